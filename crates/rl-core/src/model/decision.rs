@@ -1,0 +1,280 @@
+use std::cmp::{Ordering, Reverse};
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use super::{Cost, FailureKind, LimitReport, Outcome, Policy, RetryAfter};
+use crate::time::Timestamp;
+
+/// The outcomes of a decision, in the order of the policy's limits; six fit without allocating.
+pub type Outcomes = SmallVec<[Outcome; 6]>;
+
+/// How a decision came about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Origin {
+    /// The store decided.
+    Store,
+    /// The subject is under no limit; no store was asked.
+    Unlimited,
+    /// The limiter is switched off; no store was asked.
+    Disabled,
+    /// No decision could be made, and the failure policy let the request pass.
+    FailedOpen(FailureKind),
+    /// No decision could be made, and the failure policy turned the request away.
+    FailedClosed(FailureKind),
+}
+
+impl Origin {
+    /// A short fixed word, fit for a metric label.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Store => "store",
+            Self::Unlimited => "unlimited",
+            Self::Disabled => "disabled",
+            Self::FailedOpen(_) => "failed_open",
+            Self::FailedClosed(_) => "failed_closed",
+        }
+    }
+}
+
+/// Which limit the single-valued headers and the message of a denial describe: the *governing* one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Follow {
+    /// The limit of the shortest period that is active; of a denial, the shortest that denies.
+    #[default]
+    ShortestActive,
+    /// The limit with the fewest units left; of a denial, among those that deny. Equals are settled
+    /// by the longest wait.
+    FewestRemaining,
+}
+
+/// Allowed or denied, and where each limit stands.
+///
+/// # Examples
+///
+/// ```
+/// use rl_core::{Limit, RateLimiter, RetryAfter, Subject};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = RateLimiter::builder().limit(Limit::per_minute(1)).build()?;
+/// let alice = Subject::user("alice");
+/// assert!(limiter.check(&alice, 1).await.is_allowed());
+///
+/// let denied = limiter.check(&alice, 1).await;
+/// assert!(!denied.is_allowed());
+/// let minute = denied.limits().next().unwrap();
+/// assert_eq!((minute.name(), minute.max(), minute.remaining()), ("minute", 1, 0));
+/// assert!(matches!(denied.retry_after(), RetryAfter::In(wait) if wait.as_secs() >= 59));
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Decision {
+    policy: Option<Policy>,
+    outcomes: Outcomes,
+    cost: Cost,
+    granted: u64,
+    allowed: bool,
+    at: Timestamp,
+    origin: Origin,
+}
+
+impl Decision {
+    /// What a store decided at `at`: of `cost`, `granted` units were given.
+    ///
+    /// Denied, if any of `outcomes` denies. `outcomes` come in the order of the policy's limits.
+    #[must_use]
+    pub fn decided(policy: Policy, cost: Cost, granted: u64, at: Timestamp, outcomes: Outcomes) -> Self {
+        debug_assert_eq!(policy.limits().len(), outcomes.len());
+        let allowed = !outcomes.iter().any(|outcome| outcome.is_over());
+        Self { policy: Some(policy), outcomes, cost, granted, allowed, at, origin: Origin::Store }
+    }
+
+    /// What is decided without a store: denied for [`Origin::FailedClosed`], else allowed.
+    #[must_use]
+    pub fn undecided(cost: Cost, origin: Origin) -> Self {
+        let allowed = !matches!(origin, Origin::FailedClosed(_));
+        let granted = if allowed { cost.units() } else { 0 };
+        let outcomes = Outcomes::new();
+        Self { policy: None, outcomes, cost, granted, allowed, at: Timestamp::EPOCH, origin }
+    }
+
+    /// Whether the request may pass.
+    #[must_use]
+    pub const fn is_allowed(&self) -> bool {
+        self.allowed
+    }
+
+    /// Units asked for.
+    #[must_use]
+    pub const fn cost(&self) -> Cost {
+        self.cost
+    }
+
+    /// Units granted: all of the cost, part of it (after `check_up_to`), or 0.
+    #[must_use]
+    pub const fn granted(&self) -> u64 {
+        self.granted
+    }
+
+    /// How the decision came about.
+    #[must_use]
+    pub const fn origin(&self) -> Origin {
+        self.origin
+    }
+
+    /// When it was made, on the store's clock; the epoch if no store decided.
+    #[must_use]
+    pub const fn at(&self) -> Timestamp {
+        self.at
+    }
+
+    /// The policy that was decided; none if no store decided.
+    #[must_use]
+    pub const fn policy(&self) -> Option<&Policy> {
+        self.policy.as_ref()
+    }
+
+    /// Where each limit stands, in the order of the policy.
+    pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitReport<'_>> {
+        let limits = self.policy.as_ref().map_or(&[][..], Policy::limits);
+        limits.iter().zip(&self.outcomes).map(|(limit, outcome)| LimitReport { limit, outcome: *outcome })
+    }
+
+    /// The longest wait over the limits that deny: waiting exactly that long, with no other
+    /// traffic, succeeds.
+    ///
+    /// When no store could be asked ([`Origin::FailedClosed`]), one second.
+    #[must_use]
+    pub fn retry_after(&self) -> RetryAfter {
+        if let Origin::FailedClosed(_) = self.origin {
+            return RetryAfter::In(Duration::from_secs(1));
+        }
+        self.limits().map(|limit| limit.retry_after()).max().unwrap_or(RetryAfter::Now)
+    }
+
+    /// The limit that single-valued headers and messages describe; none if no store decided.
+    #[must_use]
+    pub fn governing(&self, follow: Follow) -> Option<LimitReport<'_>> {
+        let denied = !self.allowed;
+        let candidates = self.limits().filter(|limit| !denied || limit.is_over());
+        match follow {
+            Follow::ShortestActive => {
+                candidates.min_by_key(|limit| (!limit.is_active(), limit.limit().period()))
+            }
+            Follow::FewestRemaining => candidates.min_by_key(|limit| {
+                let wait = if denied {
+                    limit.retry_after()
+                } else {
+                    RetryAfter::In(limit.reset_after())
+                };
+                (limit.remaining(), Reverse(wait))
+            }),
+        }
+    }
+
+    /// Whether a client is held shorter by this decision than by `other`: nested limiters show the
+    /// stricter of the two.
+    #[must_use]
+    pub fn is_stricter_than(&self, other: &Self) -> bool {
+        self.strictness(other) == Ordering::Greater
+    }
+
+    fn strictness(&self, other: &Self) -> Ordering {
+        let denied = (!self.allowed).cmp(&!other.allowed);
+        let known = self.policy.is_some().cmp(&other.policy.is_some());
+        denied.then(known).then_with(|| {
+            let remaining = |decision: &Self| {
+                decision.governing(Follow::FewestRemaining).map_or(u64::MAX, |limit| limit.remaining())
+            };
+            remaining(other).cmp(&remaining(self))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Limit;
+    use super::*;
+
+    const SECOND: u64 = 1_000_000;
+
+    fn decide(outcomes: &[(Limit, Outcome)]) -> Decision {
+        let policy = Policy::new(outcomes.iter().map(|(limit, _)| *limit)).unwrap();
+        let outcomes = outcomes.iter().map(|(_, outcome)| *outcome).collect();
+        Decision::decided(policy, Cost::ONE, 1, Timestamp::EPOCH, outcomes)
+    }
+
+    /// The table of the governing limit: per second 10, per minute 100, per hour 1 000.
+    #[test]
+    fn governing_limit() {
+        let limits = |outcomes: [Outcome; 3]| {
+            let [second, minute, hour] = outcomes;
+            decide(&[
+                (Limit::per_second(10), second),
+                (Limit::per_minute(100), minute),
+                (Limit::per_hour(1_000), hour),
+            ])
+        };
+        let governs = |decision: &Decision, follow| {
+            let limit = decision.governing(follow).unwrap();
+            (limit.max(), limit.remaining(), limit.reset_after().as_secs())
+        };
+        let (shortest, fewest) = (Follow::ShortestActive, Follow::FewestRemaining);
+
+        let fresh = limits([
+            Outcome::granted(1, SECOND),
+            Outcome::granted(1, 60 * SECOND),
+            Outcome::granted(1, 3600 * SECOND),
+        ]);
+        assert_eq!(governs(&fresh, shortest), (10, 9, 1));
+        assert_eq!(governs(&fresh, fewest), (10, 9, 1));
+
+        let minute_full = limits([
+            Outcome::granted(2, SECOND),
+            Outcome::granted(100, 30 * SECOND),
+            Outcome::granted(501, 3600 * SECOND),
+        ]);
+        assert_eq!(governs(&minute_full, shortest), (10, 8, 1));
+        assert_eq!(governs(&minute_full, fewest), (100, 0, 30));
+
+        let minute_over = limits([
+            Outcome::granted(0, 0),
+            Outcome::denied(100, 30 * SECOND, 30 * SECOND),
+            Outcome::granted(501, 3600 * SECOND),
+        ]);
+        assert_eq!(governs(&minute_over, shortest), (100, 0, 30));
+        assert_eq!(governs(&minute_over, fewest), (100, 0, 30));
+
+        let two_over = limits([
+            Outcome::denied(10, SECOND, SECOND),
+            Outcome::granted(90, 30 * SECOND),
+            Outcome::denied(1_000, 900 * SECOND, 900 * SECOND),
+        ]);
+        assert_eq!(governs(&two_over, shortest), (10, 0, 1));
+        assert_eq!(governs(&two_over, fewest), (1_000, 0, 900));
+        assert_eq!(two_over.retry_after(), RetryAfter::In(Duration::from_secs(900)));
+    }
+
+    #[test]
+    fn never_outweighs_every_wait() {
+        let decision = decide(&[
+            (Limit::per_second(1), Outcome::never(0, 0)),
+            (Limit::per_month(9), Outcome::denied(9, SECOND, 2_592_000 * SECOND)),
+        ]);
+        assert_eq!(decision.retry_after(), RetryAfter::Never);
+    }
+
+    #[test]
+    fn the_stricter_decision_is_denied_or_has_less_left() {
+        let allowed = |used| decide(&[(Limit::per_minute(10), Outcome::granted(used, SECOND))]);
+        let denied = decide(&[(Limit::per_minute(900), Outcome::denied(900, SECOND, SECOND))]);
+        let disabled = Decision::undecided(Cost::ONE, Origin::Disabled);
+        assert!(denied.is_stricter_than(&allowed(10)));
+        assert!(allowed(3).is_stricter_than(&allowed(2)));
+        assert!(!allowed(2).is_stricter_than(&allowed(2)));
+        assert!(allowed(0).is_stricter_than(&disabled));
+        assert!(!disabled.is_stricter_than(&disabled));
+    }
+}

@@ -1,0 +1,59 @@
+use std::fmt;
+
+/// Why no decision could be made.
+///
+/// *Infrastructure* failures pass by themselves; *configuration* failures last until someone
+/// mends them, and an attacker may be able to cause them, so they never open the gate on their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FailureKind {
+    /// The store cannot be reached, is loading, failing over or out of memory.
+    Unavailable,
+    /// The store did not answer before the deadline.
+    TimedOut,
+    /// The store refused the credentials or the permission for a command.
+    Refused,
+    /// What is stored under the subject's key was not written by this crate, or is damaged.
+    Corrupt,
+    /// The store rejected the request or answered something that makes no sense.
+    Protocol,
+    /// The policy cannot be decided by this store.
+    Unsupported,
+}
+
+impl FailureKind {
+    /// Whether it lasts until someone mends it.
+    #[must_use]
+    pub const fn is_configuration(self) -> bool {
+        match self {
+            Self::Unavailable | Self::TimedOut => false,
+            Self::Refused | Self::Corrupt | Self::Protocol | Self::Unsupported => true,
+        }
+    }
+
+    /// A short fixed word, fit for a metric label.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Unavailable => "unavailable",
+            Self::TimedOut => "timed_out",
+            Self::Refused => "refused",
+            Self::Corrupt => "corrupt",
+            Self::Protocol => "protocol",
+            Self::Unsupported => "unsupported",
+        }
+    }
+}
+
+impl fmt::Display for FailureKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unavailable => "the store is unavailable",
+            Self::TimedOut => "the store did not answer in time",
+            Self::Refused => "the store refused the credentials or a permission",
+            Self::Corrupt => "the stored state is not ours or is damaged",
+            Self::Protocol => "the store rejected the request",
+            Self::Unsupported => "the store cannot decide this policy",
+        })
+    }
+}

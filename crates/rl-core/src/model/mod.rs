@@ -1,0 +1,43 @@
+//! The words of the domain: plain values, without clocks, locks or I/O.
+//!
+//! A [`Limit`] allows at most `max` units in each [`Period`], under an [`Algorithm`]. The limits one
+//! [`Subject`] is under form a [`Policy`]. A request costs some units, its [`Cost`]; the
+//! [`Decision`] says whether it may pass and, for each limit, where the subject stands
+//! ([`LimitReport`]). When no decision could be made, a [`FailureKind`] says why.
+//!
+//! # Example
+//!
+//! ```
+//! use rl_core::{Limit, Period, Policy, Subject};
+//!
+//! let policy = Policy::new([
+//!     Limit::per_second(10),
+//!     "100/15minutes".parse()?,
+//!     Limit::new(5_000, Period::DAY)?,
+//! ])?;
+//! assert_eq!(policy.limits()[1].name(), "15minutes");
+//! let subject = Subject::consumer("consumer_abc123");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod cost;
+mod decision;
+mod failure;
+mod limit;
+mod limit_text;
+mod outcome;
+mod period;
+mod policy;
+#[cfg(feature = "serde")]
+mod serde;
+mod subject;
+
+pub use cost::Cost;
+pub use decision::{Decision, Follow, Origin, Outcomes};
+pub use failure::FailureKind;
+pub use limit::{Algorithm, Anchor, InvalidLimit, Limit, MAX_UNITS};
+pub use limit_text::ParseLimitError;
+pub use outcome::{LimitReport, Outcome, RetryAfter};
+pub use period::{InvalidPeriod, Period};
+pub use policy::{InvalidPolicy, NamedLimit, Policy, PolicyBuilder};
+pub use subject::{CustomRealm, InvalidRealm, Realm, Redacted, Subject, SubjectId};

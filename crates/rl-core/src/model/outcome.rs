@@ -1,0 +1,126 @@
+use std::time::Duration;
+
+use super::{Limit, NamedLimit};
+
+/// How long to wait before the same request would pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RetryAfter {
+    /// No wait: it passes.
+    Now,
+    /// Exactly this long, if nobody else uses the limit; a microsecond less is too early.
+    In(Duration),
+    /// No wait helps: the limit is 0, or the cost is above what it ever grants.
+    Never,
+}
+
+/// Where one limit stands after a decision, in the numbers that stores exchange.
+///
+/// [`LimitReport`] is the same for reading, with the limit beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Outcome {
+    used: u64,
+    reset_micros: u64,
+    // 0: this limit grants; u64::MAX: it never will.
+    retry_micros: u64,
+}
+
+impl Outcome {
+    const NEVER: u64 = u64::MAX;
+
+    /// A limit that grants, with `used` units used and `reset_micros` until it is as if unused.
+    #[must_use]
+    pub const fn granted(used: u64, reset_micros: u64) -> Self {
+        Self { used, reset_micros, retry_micros: 0 }
+    }
+
+    /// A limit that denies until `retry_micros` have passed.
+    ///
+    /// A wait of 0 would read as granted, so it counts as one microsecond.
+    #[must_use]
+    pub const fn denied(used: u64, reset_micros: u64, retry_micros: u64) -> Self {
+        let retry_micros = if retry_micros == 0 { 1 } else { retry_micros };
+        Self { used, reset_micros, retry_micros }
+    }
+
+    /// A limit that denies for good.
+    #[must_use]
+    pub const fn never(used: u64, reset_micros: u64) -> Self {
+        Self { used, reset_micros, retry_micros: Self::NEVER }
+    }
+
+    pub(super) const fn is_over(self) -> bool {
+        self.retry_micros != 0
+    }
+
+    const fn retry_after(self) -> RetryAfter {
+        match self.retry_micros {
+            0 => RetryAfter::Now,
+            Self::NEVER => RetryAfter::Never,
+            micros => RetryAfter::In(Duration::from_micros(micros)),
+        }
+    }
+}
+
+/// One limit of a decision: what it allows and where the subject stands.
+#[derive(Clone, Copy, Debug)]
+pub struct LimitReport<'a> {
+    pub(super) limit: &'a NamedLimit,
+    pub(super) outcome: Outcome,
+}
+
+impl<'a> LimitReport<'a> {
+    /// The limit's name in its policy.
+    #[must_use]
+    pub fn name(&self) -> &'a str {
+        self.limit.name()
+    }
+
+    /// The limit.
+    #[must_use]
+    pub const fn limit(&self) -> Limit {
+        self.limit.limit()
+    }
+
+    /// Units allowed in each period.
+    #[must_use]
+    pub const fn max(&self) -> u64 {
+        self.limit().max()
+    }
+
+    /// Units used in the current window; more than [`max`](Self::max) after a post-paid charge or
+    /// when the limit was lowered.
+    #[must_use]
+    pub const fn used(&self) -> u64 {
+        self.outcome.used
+    }
+
+    /// Units left.
+    #[must_use]
+    pub const fn remaining(&self) -> u64 {
+        self.max().saturating_sub(self.used())
+    }
+
+    /// Time until the limit is as if never used: for windows, their end; zero if none is open.
+    #[must_use]
+    pub const fn reset_after(&self) -> Duration {
+        Duration::from_micros(self.outcome.reset_micros)
+    }
+
+    /// How long *this* limit denies.
+    #[must_use]
+    pub const fn retry_after(&self) -> RetryAfter {
+        self.outcome.retry_after()
+    }
+
+    /// Whether this limit denies.
+    #[must_use]
+    pub const fn is_over(&self) -> bool {
+        self.outcome.is_over()
+    }
+
+    /// Whether something is counted now.
+    #[must_use]
+    pub const fn is_active(&self) -> bool {
+        self.outcome.reset_micros != 0
+    }
+}

@@ -1,0 +1,240 @@
+use std::fmt;
+use std::num::NonZeroU64;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// A non-zero span of whole milliseconds, 100 years at most.
+///
+/// The six that have a name are [`Period::SECOND`] to [`Period::MONTH`]. Two periods of the same
+/// length are the same period: seven days are a week, thirty days are a month.
+///
+/// # Examples
+///
+/// ```
+/// use rl_core::Period;
+///
+/// let quarter: Period = "15minutes".parse()?;
+/// assert_eq!(quarter.as_millis(), 900_000);
+/// assert_eq!(Period::from_millis(60_000)?, Period::MINUTE);
+/// assert_eq!(Period::MINUTE.to_string(), "minute");
+/// # Ok::<(), rl_core::InvalidPeriod>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Period(NonZeroU64);
+
+/// Unit names and their length in milliseconds, longest first: the order in which a period is
+/// written. `as_text` is the singular; a plural "s" and the short form are read too.
+const UNITS: [(&str, &str, u64); 7] = [
+    ("month", "mo", 2_592_000_000),
+    ("week", "w", 604_800_000),
+    ("day", "d", 86_400_000),
+    ("hour", "h", 3_600_000),
+    ("minute", "m", 60_000),
+    ("second", "s", 1_000),
+    ("ms", "ms", 1),
+];
+
+const MAX_MILLIS: u64 = 100 * 365 * 86_400_000;
+
+impl Period {
+    /// One second.
+    pub const SECOND: Self = Self::known(1_000);
+    /// 60 seconds.
+    pub const MINUTE: Self = Self::known(60_000);
+    /// 3 600 seconds.
+    pub const HOUR: Self = Self::known(3_600_000);
+    /// 86 400 seconds.
+    pub const DAY: Self = Self::known(86_400_000);
+    /// Seven days; anchored to the clock it begins on Monday.
+    pub const WEEK: Self = Self::known(604_800_000);
+    /// 30 days (2 592 000 s); anchored to the clock it is the calendar month.
+    pub const MONTH: Self = Self::known(2_592_000_000);
+
+    /// The six named periods, shortest first.
+    pub const NAMED: [Self; 6] =
+        [Self::SECOND, Self::MINUTE, Self::HOUR, Self::DAY, Self::WEEK, Self::MONTH];
+
+    const fn known(millis: u64) -> Self {
+        Self(NonZeroU64::new(millis).expect("the named periods are not zero"))
+    }
+
+    /// A span of `millis` milliseconds.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `millis` is zero or longer than 100 years (of 365 days).
+    pub const fn from_millis(millis: u64) -> Result<Self, InvalidPeriod> {
+        match NonZeroU64::new(millis) {
+            None => Err(InvalidPeriod::Zero),
+            Some(_) if millis > MAX_MILLIS => Err(InvalidPeriod::TooLong),
+            Some(millis) => Ok(Self(millis)),
+        }
+    }
+
+    /// The length in milliseconds.
+    #[must_use]
+    pub const fn as_millis(self) -> u64 {
+        self.0.get()
+    }
+
+    /// The length in microseconds.
+    #[must_use]
+    pub const fn as_micros(self) -> u64 {
+        self.0.get() * 1_000
+    }
+
+    /// The length in whole seconds, rounded up.
+    #[must_use]
+    pub const fn as_secs_ceil(self) -> u64 {
+        self.0.get().div_ceil(1_000)
+    }
+
+    /// The place in [`Period::NAMED`], if it is one of them.
+    #[must_use]
+    pub fn named_index(self) -> Option<usize> {
+        Self::NAMED.iter().position(|named| *named == self)
+    }
+
+    /// How many of which unit, the unit as long as divides it.
+    fn count_and_unit(self) -> (u64, &'static str) {
+        UNITS
+            .iter()
+            .find(|(_, _, length)| self.as_millis().is_multiple_of(*length))
+            .map_or((self.as_millis(), "ms"), |(name, _, length)| {
+                (self.as_millis() / length, name)
+            })
+    }
+}
+
+/// The text form: `second`, `15minutes`, `250ms`.
+impl fmt::Display for Period {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.count_and_unit() {
+            (1, unit) => f.write_str(unit),
+            (count, "ms") => write!(f, "{count}ms"),
+            (count, unit) => write!(f, "{count}{unit}s"),
+        }
+    }
+}
+
+impl fmt::Debug for Period {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Period({self})")
+    }
+}
+
+impl FromStr for Period {
+    type Err = InvalidPeriod;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+        let (count, unit) = text.split_at(digits);
+        let count: u64 = match count {
+            "" => 1,
+            count => count.parse().map_err(|_| InvalidPeriod::TooLong)?,
+        };
+        let length = UNITS
+            .iter()
+            .find(|(name, short, _)| {
+                unit == *short || unit == *name || (*name != "ms" && unit.strip_suffix('s') == Some(name))
+            })
+            .map(|(_, _, length)| *length)
+            .ok_or(InvalidPeriod::UnknownUnit)?;
+        Self::from_millis(count.checked_mul(length).ok_or(InvalidPeriod::TooLong)?)
+    }
+}
+
+impl TryFrom<Duration> for Period {
+    type Error = InvalidPeriod;
+
+    /// # Errors
+    ///
+    /// Returns an error if the span is not a whole number of milliseconds, is zero or too long.
+    fn try_from(span: Duration) -> Result<Self, InvalidPeriod> {
+        if !span.subsec_nanos().is_multiple_of(1_000_000) {
+            return Err(InvalidPeriod::NotWholeMillis);
+        }
+        Self::from_millis(u64::try_from(span.as_millis()).map_err(|_| InvalidPeriod::TooLong)?)
+    }
+}
+
+impl From<Period> for Duration {
+    fn from(period: Period) -> Self {
+        Self::from_millis(period.as_millis())
+    }
+}
+
+/// Why a value is not a [`Period`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum InvalidPeriod {
+    /// A period of no length.
+    Zero,
+    /// Longer than 100 years.
+    TooLong,
+    /// Not a whole number of milliseconds.
+    NotWholeMillis,
+    /// Text that does not end in a known unit.
+    UnknownUnit,
+}
+
+impl fmt::Display for InvalidPeriod {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Zero => "a period cannot be zero",
+            Self::TooLong => "a period is 100 years at most",
+            Self::NotWholeMillis => "a period is a whole number of milliseconds",
+            Self::UnknownUnit => {
+                "a period is an optional count and one of ms, second, minute, hour, day, week, month"
+            }
+        })
+    }
+}
+
+impl std::error::Error for InvalidPeriod {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[rustfmt::skip]
+    fn text_forms() {
+        let cases = [
+            // read        | millis          | written
+            ("second",       1_000,            "second"),
+            ("1s",           1_000,            "second"),
+            ("1000ms",       1_000,            "second"),
+            ("ms",           1,                "ms"),
+            ("250ms",        250,              "250ms"),
+            ("90s",          90_000,           "90seconds"),
+            ("15minutes",    900_000,          "15minutes"),
+            ("60m",          3_600_000,        "hour"),
+            ("24h",          86_400_000,       "day"),
+            ("7d",           604_800_000,      "week"),
+            ("30days",       2_592_000_000,    "month"),
+            ("2mo",          5_184_000_000,    "2months"),
+        ];
+        for (read, millis, written) in cases {
+            let period: Period = read.parse().unwrap();
+            assert_eq!(period.as_millis(), millis, "{read}");
+            assert_eq!(period.to_string(), written, "{read}");
+        }
+    }
+
+    #[test]
+    fn invalid_periods_say_why() {
+        let why = |text: &str| text.parse::<Period>().unwrap_err();
+        assert_eq!(why("0s"), InvalidPeriod::Zero);
+        assert_eq!(why("101000d"), InvalidPeriod::TooLong);
+        assert_eq!(why("99999999999999999999s"), InvalidPeriod::TooLong);
+        assert_eq!(why("18446744073709551615w"), InvalidPeriod::TooLong);
+        for text in ["", "1", "fortnight", "1 s", "mss", "-1s", "secondss"] {
+            assert_eq!(why(text), InvalidPeriod::UnknownUnit, "{text}");
+        }
+        assert_eq!(
+            Period::try_from(Duration::from_micros(1)).unwrap_err(),
+            InvalidPeriod::NotWholeMillis
+        );
+    }
+}

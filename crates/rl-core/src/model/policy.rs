@@ -1,0 +1,243 @@
+use std::fmt;
+use std::sync::Arc;
+
+use super::Limit;
+
+/// The limits one subject is under: 1 to 16, each with a name.
+///
+/// A cheap handle: clones share the limits. The order is the one given; the limits are decided
+/// together, all or nothing.
+///
+/// # Examples
+///
+/// ```
+/// use rl_core::{Limit, Policy};
+///
+/// let policy = Policy::new([Limit::per_second(10), Limit::per_day(5_000)])?;
+/// assert_eq!(policy.to_string(), "second=10/second, day=5000/day");
+///
+/// let named = Policy::builder().named("burst", Limit::per_second(10)).build()?;
+/// assert_eq!(named.limits()[0].name(), "burst");
+/// # Ok::<(), rl_core::InvalidPolicy>(())
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct Policy {
+    limits: Arc<[NamedLimit]>,
+}
+
+/// A [`Limit`] of a [`Policy`], with its name.
+#[derive(Clone, PartialEq, Eq)]
+pub struct NamedLimit {
+    name: Arc<str>,
+    limit: Limit,
+}
+
+impl NamedLimit {
+    /// The name: 1 to 64 characters of `A-Z a-z 0-9 _ . : * / -`. Safe in headers, JSON and keys.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The limit.
+    #[must_use]
+    pub const fn limit(&self) -> Limit {
+        self.limit
+    }
+}
+
+impl fmt::Debug for NamedLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.name, self.limit)
+    }
+}
+
+impl Policy {
+    /// The most limits a policy may have.
+    pub const MAX_LIMITS: usize = 16;
+
+    /// A policy of these limits, named after their periods (`second`, `15minutes`).
+    ///
+    /// # Errors
+    ///
+    /// As [`PolicyBuilder::build`].
+    pub fn new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, InvalidPolicy> {
+        limits.into_iter().fold(Self::builder(), PolicyBuilder::limit).build()
+    }
+
+    /// A policy made step by step.
+    pub fn builder() -> PolicyBuilder {
+        PolicyBuilder::default()
+    }
+
+    /// The limits, in the order given.
+    #[must_use]
+    pub fn limits(&self) -> &[NamedLimit] {
+        &self.limits
+    }
+
+    /// The place of the limit called `name`.
+    #[must_use]
+    pub fn position(&self, name: &str) -> Option<usize> {
+        self.limits.iter().position(|limit| limit.name() == name)
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, NamedLimit { name, limit }) in self.limits.iter().enumerate() {
+            let separator = if i == 0 { "" } else { ", " };
+            write!(f, "{separator}{name}={limit}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Policy({self})")
+    }
+}
+
+/// Collects the limits of a [`Policy`].
+#[derive(Clone, Debug, Default)]
+#[must_use]
+pub struct PolicyBuilder {
+    limits: Vec<NamedLimit>,
+}
+
+impl PolicyBuilder {
+    /// Adds a limit that is named after its period.
+    pub fn limit(self, limit: Limit) -> Self {
+        self.named(&limit.period().to_string(), limit)
+    }
+
+    /// Adds a limit with a name of its own.
+    pub fn named(mut self, name: &str, limit: Limit) -> Self {
+        self.limits.push(NamedLimit { name: name.into(), limit });
+        self
+    }
+
+    /// Whether nothing was added.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.limits.is_empty()
+    }
+
+    /// Checks the limits and makes the policy.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there is no limit or more than [`Policy::MAX_LIMITS`], if a name is not
+    /// 1 to 64 characters of `A-Z a-z 0-9 _ . : * / -` or is used twice, or if two limits would
+    /// count in the same state.
+    pub fn build(self) -> Result<Policy, InvalidPolicy> {
+        let limits = self.limits;
+        if limits.is_empty() {
+            return Err(InvalidPolicy::Empty);
+        }
+        if limits.len() > Policy::MAX_LIMITS {
+            return Err(InvalidPolicy::TooMany { count: limits.len() });
+        }
+        for (i, NamedLimit { name, limit }) in limits.iter().enumerate() {
+            let fits = |b: u8| b.is_ascii_alphanumeric() || b"_.:*/-".contains(&b);
+            if !(1..=64).contains(&name.len()) || !name.bytes().all(fits) {
+                return Err(InvalidPolicy::Name { name: name.chars().take(80).collect() });
+            }
+            // Before the names: two unnamed limits on one period clash in both.
+            for earlier in &limits[..i] {
+                if earlier.limit.shares_state_with(*limit) {
+                    let (first, second) = (earlier.limit, *limit);
+                    return Err(InvalidPolicy::SharedState { first, second });
+                }
+                if earlier.name == *name {
+                    return Err(InvalidPolicy::NameTwice { name: name.to_string() });
+                }
+            }
+        }
+        Ok(Policy { limits: limits.into() })
+    }
+}
+
+/// Why limits do not make a [`Policy`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum InvalidPolicy {
+    /// No limit at all.
+    Empty,
+    /// More than [`Policy::MAX_LIMITS`].
+    TooMany {
+        /// How many there are.
+        count: usize,
+    },
+    /// A name that cannot stand in headers and keys.
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// Two limits of one name.
+    NameTwice {
+        /// The name.
+        name: String,
+    },
+    /// Two limits that differ in `max` only: they would count in the same state.
+    SharedState {
+        /// The one that came first.
+        first: Limit,
+        /// The one that came later.
+        second: Limit,
+    },
+}
+
+impl fmt::Display for InvalidPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => f.write_str("a policy needs at least one limit"),
+            Self::TooMany { count } => {
+                write!(f, "a policy of {count} limits: expected {} at most", Policy::MAX_LIMITS)
+            }
+            Self::Name { name } => write!(
+                f,
+                "limit name {name:?}: expected 1 to 64 characters of A-Z a-z 0-9 _ . : * / -"
+            ),
+            Self::NameTwice { name } => {
+                write!(f, "limit name {name:?} is used twice: give one of the two another name")
+            }
+            Self::SharedState { first, second } => write!(
+                f,
+                "limits {first} and {second} count the same thing: keep the smaller one"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for InvalidPolicy {}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Anchor, Period};
+    use super::*;
+
+    #[test]
+    fn policies_are_checked() {
+        let second = Limit::per_second(1);
+        assert_eq!(Policy::new([]).unwrap_err(), InvalidPolicy::Empty);
+        assert_eq!(
+            Policy::new([second, Limit::per_second(5)]).unwrap_err(),
+            InvalidPolicy::SharedState { first: second, second: Limit::per_second(5) }
+        );
+        let clock = second.anchored(Anchor::Clock);
+        assert_eq!(
+            Policy::new([second, clock]).unwrap_err(),
+            InvalidPolicy::NameTwice { name: "second".into() }
+        );
+        assert!(Policy::builder().limit(second).named("second:clock", clock).build().is_ok());
+        let many = (1..=17).map(|n| Limit::new(1, Period::from_millis(n).unwrap()).unwrap());
+        assert_eq!(Policy::new(many).unwrap_err(), InvalidPolicy::TooMany { count: 17 });
+        let long = "n".repeat(65);
+        for name in ["", "a b", "a\r\nSet-Cookie: x", "\"", "naïve", long.as_str()] {
+            let policy = Policy::builder().named(name, second).build();
+            assert_eq!(policy.unwrap_err(), InvalidPolicy::Name { name: name.into() });
+        }
+    }
+}

@@ -1,0 +1,286 @@
+use std::fmt;
+use std::sync::Arc;
+
+use arrayvec::ArrayString;
+
+/// What kind of caller is counted. Realms never collide: the consumer `10.0.0.1` and the address
+/// `10.0.0.1` are different subjects.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Realm {
+    /// A client address: callers nobody has identified.
+    Ip,
+    /// An API key.
+    Key,
+    /// A consumer: an application that calls the service.
+    Consumer,
+    /// A person.
+    User,
+    /// All callers together.
+    Global,
+    /// A realm of your own; see [`Realm::custom`].
+    Custom(CustomRealm),
+}
+
+impl Realm {
+    /// A realm of your own.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error unless `name` is 1 to 32 characters of `a-z`, `0-9`, `_` and `-`, and none
+    /// of the ready-made realms.
+    pub fn custom(name: &str) -> Result<Self, InvalidRealm> {
+        let known = [Self::Ip, Self::Key, Self::Consumer, Self::User, Self::Global];
+        let fits = (1..=32).contains(&name.len())
+            && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"_-".contains(&b));
+        if !fits || known.iter().any(|realm| realm.as_str() == name) {
+            return Err(InvalidRealm { name: name.chars().take(64).collect() });
+        }
+        Ok(Self::Custom(CustomRealm(name.into())))
+    }
+
+    /// The name, as it stands in store keys.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Ip => "ip",
+            Self::Key => "key",
+            Self::Consumer => "consumer",
+            Self::User => "user",
+            Self::Global => "global",
+            Self::Custom(CustomRealm(name)) => name,
+        }
+    }
+
+    /// Whether the service knows who is calling: every realm but [`Realm::Ip`].
+    #[must_use]
+    pub const fn is_identified(&self) -> bool {
+        !matches!(self, Self::Ip)
+    }
+}
+
+/// The checked name of a realm made with [`Realm::custom`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct CustomRealm(Arc<str>);
+
+/// A name that cannot be a realm.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidRealm {
+    name: String,
+}
+
+impl fmt::Display for InvalidRealm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "realm {:?}: expected 1 to 32 characters of a-z, 0-9, \"_\" and \"-\", \
+             other than ip, key, consumer, user and global",
+            self.name
+        )
+    }
+}
+
+impl std::error::Error for InvalidRealm {}
+
+/// Who is counted: a [`Realm`] and an id in it.
+///
+/// Ids of up to 40 bytes (addresses, UUIDs) are held in place; an id of more than
+/// [`Subject::MAX_ID_LEN`] bytes is replaced by its 128-bit BLAKE3 digest, so that no caller can
+/// make long keys. `Debug` never shows the id.
+///
+/// Secrets (API keys, tokens) belong in [`Subject::digest`], as a *keyed* hash:
+/// [`KeySecret`](crate::key::KeySecret) makes it.
+///
+/// # Examples
+///
+/// ```
+/// use rl_core::Subject;
+///
+/// let subject = Subject::consumer("consumer_abc123");
+/// assert_eq!(subject.id().to_string(), "consumer_abc123");
+/// assert!(!format!("{subject:?}").contains("abc123"));
+/// assert_ne!(Subject::consumer("10.0.0.1"), Subject::ip("10.0.0.1"));
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Subject {
+    realm: Realm,
+    id: SubjectId,
+}
+
+const INLINE: usize = 40;
+
+/// The id of a [`Subject`].
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct SubjectId(IdRepr);
+
+// One id has one representation, so that derived equality is right.
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum IdRepr {
+    Short(ArrayString<INLINE>),
+    Long(Arc<str>),
+    Digest([u8; 16]),
+}
+
+impl Subject {
+    /// The longest id that is kept as it is, in bytes.
+    pub const MAX_ID_LEN: usize = 256;
+
+    /// A subject with a plain id.
+    #[must_use]
+    pub fn new(realm: Realm, id: &str) -> Self {
+        let id = match ArrayString::from(id) {
+            Ok(short) => IdRepr::Short(short),
+            Err(_) if id.len() <= Self::MAX_ID_LEN => IdRepr::Long(id.into()),
+            Err(_) => {
+                let mut digest = [0; 16];
+                digest.copy_from_slice(&blake3::hash(id.as_bytes()).as_bytes()[..16]);
+                IdRepr::Digest(digest)
+            }
+        };
+        Self { realm, id: SubjectId(id) }
+    }
+
+    /// A subject known by a 128-bit digest only.
+    #[must_use]
+    pub const fn digest(realm: Realm, digest: [u8; 16]) -> Self {
+        Self { realm, id: SubjectId(IdRepr::Digest(digest)) }
+    }
+
+    /// A client address, as text.
+    #[must_use]
+    pub fn ip(address: &str) -> Self {
+        Self::new(Realm::Ip, address)
+    }
+
+    /// A consumer.
+    #[must_use]
+    pub fn consumer(id: &str) -> Self {
+        Self::new(Realm::Consumer, id)
+    }
+
+    /// A person.
+    #[must_use]
+    pub fn user(id: &str) -> Self {
+        Self::new(Realm::User, id)
+    }
+
+    /// All callers together.
+    #[must_use]
+    pub fn global() -> Self {
+        Self::new(Realm::Global, "")
+    }
+
+    /// The realm.
+    #[must_use]
+    pub const fn realm(&self) -> &Realm {
+        &self.realm
+    }
+
+    /// The id.
+    #[must_use]
+    pub const fn id(&self) -> &SubjectId {
+        &self.id
+    }
+
+    /// Eight hexadecimal digits that tell subjects apart in logs without telling who they are.
+    #[must_use]
+    pub fn redacted(&self) -> Redacted {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(self.realm.as_str().as_bytes()).update(b"\0").update(self.id.as_bytes());
+        let mut tag = [0; 4];
+        tag.copy_from_slice(&hasher.finalize().as_bytes()[..4]);
+        Redacted(u32::from_be_bytes(tag))
+    }
+}
+
+impl SubjectId {
+    /// The id as text, unless only a digest is known.
+    #[must_use]
+    pub fn as_text(&self) -> Option<&str> {
+        match &self.0 {
+            IdRepr::Short(id) => Some(id),
+            IdRepr::Long(id) => Some(id),
+            IdRepr::Digest(_) => None,
+        }
+    }
+
+    /// The bytes of the text or of the digest. A text and a digest may have the same bytes; use
+    /// [`SubjectId::as_text`] to tell them apart.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        match &self.0 {
+            IdRepr::Short(id) => id.as_bytes(),
+            IdRepr::Long(id) => id.as_bytes(),
+            IdRepr::Digest(digest) => digest,
+        }
+    }
+}
+
+/// The text, or the digest as 32 hexadecimal digits.
+impl fmt::Display for SubjectId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.as_text() {
+            Some(text) => f.write_str(text),
+            None => self.as_bytes().iter().try_for_each(|byte| write!(f, "{byte:02x}")),
+        }
+    }
+}
+
+impl fmt::Debug for SubjectId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SubjectId(…)")
+    }
+}
+
+impl fmt::Debug for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Subject({}:{})", self.realm.as_str(), self.redacted())
+    }
+}
+
+/// What logs show of a [`Subject`]; see [`Subject::redacted`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Redacted(u32);
+
+impl fmt::Display for Redacted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08x}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_of_every_length_are_kept_apart() {
+        for len in [0, 1, INLINE, INLINE + 1, Subject::MAX_ID_LEN, Subject::MAX_ID_LEN + 1, 5_000] {
+            let subject = Subject::consumer(&"a".repeat(len));
+            assert_ne!(subject, Subject::consumer(&"a".repeat(len + 1)), "{len}");
+            assert_eq!(subject, Subject::consumer(&"a".repeat(len)), "{len}");
+        }
+    }
+
+    #[test]
+    fn an_id_that_spells_a_digest_is_not_that_digest() {
+        let digest = Subject::digest(Realm::Key, [0x61; 16]);
+        assert_ne!(digest, Subject::new(Realm::Key, &"a".repeat(16)));
+        assert_ne!(digest, Subject::new(Realm::Key, &digest.id().to_string()));
+    }
+
+    #[test]
+    fn custom_realms_are_checked() {
+        assert_eq!(Realm::custom("tenant").unwrap().as_str(), "tenant");
+        let long = "a".repeat(33);
+        for name in ["", "ip", "consumer", "Tenant", "a:b", "a{b}", "ü", long.as_str()] {
+            assert!(Realm::custom(name).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn debug_shows_no_id() {
+        let subject = Subject::user("alice@example.org");
+        let shown = format!("{subject:?} {:?} {}", subject.id(), subject.redacted());
+        assert!(!shown.contains("alice"), "{shown}");
+    }
+}

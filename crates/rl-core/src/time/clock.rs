@@ -1,0 +1,64 @@
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use super::Timestamp;
+
+/// Where a store in this process reads the time.
+///
+/// A clock may step back (the system clock does when it is corrected). Stores cope: a step back
+/// never grants more.
+pub trait Clock: fmt::Debug + Send + Sync + 'static {
+    /// The time now.
+    fn now(&self) -> Timestamp;
+}
+
+impl<C: Clock + ?Sized> Clock for std::sync::Arc<C> {
+    fn now(&self) -> Timestamp {
+        (**self).now()
+    }
+}
+
+/// The system's wall clock, in UTC.
+///
+/// The wall clock and not the monotonic one, because windows anchored to the clock begin at full
+/// minutes, days and months.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    #[expect(clippy::disallowed_methods, reason = "this is the one place that reads the clock")]
+    fn now(&self) -> Timestamp {
+        // A clock set before 1970 reads as the epoch.
+        Timestamp::from(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
+    }
+}
+
+/// A clock that stands still until it is moved: for tests, yours included.
+#[derive(Debug, Default)]
+pub struct ManualClock(AtomicU64);
+
+impl ManualClock {
+    /// A clock that shows `start`.
+    #[must_use]
+    pub fn at(start: Timestamp) -> Self {
+        Self(AtomicU64::new(start.as_micros()))
+    }
+
+    /// Shows `time` from here on; it may lie in the past.
+    pub fn set(&self, time: Timestamp) {
+        self.0.store(time.as_micros(), Ordering::SeqCst);
+    }
+
+    /// Moves forward, saturating.
+    pub fn advance(&self, by: Duration) {
+        let by = u64::try_from(by.as_micros()).unwrap_or(u64::MAX);
+        self.set(self.now().plus_micros(by));
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_micros(self.0.load(Ordering::SeqCst))
+    }
+}

@@ -1,0 +1,18 @@
+//! Time as the limiter sees it: whole microseconds since the Unix epoch, read from a [`Clock`].
+//!
+//! # Example
+//!
+//! ```
+//! use rl_core::time::{Clock, ManualClock, Timestamp};
+//! use std::time::Duration;
+//!
+//! let clock = ManualClock::at(Timestamp::from_secs(1_700_000_000));
+//! clock.advance(Duration::from_millis(250));
+//! assert_eq!(clock.now().as_micros(), 1_700_000_000_250_000);
+//! ```
+
+mod clock;
+mod timestamp;
+
+pub use clock::{Clock, ManualClock, SystemClock};
+pub use timestamp::Timestamp;

@@ -1,0 +1,56 @@
+use std::time::Duration;
+
+/// An instant: whole microseconds since 1970-01-01T00:00Z.
+///
+/// Microseconds, because a Lua number is a double and holds integers exactly up to 2^53: enough for
+/// microseconds until the year 2255, far too little for nanoseconds. All arithmetic saturates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(u64);
+
+impl Timestamp {
+    /// 1970-01-01T00:00Z.
+    pub const EPOCH: Self = Self(0);
+
+    /// The instant `micros` microseconds after the epoch.
+    #[must_use]
+    pub const fn from_micros(micros: u64) -> Self {
+        Self(micros)
+    }
+
+    /// The instant `secs` seconds after the epoch.
+    #[must_use]
+    pub const fn from_secs(secs: u64) -> Self {
+        Self(secs.saturating_mul(1_000_000))
+    }
+
+    /// Microseconds since the epoch.
+    #[must_use]
+    pub const fn as_micros(self) -> u64 {
+        self.0
+    }
+
+    /// Seconds since the epoch, rounded up: a client that is told this second never comes early.
+    #[must_use]
+    pub const fn as_secs_ceil(self) -> u64 {
+        self.0.div_ceil(1_000_000)
+    }
+
+    /// The instant `micros` microseconds later.
+    #[must_use]
+    pub const fn plus_micros(self, micros: u64) -> Self {
+        Self(self.0.saturating_add(micros))
+    }
+
+    /// Microseconds from `earlier` to here; 0 if `earlier` is not earlier.
+    #[must_use]
+    pub const fn micros_since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+impl From<Duration> for Timestamp {
+    /// The instant this long after the epoch.
+    fn from(since_epoch: Duration) -> Self {
+        Self(u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX))
+    }
+}
