@@ -1,1 +1,6 @@
+//! What the tests stand on: servers that they start and stop themselves.
 
+mod redis_server;
+pub mod scenario;
+
+pub use redis_server::RedisServer;

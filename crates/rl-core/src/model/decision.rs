@@ -85,10 +85,24 @@ impl Decision {
     ///
     /// Denied, if any of `outcomes` denies. `outcomes` come in the order of the policy's limits.
     #[must_use]
-    pub fn decided(policy: Policy, cost: Cost, granted: u64, at: Timestamp, outcomes: Outcomes) -> Self {
+    pub fn decided(
+        policy: Policy,
+        cost: Cost,
+        granted: u64,
+        at: Timestamp,
+        outcomes: Outcomes,
+    ) -> Self {
         debug_assert_eq!(policy.limits().len(), outcomes.len());
         let allowed = !outcomes.iter().any(|outcome| outcome.is_over());
-        Self { policy: Some(policy), outcomes, cost, granted, allowed, at, origin: Origin::Store }
+        Self {
+            policy: Some(policy),
+            outcomes,
+            cost,
+            granted,
+            allowed,
+            at,
+            origin: Origin::Store,
+        }
     }
 
     /// What is decided without a store: denied for [`Origin::FailedClosed`], else allowed.
@@ -97,7 +111,15 @@ impl Decision {
         let allowed = !matches!(origin, Origin::FailedClosed(_));
         let granted = if allowed { cost.units() } else { 0 };
         let outcomes = Outcomes::new();
-        Self { policy: None, outcomes, cost, granted, allowed, at: Timestamp::EPOCH, origin }
+        Self {
+            policy: None,
+            outcomes,
+            cost,
+            granted,
+            allowed,
+            at: Timestamp::EPOCH,
+            origin,
+        }
     }
 
     /// Whether the request may pass.
@@ -139,7 +161,13 @@ impl Decision {
     /// Where each limit stands, in the order of the policy.
     pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitReport<'_>> {
         let limits = self.policy.as_ref().map_or(&[][..], Policy::limits);
-        limits.iter().zip(&self.outcomes).map(|(limit, outcome)| LimitReport { limit, outcome: *outcome })
+        limits
+            .iter()
+            .zip(&self.outcomes)
+            .map(|(limit, outcome)| LimitReport {
+                limit,
+                outcome: *outcome,
+            })
     }
 
     /// The longest wait over the limits that deny: waiting exactly that long, with no other
@@ -151,7 +179,10 @@ impl Decision {
         if let Origin::FailedClosed(_) = self.origin {
             return RetryAfter::In(Duration::from_secs(1));
         }
-        self.limits().map(|limit| limit.retry_after()).max().unwrap_or(RetryAfter::Now)
+        self.limits()
+            .map(|limit| limit.retry_after())
+            .max()
+            .unwrap_or(RetryAfter::Now)
     }
 
     /// The limit that single-valued headers and messages describe; none if no store decided.
@@ -186,7 +217,9 @@ impl Decision {
         let known = self.policy.is_some().cmp(&other.policy.is_some());
         denied.then(known).then_with(|| {
             let remaining = |decision: &Self| {
-                decision.governing(Follow::FewestRemaining).map_or(u64::MAX, |limit| limit.remaining())
+                decision
+                    .governing(Follow::FewestRemaining)
+                    .map_or(u64::MAX, |limit| limit.remaining())
             };
             remaining(other).cmp(&remaining(self))
         })
@@ -219,7 +252,11 @@ mod tests {
         };
         let governs = |decision: &Decision, follow| {
             let limit = decision.governing(follow).unwrap();
-            (limit.max(), limit.remaining(), limit.reset_after().as_secs())
+            (
+                limit.max(),
+                limit.remaining(),
+                limit.reset_after().as_secs(),
+            )
         };
         let (shortest, fewest) = (Follow::ShortestActive, Follow::FewestRemaining);
 
@@ -254,14 +291,20 @@ mod tests {
         ]);
         assert_eq!(governs(&two_over, shortest), (10, 0, 1));
         assert_eq!(governs(&two_over, fewest), (1_000, 0, 900));
-        assert_eq!(two_over.retry_after(), RetryAfter::In(Duration::from_secs(900)));
+        assert_eq!(
+            two_over.retry_after(),
+            RetryAfter::In(Duration::from_secs(900))
+        );
     }
 
     #[test]
     fn never_outweighs_every_wait() {
         let decision = decide(&[
             (Limit::per_second(1), Outcome::never(0, 0)),
-            (Limit::per_month(9), Outcome::denied(9, SECOND, 2_592_000 * SECOND)),
+            (
+                Limit::per_month(9),
+                Outcome::denied(9, SECOND, 2_592_000 * SECOND),
+            ),
         ]);
         assert_eq!(decision.retry_after(), RetryAfter::Never);
     }

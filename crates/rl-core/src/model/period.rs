@@ -51,8 +51,14 @@ impl Period {
     pub const MONTH: Self = Self::known(2_592_000_000);
 
     /// The six named periods, shortest first.
-    pub const NAMED: [Self; 6] =
-        [Self::SECOND, Self::MINUTE, Self::HOUR, Self::DAY, Self::WEEK, Self::MONTH];
+    pub const NAMED: [Self; 6] = [
+        Self::SECOND,
+        Self::MINUTE,
+        Self::HOUR,
+        Self::DAY,
+        Self::WEEK,
+        Self::MONTH,
+    ];
 
     const fn known(millis: u64) -> Self {
         Self(NonZeroU64::new(millis).expect("the named periods are not zero"))
@@ -136,7 +142,9 @@ impl FromStr for Period {
         let length = UNITS
             .iter()
             .find(|(name, short, _)| {
-                unit == *short || unit == *name || (*name != "ms" && unit.strip_suffix('s') == Some(name))
+                unit == *short
+                    || unit == *name
+                    || (*name != "ms" && unit.strip_suffix('s') == Some(name))
             })
             .map(|(_, _, length)| *length)
             .ok_or(InvalidPeriod::UnknownUnit)?;

@@ -1,0 +1,307 @@
+//! Fixed window: counts what is used in a window, and forgets it all when the window ends.
+//!
+//! * **Guarantee**: at most `max` units in each window. Across the edge of two windows up to
+//!   2 × `max` units may pass within one period; the sliding algorithms do not have this edge.
+//! * **Invariant**: `used` is what was charged since `since`; a request of cost `c` passes if and
+//!   only if `used + c <= max`.
+//! * **Windows** are half-open: `[since, end)`. With [`Anchor::FirstRequest`] a window begins with
+//!   the first request that is charged and ends one period later, whatever comes in between. With
+//!   [`Anchor::Clock`] it is the multiple of the period that contains the time, in UTC; weeks begin
+//!   on Monday, months are calendar months.
+//! * **Rounding**: none; all times are whole microseconds.
+//! * **State**: two integers.
+//!
+//! `store/redis/lua/fixed_window.lua` is the same function in Lua; change both.
+
+use super::State;
+use crate::model::{Anchor, Outcome, Period};
+use crate::time::Timestamp;
+
+const DAY: u64 = Period::DAY.as_micros();
+const WEEK: u64 = Period::WEEK.as_micros();
+
+/// 1970-01-01 was a Thursday: its week began three days before the epoch.
+const MONDAY_BEFORE_EPOCH: u64 = 3 * DAY;
+
+/// A fixed window limit, ready to decide.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FixedWindow {
+    pub(super) max: u64,
+    pub(super) period: Period,
+    pub(super) anchor: Anchor,
+}
+
+impl FixedWindow {
+    /// What still counts at `now`: `state` while its window is open, else nothing.
+    pub(super) fn roll(self, state: State, now: Timestamp) -> State {
+        if state.is_empty() || now >= self.end(state.since) {
+            State::EMPTY
+        } else {
+            state
+        }
+    }
+
+    /// The units that a rolled `state` has left.
+    pub(super) const fn available(self, state: State) -> u64 {
+        self.max.saturating_sub(state.used)
+    }
+
+    /// A rolled `state` with `units` more in use.
+    pub(super) fn charge(self, state: State, now: Timestamp, units: u64) -> State {
+        let since = if state.is_empty() {
+            self.begin(now)
+        } else {
+            state.since
+        };
+        State {
+            since,
+            used: state.used.saturating_add(units).min(crate::MAX_UNITS),
+        }
+    }
+
+    /// `state` with `units` fewer in use, if it is still the window that was charged at `charged`.
+    pub(super) fn refund(self, state: State, charged: Timestamp, units: u64) -> State {
+        let is_its_window =
+            !state.is_empty() && state.since <= charged && charged < self.end(state.since);
+        let used = if is_its_window {
+            state.used.saturating_sub(units)
+        } else {
+            state.used
+        };
+        State { used, ..state }
+    }
+
+    /// When `state` can be forgotten.
+    pub(super) fn expires(self, state: State) -> Timestamp {
+        if state.is_empty() {
+            Timestamp::EPOCH
+        } else {
+            self.end(state.since)
+        }
+    }
+
+    /// Where a rolled `state` stands at `now` for a request that needs `needed` units.
+    pub(super) fn outcome(self, state: State, now: Timestamp, needed: u64) -> Outcome {
+        let reset = self.expires(state).micros_since(now);
+        if needed <= self.available(state) {
+            Outcome::granted(state.used, reset)
+        } else if needed > self.max {
+            Outcome::never(state.used, reset)
+        } else {
+            Outcome::denied(state.used, reset, reset)
+        }
+    }
+
+    /// Where a window that is charged first at `now` begins.
+    fn begin(self, now: Timestamp) -> Timestamp {
+        match self.grid() {
+            Grid::None => now,
+            Grid::Shifted(shift) => {
+                let from_origin = now.as_micros() + shift;
+                let begin = from_origin - from_origin % self.period.as_micros();
+                Timestamp::from_micros(begin.saturating_sub(shift))
+            }
+            Grid::Month => {
+                let (first, _) = month_of(now.as_micros() / DAY);
+                Timestamp::from_micros(first * DAY)
+            }
+        }
+    }
+
+    /// Where the window that began at `since` ends.
+    fn end(self, since: Timestamp) -> Timestamp {
+        match self.grid() {
+            Grid::None => since.plus_micros(self.period.as_micros()),
+            Grid::Shifted(shift) => {
+                let period = self.period.as_micros();
+                let from_origin = since.as_micros() + shift;
+                Timestamp::from_micros(from_origin - from_origin % period + period - shift)
+            }
+            Grid::Month => {
+                let (first, length) = month_of(since.as_micros() / DAY);
+                Timestamp::from_micros((first + length) * DAY)
+            }
+        }
+    }
+
+    /// Where on the clock windows begin.
+    fn grid(self) -> Grid {
+        match self.anchor {
+            Anchor::FirstRequest => Grid::None,
+            Anchor::Clock if self.period == Period::MONTH => Grid::Month,
+            Anchor::Clock if self.period.as_micros().is_multiple_of(WEEK) => {
+                Grid::Shifted(MONDAY_BEFORE_EPOCH)
+            }
+            Anchor::Clock => Grid::Shifted(0),
+        }
+    }
+}
+
+enum Grid {
+    /// Nowhere: windows begin when they are charged.
+    None,
+    /// At multiples of the period, counted from this long before the epoch.
+    Shifted(u64),
+    /// At the first of each calendar month.
+    Month,
+}
+
+/// The first day and the length of the calendar month that holds `day`, in days since 1970-01-01.
+///
+/// Counts in eras of 400 years from 0000-03-01: so the leap day is the last of its year, and the
+/// lengths of the months before it follow one formula, 153 days in every five months.
+const fn month_of(day: u64) -> (u64, u64) {
+    const DAYS_TO_EPOCH: u64 = 719_468;
+    const ERA: u64 = 146_097;
+    const FEBRUARY: u64 = 11;
+    const fn days_before(month: u64) -> u64 {
+        (153 * month + 2) / 5
+    }
+
+    let (era, day_of_era) = ((day + DAYS_TO_EPOCH) / ERA, (day + DAYS_TO_EPOCH) % ERA);
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / (ERA - 1)) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * day_of_year + 2) / 153; // 0 is March
+    let first = day - (day_of_year - days_before(month));
+    let length = if month == FEBRUARY {
+        // February belongs to the year that began in January.
+        let year = era * 400 + year_of_era + 1;
+        let is_leap =
+            year.is_multiple_of(4) && !year.is_multiple_of(100) || year.is_multiple_of(400);
+        28 + is_leap as u64
+    } else {
+        days_before(month + 1) - days_before(month)
+    };
+    (first, length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const fn secs(secs: u64) -> Timestamp {
+        Timestamp::from_secs(secs)
+    }
+
+    const fn clock(max: u64, period: Period) -> FixedWindow {
+        FixedWindow {
+            max,
+            period,
+            anchor: Anchor::Clock,
+        }
+    }
+
+    #[test]
+    #[rustfmt::skip]
+    fn windows_on_the_clock() {
+        let fifteen = Period::from_millis(900_000).unwrap();
+        let fortnight = Period::from_millis(2 * 604_800_000).unwrap();
+        let cases = [
+            // period        | now         | begins      | ends                  the window
+            (Period::MINUTE,  1_769_903_998, 1_769_903_940, 1_769_904_000), // 2026-01-31T23:59:58Z
+            (Period::DAY,     1_769_903_998, 1_769_817_600, 1_769_904_000),
+            (Period::WEEK,    1_769_903_998, 1_769_385_600, 1_769_990_400), // Mon 26 Jan to Mon 2 Feb
+            (Period::MONTH,   1_769_903_998, 1_767_225_600, 1_769_904_000),
+            (Period::MONTH,   1_769_904_000, 1_769_904_000, 1_772_323_200), // February 2026: 28 days
+            (Period::MONTH,   1_835_438_400, 1_832_976_000, 1_835_481_600), // February 2028: 29 days
+            (Period::MONTH,   4_107_542_399, 4_105_123_200, 4_107_542_400), // February 2100: 28 days
+            (Period::MONTH,   951_868_799,   949_363_200,   951_868_800),   // 2000-02-29T23:59:59Z
+            (fifteen,         1_769_903_998, 1_769_903_100, 1_769_904_000),
+            (fortnight,       1_769_903_998, 1_769_385_600, 1_770_595_200),
+        ];
+        for (period, now, begins, ends) in cases {
+            let window = clock(1, period);
+            assert_eq!(window.begin(secs(now)), secs(begins), "{period} at {now}");
+            assert_eq!(window.end(window.begin(secs(now))), secs(ends), "{period} at {now}");
+        }
+    }
+
+    #[test]
+    fn the_calendar_is_right_on_every_day_until_2400() {
+        let mut first = 0;
+        for year in 1970..2400 {
+            let is_leap = year % 400 == 0 || year % 4 == 0 && year % 100 != 0;
+            let february = if is_leap { 29 } else { 28 };
+            for length in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31] {
+                for day in first..first + length {
+                    assert_eq!(month_of(day), (first, length), "day {day} of {year}");
+                }
+                first += length;
+            }
+        }
+    }
+
+    #[test]
+    fn a_window_is_half_open() {
+        let window = FixedWindow {
+            max: 1,
+            period: Period::SECOND,
+            anchor: Anchor::FirstRequest,
+        };
+        let state = window.charge(State::EMPTY, secs(10), 1);
+        let last = Timestamp::from_micros(10_999_999);
+        assert_eq!(window.roll(state, last), state);
+        assert_eq!(window.outcome(state, last, 1), Outcome::denied(1, 1, 1));
+        assert_eq!(window.roll(state, secs(11)), State::EMPTY);
+    }
+
+    #[test]
+    fn a_refund_reaches_only_the_window_that_was_charged() {
+        let window = FixedWindow {
+            max: 5,
+            period: Period::SECOND,
+            anchor: Anchor::FirstRequest,
+        };
+        let state = window.charge(State::EMPTY, secs(10), 3);
+        assert_eq!(window.refund(state, secs(10), 2).used, 1);
+        assert_eq!(
+            window.refund(state, secs(10), 9).used,
+            0,
+            "never below zero"
+        );
+        assert_eq!(
+            window.refund(state, secs(9), 2).used,
+            3,
+            "charged in an earlier window"
+        );
+        assert_eq!(
+            window.refund(state, secs(11), 2).used,
+            3,
+            "charged in a later window"
+        );
+        assert_eq!(window.refund(State::EMPTY, secs(10), 2), State::EMPTY);
+    }
+
+    #[test]
+    fn the_longest_period_and_the_largest_limit_do_not_overflow() {
+        let period = Period::from_millis(100 * 365 * 86_400_000).unwrap();
+        let window = FixedWindow {
+            max: crate::MAX_UNITS,
+            period,
+            anchor: Anchor::FirstRequest,
+        };
+        let now = secs(1_800_000_000);
+        let full = window.charge(State::EMPTY, now, crate::MAX_UNITS);
+        assert_eq!(window.charge(full, now, u64::MAX), full);
+        assert_eq!(window.roll(full, now), full);
+        assert!(window.expires(full).as_micros() < 1 << 53);
+    }
+
+    proptest! {
+        #[test]
+        fn a_window_contains_the_time_it_begins_for(
+            now in 0..4_102_444_800_000_000_u64, millis in 1..5_000_000_000_u64, on_clock: bool,
+        ) {
+            let anchor = if on_clock { Anchor::Clock } else { Anchor::FirstRequest };
+            let window = FixedWindow { max: 1, period: Period::from_millis(millis).unwrap(), anchor };
+            let now = Timestamp::from_micros(now);
+            let begin = window.begin(now);
+            prop_assert!(begin <= now && now < window.end(begin));
+            prop_assert!(window.begin(begin) == begin);
+            let end = window.end(begin);
+            prop_assert!(!on_clock || window.begin(end) == end, "windows meet without a gap");
+        }
+    }
+}

@@ -1,0 +1,208 @@
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Inner, OnFailure, RateLimiter};
+use crate::observe::Observer;
+use crate::source::PolicySource;
+use crate::store::{InvalidNamespace, MemoryStore, Namespace, Store};
+use crate::{InvalidPolicy, Limit, Policy, PolicyBuilder};
+
+/// Makes a [`RateLimiter`].
+///
+/// # How the defaults were chosen
+///
+/// | setting | default | because |
+/// |---|---|---|
+/// | store | memory | it works without installing anything |
+/// | deadline | 100 ms | a limiter must cost less than what it protects |
+/// | store failure | allow | an outage of the limiter should not be one of the service |
+/// | configuration failure | deny | it lasts until someone mends it, and could be provoked |
+#[must_use]
+pub struct RateLimiterBuilder {
+    policy: PolicyBuilder,
+    policies: Option<Arc<dyn PolicySource>>,
+    store: Option<Arc<dyn Store>>,
+    namespace: String,
+    enabled: bool,
+    deadline: Duration,
+    on_store_failure: OnFailure,
+    on_configuration_failure: OnFailure,
+    observer: Arc<dyn Observer>,
+}
+
+impl Default for RateLimiterBuilder {
+    fn default() -> Self {
+        Self {
+            policy: Policy::builder(),
+            policies: None,
+            store: None,
+            namespace: Namespace::default().to_string(),
+            enabled: true,
+            deadline: Duration::from_millis(100),
+            on_store_failure: OnFailure::Allow,
+            on_configuration_failure: OnFailure::Deny,
+            observer: Arc::new(()),
+        }
+    }
+}
+
+impl RateLimiterBuilder {
+    /// Adds a limit, named after its period, to the one policy that all subjects are under.
+    pub fn limit(mut self, limit: Limit) -> Self {
+        self.policy = self.policy.limit(limit);
+        self
+    }
+
+    /// Adds a limit with a name of its own to the one policy that all subjects are under.
+    pub fn named_limit(mut self, name: &str, limit: Limit) -> Self {
+        self.policy = self.policy.named(name, limit);
+        self
+    }
+
+    /// Where the policy of each subject comes from, instead of single limits.
+    pub fn policies(mut self, policies: impl PolicySource) -> Self {
+        self.policies = Some(Arc::new(policies));
+        self
+    }
+
+    /// Where the counters live. Defaults to a [`MemoryStore`] of its own.
+    pub fn store(mut self, store: impl Store) -> Self {
+        self.store = Some(Arc::new(store));
+        self
+    }
+
+    /// Keeps the counters apart from those of other limiters on the same store. Defaults to
+    /// `default`.
+    pub fn namespace(mut self, namespace: &str) -> Self {
+        self.namespace = namespace.to_owned();
+        self
+    }
+
+    /// The master switch. Defaults to `true`; switched off, every request passes, no store is asked
+    /// and no header is set.
+    pub fn enabled(mut self, enabled: bool) -> Self {
+        self.enabled = enabled;
+        self
+    }
+
+    /// The longest a decision may take, everything included. Defaults to 100 ms.
+    ///
+    /// Then the [failure policy](Self::on_store_failure) decides.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// What happens when the store is down, slow or failing over. Defaults to
+    /// [`OnFailure::Allow`].
+    pub fn on_store_failure(mut self, on_failure: OnFailure) -> Self {
+        self.on_store_failure = on_failure;
+        self
+    }
+
+    /// What happens when the store refuses to work for us: wrong password, missing permission,
+    /// damaged data. Defaults to [`OnFailure::Deny`].
+    pub fn on_configuration_failure(mut self, on_failure: OnFailure) -> Self {
+        self.on_configuration_failure = on_failure;
+        self
+    }
+
+    /// Who is told what happens. Defaults to nobody; log lines are written in any case.
+    pub fn observer(mut self, observer: impl Observer) -> Self {
+        self.observer = Arc::new(observer);
+        self
+    }
+
+    /// Checks the settings and makes the limiter.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the limits do not make a policy, if there are both single limits and
+    /// [`policies`](Self::policies) or neither of them, if the namespace is not one, or if the
+    /// deadline is zero.
+    pub fn build(self) -> Result<RateLimiter, BuildError> {
+        let Self {
+            policy,
+            policies,
+            store,
+            namespace,
+            enabled,
+            deadline,
+            on_store_failure,
+            on_configuration_failure,
+            observer,
+        } = self;
+        let policies = match policies {
+            Some(_) if !policy.is_empty() => return Err(BuildError::LimitsAndPolicies),
+            Some(policies) => policies,
+            None => Arc::new(policy.build().map_err(BuildError::Policy)?),
+        };
+        if deadline.is_zero() {
+            return Err(BuildError::ZeroDeadline);
+        }
+        Ok(RateLimiter::from_inner(Inner {
+            policies,
+            store: store.unwrap_or_else(|| Arc::new(MemoryStore::new())),
+            namespace: namespace.parse().map_err(BuildError::Namespace)?,
+            enabled,
+            deadline,
+            on_store_failure,
+            on_configuration_failure,
+            observer,
+            health: super::failure::Health::default(),
+        }))
+    }
+}
+
+impl fmt::Debug for RateLimiterBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimiterBuilder")
+            .field("policy", &self.policy)
+            .field("store", &self.store)
+            .field("namespace", &self.namespace)
+            .field("enabled", &self.enabled)
+            .field("deadline", &self.deadline)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why settings do not make a limiter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// The limits do not make a policy.
+    Policy(InvalidPolicy),
+    /// Single limits beside a source of policies: it is not clear which should hold.
+    LimitsAndPolicies,
+    /// The namespace is not one.
+    Namespace(InvalidNamespace),
+    /// A deadline of no time.
+    ZeroDeadline,
+}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Policy(InvalidPolicy::Empty) => {
+                f.write_str("no limits: expected `.limit(..)` at least once, or `.policies(..)`")
+            }
+            Self::Policy(error) => error.fmt(f),
+            Self::LimitsAndPolicies => {
+                f.write_str("both `.limit(..)` and `.policies(..)`: expected one of the two")
+            }
+            Self::Namespace(error) => error.fmt(f),
+            Self::ZeroDeadline => f.write_str("a deadline of 0: expected more than no time"),
+        }
+    }
+}
+
+impl std::error::Error for BuildError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Policy(error) => Some(error),
+            Self::Namespace(error) => Some(error),
+            Self::LimitsAndPolicies | Self::ZeroDeadline => None,
+        }
+    }
+}

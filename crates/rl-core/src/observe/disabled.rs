@@ -1,0 +1,16 @@
+//! The same functions as in `enabled.rs`, silent.
+
+use crate::store::StoreError;
+use crate::{Decision, Subject};
+
+pub(crate) const fn decided(_: &Subject, _: &Decision) {}
+
+pub(crate) const fn store_failed(_: &StoreError, _: &str) {}
+
+pub(crate) const fn store_recovered() {}
+
+#[cfg(feature = "redis")]
+pub(crate) const fn healed(_: u64) {}
+
+#[cfg(feature = "redis")]
+pub(crate) const fn not_connected(_: &StoreError) {}

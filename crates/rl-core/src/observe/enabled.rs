@@ -1,0 +1,47 @@
+//! Log lines through `tracing`.
+
+use std::error::Error;
+
+use crate::store::StoreError;
+use crate::{Decision, Follow, Subject};
+
+pub(crate) fn decided(subject: &Subject, decision: &Decision) {
+    // The fields are computed only if somebody listens.
+    if !tracing::enabled!(target: "rl_core", tracing::Level::DEBUG) {
+        return;
+    }
+    let governing = decision.governing(Follow::ShortestActive);
+    tracing::debug!(
+        target: "rl_core",
+        realm = subject.realm().as_str(),
+        subject = %subject.redacted(),
+        allowed = decision.is_allowed(),
+        origin = decision.origin().as_str(),
+        limit = governing.map(|limit| limit.name()),
+        used = governing.map(|limit| limit.used()),
+        "decided",
+    );
+}
+
+pub(crate) fn store_failed(error: &StoreError, consequence: &str) {
+    let cause = error.source().map(tracing::field::display);
+    if error.kind().is_configuration() {
+        tracing::error!(target: "rl_core", kind = error.kind().as_str(), cause, "{error}; {consequence}");
+    } else {
+        tracing::warn!(target: "rl_core", kind = error.kind().as_str(), cause, "{error}; {consequence}");
+    }
+}
+
+pub(crate) fn store_recovered() {
+    tracing::info!(target: "rl_core", "the store answers again; limits hold");
+}
+
+#[cfg(feature = "redis")]
+pub(crate) fn healed(counters: u64) {
+    tracing::warn!(target: "rl_core", counters, "counters without expiry were found and given one");
+}
+
+#[cfg(feature = "redis")]
+pub(crate) fn not_connected(error: &StoreError) {
+    tracing::warn!(target: "rl_core", kind = error.kind().as_str(), "starting without the store: {error}");
+}

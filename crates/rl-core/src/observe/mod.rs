@@ -1,0 +1,85 @@
+//! What operators see: log lines, and a hook for everything else.
+//!
+//! With feature `tracing` (default) the limiter logs under the target `rl_core`: one line when the
+//! store begins to fail, one when it answers again, and at level `debug` one for every decision.
+//! Subjects appear as eight hexadecimal digits, never by name.
+//!
+//! # Example
+//!
+//! ```
+//! use rl_core::observe::Observer;
+//! use rl_core::{Decision, Limit, RateLimiter, Subject};
+//! use std::sync::Arc;
+//! use std::sync::atomic::{AtomicU64, Ordering};
+//!
+//! #[derive(Debug, Default)]
+//! struct Denials(AtomicU64);
+//!
+//! impl Observer for Denials {
+//!     fn decided(&self, _: &Subject, decision: &Decision) {
+//!         if !decision.is_allowed() {
+//!             self.0.fetch_add(1, Ordering::Relaxed);
+//!         }
+//!     }
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let denials = Arc::new(Denials::default());
+//! let limiter =
+//!     RateLimiter::builder().limit(Limit::per_hour(1)).observer(denials.clone()).build()?;
+//! for _ in 0..3 {
+//!     limiter.check(&Subject::global(), 1).await;
+//! }
+//! assert_eq!(denials.0.load(Ordering::Relaxed), 2);
+//! # Ok(()) }
+//! ```
+
+#[cfg(not(feature = "tracing"))]
+#[path = "disabled.rs"]
+mod log;
+#[cfg(feature = "tracing")]
+#[path = "enabled.rs"]
+mod log;
+
+use std::fmt;
+use std::sync::Arc;
+
+pub(crate) use log::{decided, store_failed, store_recovered};
+#[cfg(feature = "redis")]
+pub(crate) use log::{healed, not_connected};
+
+use crate::store::StoreError;
+use crate::{Decision, Subject};
+
+/// Is told what happens. Its methods are called on the path of the request: they should be quick.
+pub trait Observer: fmt::Debug + Send + Sync + 'static {
+    /// A decision was made, or the failure policy stood in for one.
+    fn decided(&self, subject: &Subject, decision: &Decision) {
+        let _ = (subject, decision);
+    }
+
+    /// The store could not answer. Called for every failure; log lines come once per outage.
+    fn store_failed(&self, error: &StoreError) {
+        let _ = error;
+    }
+
+    /// The store answers again.
+    fn store_recovered(&self) {}
+}
+
+/// No observer.
+impl Observer for () {}
+
+impl<O: Observer + ?Sized> Observer for Arc<O> {
+    fn decided(&self, subject: &Subject, decision: &Decision) {
+        (**self).decided(subject, decision);
+    }
+
+    fn store_failed(&self, error: &StoreError) {
+        (**self).store_failed(error);
+    }
+
+    fn store_recovered(&self) {
+        (**self).store_recovered();
+    }
+}

@@ -1,0 +1,70 @@
+use super::{PolicyFuture, PolicySource};
+use crate::{Eventual, Policy, Realm, Subject};
+
+/// A policy for each realm, and one for the realms that are not named.
+///
+/// # Examples
+///
+/// ```
+/// use rl_core::source::ByRealm;
+/// use rl_core::{Limit, Policy, Realm};
+///
+/// let policies = ByRealm::otherwise(Policy::new([Limit::per_hour(60)])?)
+///     .with(Realm::Consumer, Policy::new([Limit::per_hour(5_000)])?)
+///     .unlimited(Realm::custom("staff")?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct ByRealm {
+    realms: Vec<(Realm, Option<Policy>)>,
+    otherwise: Option<Policy>,
+}
+
+impl ByRealm {
+    /// `policy` for every realm that is not named.
+    #[must_use]
+    pub const fn otherwise(policy: Policy) -> Self {
+        Self {
+            realms: Vec::new(),
+            otherwise: Some(policy),
+        }
+    }
+
+    /// No limit for realms that are not named.
+    #[must_use]
+    pub const fn otherwise_unlimited() -> Self {
+        Self {
+            realms: Vec::new(),
+            otherwise: None,
+        }
+    }
+
+    /// `policy` for `realm`.
+    #[must_use]
+    pub fn with(self, realm: Realm, policy: Policy) -> Self {
+        self.set(realm, Some(policy))
+    }
+
+    /// No limit for `realm`.
+    #[must_use]
+    pub fn unlimited(self, realm: Realm) -> Self {
+        self.set(realm, None)
+    }
+
+    fn set(mut self, realm: Realm, policy: Option<Policy>) -> Self {
+        self.realms.retain(|(known, _)| *known != realm);
+        self.realms.push((realm, policy));
+        self
+    }
+}
+
+impl PolicySource for ByRealm {
+    fn policy(&self, subject: &Subject) -> PolicyFuture {
+        let named = self
+            .realms
+            .iter()
+            .find(|(realm, _)| realm == subject.realm());
+        let policy = named.map_or(&self.otherwise, |(_, policy)| policy);
+        Eventual::ready(Ok(policy.clone()))
+    }
+}

@@ -1,0 +1,67 @@
+//! Which limits apply: from a subject to its [`Policy`].
+//!
+//! # Example
+//!
+//! ```
+//! use rl_core::source::{ByRealm, Preset};
+//! use rl_core::{Limit, Policy, RateLimiter, Realm};
+//!
+//! // Consumers get six periods, anonymous addresses 1 000 requests per hour.
+//! let limiter = RateLimiter::builder().policies(Preset::OpenBank).build()?;
+//!
+//! // The same idea with limits of your own.
+//! let consumers = Policy::new([Limit::per_second(50), Limit::per_day(100_000)])?;
+//! let anonymous = Policy::new([Limit::per_hour(60)])?;
+//! let policies = ByRealm::otherwise(anonymous).with(Realm::Consumer, consumers);
+//! let limiter = RateLimiter::builder().policies(policies).build()?;
+//!
+//! // Or whatever a closure says, for each call.
+//! let (free, paid) = (Policy::new([Limit::per_hour(60)])?, Policy::new([Limit::per_hour(5_000)])?);
+//! let limiter = RateLimiter::builder()
+//!     .policies(move |subject: &rl_core::Subject| {
+//!         let is_paid = subject.id().as_text().is_some_and(|id| id.starts_with("paid-"));
+//!         Some(if is_paid { paid.clone() } else { free.clone() })
+//!     })
+//!     .build()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod by_realm;
+mod preset;
+
+pub use by_realm::ByRealm;
+pub use preset::Preset;
+
+use crate::store::StoreError;
+use crate::{Eventual, Policy, Subject};
+
+/// What a [`PolicySource`] answers: the policy, or that no limit applies.
+pub type PolicyFuture = Eventual<Result<Option<Policy>, StoreError>>;
+
+/// Finds the policy of a subject.
+///
+/// It is asked for every request, so it should answer from memory ([`Eventual::ready`]); a source
+/// that reads a database keeps what it read. A [`Policy`], a [`ByRealm`], a [`Preset`] and every
+/// closure `Fn(&Subject) -> Option<Policy>` is a source.
+pub trait PolicySource: Send + Sync + 'static {
+    /// The policy `subject` is under; `None` if no limit applies.
+    ///
+    /// An error is treated as a failure of the store.
+    fn policy(&self, subject: &Subject) -> PolicyFuture;
+}
+
+/// One policy for all.
+impl PolicySource for Policy {
+    fn policy(&self, _: &Subject) -> PolicyFuture {
+        Eventual::ready(Ok(Some(self.clone())))
+    }
+}
+
+impl<F> PolicySource for F
+where
+    F: Fn(&Subject) -> Option<Policy> + Send + Sync + 'static,
+{
+    fn policy(&self, subject: &Subject) -> PolicyFuture {
+        Eventual::ready(Ok(self(subject)))
+    }
+}

@@ -1,0 +1,50 @@
+use std::sync::LazyLock;
+
+use super::{ByRealm, PolicyFuture, PolicySource};
+use crate::{Limit, Policy, Realm, Subject};
+
+/// Policies that are known to fit a purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Preset {
+    /// An open banking API: identified callers get 10 requests per second, 100 per minute, 1 000
+    /// per hour, 10 000 per day, 50 000 per week and 200 000 per month (of 30 days); anonymous
+    /// callers 1 000 per hour and address. Windows begin with the first request.
+    OpenBank,
+}
+
+impl Preset {
+    /// The preset as a [`ByRealm`], to be adjusted.
+    #[must_use]
+    #[expect(
+        clippy::missing_panics_doc,
+        reason = "its limits make a policy, as every use shows"
+    )]
+    pub fn policies(self) -> ByRealm {
+        match self {
+            Self::OpenBank => {
+                let of = |limits: &[Limit]| {
+                    Policy::new(limits.iter().copied()).expect("limits of different periods")
+                };
+                let identified = of(&[
+                    Limit::per_second(10),
+                    Limit::per_minute(100),
+                    Limit::per_hour(1_000),
+                    Limit::per_day(10_000),
+                    Limit::per_week(50_000),
+                    Limit::per_month(200_000),
+                ]);
+                ByRealm::otherwise(identified).with(Realm::Ip, of(&[Limit::per_hour(1_000)]))
+            }
+        }
+    }
+}
+
+impl PolicySource for Preset {
+    fn policy(&self, subject: &Subject) -> PolicyFuture {
+        static OPEN_BANK: LazyLock<ByRealm> = LazyLock::new(|| Preset::OpenBank.policies());
+        match self {
+            Self::OpenBank => OPEN_BANK.policy(subject),
+        }
+    }
+}

@@ -1,0 +1,117 @@
+use std::fmt;
+use std::sync::Arc;
+
+use crate::algorithm::Mode;
+use crate::time::Timestamp;
+use crate::{Cost, Policy, Subject};
+
+/// What a store is asked to decide.
+#[derive(Clone, Copy, Debug)]
+pub struct Charge<'a> {
+    /// Whose counters: limiters in different namespaces never share one.
+    pub namespace: &'a Namespace,
+    /// Who is counted.
+    pub subject: &'a Subject,
+    /// The limits, decided together.
+    pub policy: &'a Policy,
+    /// What to do with the cost.
+    pub mode: Mode,
+    /// Units.
+    pub cost: Cost,
+}
+
+/// Units to give back.
+#[derive(Clone, Copy, Debug)]
+pub struct Refund<'a> {
+    /// Whose counters.
+    pub namespace: &'a Namespace,
+    /// Who was counted.
+    pub subject: &'a Subject,
+    /// The limits that were charged.
+    pub policy: &'a Policy,
+    /// When they were charged: [`Decision::at`](crate::Decision::at).
+    pub charged: Timestamp,
+    /// Units; those that were charged, at most.
+    pub units: u64,
+}
+
+/// What to forget.
+#[derive(Clone, Copy, Debug)]
+pub struct Reset<'a> {
+    /// Whose counters.
+    pub namespace: &'a Namespace,
+    /// Who is counted.
+    pub subject: &'a Subject,
+    /// The limits the subject is under.
+    pub policy: &'a Policy,
+    /// The place of the limit in the policy; all that is known of the subject if none.
+    pub limit: Option<usize>,
+}
+
+/// Keeps the counters of limiters that share a store apart: 1 to 64 characters of
+/// `A-Z a-z 0-9 _ . -`; `default` unless said.
+///
+/// # Examples
+///
+/// ```
+/// use rl_core::store::Namespace;
+///
+/// let login: Namespace = "login".parse()?;
+/// assert_ne!(login, Namespace::default());
+/// # Ok::<(), rl_core::store::InvalidNamespace>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Namespace(Arc<str>);
+
+impl Namespace {
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Default for Namespace {
+    fn default() -> Self {
+        Self("default".into())
+    }
+}
+
+impl std::str::FromStr for Namespace {
+    type Err = InvalidNamespace;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let fits = |b: u8| b.is_ascii_alphanumeric() || b"_.-".contains(&b);
+        if (1..=64).contains(&name.len()) && name.bytes().all(fits) {
+            Ok(Self(name.into()))
+        } else {
+            Err(InvalidNamespace {
+                name: name.chars().take(80).collect(),
+            })
+        }
+    }
+}
+
+impl fmt::Display for Namespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Text that is not a [`Namespace`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidNamespace {
+    name: String,
+}
+
+impl fmt::Display for InvalidNamespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "namespace {:?}: expected 1 to 64 characters of A-Z a-z 0-9 _ . -",
+            self.name
+        )
+    }
+}
+
+impl std::error::Error for InvalidNamespace {}

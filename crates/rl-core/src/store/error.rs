@@ -1,0 +1,74 @@
+use std::borrow::Cow;
+use std::error::Error;
+use std::fmt;
+
+use crate::FailureKind;
+
+/// The store could not answer.
+///
+/// # Formatting
+///
+/// The text says what went wrong in words for an operator's log. It never holds a key, a URL, a
+/// password or anything a client sent. It may change in any release.
+///
+/// # Source
+///
+/// [`Error::source`] is the failure beneath, if there is one. Its type is not part of the API.
+#[derive(Debug)]
+pub struct StoreError {
+    kind: FailureKind,
+    detail: Option<Cow<'static, str>>,
+    source: Option<Box<dyn Error + Send + Sync>>,
+}
+
+impl StoreError {
+    /// A failure of this kind.
+    #[must_use]
+    pub const fn new(kind: FailureKind) -> Self {
+        Self {
+            kind,
+            detail: None,
+            source: None,
+        }
+    }
+
+    /// The failure with a few words for the operator: no key, no secret, nothing a client sent.
+    #[must_use]
+    pub fn with_detail(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
+        self.detail = Some(detail.into());
+        self
+    }
+
+    /// The failure with what caused it. Its text may be logged: it must hold no secret.
+    #[must_use]
+    pub fn with_source(mut self, source: impl Error + Send + Sync + 'static) -> Self {
+        self.source = Some(Box::new(source));
+        self
+    }
+
+    /// Why there is no answer.
+    #[must_use]
+    pub const fn kind(&self) -> FailureKind {
+        self.kind
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.kind.fmt(f)?;
+        match &self.detail {
+            Some(detail) => write!(f, ": {detail}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Error for StoreError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.as_deref().map(|source| source as _)
+    }
+}
+
+fn _assert_send_sync() -> impl Send + Sync {
+    StoreError::new(FailureKind::Unavailable)
+}

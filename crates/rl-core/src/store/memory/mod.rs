@@ -1,0 +1,218 @@
+//! Counters in this process: the default, nothing to install.
+//!
+//! * **One decision, one lock, one look-up, one reading of the clock**, for all limits together,
+//!   and no allocation for a subject that is known already.
+//! * **Bounded**: at most `capacity` subjects, one million unless said. What has expired is dropped
+//!   in passing, without a thread in the background. When the store is full, the subject that has
+//!   used least makes room; one that is in a denied state never does. Should every subject that is
+//!   inspected be denied, newcomers are counted together until there is room again.
+//! * Counters are lost when the process ends, and are not shared with other processes; for that
+//!   there is `RedisStore` (feature `redis`).
+//!
+//! # Example
+//!
+//! ```
+//! use rl_core::store::MemoryStore;
+//! use rl_core::time::ManualClock;
+//! use rl_core::{Limit, RateLimiter, Subject};
+//! use std::sync::Arc;
+//! use std::time::Duration;
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let clock = Arc::new(ManualClock::default());
+//! let store = MemoryStore::builder().capacity(10_000).clock(clock.clone()).build();
+//! let limiter = RateLimiter::builder().limit(Limit::per_minute(1)).store(store).build()?;
+//!
+//! let alice = Subject::user("alice");
+//! assert!(limiter.check(&alice, 1).await.is_allowed());
+//! assert!(!limiter.check(&alice, 1).await.is_allowed());
+//! clock.advance(Duration::from_secs(60));
+//! assert!(limiter.check(&alice, 1).await.is_allowed());
+//! # Ok(()) }
+//! ```
+
+mod entry;
+mod fingerprint;
+mod shard;
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use entry::{Entry, Step};
+use fingerprint::{Fingerprint, Fingerprinter};
+use shard::Shard;
+
+use super::{Charge, Refund, Reset, Store, StoreFuture};
+use crate::algorithm::{self, State};
+use crate::time::{Clock, SystemClock};
+use crate::{Decision, Eventual};
+
+/// Shards, so that threads seldom meet at a lock. A power of two.
+const SHARDS: usize = 64;
+
+/// Counters in this process. The [module](self) says what it guarantees.
+#[derive(Debug)]
+pub struct MemoryStore<C = SystemClock> {
+    shards: Box<[Mutex<Shard>]>,
+    fingerprinter: Fingerprinter,
+    clock: C,
+}
+
+impl MemoryStore {
+    /// An empty store for up to one million subjects, on the system clock.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::builder().build()
+    }
+
+    /// A store made step by step.
+    pub fn builder() -> MemoryStoreBuilder {
+        MemoryStoreBuilder {
+            capacity: 1_000_000,
+            clock: SystemClock,
+        }
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<C: Clock> MemoryStore<C> {
+    /// The subjects that are held at the moment, expired ones that are not dropped yet included.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|shard| lock(shard).len()).sum()
+    }
+
+    /// Whether nothing is held.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn decide_now(&self, charge: Charge<'_>) -> Decision {
+        let Charge {
+            namespace,
+            subject,
+            policy,
+            mode,
+            cost,
+        } = charge;
+        let subject = self.fingerprinter.fingerprint(namespace, subject);
+        let mut shard = self.shard(subject);
+        // Read under the lock: the order of the decisions is the order of their times.
+        let clock = self.clock.now();
+
+        let step = match shard.get_mut(subject) {
+            Some(entry) => entry.decide(policy, clock, mode, cost),
+            None => {
+                // A subject is held only once something is charged to it.
+                let step = Entry::default().decide(policy, clock, mode, cost);
+                match step.taken {
+                    0 => step,
+                    _ => shard.add(subject, clock).decide(policy, clock, mode, cost),
+                }
+            }
+        };
+        drop(shard);
+        let Step { now, states, taken } = step;
+        let outcomes = algorithm::outcomes(policy, states, now, mode, cost, taken);
+        Decision::decided(policy.clone(), cost, taken, now, outcomes)
+    }
+
+    fn shard(&self, subject: Fingerprint) -> MutexGuard<'_, Shard> {
+        lock(&self.shards[subject.spread(SHARDS)])
+    }
+}
+
+/// A panic while a shard is locked leaves whole entries behind, so its counters go on being used.
+fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<C: Clock> Store for MemoryStore<C> {
+    fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
+        Eventual::ready(Ok(self.decide_now(charge)))
+    }
+
+    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
+        let subject = self
+            .fingerprinter
+            .fingerprint(refund.namespace, refund.subject);
+        let mut shard = self.shard(subject);
+        let clock = self.clock.now();
+        if let Some(entry) = shard.get_mut(subject) {
+            for limit in refund.policy.limits() {
+                let limit = limit.limit();
+                entry.amend(limit, clock, |state| {
+                    algorithm::refund(limit, state, refund.charged, refund.units)
+                });
+            }
+        }
+        drop(shard);
+        Eventual::ready(Ok(()))
+    }
+
+    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
+        let subject = self
+            .fingerprinter
+            .fingerprint(reset.namespace, reset.subject);
+        let mut shard = self.shard(subject);
+        match reset
+            .limit
+            .and_then(|limit| reset.policy.limits().get(limit))
+        {
+            None => shard.remove(subject),
+            Some(limit) => {
+                if let Some(entry) = shard.get_mut(subject) {
+                    entry.amend(limit.limit(), self.clock.now(), |_| State::EMPTY);
+                }
+            }
+        }
+        drop(shard);
+        Eventual::ready(Ok(()))
+    }
+}
+
+/// Makes a [`MemoryStore`].
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct MemoryStoreBuilder<C = SystemClock> {
+    capacity: usize,
+    clock: C,
+}
+
+impl<C: Clock> MemoryStoreBuilder<C> {
+    /// The most subjects that are held at once. Defaults to one million.
+    ///
+    /// It is rounded up to a multiple of 64, and a few more may be held.
+    pub fn capacity(mut self, subjects: usize) -> Self {
+        self.capacity = subjects;
+        self
+    }
+
+    /// The clock to decide on. Defaults to the [`SystemClock`].
+    pub fn clock<D: Clock>(self, clock: D) -> MemoryStoreBuilder<D> {
+        MemoryStoreBuilder {
+            capacity: self.capacity,
+            clock,
+        }
+    }
+
+    /// The store, empty.
+    #[must_use]
+    pub fn build(self) -> MemoryStore<C> {
+        let per_shard = self.capacity.div_ceil(SHARDS).max(1);
+        MemoryStore {
+            shards: (0..SHARDS)
+                .map(|_| Mutex::new(Shard::new(per_shard)))
+                .collect(),
+            fingerprinter: Fingerprinter::random(),
+            clock: self.clock,
+        }
+    }
+}

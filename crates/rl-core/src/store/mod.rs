@@ -1,0 +1,103 @@
+//! Where the counters live.
+//!
+//! # The contract of [`Store`]
+//!
+//! 1. **One decision, one step.** [`Store::decide`] evaluates every limit of the policy on the same
+//!    state and the same time, and charges all of them or none. No other operation on the subject
+//!    comes in between.
+//! 2. **Exact.** A request of cost `c` passes a limit if and only if `used + c <= max`.
+//! 3. **A denial changes nothing**: no count, no window.
+//! 4. **One clock.** All decisions of a store are made on its own clock. A clock that steps back
+//!    grants nothing: a decision is never made at an earlier time than the last charge.
+//! 5. **State is known by algorithm, period and anchor.** A change of `max` keeps what was used;
+//!    a limit that comes or goes leaves the others alone; state that the present policy does not
+//!    name is kept until its window ends.
+//! 6. **Nothing is kept for ever.** What is stored has an expiry on every path.
+//! 7. **[`Mode::Peek`] and a cost of 0 write nothing.**
+//! 8. **A refund** lowers a count only in the window in which it was charged, and never below zero.
+//! 9. **Subjects never share state**, nor does one subject in two [`Namespace`]s.
+//! 10. **A denial is an answer.** An error means that no decision was made, or that none is known:
+//!     a store never retries what may have been done already.
+//!
+//! The contract is executable: run `conformance::suite` (feature `conformance`) on a store of
+//! your own.
+//!
+//! # Example
+//!
+//! ```
+//! use rl_core::store::{Charge, MemoryStore, Mode, Namespace, Store};
+//! use rl_core::{Cost, Limit, Policy, Subject};
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let store = MemoryStore::new();
+//! let policy = Policy::new([Limit::per_second(10), Limit::per_day(5_000)])?;
+//! let decision = store
+//!     .decide(Charge {
+//!         namespace: &Namespace::default(),
+//!         subject: &Subject::consumer("abc123"),
+//!         policy: &policy,
+//!         mode: Mode::Check,
+//!         cost: Cost::ONE,
+//!     })
+//!     .await?;
+//! assert!(decision.is_allowed());
+//! # Ok(()) }
+//! ```
+
+mod charge;
+mod error;
+pub mod memory;
+#[cfg(feature = "redis")]
+#[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
+pub mod redis;
+
+use std::fmt;
+use std::sync::Arc;
+
+pub use charge::{Charge, InvalidNamespace, Namespace, Refund, Reset};
+pub use error::StoreError;
+pub use memory::MemoryStore;
+#[cfg(feature = "redis")]
+#[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
+pub use redis::RedisStore;
+
+pub use crate::algorithm::Mode;
+use crate::{Decision, Eventual};
+
+/// What a store answers: at once if it can, else later.
+pub type StoreFuture<T> = Eventual<Result<T, StoreError>>;
+
+/// Where the counters live. The [module](self) states the contract.
+pub trait Store: fmt::Debug + Send + Sync + 'static {
+    /// Decides `charge`.
+    ///
+    /// Being denied is an `Ok` answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped before it is ready, the charge may or may not have been made.
+    fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision>;
+
+    /// Gives units back.
+    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()>;
+
+    /// Forgets what was used.
+    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()>;
+}
+
+impl<S: Store + ?Sized> Store for Arc<S> {
+    fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
+        (**self).decide(charge)
+    }
+
+    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
+        (**self).refund(refund)
+    }
+
+    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
+        (**self).reset(reset)
+    }
+}
+
+// Users choose the store from configuration, so `dyn Store` must stay possible.
+fn _object_safe(_: &dyn Store) {}

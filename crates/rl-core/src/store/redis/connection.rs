@@ -1,0 +1,203 @@
+//! Connections: one pool of multiplexed ones, from which every task clones what it needs and gives
+//! the slot back at once, so that the commands of many requests travel together.
+//!
+//! bb8-redis' own manager asks `PING` at every check-out and takes no connection for broken. This
+//! one costs nothing at check-out, and a failed connection makes all of its age leave the pool: they
+//! led to the same server.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bb8_redis::bb8;
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::{AsyncConnectionConfig, Client, FromRedisValue, RedisError, RedisResult};
+
+use super::error::classify;
+use super::script::Script;
+use crate::FailureKind;
+use crate::store::StoreError;
+
+/// The longest that making a connection may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Makes connections for the pool. Clones share what they know.
+#[derive(Clone)]
+pub(super) struct Manager {
+    client: Client,
+    scripts: Arc<[&'static Script]>,
+    // Raised when a connection fails; connections made before that are not handed out again.
+    generation: Arc<AtomicU64>,
+    // Why the last attempt to connect failed: the pool itself only says that it waited too long.
+    last_failure: Arc<Mutex<Option<StoreError>>>,
+}
+
+impl Manager {
+    pub(super) fn new(client: Client, scripts: Vec<&'static Script>) -> Self {
+        let scripts = scripts.into();
+        Self {
+            client,
+            scripts,
+            generation: Arc::default(),
+            last_failure: Arc::default(),
+        }
+    }
+
+    /// A new connection that knows the scripts.
+    async fn open(&self) -> Result<Connection, RedisError> {
+        let generation = self.generation.load(Ordering::Acquire);
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(CONNECT_TIMEOUT))
+            // The limiter has a deadline of its own, for everything together.
+            .set_response_timeout(None);
+        let connection = self
+            .client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await?;
+        let mut connection = Connection {
+            connection,
+            generation,
+            current: Arc::clone(&self.generation),
+        };
+        let mut load = redis::pipe();
+        for script in &*self.scripts {
+            load.cmd("SCRIPT").arg("LOAD").arg(script.text()).ignore();
+        }
+        // A user who may not load scripts can run those that an operator has loaded.
+        match tokio::time::timeout(
+            CONNECT_TIMEOUT,
+            load.query_async::<()>(&mut connection.connection),
+        )
+        .await
+        {
+            Ok(Err(error)) if error.code() != Some("NOPERM") => Err(error),
+            Ok(_) => Ok(connection),
+            Err(_) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
+        }
+    }
+
+    /// Why the last attempt to connect failed, if it did.
+    pub(super) fn last_failure(&self) -> Option<StoreError> {
+        self.lock_failure().take()
+    }
+
+    fn lock_failure(&self) -> std::sync::MutexGuard<'_, Option<StoreError>> {
+        self.last_failure
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl bb8::ManageConnection for Manager {
+    type Connection = Connection;
+    type Error = StoreError;
+
+    async fn connect(&self) -> Result<Connection, StoreError> {
+        let opened = self.open().await.map_err(classify);
+        let failure = opened.as_ref().err().map(|error| {
+            StoreError::new(error.kind()).with_detail(format!("could not connect: {error}"))
+        });
+        *self.lock_failure() = failure;
+        opened
+    }
+
+    async fn is_valid(&self, connection: &mut Connection) -> Result<(), StoreError> {
+        if connection.is_stale() {
+            Err(StoreError::new(FailureKind::Unavailable))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn has_broken(&self, connection: &mut Connection) -> bool {
+        connection.is_stale()
+    }
+}
+
+// Shows nothing of the client: its URL may hold a password.
+impl fmt::Debug for Manager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Manager")
+            .field("scripts", &self.scripts)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A handle on a connection that many tasks share.
+#[derive(Clone)]
+pub(super) struct Connection {
+    connection: MultiplexedConnection,
+    generation: u64,
+    current: Arc<AtomicU64>,
+}
+
+impl Connection {
+    /// Sends one command and waits for its reply.
+    pub(super) async fn query<T: FromRedisValue>(
+        &mut self,
+        command: &redis::Cmd,
+    ) -> RedisResult<T> {
+        let reply = self.connection.req_packed_command(command).await;
+        if reply
+            .as_ref()
+            .is_err_and(RedisError::is_unrecoverable_error)
+        {
+            // Once for each generation: of many tasks that fail together, one raises it.
+            let _ = self.current.compare_exchange(
+                self.generation,
+                self.generation + 1,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            );
+        }
+        Ok(T::from_redis_value(reply?.extract_error()?)?)
+    }
+
+    fn is_stale(&self) -> bool {
+        self.generation != self.current.load(Ordering::Acquire)
+    }
+}
+
+/// A pool that fails early: waiting for a connection is part of the decision's deadline.
+#[derive(Clone)]
+pub(super) struct Pool {
+    pool: bb8::Pool<Manager>,
+    manager: Manager,
+}
+
+impl Pool {
+    pub(super) fn new(manager: Manager, size: u32, wait: Duration) -> Self {
+        let pool = bb8::Pool::builder()
+            .max_size(size)
+            .connection_timeout(wait)
+            // Multiplexed connections are used all the time, and replaced when they fail.
+            .idle_timeout(None)
+            .max_lifetime(None)
+            .error_sink(Box::new(bb8::NopErrorSink))
+            .build_unchecked(manager.clone());
+        Self { pool, manager }
+    }
+
+    /// A handle on a connection; the slot in the pool is given back already.
+    pub(super) async fn get(&self) -> Result<Connection, StoreError> {
+        match self.pool.get().await {
+            Ok(connection) => Ok(connection.clone()),
+            Err(bb8::RunError::User(error)) => Err(error),
+            Err(bb8::RunError::TimedOut) => Err(self.manager.last_failure().unwrap_or_else(|| {
+                StoreError::new(FailureKind::TimedOut).with_detail("no connection in time")
+            })),
+        }
+    }
+
+    /// Tries once to connect, outside the pool.
+    pub(super) async fn probe(&self) -> Result<(), StoreError> {
+        self.pool.dedicated_connection().await.map(drop)
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.manager.fmt(f)
+    }
+}

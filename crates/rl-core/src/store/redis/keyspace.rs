@@ -1,0 +1,158 @@
+//! The names of keys: injective, bounded in length, one hash tag for each subject, and no way for a
+//! caller to write a tag of their own.
+//!
+//! Packed: `rl:1:default:consumer:{abc123}`, that is prefix, version of the format, namespace,
+//! realm and id. Readable: `abc123_PER_MINUTE`.
+
+use std::fmt::Write;
+
+use crate::store::Namespace;
+use crate::{Period, Realm, Subject};
+
+/// The version of the packed layout; a change of the layout is a change of every key.
+const VERSION: u8 = 1;
+
+/// No key is longer, in bytes.
+const MAX_KEY_LEN: usize = 200;
+
+/// The suffix of a readable counter, in the order of [`Period::NAMED`].
+const SUFFIXES: [&str; 6] = [
+    "_PER_SECOND",
+    "_PER_MINUTE",
+    "_PER_HOUR",
+    "_PER_DAY",
+    "_PER_WEEK",
+    "_PER_MONTH",
+];
+
+/// The key that holds the packed state of a subject.
+pub(super) fn packed(prefix: &str, namespace: &Namespace, subject: &Subject) -> String {
+    let mut key = String::with_capacity(MAX_KEY_LEN);
+    let realm = subject.realm().as_str();
+    // Neither prefix nor namespace nor realm holds a colon or a brace, and an id none unescaped.
+    let _ = write!(key, "{prefix}:{VERSION}:{namespace}:{realm}:{{");
+    push_id(&mut key, subject, MAX_KEY_LEN - 1);
+    key.push('}');
+    key
+}
+
+/// The keys that may hold readable counters of a subject, one for each named period.
+///
+/// Consumers and addresses stand bare, as the format that others share wants it; other realms are
+/// put before the id, with a bar that no bare id holds unescaped; a namespace with two.
+pub(super) fn readable<'a>(
+    prefix: &'a str,
+    namespace: &'a Namespace,
+    subject: &Subject,
+) -> impl Fn(Period) -> Option<String> + use<'a> {
+    let mut base = String::with_capacity(MAX_KEY_LEN);
+    base.push_str(prefix);
+    if *namespace != Namespace::default() {
+        let _ = write!(base, "{namespace}||");
+    }
+    if !matches!(subject.realm(), Realm::Consumer | Realm::Ip) {
+        let _ = write!(base, "{}|", subject.realm().as_str());
+    }
+    push_id(&mut base, subject, MAX_KEY_LEN - SUFFIXES[0].len());
+    move |period| {
+        let suffix = SUFFIXES[period.named_index()?];
+        Some(format!("{base}{suffix}"))
+    }
+}
+
+/// Appends the id: escaped, or its digest where it has no text or would make `key` longer than
+/// `max_len`. A digest begins with a `~`, which stands escaped in ids.
+fn push_id(key: &mut String, subject: &Subject, max_len: usize) {
+    let begin = key.len();
+    if let Some(text) = subject.id().as_text() {
+        for c in text.chars() {
+            match c {
+                '{' | '}' | '%' | ':' | '|' | '~' | ' ' | '\u{7f}' | '\0'..='\x1f' => {
+                    let _ = write!(key, "%{:02X}", u32::from(c));
+                }
+                c => key.push(c),
+            }
+        }
+        if key.len() <= max_len {
+            return;
+        }
+        key.truncate(begin);
+        let hash = blake3::hash(text.as_bytes());
+        // Two marks, so that it is no other subject's own digest.
+        let _ = write!(key, "~~{}", &hash.to_hex()[..32]);
+    } else {
+        let _ = write!(key, "~{}", subject.id());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn key(subject: &Subject) -> String {
+        packed("rl", &Namespace::default(), subject)
+    }
+
+    #[test]
+    fn keys_read_well() {
+        assert_eq!(
+            key(&Subject::consumer("abc123")),
+            "rl:1:default:consumer:{abc123}"
+        );
+        assert_eq!(
+            key(&Subject::ip("2001:db8::/64")),
+            "rl:1:default:ip:{2001%3Adb8%3A%3A/64}"
+        );
+        assert_eq!(
+            key(&Subject::digest(Realm::Key, [0xab; 16])),
+            format!("rl:1:default:key:{{~{}}}", "ab".repeat(16))
+        );
+        let namespace = Namespace::default();
+        let readable = readable("", &namespace, &Subject::consumer("consumer_abc123"));
+        assert_eq!(
+            readable(Period::MINUTE).unwrap(),
+            "consumer_abc123_PER_MINUTE"
+        );
+        assert_eq!(readable(Period::from_millis(5).unwrap()), None);
+    }
+
+    #[test]
+    fn a_caller_cannot_write_a_hash_tag() {
+        for id in [
+            "{a}b", "}{", "a}b{c", "%7B", ":{x}:", "~", "a b", "\r\n", "|",
+        ] {
+            let key = key(&Subject::consumer(id));
+            assert_eq!(
+                (key.matches('{').count(), key.matches('}').count()),
+                (1, 1),
+                "{key}"
+            );
+            assert!(
+                key.ends_with('}') && !key.contains([' ', '\r', '\n']),
+                "{key}"
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn distinct_subjects_have_distinct_bounded_keys(
+            a in "[{}%:|~ a-f0-9\\x00-\\x1fü]{0,300}", b in "[{}%:|~ a-f0-9\\x00-\\x1fü]{0,300}",
+        ) {
+            let subjects = [
+                Subject::consumer(&a), Subject::consumer(&b), Subject::ip(&a), Subject::user(&b),
+                Subject::new(Realm::custom("tenant").unwrap(), &a),
+            ];
+            let namespace = Namespace::default();
+            for (i, one) in subjects.iter().enumerate() {
+                prop_assert!(key(one).len() <= MAX_KEY_LEN);
+                let minute = readable("", &namespace, one)(Period::MINUTE).unwrap();
+                prop_assert!(minute.len() <= MAX_KEY_LEN);
+                for other in &subjects[i + 1..] {
+                    prop_assert_eq!(one == other, key(one) == key(other));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,6 @@
+-- Time prologue of production: the server's clock, in µs since the epoch. One reading serves all
+-- limits; Redis holds the time still while a script runs.
+--
+-- Sets  now, and linger: the time a key lives beyond its last window, in ms
+local time = redis.call('TIME')
+local now, linger = time[1] * 1000000 + time[2], 0

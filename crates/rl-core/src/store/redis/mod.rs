@@ -1,0 +1,189 @@
+//! Counters on Redis, shared by every instance of a service.
+//!
+//! * **One script call for each decision**, one round trip: the script reads the server's clock,
+//!   evaluates all limits and charges all of them or none. Clients' clocks do not matter.
+//! * **Two layouts**. [`Layout::Packed`] keeps all limits of a subject in one key.
+//!   [`Layout::Readable`] keeps a decimal counter for each named period, for people with
+//!   `redis-cli` and for services that follow the same format.
+//! * **Every key has an expiry**, on every path. A counter that lost its expiry is given one by the
+//!   next request that would charge it, and counted ([`RedisStore::healed`]).
+//! * **Connections** are multiplexed: the commands of many requests travel together. A connection
+//!   that fails leaves the pool at once. A command that may have been executed is never sent again.
+//! * A service **starts when Redis is down** and enforces its limits when Redis comes up.
+//!
+//! `crates/rl-core/docs/REDIS.md` describes keys, scripts and permissions.
+//!
+//! # Example
+//!
+//! ```no_run
+//! use rl_core::{Limit, RateLimiter, RedisStore};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let store = RedisStore::connect("redis://127.0.0.1/").await?;
+//! let limiter = RateLimiter::builder()
+//!     .limit(Limit::per_second(10))
+//!     .limit(Limit::per_day(5_000))
+//!     .store(store)
+//!     .build()?;
+//! # Ok(()) }
+//! ```
+
+mod builder;
+mod codec;
+mod connection;
+mod error;
+mod keyspace;
+mod layout;
+mod script;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub use builder::{ConnectError, RedisStoreBuilder};
+use codec::Reply;
+use connection::{Connection, Pool};
+pub use layout::Layout;
+use layout::{Command, Keyspace};
+pub use script::Script;
+
+use super::{Charge, Refund, Reset, Store, StoreError, StoreFuture};
+#[cfg(feature = "conformance")]
+use crate::time::{Clock, ManualClock};
+use crate::{Decision, Eventual, algorithm, observe};
+
+/// Counters on Redis. The [module](self) says what it guarantees.
+///
+/// A cheap handle: clones share the connections.
+#[derive(Clone)]
+pub struct RedisStore {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    pool: Pool,
+    keyspace: Keyspace,
+    healed: AtomicU64,
+    #[cfg(feature = "conformance")]
+    clock: Option<Arc<ManualClock>>,
+}
+
+impl RedisStore {
+    /// A store on the server at `url`: `redis://[user:password@]host[:port][/database]`.
+    ///
+    /// A server that cannot be reached is no error: the limiter's failure policy stands in until
+    /// it comes up.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `url` is not such a URL, or if the server refuses the credentials.
+    pub async fn connect(url: &str) -> Result<Self, ConnectError> {
+        Self::builder(url).connect().await
+    }
+
+    /// A store made step by step.
+    pub fn builder(url: &str) -> RedisStoreBuilder {
+        RedisStoreBuilder::new(url)
+    }
+
+    /// The scripts of a layout, for operators who load them ahead of the service.
+    pub fn scripts(layout: Layout) -> impl Iterator<Item = &'static Script> {
+        script::of(layout).into_iter()
+    }
+
+    /// How many counters without expiry were found and given one since the store was made.
+    #[must_use]
+    pub fn healed(&self) -> u64 {
+        self.inner.healed.load(Ordering::Relaxed)
+    }
+
+    /// Sends a command; returns what a script replied.
+    async fn send(&self, command: Command) -> Result<Vec<u8>, StoreError> {
+        let mut connection: Connection = self.inner.pool.get().await?;
+        match command {
+            Command::Script {
+                role,
+                keys,
+                arguments,
+            } => {
+                let script = script::of(self.inner.keyspace.layout)[role as usize];
+                #[cfg(feature = "conformance")]
+                if let Some(clock) = &self.inner.clock {
+                    let mut arguments = arguments;
+                    arguments.push(clock.now().as_micros().to_string().into_bytes());
+                    return script
+                        .with_manual_time()
+                        .run(&mut connection, &keys, &arguments)
+                        .await;
+                }
+                script.run(&mut connection, &keys, &arguments).await
+            }
+            Command::Delete { keys } => {
+                let mut delete = redis::cmd("DEL");
+                delete.arg(keys);
+                connection
+                    .query::<u64>(&delete)
+                    .await
+                    .map_err(error::classify)?;
+                Ok(Vec::new())
+            }
+        }
+    }
+
+    /// Sends what has no answer but that it was done.
+    fn carry_out(&self, command: Result<Command, StoreError>) -> StoreFuture<()> {
+        match command {
+            Ok(command) => {
+                let this = self.clone();
+                Eventual::later(async move { this.send(command).await.map(drop) })
+            }
+            Err(error) => Eventual::ready(Err(error)),
+        }
+    }
+}
+
+impl Store for RedisStore {
+    fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
+        let command = match self.inner.keyspace.decide(&charge) {
+            Ok(command) => command,
+            Err(error) => return Eventual::ready(Err(error)),
+        };
+        let (this, policy, mode, cost) = (
+            self.clone(),
+            charge.policy.clone(),
+            charge.mode,
+            charge.cost,
+        );
+        Eventual::later(async move {
+            let reply = this.send(command).await?;
+            let Reply {
+                healed,
+                taken,
+                now,
+                states,
+            } = Reply::read(&reply, policy.limits().len())?;
+            if healed > 0 {
+                this.inner.healed.fetch_add(healed, Ordering::Relaxed);
+                observe::healed(healed);
+            }
+            let outcomes = algorithm::outcomes(&policy, states, now, mode, cost, taken);
+            Ok(Decision::decided(policy, cost, taken, now, outcomes))
+        })
+    }
+
+    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
+        self.carry_out(self.inner.keyspace.refund(&refund))
+    }
+
+    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
+        self.carry_out(self.inner.keyspace.reset(&reset))
+    }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStore")
+            .field("keyspace", &self.inner.keyspace)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,108 @@
+//! The contract of `Store` on every store we have.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rl_core::conformance::{Suite, Time, suite};
+use rl_core::store::redis::Layout;
+use rl_core::store::{MemoryStore, RedisStore};
+use rl_core::time::{ManualClock, SystemClock, Timestamp};
+use rl_tests::RedisServer;
+
+fn manual_clock() -> Arc<ManualClock> {
+    Arc::new(ManualClock::at(Timestamp::from_secs(1_769_903_998)))
+}
+
+/// The clock of a server: it passes by itself, and can be looked at.
+#[derive(Debug)]
+struct ServerTime(redis::aio::MultiplexedConnection);
+
+impl ServerTime {
+    async fn now(&self) -> Duration {
+        let (seconds, micros): (u64, u64) = redis::cmd("TIME")
+            .query_async(&mut self.0.clone())
+            .await
+            .unwrap();
+        Duration::from_secs(seconds) + Duration::from_micros(micros)
+    }
+}
+
+impl Time for ServerTime {
+    fn pass(&self, time: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(async move {
+            let end = self.now().await + time;
+            while self.now().await < end {
+                tokio::task::yield_now().await;
+            }
+        })
+    }
+
+    fn manual(&self) -> Option<&ManualClock> {
+        None
+    }
+}
+
+#[tokio::test]
+async fn memory_store_keeps_the_contract() {
+    let clock = manual_clock();
+    let store = MemoryStore::builder().clock(clock.clone()).build();
+    suite(&Suite::new(store, clock)).await;
+}
+
+#[tokio::test]
+async fn packed_redis_store_keeps_the_contract() {
+    let server = RedisServer::start();
+    let clock = manual_clock();
+    let store = RedisStore::builder(&server.url()).manual_clock(clock.clone());
+    suite(&Suite::new(store.connect().await.unwrap(), clock)).await;
+    assert_eq!(server.keys_without_expiry().await, [""; 0]);
+}
+
+#[tokio::test]
+async fn packed_redis_store_keeps_the_contract_on_the_servers_clock() {
+    let server = RedisServer::start();
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    suite(&Suite::new(store, ServerTime(server.connection().await))).await;
+    assert_eq!(server.keys_without_expiry().await, [""; 0]);
+}
+
+#[tokio::test]
+async fn readable_redis_store_keeps_the_contract() {
+    let server = RedisServer::start();
+    let store = RedisStore::builder(&server.url())
+        .layout(Layout::Readable)
+        .connect()
+        .await
+        .unwrap();
+    let time = ServerTime(server.connection().await);
+    suite(&Suite::new(store, time).without_clock_windows()).await;
+    assert_eq!(server.keys_without_expiry().await, [""; 0]);
+}
+
+/// The memory store on the clock of the machine: nothing in the suite depends on a clock that
+/// stands still.
+#[tokio::test]
+async fn memory_store_keeps_the_contract_on_the_system_clock() {
+    #[derive(Debug)]
+    struct SystemTime;
+
+    impl Time for SystemTime {
+        fn pass(&self, time: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+            use rl_core::time::Clock;
+            Box::pin(async move {
+                let micros = u64::try_from(time.as_micros()).unwrap();
+                let end = SystemClock.now().plus_micros(micros);
+                while SystemClock.now() < end {
+                    tokio::task::yield_now().await;
+                }
+            })
+        }
+
+        fn manual(&self) -> Option<&ManualClock> {
+            None
+        }
+    }
+
+    suite(&Suite::new(MemoryStore::new(), SystemTime)).await;
+}

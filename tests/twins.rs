@@ -1,0 +1,213 @@
+//! The algorithms exist twice, in Rust and in Lua: random timelines drive both, and every decision
+//! must be equal, field by field.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use rl_core::store::{Charge, MemoryStore, Mode, Namespace, RedisStore, Refund, Reset, Store};
+use rl_core::time::{Clock, ManualClock, Timestamp};
+use rl_core::{Anchor, Cost, Decision, Limit, Period, Policy, Subject};
+use rl_tests::RedisServer;
+
+/// Random steps on each run; `RL_TWIN_STEPS` asks for more.
+const STEPS: usize = 20_000;
+const STEPS_PER_TIMELINE: usize = 50;
+
+#[derive(Clone, Debug)]
+struct Step {
+    advance: i64,
+    policy: usize,
+    operation: Operation,
+}
+
+#[derive(Clone, Debug)]
+enum Operation {
+    Decide(Mode, u64),
+    /// Some units of an earlier decision.
+    Refund(usize, u64),
+    /// A limit of the policy, or all.
+    Reset(Option<usize>),
+}
+
+fn limit() -> impl Strategy<Value = Limit> {
+    let period = prop_oneof![
+        4 => (0..6_usize).prop_map(|i| Period::NAMED[i]),
+        1 => (1..20_000_u64).prop_map(|millis| Period::from_millis(millis).unwrap()),
+        1 => (1..5_u64).prop_map(|weeks| Period::from_millis(weeks * 604_800_000).unwrap()),
+    ];
+    let max =
+        prop_oneof![8 => 0..8_u64, 1 => Just(rl_core::MAX_UNITS), 1 => 0..=rl_core::MAX_UNITS];
+    let anchor = prop_oneof![Just(Anchor::FirstRequest), Just(Anchor::Clock)];
+    (max, period, anchor)
+        .prop_map(|(max, period, anchor)| Limit::new(max, period).unwrap().anchored(anchor))
+}
+
+/// A policy of any limits that do not share a state.
+fn policy() -> impl Strategy<Value = Policy> {
+    prop::collection::vec(limit(), 1..=7).prop_map(|limits| {
+        let mut kept: Vec<Limit> = Vec::new();
+        for limit in limits {
+            if !kept.iter().any(|other| other.shares_state_with(limit)) {
+                kept.push(limit);
+            }
+        }
+        let named = |builder: rl_core::PolicyBuilder, limit: Limit| {
+            builder.named(&limit.to_string().replace(':', "."), limit)
+        };
+        kept.into_iter()
+            .fold(Policy::builder(), named)
+            .build()
+            .unwrap()
+    })
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let cost = prop_oneof![6 => 1..4_u64, 2 => Just(0), 1 => 4..20_u64, 1 => any::<u64>()];
+    let mode = prop_oneof![
+        6 => Just(Mode::Check),
+        2 => Just(Mode::CheckUpTo),
+        1 => Just(Mode::Peek),
+        1 => Just(Mode::Charge),
+    ];
+    let operation = prop_oneof![
+        12 => (mode, cost).prop_map(|(mode, cost)| Operation::Decide(mode, cost)),
+        2 => (0..6_usize, 0..5_u64).prop_map(|(back, units)| Operation::Refund(back, units)),
+        1 => prop::option::of(0..7_usize).prop_map(Operation::Reset),
+    ];
+    let advance = prop_oneof![
+        6 => 0..1_500_000_i64,
+        2 => Just(0),
+        2 => 0..90_000_000_i64,
+        2 => 0..4_000_000_000_000_i64,
+        1 => -5_000_000..0_i64,
+        1 => -100_000_000_000..0_i64,
+    ];
+    // Mostly one policy, at times another: a change in flight, or a second service.
+    let policy = prop_oneof![6 => Just(0_usize), 1 => Just(1), 1 => Just(2)];
+    (advance, policy, operation).prop_map(|(advance, policy, operation)| Step {
+        advance,
+        policy,
+        operation,
+    })
+}
+
+struct Twins {
+    clock: Arc<ManualClock>,
+    memory: MemoryStore<Arc<ManualClock>>,
+    redis: RedisStore,
+    namespace: Namespace,
+}
+
+impl Twins {
+    async fn take(
+        &self,
+        subject: &Subject,
+        step: &Step,
+        policies: &[Policy],
+        past: &mut Vec<Decision>,
+    ) {
+        let now = self
+            .clock
+            .now()
+            .as_micros()
+            .saturating_add_signed(step.advance);
+        self.clock.set(Timestamp::from_micros(now));
+        let (policy, namespace) = (&policies[step.policy], &self.namespace);
+        match step.operation {
+            Operation::Decide(mode, cost) => {
+                let charge = Charge {
+                    namespace,
+                    subject,
+                    policy,
+                    mode,
+                    cost: Cost::new(cost),
+                };
+                let rust = self.memory.decide(charge).await.unwrap();
+                let lua = self.redis.decide(charge).await.unwrap();
+                assert_eq!(format!("{rust:#?}"), format!("{lua:#?}"));
+                past.push(rust);
+            }
+            Operation::Refund(back, units) => {
+                let Some(decision) = past.iter().rev().nth(back) else {
+                    return;
+                };
+                let units = units.min(decision.granted());
+                let policy = decision.policy().unwrap();
+                let refund = Refund {
+                    namespace,
+                    subject,
+                    policy,
+                    charged: decision.at(),
+                    units,
+                };
+                self.memory.refund(refund).await.unwrap();
+                self.redis.refund(refund).await.unwrap();
+            }
+            Operation::Reset(limit) => {
+                let limit = limit.filter(|limit| *limit < policy.limits().len());
+                let reset = Reset {
+                    namespace,
+                    subject,
+                    policy,
+                    limit,
+                };
+                self.memory.reset(reset).await.unwrap();
+                self.redis.reset(reset).await.unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn rust_and_lua_decide_alike() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let server = RedisServer::start();
+    let clock = Arc::new(ManualClock::default());
+    let twins = Twins {
+        memory: MemoryStore::builder().clock(clock.clone()).build(),
+        redis: runtime
+            .block_on(
+                RedisStore::builder(&server.url())
+                    .manual_clock(clock.clone())
+                    .connect(),
+            )
+            .unwrap(),
+        clock,
+        namespace: Namespace::default(),
+    };
+
+    let steps = std::env::var("RL_TWIN_STEPS").map_or(STEPS, |steps| {
+        steps
+            .parse()
+            .unwrap_or_else(|_| panic!("RL_TWIN_STEPS={steps}: expected a number"))
+    });
+    let cases = u32::try_from(steps / STEPS_PER_TIMELINE).unwrap();
+    let timeline = (
+        1_600_000_000_000_000..1_900_000_000_000_000_u64,
+        [policy(), policy(), policy()],
+        prop::collection::vec(step(), STEPS_PER_TIMELINE),
+    );
+    let number = std::cell::Cell::new(0_u64);
+    TestRunner::new(Config {
+        cases,
+        ..Config::default()
+    })
+    .run(&timeline, |(start, policies, steps)| {
+        number.set(number.get() + 1);
+        let subject = Subject::consumer(&format!("twins-{}", number.get()));
+        twins.clock.set(Timestamp::from_micros(start));
+        let mut past = Vec::new();
+        runtime.block_on(async {
+            for step in &steps {
+                twins.take(&subject, step, &policies, &mut past).await;
+            }
+        });
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(runtime.block_on(server.keys_without_expiry()), [""; 0]);
+}
