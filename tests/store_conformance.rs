@@ -20,10 +20,8 @@ struct ServerTime(redis::aio::MultiplexedConnection);
 
 impl ServerTime {
     async fn now(&self) -> Duration {
-        let (seconds, micros): (u64, u64) = redis::cmd("TIME")
-            .query_async(&mut self.0.clone())
-            .await
-            .unwrap();
+        let (seconds, micros): (u64, u64) =
+            redis::cmd("TIME").query_async(&mut self.0.clone()).await.unwrap();
         Duration::from_secs(seconds) + Duration::from_micros(micros)
     }
 }
@@ -70,11 +68,8 @@ async fn packed_redis_store_keeps_the_contract_on_the_servers_clock() {
 #[tokio::test]
 async fn readable_redis_store_keeps_the_contract() {
     let server = RedisServer::start();
-    let store = RedisStore::builder(&server.url())
-        .layout(Layout::Readable)
-        .connect()
-        .await
-        .unwrap();
+    let store =
+        RedisStore::builder(&server.url()).layout(Layout::Readable).connect().await.unwrap();
     let time = ServerTime(server.connection().await);
     suite(&Suite::new(store, time).without_clock_windows()).await;
     assert_eq!(server.keys_without_expiry().await, [""; 0]);

@@ -55,10 +55,7 @@ fn policy() -> impl Strategy<Value = Policy> {
         let named = |builder: rl_core::PolicyBuilder, limit: Limit| {
             builder.named(&limit.to_string().replace(':', "."), limit)
         };
-        kept.into_iter()
-            .fold(Policy::builder(), named)
-            .build()
-            .unwrap()
+        kept.into_iter().fold(Policy::builder(), named).build().unwrap()
     })
 }
 
@@ -107,22 +104,12 @@ impl Twins {
         policies: &[Policy],
         past: &mut Vec<Decision>,
     ) {
-        let now = self
-            .clock
-            .now()
-            .as_micros()
-            .saturating_add_signed(step.advance);
+        let now = self.clock.now().as_micros().saturating_add_signed(step.advance);
         self.clock.set(Timestamp::from_micros(now));
         let (policy, namespace) = (&policies[step.policy], &self.namespace);
         match step.operation {
             Operation::Decide(mode, cost) => {
-                let charge = Charge {
-                    namespace,
-                    subject,
-                    policy,
-                    mode,
-                    cost: Cost::new(cost),
-                };
+                let charge = Charge { namespace, subject, policy, mode, cost: Cost::new(cost) };
                 let rust = self.memory.decide(charge).await.unwrap();
                 let lua = self.redis.decide(charge).await.unwrap();
                 assert_eq!(format!("{rust:#?}"), format!("{lua:#?}"));
@@ -134,24 +121,13 @@ impl Twins {
                 };
                 let units = units.min(decision.granted());
                 let policy = decision.policy().unwrap();
-                let refund = Refund {
-                    namespace,
-                    subject,
-                    policy,
-                    charged: decision.at(),
-                    units,
-                };
+                let refund = Refund { namespace, subject, policy, charged: decision.at(), units };
                 self.memory.refund(refund).await.unwrap();
                 self.redis.refund(refund).await.unwrap();
             }
             Operation::Reset(limit) => {
                 let limit = limit.filter(|limit| *limit < policy.limits().len());
-                let reset = Reset {
-                    namespace,
-                    subject,
-                    policy,
-                    limit,
-                };
+                let reset = Reset { namespace, subject, policy, limit };
                 self.memory.reset(reset).await.unwrap();
                 self.redis.reset(reset).await.unwrap();
             }
@@ -161,29 +137,20 @@ impl Twins {
 
 #[test]
 fn rust_and_lua_decide_alike() {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let server = RedisServer::start();
     let clock = Arc::new(ManualClock::default());
     let twins = Twins {
         memory: MemoryStore::builder().clock(clock.clone()).build(),
         redis: runtime
-            .block_on(
-                RedisStore::builder(&server.url())
-                    .manual_clock(clock.clone())
-                    .connect(),
-            )
+            .block_on(RedisStore::builder(&server.url()).manual_clock(clock.clone()).connect())
             .unwrap(),
         clock,
         namespace: Namespace::default(),
     };
 
     let steps = std::env::var("RL_TWIN_STEPS").map_or(STEPS, |steps| {
-        steps
-            .parse()
-            .unwrap_or_else(|_| panic!("RL_TWIN_STEPS={steps}: expected a number"))
+        steps.parse().unwrap_or_else(|_| panic!("RL_TWIN_STEPS={steps}: expected a number"))
     });
     let cases = u32::try_from(steps / STEPS_PER_TIMELINE).unwrap();
     let timeline = (
@@ -192,22 +159,19 @@ fn rust_and_lua_decide_alike() {
         prop::collection::vec(step(), STEPS_PER_TIMELINE),
     );
     let number = std::cell::Cell::new(0_u64);
-    TestRunner::new(Config {
-        cases,
-        ..Config::default()
-    })
-    .run(&timeline, |(start, policies, steps)| {
-        number.set(number.get() + 1);
-        let subject = Subject::consumer(&format!("twins-{}", number.get()));
-        twins.clock.set(Timestamp::from_micros(start));
-        let mut past = Vec::new();
-        runtime.block_on(async {
-            for step in &steps {
-                twins.take(&subject, step, &policies, &mut past).await;
-            }
-        });
-        Ok(())
-    })
-    .unwrap();
+    TestRunner::new(Config { cases, ..Config::default() })
+        .run(&timeline, |(start, policies, steps)| {
+            number.set(number.get() + 1);
+            let subject = Subject::consumer(&format!("twins-{}", number.get()));
+            twins.clock.set(Timestamp::from_micros(start));
+            let mut past = Vec::new();
+            runtime.block_on(async {
+                for step in &steps {
+                    twins.take(&subject, step, &policies, &mut past).await;
+                }
+            });
+            Ok(())
+        })
+        .unwrap();
     assert_eq!(runtime.block_on(server.keys_without_expiry()), [""; 0]);
 }

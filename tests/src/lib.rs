@@ -3,4 +3,4 @@
 mod redis_server;
 pub mod scenario;
 
-pub use redis_server::RedisServer;
+pub use redis_server::{Bystander, RedisServer};

@@ -1,7 +1,9 @@
-use std::io::{BufRead, BufReader};
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Child, Command, Stdio};
 
+use rl_core::time::Timestamp;
 use tempfile::TempDir;
 
 /// A redis-server of this test alone: a port of its own, a folder of its own, killed at the end.
@@ -18,6 +20,17 @@ impl RedisServer {
     #[must_use]
     pub fn start() -> Self {
         Self::start_with(&[])
+    }
+
+    /// A server that accepts connections.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there is no `redis-server` on the `PATH`, or if it does not come up.
+    pub fn try_start() -> io::Result<Self> {
+        let mut server = Self::stopped();
+        server.try_restart()?;
+        Ok(server)
     }
 
     /// A server with settings of its own, as on its command line.
@@ -55,6 +68,10 @@ impl RedisServer {
     ///
     /// Panics if there is no `redis-server` on the `PATH`, or if it does not come up.
     pub fn restart(&mut self) {
+        self.try_restart().expect("a redis-server");
+    }
+
+    fn try_restart(&mut self) -> io::Result<()> {
         self.stop();
         let mut child = Command::new("redis-server")
             .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"])
@@ -65,18 +82,24 @@ impl RedisServer {
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
             .spawn()
-            .expect("redis-server is on the PATH; `tests/run` installs it");
-        let mut log = BufReader::new(child.stdout.take().expect("it is piped"));
+            .map_err(|why| io::Error::new(why.kind(), format!("redis-server: {why}")))?;
+        let log = child.stdout.take().expect("it is piped");
+        self.child = Some(child);
+
+        let mut log = BufReader::new(log);
         let mut line = String::new();
-        while log.read_line(&mut line).expect("redis-server writes text") > 0 {
+        let mut last = String::new();
+        while log.read_line(&mut line)? > 0 {
             if line.contains("Ready to accept connections") {
                 // Somebody has to read on, or the server stops when the pipe is full.
-                std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
-                self.child = Some(child);
-                return;
+                std::thread::spawn(move || io::copy(&mut log, &mut io::sink()));
+                return Ok(());
             }
+            last = std::mem::take(&mut line);
         }
-        panic!("redis-server did not come up:\n{line}");
+        self.stop();
+        let why = format!("redis-server did not come up: {}", last.trim_end());
+        Err(io::Error::other(why))
     }
 
     /// Kills the server, as a crash would.
@@ -94,9 +117,7 @@ impl RedisServer {
     /// Panics if the server does not run, or if there is no `kill`.
     pub fn signal(&self, name: &str) {
         let child = self.child.as_ref().expect("the server runs");
-        let sent = Command::new("kill")
-            .args(["-s", name, &child.id().to_string()])
-            .status();
+        let sent = Command::new("kill").args(["-s", name, &child.id().to_string()]).status();
         assert!(sent.expect("kill").success());
     }
 
@@ -104,6 +125,12 @@ impl RedisServer {
     #[must_use]
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/", self.port)
+    }
+
+    /// The URL of the server for a user with a password.
+    #[must_use]
+    pub fn url_of(&self, user: &str, password: &str) -> String {
+        format!("redis://{user}:{password}@127.0.0.1:{}/", self.port)
     }
 
     /// The port of the server.
@@ -119,10 +146,7 @@ impl RedisServer {
     /// Panics if the server does not run.
     pub async fn connection(&self) -> redis::aio::MultiplexedConnection {
         let client = redis::Client::open(self.url()).expect("a URL");
-        client
-            .get_multiplexed_async_connection()
-            .await
-            .expect("the server runs")
+        client.get_multiplexed_async_connection().await.expect("the server runs")
     }
 
     /// Sends a command, given as words, and returns the answer.
@@ -131,40 +155,101 @@ impl RedisServer {
     ///
     /// Panics if the server answers with an error, or with something else.
     pub async fn query<T: redis::FromRedisValue>(&self, command: &str) -> T {
-        let mut words = command.split(' ');
-        let mut query = redis::cmd(words.next().unwrap_or_default());
-        query.arg(words.collect::<Vec<_>>());
-        query
-            .query_async(&mut self.connection().await)
-            .await
-            .expect(command)
+        Bystander::new(self).await.query(command).await
     }
 
     /// Every key that has no expiry.
     pub async fn keys_without_expiry(&self) -> Vec<String> {
-        let keys: Vec<String> = self.query("KEYS *").await;
-        let mut lasting = Vec::new();
-        for key in keys {
-            if self.query::<i64>(&format!("PTTL {key}")).await == -1 {
-                lasting.push(key);
-            }
-        }
-        lasting
+        Bystander::new(self).await.keys_without_expiry().await
     }
 
     /// How often a command ran since the server started, by `INFO commandstats`.
     pub async fn calls(&self, command: &str) -> u64 {
-        let stats: String = self.query("INFO commandstats").await;
-        let name = format!("cmdstat_{command}:calls=");
-        stats
-            .lines()
-            .find_map(|line| line.strip_prefix(&name)?.split(',').next()?.parse().ok())
-            .unwrap_or(0)
+        let calls = Bystander::new(self).await.calls().await;
+        calls.get(command).copied().unwrap_or(0)
     }
 }
 
 impl Drop for RedisServer {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+/// Somebody with a connection of their own: an operator, or another client.
+#[derive(Clone, Debug)]
+pub struct Bystander(redis::aio::MultiplexedConnection);
+
+impl Bystander {
+    /// Connects.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the server does not run.
+    pub async fn new(server: &RedisServer) -> Self {
+        Self(server.connection().await)
+    }
+
+    /// Sends a command, given as words, and returns the answer.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the server answers with an error, or with something else.
+    pub async fn query<T: redis::FromRedisValue>(&mut self, command: &str) -> T {
+        let mut words = command.split(' ');
+        let mut query = redis::cmd(words.next().unwrap_or_default());
+        query.arg(words.collect::<Vec<_>>());
+        self.send(&query).await
+    }
+
+    /// Sends a command and returns the answer.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the server answers with an error, or with something else.
+    pub async fn send<T: redis::FromRedisValue>(&mut self, command: &redis::Cmd) -> T {
+        command.query_async(&mut self.0).await.expect("the server answers")
+    }
+
+    /// The server's clock.
+    pub async fn now(&mut self) -> Timestamp {
+        let (seconds, micros): (u64, u64) = self.query("TIME").await;
+        Timestamp::from_secs(seconds).plus_micros(micros)
+    }
+
+    /// Waits until the server's clock shows `time`.
+    pub async fn wait_until(&mut self, time: Timestamp) {
+        while self.now().await < time {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Every key that has no expiry.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the server does not answer.
+    pub async fn keys_without_expiry(&mut self) -> Vec<String> {
+        let mut keys: Vec<String> = self.query("KEYS *").await;
+        let mut expiries = redis::pipe();
+        for key in &keys {
+            expiries.pttl(key);
+        }
+        let expiries: Vec<i64> =
+            expiries.query_async(&mut self.0).await.expect("the server answers");
+        let mut expiries = expiries.into_iter();
+        keys.retain(|_| expiries.next() == Some(-1));
+        keys
+    }
+
+    /// How often each command ran since the server started, by `INFO commandstats`.
+    pub async fn calls(&mut self) -> BTreeMap<String, u64> {
+        let stats: String = self.query("INFO commandstats").await;
+        let calls = |line: &str| {
+            let (command, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+            let calls = rest.split(',').next()?.parse().ok()?;
+            Some((command.to_owned(), calls))
+        };
+        stats.lines().filter_map(calls).collect()
     }
 }

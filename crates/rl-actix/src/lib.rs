@@ -1,1 +1,63 @@
+//! Rate limits as a middleware for actix-web.
+//!
+//! ```no_run
+//! use actix_web::{App, HttpServer, web};
+//! use rl_actix::{Limit, RateLimit, RateLimiter};
+//!
+//! #[actix_web::main]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     // Outside the closure, which runs once for each worker: all workers count together.
+//!     let limiter = RateLimiter::builder()
+//!         .limit(Limit::per_second(10))
+//!         .limit(Limit::per_minute(100))
+//!         .build()?;
+//!     HttpServer::new(move || {
+//!         App::new()
+//!             .wrap(RateLimit::new(limiter.clone()))
+//!             .route("/", web::get().to(async || "hello"))
+//!     })
+//!     .bind(("127.0.0.1", 8080))?
+//!     .run()
+//!     .await?;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! By default clients are counted by the address at the other end of the connection. A [`Gate`] has
+//! other ways to count, and everything else that can be set:
+//!
+//! ```
+//! use rl_actix::{Gate, Limit, RateLimit, RateLimiter};
+//! use rl_core::headers::{HeaderFamily, Headers};
+//! use rl_core::key::{ApiKey, KeySecret};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let limiter = RateLimiter::builder().limit(Limit::per_second(10)).build()?;
+//! let secret = KeySecret::new(b"from your configuration")?;
+//! let limit = RateLimit::new(
+//!     Gate::new(limiter)
+//!         .key(ApiKey::header("x-api-key", secret)?)
+//!         .headers(Headers::new(HeaderFamily::Ietf)),
+//! );
+//! # Ok(()) }
+//! ```
+//!
+//! The middleware works around an `App`, a `scope` and a `resource`. A request that is denied does
+//! not reach what is inside. One that is allowed carries the [`Decision`] in its extensions, where
+//! handlers find it as [`web::ReqData<Decision>`](actix_web::web::ReqData).
+//!
+//! actix-web runs the middleware that was wrapped last first: authentication belongs in a `.wrap`
+//! *after* a limiter that counts by consumer, and CORS after all, or browsers take a denial for a
+//! network error.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod future;
+mod headers;
+mod middleware;
+mod request;
+mod response;
+
+pub use future::ResponseFuture;
+pub use middleware::{RateLimit, RateLimitMiddleware};
+pub use rl_core::{Decision, Gate, Limit, Policy, RateLimiter, Subject};

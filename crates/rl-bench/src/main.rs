@@ -1,1 +1,56 @@
-fn main() {}
+//! Side-by-side measurements of rl-core and what else there is.
+//!
+//! ```text
+//! cargo run --release -p rl-bench -- memory
+//! cargo run --release -p rl-bench -- redis
+//! ```
+//!
+//! What counts are ratios taken in one run: absolute times differ from machine to machine, and on
+//! one machine from hour to hour.
+
+#![expect(clippy::print_stdout, reason = "its output is what it is run for")]
+
+mod machine;
+mod measure;
+mod memory;
+mod redis;
+mod table;
+
+use std::process::ExitCode;
+
+use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
+
+/// The system's allocator, counting.
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<std::alloc::System> = &INSTRUMENTED_SYSTEM;
+
+const USAGE: &str = "\
+usage: cargo run --release -p rl-bench -- memory|redis
+
+  memory  decisions in this process, beside governor
+  redis   decisions on a Redis server of its own, beside plain commands and the usual script";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["memory"] => memory::run(),
+        ["redis"] => redis::run(),
+        [] => return refuse("which measurement?"),
+        ["memory" | "redis", extra, ..] => {
+            return refuse(&format!("{extra:?} is one word too many"));
+        }
+        [unknown, ..] => return refuse(&format!("there is no measurement {unknown:?}")),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn refuse(why: &str) -> ExitCode {
+    eprintln!("{why}\n\n{USAGE}");
+    ExitCode::from(2)
+}

@@ -129,11 +129,7 @@ impl Tested<'_> {
             mode,
             cost: Cost::new(cost),
         };
-        self.suite
-            .store
-            .decide(charge)
-            .await
-            .expect("the store answers")
+        self.suite.store.decide(charge).await.expect("the store answers")
     }
 
     async fn check(&self, policy: &Policy, cost: u64) -> Decision {
@@ -152,28 +148,13 @@ impl Tested<'_> {
             charged: decision.at(),
             units,
         };
-        self.suite
-            .store
-            .refund(refund)
-            .await
-            .expect("the store answers");
+        self.suite.store.refund(refund).await.expect("the store answers");
     }
 
     async fn reset(&self, policy: &Policy, limit: Option<usize>) {
-        let Self {
-            namespace, subject, ..
-        } = self;
-        let reset = Reset {
-            namespace,
-            subject,
-            policy,
-            limit,
-        };
-        self.suite
-            .store
-            .reset(reset)
-            .await
-            .expect("the store answers");
+        let Self { namespace, subject, .. } = self;
+        let reset = Reset { namespace, subject, policy, limit };
+        self.suite.store.reset(reset).await.expect("the store answers");
     }
 }
 
@@ -189,10 +170,7 @@ async fn exactly_max_units_pass(suite: &Suite) {
     let (subject, policy) = (suite.subject(), policy(&[Limit::per_hour(5)]));
     for count in 1..=5 {
         let decision = subject.check(&policy, 1).await;
-        assert!(
-            decision.is_allowed() && used(&decision) == [count],
-            "{decision:?}"
-        );
+        assert!(decision.is_allowed() && used(&decision) == [count], "{decision:?}");
         assert_eq!(decision.granted(), 1);
         assert_eq!(decision.retry_after(), RetryAfter::Now);
     }
@@ -211,19 +189,11 @@ async fn exactly_max_units_pass(suite: &Suite) {
 
 async fn all_limits_are_charged_or_none(suite: &Suite) {
     let subject = suite.subject();
-    let policy = policy(&[
-        Limit::per_minute(2),
-        Limit::per_hour(100),
-        Limit::per_day(3),
-    ]);
+    let policy = policy(&[Limit::per_minute(2), Limit::per_hour(100), Limit::per_day(3)]);
     subject.check(&policy, 2).await;
     for _ in 0..5 {
         let denied = subject.check(&policy, 1).await;
-        let over: Vec<_> = denied
-            .limits()
-            .filter(|l| l.is_over())
-            .map(|l| l.name())
-            .collect();
+        let over: Vec<_> = denied.limits().filter(|l| l.is_over()).map(|l| l.name()).collect();
         assert_eq!(over, ["minute"]);
     }
     assert_eq!(subject.used(&policy).await, [2, 2, 2]);
@@ -239,11 +209,7 @@ async fn a_denial_opens_and_extends_no_window(suite: &Suite) {
     let denied = subject.check(&policy, 1).await;
     assert!(!denied.is_allowed());
     let second = denied.limits().next().expect("two limits");
-    assert_eq!(
-        (second.used(), second.is_active()),
-        (0, false),
-        "the window of the second is over"
-    );
+    assert_eq!((second.used(), second.is_active()), (0, false), "the window of the second is over");
 }
 
 async fn a_cost_above_the_limit_never_passes(suite: &Suite) {
@@ -251,19 +217,13 @@ async fn a_cost_above_the_limit_never_passes(suite: &Suite) {
     let policy = policy(&[Limit::per_minute(2), Limit::per_hour(100)]);
     for cost in [3, u64::MAX] {
         let denied = subject.check(&policy, cost).await;
-        assert_eq!(
-            (denied.is_allowed(), denied.retry_after()),
-            (false, RetryAfter::Never)
-        );
+        assert_eq!((denied.is_allowed(), denied.retry_after()), (false, RetryAfter::Never));
     }
     assert_eq!(subject.used(&policy).await, [0, 0]);
 
     let blocked = Policy::new([Limit::per_minute(0)]).expect("a policy");
     let denied = suite.subject().check(&blocked, 1).await;
-    assert_eq!(
-        (denied.is_allowed(), denied.retry_after()),
-        (false, RetryAfter::Never)
-    );
+    assert_eq!((denied.is_allowed(), denied.retry_after()), (false, RetryAfter::Never));
 }
 
 async fn check_up_to_takes_what_every_limit_grants(suite: &Suite) {
@@ -287,10 +247,7 @@ async fn looking_takes_nothing(suite: &Suite) {
     }
     let looked = subject.decide(&policy, Mode::Peek, 1).await;
     assert_eq!((looked.granted(), used(&looked)), (0, vec![0]));
-    assert!(
-        looked.limits().all(|limit| !limit.is_active()),
-        "no window was opened"
-    );
+    assert!(looked.limits().all(|limit| !limit.is_active()), "no window was opened");
     subject.check(&policy, 2).await;
     assert!(!subject.decide(&policy, Mode::Peek, 1).await.is_allowed());
     assert!(subject.decide(&policy, Mode::Peek, 0).await.is_allowed());
@@ -299,10 +256,7 @@ async fn looking_takes_nothing(suite: &Suite) {
 async fn a_charge_goes_beyond_the_limit(suite: &Suite) {
     let (subject, policy) = (suite.subject(), policy(&[Limit::per_hour(5)]));
     let charged = subject.decide(&policy, Mode::Charge, 8).await;
-    assert_eq!(
-        (charged.is_allowed(), charged.granted(), used(&charged)),
-        (true, 8, vec![8])
-    );
+    assert_eq!((charged.is_allowed(), charged.granted(), used(&charged)), (true, 8, vec![8]));
     assert!(charged.limits().all(|limit| limit.remaining() == 0));
     assert!(!subject.check(&policy, 1).await.is_allowed());
     assert_eq!(subject.used(&policy).await, [8]);
@@ -321,12 +275,7 @@ async fn a_refund_stays_in_its_window(suite: &Suite) {
     subject.check(&policy, 4).await;
     subject.refund(&decision, 2).await;
     assert_eq!(subject.used(&policy).await[1], 2, "the hour is the same");
-    let second = subject
-        .check(&policy, 2)
-        .await
-        .limits()
-        .next()
-        .map(|limit| limit.is_over());
+    let second = subject.check(&policy, 2).await.limits().next().map(|limit| limit.is_over());
     assert_eq!(second, Some(true), "the second is another");
 
     let stranger = suite.subject();
@@ -354,21 +303,14 @@ async fn a_new_max_keeps_what_was_used(suite: &Suite) {
     subject.check(&of(100), 60).await;
     let lowered = subject.check(&of(10), 1).await;
     assert_eq!((lowered.is_allowed(), used(&lowered)), (false, vec![60]));
-    assert_eq!(
-        lowered.limits().next().map(|limit| limit.remaining()),
-        Some(0)
-    );
+    assert_eq!(lowered.limits().next().map(|limit| limit.remaining()), Some(0));
     let raised = subject.check(&of(200), 1).await;
     assert_eq!((raised.is_allowed(), used(&raised)), (true, vec![61]));
 }
 
 async fn limits_that_come_and_go_leave_the_others_alone(suite: &Suite) {
     let subject = suite.subject();
-    let (minute, hour, day) = (
-        Limit::per_minute(50),
-        Limit::per_hour(50),
-        Limit::per_day(50),
-    );
+    let (minute, hour, day) = (Limit::per_minute(50), Limit::per_hour(50), Limit::per_day(50));
     subject.check(&policy(&[minute, hour]), 1).await;
     subject.check(&policy(&[hour, day]), 1).await;
     subject.check(&policy(&[day]), 1).await;
@@ -379,10 +321,7 @@ async fn limits_that_come_and_go_leave_the_others_alone(suite: &Suite) {
 async fn subjects_and_namespaces_are_apart(suite: &Suite) {
     let (subject, policy) = (suite.subject(), policy(&[Limit::per_hour(1)]));
     let id = subject.subject.id().to_string();
-    let user = Tested {
-        subject: Subject::user(&id),
-        ..suite.subject()
-    };
+    let user = Tested { subject: Subject::user(&id), ..suite.subject() };
     let elsewhere = Tested {
         namespace: "elsewhere".parse().expect("a namespace"),
         subject: subject.subject.clone(),
@@ -413,10 +352,7 @@ async fn a_window_ends_when_it_was_said_to(suite: &Suite) {
 }
 
 async fn concurrent_requests_are_counted_one_by_one(suite: &Suite) {
-    let (subject, policy) = (
-        suite.subject(),
-        policy(&[Limit::per_hour(20), Limit::per_day(40)]),
-    );
+    let (subject, policy) = (suite.subject(), policy(&[Limit::per_hour(20), Limit::per_day(40)]));
     let tasks: Vec<_> = (0..50)
         .map(|_| {
             let decision = suite.store.decide(Charge {
@@ -442,27 +378,14 @@ async fn clock_windows_begin_on_the_clock(suite: &Suite) {
     let subject = suite.subject();
     let first = Limit::per_hour(9);
     let clock = first.anchored(Anchor::Clock);
-    let build = Policy::builder()
-        .named("first", first)
-        .named("clock", clock)
-        .build();
+    let build = Policy::builder().named("first", first).named("clock", clock).build();
     let policy = build.expect("a policy");
     let decision = subject.check(&policy, 1).await;
     let micros_to_hour = 3_600_000_000 - decision.at().as_micros() % 3_600_000_000;
     let resets: Vec<_> = decision.limits().map(|limit| limit.reset_after()).collect();
-    assert_eq!(
-        resets,
-        [
-            Duration::from_secs(3_600),
-            Duration::from_micros(micros_to_hour)
-        ]
-    );
+    assert_eq!(resets, [Duration::from_secs(3_600), Duration::from_micros(micros_to_hour)]);
     subject.check(&policy, 1).await;
-    assert_eq!(
-        subject.used(&policy).await,
-        [2, 2],
-        "the anchors count apart"
-    );
+    assert_eq!(subject.used(&policy).await, [2, 2], "the anchors count apart");
 }
 
 async fn a_microsecond_before_the_end_is_too_early(suite: &Suite, clock: &ManualClock) {
@@ -482,11 +405,7 @@ async fn a_microsecond_before_the_end_is_too_early(suite: &Suite, clock: &Manual
 
 async fn a_clock_that_steps_back_grants_nothing(suite: &Suite, clock: &ManualClock) {
     let subject = suite.subject();
-    let anchor = if suite.clock_windows {
-        Anchor::Clock
-    } else {
-        Anchor::FirstRequest
-    };
+    let anchor = if suite.clock_windows { Anchor::Clock } else { Anchor::FirstRequest };
     let policy = policy(&[Limit::per_second(1).anchored(anchor), Limit::per_hour(2)]);
     let start = clock.now();
     subject.check(&policy, 1).await;

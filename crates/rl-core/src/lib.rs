@@ -1,24 +1,72 @@
-//! Rate limits, decided all-or-nothing over up to sixteen periods of one subject.
+//! Rate limits: up to sixteen limits of one subject, decided together, all or nothing.
+//!
+//! ```
+//! use rl_core::{Limit, RateLimiter, Subject};
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let limiter = RateLimiter::builder()
+//!     .limit(Limit::per_second(10))
+//!     .limit(Limit::per_day(5_000))
+//!     .build()?; // counters in memory; nothing to install
+//!
+//! let decision = limiter.check(&Subject::consumer("abc123"), 1).await;
+//! assert!(decision.is_allowed());
+//! # Ok(()) }
+//! ```
+//!
+//! Web services use this crate through an adapter: `rl-tower` for axum, tonic and all that is built
+//! on tower, `rl-actix` for actix-web. They put a [`Gate`] in front of the service.
+//!
+//! # Features
+//!
+//! | Name | Description | Default? |
+//! |---|---|---|
+//! | `tracing` | Log lines through the `tracing` facade | Yes |
+//! | `redis` | Counters on Redis, shared by every instance | No |
+//! | `serde` | Limits, periods and policies in configuration files | No |
+//! | `conformance` | The contract of [`Store`](store::Store) as a test, and stores on a clock of yours | No |
+//!
+//! # Reading order
+//!
+//! From what knows nothing of limits to what applications hold; each module uses only those before
+//! it.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-// In reading order.
+mod future;
+pub mod time;
+
+pub mod model;
+
 mod algorithm;
+
+pub mod client_ip;
+pub mod denial;
+pub mod headers;
+pub mod key;
+
+pub mod store;
+
+pub mod observe;
+pub mod source;
+
+pub mod limiter;
+
+pub mod gate;
+
 #[cfg(feature = "conformance")]
 #[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
 pub mod conformance;
-mod future;
-pub mod key;
-pub mod limiter;
-pub mod model;
-pub mod observe;
-pub mod source;
-pub mod store;
-pub mod time;
 
 pub use future::Eventual;
+pub use gate::Gate;
 pub use limiter::{RateLimiter, RateLimiterBuilder};
-pub use model::*;
+pub use model::{
+    Algorithm, Anchor, Cost, CustomRealm, Decision, FailureKind, Follow, InvalidLimit,
+    InvalidPeriod, InvalidPolicy, InvalidRealm, Limit, LimitReport, MAX_UNITS, NamedLimit, Origin,
+    Outcome, Outcomes, ParseLimitError, Period, Policy, PolicyBuilder, Realm, Redacted, RetryAfter,
+    Subject, SubjectId,
+};
 pub use store::MemoryStore;
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]

@@ -34,11 +34,7 @@ pub(super) struct FixedWindow {
 impl FixedWindow {
     /// What still counts at `now`: `state` while its window is open, else nothing.
     pub(super) fn roll(self, state: State, now: Timestamp) -> State {
-        if state.is_empty() || now >= self.end(state.since) {
-            State::EMPTY
-        } else {
-            state
-        }
+        if state.is_empty() || now >= self.end(state.since) { State::EMPTY } else { state }
     }
 
     /// The units that a rolled `state` has left.
@@ -48,36 +44,21 @@ impl FixedWindow {
 
     /// A rolled `state` with `units` more in use.
     pub(super) fn charge(self, state: State, now: Timestamp, units: u64) -> State {
-        let since = if state.is_empty() {
-            self.begin(now)
-        } else {
-            state.since
-        };
-        State {
-            since,
-            used: state.used.saturating_add(units).min(crate::MAX_UNITS),
-        }
+        let since = if state.is_empty() { self.begin(now) } else { state.since };
+        State { since, used: state.used.saturating_add(units).min(crate::MAX_UNITS) }
     }
 
     /// `state` with `units` fewer in use, if it is still the window that was charged at `charged`.
     pub(super) fn refund(self, state: State, charged: Timestamp, units: u64) -> State {
         let is_its_window =
             !state.is_empty() && state.since <= charged && charged < self.end(state.since);
-        let used = if is_its_window {
-            state.used.saturating_sub(units)
-        } else {
-            state.used
-        };
+        let used = if is_its_window { state.used.saturating_sub(units) } else { state.used };
         State { used, ..state }
     }
 
     /// When `state` can be forgotten.
     pub(super) fn expires(self, state: State) -> Timestamp {
-        if state.is_empty() {
-            Timestamp::EPOCH
-        } else {
-            self.end(state.since)
-        }
+        if state.is_empty() { Timestamp::EPOCH } else { self.end(state.since) }
     }
 
     /// Where a rolled `state` stands at `now` for a request that needs `needed` units.
@@ -186,11 +167,7 @@ mod tests {
     }
 
     const fn clock(max: u64, period: Period) -> FixedWindow {
-        FixedWindow {
-            max,
-            period,
-            anchor: Anchor::Clock,
-        }
+        FixedWindow { max, period, anchor: Anchor::Clock }
     }
 
     #[test]
@@ -235,11 +212,7 @@ mod tests {
 
     #[test]
     fn a_window_is_half_open() {
-        let window = FixedWindow {
-            max: 1,
-            period: Period::SECOND,
-            anchor: Anchor::FirstRequest,
-        };
+        let window = FixedWindow { max: 1, period: Period::SECOND, anchor: Anchor::FirstRequest };
         let state = window.charge(State::EMPTY, secs(10), 1);
         let last = Timestamp::from_micros(10_999_999);
         assert_eq!(window.roll(state, last), state);
@@ -249,39 +222,19 @@ mod tests {
 
     #[test]
     fn a_refund_reaches_only_the_window_that_was_charged() {
-        let window = FixedWindow {
-            max: 5,
-            period: Period::SECOND,
-            anchor: Anchor::FirstRequest,
-        };
+        let window = FixedWindow { max: 5, period: Period::SECOND, anchor: Anchor::FirstRequest };
         let state = window.charge(State::EMPTY, secs(10), 3);
         assert_eq!(window.refund(state, secs(10), 2).used, 1);
-        assert_eq!(
-            window.refund(state, secs(10), 9).used,
-            0,
-            "never below zero"
-        );
-        assert_eq!(
-            window.refund(state, secs(9), 2).used,
-            3,
-            "charged in an earlier window"
-        );
-        assert_eq!(
-            window.refund(state, secs(11), 2).used,
-            3,
-            "charged in a later window"
-        );
+        assert_eq!(window.refund(state, secs(10), 9).used, 0, "never below zero");
+        assert_eq!(window.refund(state, secs(9), 2).used, 3, "charged in an earlier window");
+        assert_eq!(window.refund(state, secs(11), 2).used, 3, "charged in a later window");
         assert_eq!(window.refund(State::EMPTY, secs(10), 2), State::EMPTY);
     }
 
     #[test]
     fn the_longest_period_and_the_largest_limit_do_not_overflow() {
         let period = Period::from_millis(100 * 365 * 86_400_000).unwrap();
-        let window = FixedWindow {
-            max: crate::MAX_UNITS,
-            period,
-            anchor: Anchor::FirstRequest,
-        };
+        let window = FixedWindow { max: crate::MAX_UNITS, period, anchor: Anchor::FirstRequest };
         let now = secs(1_800_000_000);
         let full = window.charge(State::EMPTY, now, crate::MAX_UNITS);
         assert_eq!(window.charge(full, now, u64::MAX), full);

@@ -26,10 +26,7 @@ pub(crate) struct State {
 
 impl State {
     /// Nothing to remember.
-    pub(crate) const EMPTY: Self = Self {
-        since: Timestamp::EPOCH,
-        used: 0,
-    };
+    pub(crate) const EMPTY: Self = Self { since: Timestamp::EPOCH, used: 0 };
 
     /// Whether there is nothing to remember.
     pub(crate) fn is_empty(self) -> bool {
@@ -135,12 +132,7 @@ pub(crate) fn outcomes(
         let limit = algorithm(limit);
         limit.outcome(limit.roll(state, now), now, needed)
     };
-    policy
-        .limits()
-        .iter()
-        .zip(states)
-        .map(|(limit, state)| outcome(limit.limit(), state))
-        .collect()
+    policy.limits().iter().zip(states).map(|(limit, state)| outcome(limit.limit(), state)).collect()
 }
 
 /// `state` with `units` fewer in use, if what was charged at `charged` still counts.
@@ -161,9 +153,5 @@ pub(crate) fn available(limit: Limit, state: State, now: Timestamp) -> u64 {
 
 const fn algorithm(limit: Limit) -> FixedWindow {
     let Algorithm::FixedWindow { anchor } = limit.algorithm();
-    FixedWindow {
-        max: limit.max(),
-        period: limit.period(),
-        anchor,
-    }
+    FixedWindow { max: limit.max(), period: limit.period(), anchor }
 }

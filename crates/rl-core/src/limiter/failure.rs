@@ -44,11 +44,7 @@ impl Health {
     /// Notes a failure; true if the store was well, or failed in another way, until now.
     pub(super) fn failed(&self, kind: FailureKind) -> bool {
         self.failures.fetch_add(1, Ordering::AcqRel);
-        let state = if kind.is_configuration() {
-            MISCONFIGURED
-        } else {
-            FAILING
-        };
+        let state = if kind.is_configuration() { MISCONFIGURED } else { FAILING };
         self.state.swap(state, Ordering::AcqRel) != state
     }
 
@@ -74,14 +70,8 @@ mod tests {
         assert!(!health.answered(before));
         assert!(health.failed(FailureKind::Unavailable));
         assert!(!health.failed(FailureKind::TimedOut));
-        assert!(
-            !health.answered(before),
-            "an answer from before the failure"
-        );
-        assert!(
-            health.failed(FailureKind::Refused),
-            "another kind of failure"
-        );
+        assert!(!health.answered(before), "an answer from before the failure");
+        assert!(health.failed(FailureKind::Refused), "another kind of failure");
         let after = health.set_out();
         assert!(health.answered(after));
         assert!(!health.answered(after));

@@ -71,9 +71,7 @@ impl RateLimiter {
     }
 
     fn from_inner(inner: Inner) -> Self {
-        Self {
-            inner: Arc::new(inner),
-        }
+        Self { inner: Arc::new(inner) }
     }
 
     /// Takes `cost` units from every limit of `subject`, or none from any.
@@ -186,10 +184,9 @@ impl RateLimiter {
         self.inner.enabled
     }
 
-    /// Whether `other` is a clone of this limiter.
-    #[must_use]
-    pub fn is_same_as(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.inner, &other.inner)
+    /// A number that this limiter shares with its clones and with no other that is alive.
+    pub(crate) fn id(&self) -> usize {
+        Arc::as_ptr(&self.inner).addr()
     }
 
     fn decide(&self, subject: &Subject, mode: Mode, cost: Cost) -> Eventual<Decision> {
@@ -268,12 +265,7 @@ impl RateLimiter {
         limit: Option<usize>,
     ) -> StoreFuture<()> {
         let namespace = &self.inner.namespace;
-        self.within_deadline(self.inner.store.reset(Reset {
-            namespace,
-            subject,
-            policy,
-            limit,
-        }))
+        self.within_deadline(self.inner.store.reset(Reset { namespace, subject, policy, limit }))
     }
 
     /// Looks the subject's policy up, then does `then` with it.
@@ -350,6 +342,7 @@ impl RateLimiter {
     }
 
     fn report(&self, subject: &Subject, decision: Decision) -> Decision {
+        let decision = decision.by(self.id());
         observe::decided(subject, &decision);
         self.inner.observer.decided(subject, &decision);
         decision

@@ -27,11 +27,7 @@ impl Cost {
     /// A cost of `units`.
     #[must_use]
     pub const fn new(units: u64) -> Self {
-        if units > MAX_UNITS {
-            Self(MAX_UNITS + 1)
-        } else {
-            Self(units)
-        }
+        if units > MAX_UNITS { Self(MAX_UNITS + 1) } else { Self(units) }
     }
 
     /// The number of units.

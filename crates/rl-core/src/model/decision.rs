@@ -1,4 +1,5 @@
 use std::cmp::{Ordering, Reverse};
+use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -78,6 +79,9 @@ pub struct Decision {
     allowed: bool,
     at: Timestamp,
     origin: Origin,
+    // Which limiter decided, as an opaque number.
+    limiter: usize,
+    outer: Option<Arc<Decision>>,
 }
 
 impl Decision {
@@ -94,15 +98,8 @@ impl Decision {
     ) -> Self {
         debug_assert_eq!(policy.limits().len(), outcomes.len());
         let allowed = !outcomes.iter().any(|outcome| outcome.is_over());
-        Self {
-            policy: Some(policy),
-            outcomes,
-            cost,
-            granted,
-            allowed,
-            at,
-            origin: Origin::Store,
-        }
+        let (policy, origin) = (Some(policy), Origin::Store);
+        Self { policy, outcomes, cost, granted, allowed, at, origin, limiter: 0, outer: None }
     }
 
     /// What is decided without a store: denied for [`Origin::FailedClosed`], else allowed.
@@ -110,16 +107,8 @@ impl Decision {
     pub fn undecided(cost: Cost, origin: Origin) -> Self {
         let allowed = !matches!(origin, Origin::FailedClosed(_));
         let granted = if allowed { cost.units() } else { 0 };
-        let outcomes = Outcomes::new();
-        Self {
-            policy: None,
-            outcomes,
-            cost,
-            granted,
-            allowed,
-            at: Timestamp::EPOCH,
-            origin,
-        }
+        let (policy, outcomes, at) = (None, Outcomes::new(), Timestamp::EPOCH);
+        Self { policy, outcomes, cost, granted, allowed, at, origin, limiter: 0, outer: None }
     }
 
     /// Whether the request may pass.
@@ -158,16 +147,36 @@ impl Decision {
         self.policy.as_ref()
     }
 
+    /// The decision of the limiter around this one, if the request has passed one before.
+    #[must_use]
+    pub fn outer(&self) -> Option<&Self> {
+        self.outer.as_deref()
+    }
+
+    pub(crate) fn by(mut self, limiter: usize) -> Self {
+        self.limiter = limiter;
+        self
+    }
+
+    /// The decision of a limiter inside of the one that made `outer`: for adapters.
+    #[must_use]
+    pub fn inside(mut self, outer: Option<Self>) -> Self {
+        self.outer = outer.map(Arc::new);
+        self
+    }
+
+    /// Whether `limiter` made this decision or one around it.
+    pub(crate) fn passed(&self, limiter: usize) -> bool {
+        self.limiter == limiter || self.outer().is_some_and(|outer| outer.passed(limiter))
+    }
+
     /// Where each limit stands, in the order of the policy.
     pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitReport<'_>> {
         let limits = self.policy.as_ref().map_or(&[][..], Policy::limits);
         limits
             .iter()
             .zip(&self.outcomes)
-            .map(|(limit, outcome)| LimitReport {
-                limit,
-                outcome: *outcome,
-            })
+            .map(|(limit, outcome)| LimitReport { limit, outcome: *outcome })
     }
 
     /// The longest wait over the limits that deny: waiting exactly that long, with no other
@@ -179,10 +188,7 @@ impl Decision {
         if let Origin::FailedClosed(_) = self.origin {
             return RetryAfter::In(Duration::from_secs(1));
         }
-        self.limits()
-            .map(|limit| limit.retry_after())
-            .max()
-            .unwrap_or(RetryAfter::Now)
+        self.limits().map(|limit| limit.retry_after()).max().unwrap_or(RetryAfter::Now)
     }
 
     /// The limit that single-valued headers and messages describe; none if no store decided.
@@ -195,11 +201,8 @@ impl Decision {
                 candidates.min_by_key(|limit| (!limit.is_active(), limit.limit().period()))
             }
             Follow::FewestRemaining => candidates.min_by_key(|limit| {
-                let wait = if denied {
-                    limit.retry_after()
-                } else {
-                    RetryAfter::In(limit.reset_after())
-                };
+                let wait =
+                    if denied { limit.retry_after() } else { RetryAfter::In(limit.reset_after()) };
                 (limit.remaining(), Reverse(wait))
             }),
         }
@@ -252,11 +255,7 @@ mod tests {
         };
         let governs = |decision: &Decision, follow| {
             let limit = decision.governing(follow).unwrap();
-            (
-                limit.max(),
-                limit.remaining(),
-                limit.reset_after().as_secs(),
-            )
+            (limit.max(), limit.remaining(), limit.reset_after().as_secs())
         };
         let (shortest, fewest) = (Follow::ShortestActive, Follow::FewestRemaining);
 
@@ -291,20 +290,14 @@ mod tests {
         ]);
         assert_eq!(governs(&two_over, shortest), (10, 0, 1));
         assert_eq!(governs(&two_over, fewest), (1_000, 0, 900));
-        assert_eq!(
-            two_over.retry_after(),
-            RetryAfter::In(Duration::from_secs(900))
-        );
+        assert_eq!(two_over.retry_after(), RetryAfter::In(Duration::from_secs(900)));
     }
 
     #[test]
     fn never_outweighs_every_wait() {
         let decision = decide(&[
             (Limit::per_second(1), Outcome::never(0, 0)),
-            (
-                Limit::per_month(9),
-                Outcome::denied(9, SECOND, 2_592_000 * SECOND),
-            ),
+            (Limit::per_month(9), Outcome::denied(9, SECOND, 2_592_000 * SECOND)),
         ]);
         assert_eq!(decision.retry_after(), RetryAfter::Never);
     }

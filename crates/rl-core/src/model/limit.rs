@@ -69,14 +69,8 @@ impl Limit {
     }
 
     const fn fixed_window(max: u64, period: Period) -> Self {
-        let algorithm = Algorithm::FixedWindow {
-            anchor: Anchor::FirstRequest,
-        };
-        Self {
-            max,
-            period,
-            algorithm,
-        }
+        let algorithm = Algorithm::FixedWindow { anchor: Anchor::FirstRequest };
+        Self { max, period, algorithm }
     }
 
     /// Allows `max` units per second.
@@ -164,11 +158,7 @@ pub struct InvalidLimit {
 
 impl fmt::Display for InvalidLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "a limit of {} is too large: {MAX_UNITS} at most",
-            self.max
-        )
+        write!(f, "a limit of {} is too large: {MAX_UNITS} at most", self.max)
     }
 }
 

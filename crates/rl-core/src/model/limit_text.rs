@@ -15,12 +15,8 @@ impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.max(), self.period())?;
         match self.algorithm() {
-            Algorithm::FixedWindow {
-                anchor: Anchor::FirstRequest,
-            } => Ok(()),
-            Algorithm::FixedWindow {
-                anchor: Anchor::Clock,
-            } => f.write_str(":clock"),
+            Algorithm::FixedWindow { anchor: Anchor::FirstRequest } => Ok(()),
+            Algorithm::FixedWindow { anchor: Anchor::Clock } => f.write_str(":clock"),
         }
     }
 }
@@ -33,9 +29,7 @@ impl FromStr for Limit {
 
         let digits = text.bytes().take_while(u8::is_ascii_digit).count();
         let max: u64 = text[..digits].parse().map_err(|_| error(0, EXPECTED_MAX))?;
-        let rest = text[digits..]
-            .strip_prefix('/')
-            .ok_or(error(digits, "\"/\""))?;
+        let rest = text[digits..].strip_prefix('/').ok_or(error(digits, "\"/\""))?;
 
         let mut parts = rest.split(':');
         let mut at = digits + 1;
@@ -81,20 +75,12 @@ impl ParseLimitError {
     fn new(text: &str, at: usize, expected: &'static str) -> Self {
         // A hostile configuration value may be long; an error need not be.
         const SHOWN: usize = 64;
-        let column = text
-            .char_indices()
-            .take_while(|(byte, _)| *byte < at)
-            .count()
-            + 1;
+        let column = text.char_indices().take_while(|(byte, _)| *byte < at).count() + 1;
         let mut shown: String = text.chars().take(SHOWN).collect();
         if shown.len() < text.len() {
             shown.push('…');
         }
-        Self {
-            text: shown,
-            column,
-            expected,
-        }
+        Self { text: shown, column, expected }
     }
 
     /// The column at which the text went wrong, counted in characters from 1.
@@ -112,11 +98,7 @@ impl ParseLimitError {
 
 impl fmt::Display for ParseLimitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "limit {:?}, column {}: expected {}",
-            self.text, self.column, self.expected
-        )
+        write!(f, "limit {:?}, column {}: expected {}", self.text, self.column, self.expected)
     }
 }
 

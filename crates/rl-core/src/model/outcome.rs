@@ -30,11 +30,7 @@ impl Outcome {
     /// A limit that grants, with `used` units used and `reset_micros` until it is as if unused.
     #[must_use]
     pub const fn granted(used: u64, reset_micros: u64) -> Self {
-        Self {
-            used,
-            reset_micros,
-            retry_micros: 0,
-        }
+        Self { used, reset_micros, retry_micros: 0 }
     }
 
     /// A limit that denies until `retry_micros` have passed.
@@ -43,21 +39,13 @@ impl Outcome {
     #[must_use]
     pub const fn denied(used: u64, reset_micros: u64, retry_micros: u64) -> Self {
         let retry_micros = if retry_micros == 0 { 1 } else { retry_micros };
-        Self {
-            used,
-            reset_micros,
-            retry_micros,
-        }
+        Self { used, reset_micros, retry_micros }
     }
 
     /// A limit that denies for good.
     #[must_use]
     pub const fn never(used: u64, reset_micros: u64) -> Self {
-        Self {
-            used,
-            reset_micros,
-            retry_micros: Self::NEVER,
-        }
+        Self { used, reset_micros, retry_micros: Self::NEVER }
     }
 
     pub(super) const fn is_over(self) -> bool {

@@ -51,14 +51,8 @@ impl Period {
     pub const MONTH: Self = Self::known(2_592_000_000);
 
     /// The six named periods, shortest first.
-    pub const NAMED: [Self; 6] = [
-        Self::SECOND,
-        Self::MINUTE,
-        Self::HOUR,
-        Self::DAY,
-        Self::WEEK,
-        Self::MONTH,
-    ];
+    pub const NAMED: [Self; 6] =
+        [Self::SECOND, Self::MINUTE, Self::HOUR, Self::DAY, Self::WEEK, Self::MONTH];
 
     const fn known(millis: u64) -> Self {
         Self(NonZeroU64::new(millis).expect("the named periods are not zero"))
@@ -106,9 +100,7 @@ impl Period {
         UNITS
             .iter()
             .find(|(_, _, length)| self.as_millis().is_multiple_of(*length))
-            .map_or((self.as_millis(), "ms"), |(name, _, length)| {
-                (self.as_millis() / length, name)
-            })
+            .map_or((self.as_millis(), "ms"), |(name, _, length)| (self.as_millis() / length, name))
     }
 }
 

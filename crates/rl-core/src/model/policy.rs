@@ -62,10 +62,7 @@ impl Policy {
     ///
     /// As [`PolicyBuilder::build`].
     pub fn new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, InvalidPolicy> {
-        limits
-            .into_iter()
-            .fold(Self::builder(), PolicyBuilder::limit)
-            .build()
+        limits.into_iter().fold(Self::builder(), PolicyBuilder::limit).build()
     }
 
     /// A policy made step by step.
@@ -117,10 +114,7 @@ impl PolicyBuilder {
 
     /// Adds a limit with a name of its own.
     pub fn named(mut self, name: &str, limit: Limit) -> Self {
-        self.limits.push(NamedLimit {
-            name: name.into(),
-            limit,
-        });
+        self.limits.push(NamedLimit { name: name.into(), limit });
         self
     }
 
@@ -143,16 +137,12 @@ impl PolicyBuilder {
             return Err(InvalidPolicy::Empty);
         }
         if limits.len() > Policy::MAX_LIMITS {
-            return Err(InvalidPolicy::TooMany {
-                count: limits.len(),
-            });
+            return Err(InvalidPolicy::TooMany { count: limits.len() });
         }
         for (i, NamedLimit { name, limit }) in limits.iter().enumerate() {
             let fits = |b: u8| b.is_ascii_alphanumeric() || b"_.:*/-".contains(&b);
             if !(1..=64).contains(&name.len()) || !name.bytes().all(fits) {
-                return Err(InvalidPolicy::Name {
-                    name: name.chars().take(80).collect(),
-                });
+                return Err(InvalidPolicy::Name { name: name.chars().take(80).collect() });
             }
             // Before the names: two unnamed limits on one period clash in both.
             for earlier in &limits[..i] {
@@ -161,15 +151,11 @@ impl PolicyBuilder {
                     return Err(InvalidPolicy::SharedState { first, second });
                 }
                 if earlier.name == *name {
-                    return Err(InvalidPolicy::NameTwice {
-                        name: name.to_string(),
-                    });
+                    return Err(InvalidPolicy::NameTwice { name: name.to_string() });
                 }
             }
         }
-        Ok(Policy {
-            limits: limits.into(),
-        })
+        Ok(Policy { limits: limits.into() })
     }
 }
 
@@ -208,26 +194,18 @@ impl fmt::Display for InvalidPolicy {
         match self {
             Self::Empty => f.write_str("a policy needs at least one limit"),
             Self::TooMany { count } => {
-                write!(
-                    f,
-                    "a policy of {count} limits: expected {} at most",
-                    Policy::MAX_LIMITS
-                )
+                write!(f, "a policy of {count} limits: expected {} at most", Policy::MAX_LIMITS)
             }
             Self::Name { name } => write!(
                 f,
                 "limit name {name:?}: expected 1 to 64 characters of A-Z a-z 0-9 _ . : * / -"
             ),
             Self::NameTwice { name } => {
-                write!(
-                    f,
-                    "limit name {name:?} is used twice: give one of the two another name"
-                )
+                write!(f, "limit name {name:?} is used twice: give one of the two another name")
             }
-            Self::SharedState { first, second } => write!(
-                f,
-                "limits {first} and {second} count the same thing: keep the smaller one"
-            ),
+            Self::SharedState { first, second } => {
+                write!(f, "limits {first} and {second} count the same thing: keep the smaller one")
+            }
         }
     }
 }
@@ -245,44 +223,20 @@ mod tests {
         assert_eq!(Policy::new([]).unwrap_err(), InvalidPolicy::Empty);
         assert_eq!(
             Policy::new([second, Limit::per_second(5)]).unwrap_err(),
-            InvalidPolicy::SharedState {
-                first: second,
-                second: Limit::per_second(5)
-            }
+            InvalidPolicy::SharedState { first: second, second: Limit::per_second(5) }
         );
         let clock = second.anchored(Anchor::Clock);
         assert_eq!(
             Policy::new([second, clock]).unwrap_err(),
-            InvalidPolicy::NameTwice {
-                name: "second".into()
-            }
+            InvalidPolicy::NameTwice { name: "second".into() }
         );
-        assert!(
-            Policy::builder()
-                .limit(second)
-                .named("second:clock", clock)
-                .build()
-                .is_ok()
-        );
+        assert!(Policy::builder().limit(second).named("second:clock", clock).build().is_ok());
         let many = (1..=17).map(|n| Limit::new(1, Period::from_millis(n).unwrap()).unwrap());
-        assert_eq!(
-            Policy::new(many).unwrap_err(),
-            InvalidPolicy::TooMany { count: 17 }
-        );
+        assert_eq!(Policy::new(many).unwrap_err(), InvalidPolicy::TooMany { count: 17 });
         let long = "n".repeat(65);
-        for name in [
-            "",
-            "a b",
-            "a\r\nSet-Cookie: x",
-            "\"",
-            "naïve",
-            long.as_str(),
-        ] {
+        for name in ["", "a b", "a\r\nSet-Cookie: x", "\"", "naïve", long.as_str()] {
             let policy = Policy::builder().named(name, second).build();
-            assert_eq!(
-                policy.unwrap_err(),
-                InvalidPolicy::Name { name: name.into() }
-            );
+            assert_eq!(policy.unwrap_err(), InvalidPolicy::Name { name: name.into() });
         }
     }
 }

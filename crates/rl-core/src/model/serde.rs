@@ -112,16 +112,9 @@ mod tests {
 
     #[test]
     fn errors_name_the_value() {
-        let error = serde_json::from_str::<Limit>(r#""10/fortnight""#)
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.contains("10/fortnight") && error.contains("column 4"),
-            "{error}"
-        );
-        let error = serde_json::from_str::<Policy>(r#"[]"#)
-            .unwrap_err()
-            .to_string();
+        let error = serde_json::from_str::<Limit>(r#""10/fortnight""#).unwrap_err().to_string();
+        assert!(error.contains("10/fortnight") && error.contains("column 4"), "{error}");
+        let error = serde_json::from_str::<Policy>(r#"[]"#).unwrap_err().to_string();
         assert!(error.contains("at least one limit"), "{error}");
     }
 }

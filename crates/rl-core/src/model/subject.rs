@@ -18,6 +18,8 @@ pub enum Realm {
     User,
     /// All callers together.
     Global,
+    /// All callers of whom nothing is known.
+    Unknown,
     /// A realm of your own; see [`Realm::custom`].
     Custom(CustomRealm),
 }
@@ -30,21 +32,13 @@ impl Realm {
     /// Returns an error unless `name` is 1 to 32 characters of `a-z`, `0-9`, `_` and `-`, and none
     /// of the ready-made realms.
     pub fn custom(name: &str) -> Result<Self, InvalidRealm> {
-        let known = [
-            Self::Ip,
-            Self::Key,
-            Self::Consumer,
-            Self::User,
-            Self::Global,
-        ];
+        let known = [Self::Ip, Self::Key, Self::Consumer, Self::User, Self::Global];
         let fits = (1..=32).contains(&name.len())
             && name
                 .bytes()
                 .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"_-".contains(&b));
         if !fits || known.iter().any(|realm| realm.as_str() == name) {
-            return Err(InvalidRealm {
-                name: name.chars().take(64).collect(),
-            });
+            return Err(InvalidRealm { name: name.chars().take(64).collect() });
         }
         Ok(Self::Custom(CustomRealm(name.into())))
     }
@@ -58,14 +52,16 @@ impl Realm {
             Self::Consumer => "consumer",
             Self::User => "user",
             Self::Global => "global",
+            Self::Unknown => "unknown",
             Self::Custom(CustomRealm(name)) => name,
         }
     }
 
-    /// Whether the service knows who is calling: every realm but [`Realm::Ip`].
+    /// Whether the service knows who is calling: every realm but [`Realm::Ip`] and
+    /// [`Realm::Unknown`].
     #[must_use]
     pub const fn is_identified(&self) -> bool {
-        !matches!(self, Self::Ip)
+        !matches!(self, Self::Ip | Self::Unknown)
     }
 }
 
@@ -84,7 +80,7 @@ impl fmt::Display for InvalidRealm {
         write!(
             f,
             "realm {:?}: expected 1 to 32 characters of a-z, 0-9, \"_\" and \"-\", \
-             other than ip, key, consumer, user and global",
+             other than ip, key, consumer, user, global and unknown",
             self.name
         )
     }
@@ -147,19 +143,13 @@ impl Subject {
                 IdRepr::Digest(digest)
             }
         };
-        Self {
-            realm,
-            id: SubjectId(id),
-        }
+        Self { realm, id: SubjectId(id) }
     }
 
     /// A subject known by a 128-bit digest only.
     #[must_use]
     pub const fn digest(realm: Realm, digest: [u8; 16]) -> Self {
-        Self {
-            realm,
-            id: SubjectId(IdRepr::Digest(digest)),
-        }
+        Self { realm, id: SubjectId(IdRepr::Digest(digest)) }
     }
 
     /// A client address, as text.
@@ -202,10 +192,7 @@ impl Subject {
     #[must_use]
     pub fn redacted(&self) -> Redacted {
         let mut hasher = blake3::Hasher::new();
-        hasher
-            .update(self.realm.as_str().as_bytes())
-            .update(b"\0")
-            .update(self.id.as_bytes());
+        hasher.update(self.realm.as_str().as_bytes()).update(b"\0").update(self.id.as_bytes());
         let mut tag = [0; 4];
         tag.copy_from_slice(&hasher.finalize().as_bytes()[..4]);
         Redacted(u32::from_be_bytes(tag))
@@ -240,10 +227,7 @@ impl fmt::Display for SubjectId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.as_text() {
             Some(text) => f.write_str(text),
-            None => self
-                .as_bytes()
-                .iter()
-                .try_for_each(|byte| write!(f, "{byte:02x}")),
+            None => self.as_bytes().iter().try_for_each(|byte| write!(f, "{byte:02x}")),
         }
     }
 }
@@ -276,15 +260,7 @@ mod tests {
 
     #[test]
     fn ids_of_every_length_are_kept_apart() {
-        for len in [
-            0,
-            1,
-            INLINE,
-            INLINE + 1,
-            Subject::MAX_ID_LEN,
-            Subject::MAX_ID_LEN + 1,
-            5_000,
-        ] {
+        for len in [0, 1, INLINE, INLINE + 1, Subject::MAX_ID_LEN, Subject::MAX_ID_LEN + 1, 5_000] {
             let subject = Subject::consumer(&"a".repeat(len));
             assert_ne!(subject, Subject::consumer(&"a".repeat(len + 1)), "{len}");
             assert_eq!(subject, Subject::consumer(&"a".repeat(len)), "{len}");
@@ -302,16 +278,7 @@ mod tests {
     fn custom_realms_are_checked() {
         assert_eq!(Realm::custom("tenant").unwrap().as_str(), "tenant");
         let long = "a".repeat(33);
-        for name in [
-            "",
-            "ip",
-            "consumer",
-            "Tenant",
-            "a:b",
-            "a{b}",
-            "ü",
-            long.as_str(),
-        ] {
+        for name in ["", "ip", "consumer", "Tenant", "a:b", "a{b}", "ü", long.as_str()] {
             assert!(Realm::custom(name).is_err(), "{name}");
         }
     }

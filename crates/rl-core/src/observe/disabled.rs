@@ -14,3 +14,5 @@ pub(crate) const fn healed(_: u64) {}
 
 #[cfg(feature = "redis")]
 pub(crate) const fn not_connected(_: &StoreError) {}
+
+pub(crate) const fn missing_key() {}

@@ -45,3 +45,12 @@ pub(crate) fn healed(counters: u64) {
 pub(crate) fn not_connected(error: &StoreError) {
     tracing::warn!(target: "rl_core", kind = error.kind().as_str(), "starting without the store: {error}");
 }
+
+pub(crate) fn missing_key() {
+    tracing::warn!(
+        target: "rl_core",
+        "a request does not say who is counted and is turned away; requests like it are not \
+         logged again. If clients are counted by address, serve with \
+         `into_make_service_with_connect_info::<SocketAddr>()` in axum",
+    );
+}

@@ -44,7 +44,7 @@ mod log;
 use std::fmt;
 use std::sync::Arc;
 
-pub(crate) use log::{decided, store_failed, store_recovered};
+pub(crate) use log::{decided, missing_key, store_failed, store_recovered};
 #[cfg(feature = "redis")]
 pub(crate) use log::{healed, not_connected};
 

@@ -24,19 +24,13 @@ impl ByRealm {
     /// `policy` for every realm that is not named.
     #[must_use]
     pub const fn otherwise(policy: Policy) -> Self {
-        Self {
-            realms: Vec::new(),
-            otherwise: Some(policy),
-        }
+        Self { realms: Vec::new(), otherwise: Some(policy) }
     }
 
     /// No limit for realms that are not named.
     #[must_use]
     pub const fn otherwise_unlimited() -> Self {
-        Self {
-            realms: Vec::new(),
-            otherwise: None,
-        }
+        Self { realms: Vec::new(), otherwise: None }
     }
 
     /// `policy` for `realm`.
@@ -60,10 +54,7 @@ impl ByRealm {
 
 impl PolicySource for ByRealm {
     fn policy(&self, subject: &Subject) -> PolicyFuture {
-        let named = self
-            .realms
-            .iter()
-            .find(|(realm, _)| realm == subject.realm());
+        let named = self.realms.iter().find(|(realm, _)| realm == subject.realm());
         let policy = named.map_or(&self.otherwise, |(_, policy)| policy);
         Eventual::ready(Ok(policy.clone()))
     }

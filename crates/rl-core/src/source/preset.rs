@@ -16,10 +16,7 @@ pub enum Preset {
 impl Preset {
     /// The preset as a [`ByRealm`], to be adjusted.
     #[must_use]
-    #[expect(
-        clippy::missing_panics_doc,
-        reason = "its limits make a policy, as every use shows"
-    )]
+    #[expect(clippy::missing_panics_doc, reason = "its limits make a policy, as every use shows")]
     pub fn policies(self) -> ByRealm {
         match self {
             Self::OpenBank => {

@@ -85,9 +85,7 @@ impl std::str::FromStr for Namespace {
         if (1..=64).contains(&name.len()) && name.bytes().all(fits) {
             Ok(Self(name.into()))
         } else {
-            Err(InvalidNamespace {
-                name: name.chars().take(80).collect(),
-            })
+            Err(InvalidNamespace { name: name.chars().take(80).collect() })
         }
     }
 }
@@ -106,11 +104,7 @@ pub struct InvalidNamespace {
 
 impl fmt::Display for InvalidNamespace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "namespace {:?}: expected 1 to 64 characters of A-Z a-z 0-9 _ . -",
-            self.name
-        )
+        write!(f, "namespace {:?}: expected 1 to 64 characters of A-Z a-z 0-9 _ . -", self.name)
     }
 }
 

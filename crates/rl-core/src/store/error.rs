@@ -25,11 +25,7 @@ impl StoreError {
     /// A failure of this kind.
     #[must_use]
     pub const fn new(kind: FailureKind) -> Self {
-        Self {
-            kind,
-            detail: None,
-            source: None,
-        }
+        Self { kind, detail: None, source: None }
     }
 
     /// The failure with a few words for the operator: no key, no secret, nothing a client sent.

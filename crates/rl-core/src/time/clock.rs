@@ -27,16 +27,11 @@ impl<C: Clock + ?Sized> Clock for std::sync::Arc<C> {
 pub struct SystemClock;
 
 impl Clock for SystemClock {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "this is the one place that reads the clock"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "this is the one place that reads the clock")]
     fn now(&self) -> Timestamp {
         // A clock set before 1970 reads as the epoch.
         Timestamp::from(
-            SystemTime::now()
-                .duration_since(SystemTime::UNIX_EPOCH)
-                .unwrap_or_default(),
+            SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default(),
         )
     }
 }

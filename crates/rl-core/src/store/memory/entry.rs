@@ -66,12 +66,7 @@ impl Entry {
 
     /// The states of the policy's limits; empty where nothing is stored.
     fn load(&self, policy: &Policy) -> States {
-        policy
-            .limits()
-            .iter()
-            .enumerate()
-            .map(|(i, limit)| self.state(i, limit.limit()))
-            .collect()
+        policy.limits().iter().enumerate().map(|(i, limit)| self.state(i, limit.limit())).collect()
     }
 
     fn state(&self, hint: usize, limit: Limit) -> State {
@@ -79,11 +74,9 @@ impl Entry {
         // As long as the policy stays the same, slots stand in its order.
         match self.slots.get(hint) {
             Some(slot) if slot.id == id => slot.state,
-            _ => self
-                .slots
-                .iter()
-                .find(|slot| slot.id == id)
-                .map_or(State::EMPTY, |slot| slot.state),
+            _ => {
+                self.slots.iter().find(|slot| slot.id == id).map_or(State::EMPTY, |slot| slot.state)
+            }
         }
     }
 
@@ -94,29 +87,18 @@ impl Entry {
         if !self.has_shape_of(policy) {
             foreign.extend(self.slots.drain(..).filter(|slot| {
                 now < slot.expires
-                    && !policy
-                        .limits()
-                        .iter()
-                        .any(|limit| StateId::of(limit.limit()) == slot.id)
+                    && !policy.limits().iter().any(|limit| StateId::of(limit.limit()) == slot.id)
             }));
             foreign.truncate(MAX_FOREIGN);
         }
         self.last = now;
-        self.expires = foreign
-            .iter()
-            .map(|slot| slot.expires)
-            .max()
-            .unwrap_or_default();
+        self.expires = foreign.iter().map(|slot| slot.expires).max().unwrap_or_default();
         self.exhausted_until = Timestamp::EPOCH;
         self.available = u64::MAX;
         for (i, (limit, state)) in policy.limits().iter().zip(states).enumerate() {
             let (limit, state) = (limit.limit(), *state);
             let expires = algorithm::expires(limit, state);
-            let slot = Slot {
-                id: StateId::of(limit),
-                state,
-                expires,
-            };
+            let slot = Slot { id: StateId::of(limit), state, expires };
             match self.slots.get_mut(i) {
                 Some(stored) => *stored = slot,
                 None => self.slots.push(slot),
@@ -154,12 +136,7 @@ impl Entry {
             slot.state = change(slot.state);
             slot.expires = algorithm::expires(limit, slot.state);
             self.exhausted_until = Timestamp::EPOCH;
-            self.expires = self
-                .slots
-                .iter()
-                .map(|slot| slot.expires)
-                .max()
-                .unwrap_or_default();
+            self.expires = self.slots.iter().map(|slot| slot.expires).max().unwrap_or_default();
         }
     }
 

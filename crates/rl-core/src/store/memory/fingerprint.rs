@@ -52,17 +52,10 @@ impl Fingerprinter {
         hasher.write(namespace.as_str().as_bytes());
         hasher.write(b"\0");
         hasher.write(subject.realm().as_str().as_bytes());
-        hasher.write(if id.as_text().is_some() {
-            b"\0"
-        } else {
-            b"\x01"
-        });
+        hasher.write(if id.as_text().is_some() { b"\0" } else { b"\x01" });
         hasher.write(id.as_bytes());
         let hash = hasher.finish128();
-        Fingerprint {
-            high: hash.h1,
-            low: hash.h2,
-        }
+        Fingerprint { high: hash.h1, low: hash.h2 }
     }
 }
 

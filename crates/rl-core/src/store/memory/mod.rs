@@ -68,10 +68,7 @@ impl MemoryStore {
 
     /// A store made step by step.
     pub fn builder() -> MemoryStoreBuilder {
-        MemoryStoreBuilder {
-            capacity: 1_000_000,
-            clock: SystemClock,
-        }
+        MemoryStoreBuilder { capacity: 1_000_000, clock: SystemClock }
     }
 }
 
@@ -95,13 +92,7 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     fn decide_now(&self, charge: Charge<'_>) -> Decision {
-        let Charge {
-            namespace,
-            subject,
-            policy,
-            mode,
-            cost,
-        } = charge;
+        let Charge { namespace, subject, policy, mode, cost } = charge;
         let subject = self.fingerprinter.fingerprint(namespace, subject);
         let mut shard = self.shard(subject);
         // Read under the lock: the order of the decisions is the order of their times.
@@ -140,9 +131,7 @@ impl<C: Clock> Store for MemoryStore<C> {
     }
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        let subject = self
-            .fingerprinter
-            .fingerprint(refund.namespace, refund.subject);
+        let subject = self.fingerprinter.fingerprint(refund.namespace, refund.subject);
         let mut shard = self.shard(subject);
         let clock = self.clock.now();
         if let Some(entry) = shard.get_mut(subject) {
@@ -158,14 +147,9 @@ impl<C: Clock> Store for MemoryStore<C> {
     }
 
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        let subject = self
-            .fingerprinter
-            .fingerprint(reset.namespace, reset.subject);
+        let subject = self.fingerprinter.fingerprint(reset.namespace, reset.subject);
         let mut shard = self.shard(subject);
-        match reset
-            .limit
-            .and_then(|limit| reset.policy.limits().get(limit))
-        {
+        match reset.limit.and_then(|limit| reset.policy.limits().get(limit)) {
             None => shard.remove(subject),
             Some(limit) => {
                 if let Some(entry) = shard.get_mut(subject) {
@@ -197,10 +181,7 @@ impl<C: Clock> MemoryStoreBuilder<C> {
 
     /// The clock to decide on. Defaults to the [`SystemClock`].
     pub fn clock<D: Clock>(self, clock: D) -> MemoryStoreBuilder<D> {
-        MemoryStoreBuilder {
-            capacity: self.capacity,
-            clock,
-        }
+        MemoryStoreBuilder { capacity: self.capacity, clock }
     }
 
     /// The store, empty.
@@ -208,9 +189,7 @@ impl<C: Clock> MemoryStoreBuilder<C> {
     pub fn build(self) -> MemoryStore<C> {
         let per_shard = self.capacity.div_ceil(SHARDS).max(1);
         MemoryStore {
-            shards: (0..SHARDS)
-                .map(|_| Mutex::new(Shard::new(per_shard)))
-                .collect(),
+            shards: (0..SHARDS).map(|_| Mutex::new(Shard::new(per_shard))).collect(),
             fingerprinter: Fingerprinter::random(),
             clock: self.clock,
         }

@@ -22,11 +22,7 @@ pub(super) struct Shard {
 
 impl Shard {
     pub(super) fn new(capacity: usize) -> Self {
-        Self {
-            entries: IndexMap::default(),
-            capacity,
-            cursor: 0,
-        }
+        Self { entries: IndexMap::default(), capacity, cursor: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -43,11 +39,7 @@ impl Shard {
 
     /// The entry of a subject that has none yet, or the shared one if there is no room.
     pub(super) fn add(&mut self, subject: Fingerprint, now: Timestamp) -> &mut Entry {
-        let subject = if self.make_room(now) {
-            subject
-        } else {
-            Fingerprint::OVERFLOW
-        };
+        let subject = if self.make_room(now) { subject } else { Fingerprint::OVERFLOW };
         self.entries.entry(subject).or_default()
     }
 

@@ -84,23 +84,14 @@ impl RedisStoreBuilder {
     /// Returns an error if a setting is not valid, or if the server refuses to work for us, as with
     /// a wrong password.
     pub async fn connect(self) -> Result<RedisStore, ConnectError> {
-        let Self {
-            url,
-            layout,
-            prefix,
-            connections,
-            connection_wait,
-            ..
-        } = self;
+        let Self { url, layout, prefix, connections, connection_wait, .. } = self;
         let prefix = prefix.unwrap_or_else(|| match layout {
             Layout::Packed => "rl".to_owned(),
             Layout::Readable => String::new(),
         });
         let fits = |b: u8| b.is_ascii_alphanumeric() || b"_.-".contains(&b);
         if prefix.len() > 32 || !prefix.bytes().all(fits) {
-            return Err(ConnectError::Prefix {
-                prefix: prefix.chars().take(64).collect(),
-            });
+            return Err(ConnectError::Prefix { prefix: prefix.chars().take(64).collect() });
         }
         if connections == 0 {
             return Err(ConnectError::NoConnections);
@@ -108,10 +99,8 @@ impl RedisStoreBuilder {
         if connection_wait.is_zero() {
             return Err(ConnectError::NoWait);
         }
-        let client = redis::Client::open(parse(&url)?).map_err(|error| ConnectError::Url {
-            shown: shown(&url),
-            why: why(&error),
-        })?;
+        let client = redis::Client::open(parse(&url)?)
+            .map_err(|error| ConnectError::Url { shown: shown(&url), why: why(&error) })?;
 
         let manager = Manager::new(client, super::script::of(layout).to_vec());
         let pool = Pool::new(manager, connections, connection_wait);
@@ -136,10 +125,7 @@ impl RedisStoreBuilder {
 
 fn parse(url: &str) -> Result<redis::ConnectionInfo, ConnectError> {
     url.into_connection_info()
-        .map_err(|error| ConnectError::Url {
-            shown: shown(url),
-            why: why(&error),
-        })
+        .map_err(|error| ConnectError::Url { shown: shown(url), why: why(&error) })
 }
 
 /// The library's words for what is wrong with a URL; they never quote it.
@@ -149,19 +135,14 @@ fn why(error: &redis::RedisError) -> String {
 
 /// A URL without what may be secret: everything before the last `@`, and the query.
 fn shown(url: &str) -> String {
-    let (scheme, rest) = url
-        .split_once("://")
-        .map_or(("", url), |(scheme, rest)| (scheme, rest));
+    let (scheme, rest) = url.split_once("://").map_or(("", url), |(scheme, rest)| (scheme, rest));
     let host = match rest.rsplit_once('@') {
         Some((_, host)) => format!("…@{host}"),
         None => rest.to_owned(),
     };
     let host = host.split('?').next().unwrap_or_default();
     let separator = if scheme.is_empty() { "" } else { "://" };
-    format!("{scheme}{separator}{host}")
-        .chars()
-        .take(100)
-        .collect()
+    format!("{scheme}{separator}{host}").chars().take(100).collect()
 }
 
 // The URL may hold a password.
@@ -252,20 +233,10 @@ mod tests {
             let text = error(of(url)).await;
             assert!(text.contains("expected redis://"), "{url}: {text}");
         }
+        assert!(error(of("redis://h/").prefix("a b")).await.contains("\"a b\""));
+        assert!(error(of("redis://h/").connections(0)).await.contains("at least 1"));
         assert!(
-            error(of("redis://h/").prefix("a b"))
-                .await
-                .contains("\"a b\"")
-        );
-        assert!(
-            error(of("redis://h/").connections(0))
-                .await
-                .contains("at least 1")
-        );
-        assert!(
-            error(of("redis://h/").connection_wait(Duration::ZERO))
-                .await
-                .contains("more than")
+            error(of("redis://h/").connection_wait(Duration::ZERO)).await.contains("more than")
         );
     }
 }

@@ -23,9 +23,7 @@ pub(super) fn shape(policy: &Policy) -> Vec<u8> {
             Anchor::FirstRequest => 0,
             Anchor::Clock => 0x10,
         };
-        let place = (1..)
-            .zip(Period::NAMED)
-            .find(|(_, named)| *named == limit.period());
+        let place = (1..).zip(Period::NAMED).find(|(_, named)| *named == limit.period());
         match place {
             Some((place, _)) => shape.push(anchor | place),
             None => {
@@ -59,11 +57,7 @@ pub(super) fn amend_plan(
     let mut plan = Vec::with_capacity(15 + 15 * policy.limits().len());
     push_u56(&mut plan, units);
     push_u56(&mut plan, charged.as_micros());
-    plan.push(
-        forget
-            .and_then(|place| u8::try_from(place + 1).ok())
-            .unwrap_or(0),
-    );
+    plan.push(forget.and_then(|place| u8::try_from(place + 1).ok()).unwrap_or(0));
     for limit in policy.limits() {
         push_window(&mut plan, limit.limit());
     }
@@ -107,10 +101,8 @@ impl Reply {
     /// Reads the reply for a policy of `count` limits.
     pub(super) fn read(bytes: &[u8], count: usize) -> Result<Self, StoreError> {
         let malformed = || {
-            StoreError::new(FailureKind::Protocol).with_detail(format!(
-                "a script replied {} bytes for {count} limits",
-                bytes.len()
-            ))
+            StoreError::new(FailureKind::Protocol)
+                .with_detail(format!("a script replied {} bytes for {count} limits", bytes.len()))
         };
         let (&healed, numbers) = bytes.split_first().ok_or_else(malformed)?;
         let (numbers, []) = numbers.as_chunks::<7>() else {
@@ -127,17 +119,9 @@ impl Reply {
         let mut next = || numbers.next().unwrap_or_default();
         let (taken, now) = (next(), Timestamp::from_micros(next()));
         let states = (0..count)
-            .map(|_| State {
-                since: Timestamp::from_micros(next()),
-                used: next(),
-            })
+            .map(|_| State { since: Timestamp::from_micros(next()), used: next() })
             .collect();
-        Ok(Self {
-            healed: u64::from(healed),
-            taken,
-            now,
-            states,
-        })
+        Ok(Self { healed: u64::from(healed), taken, now, states })
     }
 }
 
@@ -156,14 +140,7 @@ fn push_window(plan: &mut Vec<u8>, limit: Limit) {
     let grid = match anchor {
         Anchor::FirstRequest => 0,
         Anchor::Clock if limit.period() == Period::MONTH => 3,
-        Anchor::Clock
-            if limit
-                .period()
-                .as_millis()
-                .is_multiple_of(Period::WEEK.as_millis()) =>
-        {
-            2
-        }
+        Anchor::Clock if limit.period().as_millis().is_multiple_of(Period::WEEK.as_millis()) => 2,
         Anchor::Clock => 1,
     };
     plan.push(grid);
@@ -187,14 +164,8 @@ mod tests {
         });
         let policy = Policy::new(limits).unwrap();
         assert_eq!(shape(&policy).len(), 2 + 16 * 7);
-        assert_eq!(
-            decide_plan(&policy, Mode::Check, Cost::from(u64::MAX)).len(),
-            8 + 16 * 15
-        );
-        assert_eq!(
-            amend_plan(&policy, 1, Timestamp::EPOCH, Some(15)).len(),
-            15 + 16 * 8
-        );
+        assert_eq!(decide_plan(&policy, Mode::Check, Cost::from(u64::MAX)).len(), 8 + 16 * 15);
+        assert_eq!(amend_plan(&policy, 1, Timestamp::EPOCH, Some(15)).len(), 15 + 16 * 8);
     }
 
     #[test]
@@ -203,10 +174,7 @@ mod tests {
         assert_eq!(shape_of("1/second")[..], [1, 1, 0x01]);
         assert_eq!(shape_of("9/month:clock")[..], [1, 1, 0x16]);
         assert_eq!(shape_of("1/1000ms"), shape_of("500/second"));
-        assert_eq!(
-            shape_of("1/258ms:clock")[..],
-            [1, 1, 0x90, 0, 0, 0, 0, 1, 2]
-        );
+        assert_eq!(shape_of("1/258ms:clock")[..], [1, 1, 0x90, 0, 0, 0, 0, 1, 2]);
     }
 
     proptest! {

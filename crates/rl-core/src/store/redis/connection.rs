@@ -36,12 +36,7 @@ pub(super) struct Manager {
 impl Manager {
     pub(super) fn new(client: Client, scripts: Vec<&'static Script>) -> Self {
         let scripts = scripts.into();
-        Self {
-            client,
-            scripts,
-            generation: Arc::default(),
-            last_failure: Arc::default(),
-        }
+        Self { client, scripts, generation: Arc::default(), last_failure: Arc::default() }
     }
 
     /// A new connection that knows the scripts.
@@ -51,15 +46,9 @@ impl Manager {
             .set_connection_timeout(Some(CONNECT_TIMEOUT))
             // The limiter has a deadline of its own, for everything together.
             .set_response_timeout(None);
-        let connection = self
-            .client
-            .get_multiplexed_async_connection_with_config(&config)
-            .await?;
-        let mut connection = Connection {
-            connection,
-            generation,
-            current: Arc::clone(&self.generation),
-        };
+        let connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
+        let mut connection =
+            Connection { connection, generation, current: Arc::clone(&self.generation) };
         let mut load = redis::pipe();
         for script in &*self.scripts {
             load.cmd("SCRIPT").arg("LOAD").arg(script.text()).ignore();
@@ -83,9 +72,7 @@ impl Manager {
     }
 
     fn lock_failure(&self) -> std::sync::MutexGuard<'_, Option<StoreError>> {
-        self.last_failure
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.last_failure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -103,11 +90,7 @@ impl bb8::ManageConnection for Manager {
     }
 
     async fn is_valid(&self, connection: &mut Connection) -> Result<(), StoreError> {
-        if connection.is_stale() {
-            Err(StoreError::new(FailureKind::Unavailable))
-        } else {
-            Ok(())
-        }
+        if connection.is_stale() { Err(StoreError::new(FailureKind::Unavailable)) } else { Ok(()) }
     }
 
     fn has_broken(&self, connection: &mut Connection) -> bool {
@@ -118,9 +101,7 @@ impl bb8::ManageConnection for Manager {
 // Shows nothing of the client: its URL may hold a password.
 impl fmt::Debug for Manager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Manager")
-            .field("scripts", &self.scripts)
-            .finish_non_exhaustive()
+        f.debug_struct("Manager").field("scripts", &self.scripts).finish_non_exhaustive()
     }
 }
 
@@ -139,10 +120,7 @@ impl Connection {
         command: &redis::Cmd,
     ) -> RedisResult<T> {
         let reply = self.connection.req_packed_command(command).await;
-        if reply
-            .as_ref()
-            .is_err_and(RedisError::is_unrecoverable_error)
-        {
+        if reply.as_ref().is_err_and(RedisError::is_unrecoverable_error) {
             // Once for each generation: of many tasks that fail together, one raises it.
             let _ = self.current.compare_exchange(
                 self.generation,

@@ -16,14 +16,8 @@ const VERSION: u8 = 1;
 const MAX_KEY_LEN: usize = 200;
 
 /// The suffix of a readable counter, in the order of [`Period::NAMED`].
-const SUFFIXES: [&str; 6] = [
-    "_PER_SECOND",
-    "_PER_MINUTE",
-    "_PER_HOUR",
-    "_PER_DAY",
-    "_PER_WEEK",
-    "_PER_MONTH",
-];
+const SUFFIXES: [&str; 6] =
+    ["_PER_SECOND", "_PER_MINUTE", "_PER_HOUR", "_PER_DAY", "_PER_WEEK", "_PER_MONTH"];
 
 /// The key that holds the packed state of a subject.
 pub(super) fn packed(prefix: &str, namespace: &Namespace, subject: &Subject) -> String {
@@ -96,42 +90,24 @@ mod tests {
 
     #[test]
     fn keys_read_well() {
-        assert_eq!(
-            key(&Subject::consumer("abc123")),
-            "rl:1:default:consumer:{abc123}"
-        );
-        assert_eq!(
-            key(&Subject::ip("2001:db8::/64")),
-            "rl:1:default:ip:{2001%3Adb8%3A%3A/64}"
-        );
+        assert_eq!(key(&Subject::consumer("abc123")), "rl:1:default:consumer:{abc123}");
+        assert_eq!(key(&Subject::ip("2001:db8::/64")), "rl:1:default:ip:{2001%3Adb8%3A%3A/64}");
         assert_eq!(
             key(&Subject::digest(Realm::Key, [0xab; 16])),
             format!("rl:1:default:key:{{~{}}}", "ab".repeat(16))
         );
         let namespace = Namespace::default();
         let readable = readable("", &namespace, &Subject::consumer("consumer_abc123"));
-        assert_eq!(
-            readable(Period::MINUTE).unwrap(),
-            "consumer_abc123_PER_MINUTE"
-        );
+        assert_eq!(readable(Period::MINUTE).unwrap(), "consumer_abc123_PER_MINUTE");
         assert_eq!(readable(Period::from_millis(5).unwrap()), None);
     }
 
     #[test]
     fn a_caller_cannot_write_a_hash_tag() {
-        for id in [
-            "{a}b", "}{", "a}b{c", "%7B", ":{x}:", "~", "a b", "\r\n", "|",
-        ] {
+        for id in ["{a}b", "}{", "a}b{c", "%7B", ":{x}:", "~", "a b", "\r\n", "|"] {
             let key = key(&Subject::consumer(id));
-            assert_eq!(
-                (key.matches('{').count(), key.matches('}').count()),
-                (1, 1),
-                "{key}"
-            );
-            assert!(
-                key.ends_with('}') && !key.contains([' ', '\r', '\n']),
-                "{key}"
-            );
+            assert_eq!((key.matches('{').count(), key.matches('}').count()), (1, 1), "{key}");
+            assert!(key.ends_with('}') && !key.contains([' ', '\r', '\n']), "{key}");
         }
     }
 

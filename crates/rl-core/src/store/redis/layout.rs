@@ -30,14 +30,8 @@ pub(super) enum Role {
 /// What to send.
 #[derive(Debug)]
 pub(super) enum Command {
-    Script {
-        role: Role,
-        keys: Vec<String>,
-        arguments: Vec<Vec<u8>>,
-    },
-    Delete {
-        keys: Vec<String>,
-    },
+    Script { role: Role, keys: Vec<String>, arguments: Vec<Vec<u8>> },
+    Delete { keys: Vec<String> },
 }
 
 /// A layout and where its keys begin.
@@ -49,68 +43,36 @@ pub(super) struct Keyspace {
 
 impl Keyspace {
     pub(super) fn decide(&self, charge: &Charge<'_>) -> Result<Command, StoreError> {
-        let Charge {
-            namespace,
-            subject,
-            policy,
-            mode,
-            cost,
-        } = *charge;
+        let Charge { namespace, subject, policy, mode, cost } = *charge;
         let arguments = match self.layout {
             Layout::Packed => vec![codec::shape(policy), codec::decide_plan(policy, mode, cost)],
             Layout::Readable => vec![codec::readable_plan(policy, mode, cost)],
         };
         let keys = self.keys(namespace, subject, policy)?;
-        Ok(Command::Script {
-            role: Role::Decide,
-            keys,
-            arguments,
-        })
+        Ok(Command::Script { role: Role::Decide, keys, arguments })
     }
 
     pub(super) fn refund(&self, refund: &Refund<'_>) -> Result<Command, StoreError> {
-        let Refund {
-            namespace,
-            subject,
-            policy,
-            charged,
-            units,
-        } = *refund;
+        let Refund { namespace, subject, policy, charged, units } = *refund;
         let arguments = match self.layout {
             Layout::Packed => {
-                vec![
-                    codec::shape(policy),
-                    codec::amend_plan(policy, units, charged, None),
-                ]
+                vec![codec::shape(policy), codec::amend_plan(policy, units, charged, None)]
             }
             Layout::Readable => vec![codec::readable_refund_plan(policy, units, charged)],
         };
         let keys = self.keys(namespace, subject, policy)?;
-        Ok(Command::Script {
-            role: Role::Amend,
-            keys,
-            arguments,
-        })
+        Ok(Command::Script { role: Role::Amend, keys, arguments })
     }
 
     pub(super) fn reset(&self, reset: &Reset<'_>) -> Result<Command, StoreError> {
-        let Reset {
-            namespace,
-            subject,
-            policy,
-            limit,
-        } = *reset;
+        let Reset { namespace, subject, policy, limit } = *reset;
         let keys = match (self.layout, limit) {
             (Layout::Packed, None) => self.keys(namespace, subject, policy)?,
             (Layout::Packed, Some(_)) => {
                 let plan = codec::amend_plan(policy, 0, Default::default(), limit);
                 let arguments = vec![codec::shape(policy), plan];
                 let keys = self.keys(namespace, subject, policy)?;
-                return Ok(Command::Script {
-                    role: Role::Amend,
-                    keys,
-                    arguments,
-                });
+                return Ok(Command::Script { role: Role::Amend, keys, arguments });
             }
             (Layout::Readable, None) => {
                 let key = keyspace::readable(&self.prefix, namespace, subject);

@@ -101,30 +101,20 @@ impl RedisStore {
     async fn send(&self, command: Command) -> Result<Vec<u8>, StoreError> {
         let mut connection: Connection = self.inner.pool.get().await?;
         match command {
-            Command::Script {
-                role,
-                keys,
-                arguments,
-            } => {
+            Command::Script { role, keys, arguments } => {
                 let script = script::of(self.inner.keyspace.layout)[role as usize];
                 #[cfg(feature = "conformance")]
                 if let Some(clock) = &self.inner.clock {
                     let mut arguments = arguments;
                     arguments.push(clock.now().as_micros().to_string().into_bytes());
-                    return script
-                        .with_manual_time()
-                        .run(&mut connection, &keys, &arguments)
-                        .await;
+                    return script.with_manual_time().run(&mut connection, &keys, &arguments).await;
                 }
                 script.run(&mut connection, &keys, &arguments).await
             }
             Command::Delete { keys } => {
                 let mut delete = redis::cmd("DEL");
                 delete.arg(keys);
-                connection
-                    .query::<u64>(&delete)
-                    .await
-                    .map_err(error::classify)?;
+                connection.query::<u64>(&delete).await.map_err(error::classify)?;
                 Ok(Vec::new())
             }
         }
@@ -148,20 +138,11 @@ impl Store for RedisStore {
             Ok(command) => command,
             Err(error) => return Eventual::ready(Err(error)),
         };
-        let (this, policy, mode, cost) = (
-            self.clone(),
-            charge.policy.clone(),
-            charge.mode,
-            charge.cost,
-        );
+        let (this, policy, mode, cost) =
+            (self.clone(), charge.policy.clone(), charge.mode, charge.cost);
         Eventual::later(async move {
             let reply = this.send(command).await?;
-            let Reply {
-                healed,
-                taken,
-                now,
-                states,
-            } = Reply::read(&reply, policy.limits().len())?;
+            let Reply { healed, taken, now, states } = Reply::read(&reply, policy.limits().len())?;
             if healed > 0 {
                 this.inner.healed.fetch_add(healed, Ordering::Relaxed);
                 observe::healed(healed);
@@ -182,8 +163,6 @@ impl Store for RedisStore {
 
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisStore")
-            .field("keyspace", &self.inner.keyspace)
-            .finish_non_exhaustive()
+        f.debug_struct("RedisStore").field("keyspace", &self.inner.keyspace).finish_non_exhaustive()
     }
 }

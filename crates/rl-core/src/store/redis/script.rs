@@ -31,26 +31,14 @@ pub struct Script {
     manual: Option<Box<Script>>,
 }
 
-static DECIDE: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(
-        "decide",
-        &[FIXED_WINDOW, SLOTS, include_str!("lua/decide.lua")],
-    )
-});
-static AMEND: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(
-        "amend",
-        &[FIXED_WINDOW, SLOTS, include_str!("lua/amend.lua")],
-    )
-});
+static DECIDE: LazyLock<Script> =
+    LazyLock::new(|| Script::new("decide", &[FIXED_WINDOW, SLOTS, include_str!("lua/decide.lua")]));
+static AMEND: LazyLock<Script> =
+    LazyLock::new(|| Script::new("amend", &[FIXED_WINDOW, SLOTS, include_str!("lua/amend.lua")]));
 static READABLE: LazyLock<Script> =
     LazyLock::new(|| Script::new("readable", &[include_str!("lua/readable.lua")]));
-static READABLE_REFUND: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(
-        "readable_refund",
-        &[include_str!("lua/readable_refund.lua")],
-    )
-});
+static READABLE_REFUND: LazyLock<Script> =
+    LazyLock::new(|| Script::new("readable_refund", &[include_str!("lua/readable_refund.lua")]));
 
 /// The scripts of a layout, in the order of [`Role`](super::layout::Role).
 pub(super) fn of(layout: Layout) -> [&'static Script; 2] {
@@ -75,12 +63,7 @@ impl Script {
         #[cfg(feature = "conformance")]
         let manual = {
             let (text, sha) = compose(MANUAL_TIME);
-            Some(Box::new(Self {
-                name,
-                text,
-                sha,
-                manual: None,
-            }))
+            Some(Box::new(Self { name, text, sha, manual: None }))
         };
         Self {
             name,
@@ -143,9 +126,7 @@ impl Script {
             }
             reply => reply,
         };
-        reply
-            .map(Option::unwrap_or_default)
-            .map_err(error::classify)
+        reply.map(Option::unwrap_or_default).map_err(error::classify)
     }
 }
 

@@ -1,0 +1,15 @@
+//! From the limiter's header lines to those of actix-web.
+
+use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue};
+use rl_core::headers::HeaderLine;
+
+/// Adds a line: beside those that are there if the field is a list, else in their place.
+pub(crate) fn add(headers: &mut HeaderMap, line: HeaderLine<'_>) {
+    let name = HeaderName::from_static(line.name);
+    let value = HeaderValue::from_str(line.value).expect("lines are visible ASCII and spaces");
+    if line.is_list {
+        headers.append(name, value);
+    } else {
+        headers.insert(name, value);
+    }
+}

@@ -1,0 +1,34 @@
+//! On what, and with which versions, something was measured.
+
+use std::process::Command;
+
+/// The processor and how many cores of it there are.
+pub(crate) fn cores() -> String {
+    let count = std::thread::available_parallelism().map_or(1, |count| count.get());
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let model = model.map_or("unknown processor", |(_, model)| model.trim());
+    format!("{model}, {count} cores, {}", std::env::consts::OS)
+}
+
+/// What a program answers to `--version`, in its first line.
+pub(crate) fn program(name: &str) -> String {
+    let output = Command::new(name).arg("--version").output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+    let line = text.ok().and_then(|text| text.lines().next().map(str::to_owned));
+    line.unwrap_or_else(|| format!("{name} of unknown version"))
+}
+
+/// A crate with its version in the workspace's lock file.
+pub(crate) fn library(name: &str) -> String {
+    let lock = include_str!("../../../Cargo.lock");
+    let version =
+        lock.split_once(&format!("name = \"{name}\"\nversion = \"")).map(|(_, rest)| rest);
+    let version = version.and_then(|rest| rest.split('"').next()).unwrap_or("?");
+    format!("{name} {version}")
+}
+
+/// Whether the optimiser was at work: a ratio of unoptimised programs says nothing.
+pub(crate) const fn profile() -> &'static str {
+    if cfg!(debug_assertions) { "DEBUG BUILD: RUN WITH --release" } else { "release" }
+}

@@ -1,0 +1,144 @@
+//! How two things are compared on a machine that is never quiet: in one process, in short blocks
+//! that take turns, so that whatever slows the machine down slows both.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+
+/// Draws for an interval: enough for two digits of its ends.
+const RESAMPLES: usize = 2_000;
+
+/// How long `work` took.
+#[expect(clippy::disallowed_methods, reason = "measuring time is what this program is for")]
+pub(crate) fn time<T>(work: impl FnOnce() -> T) -> (Duration, T) {
+    let start = Instant::now();
+    let result = work();
+    (start.elapsed(), result)
+}
+
+/// How long `work` took.
+#[expect(clippy::disallowed_methods, reason = "measuring time is what this program is for")]
+pub(crate) async fn time_async<T>(work: impl Future<Output = T>) -> (Duration, T) {
+    let start = Instant::now();
+    let result = work.await;
+    (start.elapsed(), result)
+}
+
+/// The value in the middle; not a number if there are none.
+pub(crate) fn median(samples: &[f64]) -> f64 {
+    quantile(&sorted(samples), 0.5)
+}
+
+/// A median, and the interval that holds the true one in 95 of 100 runs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Estimate {
+    median: f64,
+    low: f64,
+    high: f64,
+}
+
+impl Estimate {
+    /// The interval is a bootstrap: the spread of the medians of samples drawn from `samples`.
+    pub(crate) fn of(samples: &[f64]) -> Self {
+        let mut rng = Rng::with_seed(1);
+        let mut resample = || -> f64 {
+            let drawn = samples.iter().map(|_| samples[rng.usize(..samples.len())]);
+            median(&drawn.collect::<Vec<_>>())
+        };
+        let medians = sorted(&(0..RESAMPLES).map(|_| resample()).collect::<Vec<_>>());
+        Self {
+            median: median(samples),
+            low: quantile(&medians, 0.025),
+            high: quantile(&medians, 0.975),
+        }
+    }
+}
+
+impl fmt::Display for Estimate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { median, low, high } = self;
+        write!(f, "{median:.2}x [{low:.2}, {high:.2}]")
+    }
+}
+
+/// Ours beside theirs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Comparison {
+    /// Nanoseconds for each decision.
+    pub(crate) ours: f64,
+    /// Nanoseconds for each decision.
+    pub(crate) theirs: f64,
+    /// Theirs to ours: how many times as fast we are.
+    pub(crate) ratio: Estimate,
+}
+
+/// Measures rounds of four blocks: ours, theirs, theirs, ours. A block is given the number of the
+/// slice of work to do, and returns nanoseconds for each decision; both sides do every slice once.
+pub(crate) fn compare(
+    rounds: usize,
+    mut ours: impl FnMut(usize) -> f64,
+    mut theirs: impl FnMut(usize) -> f64,
+) -> Comparison {
+    let mut round = |n: usize| {
+        let (first, second) = (2 * n, 2 * n + 1);
+        let (a, b) = (ours(first), theirs(first));
+        let (c, d) = (theirs(second), ours(second));
+        ((a + d) / 2.0, (b + c) / 2.0)
+    };
+    round(rounds); // Warms caches and branch predictors up.
+    let (ours, theirs): (Vec<f64>, Vec<f64>) = (0..rounds).map(round).unzip();
+    let ratios: Vec<f64> = ours.iter().zip(&theirs).map(|(ours, theirs)| theirs / ours).collect();
+    Comparison { ours: median(&ours), theirs: median(&theirs), ratio: Estimate::of(&ratios) }
+}
+
+fn sorted(samples: &[f64]) -> Vec<f64> {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted
+}
+
+/// Between the two neighbours of the place, in proportion.
+fn quantile(sorted: &[f64], q: f64) -> f64 {
+    let place = q * sorted.len().saturating_sub(1) as f64;
+    let (below, above) = (place.floor() as usize, place.ceil() as usize);
+    match (sorted.get(below), sorted.get(above)) {
+        (Some(below), Some(above)) => below + (above - below) * place.fract(),
+        _ => f64::NAN,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert!(median(&[]).is_nan());
+    }
+
+    #[test]
+    fn an_interval_holds_the_median_and_no_outlier() {
+        let mut samples: Vec<f64> = (0..41).map(|n| 1.0 + f64::from(n % 5) / 100.0).collect();
+        samples[7] = 90.0;
+        assert_eq!(Estimate::of(&samples).to_string(), "1.02x [1.01, 1.03]");
+    }
+
+    #[test]
+    fn sides_take_turns_and_do_the_same_slices() {
+        let log = std::cell::RefCell::new(Vec::new());
+        let block = |side: char, nanos: f64| {
+            let log = &log;
+            move |slice| {
+                log.borrow_mut().push((side, slice));
+                nanos
+            }
+        };
+        let compared = compare(1, block('a', 10.0), block('b', 25.0));
+        assert_eq!(compared.ratio.to_string(), "2.50x [2.50, 2.50]");
+        let measured = log.borrow()[4..].to_vec();
+        assert_eq!(measured, [('a', 0), ('b', 0), ('b', 1), ('a', 1)]);
+    }
+}

@@ -1,0 +1,4 @@
+//! Decisions on Redis.
+pub(crate) fn run() -> Result<(), Box<dyn std::error::Error>> {
+    Ok(())
+}

@@ -1,0 +1,65 @@
+use std::fmt;
+
+/// Which header names the client, and how it is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ProxyHeader {
+    /// `X-Forwarded-For`: a list of addresses.
+    XForwardedFor,
+    /// `Forwarded` (RFC 7239): a list of elements with a parameter `for`.
+    Forwarded,
+    /// A header with one address.
+    Single(Box<str>),
+}
+
+impl ProxyHeader {
+    /// The name, in lower case.
+    pub(super) fn name(&self) -> &str {
+        match self {
+            Self::XForwardedFor => "x-forwarded-for",
+            Self::Forwarded => "forwarded",
+            Self::Single(name) => name,
+        }
+    }
+}
+
+/// `name` in lower case, if a header can have that name.
+pub(crate) fn header_name(name: &str) -> Result<Box<str>, InvalidHeaderName> {
+    let is_token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+    if name.is_empty() || !name.bytes().all(is_token) {
+        return Err(InvalidHeaderName { name: name.chars().take(64).collect() });
+    }
+    Ok(name.to_ascii_lowercase().into())
+}
+
+/// A name that no header can have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidHeaderName {
+    name: String,
+}
+
+impl fmt::Display for InvalidHeaderName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "header name {:?}: expected letters, digits and !#$%&'*+-.^_`|~, at least one",
+            self.name
+        )
+    }
+}
+
+impl std::error::Error for InvalidHeaderName {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_checked_and_lowered() {
+        assert_eq!(&*header_name("X-Real-IP").unwrap(), "x-real-ip");
+        for name in ["", "x real ip", "x-real-ip:", "x-rëal-ip", "a\r\nb"] {
+            let error = header_name(name).unwrap_err();
+            assert!(error.to_string().contains(&format!("{name:?}")), "{error}");
+        }
+        assert!(header_name(&" ".repeat(10_000)).unwrap_err().to_string().len() < 200);
+    }
+}

@@ -1,0 +1,121 @@
+//! The hops of `X-Forwarded-For` and `Forwarded`, nearest first: each proxy appends, so the order
+//! is from the last line to the first, and in a line from right to left.
+
+use std::net::IpAddr;
+
+use super::address;
+
+/// The entries of a header, nearest first. `quoted` is for `Forwarded`, where a comma in quotes is
+/// no separator.
+pub(super) fn entries<'a>(
+    lines: &'a [&'a [u8]],
+    quoted: bool,
+) -> impl Iterator<Item = &'a [u8]> + 'a {
+    lines.iter().rev().flat_map(move |line| {
+        let mut rest = Some(*line);
+        std::iter::from_fn(move || {
+            let line = rest?;
+            let comma = last_comma(line, quoted);
+            rest = comma.map(|comma| &line[..comma]);
+            Some(&line[comma.map_or(0, |comma| comma + 1)..])
+        })
+    })
+}
+
+/// Where the last comma is that separates two entries.
+///
+/// Looking from the right, quotes that the client left open on the left cannot swallow what a proxy
+/// appended.
+fn last_comma(line: &[u8], quoted: bool) -> Option<usize> {
+    let mut inside = false;
+    (0..line.len()).rev().find(|at| match line[*at] {
+        b'"' if quoted => {
+            let backslashes = line[..*at].iter().rev().take_while(|b| **b == b'\\').count();
+            inside ^= backslashes % 2 == 0;
+            false
+        }
+        b',' => !inside,
+        _ => false,
+    })
+}
+
+/// The address in the parameter `for` of an element of `Forwarded`: `for=192.0.2.60;proto=http`.
+///
+/// None if the parameter is missing or there twice, or is no address: proxies may also write
+/// `unknown` or an invented name.
+pub(super) fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
+    let mut found = None;
+    for pair in parameters(element) {
+        let Some(equals) = pair.iter().position(|b| *b == b'=') else {
+            continue;
+        };
+        if pair[..equals].trim_ascii().eq_ignore_ascii_case(b"for")
+            && found.replace(&pair[equals + 1..]).is_some()
+        {
+            return None;
+        }
+    }
+    address::parse(found?)
+}
+
+/// The parameters of an element; a semicolon in quotes does not separate them. Of `host`, which a
+/// proxy copies from the request, the client writes what it likes.
+fn parameters(element: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let (mut inside, mut escaped) = (false, false);
+    element.split(move |b| {
+        match b {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = inside,
+            b'"' => inside = !inside,
+            b';' => return !inside,
+            _ => {}
+        }
+        false
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn split<'a>(lines: &'a [&'a [u8]], quoted: bool) -> Vec<&'a str> {
+        entries(lines, quoted).map(|entry| std::str::from_utf8(entry).unwrap()).collect()
+    }
+
+    #[test]
+    fn entries_come_from_the_right_of_the_last_line() {
+        assert_eq!(split(&[b"a, b", b"c"], false), ["c", " b", "a"]);
+        assert_eq!(split(&[b"", b","], false), ["", "", ""]);
+        assert_eq!(split(&[], false), [""; 0]);
+    }
+
+    #[test]
+    fn commas_in_quotes_do_not_separate() {
+        assert_eq!(split(&[br#"for=a;x="1,2", for=b"#], true), [" for=b", r#"for=a;x="1,2""#]);
+        assert_eq!(split(&[br#"x="1\",2", y="\\""#], true), [r#" y="\\""#, r#"x="1\",2""#]);
+        // A quote that is left open.
+        assert_eq!(split(&[br#"for="a, for=b"#], true), [" for=b", r#"for="a"#]);
+    }
+
+    #[test]
+    #[rustfmt::skip]
+    fn parameters_of_an_element() {
+        let cases = [
+            ("for=192.0.2.60;proto=http;by=203.0.113.43", Some("192.0.2.60")),
+            ("proto=http; FOR = \"[2001:db8::1]:4711\"",  Some("2001:db8::1")),
+            ("for=unknown",                               None),
+            ("for=_hidden",                               None),
+            ("by=192.0.2.60",                             None),
+            ("for=192.0.2.60;for=192.0.2.61",             None),
+            ("for=192.0.2.60;host=\"a;for=192.0.2.61\"",  Some("192.0.2.60")),
+            ("host=\"\\\";for=192.0.2.61\";for=192.0.2.60", Some("192.0.2.60")),
+            ("for",                                       None),
+            ("for=",                                      None),
+            ("",                                          None),
+        ];
+        for (element, expected) in cases {
+            let expected = expected.map(|address| address.parse().unwrap());
+            assert_eq!(forwarded_for(element.as_bytes()), expected, "{element}");
+        }
+    }
+}

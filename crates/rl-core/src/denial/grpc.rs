@@ -1,0 +1,65 @@
+//! Denials as gRPC clients understand them: a response that is only headers.
+
+use std::borrow::Cow;
+
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+
+use super::Denial;
+use super::reason::Reason;
+use crate::RetryAfter;
+
+/// What has to be encoded in `grpc-message`: everything but visible ASCII, and the percent sign.
+const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
+
+/// Whether a request with this `Content-Type` is a gRPC call, and wants a gRPC answer.
+///
+/// `application/grpc-web` is not: its answers are framed differently, and what translates it stands
+/// between the client and us.
+///
+/// # Examples
+///
+/// ```
+/// use rl_core::denial::is_grpc;
+///
+/// assert!(is_grpc(b"application/grpc"));
+/// assert!(is_grpc(b"application/grpc+proto"));
+/// assert!(!is_grpc(b"application/grpc-web+proto"));
+/// assert!(!is_grpc(b"application/json"));
+/// ```
+#[must_use]
+pub fn is_grpc(content_type: &[u8]) -> bool {
+    let starts_with = |prefix: &[u8]| {
+        content_type.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
+    };
+    starts_with(b"application/grpc") && !starts_with(b"application/grpc-web")
+}
+
+/// The answer for `reason`, with `message` for people.
+pub(super) fn denial(reason: Reason<'_>, message: Option<&str>) -> Denial {
+    let status = match reason {
+        Reason::OverLimit { .. } => "8",
+        Reason::Undecided { .. } => "14",
+        Reason::MissingKey => "7",
+    };
+    let mut headers = vec![("grpc-status", Cow::Borrowed(status))];
+    if let Some(message) = message {
+        let encoded = utf8_percent_encode(message, ENCODED).to_string();
+        headers.push(("grpc-message", encoded.into()));
+    }
+    if let Some(retry_after) = reason.retry_after() {
+        headers.push(("grpc-retry-pushback-ms", pushback_millis(retry_after)));
+    }
+    Denial { status: 200, content_type: Some("application/grpc"), body: "".into(), headers }
+}
+
+/// Milliseconds to wait, rounded up; a negative number tells the client not to try again.
+fn pushback_millis(retry_after: RetryAfter) -> Cow<'static, str> {
+    match retry_after {
+        RetryAfter::Never => "-1".into(),
+        RetryAfter::Now => "0".into(),
+        RetryAfter::In(wait) => {
+            let millis = wait.as_micros().div_ceil(1_000);
+            i32::try_from(millis).unwrap_or(i32::MAX).to_string().into()
+        }
+    }
+}

@@ -1,0 +1,214 @@
+use serde_json::{Value, json};
+
+use super::*;
+use crate::time::Timestamp;
+use crate::{Cost, Decision, FailureKind, Follow, Limit, Origin, Outcome, Policy, Realm};
+
+const SECOND: u64 = 1_000_000;
+
+fn decide(limits: &[(&str, Outcome)]) -> Decision {
+    let policy = Policy::new(limits.iter().map(|(limit, _)| limit.parse::<Limit>().unwrap()));
+    let outcomes = limits.iter().map(|(_, outcome)| *outcome).collect();
+    Decision::decided(policy.unwrap(), Cost::ONE, 0, Timestamp::EPOCH, outcomes)
+}
+
+fn denied(seconds: u64) -> Outcome {
+    Outcome::denied(9, seconds * SECOND, seconds * SECOND)
+}
+
+fn minute_full() -> Decision {
+    decide(&[("100/minute", denied(42))])
+}
+
+fn undecided() -> Decision {
+    Decision::undecided(Cost::ONE, Origin::FailedClosed(FailureKind::Unavailable))
+}
+
+fn deny(body: &DenialBody, decision: &Decision) -> Denial {
+    body.denial(decision, &Realm::Consumer, Follow::default(), false)
+}
+
+fn deny_grpc(body: &DenialBody, decision: &Decision) -> Denial {
+    body.denial(decision, &Realm::Consumer, Follow::default(), true)
+}
+
+fn header<'a>(denial: &'a Denial, name: &str) -> Option<&'a str> {
+    let mut values = denial.headers.iter().filter(|(known, _)| *known == name);
+    let value = values.next().map(|(_, value)| &**value);
+    assert!(values.next().is_none(), "{name} is there once");
+    value
+}
+
+#[test]
+fn open_bank_names_the_limit_of_consumers_and_of_anonymous_callers() {
+    let body = DenialBody::default();
+    let hour = decide(&[("1000/hour", denied(42))]);
+    let said = |decision: &Decision, realm: &Realm| {
+        body.denial(decision, realm, Follow::default(), false).body
+    };
+    assert_eq!(
+        said(&minute_full(), &Realm::Consumer),
+        r#"{"code":429,"message":"Too Many Requests. We only allow 100 requests per minute for this Consumer."}"#
+    );
+    assert_eq!(
+        said(&hour, &Realm::Ip),
+        r#"{"code":429,"message":"Too Many Requests. We only allow 1000 requests per hour for anonymous access."}"#
+    );
+    assert_eq!(
+        said(&decide(&[("10/15minutes", denied(1))]), &Realm::User),
+        r#"{"code":429,"message":"Too Many Requests. We only allow 10 requests per 15 minutes for this Consumer."}"#
+    );
+    let prefixed = body.clone().prefix("OBP-10018: ");
+    assert_eq!(
+        deny(&prefixed, &minute_full()).body,
+        r#"{"code":429,"message":"OBP-10018: Too Many Requests. We only allow 100 requests per minute for this Consumer."}"#
+    );
+    let denial = deny(&body, &minute_full());
+    assert_eq!((denial.status, denial.content_type), (429, Some("application/json")));
+    assert_eq!(header(&denial, "cache-control"), Some("no-store"));
+    assert_eq!(header(&deny(&body.no_store(false), &minute_full()), "cache-control"), None);
+}
+
+#[test]
+fn message_names_the_governing_limit() {
+    let decision = decide(&[
+        ("10/second", Outcome::denied(10, SECOND, SECOND)),
+        ("100/minute", Outcome::granted(90, SECOND)),
+        ("1000/hour", Outcome::denied(1_000, 900 * SECOND, 900 * SECOND)),
+    ]);
+    for (follow, words) in
+        [(Follow::ShortestActive, "per second"), (Follow::FewestRemaining, "per hour")]
+    {
+        let denial = DenialBody::text().denial(&decision, &Realm::Key, follow, false);
+        assert!(denial.body.contains(words), "{follow:?}: {}", denial.body);
+    }
+}
+
+#[test]
+fn problem_details_list_every_limit_that_denies() {
+    let decision = decide(&[
+        ("10/second", denied(1)),
+        ("100/minute", Outcome::granted(90, SECOND)),
+        ("1000/hour", denied(900)),
+    ]);
+    let denial = deny(&DenialBody::problem(), &decision);
+    assert_eq!((denial.status, denial.content_type), (429, Some("application/problem+json")));
+    assert_eq!(
+        denial.body,
+        concat!(
+            r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","#,
+            r#""title":"Request cannot be satisfied as assigned quota has been exceeded","#,
+            r#""status":429,"violated-policies":["second","hour"]}"#
+        )
+    );
+}
+
+#[test]
+fn problem_types_can_be_yours_or_none() {
+    let details = |base: Option<&'static str>, decision: Option<&Decision>| -> Value {
+        let body = base.into_iter().fold(DenialBody::problem(), DenialBody::problem_types);
+        let denial = decision.map_or_else(|| body.missing_key(false), |it| deny(&body, it));
+        serde_json::from_str(&denial.body).unwrap()
+    };
+    let (over, undecided) = (&minute_full(), &undecided());
+    let blank = Some("about:blank");
+    assert_eq!(
+        details(blank, Some(over)),
+        json!({"type": "about:blank", "title": "Too Many Requests", "status": 429, "violated-policies": ["minute"]})
+    );
+    assert_eq!(
+        details(blank, Some(undecided)),
+        json!({"type": "about:blank", "title": "Service Unavailable", "status": 503})
+    );
+    assert_eq!(
+        details(None, None),
+        json!({"type": "about:blank", "title": "Forbidden", "status": 403})
+    );
+    assert_eq!(
+        details(None, Some(undecided))["type"],
+        "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
+    );
+    let ours = Some("https://example.org/\"problems\"/");
+    assert_eq!(
+        details(ours, Some(over))["type"],
+        "https://example.org/\"problems\"/quota-exceeded"
+    );
+    assert_eq!(details(ours, None)["type"], "https://example.org/\"problems\"/missing-key");
+}
+
+#[test]
+#[rustfmt::skip]
+fn every_form_answers_every_reason() {
+    let plain = Some("text/plain; charset=utf-8");
+    let json = Some("application/json");
+    let cases = [
+        // form                  | reason               | status | type | body
+        (DenialBody::open_bank(),  Some(undecided()),     503, json,
+            r#"{"code":503,"message":"Service Unavailable. The rate limiter cannot decide at the moment."}"#),
+        (DenialBody::open_bank(),  None,                  403, json,
+            r#"{"code":403,"message":"Forbidden. No rate limit key was found in the request."}"#),
+        (DenialBody::text(),       Some(minute_full()),   429, plain,
+            "Too Many Requests. We only allow 100 requests per minute for this Consumer."),
+        (DenialBody::text(),       Some(undecided()),     503, plain,
+            "Service Unavailable. The rate limiter cannot decide at the moment."),
+        (DenialBody::text(),       None,                  403, plain,
+            "Forbidden. No rate limit key was found in the request."),
+        (DenialBody::empty(),      Some(minute_full()),   429, None,  ""),
+        (DenialBody::empty(),      Some(undecided()),     503, None,  ""),
+        (DenialBody::empty(),      None,                  403, None,  ""),
+    ];
+    for (form, decision, status, content_type, body) in cases {
+        let denial = decision.map_or_else(|| form.missing_key(false), |it| deny(&form, &it));
+        assert_eq!((denial.status, denial.content_type, &*denial.body), (status, content_type, body));
+    }
+}
+
+#[test]
+fn grpc_clients_are_answered_in_headers() {
+    let body = DenialBody::open_bank().prefix("100 % of über\n");
+    let denial = deny_grpc(&body, &minute_full());
+    assert_eq!(denial.status, 200);
+    assert_eq!(denial.content_type, Some("application/grpc"));
+    assert_eq!(denial.body, "");
+    assert_eq!(header(&denial, "grpc-status"), Some("8"));
+    assert_eq!(
+        header(&denial, "grpc-message"),
+        Some(concat!(
+            "100 %25 of %C3%BCber%0AToo Many Requests. ",
+            "We only allow 100 requests per minute for this Consumer."
+        ))
+    );
+    assert_eq!(header(&denial, "grpc-retry-pushback-ms"), Some("42000"));
+
+    let denial = deny_grpc(&DenialBody::problem(), &undecided());
+    assert_eq!(header(&denial, "grpc-status"), Some("14"));
+    assert_eq!(header(&denial, "grpc-retry-pushback-ms"), Some("1000"));
+
+    let denial = DenialBody::empty().missing_key(true);
+    assert_eq!((denial.status, &*denial.body), (200, ""));
+    assert_eq!(denial.headers, [("grpc-status", Cow::Borrowed("7"))]);
+}
+
+#[test]
+fn grpc_pushback_is_rounded_up_and_held_to_31_bits() {
+    let pushback = |outcome| {
+        let denial = deny_grpc(&DenialBody::default(), &decide(&[("9/month", outcome)]));
+        header(&denial, "grpc-retry-pushback-ms").unwrap().to_owned()
+    };
+    let micros = |micros| Outcome::denied(9, micros, micros);
+    assert_eq!(pushback(micros(1)), "1");
+    assert_eq!(pushback(micros(1_001)), "2");
+    assert_eq!(pushback(micros(30 * 86_400 * SECOND)), "2147483647");
+    assert_eq!(pushback(micros(u64::MAX - 1)), "2147483647");
+    assert_eq!(pushback(Outcome::never(0, 0)), "-1");
+}
+
+#[test]
+fn grpc_is_told_by_the_content_type() {
+    for grpc in ["application/grpc", "application/grpc+proto", "Application/GRPC;x=y"] {
+        assert!(is_grpc(grpc.as_bytes()), "{grpc}");
+    }
+    for other in ["", "application/grp", "application/grpc-web", "application/GRPC-Web-text"] {
+        assert!(!is_grpc(other.as_bytes()), "{other}");
+    }
+}

@@ -1,0 +1,124 @@
+//! The values of header fields.
+
+use std::time::Duration;
+
+use super::list;
+use super::text::Text;
+use crate::{Decision, LimitReport};
+
+/// What a header field says.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Field {
+    /// Units the governing limit allows.
+    Max,
+    /// Units left.
+    Remaining,
+    /// Units used.
+    Used,
+    /// Seconds until the reset.
+    ResetAfter,
+    /// The second of the reset, since the epoch.
+    ResetAt,
+    /// The whole period in milliseconds.
+    IntervalMillis,
+    /// Always the same text.
+    Fixed(&'static str),
+    /// `limit=100, remaining=73, reset=42`.
+    Dictionary,
+    /// `100;w=60` for each limit.
+    Quotas,
+    /// `"default";q=100;w=60` for each limit.
+    NamedQuotas,
+    /// `"default";r=73;t=42` for each limit.
+    Standings,
+    /// `100` for the governing limit, then `100;w=60` for each.
+    MaxThenQuotas,
+    /// `100` for the governing limit, then `100;w=60;name="default"` for each.
+    MaxThenCommentedQuotas,
+}
+
+impl Field {
+    /// Whether several lines of this field mean the same as one line that joins them.
+    pub(super) const fn is_list(self) -> bool {
+        matches!(self, Self::Quotas | Self::NamedQuotas | Self::Standings)
+    }
+
+    /// Writes the value.
+    pub(super) fn write(self, answer: &Answer<'_>, text: &mut Text) {
+        let limit = answer.governing;
+        match self {
+            Self::Max => text.number(limit.max()),
+            Self::Remaining => text.number(limit.remaining()),
+            Self::Used => text.number(limit.used()),
+            Self::ResetAfter => text.number(answer.reset_after()),
+            Self::ResetAt => text.number(answer.reset_at()),
+            Self::IntervalMillis => text.number(limit.limit().period().as_millis()),
+            Self::Fixed(value) => text.push(value),
+            Self::Dictionary => {
+                text.push("limit=");
+                text.number(limit.max());
+                text.push(", remaining=");
+                text.number(limit.remaining());
+                text.push(", reset=");
+                text.number(answer.reset_after());
+            }
+            Self::Quotas => list::join(answer.listed(), list::quota, text),
+            Self::NamedQuotas => list::join(answer.listed(), list::named_quota, text),
+            Self::Standings => list::join(answer.listed(), list::standing, text),
+            Self::MaxThenQuotas => {
+                text.number(limit.max());
+                text.push(", ");
+                list::join(answer.listed(), list::quota, text);
+            }
+            Self::MaxThenCommentedQuotas => {
+                text.number(limit.max());
+                text.push(", ");
+                list::join(answer.listed(), list::commented_quota, text);
+            }
+        }
+    }
+}
+
+/// Whole seconds, rounded up: whoever waits that long does not come too early.
+pub(super) const fn seconds_ceil(span: Duration) -> u64 {
+    span.as_secs().saturating_add((span.subsec_nanos() != 0) as u64)
+}
+
+/// What the lines of one response are made from.
+pub(super) struct Answer<'a> {
+    decision: &'a Decision,
+    governing: LimitReport<'a>,
+    governing_only: bool,
+}
+
+impl<'a> Answer<'a> {
+    pub(super) const fn new(
+        decision: &'a Decision,
+        governing: LimitReport<'a>,
+        governing_only: bool,
+    ) -> Self {
+        Self { decision, governing, governing_only }
+    }
+
+    /// The limits that lists describe.
+    fn listed(&self) -> impl Iterator<Item = LimitReport<'a>> {
+        let only = self.governing_only.then(|| self.governing.name());
+        self.decision.limits().filter(move |limit| only.is_none_or(|name| name == limit.name()))
+    }
+
+    /// Time to the reset of the governing limit. Where a denial has none (a limit of 0), a moment:
+    /// a client that reads 0 would try again at once.
+    fn reset(&self) -> Duration {
+        let least = if self.decision.is_allowed() { 0 } else { 1 };
+        self.governing.reset_after().max(Duration::from_micros(least))
+    }
+
+    fn reset_after(&self) -> u64 {
+        seconds_ceil(self.reset())
+    }
+
+    fn reset_at(&self) -> u64 {
+        let micros = u64::try_from(self.reset().as_micros()).unwrap_or(u64::MAX);
+        self.decision.at().plus_micros(micros).as_secs_ceil()
+    }
+}

@@ -1,0 +1,184 @@
+//! What a response says about the limits: header lines, as text.
+//!
+//! [`Headers`] turns a [`Decision`] into lines, in the names and units of one or more
+//! [`HeaderFamily`]s. The adapters put the lines into the response.
+//!
+//! 1. Single-valued fields describe the *governing* limit, chosen by [`Follow`]; the IETF lists
+//!    describe all limits, in the order of the policy.
+//! 2. Seconds are rounded up, and a denial never says 0: a client that waits as told does not come
+//!    too early.
+//! 3. A denial has a `Retry-After`, in whole seconds, whatever the family and even without one: the
+//!    longest wait over all limits that deny, which is never earlier than the reset that the IETF
+//!    lists show for any of them. Where no wait helps it is left out.
+//! 4. No line says anything about a request that no store decided (the limiter is switched off, the
+//!    subject is under no limit, the store failed and the request passed). Turned away because the
+//!    store failed, it gets a `Retry-After` alone.
+//!
+//! Scripts in browsers can read these fields only if the service exposes them:
+//! [`Headers::expose_list`] is the value for `Access-Control-Expose-Headers`.
+//!
+//! # Example
+//!
+//! ```
+//! use rl_core::headers::{HeaderFamily, Headers};
+//! use rl_core::time::Timestamp;
+//! use rl_core::{Cost, Decision, Limit, Outcome, Outcomes, Policy};
+//!
+//! let policy = Policy::new([Limit::per_minute(100)])?;
+//! // 27 of 100 used; the window ends in 41.2 seconds.
+//! let outcomes = Outcomes::from_iter([Outcome::granted(27, 41_200_000)]);
+//! let now = Timestamp::from_secs(1_767_225_600);
+//! let decision = Decision::decided(policy, Cost::ONE, 1, now, outcomes);
+//!
+//! let mut lines = Vec::new();
+//! Headers::new(HeaderFamily::OpenBank)
+//!     .and(HeaderFamily::Ietf)
+//!     .write(&decision, &mut |line| lines.push(format!("{}: {}", line.name, line.value)));
+//! assert_eq!(lines, [
+//!     "x-rate-limit-limit: 100",
+//!     "x-rate-limit-remaining: 73",
+//!     "x-rate-limit-reset: 42",
+//!     r#"ratelimit-policy: "minute";q=100;w=60"#,
+//!     r#"ratelimit: "minute";r=73;t=42"#,
+//! ]);
+//! # Ok::<(), rl_core::InvalidPolicy>(())
+//! ```
+
+mod family;
+mod field;
+mod list;
+mod retry_after;
+#[cfg(test)]
+mod tests;
+mod text;
+
+pub use family::HeaderFamily;
+
+use arrayvec::ArrayVec;
+
+use crate::{Decision, Follow};
+use field::Answer;
+use text::Text;
+
+/// A header line, on its way into a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeaderLine<'a> {
+    /// The name, in lower case as HTTP/2 demands.
+    pub name: &'static str,
+    /// The value: visible ASCII and spaces.
+    pub value: &'a str,
+    /// Whether the field is a list, so that the lines of nested limiters may stand beside each
+    /// other. Any other field may be there once only: the stricter limiter's line replaces.
+    pub is_list: bool,
+}
+
+/// Which header families a response carries, and which limit they describe.
+///
+/// Defaults to [`HeaderFamily::OpenBank`] and [`Follow::ShortestActive`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Headers {
+    families: ArrayVec<HeaderFamily, { HeaderFamily::MOST_TOGETHER }>,
+    follow: Follow,
+    governing_only: bool,
+}
+
+impl Headers {
+    /// The lines of `family`.
+    pub fn new(family: HeaderFamily) -> Self {
+        Self::none().and(family)
+    }
+
+    /// No lines but the `Retry-After` of a denial.
+    pub fn none() -> Self {
+        let families = ArrayVec::new();
+        Self { families, follow: Follow::default(), governing_only: false }
+    }
+
+    /// The lines of `family` too.
+    ///
+    /// It takes the place of the families that have a name in common with it: one name cannot
+    /// stand for two units in the same response. [`HeaderFamily`] says which those are.
+    pub fn and(mut self, family: HeaderFamily) -> Self {
+        self.families.retain(|earlier| !earlier.clashes_with(family));
+        self.families.push(family);
+        self
+    }
+
+    /// Which limit the single-valued fields describe.
+    ///
+    /// Defaults to [`Follow::ShortestActive`].
+    pub fn follow(mut self, follow: Follow) -> Self {
+        self.follow = follow;
+        self
+    }
+
+    /// Which limit the single-valued fields describe, and the message of a denial should as well.
+    #[must_use]
+    pub const fn followed(&self) -> Follow {
+        self.follow
+    }
+
+    /// Whether the lists, too, describe the governing limit alone. Shorter, but clients do not
+    /// learn of a long period before it is the one that matters.
+    ///
+    /// Defaults to `false`: lists describe every limit.
+    pub fn governing_only(mut self, governing_only: bool) -> Self {
+        self.governing_only = governing_only;
+        self
+    }
+
+    /// Calls `each` with the lines that tell the client about `decision`, in a fixed order.
+    ///
+    /// Nothing is allocated.
+    pub fn write(&self, decision: &Decision, each: &mut dyn FnMut(HeaderLine<'_>)) {
+        let mut text = Text::new();
+        if let Some(governing) = decision.governing(self.follow) {
+            let answer = Answer::new(decision, governing, self.governing_only);
+            for family in &self.families {
+                for (name, field) in family.fields() {
+                    text.restart(family.largest_number());
+                    field.write(&answer, &mut text);
+                    each(HeaderLine { name, value: text.as_str(), is_list: field.is_list() });
+                }
+            }
+        }
+        if let Some(seconds) = retry_after::seconds(decision) {
+            text.restart(u64::MAX);
+            text.number(seconds);
+            let (name, value) = (retry_after::NAME, text.as_str());
+            each(HeaderLine { name, value, is_list: false });
+        }
+    }
+
+    /// The names of all fields that may be written, in lower case; `retry-after` is the last.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        let fields = self.families.iter().flat_map(|family| family.fields());
+        fields.map(|(name, _)| *name).chain([retry_after::NAME])
+    }
+
+    /// The value for `Access-Control-Expose-Headers`, without which scripts in browsers cannot read
+    /// the fields.
+    ///
+    /// It belongs into the CORS layer of the service, and that layer *outside* the limiter: a
+    /// denial that lacks `Access-Control-Allow-Origin` shows as a network error.
+    ///
+    /// ```
+    /// use rl_core::headers::Headers;
+    ///
+    /// assert_eq!(
+    ///     Headers::default().expose_list(),
+    ///     "x-rate-limit-limit, x-rate-limit-remaining, x-rate-limit-reset, retry-after"
+    /// );
+    /// ```
+    #[must_use]
+    pub fn expose_list(&self) -> String {
+        self.names().collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl Default for Headers {
+    fn default() -> Self {
+        Self::new(HeaderFamily::default())
+    }
+}

@@ -1,0 +1,383 @@
+use std::time::Duration;
+
+use proptest::prelude::*;
+use sfv::{BareItem, Dictionary, List, ListEntry, Parser};
+
+use super::*;
+use crate::time::Timestamp;
+use crate::{
+    Anchor, Cost, FailureKind, Limit, MAX_UNITS, Origin, Outcome, Outcomes, Period, Policy,
+    RetryAfter,
+};
+
+const SECOND: u64 = 1_000_000;
+/// 2026-01-01T00:00:00Z.
+const NOW: Timestamp = Timestamp::from_secs(1_767_225_600);
+
+const FAMILIES: [HeaderFamily; 10] = [
+    HeaderFamily::OpenBank,
+    HeaderFamily::GitHub,
+    HeaderFamily::Ietf,
+    HeaderFamily::IetfDraft07,
+    HeaderFamily::IetfDraft06,
+    HeaderFamily::IetfDraft03,
+    HeaderFamily::Envoy,
+    HeaderFamily::Legacy,
+    HeaderFamily::Twitter,
+    HeaderFamily::Zuul,
+];
+
+fn decide(limits: &[(&str, Limit, Outcome)]) -> Decision {
+    let named = |policy: crate::PolicyBuilder, (name, limit, _): &(&str, Limit, Outcome)| {
+        policy.named(name, *limit)
+    };
+    let policy = limits.iter().fold(Policy::builder(), named).build().unwrap();
+    let outcomes = limits.iter().map(|(_, _, outcome)| *outcome).collect();
+    Decision::decided(policy, Cost::ONE, 1, NOW, outcomes)
+}
+
+fn lines(headers: &Headers, decision: &Decision) -> Vec<String> {
+    let mut lines = Vec::new();
+    headers.write(decision, &mut |line| lines.push(format!("{}: {}", line.name, line.value)));
+    lines
+}
+
+fn value(headers: &Headers, decision: &Decision, name: &str) -> Option<String> {
+    let mut found = None;
+    headers.write(decision, &mut |line| {
+        if line.name == name {
+            assert_eq!(found.replace(line.value.to_owned()), None, "{name} is written once");
+        }
+    });
+    found
+}
+
+/// The worked example of the specification: 27 of 100 per minute used, 42 seconds to go.
+fn worked_example() -> Decision {
+    decide(&[("default", Limit::per_minute(100), Outcome::granted(27, 42 * SECOND))])
+}
+
+#[test]
+#[rustfmt::skip]
+fn worked_example_byte_for_byte() {
+    use HeaderFamily as F;
+    let cases: [(F, &[&str]); 10] = [
+        (F::OpenBank, &["x-rate-limit-limit: 100", "x-rate-limit-remaining: 73", "x-rate-limit-reset: 42"]),
+        (F::GitHub, &[
+            "x-ratelimit-limit: 100", "x-ratelimit-remaining: 73", "x-ratelimit-used: 27",
+            "x-ratelimit-reset: 1767225642", "x-ratelimit-resource: core",
+        ]),
+        (F::Ietf, &[r#"ratelimit-policy: "default";q=100;w=60"#, r#"ratelimit: "default";r=73;t=42"#]),
+        (F::IetfDraft07, &["ratelimit-policy: 100;w=60", "ratelimit: limit=100, remaining=73, reset=42"]),
+        (F::IetfDraft06, &[
+            "ratelimit-policy: 100;w=60", "ratelimit-limit: 100", "ratelimit-remaining: 73", "ratelimit-reset: 42",
+        ]),
+        (F::IetfDraft03, &["ratelimit-limit: 100, 100;w=60", "ratelimit-remaining: 73", "ratelimit-reset: 42"]),
+        (F::Envoy, &[
+            r#"x-ratelimit-limit: 100, 100;w=60;name="default""#, "x-ratelimit-remaining: 73", "x-ratelimit-reset: 42",
+        ]),
+        (F::Legacy, &["x-ratelimit-limit: 100", "x-ratelimit-remaining: 73", "x-ratelimit-reset: 1767225642"]),
+        (F::Twitter, &["x-rate-limit-limit: 100", "x-rate-limit-remaining: 73", "x-rate-limit-reset: 1767225642"]),
+        (F::Zuul, &["x-ratelimit-limit: 100", "x-ratelimit-remaining: 73", "x-ratelimit-reset: 60000"]),
+    ];
+    for (family, expected) in cases {
+        assert_eq!(lines(&Headers::new(family), &worked_example()), expected, "{family:?}");
+    }
+    assert_eq!(lines(&Headers::none(), &worked_example()), [""; 0]);
+}
+
+#[test]
+fn lists_describe_every_limit_in_the_order_of_the_policy() {
+    let decision = decide(&[
+        ("second", Limit::per_second(10), Outcome::granted(1, SECOND)),
+        ("minute", Limit::per_minute(100), Outcome::granted(42, 37 * SECOND)),
+        ("hour", Limit::per_hour(1_000), Outcome::granted(732, 2_847 * SECOND)),
+    ]);
+    let ietf = Headers::new(HeaderFamily::Ietf);
+    assert_eq!(
+        lines(&ietf, &decision),
+        [
+            r#"ratelimit-policy: "second";q=10;w=1, "minute";q=100;w=60, "hour";q=1000;w=3600"#,
+            r#"ratelimit: "second";r=9;t=1, "minute";r=58;t=37, "hour";r=268;t=2847"#,
+        ]
+    );
+    assert_eq!(
+        lines(&ietf.governing_only(true), &decision),
+        [r#"ratelimit-policy: "second";q=10;w=1"#, r#"ratelimit: "second";r=9;t=1"#]
+    );
+    assert_eq!(
+        lines(&Headers::new(HeaderFamily::IetfDraft03), &decision)[0],
+        "ratelimit-limit: 10, 10;w=1, 100;w=60, 1000;w=3600"
+    );
+    assert_eq!(
+        lines(&Headers::new(HeaderFamily::IetfDraft06), &decision)[0],
+        "ratelimit-policy: 10;w=1, 100;w=60, 1000;w=3600"
+    );
+}
+
+/// Limits per second 10, per minute 100, per hour 1 000, and what single-valued fields say.
+#[test]
+#[rustfmt::skip]
+fn single_values_follow_the_governing_limit() {
+    let limits = |[second, minute, hour]: [Outcome; 3]| decide(&[
+        ("second", Limit::per_second(10), second),
+        ("minute", Limit::per_minute(100), minute),
+        ("hour", Limit::per_hour(1_000), hour),
+    ]);
+    let granted = |used, seconds| Outcome::granted(used, seconds * SECOND);
+    let denied = |used, seconds| Outcome::denied(used, seconds * SECOND, seconds * SECOND);
+    let cases = [
+        // outcomes                                               | shortest active | fewest remaining  | retry
+        ([granted(1, 1), granted(1, 60), granted(1, 3_600)],        [10, 9, 1],       [10, 9, 1],         None),
+        ([granted(2, 1), granted(100, 30), granted(501, 1_800)],    [10, 8, 1],       [100, 0, 30],       None),
+        ([granted(0, 0), denied(100, 30), granted(501, 1_800)],     [100, 0, 30],     [100, 0, 30],       Some("30")),
+        ([denied(10, 1), granted(90, 30), denied(1_000, 900)],      [10, 0, 1],       [1_000, 0, 900],    Some("900")),
+    ];
+    for (outcomes, shortest, fewest, retry_after) in cases {
+        let decision = limits(outcomes);
+        for (follow, expected) in
+            [(Follow::ShortestActive, shortest), (Follow::FewestRemaining, fewest)]
+        {
+            let headers = Headers::default().follow(follow);
+            let number = |name| value(&headers, &decision, name).unwrap().parse().unwrap();
+            let said: [u64; 3] = [
+                number("x-rate-limit-limit"),
+                number("x-rate-limit-remaining"),
+                number("x-rate-limit-reset"),
+            ];
+            assert_eq!(said, expected, "{follow:?} {decision:?}");
+            assert_eq!(value(&headers, &decision, "retry-after").as_deref(), retry_after);
+        }
+    }
+}
+
+#[test]
+fn a_look_at_an_unused_limit_is_answered_too() {
+    let decision = decide(&[
+        ("minute", Limit::per_minute(100), Outcome::granted(0, 0)),
+        ("second", Limit::per_second(10), Outcome::granted(0, 0)),
+    ]);
+    assert_eq!(
+        lines(&Headers::default().and(HeaderFamily::Ietf), &decision),
+        [
+            "x-rate-limit-limit: 10",
+            "x-rate-limit-remaining: 10",
+            "x-rate-limit-reset: 0",
+            r#"ratelimit-policy: "minute";q=100;w=60, "second";q=10;w=1"#,
+            r#"ratelimit: "minute";r=100, "second";r=10"#,
+        ]
+    );
+}
+
+/// Peers round down and tell a client to come back in 0 seconds, which it then does.
+#[test]
+fn seconds_are_rounded_up_and_a_denial_never_says_zero() {
+    let deny =
+        |micros| decide(&[("second", Limit::per_second(1), Outcome::denied(1, micros, micros))]);
+    for (micros, seconds) in [(1, "1"), (999_999, "1"), (SECOND, "1"), (SECOND + 1, "2")] {
+        let headers = Headers::default();
+        assert_eq!(value(&headers, &deny(micros), "x-rate-limit-reset").unwrap(), seconds);
+        assert_eq!(value(&headers, &deny(micros), "retry-after").unwrap(), seconds);
+    }
+    let at = Headers::new(HeaderFamily::GitHub);
+    assert_eq!(value(&at, &deny(1), "x-ratelimit-reset").unwrap(), "1767225601");
+}
+
+#[test]
+fn a_blocked_subject_is_not_told_when_to_return() {
+    let blocked = decide(&[("day", Limit::per_day(0), Outcome::never(0, 0))]);
+    assert_eq!(
+        lines(&Headers::default().and(HeaderFamily::GitHub).and(HeaderFamily::Ietf), &blocked),
+        [
+            "x-rate-limit-limit: 0",
+            "x-rate-limit-remaining: 0",
+            "x-rate-limit-reset: 1",
+            "x-ratelimit-limit: 0",
+            "x-ratelimit-remaining: 0",
+            "x-ratelimit-used: 0",
+            "x-ratelimit-reset: 1767225601",
+            "x-ratelimit-resource: core",
+            r#"ratelimit-policy: "day";q=0;w=86400"#,
+            r#"ratelimit: "day";r=0"#,
+        ]
+    );
+}
+
+#[test]
+fn nothing_is_said_about_a_request_that_no_store_decided() {
+    let every = [HeaderFamily::OpenBank, HeaderFamily::GitHub, HeaderFamily::Ietf];
+    let every = every.into_iter().fold(Headers::none(), Headers::and);
+    let failure = FailureKind::TimedOut;
+    for origin in [Origin::Disabled, Origin::Unlimited, Origin::FailedOpen(failure)] {
+        assert_eq!(lines(&every, &Decision::undecided(Cost::ONE, origin)), [""; 0]);
+    }
+    let closed = Decision::undecided(Cost::ONE, Origin::FailedClosed(failure));
+    assert_eq!(lines(&every, &closed), ["retry-after: 1"]);
+    assert_eq!(lines(&Headers::none(), &closed), ["retry-after: 1"]);
+}
+
+#[test]
+fn windows_that_are_not_whole_seconds_are_left_out() {
+    let limit = Limit::new(5, Period::from_millis(1_500).unwrap()).unwrap();
+    let decision = decide(&[("burst", limit, Outcome::granted(1, SECOND))]);
+    for (family, policy) in [
+        (HeaderFamily::Ietf, r#"ratelimit-policy: "burst";q=5"#),
+        (HeaderFamily::IetfDraft07, "ratelimit-policy: 5"),
+        (HeaderFamily::IetfDraft03, "ratelimit-limit: 5, 5"),
+        (HeaderFamily::Envoy, r#"x-ratelimit-limit: 5, 5;name="burst""#),
+    ] {
+        assert_eq!(lines(&Headers::new(family), &decision)[0], policy);
+    }
+}
+
+#[test]
+fn structured_integers_have_fifteen_digits_at_most() {
+    let limit = Limit::new(MAX_UNITS, Period::MONTH).unwrap();
+    let decision = decide(&[("month", limit, Outcome::granted(1, SECOND))]);
+    let said = |family| lines(&Headers::new(family), &decision);
+    assert_eq!(
+        said(HeaderFamily::Ietf),
+        [
+            r#"ratelimit-policy: "month";q=999999999999999;w=2592000"#,
+            r#"ratelimit: "month";r=999999999999999;t=1"#
+        ]
+    );
+    assert_eq!(said(HeaderFamily::OpenBank)[0], format!("x-rate-limit-limit: {MAX_UNITS}"));
+}
+
+#[test]
+fn the_longest_lists_there_are_fit() {
+    let names: Vec<String> = (0..16).map(|n| format!("{n:064}")).collect();
+    let limits: Vec<_> = names
+        .iter()
+        .zip(1..)
+        .map(|(name, seconds)| {
+            let period = Period::from_millis(3_153_600_000_000 - seconds * 1_000).unwrap();
+            let limit = Limit::new(MAX_UNITS, period).unwrap().anchored(Anchor::Clock);
+            (name.as_str(), limit, Outcome::denied(0, u64::MAX - 1, u64::MAX - 1))
+        })
+        .collect();
+    let decision = decide(&limits);
+    for family in FAMILIES {
+        for line in lines(&Headers::new(family), &decision) {
+            assert!(line.len() < 1_800, "{family:?}: {}", line.len());
+        }
+    }
+}
+
+#[test]
+fn a_family_replaces_those_that_use_its_names() {
+    let names = |headers: &Headers| headers.names().collect::<Vec<_>>();
+    let twitter = Headers::new(HeaderFamily::OpenBank).and(HeaderFamily::Twitter);
+    assert_eq!(twitter, Headers::new(HeaderFamily::Twitter));
+    let draft06 = Headers::new(HeaderFamily::IetfDraft03)
+        .and(HeaderFamily::GitHub)
+        .and(HeaderFamily::Ietf)
+        .and(HeaderFamily::IetfDraft06);
+    assert_eq!(draft06, Headers::new(HeaderFamily::GitHub).and(HeaderFamily::IetfDraft06));
+    for family in FAMILIES {
+        assert_eq!(Headers::new(family).and(family), Headers::new(family));
+        for second in FAMILIES {
+            let all = FAMILIES.into_iter().fold(Headers::new(family).and(second), Headers::and);
+            let mut names = names(&all);
+            names.sort_unstable();
+            assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "{names:?}");
+        }
+    }
+}
+
+#[test]
+fn names_are_those_that_are_written() {
+    let denied = decide(&[("minute", Limit::per_minute(1), Outcome::denied(1, SECOND, SECOND))]);
+    for family in FAMILIES {
+        let headers = Headers::new(family);
+        let mut written = Vec::new();
+        headers.write(&denied, &mut |line| written.push(line.name));
+        assert_eq!(headers.names().collect::<Vec<_>>(), written, "{family:?}");
+        for name in written {
+            let fits = |b: u8| b.is_ascii_lowercase() || b == b'-';
+            assert!(name.bytes().all(fits), "{name}");
+        }
+    }
+}
+
+/// What a client reads from `RateLimit-Policy` and `RateLimit`, with a parser that is not ours.
+fn parse_list(text: &str) -> Vec<(String, Vec<(String, i64)>)> {
+    let list: List = Parser::new(text).parse().unwrap();
+    let item = |entry: ListEntry| {
+        let ListEntry::Item(item) = entry else { panic!("an inner list in {text}") };
+        let BareItem::String(name) = item.bare_item else { panic!("not a string in {text}") };
+        let parameter = |(key, value): (sfv::Key, BareItem)| {
+            let BareItem::Integer(number) = value else { panic!("not an integer in {text}") };
+            (key.to_string(), i64::from(number))
+        };
+        (name.to_string(), item.params.into_iter().map(parameter).collect())
+    };
+    list.into_iter().map(item).collect()
+}
+
+fn any_outcome() -> impl Strategy<Value = Outcome> {
+    let micros = prop_oneof![Just(0), 1..10_000_000_u64, any::<u64>()];
+    (any::<u64>(), micros.clone(), micros, 0..3).prop_map(|(used, reset, wait, kind)| match kind {
+        0 => Outcome::granted(used % 1_000, reset),
+        1 => Outcome::denied(used % 1_000, reset.max(wait), wait),
+        _ => Outcome::never(used, reset),
+    })
+}
+
+proptest! {
+    /// A generic parser reads back every limit, and no wait ends before a `t`.
+    #[test]
+    fn structured_fields_parse(
+        limits in prop::collection::vec((0..=MAX_UNITS, any_outcome()), 1..=16),
+        millis in 1..=3_153_600_000_000_u64 - 16,
+    ) {
+        let limits: Vec<_> = limits.into_iter().zip(millis..).map(|((max, outcome), millis)| {
+            (Limit::new(max, Period::from_millis(millis).unwrap()).unwrap(), outcome)
+        }).collect();
+        let policy = Policy::new(limits.iter().map(|(limit, _)| *limit)).unwrap();
+        let outcomes: Outcomes = limits.iter().map(|(_, outcome)| *outcome).collect();
+        let decision = Decision::decided(policy, Cost::ONE, 1, NOW, outcomes);
+
+        let ietf = Headers::new(HeaderFamily::Ietf);
+        let policies = parse_list(&value(&ietf, &decision, "ratelimit-policy").unwrap());
+        let standings = parse_list(&value(&ietf, &decision, "ratelimit").unwrap());
+        let names: Vec<_> = decision.limits().map(|limit| limit.name().to_owned()).collect();
+        prop_assert!(policies.iter().map(|(name, _)| name).eq(&names));
+        prop_assert!(standings.iter().map(|(name, _)| name).eq(&names));
+        for (limit, (_, parameters)) in decision.limits().zip(&policies) {
+            prop_assert_eq!(&parameters[0].0, "q");
+            prop_assert_eq!(parameters[0].1, limit.max().min(999_999_999_999_999) as i64);
+            prop_assert!(parameters[1..].iter().all(|(key, value)| key == "w" && *value > 0));
+        }
+        let retry_after: Option<i64> =
+            value(&ietf, &decision, "retry-after").map(|seconds| seconds.parse().unwrap());
+        prop_assert_eq!(
+            retry_after.is_some(),
+            !decision.is_allowed() && decision.retry_after() != RetryAfter::Never
+        );
+        for (limit, (_, parameters)) in decision.limits().zip(&standings) {
+            prop_assert_eq!(&parameters[0].0, "r");
+            prop_assert!(parameters[1..].iter().all(|(key, value)| key == "t" && *value > 0));
+            if let (true, Some(retry_after)) = (limit.is_over(), retry_after) {
+                prop_assert!(parameters[1..].iter().all(|(_, t)| retry_after >= *t));
+            }
+        }
+
+        let draft07 = Headers::new(HeaderFamily::IetfDraft07);
+        let dictionary = value(&draft07, &decision, "ratelimit").unwrap();
+        prop_assert_eq!(Parser::new(&dictionary).parse::<Dictionary>().unwrap().len(), 3);
+        let quotas = value(&draft07, &decision, "ratelimit-policy").unwrap();
+        prop_assert_eq!(Parser::new(&quotas).parse::<List>().unwrap().len(), names.len());
+    }
+
+    /// Who waits as told comes neither early nor, by more than a second, late.
+    #[test]
+    fn retry_after_is_honest(micros in 1..u64::MAX) {
+        let outcome = Outcome::denied(1, micros, micros);
+        let decision = decide(&[("minute", Limit::per_minute(1), outcome)]);
+        let told = value(&Headers::none(), &decision, "retry-after").unwrap().parse().unwrap();
+        let (told, wait) = (Duration::from_secs(told), Duration::from_micros(micros));
+        prop_assert!(told >= wait && told < wait + Duration::from_secs(1));
+    }
+}

@@ -1,0 +1,87 @@
+//! A request made by hand, for the tests of extractors.
+
+use std::any::{Any, TypeId};
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use super::RequestInfo;
+
+#[derive(Default)]
+pub(super) struct FakeRequest {
+    method: String,
+    path: String,
+    query: Option<String>,
+    route: Option<String>,
+    headers: Vec<(&'static str, Vec<u8>)>,
+    peer: Option<IpAddr>,
+    extensions: HashMap<TypeId, Box<dyn Any + Send + Sync>>,
+}
+
+impl FakeRequest {
+    pub(super) fn get(target: &str) -> Self {
+        let (path, query) = match target.split_once('?') {
+            Some((path, query)) => (path, Some(query.to_owned())),
+            None => (target, None),
+        };
+        Self { method: "GET".into(), path: path.into(), query, ..Self::default() }
+    }
+
+    pub(super) fn method(mut self, method: &str) -> Self {
+        self.method = method.into();
+        self
+    }
+
+    pub(super) fn route(mut self, pattern: &str) -> Self {
+        self.route = Some(pattern.into());
+        self
+    }
+
+    pub(super) fn header(mut self, name: &'static str, value: &[u8]) -> Self {
+        self.headers.push((name, value.to_vec()));
+        self
+    }
+
+    pub(super) fn peer(mut self, peer: &str) -> Self {
+        self.peer = peer.parse().ok();
+        self
+    }
+
+    pub(super) fn extension_value<T: Send + Sync + 'static>(mut self, value: T) -> Self {
+        self.extensions.insert(TypeId::of::<T>(), Box::new(value));
+        self
+    }
+}
+
+impl RequestInfo for FakeRequest {
+    fn method(&self) -> &str {
+        &self.method
+    }
+
+    fn path(&self) -> &str {
+        &self.path
+    }
+
+    fn query(&self) -> Option<&str> {
+        self.query.as_deref()
+    }
+
+    fn route(&self) -> Option<&str> {
+        self.route.as_deref()
+    }
+
+    fn header_lines<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8])) {
+        let lines = self.headers.iter().filter(|(known, _)| *known == name);
+        lines.for_each(|(_, value)| each(value));
+    }
+
+    fn peer(&self) -> Option<IpAddr> {
+        self.peer
+    }
+
+    fn extension<T, U>(&self, read: impl FnOnce(&T) -> U) -> Option<U>
+    where
+        T: Send + Sync + 'static,
+    {
+        self.extensions.get(&TypeId::of::<T>())?.downcast_ref().map(read)
+    }
+}

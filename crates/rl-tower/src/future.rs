@@ -1,0 +1,149 @@
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use http::{Request, Response};
+use http_body::Body;
+use pin_project_lite::pin_project;
+use rl_core::gate::Caller;
+use rl_core::key::KeyExtractor;
+use rl_core::{Decision, Eventual, Gate};
+use tower_service::Service;
+
+use crate::response::{self, ResponseBody};
+
+pin_project! {
+    /// Response future of [`RateLimit`](crate::RateLimit).
+    #[must_use = "futures do nothing unless polled"]
+    pub struct ResponseFuture<S, F, ReqBody, ResBody, K> {
+        #[pin]
+        state: State<F, ResBody, K>,
+        // While a store elsewhere decides: the *ready* service, and what it will be called with.
+        waiting: Option<Waiting<S, ReqBody>>,
+    }
+}
+
+struct Waiting<S, ReqBody> {
+    inner: S,
+    request: Request<ReqBody>,
+    caller: Caller,
+}
+
+pin_project! {
+    #[project = StateProj]
+    enum State<F, ResBody, K> {
+        // The store is deciding.
+        Checking { decision: Eventual<Decision>, gate: Arc<Gate<K>> },
+        // Allowed: the inner service is answering; its response gets the headers.
+        Calling { #[pin] answer: F, decision: Option<(Decision, Arc<Gate<K>>)> },
+        // Turned away: the response waits to be taken.
+        TurnedAway { response: Option<Response<ResponseBody<ResBody>>> },
+    }
+}
+
+impl<S, F, ReqBody, ResBody, K> ResponseFuture<S, F, ReqBody, ResBody, K> {
+    pub(crate) fn exempt(answer: F) -> Self {
+        Self { state: State::Calling { answer, decision: None }, waiting: None }
+    }
+
+    pub(crate) fn turned_away(response: Response<ResponseBody<ResBody>>) -> Self {
+        Self { state: State::TurnedAway { response: Some(response) }, waiting: None }
+    }
+
+    pub(crate) fn decided(
+        inner: &mut S,
+        request: Request<ReqBody>,
+        gate: &Arc<Gate<K>>,
+        decision: Decision,
+        caller: &Caller,
+    ) -> Self
+    where
+        S: Service<Request<ReqBody>, Future = F>,
+        K: KeyExtractor,
+    {
+        Self { state: State::decided(inner, request, gate, decision, caller), waiting: None }
+    }
+
+    pub(crate) fn checking(
+        inner: S,
+        request: Request<ReqBody>,
+        gate: Arc<Gate<K>>,
+        decision: Eventual<Decision>,
+        caller: Caller,
+    ) -> Self {
+        let waiting = Some(Waiting { inner, request, caller });
+        Self { state: State::Checking { decision, gate }, waiting }
+    }
+}
+
+impl<F, ResBody, K> State<F, ResBody, K> {
+    fn decided<S, ReqBody>(
+        inner: &mut S,
+        mut request: Request<ReqBody>,
+        gate: &Arc<Gate<K>>,
+        decision: Decision,
+        caller: &Caller,
+    ) -> Self
+    where
+        S: Service<Request<ReqBody>, Future = F>,
+        K: KeyExtractor,
+    {
+        if decision.is_allowed() {
+            let outer = request.extensions_mut().remove::<Decision>();
+            request.extensions_mut().insert(decision.clone().inside(outer));
+            let answer = inner.call(request);
+            Self::Calling { answer, decision: Some((decision, Arc::clone(gate))) }
+        } else {
+            let mut response = response::from_denial(gate.denial(&decision, caller));
+            response::tell(&mut response, gate, decision);
+            Self::TurnedAway { response: Some(response) }
+        }
+    }
+}
+
+impl<S, F, ReqBody, ResBody, K, E> Future for ResponseFuture<S, F, ReqBody, ResBody, K>
+where
+    S: Service<Request<ReqBody>, Future = F>,
+    F: Future<Output = Result<Response<ResBody>, E>>,
+    K: KeyExtractor,
+    ResBody: Body,
+{
+    type Output = Result<Response<ResponseBody<ResBody>>, E>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        loop {
+            let next = match this.state.as_mut().project() {
+                StateProj::Checking { decision, gate } => {
+                    let decision = ready!(Pin::new(decision).poll(cx));
+                    let Waiting { mut inner, request, caller } =
+                        this.waiting.take().expect("it waits while the store decides");
+                    State::decided(&mut inner, request, gate, decision, &caller)
+                }
+                StateProj::Calling { answer, decision } => {
+                    let response = ready!(answer.poll(cx))?;
+                    let mut response = response.map(ResponseBody::inner);
+                    if let Some((decision, gate)) = decision.take() {
+                        response::tell(&mut response, &gate, decision);
+                    }
+                    return Poll::Ready(Ok(response));
+                }
+                StateProj::TurnedAway { response } => {
+                    let response = response.take().expect("polled again after it was ready");
+                    return Poll::Ready(Ok(response));
+                }
+            };
+            this.state.set(next);
+        }
+    }
+}
+
+impl<S, F, ReqBody, ResBody, K> std::fmt::Debug for ResponseFuture<S, F, ReqBody, ResBody, K> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self.state {
+            State::Checking { .. } => "ResponseFuture::Checking",
+            State::Calling { .. } => "ResponseFuture::Calling",
+            State::TurnedAway { .. } => "ResponseFuture::TurnedAway",
+        })
+    }
+}

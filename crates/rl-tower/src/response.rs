@@ -1,0 +1,92 @@
+//! The answer to a client that is turned away, and what every response tells.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use http::{HeaderName, HeaderValue, Response, StatusCode, header};
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+use rl_core::denial::Denial;
+use rl_core::key::KeyExtractor;
+use rl_core::{Decision, Gate};
+
+use crate::headers;
+
+pin_project! {
+    /// The body of the inner service's response, or that of a denial.
+    #[derive(Debug)]
+    pub struct ResponseBody<B> {
+        #[pin]
+        inner: Option<B>,
+        denial: Option<Vec<u8>>,
+    }
+}
+
+impl<B> ResponseBody<B> {
+    pub(crate) const fn inner(body: B) -> Self {
+        Self { inner: Some(body), denial: None }
+    }
+
+    fn denial(body: &str) -> Self {
+        let denial = if body.is_empty() { None } else { Some(body.as_bytes().to_vec()) };
+        Self { inner: None, denial }
+    }
+}
+
+impl<B> Body for ResponseBody<B>
+where
+    B: Body<Data: From<Vec<u8>>>,
+{
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        let this = self.project();
+        match this.inner.as_pin_mut() {
+            Some(body) => body.poll_frame(cx),
+            None => Poll::Ready(this.denial.take().map(|body| Ok(Frame::data(body.into())))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.as_ref().map_or(self.denial.is_none(), Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let denial_len = || self.denial.as_ref().map_or(0, Vec::len) as u64;
+        self.inner.as_ref().map_or_else(|| SizeHint::with_exact(denial_len()), Body::size_hint)
+    }
+}
+
+/// A denial as a response.
+pub(crate) fn from_denial<B>(denial: Denial) -> Response<ResponseBody<B>> {
+    let mut response = Response::new(ResponseBody::denial(&denial.body));
+    *response.status_mut() =
+        StatusCode::from_u16(denial.status).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
+    if let Some(content_type) = denial.content_type {
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    }
+    for (name, value) in denial.headers {
+        // A responder of the user's may have made a value that cannot stand in a header.
+        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(&*value))
+        {
+            response.headers_mut().insert(name, value);
+        }
+    }
+    response
+}
+
+/// Adds the header lines, and leaves the stricter decision in the extensions for outer layers.
+pub(crate) fn tell<B, K: KeyExtractor>(
+    response: &mut Response<B>,
+    gate: &Gate<K>,
+    decision: Decision,
+) {
+    let inner = response.extensions_mut().remove::<Decision>();
+    let lines = response.headers_mut();
+    let stricter = gate.write_headers(decision, inner, &mut |line| headers::add(lines, line));
+    response.extensions_mut().insert(stricter);
+}

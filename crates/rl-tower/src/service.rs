@@ -1,0 +1,84 @@
+use std::fmt;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http::{Request, Response};
+use http_body::Body;
+use rl_core::gate::Admission;
+use rl_core::key::{ClientAddress, KeyExtractor};
+use rl_core::{Eventual, Gate};
+use tower_service::Service;
+
+use crate::future::ResponseFuture;
+use crate::request::HttpRequest;
+use crate::response::{self, ResponseBody};
+
+/// A service with a limiter around it, made by [`RateLimitLayer`](crate::RateLimitLayer).
+pub struct RateLimit<S, K = ClientAddress> {
+    pub(crate) inner: S,
+    pub(crate) gate: Arc<Gate<K>>,
+}
+
+impl<S, K> RateLimit<S, K> {
+    /// The service inside.
+    pub const fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    /// The service inside.
+    pub const fn get_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    /// The service inside, without the limiter.
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
+}
+
+impl<S, K, ReqBody, ResBody> Service<Request<ReqBody>> for RateLimit<S, K>
+where
+    S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
+    K: KeyExtractor,
+    ResBody: Body<Data: From<Vec<u8>>>,
+{
+    type Response = Response<ResponseBody<ResBody>>;
+    type Error = S::Error;
+    type Future = ResponseFuture<S, S::Future, ReqBody, ResBody, K>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
+        match self.gate.admit(&HttpRequest(&request)) {
+            Admission::Exempt => ResponseFuture::exempt(self.inner.call(request)),
+            Admission::TurnedAway(denial) => {
+                ResponseFuture::turned_away(response::from_denial(denial))
+            }
+            // A store in memory has decided: there is nothing to wait for, and nothing to hold.
+            Admission::Asked { decision: Eventual::Ready(Some(decision)), caller } => {
+                ResponseFuture::decided(&mut self.inner, request, &self.gate, decision, &caller)
+            }
+            Admission::Asked { decision, caller } => {
+                // The instance that is ready is this one, not its clone:
+                // https://docs.rs/tower-service/latest/tower_service/trait.Service.html#be-careful-when-cloning-inner-services
+                let clone = self.inner.clone();
+                let inner = std::mem::replace(&mut self.inner, clone);
+                ResponseFuture::checking(inner, request, Arc::clone(&self.gate), decision, caller)
+            }
+        }
+    }
+}
+
+impl<S: Clone, K> Clone for RateLimit<S, K> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), gate: Arc::clone(&self.gate) }
+    }
+}
+
+impl<S: fmt::Debug, K> fmt::Debug for RateLimit<S, K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimit").field("inner", &self.inner).field("gate", &self.gate).finish()
+    }
+}
