@@ -58,6 +58,8 @@ pub mod gate;
 #[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
 pub mod conformance;
 
+pub mod _documentation;
+
 pub use future::Eventual;
 pub use gate::Gate;
 pub use limiter::{RateLimiter, RateLimiterBuilder};

@@ -1,0 +1,50 @@
+//! Tiers for API keys, and the decision shown to the handler.
+//!
+//! A key stands for its tier as soon as it is sold; requests without a key are counted by address.
+//! Keys are hashed with a secret before anything is done with them, so that neither the store nor
+//! the map of tiers holds a key in clear.
+
+use std::{collections::HashMap, env, net::SocketAddr};
+
+use axum::{Extension, Router, routing::get};
+use rl_core::headers::{HeaderFamily, Headers};
+use rl_core::key::{ApiKey, ClientAddress, KeyExtractor, KeySecret};
+use rl_core::{Gate, Realm};
+use rl_tower::{Decision, Limit, Policy, RateLimitLayer, RateLimiter, Subject};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let anonymous = Policy::new([Limit::per_minute(3)])?;
+    let basic = Policy::new([Limit::per_second(2), Limit::per_day(1_000)])?;
+    let premium = Policy::new([Limit::per_second(50), Limit::per_day(100_000)])?;
+
+    // Share the secret between instances: it decides under which names they count.
+    let secret = KeySecret::new(b"a secret from your configuration")?;
+    let tiers: HashMap<Subject, Policy> = [("key-of-bob", basic), ("key-of-alice", premium)]
+        .into_iter()
+        .map(|(key, policy)| (secret.subject(Realm::Key, key.as_bytes()), policy))
+        .collect();
+    let limiter = RateLimiter::builder()
+        // A key that nobody was given gets what a caller without a key gets.
+        .policies(move |subject: &Subject| Some(tiers.get(subject).unwrap_or(&anonymous).clone()))
+        .build()?;
+    let gate = Gate::new(limiter)
+        .key(ApiKey::header("x-api-key", secret)?.or(ClientAddress::default()))
+        .headers(Headers::new(HeaderFamily::Ietf));
+
+    let app = Router::new().route("/", get(show)).layer(RateLimitLayer::new(gate));
+    let listen = env::var("RL_LISTEN").unwrap_or_else(|_| "127.0.0.1:3000".to_owned());
+    let listener = tokio::net::TcpListener::bind(listen).await?;
+    let address = listener.local_addr()?;
+    println!("listening on http://{address}, try:");
+    println!("curl -i http://{address}/ -H 'X-Api-Key: key-of-alice'");
+    axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
+    Ok(())
+}
+
+async fn show(Extension(decision): Extension<Decision>) -> String {
+    let limits = decision
+        .limits()
+        .map(|limit| format!("{}: {} of {} left\n", limit.name(), limit.remaining(), limit.max()));
+    limits.collect()
+}

@@ -1,0 +1,31 @@
+//! The client address behind a reverse proxy.
+//!
+//! Everybody can send an `X-Forwarded-For`. It is believed only if the peer is a proxy that you
+//! name, and then only as far to the left as your proxies wrote it.
+
+use std::{env, net::SocketAddr};
+
+use axum::{Router, routing::get};
+use rl_core::Gate;
+use rl_core::client_ip::{ClientIp, TrustedProxies};
+use rl_core::key::ClientAddress;
+use rl_tower::{Limit, RateLimitLayer, RateLimiter};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    // Here the proxy runs on the same machine; `curl` plays its part.
+    let proxies = env::var("RL_PROXIES").unwrap_or_else(|_| "127.0.0.0/8, ::1".to_owned());
+    let proxies: TrustedProxies = proxies.parse()?;
+
+    let limiter = RateLimiter::builder().limit(Limit::per_minute(3)).build()?;
+    let gate = Gate::new(limiter).key(ClientAddress::new(ClientIp::behind(proxies)));
+
+    let app = Router::new().route("/", get(async || "Hello!\n")).layer(RateLimitLayer::new(gate));
+    let listen = env::var("RL_LISTEN").unwrap_or_else(|_| "127.0.0.1:3000".to_owned());
+    let listener = tokio::net::TcpListener::bind(listen).await?;
+    let address = listener.local_addr()?;
+    println!("listening on http://{address}, try:");
+    println!("curl -i http://{address}/ -H 'X-Forwarded-For: 203.0.113.9'");
+    axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
+    Ok(())
+}
