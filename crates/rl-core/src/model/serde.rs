@@ -1,13 +1,14 @@
 //! `serde` for the words that stand in configuration, in their text form: a [`Limit`] is
 //! `"10/second"`, a [`Period`] `"15minutes"`, a [`Policy`] a list of limits or a map of names to
-//! limits.
+//! limits. A [`Decision`] is written for logs and reports, never read.
 
 use std::fmt;
+use std::time::Duration;
 
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
-use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde::ser::{Serialize, SerializeMap, SerializeStruct, Serializer};
 
-use super::{Cost, Limit, NamedLimit, Period, Policy};
+use super::{Anchor, Cost, Decision, Limit, LimitReport, Period, Policy, RetryAfter};
 
 macro_rules! as_text {
     ($($word:ident),*) => {$(
@@ -53,13 +54,66 @@ impl Serialize for Policy {
     }
 }
 
-impl Serialize for NamedLimit {
+impl Serialize for Anchor {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(2))?;
-        map.serialize_entry("name", self.name())?;
-        map.serialize_entry("limit", &self.limit())?;
-        map.end()
+        serializer.serialize_str(match self {
+            Self::FirstRequest => "first-request",
+            Self::Clock => "clock",
+        })
     }
+}
+
+impl<'de> Deserialize<'de> for Anchor {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match &*std::borrow::Cow::<'de, str>::deserialize(deserializer)? {
+            "first-request" => Ok(Self::FirstRequest),
+            "clock" => Ok(Self::Clock),
+            other => Err(de::Error::unknown_variant(other, &["first-request", "clock"])),
+        }
+    }
+}
+
+/// Allowed or not, how it came about, and every limit; times in microseconds.
+impl Serialize for Decision {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let limits: Vec<_> = self.limits().collect();
+        let mut fields = serializer.serialize_struct("Decision", 6)?;
+        fields.serialize_field("allowed", &self.is_allowed())?;
+        fields.serialize_field("origin", self.origin().as_str())?;
+        fields.serialize_field("cost", &self.cost())?;
+        fields.serialize_field("granted", &self.granted())?;
+        fields.serialize_field("retry_after", &self.retry_after())?;
+        fields.serialize_field("limits", &limits)?;
+        fields.end()
+    }
+}
+
+impl Serialize for LimitReport<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut fields = serializer.serialize_struct("LimitReport", 6)?;
+        fields.serialize_field("name", self.name())?;
+        fields.serialize_field("limit", &self.limit())?;
+        fields.serialize_field("used", &self.used())?;
+        fields.serialize_field("remaining", &self.remaining())?;
+        fields.serialize_field("reset_after", &micros(self.reset_after()))?;
+        fields.serialize_field("retry_after", &self.retry_after())?;
+        fields.end()
+    }
+}
+
+/// Microseconds, 0 for now; the word `never` if no wait helps.
+impl Serialize for RetryAfter {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Now => serializer.serialize_u64(0),
+            Self::In(wait) => serializer.serialize_u64(micros(*wait)),
+            Self::Never => serializer.serialize_str("never"),
+        }
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 impl<'de> Deserialize<'de> for Policy {
@@ -96,6 +150,7 @@ impl<'de> Deserialize<'de> for Policy {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Outcome;
     use super::*;
 
     #[test]
@@ -108,6 +163,34 @@ mod tests {
             serde_json::to_string(&list).unwrap(),
             r#"{"second":"10/second","day":"5000/day:clock"}"#
         );
+    }
+
+    #[test]
+    fn a_decision_is_written_with_all_its_limits() {
+        let policy = Policy::new([Limit::per_second(2), Limit::per_day(0)]).unwrap();
+        let outcomes = [Outcome::denied(2, 400_000, 400_000), Outcome::never(0, 0)];
+        let at = crate::time::Timestamp::EPOCH;
+        let decision = Decision::decided(policy, Cost::ONE, 0, at, outcomes.into_iter().collect());
+        assert_eq!(
+            serde_json::to_value(&decision).unwrap(),
+            serde_json::json!({
+                "allowed": false, "origin": "store", "cost": 1, "granted": 0,
+                "retry_after": "never",
+                "limits": [
+                    {"name": "second", "limit": "2/second", "used": 2, "remaining": 0,
+                     "reset_after": 400_000, "retry_after": 400_000},
+                    {"name": "day", "limit": "0/day", "used": 0, "remaining": 0,
+                     "reset_after": 0, "retry_after": "never"},
+                ],
+            })
+        );
+    }
+
+    #[test]
+    fn anchors_are_words() {
+        assert_eq!(serde_json::from_str::<Anchor>("\"clock\"").unwrap(), Anchor::Clock);
+        assert_eq!(serde_json::to_string(&Anchor::default()).unwrap(), "\"first-request\"");
+        assert!(serde_json::from_str::<Anchor>("\"monday\"").is_err());
     }
 
     #[test]
