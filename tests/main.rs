@@ -1,5 +1,14 @@
 //! Contracts that cross crates, on real servers that the tests start themselves.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot unwrap has failed")]
+
+mod acceptance;
+mod architecture;
+mod concurrency;
+mod http_contract;
+mod redis_behaviour;
+mod redis_failure;
 mod scenarios;
 mod store_conformance;
+mod traps;
 mod twins;

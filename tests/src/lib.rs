@@ -2,5 +2,6 @@
 
 mod redis_server;
 pub mod scenario;
+pub mod web;
 
 pub use redis_server::{Bystander, RedisServer};

@@ -40,23 +40,28 @@ impl RedisServer {
     /// Panics if there is no `redis-server` on the `PATH`, or if it does not come up.
     #[must_use]
     pub fn start_with(arguments: &[&str]) -> Self {
-        let mut server = Self::stopped();
-        server.arguments = arguments.iter().map(ToString::to_string).collect();
+        let mut server = Self::stopped_with(arguments);
         server.restart();
         server
     }
 
     /// A port on which no server listens yet.
+    #[must_use]
+    pub fn stopped() -> Self {
+        Self::stopped_with(&[])
+    }
+
+    /// A port on which no server listens yet, and settings for the one that will.
     ///
     /// # Panics
     ///
     /// Panics if there is no free port or no temporary folder.
     #[must_use]
-    pub fn stopped() -> Self {
+    pub fn stopped_with(arguments: &[&str]) -> Self {
         let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         Self {
             port: free.local_addr().expect("it is bound").port(),
-            arguments: Vec::new(),
+            arguments: arguments.iter().map(ToString::to_string).collect(),
             folder: tempfile::tempdir().expect("a temporary folder"),
             child: None,
         }
@@ -146,7 +151,14 @@ impl RedisServer {
     /// Panics if the server does not run.
     pub async fn connection(&self) -> redis::aio::MultiplexedConnection {
         let client = redis::Client::open(self.url()).expect("a URL");
-        client.get_multiplexed_async_connection().await.expect("the server runs")
+        // However busy the machine is, the answer comes: half a second, the default, may be short.
+        let patient = redis::AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None);
+        client
+            .get_multiplexed_async_connection_with_config(&patient)
+            .await
+            .expect("the server runs")
     }
 
     /// Sends a command, given as words, and returns the answer.
@@ -225,21 +237,15 @@ impl Bystander {
     }
 
     /// Every key that has no expiry.
-    ///
-    /// # Panics
-    ///
-    /// Panics if the server does not answer.
     pub async fn keys_without_expiry(&mut self) -> Vec<String> {
-        let mut keys: Vec<String> = self.query("KEYS *").await;
-        let mut expiries = redis::pipe();
-        for key in &keys {
-            expiries.pttl(key);
+        let keys: Vec<String> = self.query("KEYS *").await;
+        let mut lasting = Vec::new();
+        for key in keys {
+            if self.send::<i64>(redis::cmd("PTTL").arg(&key)).await == -1 {
+                lasting.push(key);
+            }
         }
-        let expiries: Vec<i64> =
-            expiries.query_async(&mut self.0).await.expect("the server answers");
-        let mut expiries = expiries.into_iter();
-        keys.retain(|_| expiries.next() == Some(-1));
-        keys
+        lasting
     }
 
     /// How often each command ran since the server started, by `INFO commandstats`.

@@ -54,10 +54,14 @@ where
         match self.gate.admit(&HttpRequest(&request)) {
             Admission::Exempt => ResponseFuture::exempt(self.inner.call(request)),
             Admission::TurnedAway(denial) => {
+                self.release();
                 ResponseFuture::turned_away(response::from_denial(denial))
             }
             // A store in memory has decided: there is nothing to wait for, and nothing to hold.
             Admission::Asked { decision: Eventual::Ready(Some(decision)), caller } => {
+                if !decision.is_allowed() {
+                    self.release();
+                }
                 ResponseFuture::decided(&mut self.inner, request, &self.gate, decision, &caller)
             }
             Admission::Asked { decision, caller } => {
@@ -68,6 +72,14 @@ where
                 ResponseFuture::checking(inner, request, Arc::clone(&self.gate), decision, caller)
             }
         }
+    }
+}
+
+impl<S: Clone, K> RateLimit<S, K> {
+    /// Gives back what the readiness of the inner service holds, such as a place under a
+    /// concurrency limit: it is not going to be called, and nobody may call us for a long time.
+    fn release(&mut self) {
+        self.inner = self.inner.clone();
     }
 }
 

@@ -1,1 +1,51 @@
-fn main() {}
+//! Runs scenario files on every store and layout that can run them: `scenarios FILE…`.
+//!
+//! Prints a line for each scenario and store, and how many there were of each kind. Ends with
+//! status 1 if a scenario failed, and with 2 if there was nothing to run.
+
+#![expect(clippy::print_stdout, reason = "what it prints is what it is run for")]
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use rl_tests::scenario::{Scenario, Stores, Verdict, read};
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    match scenarios().await {
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::from(1),
+        Err(why) => {
+            eprintln!("{why}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Runs the files that are named on the command line; returns how many scenarios failed.
+async fn scenarios() -> Result<usize, Box<dyn std::error::Error>> {
+    let files: Vec<_> = std::env::args_os().skip(1).collect();
+    if files.is_empty() {
+        return Err("usage: scenarios FILE…".into());
+    }
+    // All files first: a mistake in the last one should not cost a run.
+    let mut scenarios: Vec<Scenario> = Vec::new();
+    for file in &files {
+        scenarios.extend(read(Path::new(file))?);
+    }
+
+    let stores = Stores::start().await?;
+    let (mut passed, mut failed, mut cannot) = (0, 0, 0);
+    for scenario in &scenarios {
+        for (store, verdict) in stores.run(scenario).await {
+            println!("{} {store} {verdict}", scenario.id);
+            match verdict {
+                Verdict::Passed => passed += 1,
+                Verdict::Failed { .. } => failed += 1,
+                Verdict::Cannot(_) => cannot += 1,
+            }
+        }
+    }
+    println!("{passed} passed, {failed} failed, {cannot} cannot");
+    Ok(failed)
+}

@@ -62,3 +62,27 @@ pub struct Denial {
     /// More headers: names in lower case, each once, and values of visible ASCII and spaces.
     pub headers: Vec<(&'static str, Cow<'static, str>)>,
 }
+
+impl Denial {
+    /// An answer of this status alone; its fields can be set.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use rl_core::denial::Denial;
+    /// use rl_core::{Gate, Limit, RateLimiter};
+    ///
+    /// # let limiter = RateLimiter::builder().limit(Limit::per_second(10)).build()?;
+    /// let gate = Gate::new(limiter).deny_with(|_decision, _caller| {
+    ///     let mut denial = Denial::new(429);
+    ///     denial.content_type = Some("text/html; charset=utf-8");
+    ///     denial.body = "<p>Please slow down.".into();
+    ///     denial
+    /// });
+    /// # Ok::<(), rl_core::limiter::BuildError>(())
+    /// ```
+    #[must_use]
+    pub const fn new(status: u16) -> Self {
+        Self { status, content_type: None, body: Cow::Borrowed(""), headers: Vec::new() }
+    }
+}

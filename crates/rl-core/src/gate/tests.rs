@@ -1,1 +1,282 @@
+use crate::denial::{Denial, DenialBody};
+use crate::gate::{Admission, Caller, Gate, MissingKey};
+use crate::headers::{HeaderFamily, Headers};
+use crate::key::fake_request::FakeRequest;
+use crate::key::{Constant, Identified, KeyExtractor, RequestInfo};
+use crate::{
+    Cost, Decision, Limit, Origin, Outcome, Policy, RateLimiter, Realm, RetryAfter, Subject,
+};
 
+fn limiter(limit: Limit) -> RateLimiter {
+    RateLimiter::builder().limit(limit).build().unwrap()
+}
+
+/// Counts the address of the peer, ten times per hour.
+fn gate() -> Gate {
+    Gate::new(limiter(Limit::per_hour(10)))
+}
+
+fn request() -> FakeRequest {
+    FakeRequest::get("/").peer("198.51.100.7")
+}
+
+fn preflight() -> FakeRequest {
+    request().method("OPTIONS").header("access-control-request-method", b"PUT")
+}
+
+fn is_exempt<K: KeyExtractor>(gate: &Gate<K>, request: &FakeRequest) -> bool {
+    matches!(gate.admit(request), Admission::Exempt)
+}
+
+/// What is asked about a request that is counted.
+async fn asked<K: KeyExtractor>(gate: &Gate<K>, request: &FakeRequest) -> (Decision, Caller) {
+    match gate.admit(request) {
+        Admission::Asked { decision, caller } => (decision.await, caller),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The denial of a request that is turned away without being counted.
+fn turned_away<K: KeyExtractor>(gate: &Gate<K>, request: &FakeRequest) -> Denial {
+    match gate.admit(request) {
+        Admission::TurnedAway(denial) => denial,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn used(gate: &Gate, subject: Subject) -> u64 {
+    gate.limiter().usage(&subject).await.unwrap().limits().next().unwrap().used()
+}
+
+#[tokio::test]
+async fn preflights_are_exempt_unless_they_are_to_be_counted() {
+    let gate = gate();
+    assert!(is_exempt(&gate, &preflight()));
+    assert_eq!(used(&gate, Subject::ip("198.51.100.7")).await, 0);
+    // It takes both the method and the header.
+    assert!(!is_exempt(&gate, &request().method("OPTIONS")));
+    assert!(!is_exempt(&gate, &preflight().method("GET")));
+    assert!(!is_exempt(&gate.count_preflight(true), &preflight()));
+}
+
+#[tokio::test]
+async fn predicates_add_to_what_is_exempt() {
+    let gate = gate()
+        .exempt(|request| request.path() == "/health")
+        .exempt(|request| request.method() == "TRACE");
+    for exempt in [FakeRequest::get("/health"), request().method("TRACE"), preflight()] {
+        assert!(is_exempt(&gate, &exempt));
+    }
+    asked(&gate, &request()).await;
+    assert_eq!(used(&gate, Subject::ip("198.51.100.7")).await, 1);
+
+    let counted = gate.count_preflight(true);
+    assert!(is_exempt(&counted, &FakeRequest::get("/health")));
+    assert!(!is_exempt(&counted, &preflight()));
+}
+
+/// A gate is a cheap handle: what is set on one is not set on those it was cloned from.
+#[test]
+fn settings_do_not_reach_other_clones() {
+    let gate = gate();
+    let changed = gate.clone().exempt(|_| true).missing_key(MissingKey::Pass);
+    assert!(is_exempt(&changed, &request()));
+    assert!(!is_exempt(&gate, &request()));
+    assert_eq!(turned_away(&gate, &FakeRequest::get("/")).status, 403);
+}
+
+#[tokio::test]
+async fn the_peer_is_counted_unless_another_key_is_set() {
+    let gate = gate();
+    let (decision, caller) = asked(&gate, &request()).await;
+    assert_eq!((decision.is_allowed(), caller.realm()), (true, &Realm::Ip));
+    assert_eq!(used(&gate, Subject::ip("198.51.100.7")).await, 1);
+
+    let by_consumer = gate.key(Identified);
+    let alice = request().extension_value(Subject::consumer("alice"));
+    let (decision, caller) = asked(&by_consumer, &alice).await;
+    assert_eq!((decision.is_allowed(), caller.realm()), (true, &Realm::Consumer));
+}
+
+#[tokio::test]
+async fn a_request_without_a_key_is_met_as_it_is_set() {
+    let nobody = FakeRequest::get("/");
+    let denial = turned_away(&gate(), &nobody);
+    assert_eq!((denial.status, denial.content_type), (403, Some("application/json")));
+    let denial = turned_away(&gate().denial_body(DenialBody::text()), &nobody);
+    assert_eq!(denial.content_type, Some("text/plain; charset=utf-8"));
+    let grpc = FakeRequest::get("/").header("content-type", b"application/grpc");
+    let denial = turned_away(&gate(), &grpc);
+    assert_eq!((denial.status, denial.content_type), (200, Some("application/grpc")));
+
+    assert!(is_exempt(&gate().missing_key(MissingKey::Pass), &nobody));
+
+    let shared = gate().missing_key(MissingKey::Share);
+    for count in 1..=2 {
+        let (decision, caller) = asked(&shared, &nobody).await;
+        assert_eq!(decision.limits().next().unwrap().used(), count);
+        assert_eq!(caller.realm(), &Realm::Unknown);
+    }
+    asked(&shared, &request()).await;
+    assert_eq!(used(&shared, Subject::ip("198.51.100.7")).await, 1);
+}
+
+#[cfg(feature = "tracing")]
+#[test]
+fn that_requests_have_no_key_is_logged_once() {
+    use crate::observe::capture::Capture;
+
+    let capture = Capture::start();
+    let gate = gate();
+    for _ in 0..3 {
+        turned_away(&gate, &FakeRequest::get("/"));
+        turned_away(&gate.clone(), &FakeRequest::get("/"));
+    }
+    let lines = capture.lines();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].starts_with("WARN a request does not say who is counted"), "{lines:?}");
+}
+
+#[tokio::test]
+async fn grpc_callers_are_told_by_their_content_type() {
+    for (content_type, is_grpc) in [
+        (&b"application/grpc"[..], true),
+        (b"application/grpc+proto", true),
+        (b"application/grpc-web", false),
+        (b"application/json", false),
+        (b"\xff", false),
+    ] {
+        let request = request().header("content-type", content_type);
+        let (_, caller) = asked(&gate(), &request).await;
+        assert_eq!(caller.is_grpc(), is_grpc, "{}", content_type.escape_ascii());
+    }
+    assert!(!asked(&gate(), &request()).await.1.is_grpc());
+}
+
+#[tokio::test]
+async fn a_request_that_has_passed_the_limiter_is_not_charged_again() {
+    let (outer, inner) = (gate(), Gate::new(limiter(Limit::per_minute(10))));
+    let (decision, _) = asked(&outer, &request()).await;
+    let passed = request().extension_value(decision.clone().inside(None));
+    assert!(is_exempt(&outer, &passed));
+    // Another gate of the same limiter is the same limiter.
+    assert!(is_exempt(&Gate::new(outer.limiter().clone()).key(Constant), &passed));
+
+    let (nested, _) = asked(&inner, &passed).await;
+    let both = request().extension_value(nested.inside(Some(decision)));
+    assert!(is_exempt(&outer, &both) && is_exempt(&inner, &both));
+    assert!(!is_exempt(&gate(), &both));
+    assert_eq!(used(&outer, Subject::ip("198.51.100.7")).await, 1);
+    assert_eq!(used(&inner, Subject::ip("198.51.100.7")).await, 1);
+}
+
+/// A decision that no store made marks the request as well.
+#[tokio::test]
+async fn a_limiter_that_is_switched_off_is_asked_once() {
+    let off = RateLimiter::builder().limit(Limit::per_hour(1)).enabled(false).build().unwrap();
+    let gate = Gate::new(off);
+    let (decision, _) = asked(&gate, &request()).await;
+    assert_eq!(decision.origin(), Origin::Disabled);
+    assert!(is_exempt(&gate, &request().extension_value(decision)));
+}
+
+fn decision(limit: Limit, outcome: Outcome) -> Decision {
+    let policy = Policy::new([limit]).unwrap();
+    Decision::decided(policy, Cost::ONE, 1, Default::default(), [outcome].into_iter().collect())
+}
+
+/// The lines that a gate adds for `outer`, around a limiter that decided `inner`, and what it leaves
+/// for limiters further out.
+fn written(outer: &Decision, inner: Option<&Decision>) -> (Vec<String>, Decision) {
+    let gate = gate().headers(Headers::new(HeaderFamily::OpenBank).and(HeaderFamily::Ietf));
+    let mut lines = Vec::new();
+    let left = gate.write_headers(outer.clone(), inner.cloned(), &mut |line| {
+        lines.push(format!("{}: {}", line.name, line.value));
+    });
+    (lines, left)
+}
+
+#[test]
+fn of_nested_limiters_the_stricter_writes_the_single_fields() {
+    let lenient = decision(Limit::per_hour(100), Outcome::granted(1, 3_600_000_000));
+    let strict = decision(Limit::per_minute(10), Outcome::granted(8, 60_000_000));
+    let single = |limit, remaining, reset| {
+        [
+            format!("x-rate-limit-limit: {limit}"),
+            format!("x-rate-limit-remaining: {remaining}"),
+            format!("x-rate-limit-reset: {reset}"),
+        ]
+    };
+    let lists = |policy: &str, standing: &str| {
+        [format!("ratelimit-policy: {policy}"), format!("ratelimit: {standing}")]
+    };
+    let of_lenient = lists(r#""hour";q=100;w=3600"#, r#""hour";r=99;t=3600"#);
+    let of_strict = lists(r#""minute";q=10;w=60"#, r#""minute";r=2;t=60"#);
+
+    let (lines, left) = written(&lenient, None);
+    assert_eq!(lines, [single(100, 99, 3600).as_slice(), &of_lenient].concat());
+    assert_eq!(left.policy(), lenient.policy());
+
+    let (lines, left) = written(&strict, Some(&lenient));
+    assert_eq!(lines, [single(10, 2, 60).as_slice(), &of_strict].concat());
+    assert_eq!(left.policy(), strict.policy());
+
+    let (lines, left) = written(&lenient, Some(&strict));
+    assert_eq!(lines, of_lenient);
+    assert_eq!(left.policy(), strict.policy());
+
+    // Of equals the inner one stays.
+    let (lines, left) = written(&strict, Some(&strict));
+    assert_eq!(lines, of_strict);
+    assert_eq!(left.policy(), strict.policy());
+}
+
+#[test]
+fn the_wait_of_an_inner_denial_stays() {
+    let strict = decision(Limit::per_minute(10), Outcome::granted(10, 60_000_000));
+    let denied = decision(Limit::per_hour(9), Outcome::denied(9, 5_000_000, 5_000_000));
+    let (lines, left) = written(&strict, Some(&denied));
+    assert!(!lines.iter().any(|line| line.starts_with("retry-after")), "{lines:?}");
+    assert!(!left.is_allowed());
+    let (lines, _) = written(&denied, None);
+    assert_eq!(lines.last().unwrap(), "retry-after: 5");
+}
+
+#[test]
+fn a_decision_that_no_store_made_writes_nothing_and_replaces_nothing() {
+    let known = decision(Limit::per_minute(10), Outcome::granted(1, 60_000_000));
+    let off = Decision::undecided(Cost::ONE, Origin::Disabled);
+    let (lines, left) = written(&off, Some(&known));
+    assert_eq!((lines, left.origin()), (vec![], Origin::Store));
+    let (lines, left) = written(&known, Some(&off));
+    assert_eq!((lines.len(), left.origin()), (5, Origin::Store));
+}
+
+#[tokio::test]
+async fn a_denial_is_in_the_form_that_is_set() {
+    let gate = Gate::new(limiter(Limit::per_hour(0)));
+    let (denied, caller) = asked(&gate, &request()).await;
+    let denial = gate.denial(&denied, &caller);
+    assert_eq!((denial.status, denial.content_type), (429, Some("application/json")));
+    assert!(denial.body.contains("We only allow 0 requests per hour for anonymous access."));
+
+    let problem = gate.clone().denial_body(DenialBody::problem());
+    assert_eq!(problem.denial(&denied, &caller).content_type, Some("application/problem+json"));
+
+    let own = problem.deny_with(|decision, caller| {
+        let mut denial = Denial::new(420);
+        denial.body = format!("{} {:?}", caller.realm().as_str(), decision.retry_after()).into();
+        denial
+    });
+    let denial = own.denial(&denied, &caller);
+    assert_eq!((denial.status, &*denial.body), (420, "ip Never"));
+    assert_eq!(denied.retry_after(), RetryAfter::Never);
+}
+
+/// Settings may hold what clients must not see; a key extractor may hold a secret.
+#[test]
+fn debug_shows_settings_and_no_key() {
+    let shown = format!("{:?}", gate().key(|_: &dyn RequestInfo| None));
+    assert!(shown.starts_with("Gate { limiter: RateLimiter"), "{shown}");
+    assert!(shown.contains("missing_key: Deny"), "{shown}");
+}

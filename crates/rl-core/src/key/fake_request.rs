@@ -1,4 +1,4 @@
-//! A request made by hand, for the tests of extractors.
+//! A request made by hand, for tests.
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use super::RequestInfo;
 
 #[derive(Default)]
-pub(super) struct FakeRequest {
+pub(crate) struct FakeRequest {
     method: String,
     path: String,
     query: Option<String>,
@@ -18,7 +18,7 @@ pub(super) struct FakeRequest {
 }
 
 impl FakeRequest {
-    pub(super) fn get(target: &str) -> Self {
+    pub(crate) fn get(target: &str) -> Self {
         let (path, query) = match target.split_once('?') {
             Some((path, query)) => (path, Some(query.to_owned())),
             None => (target, None),
@@ -26,27 +26,27 @@ impl FakeRequest {
         Self { method: "GET".into(), path: path.into(), query, ..Self::default() }
     }
 
-    pub(super) fn method(mut self, method: &str) -> Self {
+    pub(crate) fn method(mut self, method: &str) -> Self {
         self.method = method.into();
         self
     }
 
-    pub(super) fn route(mut self, pattern: &str) -> Self {
+    pub(crate) fn route(mut self, pattern: &str) -> Self {
         self.route = Some(pattern.into());
         self
     }
 
-    pub(super) fn header(mut self, name: &'static str, value: &[u8]) -> Self {
+    pub(crate) fn header(mut self, name: &'static str, value: &[u8]) -> Self {
         self.headers.push((name, value.to_vec()));
         self
     }
 
-    pub(super) fn peer(mut self, peer: &str) -> Self {
+    pub(crate) fn peer(mut self, peer: &str) -> Self {
         self.peer = peer.parse().ok();
         self
     }
 
-    pub(super) fn extension_value<T: Send + Sync + 'static>(mut self, value: T) -> Self {
+    pub(crate) fn extension_value<T: Send + Sync + 'static>(mut self, value: T) -> Self {
         self.extensions.insert(TypeId::of::<T>(), Box::new(value));
         self
     }

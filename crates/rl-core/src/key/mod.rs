@@ -68,7 +68,7 @@ mod combine;
 mod constant;
 mod credential;
 #[cfg(test)]
-mod fake_request;
+pub(crate) mod fake_request;
 mod header;
 mod identified;
 mod method;

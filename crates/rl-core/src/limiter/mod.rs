@@ -198,8 +198,13 @@ impl RateLimiter {
             found => {
                 let (this, subject) = (self.clone(), subject.clone());
                 Eventual::later(async move {
-                    let policy = this.within_deadline(found).await;
-                    this.decide_or_pass(policy, &subject, mode, cost).await
+                    let decided = async {
+                        let policy = found.await;
+                        this.decide_or_pass(policy, &subject, mode, cost).await
+                    };
+                    // The look-up is part of the decision, and of its time.
+                    let decided = tokio::time::timeout(this.inner.deadline, decided).await;
+                    decided.unwrap_or_else(|_| this.stand_in(&subject, cost, &timed_out()))
                 })
             }
         }
@@ -278,10 +283,10 @@ impl RateLimiter {
             Eventual::Ready(Some(Ok(policy))) => then(self, subject, policy.as_ref()),
             found => {
                 let (this, subject) = (self.clone(), subject.clone());
-                Eventual::later(async move {
-                    let policy = this.within_deadline(found).await?;
+                self.within_deadline(Eventual::later(async move {
+                    let policy = found.await?;
                     then(&this, &subject, policy.as_ref()).await
-                })
+                }))
             }
         }
     }
@@ -292,9 +297,8 @@ impl RateLimiter {
         match answer {
             Eventual::Ready(_) => answer,
             Eventual::Boxed(answer) => Eventual::later(async move {
-                tokio::time::timeout(deadline, answer)
-                    .await
-                    .unwrap_or_else(|_| Err(StoreError::new(FailureKind::TimedOut)))
+                let answer = tokio::time::timeout(deadline, answer).await;
+                answer.unwrap_or_else(|_| Err(timed_out()))
             }),
         }
     }
@@ -347,6 +351,10 @@ impl RateLimiter {
         self.inner.observer.decided(subject, &decision);
         decision
     }
+}
+
+const fn timed_out() -> StoreError {
+    StoreError::new(FailureKind::TimedOut)
 }
 
 impl fmt::Debug for RateLimiter {

@@ -1,1 +1,574 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use tokio::time::Instant;
+
+use crate::limiter::{BuildError, OnFailure};
+use crate::observe::Observer;
+use crate::source::{ByRealm, PolicyFuture, PolicySource, Preset};
+use crate::store::{Charge, MemoryStore, Refund, Reset, Store, StoreError, StoreFuture};
+use crate::time::ManualClock;
+use crate::{
+    Cost, Decision, Eventual, FailureKind, Limit, Origin, Policy, RateLimiter, RateLimiterBuilder,
+    Realm, RetryAfter, Subject,
+};
+
+const KINDS: [FailureKind; 6] = [
+    FailureKind::Unavailable,
+    FailureKind::TimedOut,
+    FailureKind::Refused,
+    FailureKind::Corrupt,
+    FailureKind::Protocol,
+    FailureKind::Unsupported,
+];
+
+fn alice() -> Subject {
+    Subject::user("alice")
+}
+
+/// Three units per hour.
+fn three() -> RateLimiterBuilder {
+    RateLimiter::builder().limit(Limit::per_hour(3))
+}
+
+async fn used(limiter: &RateLimiter) -> u64 {
+    limiter.usage(&alice()).await.unwrap().limits().next().unwrap().used()
+}
+
+/// A store in memory that fails while the test says so, and counts how often it is asked.
+#[derive(Debug, Default)]
+struct Faulty {
+    memory: MemoryStore,
+    failure: Mutex<Option<FailureKind>>,
+    asked: AtomicUsize,
+}
+
+impl Faulty {
+    fn fail_with(&self, kind: impl Into<Option<FailureKind>>) {
+        *self.failure.lock().unwrap() = kind.into();
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::SeqCst)
+    }
+
+    fn answer<T: Send + 'static>(&self, answer: impl FnOnce() -> StoreFuture<T>) -> StoreFuture<T> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        match *self.failure.lock().unwrap() {
+            Some(kind) => Eventual::ready(Err(StoreError::new(kind))),
+            None => answer(),
+        }
+    }
+}
+
+impl Store for Faulty {
+    fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
+        self.answer(|| self.memory.decide(charge))
+    }
+
+    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
+        self.answer(|| self.memory.refund(refund))
+    }
+
+    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
+        self.answer(|| self.memory.reset(reset))
+    }
+}
+
+/// A store that never answers.
+#[derive(Debug)]
+struct Silent;
+
+impl Store for Silent {
+    fn decide(&self, _: Charge<'_>) -> StoreFuture<Decision> {
+        Eventual::later(std::future::pending())
+    }
+
+    fn refund(&self, _: Refund<'_>) -> StoreFuture<()> {
+        Eventual::later(std::future::pending())
+    }
+
+    fn reset(&self, _: Reset<'_>) -> StoreFuture<()> {
+        Eventual::later(std::future::pending())
+    }
+}
+
+/// A source that takes its time, then gives one policy or fails.
+#[derive(Clone)]
+struct Slow {
+    after: Duration,
+    answer: Result<Option<Policy>, FailureKind>,
+}
+
+impl Slow {
+    fn new(millis: u64, answer: Result<Option<Policy>, FailureKind>) -> Self {
+        Self { after: Duration::from_millis(millis), answer }
+    }
+}
+
+impl PolicySource for Slow {
+    fn policy(&self, _: &Subject) -> PolicyFuture {
+        let Self { after, answer } = self.clone();
+        Eventual::later(async move {
+            // On a paused clock this passes at once.
+            let _ = tokio::time::timeout(after, std::future::pending::<()>()).await;
+            answer.map_err(StoreError::new)
+        })
+    }
+}
+
+#[test]
+fn settings_that_make_no_limiter_are_named_with_what_was_expected() {
+    let builder = RateLimiter::builder;
+    let second = Limit::per_second(1);
+    let policy = Policy::new([second]).unwrap();
+    let long = "n".repeat(65);
+    #[rustfmt::skip]
+    let cases = [
+        (builder(), "no limits: expected `.limit(..)` at least once, or `.policies(..)`"),
+        (builder().limit(second).limit(Limit::per_second(5)), "limits 1/second and 5/second count the same thing: keep the smaller one"),
+        (builder().limit(second).named_limit("second", Limit::per_day(5)), r#"limit name "second" is used twice: give one of the two another name"#),
+        (builder().named_limit("a b", second), r#"limit name "a b": expected 1 to 64 characters of A-Z a-z 0-9 _ . : * / -"#),
+        (builder().limit(second).policies(policy), "both `.limit(..)` and `.policies(..)`: expected one of the two"),
+        (builder().limit(second).namespace("a b"), r#"namespace "a b": expected 1 to 64 characters of A-Z a-z 0-9 _ . -"#),
+        (builder().limit(second).namespace(""), r#"namespace "": expected 1 to 64 characters of A-Z a-z 0-9 _ . -"#),
+        (builder().limit(second).namespace(&long), &format!("namespace {long:?}: expected 1 to 64 characters of A-Z a-z 0-9 _ . -")),
+        (builder().limit(second).deadline(Duration::ZERO), "a deadline of 0: expected more than no time"),
+    ];
+    for (builder, text) in cases {
+        assert_eq!(builder.build().unwrap_err().to_string(), text);
+    }
+    let many = (1..=17).fold(builder(), |builder, millis| {
+        builder.limit(Limit::new(1, crate::Period::from_millis(millis).unwrap()).unwrap())
+    });
+    let error = many.build().unwrap_err();
+    assert_eq!(error.to_string(), "a policy of 17 limits: expected 16 at most");
+    assert!(std::error::Error::source(&error).is_some());
+    assert!(std::error::Error::source(&BuildError::ZeroDeadline).is_none());
+}
+
+#[tokio::test]
+async fn infrastructure_and_configuration_failures_have_policies_of_their_own() {
+    let store = Arc::new(Faulty::default());
+    for (on_store, on_configuration) in [
+        (OnFailure::Allow, OnFailure::Deny),
+        (OnFailure::Deny, OnFailure::Allow),
+        (OnFailure::Allow, OnFailure::Allow),
+        (OnFailure::Deny, OnFailure::Deny),
+    ] {
+        let builder = three().store(store.clone()).on_store_failure(on_store);
+        let limiter = builder.on_configuration_failure(on_configuration).build().unwrap();
+        for kind in KINDS {
+            store.fail_with(kind);
+            let decision = limiter.check(&alice(), 2).await;
+            let infrastructure = matches!(kind, FailureKind::Unavailable | FailureKind::TimedOut);
+            let expected = match if infrastructure { on_store } else { on_configuration } {
+                OnFailure::Allow => (Origin::FailedOpen(kind), true, 2, RetryAfter::Now),
+                OnFailure::Deny => {
+                    (Origin::FailedClosed(kind), false, 0, RetryAfter::In(Duration::from_secs(1)))
+                }
+            };
+            let found = (
+                decision.origin(),
+                decision.is_allowed(),
+                decision.granted(),
+                decision.retry_after(),
+            );
+            assert_eq!(found, expected);
+            assert!(decision.policy().is_none() && decision.limits().next().is_none());
+        }
+    }
+}
+
+#[tokio::test]
+async fn by_default_outages_let_pass_and_misconfigurations_do_not() {
+    let store = Arc::new(Faulty::default());
+    let limiter = three().store(store.clone()).build().unwrap();
+    for kind in KINDS {
+        store.fail_with(kind);
+        let allowed = limiter.check(&alice(), 1).await.is_allowed();
+        assert_eq!(allowed, !kind.is_configuration(), "{kind}");
+    }
+    store.fail_with(None);
+    assert_eq!(limiter.check(&alice(), 1).await.origin(), Origin::Store);
+}
+
+/// Operators ask for facts: there nothing stands in for the store.
+#[tokio::test]
+async fn failures_of_operations_are_errors() {
+    let store = Arc::new(Faulty::default());
+    let limiter = three().store(store.clone()).build().unwrap();
+    let decision = limiter.check(&alice(), 2).await;
+    store.fail_with(FailureKind::Unavailable);
+    let unavailable = Some(FailureKind::Unavailable);
+    let kind = |error: StoreError| error.kind();
+    assert_eq!(limiter.usage(&alice()).await.err().map(kind), unavailable);
+    assert_eq!(limiter.reset(&alice()).await.err().map(kind), unavailable);
+    assert_eq!(limiter.reset_limit(&alice(), "hour").await.err().map(kind), unavailable);
+    assert_eq!(limiter.refund(&alice(), &decision, 1).await.err().map(kind), unavailable);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_does_not_answer_is_given_up_at_the_deadline() {
+    for (builder, deadline) in [
+        (three(), Duration::from_millis(100)),
+        (three().deadline(Duration::from_millis(7)), Duration::from_millis(7)),
+    ] {
+        let limiter = builder.store(Silent).build().unwrap();
+        let asked = Instant::now();
+        let decision = limiter.check(&alice(), 1).await;
+        assert_eq!(decision.origin(), Origin::FailedOpen(FailureKind::TimedOut));
+        assert_eq!(asked.elapsed(), deadline);
+        for answer in [limiter.reset(&alice()).await, limiter.usage(&alice()).await.map(drop)] {
+            assert_eq!(answer.unwrap_err().kind(), FailureKind::TimedOut);
+        }
+        assert_eq!(asked.elapsed(), deadline * 3);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn looking_the_policy_up_is_part_of_the_deadline() {
+    let three_per_hour = Policy::new([Limit::per_hour(3)]).unwrap();
+    // The look-up takes 80 of 100 milliseconds, and the store all the rest.
+    let slow = Slow::new(80, Ok(Some(three_per_hour)));
+    let limiter = RateLimiter::builder().policies(slow).store(Silent).build().unwrap();
+    let asked = Instant::now();
+    let decision = limiter.check(&alice(), 1).await;
+    assert_eq!(decision.origin(), Origin::FailedOpen(FailureKind::TimedOut));
+    assert_eq!(asked.elapsed(), Duration::from_millis(100));
+    assert!(limiter.usage(&alice()).await.is_err());
+    assert_eq!(asked.elapsed(), Duration::from_millis(200));
+    assert!(limiter.reset(&alice()).await.is_err());
+    assert_eq!(asked.elapsed(), Duration::from_millis(300));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_may_take_its_time_and_may_fail() {
+    let one = Policy::new([Limit::per_hour(1)]).unwrap();
+    let limiter = |millis, answer| {
+        RateLimiter::builder().policies(Slow::new(millis, answer)).build().unwrap()
+    };
+    let slow = limiter(50, Ok(Some(one.clone())));
+    assert!(slow.check(&alice(), 1).await.is_allowed());
+    assert!(!slow.check(&alice(), 1).await.is_allowed());
+    assert_eq!(used(&slow).await, 1);
+    slow.reset(&alice()).await.unwrap();
+    assert_eq!(used(&slow).await, 0);
+
+    let unlimited = limiter(50, Ok(None));
+    assert_eq!(unlimited.check(&alice(), 1).await.origin(), Origin::Unlimited);
+
+    let too_slow = limiter(101, Ok(Some(one)));
+    let timed_out = Origin::FailedOpen(FailureKind::TimedOut);
+    assert_eq!(too_slow.check(&alice(), 1).await.origin(), timed_out);
+
+    let down = limiter(1, Err(FailureKind::Unavailable));
+    let failed_open = Origin::FailedOpen(FailureKind::Unavailable);
+    assert_eq!(down.check(&alice(), 1).await.origin(), failed_open);
+    assert_eq!(down.usage(&alice()).await.unwrap_err().kind(), FailureKind::Unavailable);
+
+    let refused = limiter(1, Err(FailureKind::Refused));
+    let failed_closed = Origin::FailedClosed(FailureKind::Refused);
+    assert_eq!(refused.check(&alice(), 1).await.origin(), failed_closed);
+}
+
+#[derive(Debug, Default)]
+struct Told(Mutex<Vec<String>>);
+
+impl Told {
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+
+    fn push(&self, what: String) {
+        self.0.lock().unwrap().push(what);
+    }
+}
+
+impl Observer for Told {
+    fn decided(&self, subject: &Subject, decision: &Decision) {
+        let verdict = if decision.is_allowed() { "allowed" } else { "denied" };
+        self.push(format!("{} {verdict} by {}", subject.id(), decision.origin().as_str()));
+    }
+
+    fn store_failed(&self, error: &StoreError) {
+        self.push(format!("failed: {}", error.kind().as_str()));
+    }
+
+    fn store_recovered(&self) {
+        self.push("recovered".to_owned());
+    }
+}
+
+#[tokio::test]
+async fn the_observer_is_told_of_every_decision_and_failure_and_of_the_recovery_once() {
+    let (store, told) = (Arc::new(Faulty::default()), Arc::new(Told::default()));
+    let limiter = three().store(store.clone()).observer(told.clone()).build().unwrap();
+    let ask = async |times| {
+        for _ in 0..times {
+            limiter.check(&alice(), 2).await;
+        }
+        told.take()
+    };
+    assert_eq!(ask(2).await, ["alice allowed by store", "alice denied by store"]);
+
+    store.fail_with(FailureKind::Unavailable);
+    let failure = ["failed: unavailable", "alice allowed by failed_open"];
+    assert_eq!(ask(3).await, [failure; 3].concat());
+    store.fail_with(FailureKind::Corrupt);
+    assert_eq!(ask(1).await, ["failed: corrupt", "alice denied by failed_closed"]);
+
+    store.fail_with(None);
+    assert_eq!(ask(2).await, ["recovered", "alice denied by store", "alice denied by store"]);
+
+    limiter.peek(&alice(), 1).await;
+    limiter.check_under(&Policy::new([Limit::per_day(9)]).unwrap(), &alice(), 1).await;
+    assert_eq!(told.take(), ["alice allowed by store", "alice allowed by store"]);
+}
+
+#[cfg(feature = "tracing")]
+#[tokio::test]
+async fn an_outage_is_one_log_line_when_it_begins_and_one_when_it_ends() {
+    use crate::observe::capture::Capture;
+
+    let store = Arc::new(Faulty::default());
+    let limiter = three().store(store.clone()).build().unwrap();
+    let capture = Capture::start();
+    let ask = async || {
+        for _ in 0..3 {
+            limiter.check(&alice(), 1).await;
+        }
+    };
+    ask().await;
+    assert_eq!(capture.lines(), [""; 0]);
+
+    store.fail_with(FailureKind::Unavailable);
+    ask().await;
+    store.fail_with(FailureKind::TimedOut);
+    ask().await;
+    store.fail_with(FailureKind::Refused);
+    ask().await;
+    store.fail_with(None);
+    ask().await;
+    let lines = capture.lines();
+    let expected = [
+        "WARN the store is unavailable; requests pass without limits until it answers again",
+        "ERROR the store refused the credentials or a permission; requests are turned away until",
+        "INFO the store answers again; limits hold",
+    ];
+    assert_eq!(lines.len(), expected.len(), "{lines:#?}");
+    for (line, expected) in lines.iter().zip(expected) {
+        assert!(line.starts_with(expected), "{lines:#?}");
+    }
+}
+
+/// The switch must work in an emergency: when the store hangs, or is not there.
+#[tokio::test]
+async fn switched_off_it_asks_nobody_and_admits_everything() {
+    let store = Arc::new(Faulty::default());
+    store.fail_with(FailureKind::Refused);
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counting = Arc::clone(&asked);
+    let policies = move |_: &Subject| {
+        counting.fetch_add(1, Ordering::SeqCst);
+        Some(Policy::new([Limit::per_hour(0)]).unwrap())
+    };
+    let builder = RateLimiter::builder().policies(policies).store(store.clone());
+    let limiter = builder.enabled(false).build().unwrap();
+    assert!(!limiter.is_enabled());
+    let policy = Policy::new([Limit::per_hour(0)]).unwrap();
+    let decisions = [
+        limiter.check(&alice(), 7).await,
+        limiter.check_up_to(&alice(), 7).await,
+        limiter.peek(&alice(), 7).await,
+        limiter.charge(&alice(), 7).await,
+        limiter.check_under(&policy, &alice(), 7).await,
+    ];
+    for decision in &decisions {
+        assert_eq!((decision.origin(), decision.granted()), (Origin::Disabled, 7));
+        assert!(decision.is_allowed());
+        limiter.refund(&alice(), decision, 7).await.unwrap();
+    }
+    assert_eq!((store.asked(), asked.load(Ordering::SeqCst)), (0, 0));
+}
+
+#[tokio::test]
+async fn a_subject_without_a_policy_is_not_limited() {
+    let store = Arc::new(Faulty::default());
+    let consumers = Policy::new([Limit::per_hour(1)]).unwrap();
+    let policies = ByRealm::otherwise_unlimited().with(Realm::Consumer, consumers);
+    let limiter = RateLimiter::builder().policies(policies).store(store.clone()).build().unwrap();
+    for _ in 0..5 {
+        let decision = limiter.check(&alice(), 9).await;
+        assert_eq!((decision.origin(), decision.granted()), (Origin::Unlimited, 9));
+        limiter.refund(&alice(), &decision, 9).await.unwrap();
+    }
+    assert_eq!(limiter.usage(&alice()).await.unwrap().limits().len(), 0);
+    limiter.reset(&alice()).await.unwrap();
+    assert!(limiter.reset_limit(&alice(), "hour").await.is_err());
+    assert_eq!(store.asked(), 0);
+
+    let consumer = Subject::consumer("alice");
+    assert!(limiter.check(&consumer, 1).await.is_allowed());
+    assert!(!limiter.check(&consumer, 1).await.is_allowed());
+}
+
+#[tokio::test]
+async fn realms_of_the_preset_have_their_own_limits() {
+    let limiter = RateLimiter::builder().policies(Preset::OpenBank).build().unwrap();
+    let names = async |subject: Subject| {
+        let usage = limiter.usage(&subject).await.unwrap();
+        usage.policy().unwrap().to_string()
+    };
+    assert_eq!(
+        names(Subject::consumer("abc123")).await,
+        "second=10/second, minute=100/minute, hour=1000/hour, day=10000/day, week=50000/week, \
+         month=200000/month"
+    );
+    assert_eq!(names(Subject::ip("198.51.100.7")).await, "hour=1000/hour");
+}
+
+/// Who is unknown is anonymous.
+#[tokio::test]
+async fn the_preset_takes_whom_nobody_knows_for_anonymous() {
+    let limiter = RateLimiter::builder().policies(Preset::OpenBank).build().unwrap();
+    let usage = limiter.usage(&Subject::new(Realm::Unknown, "")).await.unwrap();
+    assert_eq!(usage.policy().unwrap().to_string(), "hour=1000/hour");
+}
+
+#[tokio::test]
+async fn a_policy_for_one_call_stands_in_for_the_subjects_own() {
+    let limiter = three().build().unwrap();
+    let policy = Policy::new([Limit::per_hour(5), Limit::per_day(1)]).unwrap();
+    let decision = limiter.check_under(&policy, &alice(), 1).await;
+    assert_eq!(decision.policy(), Some(&policy));
+    assert!(!limiter.check_under(&policy, &alice(), 1).await.is_allowed());
+    // The hour of both policies is the same count; the day is not the subject's own.
+    assert_eq!(used(&limiter).await, 1);
+    assert!(limiter.check(&alice(), 2).await.is_allowed());
+    assert!(!limiter.check(&alice(), 1).await.is_allowed());
+}
+
+#[tokio::test]
+async fn a_refund_gives_back_what_was_granted_at_most() {
+    let store = Arc::new(Faulty::default());
+    let limiter = three().store(store.clone()).build().unwrap();
+    let granted = limiter.check(&alice(), 2).await;
+    let denied = limiter.check(&alice(), 2).await;
+    assert!(!denied.is_allowed());
+
+    let before = store.asked();
+    limiter.refund(&alice(), &denied, 2).await.unwrap();
+    limiter.refund(&alice(), &granted, 0).await.unwrap();
+    let undecided = Decision::undecided(Cost::ONE, Origin::FailedOpen(FailureKind::TimedOut));
+    limiter.refund(&alice(), &undecided, 1).await.unwrap();
+    assert_eq!(store.asked(), before, "there is nothing to give back");
+
+    limiter.refund(&alice(), &granted, 1).await.unwrap();
+    assert_eq!(used(&limiter).await, 1);
+    limiter.check(&alice(), 2).await;
+    limiter.refund(&alice(), &granted, u64::MAX).await.unwrap();
+    assert_eq!(used(&limiter).await, 1);
+
+    let part = limiter.check_up_to(&alice(), 9).await;
+    assert_eq!((part.granted(), part.is_allowed()), (2, true));
+    limiter.refund(&alice(), &part, 9).await.unwrap();
+    assert_eq!(used(&limiter).await, 1);
+}
+
+#[tokio::test]
+async fn post_paid_units_are_taken_beyond_the_limit() {
+    let limiter = three().build().unwrap();
+    assert!(limiter.charge(&alice(), 10).await.is_allowed());
+    assert_eq!(used(&limiter).await, 10);
+    let denied = limiter.check(&alice(), 1).await;
+    assert_eq!((denied.is_allowed(), denied.limits().next().unwrap().remaining()), (false, 0));
+}
+
+#[tokio::test]
+async fn a_look_takes_nothing() {
+    let limiter = three().build().unwrap();
+    assert!(limiter.peek(&alice(), 3).await.is_allowed());
+    assert!(!limiter.peek(&alice(), 4).await.is_allowed());
+    assert!(limiter.check(&alice(), 0).await.is_allowed());
+    assert_eq!(used(&limiter).await, 0);
+    assert!(limiter.check(&alice(), 3).await.is_allowed());
+}
+
+#[tokio::test]
+async fn one_limit_or_all_are_reset() {
+    let limiter = three().limit(Limit::per_day(9)).build().unwrap();
+    limiter.check(&alice(), 3).await;
+    let counts = async || -> Vec<u64> {
+        let usage = limiter.usage(&alice()).await.unwrap();
+        usage.limits().map(|limit| limit.used()).collect()
+    };
+    limiter.reset_limit(&alice(), "hour").await.unwrap();
+    assert_eq!(counts().await, [0, 3]);
+    limiter.check(&alice(), 1).await;
+    assert_eq!(counts().await, [1, 4]);
+
+    let error = limiter.reset_limit(&alice(), "week").await.unwrap_err();
+    assert_eq!(error.kind(), FailureKind::Unsupported);
+    assert!(error.to_string().contains(r#"no limit called "week""#), "{error}");
+    assert_eq!(counts().await, [1, 4]);
+
+    limiter.reset(&alice()).await.unwrap();
+    assert_eq!(counts().await, [0, 0]);
+}
+
+#[tokio::test]
+async fn namespaces_on_one_store_count_apart_and_clones_together() {
+    let store = Arc::new(MemoryStore::new());
+    let of = |namespace| three().store(store.clone()).namespace(namespace).build().unwrap();
+    let (login, search) = (of("login"), of("search"));
+    assert!(login.clone().check(&alice(), 3).await.is_allowed());
+    assert!(!login.check(&alice(), 1).await.is_allowed());
+    assert!(search.check(&alice(), 3).await.is_allowed());
+    assert!(!of("search").check(&alice(), 1).await.is_allowed());
+    assert_eq!(login.id(), login.clone().id());
+    assert_ne!(login.id(), of("login").id());
+}
+
+#[test]
+fn a_decision_in_memory_is_there_at_once_and_costs_no_allocation() {
+    let limiter = three().limit(Limit::per_day(9)).build().unwrap();
+    let alice = alice();
+    let allocated = || {
+        let check = || match limiter.check(&alice, 1) {
+            Eventual::Ready(Some(decision)) => drop(decision),
+            answer => panic!("{answer:?}"),
+        };
+        allocation_counter::measure(check).count_total
+    };
+    assert_ne!(allocated(), 0, "the counters of somebody new");
+    // Granted twice, then denied.
+    assert_eq!([allocated(), allocated(), allocated(), allocated()], [0; 4]);
+}
+
+/// Waiting exactly as long as told succeeds; a microsecond less does not.
+#[tokio::test]
+async fn the_wait_is_exact() {
+    let clock = Arc::new(ManualClock::default());
+    let store = MemoryStore::builder().clock(Arc::clone(&clock)).build();
+    let limiter = three().limit(Limit::per_second(2)).store(store).build().unwrap();
+    limiter.check(&alice(), 2).await;
+    clock.advance(Duration::from_micros(1_234_567));
+    limiter.check(&alice(), 1).await;
+    let RetryAfter::In(wait) = limiter.check(&alice(), 2).await.retry_after() else {
+        panic!("a wait helps")
+    };
+    assert_eq!(wait, Duration::from_secs(3_600) - Duration::from_micros(1_234_567));
+    clock.advance(wait - Duration::from_micros(1));
+    assert!(!limiter.check(&alice(), 2).await.is_allowed());
+    clock.advance(Duration::from_micros(1));
+    assert!(limiter.check(&alice(), 2).await.is_allowed());
+}
+
+#[test]
+fn debug_shows_settings() {
+    let shown = format!("{:?}", three().namespace("login").build().unwrap());
+    assert!(shown.contains(r#"namespace: Namespace("login")"#), "{shown}");
+    assert!(format!("{:?}", three()).contains("hour=3/hour"));
+}

@@ -32,7 +32,7 @@ impl Realm {
     /// Returns an error unless `name` is 1 to 32 characters of `a-z`, `0-9`, `_` and `-`, and none
     /// of the ready-made realms.
     pub fn custom(name: &str) -> Result<Self, InvalidRealm> {
-        let known = [Self::Ip, Self::Key, Self::Consumer, Self::User, Self::Global];
+        let known = [Self::Ip, Self::Key, Self::Consumer, Self::User, Self::Global, Self::Unknown];
         let fits = (1..=32).contains(&name.len())
             && name
                 .bytes()
@@ -278,7 +278,8 @@ mod tests {
     fn custom_realms_are_checked() {
         assert_eq!(Realm::custom("tenant").unwrap().as_str(), "tenant");
         let long = "a".repeat(33);
-        for name in ["", "ip", "consumer", "Tenant", "a:b", "a{b}", "ü", long.as_str()] {
+        for name in ["", "ip", "consumer", "unknown", "Tenant", "a:b", "a{b}", "ü", long.as_str()]
+        {
             assert!(Realm::custom(name).is_err(), "{name}");
         }
     }

@@ -34,6 +34,8 @@
 //! # Ok(()) }
 //! ```
 
+#[cfg(all(test, feature = "tracing"))]
+pub(crate) mod capture;
 #[cfg(not(feature = "tracing"))]
 #[path = "disabled.rs"]
 mod log;

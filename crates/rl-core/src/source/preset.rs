@@ -31,7 +31,10 @@ impl Preset {
                     Limit::per_week(50_000),
                     Limit::per_month(200_000),
                 ]);
-                ByRealm::otherwise(identified).with(Realm::Ip, of(&[Limit::per_hour(1_000)]))
+                let anonymous = of(&[Limit::per_hour(1_000)]);
+                ByRealm::otherwise(identified)
+                    .with(Realm::Ip, anonymous.clone())
+                    .with(Realm::Unknown, anonymous)
             }
         }
     }

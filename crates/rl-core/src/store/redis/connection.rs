@@ -3,7 +3,7 @@
 //!
 //! bb8-redis' own manager asks `PING` at every check-out and takes no connection for broken. This
 //! one costs nothing at check-out, and a failed connection makes all of its age leave the pool: they
-//! led to the same server.
+//! led to the same server. One that owes an answer for too long has failed as well.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,6 +13,7 @@ use std::time::Duration;
 use bb8_redis::bb8;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{AsyncConnectionConfig, Client, FromRedisValue, RedisError, RedisResult};
+use tokio::time::Instant;
 
 use super::error::classify;
 use super::script::Script;
@@ -21,6 +22,12 @@ use crate::store::StoreError;
 
 /// The longest that making a connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How long a connection may owe an answer before it counts as failed.
+///
+/// A server that is gone without a word ends no connection; the operating system takes a quarter of
+/// an hour to find out.
+const SILENCE: Duration = Duration::from_millis(500);
 
 /// Makes connections for the pool. Clones share what they know.
 #[derive(Clone)]
@@ -47,8 +54,8 @@ impl Manager {
             // The limiter has a deadline of its own, for everything together.
             .set_response_timeout(None);
         let connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
-        let mut connection =
-            Connection { connection, generation, current: Arc::clone(&self.generation) };
+        let life = Arc::new(Life::new(generation, Arc::clone(&self.generation)));
+        let mut connection = Connection { connection, life };
         let mut load = redis::pipe();
         for script in &*self.scripts {
             load.cmd("SCRIPT").arg("LOAD").arg(script.text()).ignore();
@@ -109,8 +116,7 @@ impl fmt::Debug for Manager {
 #[derive(Clone)]
 pub(super) struct Connection {
     connection: MultiplexedConnection,
-    generation: u64,
-    current: Arc<AtomicU64>,
+    life: Arc<Life>,
 }
 
 impl Connection {
@@ -119,21 +125,75 @@ impl Connection {
         &mut self,
         command: &redis::Cmd,
     ) -> RedisResult<T> {
+        let waiting = Waiting::begin(&self.life);
         let reply = self.connection.req_packed_command(command).await;
+        self.life.heard();
+        drop(waiting);
         if reply.as_ref().is_err_and(RedisError::is_unrecoverable_error) {
-            // Once for each generation: of many tasks that fail together, one raises it.
-            let _ = self.current.compare_exchange(
-                self.generation,
-                self.generation + 1,
-                Ordering::AcqRel,
-                Ordering::Relaxed,
-            );
+            self.life.fail();
         }
         Ok(T::from_redis_value(reply?.extract_error()?)?)
     }
 
     fn is_stale(&self) -> bool {
+        self.life.is_stale()
+    }
+}
+
+/// What all handles on one connection know of it.
+struct Life {
+    generation: u64,
+    current: Arc<AtomicU64>,
+    opened: Instant,
+    // When the first command was sent that no reply came after, in milliseconds from `opened`.
+    owing_since: AtomicU64,
+}
+
+impl Life {
+    const NOTHING_OWED: u64 = u64::MAX;
+
+    fn new(generation: u64, current: Arc<AtomicU64>) -> Self {
+        let owing_since = AtomicU64::new(Self::NOTHING_OWED);
+        Self { generation, current, opened: Instant::now(), owing_since }
+    }
+
+    /// Ends the generation: once, even if many tasks fail together.
+    fn fail(&self) {
+        let (this, next) = (self.generation, self.generation + 1);
+        let _ = self.current.compare_exchange(this, next, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    fn is_stale(&self) -> bool {
         self.generation != self.current.load(Ordering::Acquire)
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn heard(&self) {
+        self.owing_since.store(Self::NOTHING_OWED, Ordering::Relaxed);
+    }
+}
+
+/// A command without a reply yet. The limiter drops it at its deadline.
+struct Waiting<'a>(&'a Life);
+
+impl<'a> Waiting<'a> {
+    fn begin(life: &'a Life) -> Self {
+        let (owing_since, now) = (&life.owing_since, life.now());
+        let (relaxed, nothing) = (Ordering::Relaxed, Life::NOTHING_OWED);
+        let _ = owing_since.compare_exchange(nothing, now, relaxed, relaxed);
+        Self(life)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let since = self.0.owing_since.load(Ordering::Relaxed);
+        if u128::from(self.0.now().saturating_sub(since)) >= SILENCE.as_millis() {
+            self.0.fail();
+        }
     }
 }
 

@@ -1,0 +1,176 @@
+//! Who is compared: all through redis-rs, over one multiplexed connection each, each in a database
+//! of its own. Keys and subjects are built beforehand; what is done with them is done in each call.
+
+use std::error::Error;
+
+use redis::Value;
+use redis::aio::MultiplexedConnection;
+use rl_core::limiter::OnFailure;
+use rl_core::store::redis::Layout;
+use rl_core::store::{Charge, Mode, Namespace, Store};
+use rl_core::{Cost, Decision, Limit, Period, Policy, RateLimiter, RedisStore, Subject};
+
+use super::server::Server;
+
+/// How many subjects there are.
+pub(super) const SUBJECTS: usize = 10_000;
+
+/// What decides, or does the least that something has to.
+pub(super) struct Contender {
+    pub(super) name: &'static str,
+    /// What the server calls the command that does it.
+    pub(super) command: &'static str,
+    way: Way,
+}
+
+enum Way {
+    Command(Command),
+    Store(RedisStore, Namespace, Policy, Vec<Subject>),
+    Limiter(RateLimiter, Vec<Subject>),
+}
+
+/// A command that is the same for all subjects but for its keys.
+struct Command {
+    connection: MultiplexedConnection,
+    head: Vec<String>,
+    keys: Vec<Vec<String>>,
+    tail: Vec<u64>,
+}
+
+impl Contender {
+    /// `INCR` of one key: no limit, no window, no expiry.
+    pub(super) async fn incr(server: &Server, database: usize) -> Result<Self, Box<dyn Error>> {
+        let command = Command {
+            connection: server.connect(database).await?,
+            head: vec!["INCR".to_owned()],
+            keys: keys(&[""]),
+            tail: Vec::new(),
+        };
+        Ok(Self { name: "INCR", command: "incr", way: Way::Command(command) })
+    }
+
+    /// The least that a script costs.
+    pub(super) async fn return_1(server: &Server, database: usize) -> Result<Self, Box<dyn Error>> {
+        let keys = keys(&[""]);
+        let command = Command::script(server, database, "return 1", keys, Vec::new()).await?;
+        Ok(Self { name: "EVALSHA return 1", command: "evalsha", way: Way::Command(command) })
+    }
+
+    /// Six periods, at most `max` in each, the usual way.
+    pub(super) async fn six_keys(
+        server: &Server,
+        database: usize,
+        max: u32,
+    ) -> Result<Self, Box<dyn Error>> {
+        let text = include_str!("six_keys.lua");
+        let keys = keys(&[":second", ":minute", ":hour", ":day", ":week", ":month"]);
+        let periods = Period::NAMED.map(Period::as_millis);
+        let tail = [[max.into(); 6], periods].concat();
+        let command = Command::script(server, database, text, keys, tail).await?;
+        Ok(Self { name: "six-key script", command: "evalsha", way: Way::Command(command) })
+    }
+
+    /// Our store, without the limiter around it.
+    pub(super) async fn store(
+        server: &Server,
+        database: usize,
+        layout: Layout,
+        max: u32,
+    ) -> Result<Self, Box<dyn Error>> {
+        let name = match layout {
+            Layout::Packed => "ours, packed",
+            Layout::Readable => "ours, readable",
+        };
+        let store = connect(server, database, layout).await?;
+        let policy = Policy::new(limits(max)?)?;
+        let way = Way::Store(store, Namespace::default(), policy, subjects());
+        Ok(Self { name, command: "evalsha", way })
+    }
+
+    /// All of ours, as an application calls it.
+    pub(super) async fn limiter(
+        server: &Server,
+        database: usize,
+        max: u32,
+    ) -> Result<Self, Box<dyn Error>> {
+        let mut limiter = RateLimiter::builder()
+            .store(connect(server, database, Layout::Packed).await?)
+            .on_store_failure(OnFailure::Deny);
+        for limit in limits(max)? {
+            limiter = limiter.limit(limit);
+        }
+        let way = Way::Limiter(limiter.build()?, subjects());
+        Ok(Self { name: "ours, packed, in a limiter", command: "evalsha", way })
+    }
+
+    /// Whether the subject with this number passes.
+    pub(super) async fn admits(&self, subject: usize) -> bool {
+        let decision = match &self.way {
+            Way::Command(command) => return command.send(subject).await,
+            Way::Limiter(limiter, subjects) => limiter.check(&subjects[subject], 1).await,
+            Way::Store(store, namespace, policy, subjects) => {
+                let subject = &subjects[subject];
+                let (mode, cost) = (Mode::Check, Cost::ONE);
+                let charge = Charge { namespace, subject, policy, mode, cost };
+                store.decide(charge).await.expect("the server is up")
+            }
+        };
+        assert_eq!(decision.policy().map(|policy| policy.limits().len()), Some(6));
+        Decision::is_allowed(&decision)
+    }
+}
+
+impl Command {
+    async fn script(
+        server: &Server,
+        database: usize,
+        text: &str,
+        keys: Vec<Vec<String>>,
+        tail: Vec<u64>,
+    ) -> Result<Self, Box<dyn Error>> {
+        let mut connection = server.connect(database).await?;
+        let mut load = redis::cmd("SCRIPT");
+        let sha: String = load.arg("LOAD").arg(text).query_async(&mut connection).await?;
+        let count = keys.first().map_or(0, Vec::len).to_string();
+        Ok(Self { connection, head: vec!["EVALSHA".to_owned(), sha, count], keys, tail })
+    }
+
+    async fn send(&self, subject: usize) -> bool {
+        let mut command = redis::Cmd::new();
+        command.arg(&self.head).arg(&self.keys[subject]).arg(&self.tail);
+        let reply: Value =
+            command.query_async(&mut self.connection.clone()).await.expect("the server is up");
+        match reply {
+            Value::Array(numbers) => numbers.first() == Some(&Value::Int(1)),
+            number => number != Value::Int(0),
+        }
+    }
+}
+
+fn keys(suffixes: &[&str]) -> Vec<Vec<String>> {
+    let key = |n, suffix: &&str| format!("rl:{{{}}}{suffix}", id(n));
+    let keys = |n| suffixes.iter().map(|suffix| key(n, suffix)).collect();
+    (0..SUBJECTS).map(keys).collect()
+}
+
+fn subjects() -> Vec<Subject> {
+    (0..SUBJECTS).map(|n| Subject::consumer(&id(n))).collect()
+}
+
+fn id(n: usize) -> String {
+    format!("consumer-{n:08}")
+}
+
+fn limits(max: u32) -> Result<Vec<Limit>, Box<dyn Error>> {
+    let limit = |period| Ok(Limit::new(max.into(), period)?);
+    Period::NAMED.into_iter().map(limit).collect()
+}
+
+async fn connect(
+    server: &Server,
+    database: usize,
+    layout: Layout,
+) -> Result<RedisStore, Box<dyn Error>> {
+    let store = RedisStore::builder(&server.url(database)).layout(layout).connections(1);
+    Ok(store.connect().await?)
+}

@@ -1,0 +1,24 @@
+-- Six fixed windows the usual way: a counter with an expiry for each period.
+--
+-- KEYS  one counter for each limit
+-- ARGV  for each limit its max, then for each its period in ms
+--
+-- Returns  1 or 0, and for each limit its count and the ms until its window ends
+local count = #KEYS
+local reply = { 1 }
+local counts = redis.call('MGET', unpack(KEYS))
+for i = 1, count do
+  counts[i] = tonumber(counts[i] or 0)
+  if counts[i] + 1 > tonumber(ARGV[i]) then reply[1] = 0 end
+end
+if reply[1] == 1 then
+  for i = 1, count do
+    counts[i] = redis.call('INCR', KEYS[i])
+    if counts[i] == 1 then redis.call('PEXPIRE', KEYS[i], ARGV[count + i]) end
+  end
+end
+for i = 1, count do
+  reply[2 * i] = counts[i]
+  reply[2 * i + 1] = redis.call('PTTL', KEYS[i])
+end
+return reply

@@ -1,0 +1,356 @@
+//! The shape of the repository, held by reading its files: what would rot in prose fails here.
+
+mod source;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+
+use source::{crate_paths, files, modules, packages, read, section, top};
+
+/// What each module of rl-core may use of the others. Arrows only point down: a module stands below
+/// all that use it.
+const LEVELS: [(&str, &[&str]); 16] = [
+    ("future", &[]),
+    ("time", &[]),
+    ("model", &["time"]),
+    ("algorithm", &["model", "time"]),
+    ("client_ip", &[]),
+    ("denial", &["model"]),
+    ("headers", &["model"]),
+    ("key", &["model", "client_ip"]),
+    ("store", &["future", "time", "model", "algorithm"]),
+    ("observe", &["model", "store::StoreError"]),
+    ("source", &["future", "model", "store::StoreError"]),
+    ("store/memory", &["future", "time", "model", "algorithm", "store", "observe"]),
+    ("store/redis", &["future", "time", "model", "algorithm", "store", "observe"]),
+    ("limiter", &["future", "model", "store", "observe", "source"]),
+    (
+        "gate",
+        &[
+            "future",
+            "model",
+            "client_ip",
+            "denial",
+            "headers",
+            "key",
+            "store",
+            "observe",
+            "source",
+            "limiter",
+        ],
+    ),
+    ("conformance", &["future", "time", "model", "store", "limiter"]),
+];
+
+/// Where the names that the root of rl-core exports come from.
+fn exports() -> BTreeMap<String, String> {
+    let root = read("crates/rl-core/src/lib.rs");
+    let mut exports = BTreeMap::new();
+    for statement in root.split("pub use ").skip(1) {
+        let statement = statement.split(';').next().unwrap_or_default();
+        for path in crate_paths(&format!("crate::{statement}")) {
+            let (module, name) = path.rsplit_once("::").unwrap();
+            let module = module.split("::").next().unwrap_or_default();
+            exports.insert(name.to_owned(), module.to_owned());
+        }
+    }
+    exports
+}
+
+#[test]
+fn modules_of_the_core_only_use_what_is_below_them() {
+    let levels = BTreeMap::from(LEVELS);
+    let exports = exports();
+    let mut wrong = Vec::new();
+    for module in modules("crates/rl-core") {
+        let place = module.path.strip_prefix("crates/rl-core/src/").unwrap();
+        let parts: Vec<&str> = place.trim_end_matches(".rs").split('/').collect();
+        let level = match parts[..] {
+            ["lib" | "_documentation"] => continue,
+            ["store", folder @ ("memory" | "redis"), ..] => format!("store/{folder}"),
+            _ => parts[0].to_owned(),
+        };
+        let Some(allowed) = levels.get(&*level) else { panic!("{place}: no level for {level}") };
+        if module.is_test {
+            continue;
+        }
+        for path in crate_paths(&module.code()) {
+            let first = path.split("::").next().unwrap_or_default();
+            let used = match exports.get(first) {
+                Some(module) => format!("{module}::{path}"),
+                None => path.clone(),
+            };
+            let may =
+                |allowed: &&str| used == **allowed || used.starts_with(&format!("{allowed}::"));
+            let is_own = used.split("::").next() == Some(parts[0]);
+            if !is_own && !allowed.iter().any(may) {
+                wrong.push(format!("{place} uses {path}"));
+            }
+        }
+        let code = module.code();
+        let sibling = match &*level {
+            "store/memory" => ["RedisStore", "redis::"],
+            "store/redis" => ["MemoryStore", "memory::"],
+            _ => ["super::super", "super::super"],
+        };
+        if sibling.iter().any(|name| code.contains(name)) {
+            wrong.push(format!("{place} names {sibling:?}"));
+        }
+    }
+    assert_eq!(wrong, [""; 0]);
+}
+
+/// The reading order at the top of the core is the order of the levels.
+#[test]
+fn the_core_declares_its_modules_from_the_bottom_up() {
+    let root = read("crates/rl-core/src/lib.rs");
+    let declared: Vec<&str> = root
+        .lines()
+        .filter_map(|line| line.trim_start_matches("pub ").strip_prefix("mod "))
+        .map(|name| name.trim_end_matches(';'))
+        .collect();
+    let allowed = BTreeMap::from(LEVELS);
+    for (place, module) in declared.iter().enumerate() {
+        for used in allowed.get(module).copied().unwrap_or_default() {
+            let used = used.split("::").next().unwrap_or_default();
+            let is_before = declared[..place].contains(&used);
+            // These name no more than the error of a store, which may stand on either side.
+            let is_error = matches!(*module, "observe" | "source") && used == "store";
+            assert!(is_before || is_error, "mod {module} stands before {used}");
+        }
+    }
+}
+
+#[test]
+fn adapters_do_not_know_each_other() {
+    for (adapter, other) in [("rl-tower", "rl-actix"), ("rl-actix", "rl-tower")] {
+        let manifest = read(format!("crates/{adapter}/Cargo.toml"));
+        for kind in ["dependencies", "dev-dependencies"] {
+            assert!(!section(&manifest, kind).contains_key(other), "{adapter}");
+        }
+    }
+}
+
+#[test]
+fn the_core_depends_on_nothing_of_http_or_of_ours() {
+    let manifest = read("crates/rl-core/Cargo.toml");
+    for name in section(&manifest, "dependencies").keys() {
+        let is_http = ["http", "hyper", "axum", "actix", "tower", "tonic", "reqwest", "h2", "rl-"]
+            .iter()
+            .any(|word| name.starts_with(word));
+        assert!(!is_http, "{name}");
+    }
+}
+
+#[test]
+fn every_source_file_belongs_to_a_module() {
+    let reached: BTreeSet<String> =
+        packages().iter().flat_map(|package| modules(package)).map(|module| module.path).collect();
+    let there: BTreeSet<String> = ["crates", "examples", "tests"]
+        .into_iter()
+        .flat_map(|folder| files(folder, ".rs"))
+        .collect();
+    assert!(there.len() > 50);
+    let orphans: Vec<&String> = there.difference(&reached).collect();
+    assert_eq!(orphans, [""; 0]);
+}
+
+#[test]
+fn files_are_at_most_400_lines_long_without_tests() {
+    for package in packages() {
+        for module in modules(&package) {
+            // The suite is a test for the stores of others; it is read rule by rule.
+            let is_test = module.is_test || module.path == "crates/rl-core/src/conformance.rs";
+            let length = module.length();
+            assert!(is_test || length <= 400, "{}: {length}", module.path);
+        }
+    }
+}
+
+const ALGORITHMS: &str = "crates/rl-core/src/algorithm";
+const SCRIPTS: &str = "crates/rl-core/src/store/redis/lua";
+
+#[test]
+fn every_algorithm_has_its_twin_and_both_say_so() {
+    let mut twins = 0;
+    for file in files(ALGORITHMS, ".rs") {
+        let name = file.strip_prefix(ALGORITHMS).unwrap();
+        let name = name.trim_start_matches('/').trim_end_matches(".rs");
+        if name == "mod" || name.ends_with("tests") {
+            continue;
+        }
+        twins += 1;
+        let script = read(format!("{SCRIPTS}/{name}.lua"));
+        let header = script.lines().next().unwrap_or_default();
+        let rust = format!("the Lua twin of `algorithm/{name}.rs`. Change both.");
+        assert!(header.starts_with("-- ") && header.ends_with(&rust), "{name}: {header}");
+        let lua = format!("`store/redis/lua/{name}.lua` is the same function in Lua; change both.");
+        let module = read(&file).replace("\n//! ", " ");
+        assert!(module.contains(&lua), "{name}");
+    }
+    assert!(twins > 0);
+}
+
+/// A key that a script makes up may live on another server of a cluster, and no permission covers
+/// it. A key without expiry lives for ever.
+#[test]
+fn scripts_touch_the_keys_they_are_given_and_nothing_else() {
+    let scripts = files(SCRIPTS, ".lua");
+    assert!(!scripts.is_empty());
+    let mut calls = 0;
+    for file in scripts {
+        let text = read(&file);
+        assert!(text.starts_with("-- "), "{file}: no header");
+        assert!(!text.contains('\u{a0}'), "{file}: a space that is none");
+        let lines = text.lines().filter(|line| !line.trim_start().starts_with("--"));
+        let code = lines.collect::<Vec<_>>().join("\n");
+        for (at, _) in code.match_indices("KEYS[") {
+            let end = at + code[at..].find(']').unwrap();
+            let (before, after) = (code[..at].trim_end(), code[end + 1..].trim_start());
+            let is_built = before.ends_with("..") || after.starts_with("..");
+            assert!(!is_built, "{file}: a key is built: {}", &code[at..=end]);
+        }
+        for call in code.split("redis.call(").skip(1).chain(code.split("redis.pcall(").skip(1)) {
+            calls += 1;
+            let call = call.lines().next().unwrap_or_default();
+            let mut words = call.split([',', ')']).map(str::trim);
+            let command = words.next().unwrap_or_default().trim_matches(['\'', '"']);
+            let forbidden = ["KEYS", "SCAN", "FLUSH", "RANDOMKEY", "SELECT", "CONFIG"];
+            assert!(!forbidden.iter().any(|word| command.starts_with(word)), "{file}: {call}");
+            let key = words.next().unwrap_or_default();
+            let has_key = key.starts_with("KEYS[");
+            assert!(has_key || command == "TIME", "{file}: no key of KEYS: {call}");
+            assert!(command != "SET" || call.contains("'PX'"), "{file}: no expiry: {call}");
+        }
+    }
+    assert!(calls > 5);
+}
+
+/// All sources with their place; those of the benchmarks measure real time on purpose.
+fn sources() -> Vec<source::Module> {
+    packages()
+        .iter()
+        .filter(|package| *package != "crates/rl-bench")
+        .flat_map(|package| modules(package))
+        .collect()
+}
+
+#[test]
+fn only_the_clock_reads_the_time() {
+    // In two parts, so that this file is not what it looks for.
+    let (wall, running) = (concat!("SystemTime", "::now"), concat!("Instant", "::now"));
+    for module in sources() {
+        let code = module.code() + &module.tests();
+        let is_clock = module.path == "crates/rl-core/src/time/clock.rs";
+        // The runtime's own stands still when a test wants it to.
+        let is_of_runtime = code.contains(concat!("tokio::time::", "Instant"));
+        assert!(is_clock || !code.contains(wall), "{}: {wall}", module.path);
+        assert!(is_of_runtime || !code.contains(running), "{}: {running}", module.path);
+    }
+}
+
+#[test]
+fn no_test_sleeps() {
+    for module in sources() {
+        for sleep in [concat!("sleep", "("), concat!("sleep_", "until(")] {
+            assert!(!module.tests().contains(sleep), "{}", module.path);
+        }
+    }
+}
+
+#[test]
+fn nothing_is_left_to_do_in_the_code() {
+    let notes = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("todo", "!(")];
+    for ending in [".rs", ".lua", ".toml"] {
+        for file in ["crates", "examples", "tests"].iter().flat_map(|folder| files(folder, ending))
+        {
+            let text = read(&file);
+            let note = notes.iter().find(|note| text.contains(**note));
+            assert_eq!(note, None, "{file}");
+        }
+    }
+}
+
+/// Words after "Rust " that look like a version.
+fn rust_versions(text: &str) -> Vec<&str> {
+    let after = text.split("Rust ").skip(1);
+    let version = after.map(|rest| {
+        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.');
+        rest[..end.unwrap_or(rest.len())].trim_end_matches('.')
+    });
+    version.filter(|version| version.starts_with("1.")).collect()
+}
+
+#[test]
+fn the_needed_compiler_is_written_as_in_the_manifest() {
+    let manifest = read("Cargo.toml");
+    let version = section(&manifest, "workspace.package")["rust-version"].clone();
+    let version = version.trim_matches('"');
+    assert!(!rust_versions(&read("README.md")).is_empty(), "README.md names no version");
+    for file in files(".", ".md") {
+        for written in rust_versions(&read(&file)) {
+            assert_eq!(written, version, "{file}");
+        }
+    }
+}
+
+#[test]
+fn every_example_is_in_the_index_and_every_package_is_a_member() {
+    let index = read("examples/README.md");
+    for package in packages() {
+        let member = match package.split_once('/') {
+            Some((folder, _)) => format!("\"{folder}/*\""),
+            None => format!("\"{package}\""),
+        };
+        let manifest = read("Cargo.toml");
+        let members = &section(&manifest, "workspace")["members"];
+        assert!(members.contains(&member), "{package}: {members}");
+        assert!(package.matches('/').count() <= 1, "{package} is too deep for {members}");
+        if let Some(example) = package.strip_prefix("examples/") {
+            assert!(index.contains(&format!("]({example}/")), "{example} is not in the index");
+        }
+    }
+    for link in index.split("](").skip(1) {
+        let link = link.split(')').next().unwrap_or_default();
+        let is_there = link.contains("://") || top().join("examples").join(link).exists();
+        assert!(is_there, "the index leads to {link}");
+    }
+}
+
+#[test]
+fn every_public_module_of_the_core_shows_an_example() {
+    let public = modules("crates/rl-core")
+        .into_iter()
+        .filter(|module| module.is_public && !module.is_test && module.path.ends_with("/mod.rs"));
+    let mut shown = 0;
+    for module in public {
+        let text = read(&module.path);
+        assert!(text.contains("//! # Example"), "{}", module.path);
+        shown += 1;
+    }
+    assert!(shown > 8);
+}
+
+/// Nothing that is compiled in asks for more than our own licences do.
+#[test]
+fn no_dependency_is_under_the_gpl_alone() {
+    let metadata = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version=1", "--offline"])
+        .args(["--filter-platform", "x86_64-unknown-linux-gnu"])
+        .current_dir(top())
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&metadata.stderr);
+    assert!(metadata.status.success(), "{errors}");
+    let metadata: serde_json::Value = serde_json::from_slice(&metadata.stdout).unwrap();
+    let packages = metadata["packages"].as_array().unwrap();
+    assert!(packages.len() > 50);
+    for package in packages {
+        let (name, license) = (&package["name"], package["license"].as_str().unwrap_or_default());
+        // One of several that may be chosen is enough.
+        let mut choices = license.split(" OR ").flat_map(|choice| choice.split('/'));
+        assert!(choices.any(|choice| !choice.contains("GPL")), "{name}: {license}");
+        let is_ours = package["source"].is_null();
+        assert!(!is_ours || license == "MIT OR Apache-2.0", "{name}: {license}");
+    }
+}

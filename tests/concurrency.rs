@@ -1,0 +1,218 @@
+//! Many clients at once: a limit lets through exactly what it says, wherever they come from.
+//!
+//! The experiment is an old one: ten clients ask at the same moment under a limit of five. Reading
+//! the count and raising it in two steps lets all ten pass.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
+
+use rl_core::store::redis::Layout;
+use rl_core::store::{MemoryStore, RedisStore};
+use rl_core::time::{ManualClock, Timestamp};
+use rl_core::{Decision, Eventual, Limit, Origin, RateLimiter, Subject};
+use rl_tests::RedisServer;
+
+const CLIENTS: usize = 10;
+const LIMIT: u32 = 5;
+const ROUNDS: usize = 200;
+
+/// Longer than any pause of a busy machine: what is counted must have been decided by the store.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn subject(round: usize) -> Subject {
+    Subject::user(&format!("round-{round}"))
+}
+
+/// What a limiter in memory answers: it never has to wait.
+fn at_once(decision: Eventual<Decision>) -> Decision {
+    match decision {
+        Eventual::Ready(Some(decision)) => decision,
+        other => panic!("expected an answer at once, got {other:?}"),
+    }
+}
+
+#[test]
+fn of_ten_threads_at_once_exactly_five_pass_in_memory() {
+    let limiter = RateLimiter::builder().limit(Limit::per_hour(LIMIT)).build().unwrap();
+    let start = Barrier::new(CLIENTS);
+    let allowed: Vec<AtomicU64> = (0..ROUNDS).map(|_| AtomicU64::new(0)).collect();
+    std::thread::scope(|scope| {
+        for _ in 0..CLIENTS {
+            scope.spawn(|| {
+                for (round, allowed) in allowed.iter().enumerate() {
+                    let subject = subject(round);
+                    start.wait();
+                    let decision = at_once(limiter.check(&subject, 1));
+                    allowed.fetch_add(u64::from(decision.is_allowed()), Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    let allowed: Vec<u64> = allowed.into_iter().map(AtomicU64::into_inner).collect();
+    assert_eq!(allowed, [u64::from(LIMIT); ROUNDS]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn of_ten_tasks_at_once_exactly_five_pass_in_memory() {
+    ten_tasks_at_once(MemoryStore::new()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn of_ten_tasks_at_once_exactly_five_pass_on_redis_in_the_packed_layout() {
+    let server = RedisServer::start();
+    let store = RedisStore::builder(&server.url()).connection_wait(PATIENCE);
+    ten_tasks_at_once(store.connect().await.unwrap()).await;
+    assert_eq!(server.keys_without_expiry().await, [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn of_ten_tasks_at_once_exactly_five_pass_on_redis_in_the_readable_layout() {
+    let server = RedisServer::start();
+    let store =
+        RedisStore::builder(&server.url()).layout(Layout::Readable).connection_wait(PATIENCE);
+    ten_tasks_at_once(store.connect().await.unwrap()).await;
+    assert_eq!(server.keys_without_expiry().await, [""; 0]);
+}
+
+async fn ten_tasks_at_once(store: impl rl_core::store::Store) {
+    let limiter = RateLimiter::builder()
+        .limit(Limit::per_hour(LIMIT))
+        .store(store)
+        .deadline(PATIENCE)
+        .build()
+        .unwrap();
+    for round in 0..ROUNDS {
+        let start = Arc::new(tokio::sync::Barrier::new(CLIENTS));
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|_| {
+                let (limiter, start, subject) = (limiter.clone(), start.clone(), subject(round));
+                tokio::spawn(async move {
+                    start.wait().await;
+                    limiter.check(&subject, 1).await
+                })
+            })
+            .collect();
+        let mut allowed = 0;
+        for client in clients {
+            let decision = client.await.unwrap();
+            assert_eq!(decision.origin(), Origin::Store);
+            allowed += u32::from(decision.is_allowed());
+        }
+        assert_eq!(allowed, LIMIT, "round {round}");
+    }
+}
+
+/// Another process with a limiter of its own.
+struct Contender {
+    process: Child,
+    orders: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Contender {
+    fn start(server: &RedisServer) -> Self {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_contender"))
+            .args([server.url(), LIMIT.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut contender = Self {
+            orders: process.stdin.take().unwrap(),
+            answers: BufReader::new(process.stdout.take().unwrap()),
+            process,
+        };
+        assert_eq!(contender.answer(), "ready");
+        contender
+    }
+
+    fn call(&mut self, round: usize, calls: usize) {
+        writeln!(self.orders, "round-{round} {calls}").unwrap();
+    }
+
+    /// The next line; empty if the process has ended.
+    fn answer(&mut self) -> String {
+        let mut line = String::new();
+        self.answers.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+}
+
+impl Drop for Contender {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn of_ten_clients_in_four_processes_exactly_five_pass_on_redis() {
+    let server = RedisServer::start();
+    let mut contenders: Vec<Contender> = (0..4).map(|_| Contender::start(&server)).collect();
+    for round in 0..ROUNDS {
+        for (contender, calls) in contenders.iter_mut().zip([3, 3, 2, 2]) {
+            contender.call(round, calls);
+        }
+        let answers: Vec<String> = contenders.iter_mut().map(Contender::answer).collect();
+        let allowed = answers.iter().map(|answer| answer.parse::<u32>().unwrap());
+        assert_eq!(allowed.sum::<u32>(), LIMIT, "round {round}: {answers:?}");
+    }
+}
+
+/// Grants, denials and refunds of many threads, under six limits each: not one unit is lost or
+/// counted twice, in any limit.
+#[test]
+fn totals_of_six_limits_are_exact_under_many_threads() {
+    const THREADS: usize = 8;
+    const CALLS: usize = 2_000;
+    const SUBJECTS: usize = 3;
+
+    // Time stands still: otherwise the second would end in between.
+    let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_750_000_000)));
+    let limiter = RateLimiter::builder()
+        .limit(Limit::per_second(10_000))
+        .limit(Limit::per_minute(4_000))
+        .limit(Limit::per_hour(3_000))
+        .limit(Limit::per_day(10_000))
+        .limit(Limit::per_week(10_000))
+        .limit(Limit::per_month(10_000))
+        .store(MemoryStore::builder().clock(clock).build())
+        .build()
+        .unwrap();
+    let subjects: Vec<Subject> = (0..SUBJECTS).map(subject).collect();
+    let in_use: Vec<AtomicU64> = subjects.iter().map(|_| AtomicU64::new(0)).collect();
+    let denied = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                for call in 0..CALLS {
+                    let (subject, in_use) = (&subjects[call % SUBJECTS], &in_use[call % SUBJECTS]);
+                    let decision = at_once(limiter.check(subject, 1));
+                    in_use.fetch_add(decision.granted(), Ordering::Relaxed);
+                    denied.fetch_add(u64::from(!decision.is_allowed()), Ordering::Relaxed);
+                    // Every seventh call gives back what it took.
+                    if call % 7 == 0 && decision.is_allowed() {
+                        let Eventual::Ready(Some(Ok(()))) = limiter.refund(subject, &decision, 1)
+                        else {
+                            panic!("a refund in memory is done at once")
+                        };
+                        in_use.fetch_sub(1, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    for (subject, in_use) in subjects.iter().zip(in_use) {
+        let Eventual::Ready(Some(Ok(usage))) = limiter.usage(subject) else {
+            panic!("usage in memory is known at once")
+        };
+        let used: Vec<u64> = usage.limits().map(|limit| limit.used()).collect();
+        assert_eq!(used, [in_use.into_inner(); 6]);
+        assert!(used[0] <= 3_000, "{used:?}");
+    }
+    // Otherwise the smallest limit was never reached, and half of the paths not taken.
+    assert!(denied.into_inner() > 0);
+}

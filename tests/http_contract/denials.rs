@@ -1,0 +1,165 @@
+//! What clients get that are turned away.
+
+use rl_core::denial::{Denial, DenialBody};
+use rl_core::gate::MissingKey;
+use rl_core::key::Identified;
+use rl_core::{Gate, RateLimiter};
+use rl_tests::web::{Answer, Fetch, Target, limiter, new_year};
+
+/// One request per minute.
+fn one() -> RateLimiter {
+    limiter(&new_year(), &["1/minute"])
+}
+
+/// The second answer of a site that grants one.
+async fn denied<T: Target>(gate: Gate) -> Answer {
+    let site = T::serve(vec![gate]);
+    assert_eq!(site.get("/").fetch().await.status, 200);
+    site.get("/").fetch().await
+}
+
+/// What belongs to a body: its type, its length and whether it may be kept.
+fn about_the_body(answer: &Answer) -> [Option<&str>; 3] {
+    ["content-type", "content-length", "cache-control"].map(|name| answer.header(name))
+}
+
+pub(super) async fn anonymous_callers_are_denied_in_the_words_of_the_seed<T: Target>() {
+    let answer = denied::<T>(Gate::new(one())).await;
+    let body = r#"{"code":429,"message":"Too Many Requests. We only allow 1 requests per minute for anonymous access."}"#;
+    assert_eq!((answer.standing().as_str(), answer.body.as_str()), ("429 1-0-60, retry 60", body));
+    let length = body.len().to_string();
+    assert_eq!(
+        about_the_body(&answer),
+        [Some("application/json"), Some(length.as_str()), Some("no-store")]
+    );
+}
+
+pub(super) async fn consumers_are_denied_in_the_words_of_the_seed<T: Target>() {
+    let limiter = limiter(&new_year(), &["100/hour", "2/second"]);
+    let body = DenialBody::open_bank().prefix("OBP-10018: ");
+    let site = T::serve(vec![Gate::new(limiter).key(Identified).denial_body(body)]);
+    let get = || site.get("/").header("x-consumer", "abc123").fetch();
+    get().await;
+    get().await;
+    let answer = get().await;
+    let body = r#"{"code":429,"message":"OBP-10018: Too Many Requests. We only allow 2 requests per second for this Consumer."}"#;
+    assert_eq!((answer.standing().as_str(), answer.body.as_str()), ("429 2-0-1, retry 1", body));
+}
+
+pub(super) async fn problem_details<T: Target>() {
+    let answer = denied::<T>(Gate::new(one()).denial_body(DenialBody::problem())).await;
+    let body = concat!(
+        r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","#,
+        r#""title":"Request cannot be satisfied as assigned quota has been exceeded","#,
+        r#""status":429,"violated-policies":["minute"]}"#,
+    );
+    assert_eq!((answer.status, answer.body.as_str()), (429, body));
+    assert_eq!(about_the_body(&answer)[0], Some("application/problem+json"));
+}
+
+pub(super) async fn plain_text<T: Target>() {
+    let body = DenialBody::text().no_store(false);
+    let answer = denied::<T>(Gate::new(one()).denial_body(body)).await;
+    let words = "Too Many Requests. We only allow 1 requests per minute for anonymous access.";
+    assert_eq!((answer.status, answer.body.as_str()), (429, words));
+    let length = words.len().to_string();
+    assert_eq!(
+        about_the_body(&answer),
+        [Some("text/plain; charset=utf-8"), Some(length.as_str()), None]
+    );
+}
+
+pub(super) async fn nothing_but_the_status<T: Target>() {
+    let answer = denied::<T>(Gate::new(one()).denial_body(DenialBody::empty())).await;
+    assert_eq!((answer.standing().as_str(), answer.body.as_str()), ("429 1-0-60, retry 60", ""));
+    assert_eq!(about_the_body(&answer), [None, Some("0"), Some("no-store")]);
+}
+
+pub(super) async fn a_responder_of_the_users<T: Target>() {
+    let gate = Gate::new(one()).deny_with(|decision, caller| {
+        let mut denial = Denial::new(420);
+        denial.content_type = Some("text/html");
+        let wait = decision.retry_after();
+        denial.body = format!("<p>{} calm down: {wait:?}", caller.realm().as_str()).into();
+        denial.headers.push(("x-mood", "tired".into()));
+        denial
+    });
+    let answer = denied::<T>(gate).await;
+    assert_eq!(answer.standing(), "420 1-0-60, retry 60");
+    assert_eq!(answer.body, "<p>ip calm down: In(60s)");
+    assert_eq!(
+        (answer.header("x-mood"), about_the_body(&answer)[0]),
+        (Some("tired"), Some("text/html"))
+    );
+}
+
+/// What a responder makes of a request's data may not be fit for a response.
+pub(super) async fn a_responder_cannot_break_the_response<T: Target>() {
+    let gate = Gate::new(one()).deny_with(|_, _| {
+        let mut denial = Denial::new(7);
+        denial.headers.push(("x-split", "a\r\nset-cookie: b".into()));
+        denial.headers.push(("not a name", "a".into()));
+        denial.headers.push(("x-whole", "c".into()));
+        denial
+    });
+    let answer = denied::<T>(gate).await;
+    assert_eq!(answer.standing(), "429 1-0-60, retry 60");
+    let names = ["x-split", "set-cookie", "x-whole"];
+    assert_eq!(names.map(|name| answer.header(name)), [None, None, Some("c")]);
+}
+
+pub(super) async fn grpc_calls_are_denied_in_their_own_way<T: Target>() {
+    let site = T::serve(vec![Gate::new(one())]);
+    let call = |kind: &'static str| site.post("/").header("content-type", kind).fetch();
+    assert_eq!(call("application/grpc").await.header("grpc-status"), None);
+    for kind in ["application/grpc", "application/grpc+proto", "Application/GRPC"] {
+        let answer = call(kind).await;
+        assert_eq!(
+            (answer.standing().as_str(), answer.body.as_str()),
+            ("200 1-0-60, retry 60", "")
+        );
+        let fields = ["content-type", "grpc-status", "grpc-message", "grpc-retry-pushback-ms"];
+        let words = "Too Many Requests. We only allow 1 requests per minute for anonymous access.";
+        assert_eq!(
+            fields.map(|name| answer.header(name)),
+            [Some("application/grpc"), Some("8"), Some(words), Some("60000")]
+        );
+    }
+    // What translates it for browsers stands between them and us.
+    assert_eq!(call("application/grpc-web").await.status, 429);
+    assert_eq!(site.handled(), 1);
+
+    let site = T::serve(vec![Gate::new(one()).key(Identified)]);
+    let answer = site.post("/").header("content-type", "application/grpc").fetch().await;
+    assert_eq!((answer.status, answer.header("grpc-status")), (200, Some("7")));
+}
+
+pub(super) async fn a_caller_without_a_key_is_turned_away<T: Target>() {
+    let site = T::serve(vec![Gate::new(one()).key(Identified)]);
+    for _ in 0..2 {
+        let answer = site.get("/").fetch().await;
+        let body =
+            r#"{"code":403,"message":"Forbidden. No rate limit key was found in the request."}"#;
+        assert_eq!((answer.standing().as_str(), answer.body.as_str()), ("403", body));
+    }
+    assert_eq!(site.handled(), 0);
+    assert_eq!(site.get("/").header("x-consumer", "a").fetch().await.status, 200);
+}
+
+pub(super) async fn a_caller_without_a_key_passes_if_set<T: Target>() {
+    let site = T::serve(vec![Gate::new(one()).key(Identified).missing_key(MissingKey::Pass)]);
+    for _ in 0..3 {
+        let answer = site.get("/").fetch().await;
+        assert_eq!((answer.standing().as_str(), answer.body.as_str()), ("200", "no decision"));
+    }
+    assert_eq!(site.get("/").header("x-consumer", "a").fetch().await.standing(), "200 1-0-60");
+}
+
+pub(super) async fn callers_without_a_key_share_a_count_if_set<T: Target>() {
+    let site = T::serve(vec![Gate::new(one()).key(Identified).missing_key(MissingKey::Share)]);
+    assert_eq!(site.get("/").fetch().await.standing(), "200 1-0-60");
+    let denied = site.get("/users/7").fetch().await;
+    assert_eq!(denied.standing(), "429 1-0-60, retry 60");
+    assert!(denied.body.contains("for anonymous access"), "{}", denied.body);
+    assert_eq!(site.get("/").header("x-consumer", "a").fetch().await.standing(), "200 1-0-60");
+}

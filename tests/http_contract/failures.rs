@@ -1,0 +1,92 @@
+//! A store that cannot answer.
+
+use std::time::Duration;
+
+use rl_core::limiter::OnFailure;
+use rl_core::{Gate, Limit, RateLimiter, RedisStore};
+use rl_tests::RedisServer;
+use rl_tests::web::{Fetch, Target};
+use tokio::net::TcpSocket;
+
+/// One request per day, decided on this server, however busy this machine is with other tests.
+async fn limiter(url: &str, on_failure: OnFailure) -> RateLimiter {
+    let store = RedisStore::connect(url).await.unwrap();
+    let builder = RateLimiter::builder().limit(Limit::per_day(1)).store(store);
+    builder.on_store_failure(on_failure).deadline(Duration::from_secs(60)).build().unwrap()
+}
+
+/// An address at which nobody listens, as long as the socket is held.
+fn nobody() -> (TcpSocket, String) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let url = format!("redis://{}/", socket.local_addr().unwrap());
+    (socket, url)
+}
+
+pub(super) async fn requests_pass_without_headers_when_the_store_is_down<T: Target>() {
+    let (_nobody, url) = nobody();
+    let site = T::serve(vec![Gate::new(limiter(&url, OnFailure::Allow).await)]);
+    for _ in 0..3 {
+        let answer = site.get("/").fetch().await;
+        assert_eq!((answer.status, answer.told()), (200, vec![]));
+        assert_eq!(answer.body, "failed_open");
+    }
+}
+
+pub(super) async fn requests_are_turned_away_when_the_store_is_down_if_set<T: Target>() {
+    let (_nobody, url) = nobody();
+    let site = T::serve(vec![Gate::new(limiter(&url, OnFailure::Deny).await)]);
+    let answer = site.get("/").fetch().await;
+    assert_eq!((answer.status, answer.told()), (503, vec!["retry-after: 1".to_owned()]));
+    assert_eq!(
+        answer.body,
+        r#"{"code":503,"message":"Service Unavailable. The rate limiter cannot decide at the moment."}"#
+    );
+    assert_eq!(
+        (answer.header("content-type"), answer.header("cache-control"), site.handled()),
+        (Some("application/json"), Some("no-store"), 0)
+    );
+}
+
+pub(super) async fn grpc_calls_are_told_of_the_outage_in_their_own_way<T: Target>() {
+    let (_nobody, url) = nobody();
+    let site = T::serve(vec![Gate::new(limiter(&url, OnFailure::Deny).await)]);
+    let answer = site.post("/").header("content-type", "application/grpc").fetch().await;
+    assert_eq!(answer.standing(), "200, retry 1");
+    let fields = ["grpc-status", "grpc-retry-pushback-ms"].map(|name| answer.header(name));
+    assert_eq!((fields, site.handled()), ([Some("14"), Some("1000")], 0));
+}
+
+/// Somebody who can make the store fail for one subject must not get rid of that subject's limit.
+pub(super) async fn a_poisoned_counter_does_not_open_the_gate<T: Target>() {
+    let redis = RedisServer::start();
+    let site = T::serve(vec![Gate::new(limiter(&redis.url(), OnFailure::Allow).await)]);
+    assert_eq!(site.get("/").fetch().await.status, 200);
+
+    let keys: Vec<String> = redis.query("KEYS *").await;
+    let [key] = &*keys else { panic!("{keys:?}") };
+    let _: u64 = redis.query(&format!("DEL {key}")).await;
+    let _: u64 = redis.query(&format!("LPUSH {key} poison")).await;
+    let answer = site.get("/").fetch().await;
+    assert_eq!((answer.standing().as_str(), site.handled()), ("503, retry 1", 1));
+}
+
+pub(super) async fn a_service_that_starts_before_its_store_enforces_when_it_comes_up<T: Target>() {
+    let mut redis = RedisServer::stopped();
+    let site = T::serve(vec![Gate::new(limiter(&redis.url(), OnFailure::Allow).await)]);
+    assert_eq!(site.get("/").fetch().await.standing(), "200");
+
+    redis.restart();
+    // The pool tries to connect again at times of its own.
+    let enforced = async {
+        loop {
+            let answer = site.get("/").fetch().await;
+            if answer.standing() != "200" {
+                return answer;
+            }
+        }
+    };
+    let first = tokio::time::timeout(Duration::from_secs(20), enforced).await.unwrap();
+    assert_eq!(first.standing(), "200 1-0-86400");
+    assert_eq!(site.get("/").fetch().await.status, 429);
+}

@@ -1,0 +1,194 @@
+//! What responses say: families of fields, and which limit they describe.
+
+use std::time::Duration;
+
+use rl_core::headers::{HeaderFamily, Headers};
+use rl_core::key::{Identified, KeyExtractor};
+use rl_core::source::ByRealm;
+use rl_core::{Follow, Gate, Limit, Policy, RateLimiter, Realm};
+use rl_tests::web::{Fetch, Site, Target, limiter, new_year};
+
+/// 27 of 100 requests of this minute are used; 18 seconds have passed.
+async fn the_worked_example<T: Target>(headers: Headers) -> Site {
+    let clock = new_year();
+    let limiter = limiter(&clock, &["100/minute"]);
+    limiter.check(&rl_core::Subject::ip("127.0.0.1"), 26).await;
+    clock.advance(Duration::from_secs(18));
+    T::serve(vec![Gate::new(limiter).headers(headers)])
+}
+
+pub(super) async fn each_family_has_its_own_fields<T: Target>() {
+    use HeaderFamily::*;
+
+    // 18 seconds into the minute that began with 2026; it ends at 1767225660.
+    let families: [(_, &[&str]); 10] = [
+        (
+            OpenBank,
+            &["x-rate-limit-limit: 100", "x-rate-limit-remaining: 73", "x-rate-limit-reset: 42"],
+        ),
+        (
+            GitHub,
+            &[
+                "x-ratelimit-limit: 100",
+                "x-ratelimit-remaining: 73",
+                "x-ratelimit-reset: 1767225660",
+                "x-ratelimit-resource: core",
+                "x-ratelimit-used: 27",
+            ],
+        ),
+        (Ietf, &[r#"ratelimit: "minute";r=73;t=42"#, r#"ratelimit-policy: "minute";q=100;w=60"#]),
+        (
+            IetfDraft07,
+            &["ratelimit: limit=100, remaining=73, reset=42", "ratelimit-policy: 100;w=60"],
+        ),
+        (
+            IetfDraft06,
+            &[
+                "ratelimit-limit: 100",
+                "ratelimit-policy: 100;w=60",
+                "ratelimit-remaining: 73",
+                "ratelimit-reset: 42",
+            ],
+        ),
+        (
+            IetfDraft03,
+            &["ratelimit-limit: 100, 100;w=60", "ratelimit-remaining: 73", "ratelimit-reset: 42"],
+        ),
+        (
+            Envoy,
+            &[
+                r#"x-ratelimit-limit: 100, 100;w=60;name="minute""#,
+                "x-ratelimit-remaining: 73",
+                "x-ratelimit-reset: 42",
+            ],
+        ),
+        (
+            Legacy,
+            &[
+                "x-ratelimit-limit: 100",
+                "x-ratelimit-remaining: 73",
+                "x-ratelimit-reset: 1767225660",
+            ],
+        ),
+        (
+            Twitter,
+            &[
+                "x-rate-limit-limit: 100",
+                "x-rate-limit-remaining: 73",
+                "x-rate-limit-reset: 1767225660",
+            ],
+        ),
+        (
+            Zuul,
+            &["x-ratelimit-limit: 100", "x-ratelimit-remaining: 73", "x-ratelimit-reset: 60000"],
+        ),
+    ];
+    for (family, told) in families {
+        let site = the_worked_example::<T>(Headers::new(family)).await;
+        assert_eq!(site.get("/").fetch().await.told(), told, "{family:?}");
+    }
+}
+
+pub(super) async fn families_stand_beside_each_other<T: Target>() {
+    let both = Headers::default().and(HeaderFamily::Ietf).and(HeaderFamily::GitHub);
+    let site = the_worked_example::<T>(both).await;
+    let told = [
+        r#"ratelimit: "minute";r=73;t=42"#,
+        r#"ratelimit-policy: "minute";q=100;w=60"#,
+        "x-rate-limit-limit: 100",
+        "x-rate-limit-remaining: 73",
+        "x-rate-limit-reset: 42",
+        "x-ratelimit-limit: 100",
+        "x-ratelimit-remaining: 73",
+        "x-ratelimit-reset: 1767225660",
+        "x-ratelimit-resource: core",
+        "x-ratelimit-used: 27",
+    ];
+    assert_eq!(site.get("/").fetch().await.told(), told);
+}
+
+pub(super) async fn without_a_family_only_a_denial_tells<T: Target>() {
+    let gate = Gate::new(limiter(&new_year(), &["1/minute"])).headers(Headers::none());
+    let site = T::serve(vec![gate]);
+    assert_eq!(site.get("/").fetch().await.told(), [""; 0]);
+    assert_eq!(site.get("/").fetch().await.told(), ["retry-after: 60"]);
+}
+
+/// Of 10 per second, 100 per minute and 1 000 per hour, the minute has one left, for 49 seconds.
+async fn one_left_of_the_minute<T: Target>(follow: Follow) -> Site {
+    let clock = new_year();
+    let limiter = limiter(&clock, &["10/second", "100/minute", "1000/hour"]);
+    let site = T::serve(vec![Gate::new(limiter).headers(Headers::default().follow(follow))]);
+    for _ in 0..11 {
+        for _ in 0..9 {
+            assert_eq!(site.get("/").fetch().await.status, 200);
+        }
+        clock.advance(Duration::from_secs(1));
+    }
+    site
+}
+
+pub(super) async fn the_shortest_active_limit_is_shown<T: Target>() {
+    let site = one_left_of_the_minute::<T>(Follow::ShortestActive).await;
+    assert_eq!(site.get("/").fetch().await.standing(), "200 10-9-1");
+    assert_eq!(site.get("/").fetch().await.standing(), "429 100-0-49, retry 49");
+}
+
+pub(super) async fn the_limit_with_the_fewest_left_is_shown_if_set<T: Target>() {
+    let site = one_left_of_the_minute::<T>(Follow::FewestRemaining).await;
+    assert_eq!(site.get("/").fetch().await.standing(), "200 100-0-49");
+    assert_eq!(site.get("/").fetch().await.standing(), "429 100-0-49, retry 49");
+}
+
+pub(super) async fn the_message_names_the_limit_that_the_headers_show<T: Target>() {
+    for (follow, standing, period) in [
+        (Follow::ShortestActive, "429 2-0-1, retry 3600", "per second"),
+        (Follow::FewestRemaining, "429 2-0-3600, retry 3600", "per hour"),
+    ] {
+        let limiter = limiter(&new_year(), &["2/second", "2/hour"]);
+        let site = T::serve(vec![Gate::new(limiter).headers(Headers::default().follow(follow))]);
+        site.get("/").fetch().await;
+        site.get("/").fetch().await;
+        let denied = site.get("/").fetch().await;
+        assert_eq!(denied.standing(), standing, "{follow:?}");
+        assert!(denied.body.contains(period), "{follow:?}: {}", denied.body);
+    }
+}
+
+pub(super) async fn a_limiter_that_is_switched_off_leaves_no_trace<T: Target>() {
+    let limiter = RateLimiter::builder().limit(Limit::per_day(0)).enabled(false).build().unwrap();
+    let site = T::serve(vec![Gate::new(limiter)]);
+    let answer = site.get("/").fetch().await;
+    assert_eq!((answer.status, answer.told(), answer.body.as_str()), (200, vec![], "disabled"));
+}
+
+pub(super) async fn a_subject_without_limits_gets_no_headers<T: Target>() {
+    let one = Policy::new([Limit::per_minute(1)]).unwrap();
+    let policies = ByRealm::otherwise(one).unlimited(Realm::Consumer);
+    let limiter = RateLimiter::builder().policies(policies).build().unwrap();
+    let key = Identified.or(rl_core::key::ClientAddress::default());
+    let site = T::serve(vec![Gate::new(limiter).key(key)]);
+    for _ in 0..3 {
+        let answer = site.get("/").header("x-consumer", "a partner").fetch().await;
+        assert_eq!((answer.standing().as_str(), answer.body.as_str()), ("200", "unlimited"));
+    }
+    assert_eq!(site.get("/").fetch().await.status, 200);
+    assert_eq!(site.get("/").fetch().await.status, 429);
+}
+
+pub(super) async fn a_blocked_subject_is_not_told_to_wait<T: Target>() {
+    let gate = Gate::new(limiter(&new_year(), &["0/minute"]));
+    let site = T::serve(vec![gate.headers(Headers::default().and(HeaderFamily::Ietf))]);
+    let told = [
+        r#"ratelimit: "minute";r=0"#,
+        r#"ratelimit-policy: "minute";q=0;w=60"#,
+        "x-rate-limit-limit: 0",
+        "x-rate-limit-remaining: 0",
+        "x-rate-limit-reset: 1",
+    ];
+    let denied = site.get("/").fetch().await;
+    assert_eq!(
+        (denied.status, denied.told(), site.handled()),
+        (429, told.map(String::from).to_vec(), 0)
+    );
+}

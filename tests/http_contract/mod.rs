@@ -1,0 +1,126 @@
+//! What a client sees of a limiter, written once and held by both adapters on real servers.
+//!
+//! Each sentence is a function over the [`Target`](rl_tests::web::Target); at the end of this file it
+//! becomes a test of axum and a test of actix-web. Where the frameworks differ in how a limiter is
+//! put in place, [`on_axum`] and [`on_actix`] go on alone.
+
+mod addresses;
+mod callers;
+mod counting;
+mod denials;
+mod exemptions;
+mod failures;
+mod headers;
+mod nesting;
+mod on_actix;
+mod on_axum;
+mod shared;
+
+/// Makes each sentence a test of either adapter.
+macro_rules! contract {
+    ($($part:ident { $($sentence:ident,)+ })+) => {
+        mod axum {
+            $($(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $sentence() {
+                    super::$part::$sentence::<rl_tests::web::Axum>().await;
+                }
+            )+)+
+        }
+
+        mod actix {
+            $($(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $sentence() {
+                    super::$part::$sentence::<rl_tests::web::Actix>().await;
+                }
+            )+)+
+        }
+    };
+}
+
+contract! {
+    counting {
+        headers_count_down_to_a_denial,
+        waiting_as_told_is_enough_and_less_is_not,
+        the_longest_wait_is_told_and_holds,
+        a_denial_charges_no_limit,
+        a_denied_request_does_not_reach_the_handler,
+        the_handler_finds_the_decision,
+        every_method_is_counted,
+        a_body_passes_through_unchanged,
+        a_denial_leaves_the_connection_usable,
+        paths_without_a_handler_are_counted,
+        all_connections_and_workers_count_together,
+    }
+    headers {
+        each_family_has_its_own_fields,
+        families_stand_beside_each_other,
+        without_a_family_only_a_denial_tells,
+        the_shortest_active_limit_is_shown,
+        the_limit_with_the_fewest_left_is_shown_if_set,
+        the_message_names_the_limit_that_the_headers_show,
+        a_limiter_that_is_switched_off_leaves_no_trace,
+        a_subject_without_limits_gets_no_headers,
+        a_blocked_subject_is_not_told_to_wait,
+    }
+    denials {
+        anonymous_callers_are_denied_in_the_words_of_the_seed,
+        consumers_are_denied_in_the_words_of_the_seed,
+        problem_details,
+        plain_text,
+        nothing_but_the_status,
+        a_responder_of_the_users,
+        a_responder_cannot_break_the_response,
+        grpc_calls_are_denied_in_their_own_way,
+        a_caller_without_a_key_is_turned_away,
+        a_caller_without_a_key_passes_if_set,
+        callers_without_a_key_share_a_count_if_set,
+    }
+    exemptions {
+        preflights_are_not_counted,
+        preflights_are_counted_if_set,
+        an_options_request_that_is_no_preflight_is_counted,
+        exempt_requests_have_no_headers_and_are_not_counted,
+    }
+    callers {
+        api_keys_stand_in_headers_queries_cookies_and_bearer_tokens,
+        tiers_of_keys_have_limits_of_their_own,
+        headers_that_can_be_read_in_two_ways_name_nobody,
+        odd_values_are_never_an_error_of_the_server,
+        consumers_are_whom_the_authentication_names,
+        anonymous_callers_count_by_address,
+        routes_count_by_their_pattern,
+        consumers_count_on_each_route,
+    }
+    addresses {
+        a_stranger_cannot_choose_an_address,
+        behind_a_proxy_the_rightmost_stranger_counts,
+        every_line_of_the_header_counts,
+        an_ipv6_network_is_one_client,
+    }
+    nesting {
+        the_stricter_numbers_survive_from_outside,
+        the_stricter_numbers_survive_from_inside,
+        an_inner_denial_is_not_overwritten,
+        an_outer_denial_spares_the_inner_limiter,
+        lists_stand_beside_each_other,
+        each_limiter_charges_once,
+        the_same_limiter_twice_charges_once,
+        the_same_limiter_around_another_charges_once,
+        outer_layers_see_the_stricter_decision,
+    }
+    failures {
+        requests_pass_without_headers_when_the_store_is_down,
+        requests_are_turned_away_when_the_store_is_down_if_set,
+        grpc_calls_are_told_of_the_outage_in_their_own_way,
+        a_poisoned_counter_does_not_open_the_gate,
+        a_service_that_starts_before_its_store_enforces_when_it_comes_up,
+    }
+    shared {
+        a_store_elsewhere_counts_exactly,
+        instances_share_their_counts,
+        a_store_elsewhere_counts_down_in_the_headers,
+        a_nested_limiter_waits_for_its_store,
+    }
+}

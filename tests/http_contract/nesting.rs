@@ -1,0 +1,104 @@
+//! Limiters around limiters.
+
+use rl_core::headers::{HeaderFamily, Headers};
+use rl_core::{Gate, RateLimiter, Subject};
+use rl_tests::web::{Fetch, Target, limiter, new_year};
+
+fn of(limit: &str) -> RateLimiter {
+    limiter(&new_year(), &[limit])
+}
+
+/// What the client of the tests has used of the first limit.
+async fn used(limiter: &RateLimiter) -> u64 {
+    let usage = limiter.usage(&Subject::ip("127.0.0.1")).await.unwrap();
+    usage.limits().next().unwrap().used()
+}
+
+pub(super) async fn the_stricter_numbers_survive_from_outside<T: Target>() {
+    let site = T::serve(vec![Gate::new(of("3/hour")), Gate::new(of("10/minute"))]);
+    let answer = site.get("/").fetch().await;
+    assert_eq!(answer.standing(), "200 3-2-3600");
+    assert_eq!(answer.body, "store minute 1/10 < store hour 1/3");
+}
+
+pub(super) async fn the_stricter_numbers_survive_from_inside<T: Target>() {
+    let site = T::serve(vec![Gate::new(of("10/minute")), Gate::new(of("3/hour"))]);
+    let answer = site.get("/").fetch().await;
+    assert_eq!(answer.standing(), "200 3-2-3600");
+    assert_eq!(answer.body, "store hour 1/3 < store minute 1/10");
+}
+
+pub(super) async fn an_inner_denial_is_not_overwritten<T: Target>() {
+    let gates = ["9/second", "1/hour"].map(|limit| Gate::new(of(limit)));
+    let site = T::serve(gates.to_vec());
+    assert_eq!(site.get("/").fetch().await.standing(), "200 1-0-3600");
+    let denied = site.get("/").fetch().await;
+    assert_eq!(denied.standing(), "429 1-0-3600, retry 3600");
+    assert!(denied.body.contains("We only allow 1 requests per hour"), "{}", denied.body);
+}
+
+pub(super) async fn an_outer_denial_spares_the_inner_limiter<T: Target>() {
+    let (outer, inner) = (of("1/minute"), of("9/hour"));
+    let site = T::serve(vec![Gate::new(outer), Gate::new(inner.clone())]);
+    assert_eq!(site.get("/").fetch().await.status, 200);
+    for _ in 0..3 {
+        assert_eq!(site.get("/").fetch().await.standing(), "429 1-0-60, retry 60");
+    }
+    assert_eq!(used(&inner).await, 1);
+}
+
+pub(super) async fn lists_stand_beside_each_other<T: Target>() {
+    let ietf = || Headers::new(HeaderFamily::Ietf).and(HeaderFamily::OpenBank);
+    let gates = ["5/minute", "9/hour"].map(|limit| Gate::new(of(limit)).headers(ietf()));
+    let site = T::serve(gates.to_vec());
+    let told = [
+        r#"ratelimit: "hour";r=8;t=3600"#,
+        r#"ratelimit: "minute";r=4;t=60"#,
+        r#"ratelimit-policy: "hour";q=9;w=3600"#,
+        r#"ratelimit-policy: "minute";q=5;w=60"#,
+        "x-rate-limit-limit: 5",
+        "x-rate-limit-remaining: 4",
+        "x-rate-limit-reset: 60",
+    ];
+    assert_eq!(site.get("/").fetch().await.told(), told);
+}
+
+pub(super) async fn each_limiter_charges_once<T: Target>() {
+    let limiters = ["9/second", "9/minute", "9/hour"].map(of);
+    let site = T::serve(limiters.each_ref().map(|limiter| Gate::new(limiter.clone())).to_vec());
+    assert_eq!(site.get("/").fetch().await.status, 200);
+    for limiter in &limiters {
+        assert_eq!(used(limiter).await, 1);
+    }
+}
+
+pub(super) async fn the_same_limiter_twice_charges_once<T: Target>() {
+    let limiter = of("3/minute");
+    let site = T::serve(vec![Gate::new(limiter.clone()), Gate::new(limiter.clone())]);
+    for standing in ["200 3-2-60", "200 3-1-60", "200 3-0-60", "429 3-0-60, retry 60"] {
+        assert_eq!(site.get("/").fetch().await.standing(), standing);
+    }
+    assert_eq!(used(&limiter).await, 3);
+}
+
+pub(super) async fn the_same_limiter_around_another_charges_once<T: Target>() {
+    let (limiter, another) = (of("3/minute"), of("9/hour"));
+    let gates = [&limiter, &another, &limiter].map(|limiter| Gate::new(limiter.clone()));
+    let site = T::serve(gates.to_vec());
+    for standing in ["200 3-2-60", "200 3-1-60", "200 3-0-60", "429 3-0-60, retry 60"] {
+        assert_eq!(site.get("/").fetch().await.standing(), standing);
+    }
+    assert_eq!((used(&limiter).await, used(&another).await), (3, 3));
+}
+
+pub(super) async fn outer_layers_see_the_stricter_decision<T: Target>() {
+    for limits in [["3/minute", "9/hour"], ["9/hour", "3/minute"]] {
+        let site = T::serve(limits.map(|limit| Gate::new(of(limit))).to_vec());
+        for used in 1..=3 {
+            let seen = format!("store minute {used}/3");
+            assert_eq!(site.get("/").fetch().await.header("x-outer-sees"), Some(seen.as_str()));
+        }
+        let denied = site.get("/").fetch().await;
+        assert_eq!((denied.status, denied.header("x-outer-sees")), (429, Some("store minute 3/3")));
+    }
+}

@@ -1,0 +1,95 @@
+//! Where a limiter can stand in actix-web.
+
+use std::sync::Arc;
+
+use actix_web::middleware::{Condition, DefaultHeaders, Logger, NormalizePath};
+use actix_web::{App, web};
+use rl_actix::RateLimit;
+use rl_core::Gate;
+use rl_core::key::Route;
+use rl_tests::web::actix::{application, serve};
+use rl_tests::web::{Fetch, limiter, new_year};
+
+fn limit(limit: &str) -> RateLimit {
+    RateLimit::new(limiter(&new_year(), &[limit]))
+}
+
+fn routes(app: &mut web::ServiceConfig) {
+    application(app, &Arc::default());
+}
+
+#[tokio::test]
+async fn around_an_app_all_routes_and_the_default_count_together() {
+    let limit = limit("3/minute");
+    let site = serve(move || App::new().configure(routes).wrap(limit.clone()));
+    assert_eq!(site.get("/").fetch().await.standing(), "200 3-2-60");
+    assert_eq!(site.get("/users/7").fetch().await.standing(), "200 3-1-60");
+    assert_eq!(site.get("/nowhere").fetch().await.standing(), "404 3-0-60");
+    assert_eq!(site.get("/health").fetch().await.status, 429);
+}
+
+#[tokio::test]
+async fn around_a_scope_only_the_scope_counts() {
+    let gate = Gate::new(limiter(&new_year(), &["2/minute"])).key(Route);
+    let limit = RateLimit::new(gate);
+    let site = serve(move || {
+        let scope = web::scope("/api").configure(routes).wrap(limit.clone());
+        App::new().configure(routes).service(scope)
+    });
+    assert_eq!(site.get("/users/1").fetch().await.standing(), "200");
+    assert_eq!(site.get("/api/users/1").fetch().await.standing(), "200 2-1-60");
+    assert_eq!(site.get("/api/users/2").fetch().await.standing(), "200 2-0-60");
+    assert_eq!(site.get("/api/users/3").fetch().await.status, 429);
+    assert_eq!(site.get("/api/health").fetch().await.standing(), "200 2-1-60");
+    assert_eq!(site.get("/users/1").fetch().await.standing(), "200");
+}
+
+#[tokio::test]
+async fn around_a_resource_only_the_resource_counts() {
+    let limit = limit("1/minute");
+    let site = serve(move || {
+        let handler = web::get().to(async || "limited");
+        let limited = web::resource("/limited").wrap(limit.clone()).route(handler);
+        App::new().configure(routes).service(limited)
+    });
+    assert_eq!(site.get("/limited").fetch().await.standing(), "200 1-0-60");
+    assert_eq!(site.get("/limited").fetch().await.status, 429);
+    assert_eq!(site.get("/").fetch().await.standing(), "200");
+}
+
+#[tokio::test]
+async fn the_middleware_wrapped_last_runs_first() {
+    let (inner, outer) = (limit("2/minute"), limit("5/hour"));
+    let site = serve(move || App::new().configure(routes).wrap(inner.clone()).wrap(outer.clone()));
+    let answer = site.get("/").fetch().await;
+    assert_eq!(answer.body, "store minute 1/2 < store hour 1/5");
+}
+
+#[tokio::test]
+async fn a_condition_that_does_not_hold_switches_it_off() {
+    for (on, standing) in [(true, "200 1-0-60"), (false, "200")] {
+        let limit = limit("1/minute");
+        let site =
+            serve(move || App::new().configure(routes).wrap(Condition::new(on, limit.clone())));
+        assert_eq!(site.get("/").fetch().await.standing(), standing);
+    }
+}
+
+#[tokio::test]
+async fn it_stands_between_other_middlewares() {
+    let limit = limit("1/minute");
+    let site = serve(move || {
+        App::new()
+            .configure(routes)
+            .wrap(DefaultHeaders::new().add(("x-inside", "1")))
+            .wrap(limit.clone())
+            .wrap(NormalizePath::trim())
+            .wrap(DefaultHeaders::new().add(("x-outside", "1")))
+            .wrap(Logger::default())
+    });
+    let seen = |answer: &rl_tests::web::Answer| {
+        (answer.status, answer.header("x-inside").is_some(), answer.header("x-outside").is_some())
+    };
+    assert_eq!(seen(&site.get("/users/7/").fetch().await), (200, true, true));
+    assert_eq!(seen(&site.get("/").fetch().await), (429, false, true));
+}

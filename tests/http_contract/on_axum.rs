@@ -1,0 +1,88 @@
+//! Where a limiter can stand in axum.
+
+use axum::Router;
+use axum::routing::get;
+use rl_core::Gate;
+use rl_core::key::Route;
+use rl_tests::web::axum::{application, serve};
+use rl_tests::web::{Fetch, limiter, new_year};
+use rl_tower::{RateLimit, RateLimitLayer};
+use tower::{Layer, ServiceBuilder};
+
+fn layer(limit: &str) -> RateLimitLayer {
+    RateLimitLayer::new(limiter(&new_year(), &[limit]))
+}
+
+fn app() -> Router {
+    application(&std::sync::Arc::default())
+}
+
+#[tokio::test]
+async fn a_layer_counts_all_routes_and_the_fallback_together() {
+    let site = serve(app().layer(layer("3/minute")));
+    assert_eq!(site.get("/").fetch().await.standing(), "200 3-2-60");
+    assert_eq!(site.get("/users/7").fetch().await.standing(), "200 3-1-60");
+    assert_eq!(site.get("/nowhere").fetch().await.standing(), "404 3-0-60");
+    assert_eq!(site.get("/health").fetch().await.status, 429);
+}
+
+#[tokio::test]
+async fn a_route_layer_counts_only_what_a_route_answers() {
+    let site = serve(app().route_layer(layer("2/minute")));
+    assert_eq!(site.get("/nowhere").fetch().await.standing(), "404");
+    assert_eq!(site.get("/").fetch().await.standing(), "200 2-1-60");
+    assert_eq!(site.get("/users/7").fetch().await.standing(), "200 2-0-60");
+    assert_eq!(site.get("/").fetch().await.status, 429);
+    assert_eq!(site.get("/nowhere").fetch().await.standing(), "404");
+}
+
+#[tokio::test]
+async fn a_single_route_has_a_limit_of_its_own() {
+    let limited = get(async || "limited").layer(layer("1/minute"));
+    let site = serve(app().route("/limited", limited));
+    assert_eq!(site.get("/limited").fetch().await.standing(), "200 1-0-60");
+    assert_eq!(site.get("/limited").fetch().await.status, 429);
+    assert_eq!(site.get("/").fetch().await.standing(), "200");
+}
+
+#[tokio::test]
+async fn a_stack_of_layers_reads_from_the_outside() {
+    let stack = ServiceBuilder::new().layer(layer("5/hour")).layer(layer("2/minute"));
+    let site = serve(app().layer(stack));
+    let answer = site.get("/").fetch().await;
+    assert_eq!(answer.body, "store minute 1/2 < store hour 1/5");
+    assert_eq!(answer.standing(), "200 2-1-60");
+}
+
+#[tokio::test]
+async fn a_nested_router_has_limits_of_its_own_and_counts_whole_patterns() {
+    let gate = Gate::new(limiter(&new_year(), &["2/minute"])).key(Route);
+    let inner = app().layer(RateLimitLayer::new(gate));
+    let site = serve(app().nest("/api", inner));
+    assert_eq!(site.get("/users/1").fetch().await.standing(), "200");
+    assert_eq!(site.get("/api/users/1").fetch().await.standing(), "200 2-1-60");
+    assert_eq!(site.get("/api/users/2").fetch().await.standing(), "200 2-0-60");
+    assert_eq!(site.get("/api/users/3").fetch().await.status, 429);
+    assert_eq!(site.get("/api/health").fetch().await.standing(), "200 2-1-60");
+    assert_eq!(site.get("/users/1").fetch().await.standing(), "200");
+}
+
+/// The same layer, used in two places, is one limiter.
+#[tokio::test]
+async fn clones_of_a_layer_count_together() {
+    let layer = layer("2/minute");
+    let one = Router::new().route("/one", get(async || "")).layer(layer.clone());
+    let two = Router::new().route("/two", get(async || "")).layer(layer);
+    let site = serve(one.merge(two));
+    assert_eq!(site.get("/one").fetch().await.standing(), "200 2-1-60");
+    assert_eq!(site.get("/two").fetch().await.standing(), "200 2-0-60");
+    assert_eq!(site.get("/one").fetch().await.status, 429);
+}
+
+#[tokio::test]
+async fn the_service_inside_can_be_reached() {
+    let mut limited: RateLimit<Router> = layer("1/minute").layer(app());
+    assert!(limited.get_ref().has_routes());
+    assert!(limited.get_mut().has_routes());
+    assert!(limited.clone().into_inner().has_routes());
+}

@@ -1,0 +1,57 @@
+//! What the Redis stores do on a real server, on the server's own clock.
+
+mod access;
+mod commands;
+mod damage;
+mod denials;
+mod keys;
+mod readable;
+mod windows;
+
+use std::time::Duration;
+
+use rl_core::store::RedisStore;
+use rl_core::store::redis::Layout;
+use rl_core::{Decision, Limit, Origin, RateLimiter, Subject};
+use rl_tests::RedisServer;
+
+const LAYOUTS: [Layout; 2] = [Layout::Packed, Layout::Readable];
+
+/// Longer than any pause of a busy machine: what is counted must have been decided by the store.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+async fn store_of(server: &RedisServer, layout: Layout) -> RedisStore {
+    let store = RedisStore::builder(&server.url()).layout(layout).connection_wait(PATIENCE);
+    store.connect().await.unwrap()
+}
+
+fn limiter(store: &RedisStore, limits: &[Limit]) -> RateLimiter {
+    let limiter = RateLimiter::builder().store(store.clone()).deadline(PATIENCE);
+    let limiter = limits.iter().fold(limiter, |limiter, limit| limiter.limit(*limit));
+    limiter.build().unwrap()
+}
+
+/// The six periods, with limits that are hard to reach.
+fn six_limits() -> [Limit; 6] {
+    [
+        Limit::per_second(10_000),
+        Limit::per_minute(20_000),
+        Limit::per_hour(30_000),
+        Limit::per_day(40_000),
+        Limit::per_week(50_000),
+        Limit::per_month(60_000),
+    ]
+}
+
+/// A decision of the store on one unit.
+async fn check(limiter: &RateLimiter, subject: &Subject) -> Decision {
+    let decision = limiter.check(subject, 1).await;
+    assert_eq!(decision.origin(), Origin::Store);
+    decision
+}
+
+/// What the subject has used, limit by limit.
+async fn used(limiter: &RateLimiter, subject: &Subject) -> Vec<u64> {
+    let usage = limiter.usage(subject).await.unwrap();
+    usage.limits().map(|limit| limit.used()).collect()
+}

@@ -1,0 +1,102 @@
+//! Permissions: what a user of ours needs, and what it can do without.
+
+use rl_core::store::RedisStore;
+use rl_core::store::redis::Layout;
+use rl_core::{Limit, Origin, RateLimiter, Subject};
+use rl_tests::{Bystander, RedisServer};
+
+use super::{LAYOUTS, PATIENCE};
+
+/// The user that the documentation tells operators to make: what it prints is what must work.
+fn documented_user() -> String {
+    let page = include_str!("../../crates/rl-core/docs/REDIS.md");
+    let line = page.lines().find(|line| line.starts_with("ACL SETUSER rl "));
+    let line = line.expect("the page has a section on permissions");
+    assert!(line.contains(" >PASSWORD ") && line.contains(" ~rl:* "), "{line}");
+    line.replace(">PASSWORD", ">secret")
+}
+
+/// The keys of both layouts, as the same page says.
+const READABLE_KEYS: &str = "~*_PER_*";
+
+/// A limiter that connects as user `rl`.
+async fn limiter_of_user(server: &RedisServer, layout: Layout) -> RateLimiter {
+    let store = RedisStore::builder(&server.url_of("rl", "secret"))
+        .layout(layout)
+        .connection_wait(PATIENCE);
+    RateLimiter::builder()
+        .limit(Limit::per_minute(5))
+        .limit(Limit::per_hour(9))
+        .store(store.connect().await.unwrap())
+        .deadline(PATIENCE)
+        .build()
+        .unwrap()
+}
+
+/// Checks, looks, gives back, heals: everything but a reset, which is an operator's.
+async fn assert_works(limiter: &RateLimiter, operator: &mut Bystander) {
+    let subject = Subject::consumer("alice");
+    let decision = limiter.check(&subject, 3).await;
+    assert_eq!(decision.origin(), Origin::Store);
+    limiter.refund(&subject, &decision, 2).await.unwrap();
+    let peek = limiter.peek(&subject, 5).await;
+    assert_eq!((peek.origin(), peek.is_allowed()), (Origin::Store, false));
+    let usage = limiter.usage(&subject).await.unwrap();
+    assert!(usage.limits().all(|limit| limit.used() == 1));
+    assert_eq!(limiter.charge(&subject, 4).await.origin(), Origin::Store);
+
+    let keys: Vec<String> = operator.query("KEYS *").await;
+    for key in keys {
+        operator.query::<()>(&format!("PERSIST {key}")).await;
+    }
+    let denied = limiter.check(&subject, 1).await;
+    assert_eq!((denied.origin(), denied.is_allowed()), (Origin::Store, false));
+    assert_eq!(operator.keys_without_expiry().await, [""; 0]);
+}
+
+#[tokio::test]
+async fn both_layouts_work_under_the_documented_minimal_user() {
+    let server = RedisServer::start();
+    let mut operator = Bystander::new(&server).await;
+    operator.query::<()>(&documented_user()).await;
+    for layout in LAYOUTS {
+        operator.query::<()>("FLUSHALL").await;
+        if layout == Layout::Readable {
+            operator.query::<()>(&format!("ACL SETUSER rl resetkeys {READABLE_KEYS}")).await;
+        }
+        let limiter = limiter_of_user(&server, layout).await;
+        assert_works(&limiter, &mut operator).await;
+        // It may not do what only operators do.
+        assert!(limiter.reset(&Subject::consumer("alice")).await.is_err());
+    }
+}
+
+/// An operator who loads the scripts ahead need not grant anything but running them.
+#[tokio::test]
+async fn both_layouts_work_with_scripts_that_an_operator_has_loaded() {
+    let server = RedisServer::start();
+    let mut operator = Bystander::new(&server).await;
+    let user = documented_user();
+    let without = ["+script|load", "+ping", "+hello", "+auth", "+client|setname"];
+    let user = without.iter().fold(user, |user, word| user.replace(&format!(" {word}"), ""));
+    operator.query::<()>(&format!("{user} {READABLE_KEYS}")).await;
+    for layout in LAYOUTS {
+        operator.query::<()>("FLUSHALL").await;
+        for script in RedisStore::scripts(layout) {
+            let mut load = redis::cmd("SCRIPT");
+            let sha: String = operator.send(load.arg("LOAD").arg(script.text())).await;
+            assert_eq!(sha, script.sha(), "{}", script.name());
+        }
+        let limiter = limiter_of_user(&server, layout).await;
+        assert_works(&limiter, &mut operator).await;
+    }
+
+    // Without them nothing passes: the store does not run scripts in any other way.
+    operator.query::<()>("SCRIPT FLUSH").await;
+    for layout in LAYOUTS {
+        let limiter = limiter_of_user(&server, layout).await;
+        let denied = limiter.check(&Subject::consumer("bob"), 1).await;
+        assert!(!denied.is_allowed());
+        assert!(matches!(denied.origin(), Origin::FailedClosed(_)), "{denied:?}");
+    }
+}

@@ -1,0 +1,176 @@
+//! What the server has to do for a decision.
+
+use std::collections::BTreeMap;
+
+use rl_core::store::redis::Layout;
+use rl_core::{Limit, Origin, Subject};
+use rl_tests::{Bystander, RedisServer};
+
+use super::{check, limiter, six_limits, store_of, used};
+
+/// The commands that ran in between, of whomever: those of the bystander left out.
+async fn commands_since(
+    operator: &mut Bystander,
+    before: &BTreeMap<String, u64>,
+) -> BTreeMap<String, u64> {
+    let mut since = operator.calls().await;
+    for (command, calls) in before {
+        if let Some(count) = since.get_mut(command) {
+            *count -= calls;
+        }
+    }
+    since.retain(|command, calls| command != "info" && *calls > 0);
+    since
+}
+
+fn commands(counts: &[(&str, u64)]) -> BTreeMap<String, u64> {
+    let counts = counts.iter();
+    counts.map(|(name, count)| ((*name).to_owned(), *count)).collect()
+}
+
+/// Ten thousand decisions on all six periods: as many script calls, by their SHA, with three
+/// commands in each. Nothing else is sent, not even a ping.
+#[tokio::test]
+async fn a_decision_is_one_script_call_of_three_commands() {
+    const DECISIONS: u64 = 5_000;
+
+    let server = RedisServer::start();
+    let store = store_of(&server, Layout::Packed).await;
+    let generous = limiter(&store, &six_limits());
+    let strict = limiter(&store, &six_limits().map(|limit| Limit::new(1, limit.period()).unwrap()));
+    let mut operator = Bystander::new(&server).await;
+    let subject = Subject::user("alice");
+    assert!(check(&generous, &subject).await.is_allowed());
+
+    let before = operator.calls().await;
+    for _ in 0..DECISIONS {
+        assert!(check(&generous, &subject).await.is_allowed());
+    }
+    assert_eq!(
+        commands_since(&mut operator, &before).await,
+        commands(&[
+            ("evalsha", DECISIONS),
+            ("time", DECISIONS),
+            ("get", DECISIONS),
+            ("set", DECISIONS),
+        ])
+    );
+
+    let before = operator.calls().await;
+    for _ in 0..DECISIONS {
+        assert!(!check(&strict, &subject).await.is_allowed());
+    }
+    assert_eq!(
+        commands_since(&mut operator, &before).await,
+        commands(&[
+            ("evalsha", DECISIONS),
+            ("time", DECISIONS),
+            ("get", DECISIONS),
+            ("pttl", DECISIONS),
+        ])
+    );
+    assert_eq!(operator.keys_without_expiry().await, [""; 0]);
+}
+
+#[tokio::test]
+async fn the_readable_layout_asks_once_for_each_decision_too() {
+    const DECISIONS: u64 = 500;
+
+    let server = RedisServer::start();
+    let store = store_of(&server, Layout::Readable).await;
+    // No second, which would end in between.
+    let limiter = limiter(&store, &six_limits()[1..]);
+    let mut operator = Bystander::new(&server).await;
+    let subject = Subject::user("alice");
+    assert!(check(&limiter, &subject).await.is_allowed());
+
+    let before = operator.calls().await;
+    for _ in 0..DECISIONS {
+        assert!(check(&limiter, &subject).await.is_allowed());
+    }
+    let since = commands_since(&mut operator, &before).await;
+    assert_eq!(since["evalsha"], DECISIONS, "{since:?}");
+    for (command, calls) in &since {
+        let most = match &**command {
+            "evalsha" => DECISIONS,
+            // Once before the counters are read, or once more after it.
+            "time" => 2 * DECISIONS,
+            "get" | "pttl" | "incrby" => 5 * DECISIONS,
+            _ => 0,
+        };
+        assert!(*calls <= most, "{command}: {since:?}");
+    }
+    assert_eq!(operator.keys_without_expiry().await, [""; 0]);
+}
+
+#[tokio::test]
+async fn usage_and_peeks_write_nothing() {
+    let server = RedisServer::start();
+    let mut operator = Bystander::new(&server).await;
+    for layout in super::LAYOUTS {
+        operator.query::<()>("FLUSHALL").await;
+        let store = store_of(&server, layout).await;
+        let limiter = limiter(&store, &[Limit::per_minute(2), Limit::per_hour(9)]);
+        let (known, unknown) = (Subject::user("known"), Subject::user("unknown"));
+        check(&limiter, &known).await;
+
+        let (contents, expiries) = super::denials::snapshot(&mut operator).await;
+        let before = operator.calls().await;
+        for subject in [&known, &unknown] {
+            for cost in 0..4 {
+                limiter.peek(subject, cost).await;
+            }
+            limiter.usage(subject).await.unwrap();
+            limiter.check(subject, 0).await;
+        }
+        let since = commands_since(&mut operator, &before).await;
+        let reading = ["evalsha", "time", "get", "pttl"];
+        assert!(since.keys().all(|command| reading.contains(&&**command)), "{layout:?}: {since:?}");
+        assert_eq!(since["evalsha"], 12);
+        let (contents_after, expiries_after) = super::denials::snapshot(&mut operator).await;
+        assert_eq!(contents_after, contents, "{layout:?}");
+        assert!(expiries_after <= expiries, "{layout:?}");
+    }
+}
+
+/// A server that forgets its scripts, as after a restart, a failover or at the hands of an operator,
+/// is told them again: no call fails for it, and none is counted twice.
+#[tokio::test]
+async fn no_call_and_no_count_is_lost_when_scripts_are_flushed_under_load() {
+    const CALLERS: usize = 8;
+    const CALLS: usize = 500;
+    const LIMIT: u32 = 3_000;
+
+    let server = RedisServer::start();
+    for layout in super::LAYOUTS {
+        let store = store_of(&server, layout).await;
+        let limiter = limiter(&store, &[Limit::per_hour(LIMIT), Limit::per_day(LIMIT + 1)]);
+        let subject = Subject::user(&format!("{layout:?}"));
+        let (answered, mut answers) = tokio::sync::mpsc::unbounded_channel();
+        for _ in 0..CALLERS {
+            let (limiter, subject, answered) = (limiter.clone(), subject.clone(), answered.clone());
+            tokio::spawn(async move {
+                for _ in 0..CALLS {
+                    answered.send(limiter.check(&subject, 1).await).unwrap();
+                }
+            });
+        }
+        drop(answered);
+
+        let mut operator = Bystander::new(&server).await;
+        let (mut count, mut allowed) = (0, 0);
+        while let Some(decision) = answers.recv().await {
+            assert_eq!(decision.origin(), Origin::Store);
+            count += 1;
+            allowed += u32::from(decision.is_allowed());
+            if count % 100 == 0 {
+                operator.query::<()>("SCRIPT FLUSH").await;
+            }
+        }
+        assert_eq!((count, allowed), (CALLERS * CALLS, LIMIT), "{layout:?}");
+        assert_eq!(used(&limiter, &subject).await, [u64::from(LIMIT); 2]);
+    }
+    assert_eq!(server.calls("eval").await, 0);
+    assert!(server.calls("script|load").await > 20, "scripts were told again");
+    assert_eq!(server.keys_without_expiry().await, [""; 0]);
+}

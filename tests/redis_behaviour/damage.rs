@@ -1,0 +1,177 @@
+//! Keys that somebody else has been at: what lost its expiry gets one, and what is not ours opens
+//! no gate.
+
+use rl_core::store::RedisStore;
+use rl_core::store::redis::Layout;
+use rl_core::{FailureKind, Limit, Origin, RateLimiter, Subject};
+use rl_tests::{Bystander, RedisServer};
+
+use super::{check, limiter, store_of, used};
+
+async fn only_key(operator: &mut Bystander) -> String {
+    let keys: Vec<String> = operator.query("KEYS *").await;
+    let [key] = &keys[..] else { panic!("one key, got {keys:?}") };
+    key.clone()
+}
+
+/// A limiter on an empty server, with one call of `alice` counted, and her key.
+async fn one_call(server: &RedisServer, layout: Layout) -> (RedisStore, RateLimiter, String) {
+    let mut operator = Bystander::new(server).await;
+    operator.query::<()>("FLUSHALL").await;
+    let store = store_of(server, layout).await;
+    let limiter = limiter(&store, &[Limit::per_minute(2)]);
+    assert!(check(&limiter, &alice()).await.is_allowed());
+    let key = only_key(&mut operator).await;
+    (store, limiter, key)
+}
+
+fn alice() -> Subject {
+    Subject::consumer("alice")
+}
+
+#[tokio::test]
+async fn a_key_that_lost_its_expiry_gets_one_from_the_next_call() {
+    let server = RedisServer::start();
+    let mut operator = Bystander::new(&server).await;
+    for layout in super::LAYOUTS {
+        let (store, limiter, key) = one_call(&server, layout).await;
+        for (allowed, count) in [(true, 2), (false, 2)] {
+            assert!(operator.query::<bool>(&format!("PERSIST {key}")).await);
+            let decision = check(&limiter, &alice()).await;
+            assert_eq!(decision.is_allowed(), allowed, "{layout:?}");
+            assert_eq!(used(&limiter, &alice()).await, [count], "{layout:?}");
+            let left: i64 = operator.query(&format!("PTTL {key}")).await;
+            assert!((1..=60_000).contains(&left), "{layout:?}: {left}");
+        }
+        assert!(store.healed() >= 1, "{layout:?}: {}", store.healed());
+    }
+}
+
+/// A counter that a client of others set without an expiry would otherwise deny for ever.
+#[tokio::test]
+async fn a_counter_that_never_had_an_expiry_is_healed_and_counted() {
+    let server = RedisServer::start();
+    let mut operator = Bystander::new(&server).await;
+    let (store, limiter, key) = one_call(&server, Layout::Readable).await;
+    for (count, allowed) in [("1", true), ("2", false), ("77", false)] {
+        let healed = store.healed();
+        operator.query::<()>(&format!("SET {key} {count}")).await;
+        assert_eq!(check(&limiter, &alice()).await.is_allowed(), allowed);
+        assert_eq!(store.healed(), healed + 1);
+        let left: i64 = operator.query(&format!("PTTL {key}")).await;
+        assert!((1..=60_000).contains(&left), "{left}");
+    }
+}
+
+/// Looking writes nothing, so it does not heal either.
+#[tokio::test]
+async fn a_look_at_a_key_without_expiry_leaves_it_so() {
+    let server = RedisServer::start();
+    let mut operator = Bystander::new(&server).await;
+    for layout in super::LAYOUTS {
+        let (store, limiter, key) = one_call(&server, layout).await;
+        operator.query::<()>(&format!("PERSIST {key}")).await;
+        assert_eq!(used(&limiter, &alice()).await, [1]);
+        assert_eq!(operator.query::<i64>(&format!("PTTL {key}")).await, -1);
+        assert_eq!(store.healed(), 0);
+    }
+}
+
+/// Asked in every way, a limiter on a key that holds `what` denies or errs, and leaves it alone.
+async fn assert_denied_and_untouched(
+    operator: &mut Bystander,
+    limiter: &RateLimiter,
+    key: &str,
+    what: &str,
+) {
+    let corrupt = FailureKind::Corrupt;
+    let before: Vec<u8> = operator.send(redis::cmd("DUMP").arg(key)).await;
+    // Something to give back, in a window that is still open.
+    let charged = check(limiter, &Subject::consumer(what)).await;
+    for decision in [
+        limiter.check(&alice(), 1).await,
+        limiter.check_up_to(&alice(), 1).await,
+        limiter.charge(&alice(), 1).await,
+        limiter.peek(&alice(), 1).await,
+    ] {
+        assert_eq!(decision.origin(), Origin::FailedClosed(corrupt), "{what}");
+        assert!(!decision.is_allowed(), "{what}");
+    }
+    let error = limiter.usage(&alice()).await.unwrap_err();
+    assert_eq!(error.kind(), corrupt, "{what}");
+    let error = limiter.refund(&alice(), &charged, 1).await.unwrap_err();
+    assert_eq!(error.kind(), corrupt, "{what}");
+    let after: Vec<u8> = operator.send(redis::cmd("DUMP").arg(key)).await;
+    assert_eq!(after, before, "{what}");
+}
+
+#[tokio::test]
+async fn a_packed_state_that_is_not_ours_or_damaged_opens_no_gate() {
+    let server = RedisServer::start();
+    let mut operator = Bystander::new(&server).await;
+    let (_, limiter, key) = one_call(&server, Layout::Packed).await;
+    let state: Vec<u8> = operator.send(redis::cmd("GET").arg(&key)).await;
+    let changed = |at: usize, byte: u8| {
+        let mut changed = state.clone();
+        changed[at] = byte;
+        changed
+    };
+    let ones = |bytes: std::ops::Range<usize>| {
+        let mut ones = state.clone();
+        ones[bytes].fill(0xff);
+        ones
+    };
+    let mut longer = state.clone();
+    longer.push(0);
+    let cases = [
+        ("an empty value", Vec::new()),
+        ("a word", b"garbage".to_vec()),
+        ("a number", b"42".to_vec()),
+        ("a state cut short", state[..state.len() - 1].to_vec()),
+        ("a state cut after its header", state[..2].to_vec()),
+        ("a state with a byte too many", longer),
+        ("another version", changed(0, 2)),
+        ("more limits than there are", changed(1, 200)),
+        ("a period that there is not", changed(2, 0x0f)),
+        ("all ones", vec![0xff; state.len()]),
+        ("all zeros", vec![0; state.len()]),
+        // Of our form, but with numbers that neither a time nor a count reaches.
+        ("all ones after the header", ones(3..24)),
+        ("a time of the last change in a far future", ones(3..10)),
+        ("a window that begins in a far future", ones(10..17)),
+        ("a count beyond the largest", ones(17..24)),
+    ];
+    for (what, value) in cases {
+        let mut set = redis::cmd("SET");
+        operator.send::<()>(set.arg(&key).arg(value).arg("KEEPTTL")).await;
+        assert_denied_and_untouched(&mut operator, &limiter, &key, what).await;
+    }
+    operator.query::<()>(&format!("DEL {key}")).await;
+    operator.query::<()>(&format!("LPUSH {key} 1")).await;
+    assert_denied_and_untouched(&mut operator, &limiter, &key, "a list").await;
+
+    // An operator mends it by deleting it.
+    operator.query::<()>(&format!("DEL {key}")).await;
+    assert!(check(&limiter, &alice()).await.is_allowed());
+}
+
+#[tokio::test]
+async fn a_readable_counter_that_is_no_number_opens_no_gate() {
+    let server = RedisServer::start();
+    let mut operator = Bystander::new(&server).await;
+    let store = store_of(&server, Layout::Readable).await;
+    let limiter = limiter(&store, &[Limit::per_minute(2), Limit::per_hour(2)]);
+    check(&limiter, &alice()).await;
+    // The last of the two: the first must not be charged before the last is looked at.
+    let (good, bad) = ("alice_PER_MINUTE", "alice_PER_HOUR");
+    for value in ["", "garbage", "-5", "4.2", "1e3", " 1", "1 ", "0x10", "1\n"] {
+        let mut set = redis::cmd("SET");
+        operator.send::<()>(set.arg(bad).arg(value).arg("KEEPTTL")).await;
+        assert_denied_and_untouched(&mut operator, &limiter, bad, value).await;
+        assert_eq!(operator.query::<String>(&format!("GET {good}")).await, "1");
+    }
+    operator.query::<()>(&format!("DEL {bad}")).await;
+    operator.query::<()>(&format!("LPUSH {bad} 1")).await;
+    assert_denied_and_untouched(&mut operator, &limiter, bad, "a list").await;
+    assert_eq!(operator.query::<String>(&format!("GET {good}")).await, "1");
+}

@@ -1,0 +1,214 @@
+//! Windows on the server's clock: how much passes in each, and when each ends.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rl_core::store::redis::Layout;
+use rl_core::store::{MemoryStore, RedisStore, Store};
+use rl_core::time::{ManualClock, Timestamp};
+use rl_core::{Decision, Limit, RateLimiter, RetryAfter, Subject};
+use rl_tests::{Bystander, RedisServer};
+
+use super::{check, limiter, store_of};
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap()
+}
+
+/// The only limit's window ends then.
+fn ends(decision: &Decision) -> Timestamp {
+    let limit = decision.limits().next().unwrap();
+    decision.at().plus_micros(micros(limit.reset_after()))
+}
+
+/// One client that asks as fast as it can, for six seconds, under ten per second. A store that
+/// rounds the rest of a window to whole seconds takes it for over half a second early, and lets 120
+/// pass where 70 is the most.
+#[tokio::test]
+async fn a_greedy_client_gets_ten_in_each_second_and_honest_waits() {
+    let server = RedisServer::start();
+    let (packed, readable) = tokio::join!(
+        greedy_client(&server, Layout::Packed, Duration::ZERO),
+        // When this layout's windows end is known to the millisecond, and if the server is held up
+        // in the middle of a script, less precisely.
+        greedy_client(&server, Layout::Readable, Duration::from_millis(100)),
+    );
+    for passed in [packed, readable] {
+        assert!(passed <= 70, "{passed}");
+    }
+}
+
+/// Returns how many passed. Windows may seem to move by `precision`.
+async fn greedy_client(server: &RedisServer, layout: Layout, precision: Duration) -> u64 {
+    struct Window {
+        ends: Timestamp,
+        passed: u64,
+        denied: u64,
+    }
+
+    let store = store_of(server, layout).await;
+    let limiter = limiter(&store, &[Limit::per_second(10)]);
+    let subject = Subject::user("greedy");
+    let mut clock = Bystander::new(server).await;
+    let end = clock.now().await.plus_micros(6_000_000);
+    let mut windows: Vec<Window> = Vec::new();
+    let mut last = None;
+    while last.is_none_or(|last| last < end) {
+        let decision = check(&limiter, &subject).await;
+        last = Some(decision.at());
+        let ends = ends(&decision);
+        let before = windows.last().map(|window| window.ends);
+        if before.is_none_or(|before| ends > before.plus_micros(micros(precision))) {
+            let begins = Timestamp::from_micros(ends.as_micros() - 1_000_000);
+            assert!(
+                before.is_none_or(|before| begins.plus_micros(micros(precision)) >= before),
+                "a window began {begins:?} before the last one ended {before:?}"
+            );
+            windows.push(Window { ends, passed: 0, denied: 0 });
+        }
+        let window = windows.last_mut().unwrap();
+        if decision.is_allowed() {
+            window.passed += 1;
+        } else {
+            window.denied += 1;
+            let limit = decision.limits().next().unwrap();
+            assert!(limit.reset_after() > Duration::ZERO);
+            assert_eq!(decision.retry_after(), RetryAfter::In(limit.reset_after()));
+        }
+        tokio::task::yield_now().await;
+    }
+    assert!(windows.iter().all(|window| window.passed <= 10));
+    // Otherwise it was not greedy enough to show anything.
+    assert!(windows.iter().any(|window| window.denied > 0));
+
+    for _ in 0..2 {
+        let denied = loop {
+            let decision = check(&limiter, &subject).await;
+            if !decision.is_allowed() {
+                break decision;
+            }
+        };
+        let RetryAfter::In(wait) = denied.retry_after() else { panic!("denied for a time") };
+        clock.wait_until(denied.at().plus_micros(micros(wait))).await;
+        assert!(check(&limiter, &subject).await.is_allowed());
+    }
+    windows.iter().map(|window| window.passed).sum()
+}
+
+/// What one line of the trace tells: the count, whole seconds to the end of the window, and what is
+/// left of a hundred.
+fn line(decision: &Decision) -> (u64, u64, u64) {
+    let limit = decision.limits().next().unwrap();
+    let seconds = micros(limit.reset_after()).div_ceil(1_000_000);
+    (limit.used(), seconds, limit.remaining())
+}
+
+/// A hundred per minute; asked at 0 s, 0.5 s, 1 s and 60 s.
+#[tokio::test]
+async fn a_minute_of_a_hundred_calls_goes_as_the_trace_says() {
+    let server = RedisServer::start();
+    let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_750_000_000)));
+    let memory = MemoryStore::builder().clock(clock.clone()).build();
+    let redis = RedisStore::builder(&server.url()).manual_clock(clock.clone());
+    let redis = redis.connect().await.unwrap();
+    let stores: [Arc<dyn Store>; 2] = [Arc::new(memory), Arc::new(redis)];
+    for store in stores {
+        clock.set(Timestamp::from_secs(1_750_000_000));
+        let limiter =
+            RateLimiter::builder().limit(Limit::per_minute(100)).store(store).build().unwrap();
+        let mut trace = Vec::new();
+        for wait in [0, 500, 500, 59_000] {
+            clock.advance(Duration::from_millis(wait));
+            trace.push(line(&check(&limiter, &Subject::user("alice")).await));
+        }
+        // 59.5 s are left after half a second, which is 60 for a client that must not come early.
+        assert_eq!(trace, [(1, 60, 99), (2, 60, 98), (3, 59, 97), (1, 60, 99)]);
+    }
+}
+
+/// The same trace in the readable layout, whose windows end by the server's clock. The last 59
+/// seconds are not waited for but taken from the key.
+#[tokio::test]
+async fn the_trace_holds_on_the_servers_clock_and_shows_in_the_keys() {
+    let server = RedisServer::start();
+    let store = store_of(&server, Layout::Readable).await;
+    let limiter = limiter(&store, &[Limit::per_minute(100)]);
+    let subject = Subject::consumer("consumer_123");
+    let key = "consumer_123_PER_MINUTE";
+    let mut operator = Bystander::new(&server).await;
+
+    let first = check(&limiter, &subject).await;
+    let mut trace = vec![first.clone()];
+    for after in [500_000, 1_000_000] {
+        operator.wait_until(first.at().plus_micros(after)).await;
+        trace.push(check(&limiter, &subject).await);
+    }
+    for (decision, count) in trace.iter().zip(1..) {
+        let (used, seconds, remaining) = line(decision);
+        assert_eq!((used, remaining), (count, 100 - count));
+        // The window does not move: what is left of it is what has not passed since it began.
+        let left = 60_000_000 - decision.at().micros_since(first.at());
+        assert_eq!(seconds, left.div_ceil(1_000_000));
+    }
+    let left = ends(&first).micros_since(operator.now().await).div_ceil(1_000_000);
+    let ttl: u64 = operator.query(&format!("TTL {key}")).await;
+    // Redis rounds to the nearest second, and some of it may just have passed.
+    assert!((left - 1..=left).contains(&ttl), "{ttl} of {left}");
+    assert_eq!(operator.query::<String>(&format!("GET {key}")).await, "3");
+
+    operator.query::<()>(&format!("PEXPIRE {key} 20")).await;
+    let end = operator.now().await.plus_micros(21_000);
+    operator.wait_until(end).await;
+    assert_eq!(line(&check(&limiter, &subject).await), (1, 60, 99));
+    assert_eq!(operator.query::<String>(&format!("GET {key}")).await, "1");
+}
+
+/// Nobody sweeps: the call after the end of a window is the first of the next.
+#[tokio::test]
+async fn the_first_call_after_a_window_is_number_one_of_the_next() {
+    let server = RedisServer::start();
+    let mut clock = Bystander::new(&server).await;
+    for layout in super::LAYOUTS {
+        let store = store_of(&server, layout).await;
+        let limiter = limiter(&store, &[Limit::per_second(3), Limit::per_hour(9)]);
+        let subject = Subject::user(&format!("{layout:?}"));
+        for _ in 0..3 {
+            let decision = check(&limiter, &subject).await;
+            assert!(decision.is_allowed());
+            clock.wait_until(ends(&decision)).await;
+            let next = check(&limiter, &subject).await;
+            assert_eq!(next.limits().next().unwrap().used(), 1);
+            limiter.reset(&subject).await.unwrap();
+        }
+    }
+}
+
+/// Of calls that come first together, one opens the window, and the others do not move it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn calls_that_come_first_at_once_open_one_window() {
+    let server = RedisServer::start();
+    let mut operator = Bystander::new(&server).await;
+    for layout in super::LAYOUTS {
+        operator.query::<()>("FLUSHALL").await;
+        let store = store_of(&server, layout).await;
+        let limiter = limiter(&store, &[Limit::per_minute(1_000)]);
+        let subject = Subject::consumer("alice");
+        let mut expiries = BTreeSet::new();
+        let mut told = BTreeSet::new();
+        for _ in 0..5 {
+            let calls: Vec<_> = (0..50).map(|_| tokio::spawn(limiter.check(&subject, 1))).collect();
+            for call in calls {
+                told.insert(ends(&call.await.unwrap()));
+            }
+            let keys: Vec<String> = operator.query("KEYS *").await;
+            let expiry: u64 = operator.query(&format!("PEXPIRETIME {}", keys[0])).await;
+            expiries.insert(expiry);
+        }
+        match layout {
+            // The key is written anew each time, and may live a little longer than the window.
+            Layout::Packed => assert_eq!(told.len(), 1, "{told:?}"),
+            _ => assert_eq!(expiries.len(), 1, "{expiries:?}"),
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! What callers get, and what operators read, when Redis is down, slow or refuses to work for us.
+
+mod configuration;
+mod log;
+
+use std::time::Duration;
+
+use log::Log;
+use rl_core::limiter::OnFailure;
+use rl_core::store::RedisStore;
+use rl_core::time::{Clock, SystemClock};
+use rl_core::{
+    Decision, FailureKind, Limit, Origin, RateLimiter, RateLimiterBuilder, RetryAfter, Subject,
+};
+use rl_tests::{Bystander, RedisServer};
+use tracing::Level;
+
+/// A decision takes 100 ms at most; the rest is for a machine that is busy with other tests.
+const IN_TIME: Duration = Duration::from_millis(100 + 150);
+
+/// A condition that does not come about by then never will.
+const GIVE_UP: Duration = Duration::from_secs(20);
+
+/// Stands in every URL, and must stand nowhere else.
+const PASSWORD: &str = "hunter2-8c4f";
+
+const PASSING: (Level, &str) = (Level::WARN, "requests pass without limits");
+const TURNED_AWAY: (Level, &str) = (Level::WARN, "requests are turned away");
+const RECOVERED: (Level, &str) = (Level::INFO, "the store answers again");
+
+/// A server with a user `rl`, who may do everything with [`PASSWORD`]. It does not run yet.
+fn stopped_server() -> RedisServer {
+    let password = format!(">{PASSWORD}");
+    RedisServer::stopped_with(&["--user", "rl", "on", &password, "~*", "&*", "+@all"])
+}
+
+fn server() -> RedisServer {
+    let mut server = stopped_server();
+    server.restart();
+    server
+}
+
+fn url(server: &RedisServer) -> String {
+    server.url_of("rl", PASSWORD)
+}
+
+/// Three requests per hour, with settings as they come.
+fn three_per_hour(store: RedisStore) -> RateLimiterBuilder {
+    RateLimiter::builder().limit(Limit::per_hour(3)).store(store)
+}
+
+/// Asks once; the answer must come in time, whatever it is.
+async fn ask(limiter: &RateLimiter, subject: &str) -> Decision {
+    let asked = SystemClock.now();
+    let decision = limiter.check(&Subject::user(subject), 1).await;
+    let took = Duration::from_micros(SystemClock.now().micros_since(asked));
+    assert!(took <= IN_TIME, "{took:?} {decision:?}");
+    decision
+}
+
+/// Asks, for a new subject each time, until the answer comes about as `expected`.
+async fn ask_until(limiter: &RateLimiter, expected: impl Fn(Origin) -> bool) -> Decision {
+    let asking = async {
+        loop {
+            let decision = ask(limiter, "until").await;
+            if expected(decision.origin()) {
+                return decision;
+            }
+        }
+    };
+    tokio::time::timeout(GIVE_UP, asking).await.expect("the expected answer in the end")
+}
+
+fn is_open(origin: Origin) -> bool {
+    use FailureKind::{TimedOut, Unavailable};
+    matches!(origin, Origin::FailedOpen(Unavailable | TimedOut))
+}
+
+fn is_store(origin: Origin) -> bool {
+    origin == Origin::Store
+}
+
+/// Of five requests, the store lets exactly three pass.
+async fn assert_limit_holds(limiter: &RateLimiter, subject: &str) {
+    let mut allowed = 0;
+    for _ in 0..5 {
+        let decision = ask(limiter, subject).await;
+        assert_eq!(decision.origin(), Origin::Store);
+        allowed += u32::from(decision.is_allowed());
+    }
+    assert_eq!(allowed, 3);
+}
+
+/// In a thread of its own: what waits for a server must not keep requests waiting.
+async fn restart(mut server: RedisServer) -> RedisServer {
+    let restarted = tokio::task::spawn_blocking(move || {
+        server.restart();
+        server
+    });
+    restarted.await.unwrap()
+}
+
+#[tokio::test]
+async fn an_outage_lets_requests_pass_in_time_and_is_two_log_lines() {
+    let (log, _guard) = Log::capture();
+    let mut server = server();
+    let store = RedisStore::connect(&url(&server)).await.unwrap();
+    let limiter = three_per_hour(store).build().unwrap();
+    assert_limit_holds(&limiter, "before").await;
+    log.assert_lines(&[]);
+
+    // Eight callers that never stop asking.
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    let callers: Vec<_> = (0..8)
+        .map(|caller| {
+            let (limiter, stopped) = (limiter.clone(), stopped.clone());
+            tokio::spawn(async move {
+                while !*stopped.borrow() {
+                    let decision = ask(&limiter, &format!("caller-{caller}")).await;
+                    let origin = decision.origin();
+                    assert!(origin == Origin::Store || is_open(origin), "{decision:?}");
+                    tokio::task::yield_now().await;
+                }
+            })
+        })
+        .collect();
+    ask_until(&limiter, is_store).await;
+    server.stop();
+    for _ in 0..10 {
+        assert!(ask_until(&limiter, is_open).await.is_allowed());
+    }
+    log.assert_lines(&[PASSING]);
+
+    let _server = restart(server).await;
+    ask_until(&limiter, is_store).await;
+    stop.send(true).unwrap();
+    for caller in callers {
+        caller.await.unwrap();
+    }
+    assert_limit_holds(&limiter, "after").await;
+    log.assert_lines(&[PASSING, RECOVERED]);
+}
+
+#[tokio::test]
+async fn a_limiter_that_is_told_so_turns_requests_away_during_an_outage() {
+    let (log, _guard) = Log::capture();
+    let mut server = server();
+    let store = RedisStore::connect(&url(&server)).await.unwrap();
+    let limiter = three_per_hour(store).on_store_failure(OnFailure::Deny).build().unwrap();
+    ask_until(&limiter, is_store).await;
+    server.stop();
+    for _ in 0..3 {
+        let denied = ask(&limiter, "alice").await;
+        assert!(!denied.is_allowed());
+        assert!(matches!(
+            denied.origin(),
+            Origin::FailedClosed(FailureKind::Unavailable | FailureKind::TimedOut)
+        ));
+        assert_eq!(denied.retry_after(), RetryAfter::In(Duration::from_secs(1)));
+    }
+    log.assert_lines(&[TURNED_AWAY]);
+
+    let _server = restart(server).await;
+    ask_until(&limiter, is_store).await;
+    assert_limit_holds(&limiter, "alice").await;
+    log.assert_lines(&[TURNED_AWAY, RECOVERED]);
+}
+
+#[tokio::test]
+async fn a_store_that_is_made_during_an_outage_enforces_once_redis_is_there() {
+    let (log, _guard) = Log::capture();
+    let server = stopped_server();
+    let store = RedisStore::connect(&url(&server)).await.unwrap();
+    let limiter = three_per_hour(store).build().unwrap();
+    for _ in 0..3 {
+        assert!(is_open(ask(&limiter, "alice").await.origin()));
+    }
+    let starting = (Level::WARN, "starting without the store");
+    log.assert_lines(&[starting, PASSING]);
+
+    let _server = restart(server).await;
+    ask_until(&limiter, is_store).await;
+    assert_limit_holds(&limiter, "alice").await;
+    log.assert_lines(&[starting, PASSING, RECOVERED]);
+}
+
+#[tokio::test]
+async fn a_frozen_server_keeps_no_request_waiting_beyond_the_deadline() {
+    let (log, _guard) = Log::capture();
+    let server = server();
+    let store = RedisStore::connect(&url(&server)).await.unwrap();
+    let limiter = three_per_hour(store).build().unwrap();
+    ask_until(&limiter, is_store).await;
+
+    server.signal("STOP");
+    let callers: Vec<_> = (0..20)
+        .map(|_| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move { ask(&limiter, "alice").await })
+        })
+        .collect();
+    for caller in callers {
+        assert!(is_open(caller.await.unwrap().origin()));
+    }
+    log.assert_lines(&[PASSING]);
+
+    server.signal("CONT");
+    ask_until(&limiter, is_store).await;
+    assert_limit_holds(&limiter, "bob").await;
+    log.assert_lines(&[PASSING, RECOVERED]);
+}
+
+/// A server may be up and still not able to decide. That passes by itself, so it is an outage, and
+/// no fault of the configuration that would turn requests away.
+#[tokio::test]
+async fn a_server_that_cannot_write_for_now_is_an_outage() {
+    let (log, _guard) = Log::capture();
+    let server = server();
+    let store = RedisStore::connect(&url(&server)).await.unwrap();
+    let limiter = three_per_hour(store).build().unwrap();
+    let mut operator = Bystander::new(&server).await;
+    for (trouble, cure) in [
+        ("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0"),
+        ("CONFIG SET min-replicas-to-write 1", "CONFIG SET min-replicas-to-write 0"),
+        // A failover has made a replica of it.
+        ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE"),
+    ] {
+        operator.query::<()>(trouble).await;
+        let passed = ask(&limiter, "alice").await;
+        assert_eq!(passed.origin(), Origin::FailedOpen(FailureKind::Unavailable), "{trouble}");
+        operator.query::<()>(cure).await;
+        assert_limit_holds(&limiter, trouble).await;
+    }
+    log.assert_lines(&[PASSING, RECOVERED, PASSING, RECOVERED, PASSING, RECOVERED]);
+}
+
+/// A server that is busy with somebody's endless script refuses everything, new connections too.
+#[tokio::test]
+async fn a_busy_server_is_an_outage_for_old_and_new_stores() {
+    let (log, _guard) = Log::capture();
+    let server = server();
+    let store = RedisStore::connect(&url(&server)).await.unwrap();
+    let limiter = three_per_hour(store).build().unwrap();
+    ask_until(&limiter, is_store).await;
+
+    let mut operator = Bystander::new(&server).await;
+    operator.query::<()>("CONFIG SET busy-reply-threshold 1").await;
+    let mut script = redis::cmd("EVAL");
+    script.arg("while true do end").arg(0);
+    let mut stranger = server.connection().await;
+    let endless = tokio::spawn(async move { script.query_async::<()>(&mut stranger).await });
+
+    let is_unavailable = |origin| origin == Origin::FailedOpen(FailureKind::Unavailable);
+    ask_until(&limiter, is_unavailable).await;
+    let late = RedisStore::connect(&url(&server)).await.unwrap();
+    let late = three_per_hour(late).build().unwrap();
+    for limiter in [&limiter, &late] {
+        let passed = ask(limiter, "alice").await;
+        assert!(is_open(passed.origin()), "{passed:?}");
+    }
+
+    operator.query::<()>("SCRIPT KILL").await;
+    assert!(endless.await.unwrap().is_err());
+    for limiter in [&limiter, &late] {
+        ask_until(limiter, is_store).await;
+    }
+    log.assert_no_secret();
+}
+
+/// What developers read while they look for a fault: every decision, and no name of a subject.
+#[tokio::test]
+async fn every_decision_is_a_debug_line_without_the_name_of_the_subject() {
+    let (log, _guard) = Log::capture();
+    let server = server();
+    let store = RedisStore::connect(&url(&server)).await.unwrap();
+    let limiter = three_per_hour(store).build().unwrap();
+    for _ in 0..4 {
+        ask(&limiter, "alice@example.org").await;
+    }
+    let lines = log.all();
+    let decided: Vec<&String> = lines
+        .iter()
+        .filter(|(level, line)| *level == Level::DEBUG && line.starts_with("decided "))
+        .map(|(_, line)| line)
+        .collect();
+    assert_eq!(decided.len(), 4);
+    for (line, used) in decided.iter().zip([1, 2, 3, 3]) {
+        let allowed = !std::ptr::eq(*line, decided[3]);
+        for field in [
+            "realm=\"user\"".to_owned(),
+            format!("allowed={allowed}"),
+            "origin=\"store\"".to_owned(),
+            "limit=\"hour\"".to_owned(),
+            format!("used={used}"),
+        ] {
+            assert!(line.contains(&field), "{line}: {field}");
+        }
+    }
+    let named = lines.iter().find(|(_, line)| line.contains("alice"));
+    assert_eq!(named, None);
+}

@@ -1,0 +1,106 @@
+//! What lasts until somebody mends it: requests are turned away, and the log says why.
+
+use rl_core::store::RedisStore;
+use rl_core::store::redis::ConnectError;
+use rl_core::{FailureKind, Origin};
+use rl_tests::Bystander;
+use tracing::Level;
+
+use super::log::Log;
+use super::{
+    PASSWORD, RECOVERED, ask, ask_until, assert_limit_holds, is_store, server, three_per_hour, url,
+};
+
+const REFUSED: (Level, &str) = (Level::ERROR, "the store refused the credentials");
+
+#[tokio::test]
+async fn a_wrong_password_is_an_error_when_the_store_is_made() {
+    let (log, _guard) = Log::capture();
+    let server = server();
+    for url in
+        [server.url_of("rl", &format!("{PASSWORD}-wrong")), server.url_of("nobody", PASSWORD)]
+    {
+        let error = RedisStore::connect(&url).await.unwrap_err();
+        assert!(matches!(error, ConnectError::Refused(_)), "{error:?}");
+        assert!(error.to_string().contains("credentials"), "{error}");
+        assert_shows_no_secret(&error);
+    }
+    server.query::<()>("ACL SETUSER default off").await;
+    let error = RedisStore::connect(&server.url()).await.unwrap_err();
+    assert!(matches!(error, ConnectError::Refused(_)), "{error:?}");
+    assert!(error.to_string().contains("credentials"), "{error}");
+    log.assert_lines(&[]);
+}
+
+fn assert_shows_no_secret(error: &(dyn std::error::Error + 'static)) {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let shown = format!("{error} {error:?}");
+        assert!(!shown.contains(PASSWORD), "{shown}");
+        next = error.source();
+    }
+}
+
+#[tokio::test]
+async fn a_permission_that_is_taken_away_turns_requests_away_and_is_an_error_line() {
+    let (log, _guard) = Log::capture();
+    let server = server();
+    let store = RedisStore::connect(&url(&server)).await.unwrap();
+    let limiter = three_per_hour(store).build().unwrap();
+    ask_until(&limiter, is_store).await;
+
+    // The script may run, but not read; then it may not even run.
+    for permission in ["get", "evalsha"] {
+        let (take, give) =
+            (format!("ACL SETUSER rl -{permission}"), format!("ACL SETUSER rl +{permission}"));
+        server.query::<()>(&take).await;
+        for _ in 0..3 {
+            let denied = ask(&limiter, permission).await;
+            assert!(is_refused(denied.origin()), "-{permission}: {denied:?}");
+        }
+        server.query::<()>(&give).await;
+        assert_limit_holds(&limiter, permission).await;
+    }
+    log.assert_lines(&[REFUSED, RECOVERED, REFUSED, RECOVERED]);
+}
+
+fn is_refused(origin: Origin) -> bool {
+    origin == Origin::FailedClosed(FailureKind::Refused)
+}
+
+#[tokio::test]
+async fn a_password_that_was_changed_turns_requests_away_and_is_an_error_line() {
+    let (log, _guard) = Log::capture();
+    let server = server();
+    let store = RedisStore::connect(&url(&server)).await.unwrap();
+    let limiter = three_per_hour(store).build().unwrap();
+    ask_until(&limiter, is_store).await;
+
+    let mut operator = Bystander::new(&server).await;
+    operator.query::<()>("ACL SETUSER rl resetpass >another").await;
+    operator.query::<()>("CLIENT KILL USER rl").await;
+    // The first may find its connection cut, which is an outage. Then it is clear what is wrong,
+    // however many ask at once.
+    ask_until(&limiter, is_refused).await;
+    for _ in 0..3 {
+        let callers: Vec<_> = (0..20)
+            .map(|_| {
+                let limiter = limiter.clone();
+                tokio::spawn(async move { ask(&limiter, "alice").await })
+            })
+            .collect();
+        for caller in callers {
+            let denied = caller.await.unwrap();
+            assert!(is_refused(denied.origin()), "{denied:?}");
+        }
+    }
+    let lines = log.lines();
+    let errors = lines.iter().filter(|(level, _)| *level == Level::ERROR);
+    assert_eq!(errors.count(), 1, "{lines:#?}");
+
+    let mend = format!("ACL SETUSER rl resetpass >{PASSWORD}");
+    operator.query::<()>(&mend).await;
+    ask_until(&limiter, is_store).await;
+    assert_limit_holds(&limiter, "alice").await;
+    log.assert_no_secret();
+}

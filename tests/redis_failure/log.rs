@@ -1,0 +1,84 @@
+//! What the library logs, caught.
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use tracing::field::{Field, Visit};
+use tracing::{Level, span, subscriber};
+
+use super::PASSWORD;
+
+/// What is logged on this thread, by anybody, as long as it is held.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Log(Arc<Mutex<Vec<(Level, String)>>>);
+
+impl Log {
+    pub(super) fn capture() -> (Self, subscriber::DefaultGuard) {
+        let log = Self::default();
+        let guard = subscriber::set_default(log.clone());
+        (log, guard)
+    }
+
+    /// Everything, details for developers included.
+    pub(super) fn all(&self) -> Vec<(Level, String)> {
+        self.0.lock().unwrap().clone()
+    }
+
+    /// What an operator reads: everything but details for developers.
+    pub(super) fn lines(&self) -> Vec<(Level, String)> {
+        self.all().into_iter().filter(|(level, _)| *level <= Level::INFO).collect()
+    }
+
+    /// The lines must be of these levels and contain these words.
+    pub(super) fn assert_lines(&self, expected: &[(Level, &str)]) {
+        let lines = self.lines();
+        let as_expected = lines.len() == expected.len()
+            && lines.iter().zip(expected).all(|((level, line), (expected, words))| {
+                level == expected && line.contains(words)
+            });
+        assert!(as_expected, "{lines:#?}\nexpected {expected:#?}");
+        self.assert_no_secret();
+    }
+
+    pub(super) fn assert_no_secret(&self) {
+        let leak = self.all().into_iter().find(|(_, line)| line.contains(PASSWORD));
+        assert_eq!(leak, None);
+    }
+}
+
+impl tracing::Subscriber for Log {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        struct Line(String);
+
+        impl Visit for Line {
+            fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+                if field.name() == "message" {
+                    self.0.insert_str(0, &format!("{value:?}"));
+                } else {
+                    self.0.push_str(&format!(" {field}={value:?}"));
+                }
+            }
+        }
+
+        let mut line = Line(String::new());
+        event.record(&mut line);
+        let level = *event.metadata().level();
+        self.0.lock().unwrap().push((level, line.0));
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}

@@ -1,0 +1,48 @@
+//! One of several processes that contend for a limit: `contender URL LIMIT`.
+//!
+//! Prints `ready` once connected. For each line `SUBJECT CALLS` it then makes so many calls at once
+//! and prints how many of them were allowed.
+
+#![expect(clippy::print_stdout, reason = "what it prints is what it is run for")]
+
+use std::error::Error;
+use std::time::Duration;
+
+use rl_core::{Limit, Origin, RateLimiter, RedisStore, Subject};
+use tokio::io::{AsyncBufReadExt, BufReader};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [url, limit] = &arguments[..] else {
+        return Err("usage: contender URL LIMIT".into());
+    };
+    // Patient: a busy machine must not turn into a decision without the store.
+    let patience = Duration::from_secs(30);
+    let store = RedisStore::builder(url).connection_wait(patience);
+    let limiter = RateLimiter::builder()
+        .limit(Limit::per_hour(limit.parse()?))
+        .store(store.connect().await?)
+        .deadline(patience)
+        .build()?;
+    println!("ready");
+
+    let mut lines = BufReader::new(tokio::io::stdin()).lines();
+    while let Some(line) = lines.next_line().await? {
+        let (subject, calls) = line.split_once(' ').ok_or("expected SUBJECT CALLS")?;
+        let subject = Subject::user(subject);
+        let calls: Vec<_> = (0..calls.parse::<usize>()?)
+            .map(|_| tokio::spawn(limiter.check(&subject, 1)))
+            .collect();
+        let mut allowed = 0;
+        for call in calls {
+            let decision = call.await?;
+            if decision.origin() != Origin::Store {
+                return Err(format!("the store did not decide: {decision:?}").into());
+            }
+            allowed += u32::from(decision.is_allowed());
+        }
+        println!("{allowed}");
+    }
+    Ok(())
+}

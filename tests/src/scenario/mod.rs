@@ -1,0 +1,107 @@
+//! Scenarios: timelines and the decisions they must give, as data that any implementation can be
+//! held to.
+//!
+//! [`read`] reads a file of them, [`Stores`] runs them on every store that can.
+//!
+//! # Example
+//!
+//! ```no_run
+//! use rl_tests::scenario::{Stores, read};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let stores = Stores::start().await?;
+//! for scenario in read("vectors/six-windows.json".as_ref())? {
+//!     for (store, verdict) in stores.run(&scenario).await {
+//!         println!("{} {store} {verdict}", scenario.id);
+//!     }
+//! }
+//! # Ok(()) }
+//! ```
+
+mod fields;
+mod read;
+mod run;
+mod stores;
+
+use rl_core::store::Mode;
+use rl_core::time::Timestamp;
+use rl_core::{ParseLimitError, Policy};
+
+pub use fields::Malformed;
+pub use read::read;
+pub use run::Verdict;
+pub use stores::Stores;
+
+/// A timeline and the decisions it must give.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// What the file calls it.
+    pub id: String,
+    limits: Limits,
+    unit: Unit,
+    steps: Vec<Step>,
+}
+
+/// A policy, or why its limits are not among those that the library knows.
+type Limits = Result<Policy, ParseLimitError>;
+
+#[derive(Clone, Debug)]
+struct Step {
+    at: Timestamp,
+    subject: String,
+    operation: Operation,
+    repeat: u64,
+    expect: Expect,
+}
+
+#[derive(Clone, Debug)]
+enum Operation {
+    Decide(Mode, u64),
+    /// Units of the subject's latest decision that was granted something.
+    Refund(u64),
+    /// One limit, or all.
+    Reset(Option<String>),
+    SetLimits(Limits),
+}
+
+/// What the decision must be; what is absent is not checked. Limits go by their names.
+#[derive(Clone, Debug, Default)]
+struct Expect {
+    allowed: Option<bool>,
+    granted: Option<u64>,
+    remaining: Vec<(String, u64)>,
+    retry_after: Option<Wait>,
+    reset_after: Vec<(String, u64)>,
+    over: Option<Vec<String>>,
+}
+
+/// A wait in the scenario's unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wait {
+    For(u64),
+    Never,
+}
+
+/// What the times of a scenario are written in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unit {
+    Micros,
+    Millis,
+    Seconds,
+}
+
+impl Unit {
+    const fn micros(self) -> u64 {
+        match self {
+            Self::Micros => 1,
+            Self::Millis => 1_000,
+            Self::Seconds => 1_000_000,
+        }
+    }
+
+    /// A time in this unit, rounded up.
+    fn of(self, time: std::time::Duration) -> u64 {
+        let units = time.as_micros().div_ceil(u128::from(self.micros()));
+        u64::try_from(units).expect("waits are far below 2^64 microseconds")
+    }
+}

@@ -1,0 +1,104 @@
+//! What a client sees.
+
+use std::fmt::Write;
+use std::future::Future;
+
+use reqwest::header::HeaderMap;
+use reqwest::{Client, RequestBuilder};
+
+/// A client that asks servers directly, and follows no redirects.
+///
+/// # Panics
+///
+/// Panics if there is none.
+#[must_use]
+pub fn client() -> Client {
+    let builder = Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
+    builder.build().expect("a client")
+}
+
+/// Sends a request and reads the whole answer.
+pub trait Fetch {
+    /// The answer.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the server gives none.
+    fn fetch(self) -> impl Future<Output = Answer> + Send;
+}
+
+impl Fetch for RequestBuilder {
+    async fn fetch(self) -> Answer {
+        let response = self.send().await.expect("the server answers");
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        let body = response.text().await.expect("a body of text");
+        Answer { status, headers, body }
+    }
+}
+
+/// The answer of a server.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The status.
+    pub status: u16,
+    /// The body.
+    pub body: String,
+    headers: HeaderMap,
+}
+
+impl Answer {
+    /// The value of the header called `name`.
+    ///
+    /// # Panics
+    ///
+    /// Panics if there are several lines of it.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let lines = self.lines(name);
+        assert!(lines.len() <= 1, "{name}: {lines:?}");
+        lines.first().copied()
+    }
+
+    /// The values of all lines called `name`, in order.
+    ///
+    /// # Panics
+    ///
+    /// Panics if one of them is not visible ASCII.
+    #[must_use]
+    pub fn lines(&self, name: &str) -> Vec<&str> {
+        let lines = self.headers.get_all(name).iter();
+        lines.map(|value| value.to_str().expect("visible ASCII")).collect()
+    }
+
+    /// The status and the fields of the Open Bank family, limit, remaining and reset: `200 10-9-60`.
+    /// A `Retry-After` follows as `, retry 60`. What is missing is left out.
+    #[must_use]
+    pub fn standing(&self) -> String {
+        let fields = ["limit", "remaining", "reset"];
+        let values = fields.map(|name| self.header(&format!("x-rate-limit-{name}")));
+        let mut standing = self.status.to_string();
+        if let [Some(limit), Some(remaining), Some(reset)] = values {
+            write!(standing, " {limit}-{remaining}-{reset}").expect("a String takes all text");
+        }
+        if let Some(seconds) = self.header("retry-after") {
+            write!(standing, ", retry {seconds}").expect("a String takes all text");
+        }
+        standing
+    }
+
+    /// Every line that a limiter of ours may write, as `name: value`, by name.
+    #[must_use]
+    pub fn told(&self) -> Vec<String> {
+        let ours = |name: &str| {
+            name.contains("ratelimit") || name.contains("rate-limit") || name == "retry-after"
+        };
+        let mut names: Vec<_> =
+            self.headers.keys().map(|name| name.as_str()).filter(|name| ours(name)).collect();
+        names.sort_unstable();
+        let lines = |name: &str| {
+            let lines = self.lines(name).into_iter();
+            lines.map(|value| format!("{name}: {value}")).collect::<Vec<_>>()
+        };
+        names.into_iter().flat_map(lines).collect()
+    }
+}

@@ -1,0 +1,123 @@
+//! Applications behind limiters, served by axum and by actix-web, and what clients see of them.
+//!
+//! Both [`Target`]s serve the same application, so that one contract can be read of both:
+//!
+//! | route | answer |
+//! |---|---|
+//! | `/`, `/users/{id}`, `/health` with any method | what the handler finds in the request's extensions, in the words of [`describe`] |
+//! | `POST /echo` | the body of the request |
+//!
+//! Around the limiters stands what services have there: an authentication that believes the header
+//! `x-consumer`, and leaves a [`Subject`](rl_core::Subject) for the limiters. It tells in the header
+//! `x-outer-sees` which decision the limiters leave in the response's extensions for outer layers.
+
+pub mod actix;
+pub mod axum;
+mod client;
+
+use std::fmt::{self, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+pub use actix::Actix;
+pub use axum::Axum;
+pub use client::{Answer, Fetch, client};
+use reqwest::{Client, Method, RequestBuilder};
+use rl_core::key::KeyExtractor;
+use rl_core::store::MemoryStore;
+use rl_core::time::{ManualClock, Timestamp};
+use rl_core::{Decision, Gate, RateLimiter, RateLimiterBuilder};
+
+/// A framework whose adapter is under test.
+pub trait Target {
+    /// Serves the application behind `gates`, the outermost first: three at most.
+    fn serve<K: KeyExtractor>(gates: Vec<Gate<K>>) -> Site;
+}
+
+/// A server on a port of its own, until it is dropped.
+#[derive(Debug)]
+pub struct Site {
+    address: SocketAddr,
+    client: Client,
+    handled: Arc<AtomicUsize>,
+    _stop: Stop,
+}
+
+/// Ends the server when it is dropped.
+type Stop = Box<dyn fmt::Debug + Send + Sync>;
+
+impl Site {
+    fn new(listener: &TcpListener, handled: Arc<AtomicUsize>, stop: Stop) -> Self {
+        let address = listener.local_addr().expect("it is bound");
+        Self { address, client: client(), handled, _stop: stop }
+    }
+
+    /// How many requests have reached a handler of the application.
+    #[must_use]
+    pub fn handled(&self) -> usize {
+        self.handled.load(Ordering::SeqCst)
+    }
+
+    /// The address of `path` on this server.
+    #[must_use]
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    /// A request with this method.
+    pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.client.request(method, self.url(path))
+    }
+
+    /// A `GET` request.
+    pub fn get(&self, path: &str) -> RequestBuilder {
+        self.request(Method::GET, path)
+    }
+
+    /// A `POST` request.
+    pub fn post(&self, path: &str) -> RequestBuilder {
+        self.request(Method::POST, path)
+    }
+}
+
+/// A clock that shows 2026-01-01T00:00:00Z until it is moved.
+#[must_use]
+pub fn new_year() -> Arc<ManualClock> {
+    Arc::new(ManualClock::at(Timestamp::from_secs(1_767_225_600)))
+}
+
+/// A limiter with counters in memory, on `clock`, and with these limits, such as `10/second`.
+///
+/// # Panics
+///
+/// Panics if they are no limits.
+pub fn limiter(clock: &Arc<ManualClock>, limits: &[&str]) -> RateLimiter {
+    let store = MemoryStore::builder().clock(Arc::clone(clock)).build();
+    let builder = RateLimiter::builder().store(store);
+    let limits = limits.iter().map(|limit| limit.parse().expect("a limit"));
+    limits.fold(builder, RateLimiterBuilder::limit).build().expect("a policy")
+}
+
+/// A listener on a free port.
+fn listener() -> TcpListener {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port")
+}
+
+/// A decision in words: `minute 1/3` for each limit, those of the limiter around it after a `<`.
+#[must_use]
+pub fn describe(decision: Option<&Decision>) -> String {
+    let Some(decision) = decision else {
+        return "no decision".to_owned();
+    };
+    let mut words = decision.origin().as_str().to_owned();
+    for limit in decision.limits() {
+        write!(words, " {} {}/{}", limit.name(), limit.used(), limit.max())
+            .expect("a String takes all text");
+    }
+    if let Some(outer) = decision.outer() {
+        words.push_str(" < ");
+        words.push_str(&describe(Some(outer)));
+    }
+    words
+}

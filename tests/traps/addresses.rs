@@ -1,0 +1,101 @@
+//! T13: connections without an address.
+
+use std::path::Path;
+
+use actix_web::dev::{Service, ServiceResponse};
+use actix_web::test::TestRequest;
+use actix_web::{App, HttpServer, web};
+use axum::Router;
+use axum::routing::get;
+use rl_actix::RateLimit;
+use rl_core::Gate;
+use rl_core::client_ip::ClientIp;
+use rl_core::gate::MissingKey;
+use rl_core::key::ClientAddress;
+use rl_tests::web::{Answer, Fetch, limiter, new_year};
+use rl_tower::RateLimitLayer;
+use tower::ServiceExt;
+
+fn gate() -> Gate {
+    Gate::new(limiter(&new_year(), &["1/minute"]))
+}
+
+fn app() -> Router {
+    Router::new().route("/", get(async || "hello"))
+}
+
+/// Asks the server that listens on a Unix socket.
+async fn ask(socket: &Path, forwarded_for: &str) -> Answer {
+    let client = reqwest::Client::builder().unix_socket(socket).build().unwrap();
+    client.get("http://localhost/").header("x-forwarded-for", forwarded_for).fetch().await
+}
+
+/// The three things that can be done about connections without an address.
+async fn contract(strict: &Path, shared: &Path, behind_a_proxy: &Path) {
+    // Unless said otherwise nobody knows the client, whatever the client says.
+    assert_eq!(ask(strict, "198.51.100.7").await.standing(), "403");
+
+    assert_eq!(ask(shared, "198.51.100.7").await.standing(), "200 1-0-60");
+    assert_eq!(ask(shared, "198.51.100.8").await.standing(), "429 1-0-60, retry 60");
+
+    assert_eq!(ask(behind_a_proxy, "198.51.100.7").await.standing(), "200 1-0-60");
+    assert_eq!(ask(behind_a_proxy, "198.51.100.8").await.standing(), "200 1-0-60");
+    assert_eq!(ask(behind_a_proxy, "198.51.100.7").await.standing(), "429 1-0-60, retry 60");
+}
+
+fn gates() -> [Gate; 3] {
+    let local = ClientIp::behind("10.0.0.0/8".parse().unwrap()).trust_local(true);
+    [gate(), gate().missing_key(MissingKey::Share), gate().key(ClientAddress::new(local))]
+}
+
+/// A `peer_addr().unwrap()` is a panic for each request that comes over a Unix socket.
+#[tokio::test]
+async fn t13_over_a_unix_socket_axum_answers_as_it_is_set() {
+    let folder = tempfile::tempdir().unwrap();
+    let sockets = ["strict", "shared", "behind"].map(|name| folder.path().join(name));
+    for (socket, gate) in sockets.iter().zip(gates()) {
+        let listener = tokio::net::UnixListener::bind(socket).unwrap();
+        let app = app().layer(RateLimitLayer::new(gate));
+        tokio::spawn(async move { axum::serve(listener, app).await });
+    }
+    contract(&sockets[0], &sockets[1], &sockets[2]).await;
+}
+
+#[tokio::test]
+async fn t13_over_a_unix_socket_actix_answers_as_it_is_set() {
+    let folder = tempfile::tempdir().unwrap();
+    let sockets = ["strict", "shared", "behind"].map(|name| folder.path().join(name));
+    for (socket, gate) in sockets.iter().zip(gates()) {
+        let limit = RateLimit::new(gate);
+        let hello = || web::get().to(async || "hello");
+        let app = move || App::new().wrap(limit.clone()).route("/", hello());
+        let server = HttpServer::new(app).workers(1).disable_signals();
+        tokio::spawn(server.bind_uds(socket).unwrap().run());
+    }
+    contract(&sockets[0], &sockets[1], &sockets[2]).await;
+}
+
+/// axum tells the address only where it is asked to.
+#[tokio::test]
+async fn t13_without_connect_info_axum_answers_as_it_is_set() {
+    for (gate, status) in gates().into_iter().zip([403, 200, 403]) {
+        let limited = app().layer(RateLimitLayer::new(gate));
+        let answer = limited.oneshot(http::Request::new(axum::body::Body::empty())).await.unwrap();
+        assert_eq!(answer.status(), status);
+    }
+}
+
+/// Neither do the requests that tests of actix-web make.
+#[test]
+fn t13_in_a_test_of_actix_the_answer_is_as_it_is_set() {
+    actix_web::rt::System::new().block_on(async {
+        for (gate, status) in gates().into_iter().zip([403, 200, 403]) {
+            let hello = web::get().to(async || "hello");
+            let app = App::new().wrap(RateLimit::new(gate)).route("/", hello);
+            let app = actix_web::test::init_service(app).await;
+            let answer: ServiceResponse<_> =
+                app.call(TestRequest::get().to_request()).await.unwrap();
+            assert_eq!(answer.status().as_u16(), status);
+        }
+    });
+}

@@ -1,0 +1,224 @@
+//! T31: connections to Redis that break, hang, or cost more than they carry.
+
+use std::io;
+use std::pin::pin;
+use std::time::Duration;
+
+use futures::future::join_all;
+use rl_core::{Decision, Limit, Origin, RateLimiter, RedisStore, Subject};
+use rl_tests::{Bystander, RedisServer};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::GIVE_UP;
+
+/// All the time that a busy machine may need.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+async fn store(redis: &RedisServer, connections: u32) -> RedisStore {
+    let builder = RedisStore::builder(&redis.url()).connections(connections);
+    builder.connection_wait(PATIENCE).connect().await.unwrap()
+}
+
+/// Many requests per day, and time to decide.
+fn limiter(store: RedisStore) -> RateLimiter {
+    let builder = RateLimiter::builder().limit(Limit::per_day(10_000)).store(store);
+    builder.deadline(PATIENCE).build().unwrap()
+}
+
+async fn check(limiter: &RateLimiter) -> Decision {
+    limiter.check(&Subject::global(), 1).await
+}
+
+fn used(decision: &Decision) -> u64 {
+    assert_eq!(decision.origin(), Origin::Store);
+    decision.limits().next().unwrap().used()
+}
+
+/// A multiplexed connection that was lost never comes back by itself; a pool that takes every
+/// connection for a good one hands the dead one out until it is too old, half an hour later.
+#[tokio::test]
+async fn t31_a_lost_connection_is_replaced_at_once() {
+    let redis = RedisServer::start();
+    let mut operator = Bystander::new(&redis).await;
+    for connections in [1, 4] {
+        let limiter = limiter(store(&redis, connections).await);
+        // All connections of the pool are open.
+        join_all((0..32).map(|_| check(&limiter))).await;
+        let before = used(&check(&limiter).await);
+
+        let killed: u64 = operator.query("CLIENT KILL TYPE normal SKIPME yes").await;
+        assert!(killed >= 1);
+        // At most the command that finds the connection dead fails. It is not repeated: it may have
+        // been carried out.
+        let first = check(&limiter).await;
+        let lost = u64::from(first.origin() != Origin::Store);
+        for n in 1..=20 {
+            assert_eq!(used(&check(&limiter).await), before + 1 - lost + n);
+        }
+    }
+}
+
+/// A check-out that asks `PING` first doubles the round trips of every request.
+#[tokio::test]
+async fn t31_a_decision_is_one_command() {
+    let redis = RedisServer::start();
+    let limiter = limiter(store(&redis, 4).await);
+    check(&limiter).await;
+    let mut operator = Bystander::new(&redis).await;
+    let before = operator.calls().await;
+    for _ in 0..50 {
+        check(&limiter).await;
+    }
+    join_all((0..50).map(|_| check(&limiter))).await;
+    let after = operator.calls().await;
+    let made = |command: &str| {
+        after.get(command).copied().unwrap_or(0) - before.get(command).copied().unwrap_or(0)
+    };
+    assert_eq!((made("evalsha"), made("ping"), made("eval")), (100, 0, 0));
+}
+
+/// A pool whose connections are lent to one request each has as many requests in flight as it has
+/// connections.
+#[tokio::test]
+async fn t31_one_connection_carries_many_decisions_at_once() {
+    let redis = RedisServer::start();
+    let way = Way::to(&redis).await;
+    let store = RedisStore::builder(&way.url).connections(1).connection_wait(PATIENCE);
+    let limiter = limiter(store.connect().await.unwrap());
+    check(&limiter).await;
+
+    way.let_through(Traffic::Held);
+    let mut decisions = pin!(join_all((0..50).map(|_| check(&limiter))));
+    // All fifty are on their way before the first one has an answer.
+    tokio::select! {
+        decisions = &mut decisions => panic!("{decisions:?}"),
+        () = way.holds(50) => {}
+    }
+    way.let_through(Traffic::Flows);
+    let mut counts: Vec<_> = decisions.await.iter().map(used).collect();
+    counts.sort_unstable();
+    assert_eq!(counts, (2..=51).collect::<Vec<_>>());
+}
+
+/// What a pool waits by default is 30 seconds, for every request of an outage.
+#[tokio::test]
+async fn t31_waits_are_bounded() {
+    // Bound, but not listening: a connection is refused. Listening, but never accepting: one is made
+    // and leads nowhere.
+    let refusing = TcpSocket::new_v4().unwrap();
+    refusing.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    for address in [refusing.local_addr(), silent.local_addr()] {
+        let outage = async {
+            let store = RedisStore::connect(&format!("redis://{}/", address.unwrap())).await;
+            let limit = RateLimiter::builder().limit(Limit::per_day(1));
+            let limiter = limit.store(store.unwrap()).build().unwrap();
+            for _ in 0..20 {
+                let origin = check(&limiter).await.origin();
+                assert!(matches!(origin, Origin::FailedOpen(_)), "{origin:?}");
+            }
+        };
+        timeout(GIVE_UP, outage).await.expect("in time");
+    }
+}
+
+/// A server that is gone without a word, as when its machine loses power, ends no connection. A
+/// limiter that goes on sending to it fails until the operating system gives up, in a quarter of an
+/// hour.
+#[tokio::test]
+async fn t31_a_connection_that_does_not_answer_is_replaced() {
+    let redis = RedisServer::start();
+    let way = Way::to(&redis).await;
+    let store = RedisStore::connect(&way.url).await.unwrap();
+    let limit = RateLimiter::builder().limit(Limit::per_day(10_000));
+    let limiter = limit.store(store).build().unwrap();
+    let answered = async || while check(&limiter).await.origin() != Origin::Store {};
+    answered().await;
+    way.let_through(Traffic::Lost);
+    let origin = check(&limiter).await.origin();
+    assert!(matches!(origin, Origin::FailedOpen(_)), "{origin:?}");
+    timeout(GIVE_UP, answered()).await.expect("answers again");
+}
+
+/// What happens to the commands on their way to the server.
+#[derive(Clone, Copy, PartialEq)]
+enum Traffic {
+    Flows,
+    /// They are held until they may go on.
+    Held,
+    /// What is sent over the connections that are open arrives nowhere, and nobody learns of it. New
+    /// connections are fine.
+    Lost,
+}
+
+/// A way to a server.
+struct Way {
+    url: String,
+    traffic: watch::Sender<Traffic>,
+    held: watch::Sender<usize>,
+}
+
+impl Way {
+    async fn to(redis: &RedisServer) -> Self {
+        let entrance = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("redis://{}/", entrance.local_addr().unwrap());
+        let way =
+            Self { url, traffic: watch::Sender::new(Traffic::Flows), held: watch::Sender::new(0) };
+        let (port, traffic, held) = (redis.port(), way.traffic.clone(), way.held.clone());
+        tokio::spawn(async move {
+            loop {
+                let (here, _) = entrance.accept().await.unwrap();
+                let there = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+                tokio::spawn(carry(here, there, traffic.subscribe(), held.clone()));
+            }
+        });
+        way
+    }
+
+    fn let_through(&self, traffic: Traffic) {
+        self.traffic.send_replace(traffic);
+    }
+
+    /// Waits until so many script calls are held.
+    async fn holds(&self, calls: usize) {
+        let mut held = self.held.subscribe();
+        let held = timeout(GIVE_UP, held.wait_for(|held| *held == calls)).await;
+        held.expect("the calls").expect("the way is there");
+    }
+}
+
+/// Carries commands there and replies back, as the traffic is.
+async fn carry(
+    mut here: TcpStream,
+    mut there: TcpStream,
+    mut traffic: watch::Receiver<Traffic>,
+    held: watch::Sender<usize>,
+) -> io::Result<()> {
+    let ((mut from, mut back), (mut replies, mut on)) = (here.split(), there.split());
+    let forth = async {
+        let mut commands = Vec::new();
+        loop {
+            tokio::select! {
+                biased;
+                _ = traffic.changed() => {
+                    if *traffic.borrow_and_update() == Traffic::Lost {
+                        return std::future::pending().await;
+                    }
+                }
+                read = from.read_buf(&mut commands) => if read? == 0 { return Ok(()) },
+            }
+            if *traffic.borrow() == Traffic::Held {
+                held.send_replace(commands.windows(7).filter(|word| word == b"EVALSHA").count());
+            } else {
+                on.write_all(&std::mem::take(&mut commands)).await?;
+            }
+        }
+    };
+    tokio::select! {
+        ended = forth => ended,
+        ended = tokio::io::copy(&mut replies, &mut back) => ended.map(drop),
+    }
+}

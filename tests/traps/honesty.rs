@@ -1,0 +1,125 @@
+//! T14 to T17: headers that do not tell the truth.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rl_core::headers::{HeaderFamily, Headers};
+use rl_core::time::ManualClock;
+use rl_core::{Follow, Gate, Subject};
+use rl_tests::web::{Answer, Axum, Fetch, Site, Target, limiter, new_year};
+
+/// What the client of the tests is known by.
+fn caller() -> Subject {
+    Subject::ip("127.0.0.1")
+}
+
+/// A site with these limits that tells about all of them in a list, and about one in single fields.
+fn site(limits: &[&str], follow: Follow) -> (Site, Arc<ManualClock>) {
+    let clock = new_year();
+    let headers = Headers::new(HeaderFamily::Ietf).and(HeaderFamily::OpenBank).follow(follow);
+    (Axum::serve(vec![Gate::new(limiter(&clock, limits)).headers(headers)]), clock)
+}
+
+/// What the list says of each limit: its quota, and what it has left for how long.
+fn listed(answer: &Answer) -> Vec<[String; 3]> {
+    let number = |text: &str| text.split('=').nth(1).unwrap_or_default().to_owned();
+    let of = |name| answer.header(name).unwrap().split(", ").map(|item| item.split(';'));
+    let policies = of("ratelimit-policy").map(|mut item| item.nth(1).map(number).unwrap());
+    let standings = of("ratelimit").map(|mut item| {
+        item.next();
+        [item.next(), item.next()].map(|part| part.map(number).unwrap_or_default())
+    });
+    policies.zip(standings).map(|(quota, [left, reset])| [quota, left, reset]).collect()
+}
+
+/// The single fields.
+fn single(answer: &Answer) -> [String; 3] {
+    ["limit", "remaining", "reset"]
+        .map(|name| answer.header(&format!("x-rate-limit-{name}")).unwrap().to_owned())
+}
+
+/// The limit of one policy beside the remainder of another, and a reset computed from both, describe
+/// a limit that does not exist.
+#[tokio::test]
+async fn t14_the_fields_describe_one_limit() {
+    for follow in [Follow::ShortestActive, Follow::FewestRemaining] {
+        let (site, clock) = site(&["7/second", "20/minute", "25/hour"], follow);
+        let mut denials = 0;
+        for n in 0..60 {
+            let answer = site.get("/").fetch().await;
+            let (one, all) = (single(&answer), listed(&answer));
+            assert!(all.contains(&one), "{follow:?}, request {n}: {one:?} is none of {all:?}");
+            denials += u32::from(answer.status == 429);
+            clock.advance(Duration::from_millis(137 * (n % 5)));
+        }
+        assert!((1..60).contains(&denials), "{denials}");
+    }
+}
+
+/// "The fewest units left" compares a second with a month: the second has fewer almost always. And
+/// whoever names the first limit that denies sends the client back into the next denial.
+#[tokio::test]
+async fn t15_a_denial_tells_the_longest_wait_of_the_limits_that_deny() {
+    for (follow, denied) in [
+        (Follow::ShortestActive, "429 2-0-1, retry 2591999"),
+        (Follow::FewestRemaining, "429 3-0-2591999, retry 2591999"),
+    ] {
+        let (site, clock) = site(&["2/second", "3/month", "100/day"], follow);
+        assert_eq!(site.get("/").fetch().await.status, 200);
+        clock.advance(Duration::from_secs(1));
+        site.get("/").fetch().await;
+        site.get("/").fetch().await;
+        // The second and the month are used up; the day is not.
+        let answer = site.get("/").fetch().await;
+        assert_eq!(answer.standing(), denied, "{follow:?}");
+        clock.advance(Duration::from_secs(2_591_998));
+        assert_eq!(site.get("/").fetch().await.status, 429);
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(site.get("/").fetch().await.status, 200);
+    }
+}
+
+/// Seconds that are cut off tell the client to come too early, and in the last one to come at once:
+/// `Retry-After: 0` is a busy loop.
+#[tokio::test]
+async fn t16_a_client_that_waits_as_told_is_served() {
+    let (site, clock) = site(&["1/second", "3/4321ms"], Follow::default());
+    let mut told = BTreeSet::new();
+    for n in 0..400_u64 {
+        // Pauses of up to a second that have nothing to do with the windows.
+        clock.advance(Duration::from_micros(n * 7_919_017 % 1_000_003));
+        let answer = site.get("/").fetch().await;
+        if answer.status == 429 {
+            let wait = answer.header("retry-after").unwrap().parse().unwrap();
+            told.insert(wait);
+            clock.advance(Duration::from_secs(wait));
+            assert_eq!(site.get("/").fetch().await.status, 200, "after {wait} s");
+        }
+    }
+    assert_eq!(told, BTreeSet::from([1, 2, 3]));
+}
+
+/// A constant, what is used in place of what is left, or more left than there is: each was found in
+/// a header that nobody compared with the count.
+#[tokio::test]
+async fn t17_what_is_left_is_what_then_passes() {
+    let clock = new_year();
+    let limiter = limiter(&clock, &["13/minute"]);
+    let site = Axum::serve(vec![Gate::new(limiter.clone())]);
+    for used in [1, 3, 4, 2] {
+        // Others of the same caller come in between.
+        limiter.check(&caller(), used - 1).await;
+        let answer = site.get("/").fetch().await;
+        let left = limiter.usage(&caller()).await.unwrap().limits().next().unwrap().remaining();
+        assert_eq!(answer.standing(), format!("200 13-{left}-60"));
+    }
+    for left in [2, 1, 0] {
+        assert_eq!(site.get("/").fetch().await.standing(), format!("200 13-{left}-60"));
+    }
+    assert_eq!(site.get("/").fetch().await.status, 429);
+
+    // Used beyond the limit, nothing is left; not less than nothing, and not a great number.
+    limiter.charge(&caller(), 50).await;
+    assert_eq!(site.get("/").fetch().await.standing(), "429 13-0-60, retry 60");
+}

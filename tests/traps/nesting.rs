@@ -1,0 +1,41 @@
+//! T9 and T10: limiters in limiters, and requests that browsers send unasked.
+
+use reqwest::Method;
+use rl_core::Gate;
+use rl_tests::web::{Actix, Axum, Fetch, Target, limiter, new_year};
+
+/// An outer limiter that writes its headers over those of an inner one tells the client that much is
+/// left, and the next request is denied.
+#[tokio::test]
+async fn t09_the_stricter_numbers_survive_nesting() {
+    async fn contract<T: Target>() {
+        for limits in [["2/minute", "1000/hour"], ["1000/hour", "2/minute"]] {
+            let gates = limits.map(|limit| Gate::new(limiter(&new_year(), &[limit])));
+            let site = T::serve(gates.to_vec());
+            for standing in ["200 2-1-60", "200 2-0-60", "429 2-0-60, retry 60"] {
+                assert_eq!(site.get("/").fetch().await.standing(), standing, "{limits:?}");
+            }
+        }
+    }
+    contract::<Axum>().await;
+    contract::<Actix>().await;
+}
+
+/// Browsers ask before they send. Charged for that, a page has half of its quota; denied that, it
+/// sees a network error and never learns why.
+#[tokio::test]
+async fn t10_preflights_and_health_checks_are_not_charged() {
+    async fn contract<T: Target>() {
+        let gate = Gate::new(limiter(&new_year(), &["1/minute"]));
+        let site = T::serve(vec![gate.exempt(|request| request.path() == "/health")]);
+        for expected in ["200 1-0-60", "429 1-0-60, retry 60"] {
+            let preflight = site.request(Method::OPTIONS, "/");
+            let preflight = preflight.header("access-control-request-method", "GET");
+            assert_eq!(preflight.fetch().await.standing(), "200");
+            assert_eq!(site.get("/health").fetch().await.standing(), "200");
+            assert_eq!(site.get("/").fetch().await.standing(), expected);
+        }
+    }
+    contract::<Axum>().await;
+    contract::<Actix>().await;
+}

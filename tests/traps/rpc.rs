@@ -1,0 +1,86 @@
+//! T8: gRPC, with a real server and a real client.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use rl_core::headers::Headers;
+use rl_core::{Gate, RateLimiter};
+use rl_tests::web::{limiter, new_year};
+use rl_tower::RateLimitLayer;
+use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Channel, Endpoint, Server};
+use tonic::{Code, Status};
+use tonic_health::ServingStatus;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+
+/// Serves health checks behind `gate`.
+async fn serve(gate: Gate) -> SocketAddr {
+    let incoming = TcpIncoming::bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    let address = incoming.local_addr().unwrap();
+    let (health, service) = tonic_health::server::health_reporter();
+    health.set_service_status("", ServingStatus::Serving).await;
+    let server = Server::builder().layer(RateLimitLayer::new(gate)).add_service(service);
+    tokio::spawn(server.serve_with_incoming(incoming));
+    address
+}
+
+/// A client that calls from this address.
+async fn client(server: SocketAddr, from: [u8; 4]) -> HealthClient<Channel> {
+    let endpoint = Endpoint::from_shared(format!("http://{server}")).unwrap();
+    let endpoint = endpoint.local_address(Some(IpAddr::from(from)));
+    HealthClient::new(endpoint.connect().await.unwrap())
+}
+
+async fn check(client: &mut HealthClient<Channel>) -> Result<tonic::metadata::MetadataMap, Status> {
+    let response = client.check(HealthCheckRequest { service: String::new() }).await?;
+    Ok(response.metadata().clone())
+}
+
+fn two_per_minute() -> RateLimiter {
+    limiter(&new_year(), &["2/minute"])
+}
+
+/// gRPC clients make of HTTP 429 an outage, `UNAVAILABLE`, and try again at once.
+#[tokio::test]
+async fn t08_a_denied_call_is_resource_exhausted() {
+    let server = serve(Gate::new(two_per_minute())).await;
+    let mut client = client(server, [127, 0, 0, 1]).await;
+    for remaining in ["1", "0"] {
+        let metadata = check(&mut client).await.unwrap();
+        assert_eq!(metadata.get("x-rate-limit-remaining").unwrap(), remaining);
+    }
+    let denied = check(&mut client).await.unwrap_err();
+    assert_eq!(denied.code(), Code::ResourceExhausted);
+    assert_eq!(
+        denied.message(),
+        "Too Many Requests. We only allow 2 requests per minute for anonymous access."
+    );
+    let metadata = |name: &str| denied.metadata().get(name).map(|value| value.to_str().unwrap());
+    assert_eq!(metadata("grpc-retry-pushback-ms"), Some("60000"));
+    assert_eq!(metadata("retry-after"), Some("60"));
+}
+
+/// tonic keeps the peer's address where axum does not: who looks only there finds nobody, and turns
+/// everybody away or counts them together.
+#[tokio::test]
+async fn t08_callers_are_counted_by_the_address_that_tonic_knows() {
+    let server = serve(Gate::new(two_per_minute()).headers(Headers::none())).await;
+    let mut one = client(server, [127, 0, 0, 1]).await;
+    let mut same = client(server, [127, 0, 0, 1]).await;
+    let mut other = client(server, [127, 0, 0, 2]).await;
+    assert!(check(&mut one).await.is_ok() && check(&mut same).await.is_ok());
+    assert_eq!(check(&mut one).await.unwrap_err().code(), Code::ResourceExhausted);
+    assert_eq!(check(&mut same).await.unwrap_err().code(), Code::ResourceExhausted);
+    assert!(check(&mut other).await.is_ok());
+}
+
+/// The service's own answers, trailers and all, arrive as without a limiter.
+#[tokio::test]
+async fn t08_the_status_of_the_service_arrives() {
+    let server = serve(Gate::new(limiter(&new_year(), &["9/minute"]))).await;
+    let mut client = client(server, [127, 0, 0, 1]).await;
+    let unknown = HealthCheckRequest { service: "unknown".into() };
+    assert_eq!(client.check(unknown).await.unwrap_err().code(), Code::NotFound);
+    let mut changes = client.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
+    assert_eq!(changes.message().await.unwrap().unwrap().status, ServingStatus::Serving as i32);
+}

@@ -1,0 +1,101 @@
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use rl_core::store::{Charge, Refund, Reset, Store, StoreFuture};
+use rl_core::time::Timestamp;
+use rl_core::{Decision, Eventual, Limit, Outcome, RateLimiter};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use super::GIVE_UP;
+
+/// A store that answers when the test tells it to: what a slow server looks like from here.
+#[derive(Clone, Default)]
+pub(super) struct ToldStore(Arc<Mutex<VecDeque<Question>>>);
+
+struct Question {
+    granted: Decision,
+    denied: Decision,
+    answer: oneshot::Sender<Decision>,
+}
+
+impl ToldStore {
+    /// A limiter on this store, with all the time in the world.
+    pub(super) fn limiter(&self) -> RateLimiter {
+        let builder = RateLimiter::builder().limit(Limit::per_minute(10)).store(self.clone());
+        builder.deadline(Duration::from_secs(86_400)).build().unwrap()
+    }
+
+    /// How many questions wait for an answer; those that nobody waits for count as well.
+    pub(super) fn asked(&self) -> usize {
+        self.questions().len()
+    }
+
+    /// Grants the oldest question; whether anybody still waits for the answer.
+    pub(super) fn grant(&self) -> bool {
+        let Question { granted, answer, .. } = self.next();
+        answer.send(granted).is_ok()
+    }
+
+    /// Denies the oldest question; whether anybody still waits for the answer.
+    pub(super) fn deny(&self) -> bool {
+        let Question { denied, answer, .. } = self.next();
+        answer.send(denied).is_ok()
+    }
+
+    /// Waits until a question is asked.
+    pub(super) async fn is_asked(&self) {
+        let asked = async {
+            while self.asked() == 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(GIVE_UP, asked).await.expect("a question");
+    }
+
+    /// Takes the oldest question back once nobody waits for its answer any more.
+    pub(super) async fn is_given_up(&self) {
+        let mut question = self.next();
+        timeout(GIVE_UP, question.answer.closed()).await.expect("that nobody waits");
+    }
+
+    fn next(&self) -> Question {
+        self.questions().pop_front().expect("a question was asked")
+    }
+
+    fn questions(&self) -> MutexGuard<'_, VecDeque<Question>> {
+        self.0.lock().unwrap()
+    }
+}
+
+impl Store for ToldStore {
+    fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
+        let decision = |taken, outcome| {
+            let (policy, now) = (charge.policy.clone(), Timestamp::EPOCH);
+            Decision::decided(policy, charge.cost, taken, now, [outcome].into_iter().collect())
+        };
+        let (answer, told) = oneshot::channel();
+        self.questions().push_back(Question {
+            granted: decision(1, Outcome::granted(1, 60_000_000)),
+            denied: decision(0, Outcome::denied(10, 60_000_000, 60_000_000)),
+            answer,
+        });
+        Eventual::later(async move { Ok(told.await.expect("the test answers")) })
+    }
+
+    fn refund(&self, _: Refund<'_>) -> StoreFuture<()> {
+        unimplemented!("nothing here gives units back")
+    }
+
+    fn reset(&self, _: Reset<'_>) -> StoreFuture<()> {
+        unimplemented!("nothing here resets")
+    }
+}
+
+impl fmt::Debug for ToldStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ToldStore")
+    }
+}
