@@ -121,17 +121,15 @@ impl Counting for Gcra {
     }
 
     fn outcome(&self, state: &State, now: Timestamp, needed: u64) -> Outcome {
-        if self.max == 0 {
-            return if needed == 0 { Outcome::granted(0, 0) } else { Outcome::never(0, 0) };
-        }
-        let Some(tat) = self.ahead(state, now) else {
-            let is_granted = needed <= self.burst;
-            return if is_granted { Outcome::granted(0, 0) } else { Outcome::never(0, 0) };
-        };
-        let (used, reset) = (self.used(tat, now), tat.ceil() - now.as_micros());
+        let ahead = if self.max == 0 { None } else { self.ahead(state, now) };
+        let (used, reset) =
+            ahead.map_or((0, 0), |tat| (self.used(tat, now), tat.ceil() - now.as_micros()));
         if needed > self.burst {
             return Outcome::never(used, reset);
         }
+        let Some(tat) = ahead.filter(|_| needed > 0) else {
+            return Outcome::granted(used, reset);
+        };
         // The request passes once no more is ahead than the rest of the burst.
         let rest = self.time_of(self.burst - needed);
         let is_late = tat.fraction > rest.fraction;

@@ -22,7 +22,7 @@ use sliding_window_counter::SlidingWindowCounter;
 pub(crate) use state::State;
 use token_bucket::TokenBucket;
 
-use crate::model::{Algorithm, Cost, Limit, Outcome};
+use crate::model::{Algorithm, Cost, Limit, Outcome, Refill};
 use crate::time::Timestamp;
 
 /// What every algorithm does. `now` is never before the last change of the state.
@@ -77,7 +77,7 @@ pub(crate) fn charge(limit: Limit, state: &mut State, now: Timestamp, units: u64
 
 /// Gives back `units` that were taken at `charged`, as far as they still count.
 pub(crate) fn refund(limit: Limit, state: &mut State, charged: Timestamp, units: u64) {
-    if !state.is_empty() {
+    if !state.is_empty() && units > 0 {
         counting!(limit, refund(state, charged, units));
     }
 }
@@ -85,6 +85,17 @@ pub(crate) fn refund(limit: Limit, state: &mut State, charged: Timestamp, units:
 /// When `state` can be forgotten.
 pub(crate) fn expires(limit: Limit, state: &State) -> Timestamp {
     if state.is_empty() { Timestamp::EPOCH } else { counting!(limit, expires(state)) }
+}
+
+/// How many integers the state of `limit` has.
+pub(crate) fn cells(limit: Limit) -> usize {
+    match limit.algorithm() {
+        Algorithm::FixedWindow { .. } | Algorithm::Gcra { .. } => 2,
+        Algorithm::TokenBucket { refill: Refill::Greedy, .. } => 2,
+        Algorithm::TokenBucket { refill: Refill::Interval, .. } => 3,
+        Algorithm::SlidingWindowCounter => 3,
+        Algorithm::SlidingWindow { precision } => SlidingWindow::new(limit, precision).cells(),
+    }
 }
 
 /// What the client is told about `limit`, from the state that a decision left behind: `mode` and

@@ -30,11 +30,12 @@ impl SlidingWindow {
         Self { max: limit.max(), period, precision }
     }
 
-    /// The most buckets that count at the same time.
-    pub(super) const fn buckets(period: Period, precision: Period) -> u64 {
-        period.as_millis().div_ceil(precision.as_millis()) + 1
+    /// How many cells it has.
+    pub(super) const fn cells(self) -> usize {
+        1 + self.size()
     }
 
+    /// The most buckets that count at the same time.
     const fn size(self) -> usize {
         (self.period.div_ceil(self.precision) + 1) as usize
     }
@@ -69,7 +70,7 @@ impl Counting for SlidingWindow {
 
     fn charge(&self, state: &mut State, now: Timestamp, units: u64) {
         let number = now.as_micros() / self.precision;
-        let cells = state.grow(1 + self.size());
+        let cells = state.grow(self.cells());
         let age = number.saturating_sub(cells[0]).min(self.size() as u64) as usize;
         let buckets = &mut cells[1..];
         buckets.rotate_right(age % buckets.len());
@@ -80,7 +81,7 @@ impl Counting for SlidingWindow {
 
     fn refund(&self, state: &mut State, charged: Timestamp, units: u64) {
         let number = charged.as_micros() / self.precision;
-        let cells = state.grow(1 + self.size());
+        let cells = state.grow(self.cells());
         let bucket = cells[0].checked_sub(number).and_then(|age| usize::try_from(age).ok());
         if let Some(bucket) = bucket.and_then(|age| cells[1..].get_mut(age)) {
             *bucket = bucket.saturating_sub(units);

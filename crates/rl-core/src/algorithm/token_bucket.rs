@@ -112,6 +112,9 @@ impl Counting for IntervalBucket {
         if needed > self.capacity {
             return Outcome::never(used, reset);
         }
+        if needed == 0 {
+            return Outcome::granted(used, reset);
+        }
         match self.periods(used, self.capacity - needed) {
             0 => Outcome::granted(used, reset),
             periods => {

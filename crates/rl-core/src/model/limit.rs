@@ -6,7 +6,7 @@ use super::{Algorithm, Anchor, Period};
 pub const MAX_UNITS: u64 = (1 << 53) - 1;
 
 /// The most buckets of a sliding window.
-const MAX_BUCKETS: u64 = 1_000;
+const MAX_BUCKETS: u64 = 400;
 
 /// At most so many units per [`Period`], under one [`Algorithm`].
 ///
@@ -103,11 +103,16 @@ impl Limit {
     ///
     /// Returns an error if the two do not go together: a burst or capacity of 0, or so large that
     /// it cannot be counted exactly (burst × max above [`MAX_UNITS`], or more than 50 years to
-    /// fill), or a precision that makes more than 1 000 buckets.
+    /// fill), or a precision that makes more than 400 buckets.
     pub fn counted_by(mut self, algorithm: Algorithm) -> Result<Self, InvalidLimit> {
         self.algorithm = algorithm;
         match algorithm {
-            Algorithm::FixedWindow { .. } | Algorithm::SlidingWindowCounter => {}
+            Algorithm::FixedWindow { .. } => {}
+            Algorithm::SlidingWindowCounter => {
+                if self.period.as_micros() > Period::LONGEST.as_micros() / 2 {
+                    return Err(InvalidLimit::TooLong { period: self.period });
+                }
+            }
             Algorithm::SlidingWindow { precision } => {
                 let precision = precision.min(self.period);
                 if self.period.as_millis().div_ceil(precision.as_millis()) > MAX_BUCKETS {
@@ -192,6 +197,11 @@ pub enum InvalidLimit {
         /// The units per period.
         max: u64,
     },
+    /// A period of more than 50 years, for two windows.
+    TooLong {
+        /// The period.
+        period: Period,
+    },
     /// A sliding window of too many buckets.
     TooPrecise {
         /// The period.
@@ -212,6 +222,9 @@ impl fmt::Display for InvalidLimit {
                 "a burst or capacity of {capacity} with {max} per period: expected at least 1, at \
                  most {MAX_UNITS} / {max}, and 50 years to fill"
             ),
+            Self::TooLong { period } => {
+                write!(f, "a period of {period} for two windows: expected 50 years at most")
+            }
             Self::TooPrecise { period, precision } => write!(
                 f,
                 "a precision of {precision} for a period of {period}: expected at most \

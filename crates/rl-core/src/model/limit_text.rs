@@ -14,7 +14,8 @@ const BURST: &str = "burst=N";
 const BUCKET: &str = "capacity=N, refill=greedy or refill=interval, each once";
 const PRECISION: &str = "precision=PERIOD";
 const CAPACITY: &str = "at least 1, N × max at most 9007199254740991, and 50 years to fill";
-const BUCKETS: &str = "a precision that makes at most 1000 buckets";
+const HALF_SPAN: &str = "a period of at most 50 years for this algorithm";
+const BUCKETS: &str = "a precision that makes at most 400 buckets";
 
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -75,6 +76,7 @@ impl FromStr for Limit {
         }
         limit.counted_by(algorithm).map_err(|invalid| match invalid {
             InvalidLimit::TooPrecise { .. } => error(named_at, BUCKETS),
+            InvalidLimit::TooLong { .. } => error(named_at, HALF_SPAN),
             _ => error(named_at, CAPACITY),
         })
     }

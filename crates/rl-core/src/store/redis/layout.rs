@@ -100,8 +100,8 @@ impl Keyspace {
         let limits = policy.limits().iter().map(|limit| limit.limit());
         limits
             .map(|limit| {
-                let Algorithm::FixedWindow { anchor } = limit.algorithm();
-                let key = key(limit.period()).filter(|_| anchor == Anchor::FirstRequest);
+                const HELD: Algorithm = Algorithm::FixedWindow { anchor: Anchor::FirstRequest };
+                let key = key(limit.period()).filter(|_| limit.algorithm() == HELD);
                 key.ok_or_else(|| {
                     StoreError::new(FailureKind::Unsupported).with_detail(format!(
                         "the readable layout holds fixed windows of the six named periods that \

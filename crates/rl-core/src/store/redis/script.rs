@@ -15,8 +15,17 @@ use crate::store::StoreError;
 const SERVER_TIME: &str = include_str!("lua/server_time.lua");
 #[cfg(feature = "conformance")]
 const MANUAL_TIME: &str = include_str!("lua/manual_time.lua");
-const FIXED_WINDOW: &str = include_str!("lua/fixed_window.lua");
-const SLOTS: &str = include_str!("lua/slots.lua");
+const STORED: &str = include_str!("lua/stored.lua");
+/// The algorithms, and the layout that keeps their states.
+const PACKED: &str = concat!(
+    include_str!("lua/algorithms.lua"),
+    include_str!("lua/fixed_window.lua"),
+    include_str!("lua/sliding_window_counter.lua"),
+    include_str!("lua/sliding_window.lua"),
+    include_str!("lua/gcra.lua"),
+    include_str!("lua/token_bucket.lua"),
+    include_str!("lua/slots.lua"),
+);
 
 /// Raised with every change that makes a script behave otherwise.
 const VERSION: u32 = 1;
@@ -31,10 +40,14 @@ pub struct Script {
     manual: Option<Box<Script>>,
 }
 
-static DECIDE: LazyLock<Script> =
-    LazyLock::new(|| Script::new("decide", &[FIXED_WINDOW, SLOTS, include_str!("lua/decide.lua")]));
+static DECIDE: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        "decide",
+        &[STORED, include_str!("lua/decide_fixed.lua"), PACKED, include_str!("lua/decide.lua")],
+    )
+});
 static AMEND: LazyLock<Script> =
-    LazyLock::new(|| Script::new("amend", &[FIXED_WINDOW, SLOTS, include_str!("lua/amend.lua")]));
+    LazyLock::new(|| Script::new("amend", &[STORED, PACKED, include_str!("lua/amend.lua")]));
 static READABLE: LazyLock<Script> =
     LazyLock::new(|| Script::new("readable", &[include_str!("lua/readable.lua")]));
 static READABLE_REFUND: LazyLock<Script> =
