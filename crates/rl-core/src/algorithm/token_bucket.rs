@@ -55,10 +55,10 @@ pub(super) struct IntervalBucket {
 impl IntervalBucket {
     /// The period that `now` is in: its beginning, and the tokens that are missing.
     fn current(self, state: &State, now: Timestamp) -> Option<(u64, u64)> {
-        let [since, used, _] = state.cells()?;
+        let [since, used, full_at] = state.cells()?;
         let periods = until(now.as_micros(), Timestamp::from_micros(since)) / self.period;
-        // Whoever has waited long enough has a full bucket, however much that product would be.
-        if used == 0 || periods >= used.div_ceil(self.max) {
+        // A bucket is full when it was said to be, even if fewer tokens are added by now.
+        if now.as_micros() >= full_at || periods >= used.div_ceil(self.max) {
             return None;
         }
         Some((since + periods * self.period, used - periods * self.max))

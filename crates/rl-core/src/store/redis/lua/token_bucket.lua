@@ -8,7 +8,7 @@
 local function bucket_now(at, period, max)
   local since, used = state[at], state[at + 1]
   local periods = floor((now - since) / period)
-  if used == 0 or periods >= ceil(used / max) then return now, 0 end
+  if now >= state[at + 2] or periods >= ceil(used / max) then return now, 0 end
   return since + periods * period, used - periods * max
 end
 
