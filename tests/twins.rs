@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use rl_core::store::{Charge, MemoryStore, Mode, Namespace, RedisStore, Refund, Reset, Store};
 use rl_core::time::{Clock, ManualClock, Timestamp};
-use rl_core::{Anchor, Cost, Decision, Limit, Period, Policy, Subject};
+use rl_core::{Algorithm, Anchor, Cost, Decision, Limit, Period, Policy, Refill, Subject};
 use rl_tests::RedisServer;
 
 /// Random steps on each run; `RL_TWIN_STEPS` asks for more.
@@ -30,32 +30,65 @@ enum Operation {
     Reset(Option<usize>),
 }
 
-fn limit() -> impl Strategy<Value = Limit> {
+/// The algorithms that a run may mix; `RL_TWIN_ALGORITHM` asks for one alone.
+const ALGORITHMS: [&str; 7] = [
+    "fixed-window",
+    "clock",
+    "sliding-window-counter",
+    "sliding-window",
+    "gcra",
+    "token-bucket",
+    "interval-bucket",
+];
+
+fn limit(algorithms: Vec<&'static str>) -> impl Strategy<Value = Limit> {
     let period = prop_oneof![
         4 => (0..6_usize).prop_map(|i| Period::NAMED[i]),
         1 => (1..20_000_u64).prop_map(|millis| Period::from_millis(millis).unwrap()),
         1 => (1..5_u64).prop_map(|weeks| Period::from_millis(weeks * 604_800_000).unwrap()),
     ];
-    let max =
-        prop_oneof![8 => 0..8_u64, 1 => Just(rl_core::MAX_UNITS), 1 => 0..=rl_core::MAX_UNITS];
-    let anchor = prop_oneof![Just(Anchor::FirstRequest), Just(Anchor::Clock)];
-    (max, period, anchor)
-        .prop_map(|(max, period, anchor)| Limit::new(max, period).unwrap().anchored(anchor))
+    let max = prop_oneof![8 => 0..8_u64, 1 => Just(rl_core::MAX_UNITS), 1 => 0..=rl_core::MAX_UNITS, 1 => 0..100_000_u64];
+    let capacity = prop_oneof![4 => 1..12_u64, 1 => 1..100_000_u64, 1 => any::<u64>()];
+    let precision = 1..60_u64;
+    (max, period, prop::sample::select(algorithms), capacity, precision).prop_map(
+        |(max, period, algorithm, capacity, precision)| {
+            let limit = Limit::new(max, period).unwrap();
+            let algorithm = match algorithm {
+                "fixed-window" => return limit,
+                "clock" => return limit.anchored(Anchor::Clock),
+                "sliding-window-counter" => Algorithm::SlidingWindowCounter,
+                "sliding-window" => {
+                    let millis = period.as_millis().div_ceil(precision);
+                    Algorithm::SlidingWindow { precision: Period::from_millis(millis).unwrap() }
+                }
+                "gcra" => Algorithm::Gcra { burst: capacity },
+                "token-bucket" => Algorithm::TokenBucket { capacity, refill: Refill::Greedy },
+                "interval-bucket" => Algorithm::TokenBucket { capacity, refill: Refill::Interval },
+                _ => unreachable!("an algorithm of the list"),
+            };
+            // What does not fit together is tried with a small limit instead.
+            let small = || Limit::new(max % 8, period).unwrap();
+            let fits = limit.counted_by(algorithm);
+            fits.or_else(|_| small().counted_by(algorithm)).unwrap_or_else(|_| small())
+        },
+    )
 }
 
 /// A policy of any limits that do not share a state.
-fn policy() -> impl Strategy<Value = Policy> {
-    prop::collection::vec(limit(), 1..=7).prop_map(|limits| {
+fn policy(algorithms: Vec<&'static str>) -> impl Strategy<Value = Policy> {
+    prop::collection::vec(limit(algorithms), 1..=7).prop_map(|limits| {
         let mut kept: Vec<Limit> = Vec::new();
         for limit in limits {
             if !kept.iter().any(|other| other.shares_state_with(limit)) {
                 kept.push(limit);
             }
         }
-        let named = |builder: rl_core::PolicyBuilder, limit: Limit| {
-            builder.named(&limit.to_string().replace(':', "."), limit)
-        };
-        kept.into_iter().fold(Policy::builder(), named).build().unwrap()
+        // Limits of one period have one name by default.
+        let numbered = kept.into_iter().enumerate();
+        let policy = numbered.fold(Policy::builder(), |policy, (i, limit)| {
+            policy.named(&format!("limit-{i}"), limit)
+        });
+        policy.build().unwrap()
     })
 }
 
@@ -153,9 +186,19 @@ fn rust_and_lua_decide_alike() {
         steps.parse().unwrap_or_else(|_| panic!("RL_TWIN_STEPS={steps}: expected a number"))
     });
     let cases = u32::try_from(steps / STEPS_PER_TIMELINE).unwrap();
+    let one = std::env::var("RL_TWIN_ALGORITHM").ok();
+    let algorithms = || match &one {
+        Some(name) => {
+            let known = ALGORITHMS.into_iter().find(|known| known == name);
+            vec![known.unwrap_or_else(|| {
+                panic!("RL_TWIN_ALGORITHM={name}: expected one of {ALGORITHMS:?}")
+            })]
+        }
+        None => ALGORITHMS.to_vec(),
+    };
     let timeline = (
         1_600_000_000_000_000..1_900_000_000_000_000_u64,
-        [policy(), policy(), policy()],
+        [policy(algorithms()), policy(algorithms()), policy(algorithms())],
         prop::collection::vec(step(), STEPS_PER_TIMELINE),
     );
     let number = std::cell::Cell::new(0_u64);

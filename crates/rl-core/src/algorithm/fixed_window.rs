@@ -13,8 +13,8 @@
 //!
 //! `store/redis/lua/fixed_window.lua` is the same function in Lua; change both.
 
-use super::State;
-use crate::model::{Anchor, Outcome, Period};
+use super::{Counting, State};
+use crate::model::{Anchor, Limit, MAX_UNITS, Outcome, Period};
 use crate::time::Timestamp;
 
 const DAY: u64 = Period::DAY.as_micros();
@@ -23,83 +23,89 @@ const WEEK: u64 = Period::WEEK.as_micros();
 /// 1970-01-01 was a Thursday: its week began three days before the epoch.
 const MONDAY_BEFORE_EPOCH: u64 = 3 * DAY;
 
-/// A fixed window limit, ready to decide.
+/// A fixed window limit. Cells: since when the window lasts, units used.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FixedWindow {
-    pub(super) max: u64,
-    pub(super) period: Period,
-    pub(super) anchor: Anchor,
+    max: u64,
+    period: Period,
+    anchor: Anchor,
 }
 
 impl FixedWindow {
-    /// What still counts at `now`: `state` while its window is open, else nothing.
-    pub(super) fn roll(self, state: State, now: Timestamp) -> State {
-        if state.is_empty() || now >= self.end(state.since) { State::EMPTY } else { state }
+    pub(super) const fn new(limit: Limit, anchor: Anchor) -> Self {
+        Self { max: limit.max(), period: limit.period(), anchor }
     }
 
-    /// The units that a rolled `state` has left.
-    pub(super) const fn available(self, state: State) -> u64 {
-        self.max.saturating_sub(state.used)
+    /// The window that is open at `now`: its beginning and what is used.
+    fn open(self, state: &State, now: Timestamp) -> Option<(u64, u64)> {
+        let [since, used] = state.cells()?;
+        (now < self.end(since)).then_some((since, used))
+    }
+}
+
+impl Counting for FixedWindow {
+    fn available(&self, state: &State, now: Timestamp) -> u64 {
+        self.max.saturating_sub(self.open(state, now).map_or(0, |(_, used)| used))
     }
 
-    /// A rolled `state` with `units` more in use.
-    pub(super) fn charge(self, state: State, now: Timestamp, units: u64) -> State {
-        let since = if state.is_empty() { self.begin(now) } else { state.since };
-        State { since, used: state.used.saturating_add(units).min(crate::MAX_UNITS) }
+    fn charge(&self, state: &mut State, now: Timestamp, units: u64) {
+        let (since, used) = self.open(state, now).unwrap_or_else(|| (self.begin(now), 0));
+        state.set([since, used.saturating_add(units).min(MAX_UNITS)]);
     }
 
-    /// `state` with `units` fewer in use, if it is still the window that was charged at `charged`.
-    pub(super) fn refund(self, state: State, charged: Timestamp, units: u64) -> State {
-        let is_its_window =
-            !state.is_empty() && state.since <= charged && charged < self.end(state.since);
-        let used = if is_its_window { state.used.saturating_sub(units) } else { state.used };
-        State { used, ..state }
-    }
-
-    /// When `state` can be forgotten.
-    pub(super) fn expires(self, state: State) -> Timestamp {
-        if state.is_empty() { Timestamp::EPOCH } else { self.end(state.since) }
-    }
-
-    /// Where a rolled `state` stands at `now` for a request that needs `needed` units.
-    pub(super) fn outcome(self, state: State, now: Timestamp, needed: u64) -> Outcome {
-        let reset = self.expires(state).micros_since(now);
-        if needed <= self.available(state) {
-            Outcome::granted(state.used, reset)
-        } else if needed > self.max {
-            Outcome::never(state.used, reset)
-        } else {
-            Outcome::denied(state.used, reset, reset)
+    fn refund(&self, state: &mut State, charged: Timestamp, units: u64) {
+        let Some([since, used]) = state.cells() else { return };
+        if since <= charged.as_micros() && charged < self.end(since) {
+            state.set([since, used.saturating_sub(units)]);
         }
     }
 
+    fn expires(&self, state: &State) -> Timestamp {
+        state.cells().map_or(Timestamp::EPOCH, |[since, _]| self.end(since))
+    }
+
+    fn outcome(&self, state: &State, now: Timestamp, needed: u64) -> Outcome {
+        let (used, reset) = self
+            .open(state, now)
+            .map_or((0, 0), |(since, used)| (used, self.end(since).micros_since(now)));
+        if needed <= self.max.saturating_sub(used) {
+            Outcome::granted(used, reset)
+        } else if needed > self.max {
+            Outcome::never(used, reset)
+        } else {
+            Outcome::denied(used, reset, reset)
+        }
+    }
+}
+
+impl FixedWindow {
     /// Where a window that is charged first at `now` begins.
-    fn begin(self, now: Timestamp) -> Timestamp {
+    fn begin(self, now: Timestamp) -> u64 {
         match self.grid() {
-            Grid::None => now,
+            Grid::None => now.as_micros(),
             Grid::Shifted(shift) => {
                 let from_origin = now.as_micros() + shift;
                 let begin = from_origin - from_origin % self.period.as_micros();
-                Timestamp::from_micros(begin.saturating_sub(shift))
+                begin.saturating_sub(shift)
             }
             Grid::Month => {
                 let (first, _) = month_of(now.as_micros() / DAY);
-                Timestamp::from_micros(first * DAY)
+                first * DAY
             }
         }
     }
 
     /// Where the window that began at `since` ends.
-    fn end(self, since: Timestamp) -> Timestamp {
+    fn end(self, since: u64) -> Timestamp {
         match self.grid() {
-            Grid::None => since.plus_micros(self.period.as_micros()),
+            Grid::None => Timestamp::from_micros(since.saturating_add(self.period.as_micros())),
             Grid::Shifted(shift) => {
                 let period = self.period.as_micros();
-                let from_origin = since.as_micros() + shift;
+                let from_origin = since + shift;
                 Timestamp::from_micros(from_origin - from_origin % period + period - shift)
             }
             Grid::Month => {
-                let (first, length) = month_of(since.as_micros() / DAY);
+                let (first, length) = month_of(since / DAY);
                 Timestamp::from_micros((first + length) * DAY)
             }
         }
@@ -166,8 +172,14 @@ mod tests {
         Timestamp::from_secs(secs)
     }
 
-    const fn clock(max: u64, period: Period) -> FixedWindow {
-        FixedWindow { max, period, anchor: Anchor::Clock }
+    fn window(max: u64, period: Period, anchor: Anchor) -> FixedWindow {
+        FixedWindow::new(Limit::new(max, period).unwrap(), anchor)
+    }
+
+    fn charged(window: FixedWindow, now: Timestamp, units: u64) -> State {
+        let mut state = State::empty();
+        window.charge(&mut state, now, units);
+        state
     }
 
     #[test]
@@ -189,8 +201,8 @@ mod tests {
             (fortnight,       1_769_903_998, 1_769_385_600, 1_770_595_200),
         ];
         for (period, now, begins, ends) in cases {
-            let window = clock(1, period);
-            assert_eq!(window.begin(secs(now)), secs(begins), "{period} at {now}");
+            let window = window(1, period, Anchor::Clock);
+            assert_eq!(window.begin(secs(now)), secs(begins).as_micros(), "{period} at {now}");
             assert_eq!(window.end(window.begin(secs(now))), secs(ends), "{period} at {now}");
         }
     }
@@ -212,34 +224,39 @@ mod tests {
 
     #[test]
     fn a_window_is_half_open() {
-        let window = FixedWindow { max: 1, period: Period::SECOND, anchor: Anchor::FirstRequest };
-        let state = window.charge(State::EMPTY, secs(10), 1);
+        let window = window(1, Period::SECOND, Anchor::FirstRequest);
+        let state = charged(window, secs(10), 1);
         let last = Timestamp::from_micros(10_999_999);
-        assert_eq!(window.roll(state, last), state);
-        assert_eq!(window.outcome(state, last, 1), Outcome::denied(1, 1, 1));
-        assert_eq!(window.roll(state, secs(11)), State::EMPTY);
+        assert_eq!(window.available(&state, last), 0);
+        assert_eq!(window.outcome(&state, last, 1), Outcome::denied(1, 1, 1));
+        assert_eq!(window.available(&state, secs(11)), 1);
+        assert_eq!(window.outcome(&state, secs(11), 1), Outcome::granted(0, 0));
     }
 
     #[test]
     fn a_refund_reaches_only_the_window_that_was_charged() {
-        let window = FixedWindow { max: 5, period: Period::SECOND, anchor: Anchor::FirstRequest };
-        let state = window.charge(State::EMPTY, secs(10), 3);
-        assert_eq!(window.refund(state, secs(10), 2).used, 1);
-        assert_eq!(window.refund(state, secs(10), 9).used, 0, "never below zero");
-        assert_eq!(window.refund(state, secs(9), 2).used, 3, "charged in an earlier window");
-        assert_eq!(window.refund(state, secs(11), 2).used, 3, "charged in a later window");
-        assert_eq!(window.refund(State::EMPTY, secs(10), 2), State::EMPTY);
+        let window = window(5, Period::SECOND, Anchor::FirstRequest);
+        let used = |charged_at, units| {
+            let mut state = charged(window, secs(10), 3);
+            window.refund(&mut state, charged_at, units);
+            state.cells::<2>().unwrap()[1]
+        };
+        assert_eq!(used(secs(10), 2), 1);
+        assert_eq!(used(secs(10), 9), 0, "never below zero");
+        assert_eq!(used(secs(9), 2), 3, "charged in an earlier window");
+        assert_eq!(used(secs(11), 2), 3, "charged in a later window");
     }
 
     #[test]
     fn the_longest_period_and_the_largest_limit_do_not_overflow() {
-        let period = Period::from_millis(100 * 365 * 86_400_000).unwrap();
-        let window = FixedWindow { max: crate::MAX_UNITS, period, anchor: Anchor::FirstRequest };
+        let window = window(MAX_UNITS, Period::LONGEST, Anchor::FirstRequest);
         let now = secs(1_800_000_000);
-        let full = window.charge(State::EMPTY, now, crate::MAX_UNITS);
-        assert_eq!(window.charge(full, now, u64::MAX), full);
-        assert_eq!(window.roll(full, now), full);
-        assert!(window.expires(full).as_micros() < 1 << 53);
+        let mut full = charged(window, now, MAX_UNITS);
+        let before = full.clone();
+        window.charge(&mut full, now, u64::MAX);
+        assert_eq!(full, before);
+        assert_eq!(window.available(&full, now), 0);
+        assert!(window.expires(&full).as_micros() < 1 << 53);
     }
 
     proptest! {
@@ -248,13 +265,13 @@ mod tests {
             now in 0..4_102_444_800_000_000_u64, millis in 1..5_000_000_000_u64, on_clock: bool,
         ) {
             let anchor = if on_clock { Anchor::Clock } else { Anchor::FirstRequest };
-            let window = FixedWindow { max: 1, period: Period::from_millis(millis).unwrap(), anchor };
+            let window = window(1, Period::from_millis(millis).unwrap(), anchor);
             let now = Timestamp::from_micros(now);
             let begin = window.begin(now);
-            prop_assert!(begin <= now && now < window.end(begin));
-            prop_assert!(window.begin(begin) == begin);
+            prop_assert!(begin <= now.as_micros() && now < window.end(begin));
+            prop_assert!(!on_clock || window.begin(Timestamp::from_micros(begin)) == begin);
             let end = window.end(begin);
-            prop_assert!(!on_clock || window.begin(end) == end, "windows meet without a gap");
+            prop_assert!(!on_clock || window.begin(end) == end.as_micros(), "windows meet without a gap");
         }
     }
 }

@@ -1,52 +1,116 @@
 //! How limits count, as pure functions: no clock, no lock, no I/O, no floating point.
 //!
-//! Every algorithm answers the same questions about the [`State`] of one limit; [`decide`] asks all
-//! limits of a policy and charges all or none. Each file has a twin in `store/redis/lua/` that
-//! charges the same way. What a client is told is computed here alone ([`outcomes`]), from the
-//! state that either of the two left behind.
+//! Every algorithm answers the same questions ([`Counting`]) about the [`State`] of one limit; a
+//! store asks all limits of a policy, and charges all or none. Each file has a twin in
+//! `store/redis/lua/` that charges the same way. What a client is told ([`Counting::outcome`]) is
+//! computed here alone, from the state that either of the two left behind.
 //!
-//! To add an algorithm: a file here, its twin, a variant of [`Algorithm`], an arm in the functions
-//! below.
+//! To add an algorithm: a file here, its twin, a variant of [`Algorithm`], an arm in [`counting!`],
+//! a tag in `store/redis/tag.rs`.
 
 mod fixed_window;
+mod gcra;
+mod sliding_window;
+mod sliding_window_counter;
+mod state;
+mod token_bucket;
 
 use fixed_window::FixedWindow;
+use gcra::Gcra;
+use sliding_window::SlidingWindow;
+use sliding_window_counter::SlidingWindowCounter;
+pub(crate) use state::State;
+use token_bucket::TokenBucket;
 
-use crate::model::{Algorithm, Cost, Limit, Outcome, Outcomes, Policy};
+use crate::model::{Algorithm, Cost, Limit, Outcome, Refill};
 use crate::time::Timestamp;
 
-/// What one limit of one subject remembers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct State {
-    /// Since when it counts.
-    pub(crate) since: Timestamp,
-    /// The units in use.
-    pub(crate) used: u64,
+/// What every algorithm does. `now` is never before the last change of the state.
+trait Counting {
+    /// The units that may be taken at `now`.
+    fn available(&self, state: &State, now: Timestamp) -> u64;
+
+    /// Takes `units` at `now`, whether they are available or not.
+    fn charge(&self, state: &mut State, now: Timestamp, units: u64);
+
+    /// Gives back `units` that were taken at `charged`, as far as they still count.
+    fn refund(&self, state: &mut State, charged: Timestamp, units: u64);
+
+    /// When the state is as if never used, and can be forgotten.
+    fn expires(&self, state: &State) -> Timestamp;
+
+    /// Where the limit stands at `now` for a request that needs `needed` units.
+    fn outcome(&self, state: &State, now: Timestamp, needed: u64) -> Outcome;
 }
 
-impl State {
-    /// Nothing to remember.
-    pub(crate) const EMPTY: Self = Self { since: Timestamp::EPOCH, used: 0 };
+/// Calls a method of the algorithm that `limit` counts by.
+macro_rules! counting {
+    ($limit:expr, $method:ident($($argument:expr),*)) => {{
+        let limit: Limit = $limit;
+        match limit.algorithm() {
+            Algorithm::FixedWindow { anchor } => {
+                FixedWindow::new(limit, anchor).$method($($argument),*)
+            }
+            Algorithm::SlidingWindow { precision } => {
+                SlidingWindow::new(limit, precision).$method($($argument),*)
+            }
+            Algorithm::SlidingWindowCounter => {
+                SlidingWindowCounter::new(limit).$method($($argument),*)
+            }
+            Algorithm::TokenBucket { refill, .. } => {
+                TokenBucket::new(limit, refill).$method($($argument),*)
+            }
+            Algorithm::Gcra { .. } => Gcra::new(limit).$method($($argument),*),
+        }
+    }};
+}
 
-    /// Whether there is nothing to remember.
-    pub(crate) fn is_empty(self) -> bool {
-        self == Self::EMPTY
+/// The units that `limit` would grant at `now`.
+pub(crate) fn available(limit: Limit, state: &State, now: Timestamp) -> u64 {
+    counting!(limit, available(state, now))
+}
+
+/// Takes `units` at `now`.
+pub(crate) fn charge(limit: Limit, state: &mut State, now: Timestamp, units: u64) {
+    counting!(limit, charge(state, now, units));
+}
+
+/// Gives back `units` that were taken at `charged`, as far as they still count.
+pub(crate) fn refund(limit: Limit, state: &mut State, charged: Timestamp, units: u64) {
+    if !state.is_empty() && units > 0 {
+        counting!(limit, refund(state, charged, units));
     }
 }
 
-/// Which state a limit counts in: its algorithm, period and anchor, whatever its `max`.
-///
-/// Limits with equal ids count in the same state, so a change of `max` keeps what was used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StateId(u64);
+/// When `state` can be forgotten.
+pub(crate) fn expires(limit: Limit, state: &State) -> Timestamp {
+    if state.is_empty() { Timestamp::EPOCH } else { counting!(limit, expires(state)) }
+}
 
-impl StateId {
-    /// The id of the state that `limit` counts in.
-    pub(crate) const fn of(limit: Limit) -> Self {
-        let Algorithm::FixedWindow { anchor } = limit.algorithm();
-        // A period has less than 2^42 milliseconds.
-        Self(limit.period().as_millis() << 8 | anchor as u64)
+/// How many integers the state of `limit` has.
+pub(crate) fn cells(limit: Limit) -> usize {
+    match limit.algorithm() {
+        Algorithm::FixedWindow { .. } | Algorithm::Gcra { .. } => 2,
+        Algorithm::TokenBucket { refill: Refill::Greedy, .. } => 2,
+        Algorithm::TokenBucket { refill: Refill::Interval, .. } => 3,
+        Algorithm::SlidingWindowCounter => 3,
+        Algorithm::SlidingWindow { precision } => SlidingWindow::new(limit, precision).cells(),
     }
+}
+
+/// What the client is told about `limit`, from the state that a decision left behind: `mode` and
+/// `cost` were asked, `taken` was given.
+pub(crate) fn outcome(
+    limit: Limit,
+    state: &State,
+    now: Timestamp,
+    mode: Mode,
+    cost: Cost,
+    taken: u64,
+) -> Outcome {
+    // What was taken is in the state already: asking for more would deny what was granted.
+    let needed = if taken > 0 { 0 } else { mode.needed(cost) };
+    counting!(limit, outcome(state, now, needed))
 }
 
 /// What is asked of the limits.
@@ -67,19 +131,13 @@ impl Mode {
     const fn needed(self, cost: Cost) -> u64 {
         match self {
             Self::Check | Self::Peek => cost.units(),
-            Self::CheckUpTo => {
-                if cost.units() > 0 {
-                    1
-                } else {
-                    0
-                }
-            }
+            Self::CheckUpTo => (cost.units() > 0) as u64,
             Self::Charge => 0,
         }
     }
 
-    /// The units taken when every limit has `available` left.
-    const fn taken(self, cost: Cost, available: u64) -> u64 {
+    /// The units to take when every limit has `available` left.
+    pub(crate) const fn taken(self, cost: Cost, available: u64) -> u64 {
         let cost = cost.units();
         match self {
             Self::Check if cost <= available => cost,
@@ -89,69 +147,4 @@ impl Mode {
             Self::Charge => cost,
         }
     }
-}
-
-/// Decides `cost` on the states of one subject, which come in the order of the policy: all limits
-/// are charged, or none is. Returns the units taken; if there are any, `states` hold the new states.
-///
-/// States of windows that are over are emptied in passing.
-pub(crate) fn decide(
-    policy: &Policy,
-    states: &mut [State],
-    now: Timestamp,
-    mode: Mode,
-    cost: Cost,
-) -> u64 {
-    let limits = || policy.limits().iter().map(|limit| algorithm(limit.limit()));
-    let mut available = u64::MAX;
-    for (limit, state) in limits().zip(&mut *states) {
-        *state = limit.roll(*state, now);
-        available = available.min(limit.available(*state));
-    }
-    let taken = mode.taken(cost, available);
-    if taken > 0 {
-        for (limit, state) in limits().zip(states) {
-            *state = limit.charge(*state, now, taken);
-        }
-    }
-    taken
-}
-
-/// What the client is told, from the states that [`decide`] left behind.
-pub(crate) fn outcomes(
-    policy: &Policy,
-    states: impl IntoIterator<Item = State>,
-    now: Timestamp,
-    mode: Mode,
-    cost: Cost,
-    taken: u64,
-) -> Outcomes {
-    // What was taken is in the states already: asking for more would deny what was granted.
-    let needed = if taken > 0 { 0 } else { mode.needed(cost) };
-    let outcome = |limit: Limit, state: State| -> Outcome {
-        let limit = algorithm(limit);
-        limit.outcome(limit.roll(state, now), now, needed)
-    };
-    policy.limits().iter().zip(states).map(|(limit, state)| outcome(limit.limit(), state)).collect()
-}
-
-/// `state` with `units` fewer in use, if what was charged at `charged` still counts.
-pub(crate) fn refund(limit: Limit, state: State, charged: Timestamp, units: u64) -> State {
-    algorithm(limit).refund(state, charged, units)
-}
-
-/// When `state` can be forgotten.
-pub(crate) fn expires(limit: Limit, state: State) -> Timestamp {
-    algorithm(limit).expires(state)
-}
-
-/// The units that `state` has left at `now`.
-pub(crate) fn available(limit: Limit, state: State, now: Timestamp) -> u64 {
-    let limit = algorithm(limit);
-    limit.available(limit.roll(state, now))
-}
-
-const fn algorithm(limit: Limit) -> FixedWindow {
-    let Algorithm::FixedWindow { anchor } = limit.algorithm();
-    FixedWindow { max: limit.max(), period: limit.period(), anchor }
 }

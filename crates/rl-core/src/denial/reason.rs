@@ -51,7 +51,8 @@ impl fmt::Display for Reason<'_> {
         write!(f, "{}. ", self.phrase())?;
         match self {
             Self::OverLimit { governing, realm, .. } => {
-                let (max, period) = (governing.max(), Words(governing.limit().period()));
+                let limit = governing.limit();
+                let (max, period) = (limit.max(), Words(limit.period()));
                 let caller =
                     if realm.is_identified() { "this Consumer" } else { "anonymous access" };
                 write!(f, "We only allow {max} requests per {period} for {caller}.")

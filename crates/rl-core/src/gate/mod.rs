@@ -71,6 +71,7 @@ struct Rules {
     missing_key: MissingKey,
     count_preflight: bool,
     exempt: Vec<Predicate>,
+    cost: Option<CostOf>,
     headers: Headers,
     denial: DenialBody,
     responder: Option<Responder>,
@@ -78,6 +79,7 @@ struct Rules {
 }
 
 type Predicate = Arc<dyn Fn(&dyn RequestInfo) -> bool + Send + Sync>;
+type CostOf = Arc<dyn Fn(&dyn RequestInfo) -> Cost + Send + Sync>;
 type Responder = Arc<dyn Fn(&Decision, &Caller) -> Denial + Send + Sync>;
 
 impl Gate {
@@ -89,6 +91,7 @@ impl Gate {
             missing_key: MissingKey::default(),
             count_preflight: false,
             exempt: Vec::new(),
+            cost: None,
             headers: Headers::default(),
             denial: DenialBody::default(),
             responder: None,
@@ -126,6 +129,22 @@ impl<K: KeyExtractor> Gate<K> {
         predicate: impl Fn(&dyn RequestInfo) -> bool + Send + Sync + 'static,
     ) -> Self {
         self.with(|rules| rules.exempt.push(Arc::new(predicate)))
+    }
+
+    /// How many units a request takes. Defaults to one for each.
+    ///
+    /// ```
+    /// # use rl_core::{Cost, Gate, Limit, RateLimiter};
+    /// # let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
+    /// let gate = Gate::new(limiter).cost(|request| match request.method() {
+    ///     "GET" | "HEAD" => Cost::ONE,
+    ///     _ => Cost::new(5),
+    /// });
+    /// # Ok::<(), rl_core::limiter::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn cost(self, cost: impl Fn(&dyn RequestInfo) -> Cost + Send + Sync + 'static) -> Self {
+        self.with(|rules| rules.cost = Some(Arc::new(cost)))
     }
 
     /// Whether CORS preflights are counted. Defaults to `false`: a browser sends them unasked.
@@ -178,27 +197,21 @@ impl<K: KeyExtractor> Gate<K> {
             return Admission::Exempt;
         }
         let caller = |realm: &Realm| Caller::new(realm.clone(), request);
-        match self.key.subject(request) {
-            Some(subject) => {
-                let asked = self.limiter.check(&subject, Cost::ONE);
-                Admission::Asked { decision: asked, caller: caller(subject.realm()) }
+        let subject = match (self.key.subject(request), self.rules.missing_key) {
+            (Some(subject), _) => subject,
+            (None, MissingKey::Share) => Subject::new(Realm::Unknown, ""),
+            (None, MissingKey::Pass) => return Admission::Exempt,
+            (None, MissingKey::Deny) => {
+                if !self.rules.missing_key_seen.swap(true, Ordering::Relaxed) {
+                    observe::missing_key();
+                }
+                let is_grpc = caller(&Realm::Unknown).is_grpc();
+                return Admission::TurnedAway(self.rules.denial.missing_key(is_grpc));
             }
-            None => match self.rules.missing_key {
-                MissingKey::Pass => Admission::Exempt,
-                MissingKey::Share => {
-                    let subject = Subject::new(Realm::Unknown, "");
-                    let asked = self.limiter.check(&subject, Cost::ONE);
-                    Admission::Asked { decision: asked, caller: caller(subject.realm()) }
-                }
-                MissingKey::Deny => {
-                    if !self.rules.missing_key_seen.swap(true, Ordering::Relaxed) {
-                        observe::missing_key();
-                    }
-                    let is_grpc = caller(&Realm::Unknown).is_grpc();
-                    Admission::TurnedAway(self.rules.denial.missing_key(is_grpc))
-                }
-            },
-        }
+        };
+        let cost = self.rules.cost.as_ref().map_or(Cost::ONE, |cost| cost(request));
+        let decision = self.limiter.check(&subject, cost);
+        Admission::Asked { decision, caller: caller(subject.realm()) }
     }
 
     fn is_exempt<R: RequestInfo>(&self, request: &R) -> bool {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::field::seconds_ceil;
 use super::text::Text;
-use crate::{LimitReport, RetryAfter};
+use crate::{Algorithm, LimitReport, Refill, RetryAfter};
 
 /// Writes an `item` for each of `limits`, separated by commas.
 pub(super) fn join<'a>(
@@ -61,11 +61,20 @@ fn name(limit: LimitReport<'_>, text: &mut Text) {
 }
 
 /// `;w=60`, or nothing for a period that the drafts cannot express.
+///
+/// Where a burst is allowed it is the quota, and the window is the time that refills it.
 fn window(limit: LimitReport<'_>, text: &mut Text) {
-    let millis = limit.limit().period().as_millis();
-    if millis.is_multiple_of(1_000) {
+    let (quota, max, millis) =
+        (limit.max(), limit.limit().max(), limit.limit().period().as_millis());
+    let seconds = match limit.limit().algorithm() {
+        Algorithm::Gcra { .. } | Algorithm::TokenBucket { .. } if max > 0 => {
+            Some(share(quota, millis, max).div_ceil(1_000))
+        }
+        _ => millis.is_multiple_of(1_000).then_some(millis / 1_000),
+    };
+    if let Some(seconds) = seconds {
         text.push(";w=");
-        text.number(millis / 1_000);
+        text.number(seconds);
     }
 }
 
@@ -77,7 +86,30 @@ fn effective_window(limit: LimitReport<'_>) -> Option<u64> {
     let span = match limit.retry_after() {
         _ if limit.max() == 0 => Duration::ZERO,
         RetryAfter::In(wait) => wait,
-        RetryAfter::Now | RetryAfter::Never => limit.reset_after(),
+        RetryAfter::Now | RetryAfter::Never => next_unit(limit),
     };
     Some(seconds_ceil(span)).filter(|seconds| *seconds != 0)
+}
+
+/// When there will be more: at the end of a window, or with the next token of those that come one by
+/// one.
+fn next_unit(limit: LimitReport<'_>) -> Duration {
+    let (max, period) = (limit.limit().max(), limit.limit().period().as_micros());
+    let later = match limit.limit().algorithm() {
+        // All units used but one come after it.
+        Algorithm::Gcra { .. } | Algorithm::TokenBucket { refill: Refill::Greedy, .. } => {
+            share(limit.used().saturating_sub(1), period, max)
+        }
+        Algorithm::TokenBucket { refill: Refill::Interval, .. } => {
+            limit.used().div_ceil(max).saturating_sub(1).saturating_mul(period)
+        }
+        _ => 0,
+    };
+    limit.reset_after().saturating_sub(Duration::from_micros(later))
+}
+
+/// units × span / max, rounded down.
+fn share(units: u64, span: u64, max: u64) -> u64 {
+    let share = u128::from(units) * u128::from(span) / u128::from(max);
+    u64::try_from(share).unwrap_or(u64::MAX)
 }

@@ -381,3 +381,27 @@ proptest! {
         prop_assert!(told >= wait && told < wait + Duration::from_secs(1));
     }
 }
+
+#[test]
+fn lists_describe_bursts_by_what_refills_them() {
+    let headers = Headers::new(HeaderFamily::Ietf);
+    let lines_of = |limit: &str, used, reset| {
+        let limit: Limit = limit.parse().unwrap();
+        lines(&headers, &decide(&[("b", limit, Outcome::granted(used, reset))]))
+    };
+    // Ten per second, twenty at once: two seconds fill the burst, a tenth brings the next unit.
+    assert_eq!(
+        lines_of("10/second:gcra:burst=20", 5, SECOND / 2),
+        ["ratelimit-policy: \"b\";q=20;w=2", "ratelimit: \"b\";r=15;t=1"]
+    );
+    // One per hour, four at once, three of them used: the next comes when two are still to come.
+    assert_eq!(
+        lines_of("1/hour:token-bucket:capacity=4", 3, 2 * 3_600 * SECOND + 90 * SECOND),
+        ["ratelimit-policy: \"b\";q=4;w=14400", "ratelimit: \"b\";r=1;t=90"]
+    );
+    // Two per minute at once, five used of nine: the third minute brings the last.
+    assert_eq!(
+        lines_of("2/minute:token-bucket:capacity=9:refill=interval", 5, 130 * SECOND),
+        ["ratelimit-policy: \"b\";q=9;w=270", "ratelimit: \"b\";r=4;t=10"]
+    );
+}

@@ -1,39 +1,20 @@
 use std::fmt;
 
-use super::Period;
+use super::{Algorithm, Anchor, Period};
 
 /// The largest number of units a limit may allow: integers up to here are exact in a Lua double.
 pub const MAX_UNITS: u64 = (1 << 53) - 1;
 
-/// Where a fixed window begins.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Anchor {
-    /// With the first request that is charged; the window lives one period from there.
-    #[default]
-    FirstRequest,
-    /// At multiples of the period on the clock, in UTC. 12:00:03 belongs to the minute 12:00:00.
-    /// Periods of whole weeks begin on Monday; [`Period::MONTH`] is the calendar month. Other
-    /// periods count from 1970-01-01T00:00.
-    Clock,
-}
-
-/// How a limit counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Algorithm {
-    /// Counts what is used in a window, and forgets it when the window ends.
-    FixedWindow {
-        /// Where the window begins.
-        anchor: Anchor,
-    },
-}
+/// The most buckets of a sliding window.
+const MAX_BUCKETS: u64 = 400;
 
 /// At most so many units per [`Period`], under one [`Algorithm`].
 ///
 /// A limit of 0 blocks. "No limit" is the absence of a limit.
 ///
 /// A limit has a text form for configuration and logs: `10/second`, `100/15minutes`,
-/// `5000/day:clock`.
+/// `5000/day:clock`, `100/minute:gcra:burst=20`, `600/hour:sliding-window:precision=1minute`,
+/// `100/minute:sliding-window-counter`, `10/second:token-bucket:capacity=50`.
 ///
 /// # Examples
 ///
@@ -63,7 +44,7 @@ impl Limit {
     /// Returns an error if `max` is above [`MAX_UNITS`].
     pub const fn new(max: u64, period: Period) -> Result<Self, InvalidLimit> {
         if max > MAX_UNITS {
-            return Err(InvalidLimit { max });
+            return Err(InvalidLimit::TooLarge { max });
         }
         Ok(Self::fixed_window(max, period))
     }
@@ -109,17 +90,67 @@ impl Limit {
         Self::fixed_window(max as u64, Period::MONTH)
     }
 
-    /// The same limit with windows that begin at `anchor`.
+    /// The same limit in fixed windows that begin at `anchor`.
     #[must_use]
     pub const fn anchored(mut self, anchor: Anchor) -> Self {
         self.algorithm = Algorithm::FixedWindow { anchor };
         self
     }
 
+    /// The same limit under another algorithm.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the two do not go together: a burst or capacity of 0, or so large that
+    /// it cannot be counted exactly (burst × max above [`MAX_UNITS`], or more than 50 years to
+    /// fill), or a precision that makes more than 400 buckets.
+    pub fn counted_by(mut self, algorithm: Algorithm) -> Result<Self, InvalidLimit> {
+        self.algorithm = algorithm;
+        match algorithm {
+            Algorithm::FixedWindow { .. } => {}
+            Algorithm::SlidingWindowCounter => {
+                if self.period.as_micros() > Period::LONGEST.as_micros() / 2 {
+                    return Err(InvalidLimit::TooLong { period: self.period });
+                }
+            }
+            Algorithm::SlidingWindow { precision } => {
+                let precision = precision.min(self.period);
+                if self.period.as_millis().div_ceil(precision.as_millis()) > MAX_BUCKETS {
+                    return Err(InvalidLimit::TooPrecise { period: self.period, precision });
+                }
+                self.algorithm = Algorithm::SlidingWindow { precision };
+            }
+            Algorithm::Gcra { burst: capacity } | Algorithm::TokenBucket { capacity, .. } => {
+                let units = u128::from(capacity) * u128::from(self.max);
+                let longest = u128::from(Period::LONGEST.as_micros() / 2) * u128::from(self.max);
+                let to_fill = u128::from(capacity) * u128::from(self.period.as_micros());
+                let fits = capacity > 0 && units <= u128::from(MAX_UNITS) && to_fill <= longest;
+                if self.max > 0 && !fits {
+                    return Err(InvalidLimit::Capacity { capacity, max: self.max });
+                }
+            }
+        }
+        Ok(self)
+    }
+
     /// The number of units allowed in each period.
     #[must_use]
     pub const fn max(self) -> u64 {
         self.max
+    }
+
+    /// The most units that can be granted at once: the burst or capacity where there is one, else
+    /// `max`.
+    #[must_use]
+    pub const fn capacity(self) -> u64 {
+        match self.algorithm {
+            // Nothing is ever added to what is blocked.
+            _ if self.max == 0 => 0,
+            Algorithm::Gcra { burst: capacity } | Algorithm::TokenBucket { capacity, .. } => {
+                capacity
+            }
+            _ => self.max,
+        }
     }
 
     /// The period.
@@ -136,11 +167,11 @@ impl Limit {
 
     /// Whether both count in the same state, whatever their `max`.
     ///
-    /// State is identified by algorithm, period and anchor. That is why a change of `max` keeps
-    /// what was used.
+    /// State is identified by algorithm, period and anchor or precision. That is why a change of
+    /// `max` keeps what was used.
     #[must_use]
     pub fn shares_state_with(self, other: Self) -> bool {
-        self.period == other.period && self.algorithm == other.algorithm
+        self.period == other.period && self.algorithm.shares_state_with(other.algorithm)
     }
 }
 
@@ -150,15 +181,56 @@ impl fmt::Debug for Limit {
     }
 }
 
-/// A limit that allows more units than can be counted exactly.
+/// Why numbers do not make a [`Limit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InvalidLimit {
-    max: u64,
+#[non_exhaustive]
+pub enum InvalidLimit {
+    /// More units than can be counted exactly.
+    TooLarge {
+        /// The units.
+        max: u64,
+    },
+    /// A burst or capacity that is 0, or cannot be counted exactly.
+    Capacity {
+        /// The burst or capacity.
+        capacity: u64,
+        /// The units per period.
+        max: u64,
+    },
+    /// A period of more than 50 years, for two windows.
+    TooLong {
+        /// The period.
+        period: Period,
+    },
+    /// A sliding window of too many buckets.
+    TooPrecise {
+        /// The period.
+        period: Period,
+        /// The length of a bucket.
+        precision: Period,
+    },
 }
 
 impl fmt::Display for InvalidLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a limit of {} is too large: {MAX_UNITS} at most", self.max)
+        match self {
+            Self::TooLarge { max } => {
+                write!(f, "a limit of {max} is too large: {MAX_UNITS} at most")
+            }
+            Self::Capacity { capacity, max } => write!(
+                f,
+                "a burst or capacity of {capacity} with {max} per period: expected at least 1, at \
+                 most {MAX_UNITS} / {max}, and 50 years to fill"
+            ),
+            Self::TooLong { period } => {
+                write!(f, "a period of {period} for two windows: expected 50 years at most")
+            }
+            Self::TooPrecise { period, precision } => write!(
+                f,
+                "a precision of {precision} for a period of {period}: expected at most \
+                 {MAX_BUCKETS} buckets"
+            ),
+        }
     }
 }
 

@@ -3,20 +3,46 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Algorithm, Anchor, InvalidPeriod, Limit, MAX_UNITS, Period};
+use super::{Algorithm, Anchor, InvalidLimit, InvalidPeriod, Limit, Period, Refill};
 
-const EXPECTED_MAX: &str = "a whole number of units, 9007199254740991 at most";
-const EXPECTED_PERIOD: &str =
-    "an optional count and a period: ms, second, minute, hour, day, week or month";
-const EXPECTED_SPAN: &str = "a period from 1ms to 100 years";
-const EXPECTED_OPTION: &str = "the option \"clock\", once";
+const MAX: &str = "a whole number of units, 9007199254740991 at most";
+const PERIOD: &str = "an optional count and a period: ms, second, minute, hour, day, week or month";
+const SPAN: &str = "a period from 1ms to 100 years";
+const ALGORITHM: &str = "one of clock, sliding-window, sliding-window-counter, token-bucket, gcra";
+const NO_OPTION: &str = "the end of the text";
+const BURST: &str = "burst=N";
+const BUCKET: &str = "capacity=N, refill=greedy or refill=interval, each once";
+const PRECISION: &str = "precision=PERIOD";
+const CAPACITY: &str = "at least 1, N × max at most 9007199254740991, and 50 years to fill";
+const HALF_SPAN: &str = "a period of at most 50 years for this algorithm";
+const BUCKETS: &str = "a precision that makes at most 400 buckets";
 
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.max(), self.period())?;
+        // What is the default is not written.
+        let number = |f: &mut fmt::Formatter<'_>, name: &str, number: u64| {
+            if number == self.max() { Ok(()) } else { write!(f, ":{name}={number}") }
+        };
         match self.algorithm() {
             Algorithm::FixedWindow { anchor: Anchor::FirstRequest } => Ok(()),
             Algorithm::FixedWindow { anchor: Anchor::Clock } => f.write_str(":clock"),
+            Algorithm::SlidingWindow { precision } => {
+                write!(f, ":sliding-window:precision={precision}")
+            }
+            Algorithm::SlidingWindowCounter => f.write_str(":sliding-window-counter"),
+            Algorithm::TokenBucket { capacity, refill } => {
+                f.write_str(":token-bucket")?;
+                number(f, "capacity", capacity)?;
+                match refill {
+                    Refill::Greedy => Ok(()),
+                    Refill::Interval => f.write_str(":refill=interval"),
+                }
+            }
+            Algorithm::Gcra { burst } => {
+                f.write_str(":gcra")?;
+                number(f, "burst", burst)
+            }
         }
     }
 }
@@ -28,30 +54,106 @@ impl FromStr for Limit {
         let error = |at: usize, expected| ParseLimitError::new(text, at, expected);
 
         let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-        let max: u64 = text[..digits].parse().map_err(|_| error(0, EXPECTED_MAX))?;
+        let max: u64 = text[..digits].parse().map_err(|_| error(0, MAX))?;
         let rest = text[digits..].strip_prefix('/').ok_or(error(digits, "\"/\""))?;
+        let mut parts = Parts { text, rest: Some(rest), at: digits + 1, next: digits + 1 };
 
-        let mut parts = rest.split(':');
-        let mut at = digits + 1;
-        let period_text = parts.next().unwrap_or_default();
-        let period: Period = period_text.parse().map_err(|why| match why {
-            InvalidPeriod::UnknownUnit => error(at, EXPECTED_PERIOD),
-            _ => error(at, EXPECTED_SPAN),
-        })?;
-        at += period_text.len() + 1;
-
-        let mut limit = Self::new(max, period).map_err(|_| error(0, EXPECTED_MAX))?;
-        let mut anchored = false;
-        for option in parts {
-            if option != "clock" || anchored {
-                return Err(error(at, EXPECTED_OPTION));
-            }
-            limit = limit.anchored(Anchor::Clock);
-            anchored = true;
-            at += option.len() + 1;
+        let period = parts.next().unwrap_or_default();
+        let period = parts.period(period)?;
+        let limit = Self::new(max, period).map_err(|_| error(0, MAX))?;
+        let Some(algorithm) = parts.next() else { return Ok(limit) };
+        let named_at = parts.at;
+        let algorithm = match algorithm {
+            "clock" => Algorithm::FixedWindow { anchor: Anchor::Clock },
+            "sliding-window" => Algorithm::SlidingWindow { precision: parts.precision()? },
+            "sliding-window-counter" => Algorithm::SlidingWindowCounter,
+            "token-bucket" => parts.token_bucket(max)?,
+            "gcra" => Algorithm::Gcra { burst: parts.burst(max)? },
+            _ => return Err(error(named_at, ALGORITHM)),
+        };
+        if parts.next().is_some() {
+            return Err(error(parts.at, NO_OPTION));
         }
-        debug_assert!(limit.max() <= MAX_UNITS);
-        Ok(limit)
+        limit.counted_by(algorithm).map_err(|invalid| match invalid {
+            InvalidLimit::TooPrecise { .. } => error(named_at, BUCKETS),
+            InvalidLimit::TooLong { .. } => error(named_at, HALF_SPAN),
+            _ => error(named_at, CAPACITY),
+        })
+    }
+}
+
+/// What stands between the colons, and where.
+struct Parts<'a> {
+    text: &'a str,
+    rest: Option<&'a str>,
+    /// Where the last part began.
+    at: usize,
+    /// Where the next part begins.
+    next: usize,
+}
+
+impl<'a> Parts<'a> {
+    fn next(&mut self) -> Option<&'a str> {
+        let rest = self.rest?;
+        let (part, rest) = match rest.split_once(':') {
+            Some((part, rest)) => (part, Some(rest)),
+            None => (rest, None),
+        };
+        (self.at, self.rest) = (self.next, rest);
+        self.next += part.len() + 1;
+        Some(part)
+    }
+
+    fn error(&self, expected: &'static str) -> ParseLimitError {
+        ParseLimitError::new(self.text, self.at, expected)
+    }
+
+    fn period(&self, text: &str) -> Result<Period, ParseLimitError> {
+        text.parse().map_err(|why| match why {
+            InvalidPeriod::UnknownUnit => self.error(PERIOD),
+            _ => self.error(SPAN),
+        })
+    }
+
+    fn number(&self, text: &str, expected: &'static str) -> Result<u64, ParseLimitError> {
+        let is_number = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        text.parse().ok().filter(|_| is_number).ok_or_else(|| self.error(expected))
+    }
+
+    fn precision(&mut self) -> Result<Period, ParseLimitError> {
+        let part = self.next();
+        // Where there is no part, the error points behind the text.
+        if part.is_none() {
+            self.at = self.next;
+        }
+        let precision = part.and_then(|part| part.strip_prefix("precision="));
+        self.period(precision.ok_or_else(|| self.error(PRECISION))?)
+    }
+
+    fn burst(&mut self, max: u64) -> Result<u64, ParseLimitError> {
+        match self.next() {
+            None => Ok(max),
+            Some(part) => {
+                let number = part.strip_prefix("burst=").ok_or_else(|| self.error(BURST))?;
+                self.number(number, BURST)
+            }
+        }
+    }
+
+    fn token_bucket(&mut self, max: u64) -> Result<Algorithm, ParseLimitError> {
+        let (mut capacity, mut refill) = (None, None);
+        while let Some(part) = self.next() {
+            match part.split_once('=') {
+                Some(("capacity", number)) if capacity.is_none() => {
+                    capacity = Some(self.number(number, BUCKET)?);
+                }
+                Some(("refill", "greedy")) if refill.is_none() => refill = Some(Refill::Greedy),
+                Some(("refill", "interval")) if refill.is_none() => refill = Some(Refill::Interval),
+                _ => return Err(self.error(BUCKET)),
+            }
+        }
+        let (capacity, refill) = (capacity.unwrap_or(max), refill.unwrap_or_default());
+        Ok(Algorithm::TokenBucket { capacity, refill })
     }
 }
 
@@ -106,6 +208,7 @@ impl std::error::Error for ParseLimitError {}
 
 #[cfg(test)]
 mod tests {
+    use super::super::MAX_UNITS;
     use super::*;
     use proptest::prelude::*;
 
@@ -113,26 +216,62 @@ mod tests {
     #[rustfmt::skip]
     fn text_that_is_no_limit_is_refused_with_its_column() {
         let cases = [
-            // text                    | column | expected
-            ("",                         1,       EXPECTED_MAX),
-            ("-1/second",                1,       EXPECTED_MAX),
-            ("ten/second",               1,       EXPECTED_MAX),
-            ("9007199254740992/second",  1,       EXPECTED_MAX),
-            ("99999999999999999999/s",   1,       EXPECTED_MAX),
-            ("10",                       3,       "\"/\""),
-            ("10 /second",               3,       "\"/\""),
-            ("10/",                      4,       EXPECTED_PERIOD),
-            ("10/fortnight",             4,       EXPECTED_PERIOD),
-            ("10/0seconds",              4,       EXPECTED_SPAN),
-            ("10/200000days",            4,       EXPECTED_SPAN),
-            ("10/second:",               11,      EXPECTED_OPTION),
-            ("10/second:clocks",         11,      EXPECTED_OPTION),
-            ("10/second:clock:clock",    17,      EXPECTED_OPTION),
-            ("10/secönd",                4,       EXPECTED_PERIOD),
+            // text                         | column | expected
+            ("",                              1,       MAX),
+            ("-1/second",                     1,       MAX),
+            ("ten/second",                    1,       MAX),
+            ("9007199254740992/second",       1,       MAX),
+            ("99999999999999999999/s",        1,       MAX),
+            ("10",                            3,       "\"/\""),
+            ("10 /second",                    3,       "\"/\""),
+            ("10/",                           4,       PERIOD),
+            ("10/fortnight",                  4,       PERIOD),
+            ("10/0seconds",                   4,       SPAN),
+            ("10/200000days",                 4,       SPAN),
+            ("10/second:",                    11,      ALGORITHM),
+            ("10/second:clocks",              11,      ALGORITHM),
+            ("10/second:clock:clock",         17,      NO_OPTION),
+            ("10/secönd",                     4,       PERIOD),
+            ("10/second:gcra:burst=",         16,      BURST),
+            ("10/second:gcra:burst=+5",       16,      BURST),
+            ("10/second:gcra:burst=0",        11,      CAPACITY),
+            ("10/second:gcra:size=5",         16,      BURST),
+            ("10/second:gcra:burst=5:clock",  24,      NO_OPTION),
+            ("9007199254740991/second:gcra",  25,      CAPACITY),
+            ("1/month:gcra:burst=650",       9,       CAPACITY),
+            ("1/s:token-bucket:capacity=x",   18,      BUCKET),
+            ("1/s:token-bucket:refill=slow",  18,      BUCKET),
+            ("1/s:token-bucket:capacity=1:capacity=2", 29, BUCKET),
+            ("1/hour:sliding-window",         22,      PRECISION),
+            ("1/hour:sliding-window:1minute", 23,      PRECISION),
+            ("1/hour:sliding-window:precision=x", 23,  PERIOD),
+            ("1/hour:sliding-window:precision=1s", 8,  BUCKETS),
         ];
         for (text, column, expected) in cases {
             let error = text.parse::<Limit>().unwrap_err();
             assert_eq!((error.column(), error.expected()), (column, expected), "{text}");
+        }
+    }
+
+    #[test]
+    #[rustfmt::skip]
+    fn every_algorithm_has_a_text() {
+        let cases = [
+            // read                                      | written
+            ("100/60s:gcra",                               "100/minute:gcra"),
+            ("100/minute:gcra:burst=100",                  "100/minute:gcra"),
+            ("100/minute:gcra:burst=20",                   "100/minute:gcra:burst=20"),
+            ("600/h:sliding-window:precision=60s",         "600/hour:sliding-window:precision=minute"),
+            ("600/h:sliding-window:precision=2d",          "600/hour:sliding-window:precision=hour"),
+            ("100/minute:sliding-window-counter",          "100/minute:sliding-window-counter"),
+            ("10/second:token-bucket:capacity=50",         "10/second:token-bucket:capacity=50"),
+            ("10/second:token-bucket:refill=greedy",       "10/second:token-bucket"),
+            ("9/day:token-bucket:refill=interval:capacity=30", "9/day:token-bucket:capacity=30:refill=interval"),
+        ];
+        for (read, written) in cases {
+            let limit: Limit = read.parse().unwrap();
+            assert_eq!(limit.to_string(), written);
+            assert_eq!(written.parse(), Ok(limit));
         }
     }
 

@@ -20,6 +20,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod algorithm;
 mod cost;
 mod decision;
 mod failure;
@@ -32,10 +33,11 @@ mod policy;
 mod serde;
 mod subject;
 
+pub use algorithm::{Algorithm, Anchor, Refill};
 pub use cost::Cost;
 pub use decision::{Decision, Follow, Origin, Outcomes};
 pub use failure::FailureKind;
-pub use limit::{Algorithm, Anchor, InvalidLimit, Limit, MAX_UNITS};
+pub use limit::{InvalidLimit, Limit, MAX_UNITS};
 pub use limit_text::ParseLimitError;
 pub use outcome::{LimitReport, Outcome, RetryAfter};
 pub use period::{InvalidPeriod, Period};

@@ -48,6 +48,12 @@ impl Outcome {
         Self { used, reset_micros, retry_micros: Self::NEVER }
     }
 
+    /// The wait of a limit that denies for a time.
+    #[cfg(test)]
+    pub(crate) const fn wait_micros(self) -> u64 {
+        self.retry_micros
+    }
+
     pub(super) const fn is_over(self) -> bool {
         self.retry_micros != 0
     }
@@ -81,10 +87,10 @@ impl<'a> LimitReport<'a> {
         self.limit.limit()
     }
 
-    /// Units allowed in each period.
+    /// The most units that can be used at once: [`Limit::capacity`].
     #[must_use]
     pub const fn max(&self) -> u64 {
-        self.limit().max()
+        self.limit().capacity()
     }
 
     /// Units used in the current window; more than [`max`](Self::max) after a post-paid charge or

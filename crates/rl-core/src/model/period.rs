@@ -50,6 +50,9 @@ impl Period {
     /// 30 days (2 592 000 s); anchored to the clock it is the calendar month.
     pub const MONTH: Self = Self::known(2_592_000_000);
 
+    /// The longest period there can be: 100 years of 365 days.
+    pub const LONGEST: Self = Self::known(MAX_MILLIS);
+
     /// The six named periods, shortest first.
     pub const NAMED: [Self; 6] =
         [Self::SECOND, Self::MINUTE, Self::HOUR, Self::DAY, Self::WEEK, Self::MONTH];

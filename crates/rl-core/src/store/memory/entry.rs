@@ -1,12 +1,8 @@
-use arrayvec::ArrayVec;
 use smallvec::SmallVec;
 
-use crate::algorithm::{self, Mode, State, StateId};
+use crate::algorithm::{self, Mode, State};
 use crate::time::Timestamp;
-use crate::{Cost, Limit, Policy};
-
-/// The states of a policy's limits, in its order.
-pub(super) type States = ArrayVec<State, { Policy::MAX_LIMITS }>;
+use crate::{Cost, Limit, Outcomes, Policy};
 
 /// The most states of limits that the present policy does not name. They belong to other policies
 /// of the subject; the operator's policies have far fewer.
@@ -26,23 +22,29 @@ pub(super) struct Entry {
     available: u64,
 }
 
-#[derive(Clone, Copy, Debug)]
+/// The state of one limit, and the limit that it was last charged under.
+#[derive(Debug)]
 struct Slot {
-    id: StateId,
+    limit: Limit,
     state: State,
-    expires: Timestamp,
 }
 
-/// A decision on an entry, with the states it left.
+impl Slot {
+    fn expires(&self) -> Timestamp {
+        algorithm::expires(self.limit, &self.state)
+    }
+}
+
+/// A decision on an entry.
 #[derive(Debug)]
 pub(super) struct Step {
     pub(super) now: Timestamp,
-    pub(super) states: States,
     pub(super) taken: u64,
+    pub(super) outcomes: Outcomes,
 }
 
 impl Entry {
-    /// Decides `cost` for all limits of the policy; stores the new states if anything was taken.
+    /// Decides `cost` for all limits of the policy, and charges all of them or none.
     pub(super) fn decide(
         &mut self,
         policy: &Policy,
@@ -50,13 +52,26 @@ impl Entry {
         mode: Mode,
         cost: Cost,
     ) -> Step {
+        static EMPTY: State = State::empty();
+
         let now = self.clamp(clock);
-        let mut states = self.load(policy);
-        let taken = algorithm::decide(policy, &mut states, now, mode, cost);
+        let limits = || policy.limits().iter().map(|named| named.limit()).enumerate();
+        let available = limits().map(|(i, limit)| {
+            let state = self.state(i, limit).unwrap_or(&EMPTY);
+            algorithm::available(limit, state, now)
+        });
+        let available = available.min().unwrap_or(0);
+        let taken = mode.taken(cost, available);
         if taken > 0 {
-            self.save(policy, &states, now);
+            self.charge(policy, now, taken);
+            self.available = available.saturating_sub(taken);
         }
-        Step { now, states, taken }
+        let outcomes = limits().map(|(i, limit)| {
+            let state = self.state(i, limit).unwrap_or(&EMPTY);
+            algorithm::outcome(limit, state, now, mode, cost, taken)
+        });
+        let outcomes = outcomes.collect();
+        Step { now, taken, outcomes }
     }
 
     /// `now`, but never before the last change.
@@ -64,79 +79,70 @@ impl Entry {
         now.max(self.last)
     }
 
-    /// The states of the policy's limits; empty where nothing is stored.
-    fn load(&self, policy: &Policy) -> States {
-        policy.limits().iter().enumerate().map(|(i, limit)| self.state(i, limit.limit())).collect()
-    }
-
-    fn state(&self, hint: usize, limit: Limit) -> State {
-        let id = StateId::of(limit);
-        // As long as the policy stays the same, slots stand in its order.
-        match self.slots.get(hint) {
-            Some(slot) if slot.id == id => slot.state,
+    /// The state that `limit` counts in. As long as the policy stays the same, slots stand in its
+    /// order, and `place` is where it is.
+    fn state(&self, place: usize, limit: Limit) -> Option<&State> {
+        match self.slots.get(place) {
+            Some(slot) if slot.limit.shares_state_with(limit) => Some(&slot.state),
             _ => {
-                self.slots.iter().find(|slot| slot.id == id).map_or(State::EMPTY, |slot| slot.state)
+                let slot = self.slots.iter().find(|slot| slot.limit.shares_state_with(limit));
+                slot.map(|slot| &slot.state)
             }
         }
     }
 
-    /// Stores the states of the policy's limits, charged at `now`; what other policies left stays
-    /// until its window ends.
-    fn save(&mut self, policy: &Policy, states: &[State], now: Timestamp) {
-        let mut foreign = SmallVec::<[Slot; 6]>::new();
-        if !self.has_shape_of(policy) {
-            foreign.extend(self.slots.drain(..).filter(|slot| {
-                now < slot.expires
-                    && !policy.limits().iter().any(|limit| StateId::of(limit.limit()) == slot.id)
-            }));
-            foreign.truncate(MAX_FOREIGN);
-        }
+    /// Takes `units` from every limit of the policy.
+    fn charge(&mut self, policy: &Policy, now: Timestamp, units: u64) {
+        self.take_shape_of(policy, now);
         self.last = now;
-        self.expires = foreign.iter().map(|slot| slot.expires).max().unwrap_or_default();
+        self.expires = Timestamp::EPOCH;
         self.exhausted_until = Timestamp::EPOCH;
-        self.available = u64::MAX;
-        for (i, (limit, state)) in policy.limits().iter().zip(states).enumerate() {
-            let (limit, state) = (limit.limit(), *state);
-            let expires = algorithm::expires(limit, state);
-            let slot = Slot { id: StateId::of(limit), state, expires };
-            match self.slots.get_mut(i) {
-                Some(stored) => *stored = slot,
-                None => self.slots.push(slot),
+        for (i, slot) in self.slots.iter_mut().enumerate() {
+            if let Some(named) = policy.limits().get(i) {
+                slot.limit = named.limit();
+                algorithm::charge(slot.limit, &mut slot.state, now, units);
+                if algorithm::available(slot.limit, &slot.state, now) == 0 {
+                    self.exhausted_until = self.exhausted_until.max(slot.expires());
+                }
             }
-            let available = algorithm::available(limit, state, now);
-            self.available = self.available.min(available);
-            self.expires = self.expires.max(expires);
-            if available == 0 {
-                self.exhausted_until = self.exhausted_until.max(expires);
-            }
+            self.expires = self.expires.max(slot.expires());
         }
-        self.slots.extend(foreign);
     }
 
-    /// Whether the slots are those of the policy's limits, in its order.
-    fn has_shape_of(&self, policy: &Policy) -> bool {
+    /// Puts the slots into the order of the policy's limits; behind them stays what other policies
+    /// left, as long as it counts.
+    fn take_shape_of(&mut self, policy: &Policy, now: Timestamp) {
         let limits = policy.limits();
-        limits.len() == self.slots.len()
-            && limits
-                .iter()
-                .zip(&self.slots)
-                .all(|(limit, slot)| StateId::of(limit.limit()) == slot.id)
+        let same = |(slot, named): (&Slot, &crate::NamedLimit)| {
+            slot.limit.shares_state_with(named.limit())
+        };
+        if self.slots.len() == limits.len() && self.slots.iter().zip(limits).all(same) {
+            return;
+        }
+        let mut old = std::mem::take(&mut self.slots);
+        for named in limits {
+            let limit = named.limit();
+            let place = old.iter().position(|slot| slot.limit.shares_state_with(limit));
+            let slot = place.map(|place| old.remove(place));
+            self.slots.push(slot.unwrap_or_else(|| Slot { limit, state: State::empty() }));
+        }
+        let foreign = old.into_iter().filter(|slot| now < slot.expires());
+        self.slots.extend(foreign.take(MAX_FOREIGN));
     }
 
-    /// Replaces the state of one limit, as after a refund or a reset.
+    /// Changes the state of one limit, as for a refund or a reset.
     pub(super) fn amend(
         &mut self,
         limit: Limit,
         clock: Timestamp,
-        change: impl FnOnce(State) -> State,
+        change: impl FnOnce(&mut State),
     ) {
         self.last = self.clamp(clock);
-        let id = StateId::of(limit);
-        if let Some(slot) = self.slots.iter_mut().find(|slot| slot.id == id) {
-            slot.state = change(slot.state);
-            slot.expires = algorithm::expires(limit, slot.state);
+        let found = self.slots.iter_mut().find(|slot| slot.limit.shares_state_with(limit));
+        if let Some(slot) = found {
+            change(&mut slot.state);
             self.exhausted_until = Timestamp::EPOCH;
-            self.expires = self.slots.iter().map(|slot| slot.expires).max().unwrap_or_default();
+            self.expires = self.slots.iter().map(Slot::expires).max().unwrap_or_default();
         }
     }
 

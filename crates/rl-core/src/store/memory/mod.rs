@@ -110,8 +110,7 @@ impl<C: Clock> MemoryStore<C> {
             }
         };
         drop(shard);
-        let Step { now, states, taken } = step;
-        let outcomes = algorithm::outcomes(policy, states, now, mode, cost, taken);
+        let Step { now, taken, outcomes } = step;
         Decision::decided(policy.clone(), cost, taken, now, outcomes)
     }
 
@@ -138,7 +137,7 @@ impl<C: Clock> Store for MemoryStore<C> {
             for limit in refund.policy.limits() {
                 let limit = limit.limit();
                 entry.amend(limit, clock, |state| {
-                    algorithm::refund(limit, state, refund.charged, refund.units)
+                    algorithm::refund(limit, state, refund.charged, refund.units);
                 });
             }
         }
@@ -153,7 +152,7 @@ impl<C: Clock> Store for MemoryStore<C> {
             None => shard.remove(subject),
             Some(limit) => {
                 if let Some(entry) = shard.get_mut(subject) {
-                    entry.amend(limit.limit(), self.clock.now(), |_| State::EMPTY);
+                    entry.amend(limit.limit(), self.clock.now(), State::clear);
                 }
             }
         }

@@ -1,9 +1,9 @@
 //! Between policies and bytes: what a script is told, and what it replies. No I/O.
 
-use arrayvec::ArrayVec;
+use smallvec::SmallVec;
 
-use crate::algorithm::{Mode, State};
-use crate::model::{Algorithm, Anchor};
+use crate::algorithm::{self, Mode, State};
+use crate::model::{Algorithm, Anchor, Refill};
 use crate::store::StoreError;
 use crate::time::Timestamp;
 use crate::{Cost, FailureKind, Limit, Period, Policy};
@@ -13,38 +13,83 @@ const VERSION: u8 = 1;
 
 /// Which states a policy counts in, whatever its limits' `max`: what `slots.lua` calls the shape.
 pub(super) fn shape(policy: &Policy) -> Vec<u8> {
-    let mut shape = Vec::with_capacity(2 + 7 * policy.limits().len());
+    let mut shape = Vec::with_capacity(2 + 13 * policy.limits().len());
     shape.push(VERSION);
     shape.push(u8::try_from(policy.limits().len()).expect("a policy has at most 16 limits"));
     for limit in policy.limits() {
-        let limit = limit.limit();
-        let Algorithm::FixedWindow { anchor } = limit.algorithm();
-        let anchor = match anchor {
-            Anchor::FirstRequest => 0,
-            Anchor::Clock => 0x10,
-        };
-        let place = (1..).zip(Period::NAMED).find(|(_, named)| *named == limit.period());
-        match place {
-            Some((place, _)) => shape.push(anchor | place),
-            None => {
-                shape.push(0x80 | anchor);
-                shape.extend_from_slice(&limit.period().as_millis().to_be_bytes()[2..]);
-            }
-        }
+        push_tag(&mut shape, limit.limit());
     }
     shape
 }
 
+/// Which state a limit counts in.
+fn push_tag(shape: &mut Vec<u8>, limit: Limit) {
+    let algorithm = match limit.algorithm() {
+        Algorithm::FixedWindow { anchor: Anchor::FirstRequest } => 0x00,
+        Algorithm::FixedWindow { anchor: Anchor::Clock } => 0x10,
+        Algorithm::SlidingWindowCounter => 0x20,
+        Algorithm::SlidingWindow { .. } => 0x30,
+        Algorithm::Gcra { .. } => 0x40,
+        Algorithm::TokenBucket { refill: Refill::Greedy, .. } => 0x50,
+        Algorithm::TokenBucket { refill: Refill::Interval, .. } => 0x60,
+    };
+    let place = (1..).zip(Period::NAMED).find(|(_, named)| *named == limit.period());
+    match place {
+        Some((place, _)) => shape.push(algorithm | place),
+        None => {
+            shape.push(0x80 | algorithm);
+            push_u48(shape, limit.period().as_millis());
+        }
+    }
+    if let Algorithm::SlidingWindow { precision } = limit.algorithm() {
+        push_u48(shape, precision.as_millis());
+    }
+}
+
 /// The argument of `decide.lua`.
 pub(super) fn decide_plan(policy: &Policy, mode: Mode, cost: Cost) -> Vec<u8> {
-    let mut plan = Vec::with_capacity(15 + 15 * policy.limits().len());
+    const FROM_FIRST_REQUEST: Algorithm = Algorithm::FixedWindow { anchor: Anchor::FirstRequest };
+    let limits = || policy.limits().iter().map(|named| named.limit());
+    let all_fixed = limits().all(|limit| limit.algorithm() == FROM_FIRST_REQUEST);
+
+    let mut plan = Vec::with_capacity(9 + 22 * policy.limits().len());
     plan.push(mode_byte(mode));
+    plan.push(u8::from(all_fixed));
     push_u56(&mut plan, cost.units());
-    for limit in policy.limits() {
-        push_window(&mut plan, limit.limit());
-        push_u56(&mut plan, limit.limit().max());
+    for limit in limits() {
+        let (kind, extra) = kind(limit);
+        if !all_fixed {
+            plan.push(kind);
+        }
+        push_u56(&mut plan, limit.period().as_micros());
+        push_u56(&mut plan, limit.max());
+        if !all_fixed {
+            push_u56(&mut plan, extra);
+        }
     }
     plan
+}
+
+/// What `decide.lua` calls the kind of a limit, and the number that it takes beside period and max.
+fn kind(limit: Limit) -> (u8, u64) {
+    match limit.algorithm() {
+        Algorithm::FixedWindow { anchor } => {
+            let weeks = limit.period().as_millis().is_multiple_of(Period::WEEK.as_millis());
+            let kind = match anchor {
+                Anchor::FirstRequest => 0,
+                Anchor::Clock if limit.period() == Period::MONTH => 3,
+                Anchor::Clock if weeks => 2,
+                Anchor::Clock => 1,
+            };
+            (kind, 0)
+        }
+        Algorithm::SlidingWindowCounter => (4, 0),
+        Algorithm::SlidingWindow { precision } => (5, precision.as_micros()),
+        Algorithm::Gcra { .. } | Algorithm::TokenBucket { refill: Refill::Greedy, .. } => {
+            (6, limit.capacity())
+        }
+        Algorithm::TokenBucket { refill: Refill::Interval, .. } => (7, limit.capacity()),
+    }
 }
 
 /// The argument of `amend.lua`: `forget` is the place of a limit to forget, from 0.
@@ -54,36 +99,41 @@ pub(super) fn amend_plan(
     charged: Timestamp,
     forget: Option<usize>,
 ) -> Vec<u8> {
-    let mut plan = Vec::with_capacity(15 + 15 * policy.limits().len());
+    let mut plan = Vec::with_capacity(15 + 7 * policy.limits().len());
     push_u56(&mut plan, units);
     push_u56(&mut plan, charged.as_micros());
     plan.push(forget.and_then(|place| u8::try_from(place + 1).ok()).unwrap_or(0));
     for limit in policy.limits() {
-        push_window(&mut plan, limit.limit());
+        push_u56(&mut plan, limit.limit().max());
     }
     plan
 }
 
+/// The argument of `readable_counters.lua`.
+pub(super) fn readable_periods(policy: &Policy) -> Vec<u8> {
+    let mut periods = Vec::with_capacity(7 * policy.limits().len());
+    for limit in policy.limits() {
+        push_u56(&mut periods, limit.limit().period().as_millis());
+    }
+    periods
+}
+
 /// The argument of `readable.lua`.
 pub(super) fn readable_plan(policy: &Policy, mode: Mode, cost: Cost) -> Vec<u8> {
-    let mut plan = Vec::with_capacity(15 + 15 * policy.limits().len());
+    let mut plan = Vec::with_capacity(8 + 7 * policy.limits().len());
     plan.push(mode_byte(mode));
     push_u56(&mut plan, cost.units());
     for limit in policy.limits() {
-        push_u56(&mut plan, limit.limit().period().as_millis());
         push_u56(&mut plan, limit.limit().max());
     }
     plan
 }
 
 /// The argument of `readable_refund.lua`.
-pub(super) fn readable_refund_plan(policy: &Policy, units: u64, charged: Timestamp) -> Vec<u8> {
-    let mut plan = Vec::with_capacity(15 + 15 * policy.limits().len());
+pub(super) fn readable_refund_plan(units: u64, charged: Timestamp) -> Vec<u8> {
+    let mut plan = Vec::with_capacity(14);
     push_u56(&mut plan, units);
     push_u56(&mut plan, charged.as_micros());
-    for limit in policy.limits() {
-        push_u56(&mut plan, limit.limit().period().as_millis());
-    }
     plan
 }
 
@@ -94,34 +144,33 @@ pub(super) struct Reply {
     pub(super) healed: u64,
     pub(super) taken: u64,
     pub(super) now: Timestamp,
-    pub(super) states: ArrayVec<State, { Policy::MAX_LIMITS }>,
+    /// The states of the limits afterwards, in the order of the policy.
+    pub(super) states: SmallVec<[State; 6]>,
 }
 
 impl Reply {
-    /// Reads the reply for a policy of `count` limits.
-    pub(super) fn read(bytes: &[u8], count: usize) -> Result<Self, StoreError> {
+    /// Reads the reply for a policy.
+    pub(super) fn read(bytes: &[u8], policy: &Policy) -> Result<Self, StoreError> {
         let malformed = || {
+            let limits = policy.limits().len();
             StoreError::new(FailureKind::Protocol)
-                .with_detail(format!("a script replied {} bytes for {count} limits", bytes.len()))
+                .with_detail(format!("a script replied {} bytes for {limits} limits", bytes.len()))
         };
         let (&healed, numbers) = bytes.split_first().ok_or_else(malformed)?;
-        let (numbers, []) = numbers.as_chunks::<7>() else {
+        let (numbers, []) = numbers.as_chunks::<7>() else { return Err(malformed()) };
+        let cells = || policy.limits().iter().map(|limit| algorithm::cells(limit.limit()));
+        if numbers.len() != 2 + cells().sum::<usize>() {
             return Err(malformed());
-        };
+        }
         let mut numbers = numbers.iter().map(|number| {
             let mut bytes = [0; 8];
             bytes[1..].copy_from_slice(number);
             u64::from_be_bytes(bytes)
         });
-        if numbers.len() != 2 + 2 * count || count > Policy::MAX_LIMITS {
-            return Err(malformed());
-        }
-        let mut next = || numbers.next().unwrap_or_default();
-        let (taken, now) = (next(), Timestamp::from_micros(next()));
-        let states = (0..count)
-            .map(|_| State { since: Timestamp::from_micros(next()), used: next() })
-            .collect();
-        Ok(Self { healed: u64::from(healed), taken, now, states })
+        let taken = numbers.next().unwrap_or_default();
+        let now = Timestamp::from_micros(numbers.next().unwrap_or_default());
+        let states = cells().map(|cells| State::from_cells(numbers.by_ref().take(cells)));
+        Ok(Self { healed: u64::from(healed), taken, now, states: states.collect() })
     }
 }
 
@@ -134,17 +183,9 @@ fn mode_byte(mode: Mode) -> u8 {
     }
 }
 
-/// Where a limit's windows begin (`grid` in `fixed_window.lua`), and its period.
-fn push_window(plan: &mut Vec<u8>, limit: Limit) {
-    let Algorithm::FixedWindow { anchor } = limit.algorithm();
-    let grid = match anchor {
-        Anchor::FirstRequest => 0,
-        Anchor::Clock if limit.period() == Period::MONTH => 3,
-        Anchor::Clock if limit.period().as_millis().is_multiple_of(Period::WEEK.as_millis()) => 2,
-        Anchor::Clock => 1,
-    };
-    plan.push(grid);
-    push_u56(plan, limit.period().as_micros());
+/// Six bytes hold every period in milliseconds.
+fn push_u48(bytes: &mut Vec<u8>, number: u64) {
+    bytes.extend_from_slice(&number.to_be_bytes()[2..]);
 }
 
 /// Seven bytes hold every number that Lua holds exactly, and one above.
@@ -160,12 +201,17 @@ mod tests {
     #[test]
     fn arguments_have_the_length_that_the_scripts_expect() {
         let limits = (0..16).map(|n| {
-            Limit::new(crate::MAX_UNITS, Period::from_millis(1_001 + n).unwrap()).unwrap()
+            let period = Period::from_millis(1_001 + n).unwrap();
+            let limit = Limit::new(9, period).unwrap();
+            let precision = Period::from_millis(100).unwrap();
+            limit.counted_by(Algorithm::SlidingWindow { precision }).unwrap()
         });
         let policy = Policy::new(limits).unwrap();
-        assert_eq!(shape(&policy).len(), 2 + 16 * 7);
-        assert_eq!(decide_plan(&policy, Mode::Check, Cost::from(u64::MAX)).len(), 8 + 16 * 15);
-        assert_eq!(amend_plan(&policy, 1, Timestamp::EPOCH, Some(15)).len(), 15 + 16 * 8);
+        assert_eq!(shape(&policy).len(), 2 + 16 * 13);
+        assert_eq!(decide_plan(&policy, Mode::Check, Cost::from(u64::MAX)).len(), 9 + 16 * 22);
+        assert_eq!(amend_plan(&policy, 1, Timestamp::EPOCH, Some(15)).len(), 15 + 16 * 7);
+        let fixed = Policy::new([Limit::per_second(1), Limit::per_day(1)]).unwrap();
+        assert_eq!(decide_plan(&fixed, Mode::Check, Cost::ONE).len(), 9 + 2 * 14);
     }
 
     #[test]
@@ -179,10 +225,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_reply_is_read_or_refused(bytes: Vec<u8>, count in 0_usize..40) {
-            if let Ok(reply) = Reply::read(&bytes, count) {
-                prop_assert_eq!(bytes.len(), 15 + 14 * count);
-                prop_assert_eq!(reply.states.len(), count);
+        fn any_reply_is_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+            let policy = Policy::new([Limit::per_second(1), Limit::per_day(1)]).unwrap();
+            if let Ok(reply) = Reply::read(&bytes, &policy) {
+                prop_assert_eq!((bytes.len(), reply.states.len()), (15 + 14 * 2, 2));
             }
         }
     }

@@ -7,7 +7,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bb8_redis::bb8;
@@ -15,7 +15,7 @@ use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{AsyncConnectionConfig, Client, FromRedisValue, RedisError, RedisResult};
 use tokio::time::Instant;
 
-use super::error::classify;
+use super::error::{self, classify};
 use super::script::Script;
 use crate::FailureKind;
 use crate::store::StoreError;
@@ -36,8 +36,9 @@ pub(super) struct Manager {
     scripts: Arc<[&'static Script]>,
     // Raised when a connection fails; connections made before that are not handed out again.
     generation: Arc<AtomicU64>,
-    // Why the last attempt to connect failed: the pool itself only says that it waited too long.
-    last_failure: Arc<Mutex<Option<StoreError>>>,
+    // Why the last attempt to connect failed, as long as none succeeds: the pool itself only says
+    // that it waited too long.
+    last_failure: Arc<Mutex<Option<(FailureKind, String)>>>,
 }
 
 impl Manager {
@@ -56,29 +57,22 @@ impl Manager {
         let connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
         let life = Arc::new(Life::new(generation, Arc::clone(&self.generation)));
         let mut connection = Connection { connection, life };
-        let mut load = redis::pipe();
-        for script in &*self.scripts {
-            load.cmd("SCRIPT").arg("LOAD").arg(script.text()).ignore();
-        }
-        // A user who may not load scripts can run those that an operator has loaded.
-        match tokio::time::timeout(
-            CONNECT_TIMEOUT,
-            load.query_async::<()>(&mut connection.connection),
-        )
-        .await
-        {
-            Ok(Err(error)) if error.code() != Some("NOPERM") => Err(error),
-            Ok(_) => Ok(connection),
+        let greet = connection.greet(&self.scripts);
+        match tokio::time::timeout(CONNECT_TIMEOUT, greet).await {
+            Ok(greeted) => greeted.map(|()| connection),
             Err(_) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
         }
     }
 
-    /// Why the last attempt to connect failed, if it did.
+    /// Why the last attempt to connect failed, if it did. All who wait learn of it: to the one who
+    /// did not, a wrong password would look like an outage, which may open the gate.
     pub(super) fn last_failure(&self) -> Option<StoreError> {
-        self.lock_failure().take()
+        let failure = self.lock_failure();
+        let (kind, detail) = failure.as_ref()?;
+        Some(StoreError::new(*kind).with_detail(detail.clone()))
     }
 
-    fn lock_failure(&self) -> std::sync::MutexGuard<'_, Option<StoreError>> {
+    fn lock_failure(&self) -> MutexGuard<'_, Option<(FailureKind, String)>> {
         self.last_failure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -89,10 +83,9 @@ impl bb8::ManageConnection for Manager {
 
     async fn connect(&self) -> Result<Connection, StoreError> {
         let opened = self.open().await.map_err(classify);
-        let failure = opened.as_ref().err().map(|error| {
-            StoreError::new(error.kind()).with_detail(format!("could not connect: {error}"))
-        });
-        *self.lock_failure() = failure;
+        let failure = opened.as_ref().err();
+        *self.lock_failure() =
+            failure.map(|error| (error.kind(), format!("could not connect: {error}")));
         opened
     }
 
@@ -133,6 +126,22 @@ impl Connection {
             self.life.fail();
         }
         Ok(T::from_redis_value(reply?.extract_error()?)?)
+    }
+
+    /// Loads the scripts.
+    async fn greet(&mut self, scripts: &[&'static Script]) -> RedisResult<()> {
+        // A user who may not do this can run scripts that an operator has loaded.
+        let unless_forbidden = |answer: RedisResult<()>| match answer {
+            Err(error) if !error::is_forbidden(&error) => Err(error),
+            _ => Ok(()),
+        };
+        // Asked first, because a server that knows us not hangs up on a long text without a word.
+        unless_forbidden(self.query(&redis::cmd("PING")).await)?;
+        let mut load = redis::pipe();
+        for script in scripts {
+            load.cmd("SCRIPT").arg("LOAD").arg(script.text()).ignore();
+        }
+        unless_forbidden(load.query_async(&mut self.connection).await)
     }
 
     fn is_stale(&self) -> bool {

@@ -9,20 +9,38 @@ pub(super) fn is_unknown_script(error: &RedisError) -> bool {
     error.code() == Some("NOSCRIPT")
 }
 
-pub(super) fn classify(error: RedisError) -> StoreError {
-    StoreError::new(kind(&error)).with_detail(detail(&error))
+/// Whether the user may not run the command.
+pub(super) fn is_forbidden(error: &RedisError) -> bool {
+    code(error).as_deref() == Some("NOPERM")
 }
 
-fn kind(error: &RedisError) -> FailureKind {
-    // Before version 7, an error inside a script came wrapped in a text of its own.
+pub(super) fn classify(error: RedisError) -> StoreError {
+    let code = code(&error);
+    StoreError::new(kind(&error, code.as_deref())).with_detail(detail(&error, code.as_deref()))
+}
+
+/// The server's code for what went wrong; of a pipeline, such as the one that greets a server, the
+/// first.
+fn code(error: &RedisError) -> Option<String> {
+    if let Some(code) = error.code() {
+        return Some(code.to_owned());
+    }
+    let errors = error.clone().into_server_errors()?;
+    errors.first().map(|(_, error)| error.code().to_owned())
+}
+
+fn kind(error: &RedisError, code: Option<&str>) -> FailureKind {
+    // What goes wrong inside a script comes wrapped in a text, more or less so in each version.
     let says = |word: &str| error.to_string().contains(word);
-    match error.code() {
+    match code {
         Some("NOAUTH" | "WRONGPASS" | "NOPERM") => return FailureKind::Refused,
         Some("WRONGTYPE" | "RLCORRUPT") => return FailureKind::Corrupt,
+        // NOSCRIPT comes here only if the scripts are flushed faster than they are loaded.
         Some(
             "LOADING" | "MASTERDOWN" | "TRYAGAIN" | "CLUSTERDOWN" | "BUSY" | "READONLY" | "OOM"
-            | "MISCONF" | "NOREPLICAS" | "UNKILLABLE",
+            | "MISCONF" | "NOREPLICAS" | "UNKILLABLE" | "NOSCRIPT",
         ) => return FailureKind::Unavailable,
+        Some(_) if says("can't run this command") => return FailureKind::Refused,
         Some(_) if says("WRONGTYPE") || says("RLCORRUPT") => return FailureKind::Corrupt,
         Some(_) if says("max number of clients") => return FailureKind::Unavailable,
         Some(_) => return FailureKind::Protocol,
@@ -30,17 +48,16 @@ fn kind(error: &RedisError) -> FailureKind {
     }
     match error.kind() {
         _ if error.is_timeout() => FailureKind::TimedOut,
-        ErrorKind::AuthenticationFailed => FailureKind::Refused,
+        ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig => FailureKind::Refused,
         ErrorKind::Io => FailureKind::Unavailable,
-        ErrorKind::InvalidClientConfig => FailureKind::Refused,
         _ if error.is_unrecoverable_error() => FailureKind::Unavailable,
         _ => FailureKind::Protocol,
     }
 }
 
 /// The server's code or the kind of the failure: not its text, which may quote what was sent.
-fn detail(error: &RedisError) -> String {
-    match error.code() {
+fn detail(error: &RedisError, code: Option<&str>) -> String {
+    match code {
         Some(code) => format!("Redis answered {code}"),
         None if error.is_connection_refusal() => "the connection was refused".to_owned(),
         None if error.is_connection_dropped() => "the connection was lost".to_owned(),

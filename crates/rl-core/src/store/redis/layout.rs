@@ -46,7 +46,9 @@ impl Keyspace {
         let Charge { namespace, subject, policy, mode, cost } = *charge;
         let arguments = match self.layout {
             Layout::Packed => vec![codec::shape(policy), codec::decide_plan(policy, mode, cost)],
-            Layout::Readable => vec![codec::readable_plan(policy, mode, cost)],
+            Layout::Readable => {
+                vec![codec::readable_periods(policy), codec::readable_plan(policy, mode, cost)]
+            }
         };
         let keys = self.keys(namespace, subject, policy)?;
         Ok(Command::Script { role: Role::Decide, keys, arguments })
@@ -58,7 +60,9 @@ impl Keyspace {
             Layout::Packed => {
                 vec![codec::shape(policy), codec::amend_plan(policy, units, charged, None)]
             }
-            Layout::Readable => vec![codec::readable_refund_plan(policy, units, charged)],
+            Layout::Readable => {
+                vec![codec::readable_periods(policy), codec::readable_refund_plan(units, charged)]
+            }
         };
         let keys = self.keys(namespace, subject, policy)?;
         Ok(Command::Script { role: Role::Amend, keys, arguments })
@@ -100,8 +104,8 @@ impl Keyspace {
         let limits = policy.limits().iter().map(|limit| limit.limit());
         limits
             .map(|limit| {
-                let Algorithm::FixedWindow { anchor } = limit.algorithm();
-                let key = key(limit.period()).filter(|_| anchor == Anchor::FirstRequest);
+                const HELD: Algorithm = Algorithm::FixedWindow { anchor: Anchor::FirstRequest };
+                let key = key(limit.period()).filter(|_| limit.algorithm() == HELD);
                 key.ok_or_else(|| {
                     StoreError::new(FailureKind::Unsupported).with_detail(format!(
                         "the readable layout holds fixed windows of the six named periods that \

@@ -142,12 +142,16 @@ impl Store for RedisStore {
             (self.clone(), charge.policy.clone(), charge.mode, charge.cost);
         Eventual::later(async move {
             let reply = this.send(command).await?;
-            let Reply { healed, taken, now, states } = Reply::read(&reply, policy.limits().len())?;
+            let Reply { healed, taken, now, states } = Reply::read(&reply, &policy)?;
             if healed > 0 {
                 this.inner.healed.fetch_add(healed, Ordering::Relaxed);
                 observe::healed(healed);
             }
-            let outcomes = algorithm::outcomes(&policy, states, now, mode, cost, taken);
+            let limits = policy.limits().iter().zip(&states);
+            let outcomes = limits.map(|(limit, state)| {
+                algorithm::outcome(limit.limit(), state, now, mode, cost, taken)
+            });
+            let outcomes = outcomes.collect();
             Ok(Decision::decided(policy, cost, taken, now, outcomes))
         })
     }

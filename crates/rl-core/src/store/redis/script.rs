@@ -1,7 +1,7 @@
 //! The scripts: what they are made of, under which SHA the server knows them, and how they get
 //! there.
 //!
-//! A script is composed from files: a time prologue, the algorithms, a layout and a driver. Its
+//! A script is composed from files: the time, the algorithms, a layout and a driver. Its
 //! text never depends on a request, so it is hashed once, and an operator can load it ahead of the
 //! service and grant `EVALSHA` alone.
 
@@ -15,8 +15,18 @@ use crate::store::StoreError;
 const SERVER_TIME: &str = include_str!("lua/server_time.lua");
 #[cfg(feature = "conformance")]
 const MANUAL_TIME: &str = include_str!("lua/manual_time.lua");
-const FIXED_WINDOW: &str = include_str!("lua/fixed_window.lua");
-const SLOTS: &str = include_str!("lua/slots.lua");
+const READABLE_COUNTERS: &str = include_str!("lua/readable_counters.lua");
+const STORED: &str = include_str!("lua/stored.lua");
+/// The algorithms, and the layout that keeps their states.
+const PACKED: &str = concat!(
+    include_str!("lua/algorithms.lua"),
+    include_str!("lua/fixed_window.lua"),
+    include_str!("lua/sliding_window_counter.lua"),
+    include_str!("lua/sliding_window.lua"),
+    include_str!("lua/gcra.lua"),
+    include_str!("lua/token_bucket.lua"),
+    include_str!("lua/slots.lua"),
+);
 
 /// Raised with every change that makes a script behave otherwise.
 const VERSION: u32 = 1;
@@ -31,14 +41,19 @@ pub struct Script {
     manual: Option<Box<Script>>,
 }
 
-static DECIDE: LazyLock<Script> =
-    LazyLock::new(|| Script::new("decide", &[FIXED_WINDOW, SLOTS, include_str!("lua/decide.lua")]));
+static DECIDE: LazyLock<Script> = LazyLock::new(|| {
+    let fixed = include_str!("lua/decide_fixed.lua");
+    Script::new("decide", &[], &[STORED, fixed, PACKED, include_str!("lua/decide.lua")])
+});
 static AMEND: LazyLock<Script> =
-    LazyLock::new(|| Script::new("amend", &[FIXED_WINDOW, SLOTS, include_str!("lua/amend.lua")]));
-static READABLE: LazyLock<Script> =
-    LazyLock::new(|| Script::new("readable", &[include_str!("lua/readable.lua")]));
-static READABLE_REFUND: LazyLock<Script> =
-    LazyLock::new(|| Script::new("readable_refund", &[include_str!("lua/readable_refund.lua")]));
+    LazyLock::new(|| Script::new("amend", &[], &[STORED, PACKED, include_str!("lua/amend.lua")]));
+static READABLE: LazyLock<Script> = LazyLock::new(|| {
+    Script::new("readable", &[READABLE_COUNTERS], &[include_str!("lua/readable.lua")])
+});
+static READABLE_REFUND: LazyLock<Script> = LazyLock::new(|| {
+    let refund = include_str!("lua/readable_refund.lua");
+    Script::new("readable_refund", &[READABLE_COUNTERS], &[refund])
+});
 
 /// The scripts of a layout, in the order of [`Role`](super::layout::Role).
 pub(super) fn of(layout: Layout) -> [&'static Script; 2] {
@@ -49,13 +64,10 @@ pub(super) fn of(layout: Layout) -> [&'static Script; 2] {
 }
 
 impl Script {
-    fn new(name: &'static str, parts: &[&str]) -> Self {
+    /// A script of the parts that come before the time is read, and those that come after.
+    fn new(name: &'static str, before: &[&str], after: &[&str]) -> Self {
         let compose = |time: &str| {
-            let mut text = time.to_owned();
-            for part in parts {
-                text.push('\n');
-                text.push_str(part);
-            }
+            let text = [before, &[time], after].concat().join("\n");
             let sha = redis::Script::new(&text).get_hash().to_owned();
             (text, sha)
         };

@@ -2,30 +2,31 @@
 --
 -- KEYS[1]  the subject's state (see slots.lua)
 -- ARGV[1]  shape (see slots.lua)
--- ARGV[2]  packed, big-endian: mode (1 byte: 0 check, 1 check up to, 2 peek, 3 charge), cost
---          (7 bytes), and for each limit grid (1 byte), period µs (7 bytes), max (7 bytes)
+-- ARGV[2]  plan, packed, big-endian: mode (1 byte: 0 check, 1 check up to, 2 peek, 3 charge);
+--          1 byte: 1 if all limits are fixed windows that begin with the first request, else 0; cost
+--          (7 bytes); and for each limit period µs and max (7 bytes each), preceded by its kind
+--          (1 byte) and followed by one number more (7 bytes) unless all are fixed windows: kinds 0
+--          to 3 fixed windows, 4 sliding window counter, 5 sliding window with its precision µs,
+--          6 generic cell rate algorithm with its burst, 7 token bucket with its capacity
 --
 -- Returns  packed: healed (1 byte), units taken (7 bytes), the time of the decision (7 bytes), and
---          since and used (7 bytes each) of each limit afterwards
+--          the cells of each limit afterwards (7 bytes each)
 --
 -- At most three commands: TIME, GET, and SET, or on a denial PTTL. A denial writes nothing.
-local plan = { struct.unpack('>BI7' .. string.rep('BI7I7', count), ARGV[2]) }
-local mode, cost = plan[1], plan[2]
-
-local available, expires = MAX_UNITS + 1, 0
-for i = 1, count do
-  local since, used = state[2 * i], state[2 * i + 1]
-  local ends = window_end(since, used, plan[3 * i], plan[3 * i + 1])
-  if now >= ends then
-    used = 0
-    state[2 * i], state[2 * i + 1] = 0, 0
-  elseif ends > expires then
-    expires = ends
+local mode, all_fixed = string.byte(ARGV[2], 1, 2)
+local cost, next_number = struct.unpack('>I7', ARGV[2], 3)
+local available = MAX_UNITS + 1
+for _, slot in ipairs(slots) do
+  if all_fixed == 1 then
+    slot.max, next_number = struct.unpack('>I7', ARGV[2], next_number + 7)
+  else
+    -- The kind and the period are those of the tag; extra may be a burst, which is not.
+    local kind, _, max, extra, after = struct.unpack('>BI7I7I7', ARGV[2], next_number)
+    slot.kind, slot.max, slot.extra, next_number = kind, max, extra, after
   end
-  local left = plan[3 * i + 2] - used
-  if left < available then available = left end
+  local algorithm = algorithms[slot.kind]
+  available = min(available, algorithm.available(slot.at, slot.period, slot.max, slot.extra, slot.kind))
 end
-if available < 0 then available = 0 end
 
 local taken = 0
 if mode == 3 or mode < 2 and cost <= available then
@@ -36,22 +37,18 @@ end
 
 local healed = 0
 if taken > 0 then
-  for i = 1, count do
-    local since, used = state[2 * i], state[2 * i + 1]
-    if since == 0 and used == 0 then since = window_begin(plan[3 * i], plan[3 * i + 1]) end
-    used = math.min(used + taken, MAX_UNITS)
-    state[2 * i], state[2 * i + 1] = since, used
-    local ends = window_end(since, used, plan[3 * i], plan[3 * i + 1])
-    if ends > expires then expires = ends end
+  for _, slot in ipairs(slots) do
+    local charge = algorithms[slot.kind].charge
+    charge(slot.at, slot.period, slot.max, slot.extra, slot.kind, taken)
   end
 end
 state[1] = now
 local packed = pack_state()
 if taken > 0 then
-  save(packed, expires)
+  save(packed)
 elseif stored and mode ~= 2 and cost > 0 and redis.call('PTTL', KEYS[1]) == -1 then
   -- Somebody took the expiry away; without one the key would stay for ever.
-  redis.call('PEXPIRE', KEYS[1], math.max(1, math.ceil((expires - clock) / 1000)) + linger)
+  redis.call('PEXPIRE', KEYS[1], lifetime(states_expire()))
   healed = 1
 end
 return struct.pack('>BI7', healed, taken) .. packed

@@ -1,13 +1,9 @@
 -- Fixed window: the Lua twin of `algorithm/fixed_window.rs`. Change both.
 --
--- A limit is (grid, period µs, max); its state is (since µs, used), both 0 while no window is open.
--- grid says where windows begin: 0 with the first charge, 1 at multiples of the period since the
--- epoch, 2 the same counted from a Monday, 3 with the calendar month.
---
--- Times are µs: Lua numbers are doubles and hold integers exactly up to 2^53.
+-- Kinds 0 to 3 say where windows begin: 0 with the first charge, 1 at multiples of the period since
+-- the epoch, 2 the same counted from a Monday, 3 with the calendar month.
+-- Cells: since when the window lasts, units used; both 0 while nothing is remembered.
 local DAY = 86400000000
-local MAX_UNITS = 9007199254740991
-local floor = math.floor
 
 -- The first day and the length of the calendar month that holds `day`, in days since the epoch.
 -- Years begin in March here, so that the leap day comes last.
@@ -33,21 +29,51 @@ local function month_of(day)
 end
 
 -- Where a window that is charged first at `now` begins.
-local function window_begin(grid, period)
-  if grid == 0 then return now end
-  if grid == 3 then return (month_of(floor(now / DAY))) * DAY end
-  local shift = grid == 2 and 3 * DAY or 0
-  return math.max(0, now - (now + shift) % period)
+local function window_begin(period, kind)
+  if kind == 0 then return now end
+  if kind == 3 then return (month_of(floor(now / DAY))) * DAY end
+  local shift = kind == 2 and 3 * DAY or 0
+  return max_of(0, now - (now + shift) % period)
 end
 
--- Where the window that began at `since` ends; 0 if none is open.
-local function window_end(since, used, grid, period)
-  if since == 0 and used == 0 then return 0 end
-  if grid == 0 then return since + period end
-  if grid == 3 then
+-- Where the window that began at `since` ends.
+local function window_end(since, period, kind)
+  if kind == 0 then return since + period end
+  if kind == 3 then
     local first, length = month_of(floor(since / DAY))
     return (first + length) * DAY
   end
-  local shift = grid == 2 and 3 * DAY or 0
+  local shift = kind == 2 and 3 * DAY or 0
   return since - (since + shift) % period + period
 end
+
+local fixed_window = {
+  cells = function() return 2 end,
+
+  available = function(at, period, max, _, kind)
+    local used = state[at + 1]
+    if now >= window_end(state[at], period, kind) then used = 0 end
+    return max_of(0, max - used)
+  end,
+
+  charge = function(at, period, _, _, kind, units)
+    local since, used = state[at], state[at + 1]
+    if (since == 0 and used == 0) or now >= window_end(since, period, kind) then
+      since, used = window_begin(period, kind), 0
+    end
+    state[at], state[at + 1] = since, min(used + units, MAX_UNITS)
+  end,
+
+  refund = function(at, period, _, _, kind, units, when)
+    local since = state[at]
+    if since <= when and when < window_end(since, period, kind) then
+      state[at + 1] = max_of(0, state[at + 1] - units)
+    end
+  end,
+
+  expires = function(at, period, _, kind, cells)
+    if cells[at] == 0 and cells[at + 1] == 0 then return 0 end
+    return window_end(cells[at], period, kind)
+  end,
+}
+for kind = 0, 3 do algorithms[kind] = fixed_window end

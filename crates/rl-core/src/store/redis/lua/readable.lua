@@ -1,40 +1,19 @@
--- The readable layout: a decimal counter for each period, whose expiry is the window's end. The
--- windows begin with the first charge; Redis itself ends them.
+-- Decides a cost for all limits of one subject in the readable layout: charges all or none.
 --
--- KEYS     one counter for each limit; one hash tag, or no cluster
--- ARGV[1]  packed, big-endian: mode (1 byte: 0 check, 1 check up to, 2 peek, 3 charge), cost
---          (7 bytes), and for each limit period ms (7 bytes) and max (7 bytes)
+-- KEYS, ARGV[1]  see readable_counters.lua
+-- ARGV[2]        packed, big-endian: mode (1 byte: 0 check, 1 check up to, 2 peek, 3 charge), cost
+--                (7 bytes), and the max of each limit (7 bytes each)
 --
--- Returns  as decide.lua
---
--- All counters are read and judged before one is written: a script is not rolled back.
-local MAX_UNITS = 9007199254740991
-local count = #KEYS
-local plan = { struct.unpack('>BI7' .. string.rep('I7I7', count), ARGV[1]) }
+-- Returns        as decide.lua
+local plan = { struct.unpack('>BI7' .. string.rep('I7', count), ARGV[2]) }
 local mode, cost = plan[1], plan[2]
+local now_ms = math.floor(now / 1000)
 
-local counters, unbounded, healed = {}, {}, 0
-local available = MAX_UNITS + 1
+local states, available = {}, MAX_UNITS + 1
 for i = 1, count do
-  local value, since, used = redis.call('GET', KEYS[i]), 0, 0
-  if value then
-    if not string.find(value, '^%d+$') then
-      return redis.error_reply('RLCORRUPT a counter holds no number')
-    end
-    local ttl = redis.call('PTTL', KEYS[i])
-    if ttl == -1 then
-      -- Never seen with our own counters; a client that sets value and expiry apart leaves them.
-      unbounded[i] = true
-      ttl = plan[2 * i + 1]
-    end
-    -- At 0 the window is over although the key is still there.
-    if ttl > 0 then
-      since = (math.floor(now / 1000) + ttl - plan[2 * i + 1]) * 1000
-      used = math.min(tonumber(value), MAX_UNITS)
-    end
-  end
-  counters[2 * i - 1], counters[2 * i] = since, used
-  available = math.min(available, plan[2 * i + 2] - used)
+  states[2 * i - 1] = ttl[i] > 0 and (now_ms + ttl[i] - periods[i]) * 1000 or 0
+  states[2 * i] = used[i]
+  available = math.min(available, plan[i + 2] - used[i])
 end
 available = math.max(available, 0)
 
@@ -45,21 +24,22 @@ elseif mode == 1 then
   taken = available
 end
 
+local healed = 0
 for i = 1, count do
   if taken > 0 then
-    local since, used = counters[2 * i - 1], counters[2 * i]
-    if since == 0 then
-      redis.call('SET', KEYS[i], string.format('%.0f', math.min(taken, MAX_UNITS)), 'PX', plan[2 * i + 1])
-      counters[2 * i - 1] = math.floor(now / 1000) * 1000
+    local units = math.min(taken, MAX_UNITS - used[i])
+    if ttl[i] > 0 then
+      redis.call('INCRBY', KEYS[i], string.format('%.0f', units))
     else
-      redis.call('INCRBY', KEYS[i], string.format('%.0f', math.min(taken, MAX_UNITS - used)))
+      redis.call('SET', KEYS[i], string.format('%.0f', units), 'PX', periods[i])
+      states[2 * i - 1] = now_ms * 1000
     end
-    counters[2 * i] = math.min(used + taken, MAX_UNITS)
+    states[2 * i] = used[i] + units
   end
   if unbounded[i] and mode ~= 2 and cost > 0 then
-    redis.call('PEXPIRE', KEYS[i], plan[2 * i + 1])
+    redis.call('PEXPIRE', KEYS[i], periods[i])
     healed = healed + 1
   end
 end
 
-return struct.pack('>BI7I7' .. string.rep('I7I7', count), healed, taken, now, unpack(counters))
+return struct.pack('>BI7I7' .. string.rep('I7I7', count), healed, taken, now, unpack(states))

@@ -1,21 +1,14 @@
 -- Gives units back in the readable layout, in windows that were open when they were charged.
 --
--- KEYS     one counter for each limit (see readable.lua)
--- ARGV[1]  packed, big-endian: units (7 bytes), when they were charged in µs (7 bytes), and for
---          each limit period ms (7 bytes)
+-- KEYS, ARGV[1]  see readable_counters.lua
+-- ARGV[2]        packed, big-endian: units, and when they were charged in µs (7 bytes each)
 --
--- Returns  nothing
-local count = #KEYS
-local plan = { struct.unpack('>I7I7' .. string.rep('I7', count), ARGV[1]) }
+-- Returns        nothing
+local units, charged = struct.unpack('>I7I7', ARGV[2])
 for i = 1, count do
-  local value, ttl = redis.call('GET', KEYS[i]), redis.call('PTTL', KEYS[i])
-  if value and not string.find(value, '^%d+$') then
-    return redis.error_reply('RLCORRUPT a counter holds no number')
-  end
-  local ends = (math.floor(now / 1000) + ttl) * 1000
-  if value and ttl > 0 and ends - plan[i + 2] * 1000 <= plan[2] and plan[2] < ends then
-    local back = math.min(plan[1], tonumber(value))
-    redis.call('INCRBY', KEYS[i], string.format('%.0f', -back))
+  local ends = (math.floor(now / 1000) + ttl[i]) * 1000
+  if ttl[i] > 0 and ends - periods[i] * 1000 <= charged and charged < ends then
+    redis.call('INCRBY', KEYS[i], string.format('%.0f', -math.min(units, used[i])))
   end
 end
 return false

@@ -1,5 +1,5 @@
 -- Time prologue of production: the server's clock, in µs since the epoch. One reading serves all
--- limits; Redis holds the time still while a script runs.
+-- limits.
 --
 -- Sets  now, and linger: the time a key lives beyond its last window, in ms
 local time = redis.call('TIME')

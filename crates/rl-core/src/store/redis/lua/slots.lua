@@ -4,103 +4,129 @@
 --   count    1 byte, the number of states
 --   tags     one for each state: which state it is, whatever its max
 --   last     7 bytes, the time of the last change, µs
---   states   since (7 bytes) and used (7 bytes) for each
+--   cells    7 bytes each: the integers of each state, one state after the other
 --
--- Numbers are big-endian. A tag is 1 byte for the six named periods, anchor * 16 + place (1 for the
--- second … 6 for the month), else 128 + anchor * 16 and the period in ms as 6 bytes.
+-- Numbers are big-endian. The head of a tag is 1 byte, algorithm * 16 + place (1 for the second … 6
+-- for the month). For other periods the place is 0, 128 is added and the period in ms follows, 6
+-- bytes. A sliding window's precision in ms follows, 6 bytes.
 --
 -- KEYS[1]  the subject's state
 -- ARGV[1]  shape: version, count and tags of the policy's limits, in its order
 --
--- Sets     state { last, since, used, since, used, … } in the order of the shape,
---          foreign: what other policies of the subject left and still counts, or nil, and
+-- Expects  stored, what is under the key
+-- Sets     slots, one for each limit of the policy: { at, kind, period, extra },
+--          state { last, cells … } in the order of the slots,
+--          foreign: what other policies of the subject left and still counts, and
 --          clock: the time that keys expire by, while now is never before the last change
+local NAMED = { 1000000, 60000000, 3600000000, DAY, 7 * DAY, 30 * DAY }
+local KINDS = { [2] = 4, [3] = 5, [4] = 6, [5] = 6, [6] = 7 }
+
+-- Reads tags into slots whose cells lie behind `last`. Returns the slots, where the tags end and how
+-- many integers follow; or nothing, if these are no tags.
+local function read_tags(bytes)
+  local read, at, cells = {}, 3, 2
+  for i = 1, string.byte(bytes, 2) or 0 do
+    local head, from = string.byte(bytes, at), at
+    if not head then return nil end
+    local algorithm, period, extra = floor(head % 128 / 16), NAMED[head % 16], 0
+    at = at + 1
+    if head >= 128 and #bytes >= at + 5 then
+      period, at = struct.unpack('>I6', bytes, at) * 1000, at + 6
+    end
+    if algorithm == 3 and #bytes >= at + 5 then
+      extra, at = struct.unpack('>I6', bytes, at) * 1000, at + 6
+    end
+    if not period or period == 0 or algorithm > 6 or (algorithm == 3 and extra == 0) then
+      return nil
+    end
+    local kind = KINDS[algorithm] or 0
+    if algorithm == 1 then
+      kind = period == 30 * DAY and 3 or period % (7 * DAY) == 0 and 2 or 1
+    end
+    local slot = { at = cells, kind = kind, period = period, extra = extra }
+    slot.tag, slot.cells = string.sub(bytes, from, at - 1), algorithms[kind].cells(period, extra)
+    cells = cells + slot.cells
+    read[i] = slot
+  end
+  return read, at, cells - 1
+end
+
 local shape = ARGV[1]
-local count = string.byte(shape, 2)
-local state_format = '>I7' .. string.rep('I7I7', count)
-local stored = redis.call('GET', KEYS[1])
-local state, foreign
+local slots, head, size = read_tags(shape)
+local format = '>' .. string.rep('I7', size)
+local foreign = {}
+state = { 0 }
+for i = 2, size do state[i] = 0 end
 
--- Reads what is stored in another shape. Returns an error text if it is no state at all.
-local function load_other_shape()
-  local named = { 1000000, 60000000, 3600000000, DAY, 7 * DAY, 30 * DAY }
-  local function read_tags(bytes)
-    local tags, at = {}, 3
-    for i = 1, string.byte(bytes, 2) or 0 do
-      local head = string.byte(bytes, at)
-      local length = head and head >= 128 and 7 or 1
-      if not head or at + length - 1 > #bytes then return nil end
-      local anchor, period = floor(head % 128 / 16), named[head % 16]
-      if length == 7 then period = struct.unpack('>I6', bytes, at + 1) * 1000 end
-      if anchor > 1 or not period or period == 0 then return nil end
-      local grid = 0
-      if anchor == 1 then
-        grid = period == 30 * DAY and 3 or period % (7 * DAY) == 0 and 2 or 1
-      end
-      tags[i] = { tag = string.sub(bytes, at, at + length - 1), grid = grid, period = period }
-      at = at + length
-    end
-    return tags, at
+if stored and string.sub(stored, 1, #shape) == shape and #stored == #shape + 7 * size then
+  state = { struct.unpack(format, stored, #shape + 1) }
+elseif stored then
+  local others, from, count = read_tags(stored)
+  if string.byte(stored, 1) ~= 1 or not others or #stored ~= from - 1 + 7 * count then
+    return redis.error_reply('RLCORRUPT the stored state is not ours or is damaged')
   end
-
-  local tags, at = read_tags(stored)
-  if string.byte(stored, 1) ~= 1 or not tags or #stored ~= at + 6 + 14 * #tags then
-    return 'RLCORRUPT the stored state is not ours or is damaged'
-  end
-  state[1] = struct.unpack('>I7', stored, at)
-  local found = {}
-  for i, slot in ipairs(tags) do
-    slot.since, slot.used = struct.unpack('>I7I7', stored, at + 14 * i - 7)
-    found[slot.tag] = slot
-  end
-  for i, wanted in ipairs(read_tags(shape)) do
-    local slot = found[wanted.tag]
+  local cells = { struct.unpack('>' .. string.rep('I7', count), stored, from) }
+  local wanted = {}
+  for _, slot in ipairs(slots) do wanted[slot.tag] = slot end
+  state[1] = cells[1]
+  for _, other in ipairs(others) do
+    local slot = wanted[other.tag]
     if slot then
-      state[2 * i], state[2 * i + 1] = slot.since, slot.used
-      found[wanted.tag] = nil
-    end
-  end
-  foreign = {}
-  for _, slot in ipairs(tags) do
-    slot.ends = window_end(slot.since, slot.used, slot.grid, slot.period)
-    if found[slot.tag] and math.max(now, state[1]) < slot.ends and #foreign < 16 then
-      foreign[#foreign + 1] = slot
+      for i = 0, slot.cells - 1 do state[slot.at + i] = cells[other.at + i] end
+    else
+      local ends = algorithms[other.kind].expires(other.at, other.period, other.extra, other.kind, cells)
+      if max_of(now, cells[1]) < ends and #foreign < 16 then
+        other.ends = ends
+        local from_byte = from + 7 * (other.at - 1)
+        other.bytes = string.sub(stored, from_byte, from_byte + 7 * other.cells - 1)
+        foreign[#foreign + 1] = other
+      end
     end
   end
 end
 
-if stored and string.sub(stored, 1, #shape) == shape and #stored == #shape + 7 + 14 * count then
-  state = { struct.unpack(state_format, stored, #shape + 1) }
-else
-  state = { 0 }
-  for i = 2, 2 * count + 1 do state[i] = 0 end
-  if stored then
-    local err = load_other_shape()
-    if err then return redis.error_reply(err) end
+-- No time and no count that we store is larger; struct.pack would cut it off.
+for i = 1, size do
+  if state[i] > MAX_UNITS then
+    return redis.error_reply('RLCORRUPT the stored state is not ours or is damaged')
   end
 end
 
 -- A clock that stepped back grants nothing: decisions are not made before the last change. Keys
 -- expire by the clock as it is.
 local clock = now
-now = math.max(now, state[1])
+now = max_of(now, state[1])
+
+-- When the last of the policy's states is as if never used.
+local function states_expire()
+  local expires = 0
+  for _, slot in ipairs(slots) do
+    local own = algorithms[slot.kind].expires(slot.at, slot.period, slot.extra, slot.kind, state)
+    expires = max_of(expires, own)
+  end
+  return expires
+end
+
+-- How long a key lives that nobody needs after `expires`, in ms.
+local function lifetime(expires)
+  return max_of(1, ceil((expires - clock) / 1000)) + linger
+end
 
 -- The state in the policy's shape, as it is stored and replied.
 local function pack_state()
-  return struct.pack(state_format, unpack(state, 1, 2 * count + 1))
+  return struct.pack(format, unpack(state, 1, size))
 end
 
--- Stores `packed`, until `expires` (µs) or the end of the last foreign window.
-local function save(packed, expires)
-  local value = shape .. packed
-  if foreign and #foreign > 0 then
-    local tags, states = string.sub(shape, 3), string.sub(packed, 8)
-    for _, slot in ipairs(foreign) do
-      tags = tags .. slot.tag
-      states = states .. struct.pack('>I7I7', slot.since, slot.used)
-      expires = math.max(expires, slot.ends)
+-- Stores what pack_state has packed, with what other policies left, as long as any of it counts.
+local function save(packed)
+  local value, expires = shape .. packed, states_expire()
+  if #foreign > 0 then
+    local tags, cells = string.sub(shape, 3), packed
+    for _, other in ipairs(foreign) do
+      tags, cells = tags .. other.tag, cells .. other.bytes
+      expires = max_of(expires, other.ends)
     end
-    value = string.char(1, count + #foreign) .. tags .. string.sub(packed, 1, 7) .. states
+    value = string.char(1, #slots + #foreign) .. tags .. cells
   end
-  redis.call('SET', KEYS[1], value, 'PX', math.max(1, math.ceil((expires - clock) / 1000)) + linger)
+  redis.call('SET', KEYS[1], value, 'PX', lifetime(expires))
 end

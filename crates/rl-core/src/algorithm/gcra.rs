@@ -1,0 +1,218 @@
+//! Generic cell rate algorithm: one unit every period / max, and at most `burst` at once from idle.
+//!
+//! * **Guarantee**: in every span of time *t* at most burst + rate × *t* units pass.
+//! * **Invariant**: the *theoretical arrival time* (TAT) is when the limit would be idle again. A
+//!   request of cost `c` passes if and only if max(TAT, now) + `c` × T − burst × T <= now, where T is
+//!   the emission interval, period / max; then the TAT moves on by `c` × T.
+//! * **Rounding**: none. T need not be whole, so the TAT is kept as whole microseconds and a fraction
+//!   of 1 / max of one. Waits that are told are rounded up to whole microseconds.
+//! * **State**: two integers, the TAT and its fraction. When `max` changes, the time until the limit
+//!   is idle stays: the share of the burst that is in use is kept.
+//!
+//! The algorithm is that of the ATM Forum's Traffic Management Specification 4.0, in the form of
+//! *virtual scheduling*.
+//!
+//! `store/redis/lua/gcra.lua` is the same function in Lua; change both.
+
+use super::{Counting, State};
+use crate::model::{Limit, MAX_UNITS, Outcome};
+use crate::time::Timestamp;
+
+/// A GCRA limit. Cells: the TAT in whole microseconds, and its fraction in 1 / max of one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Gcra {
+    max: u64,
+    burst: u64,
+    period: u64,
+}
+
+/// A time or a span with a fraction; ordered as it should be, because the fraction is below `max`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Exact {
+    micros: u64,
+    fraction: u64,
+}
+
+impl Exact {
+    const fn ceil(self) -> u64 {
+        self.micros + (self.fraction > 0) as u64
+    }
+}
+
+impl Gcra {
+    pub(super) const fn new(limit: Limit) -> Self {
+        Self { max: limit.max(), burst: limit.capacity(), period: limit.period().as_micros() }
+    }
+
+    /// How long `units` take: units × period / max.
+    ///
+    /// No product exceeds 2^53, in Lua neither: of the period only what a whole number of emission
+    /// intervals leaves is multiplied, and that is below `max`.
+    const fn time_of(self, units: u64) -> Exact {
+        let (whole, rest) = (self.period / self.max, self.period % self.max);
+        let fractions = units * rest;
+        Exact { micros: units * whole + fractions / self.max, fraction: fractions % self.max }
+    }
+
+    /// The most units that can be charged at once: more would not be exact.
+    const fn chargeable(self) -> u64 {
+        let by_fraction = MAX_UNITS / self.max;
+        let by_time = MAX_UNITS / 2 / (self.period / self.max + 1);
+        if by_fraction < by_time { by_fraction } else { by_time }
+    }
+
+    /// The TAT, if it lies ahead.
+    fn ahead(self, state: &State, now: Timestamp) -> Option<Exact> {
+        let [micros, fraction] = state.cells()?;
+        // A fraction of an earlier, larger max may be too large for this one.
+        let tat = Exact { micros, fraction: fraction.min(self.max.saturating_sub(1)) };
+        (tat > Exact { micros: now.as_micros(), fraction: 0 }).then_some(tat)
+    }
+
+    /// The units in use at `now`: the fewest whose time covers what is ahead.
+    fn used(self, tat: Exact, now: Timestamp) -> u64 {
+        let ahead = Exact { micros: tat.micros - now.as_micros(), ..tat };
+        let numerator =
+            u128::from(ahead.micros) * u128::from(self.max) + u128::from(ahead.fraction);
+        u64::try_from(numerator.div_ceil(u128::from(self.period))).unwrap_or(u64::MAX)
+    }
+}
+
+impl Counting for Gcra {
+    fn available(&self, state: &State, now: Timestamp) -> u64 {
+        if self.max == 0 {
+            return 0;
+        }
+        let used = self.ahead(state, now).map_or(0, |tat| self.used(tat, now));
+        self.burst.saturating_sub(used)
+    }
+
+    fn charge(&self, state: &mut State, now: Timestamp, units: u64) {
+        if self.max == 0 {
+            return;
+        }
+        let idle = Exact { micros: now.as_micros(), fraction: 0 };
+        let from = self.ahead(state, now).unwrap_or(idle);
+        let time = self.time_of(units.min(self.chargeable()));
+        let fraction = from.fraction + time.fraction;
+        let micros = from.micros + time.micros + fraction / self.max;
+        state.set([micros.min(MAX_UNITS), fraction % self.max]);
+    }
+
+    fn refund(&self, state: &mut State, _: Timestamp, units: u64) {
+        // Whether the TAT still lies ahead is for the next decision to see.
+        let (Some([micros, fraction]), true) = (state.cells(), self.max > 0) else { return };
+        let time = self.time_of(units.min(self.chargeable()));
+        let fraction = fraction.min(self.max - 1);
+        let (borrow, fraction) = if fraction < time.fraction {
+            (1, fraction + self.max - time.fraction)
+        } else {
+            (0, fraction - time.fraction)
+        };
+        match micros.checked_sub(time.micros + borrow) {
+            Some(micros) => state.set([micros, fraction]),
+            None => state.clear(),
+        }
+    }
+
+    fn expires(&self, state: &State) -> Timestamp {
+        let tat = state.cells().map_or(0, |[micros, fraction]| Exact { micros, fraction }.ceil());
+        Timestamp::from_micros(tat)
+    }
+
+    fn outcome(&self, state: &State, now: Timestamp, needed: u64) -> Outcome {
+        let ahead = if self.max == 0 { None } else { self.ahead(state, now) };
+        let (used, reset) =
+            ahead.map_or((0, 0), |tat| (self.used(tat, now), tat.ceil() - now.as_micros()));
+        if needed > self.burst {
+            return Outcome::never(used, reset);
+        }
+        let Some(tat) = ahead.filter(|_| needed > 0) else {
+            return Outcome::granted(used, reset);
+        };
+        // The request passes once no more is ahead than the rest of the burst.
+        let rest = self.time_of(self.burst - needed);
+        let is_late = tat.fraction > rest.fraction;
+        let passes_at = (tat.micros + u64::from(is_late)).saturating_sub(rest.micros);
+        match passes_at.saturating_sub(now.as_micros()) {
+            0 => Outcome::granted(used, reset),
+            wait => Outcome::denied(used, reset, wait),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn gcra(text: &str) -> Gcra {
+        Gcra::new(text.parse().unwrap())
+    }
+
+    fn at(millis: u64) -> Timestamp {
+        Timestamp::from_micros(1_750_000_000_000_000 + millis * 1_000)
+    }
+
+    #[test]
+    fn the_burst_is_exact_for_rates_that_are_not_whole() {
+        // 7 per second: an interval of 142 857.142857… µs.
+        let limit = gcra("7/second:gcra");
+        let mut state = State::empty();
+        for _ in 0..7 {
+            assert!(limit.available(&state, at(0)) > 0);
+            limit.charge(&mut state, at(0), 1);
+        }
+        assert_eq!(limit.available(&state, at(0)), 0);
+        assert_eq!(state.cells(), Some([at(1_000).as_micros(), 0]), "seven intervals are a second");
+        assert_eq!(limit.outcome(&state, at(0), 1), Outcome::denied(7, 1_000_000, 142_858));
+    }
+
+    #[test]
+    fn rates_below_one_a_day_and_above_a_thousand_a_second_are_exact() {
+        let slow = gcra("1/month:gcra");
+        let mut state = State::empty();
+        slow.charge(&mut state, at(0), 1);
+        assert_eq!(
+            slow.outcome(&state, at(1), 1),
+            Outcome::denied(1, 2_592_000_000_000 - 1_000, 2_592_000_000_000 - 1_000)
+        );
+
+        let fast = gcra("3000000/second:gcra:burst=1");
+        let mut state = State::empty();
+        fast.charge(&mut state, at(0), 1);
+        assert_eq!(fast.outcome(&state, at(0), 1), Outcome::denied(1, 1, 1));
+        assert_eq!(fast.available(&state, Timestamp::from_micros(at(0).as_micros() + 1)), 1);
+    }
+
+    proptest! {
+        /// In every span at most burst + rate × time, and the wait is exact to the microsecond.
+        #[test]
+        fn never_more_than_burst_and_rate(
+            max in 1..2_000_u64, millis in 1..100_000_u64, burst in 1..50_u64,
+            steps in prop::collection::vec((0..2_000_000_u64, 1..60_u64), 1..60),
+        ) {
+            let limit = gcra(&format!("{max}/{millis}ms:gcra:burst={burst}"));
+            let (mut state, mut now, mut taken) = (State::empty(), at(0).as_micros(), 0_u64);
+            let start = now;
+            for (advance, cost) in steps {
+                now += advance;
+                let time = Timestamp::from_micros(now);
+                let outcome = limit.outcome(&state, time, cost);
+                let available = limit.available(&state, time);
+                prop_assert_eq!(cost <= available, outcome == Outcome::granted(limit.burst - available, limit.expires(&state).micros_since(time)));
+                if cost <= available {
+                    limit.charge(&mut state, time, cost);
+                    taken += cost;
+                } else if cost <= burst {
+                    let wait = outcome.wait_micros();
+                    prop_assert!(limit.available(&state, Timestamp::from_micros(now + wait)) >= cost);
+                    prop_assert!(limit.available(&state, Timestamp::from_micros(now + wait - 1)) < cost);
+                }
+                let ceiling = u128::from(burst) * u128::from(millis) * 1_000
+                    + u128::from(now - start) * u128::from(max);
+                prop_assert!(u128::from(taken) * u128::from(millis) * 1_000 <= ceiling);
+            }
+        }
+    }
+}

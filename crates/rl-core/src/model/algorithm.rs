@@ -1,0 +1,68 @@
+use super::Period;
+
+/// Where a fixed window begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Anchor {
+    /// With the first request that is charged; the window lives one period from there.
+    #[default]
+    FirstRequest,
+    /// At multiples of the period on the clock, in UTC. 12:00:03 belongs to the minute 12:00:00.
+    /// Periods of whole weeks begin on Monday; [`Period::MONTH`] is the calendar month. Other
+    /// periods count from 1970-01-01T00:00.
+    Clock,
+}
+
+/// How a token bucket is filled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Refill {
+    /// Evenly: a token every period / max.
+    #[default]
+    Greedy,
+    /// All at once at the end of each period, counted from the bucket's first use.
+    Interval,
+}
+
+/// How a limit counts. `docs/ALGORITHMS.md` compares them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Algorithm {
+    /// Counts what is used in a window, and forgets it when the window ends.
+    FixedWindow {
+        /// Where the window begins.
+        anchor: Anchor,
+    },
+    /// Counts in buckets of `precision`, which leave one by one as a window of one period slides
+    /// over them: never more than `max` in any period.
+    SlidingWindow {
+        /// The length of a bucket; longer than the period counts as the period.
+        precision: Period,
+    },
+    /// Counts in two windows on the clock, the earlier weighted by the part of it that a sliding
+    /// window still covers.
+    SlidingWindowCounter,
+    /// Tokens, `max` of which are added in each period; a request takes as many as it costs.
+    TokenBucket {
+        /// The most tokens there can be; a new bucket is full.
+        capacity: u64,
+        /// How tokens are added.
+        refill: Refill,
+    },
+    /// The generic cell rate algorithm: one unit every period / max, and `burst` at once from idle.
+    Gcra {
+        /// The most units at once.
+        burst: u64,
+    },
+}
+
+impl Algorithm {
+    /// Whether both remember the same thing: then one may go on where the other has left.
+    pub(crate) fn shares_state_with(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::TokenBucket { refill, .. }, Self::TokenBucket { refill: other, .. }) => {
+                refill == other
+            }
+            (Self::Gcra { .. }, Self::Gcra { .. }) => true,
+            _ => self == other,
+        }
+    }
+}

@@ -1,0 +1,68 @@
+-- Generic cell rate algorithm: the Lua twin of `algorithm/gcra.rs`. Change both.
+--
+-- Kind 6; extra is the burst. Cells: the theoretical arrival time in whole µs, and its fraction in
+-- 1 / max of one.
+
+-- How long `units` take: units * period / max, in whole µs and a fraction.
+local function gcra_time(units, period, max)
+  local fractions = units * (period % max)
+  return units * floor(period / max) + floor(fractions / max), fractions % max
+end
+
+-- The most units that can be charged at once: more would not be exact.
+local function gcra_chargeable(units, period, max)
+  return min(units, floor(MAX_UNITS / max), floor(4503599627370495 / (floor(period / max) + 1)))
+end
+
+-- The arrival time, or now if it has passed.
+local function gcra_arrival(at, max)
+  local micros, fraction = state[at], min(state[at + 1], max - 1)
+  if micros < now or (micros == now and fraction == 0) then return now, 0 end
+  return micros, fraction
+end
+
+algorithms[6] = {
+  cells = function() return 2 end,
+
+  available = function(at, period, max, burst)
+    if max == 0 then return 0 end
+    local micros, fraction = gcra_arrival(at, max)
+    local ahead = micros - now
+    if ahead == 0 and fraction == 0 then return burst end
+    -- The fewest units whose time covers what is ahead: near the quotient, which may be rounded.
+    local used = floor(ahead / period * max)
+    if used > burst + 2 then return 0 end
+    local function covers(units)
+      local whole, rest = gcra_time(units, period, max)
+      return whole > ahead or (whole == ahead and rest >= fraction)
+    end
+    while used > 0 and covers(used - 1) do used = used - 1 end
+    while not covers(used) do used = used + 1 end
+    return max_of(0, burst - used)
+  end,
+
+  charge = function(at, period, max, _, _, units)
+    if max == 0 then return end
+    local micros, fraction = gcra_arrival(at, max)
+    local whole, rest = gcra_time(gcra_chargeable(units, period, max), period, max)
+    fraction = fraction + rest
+    state[at] = min(micros + whole + floor(fraction / max), MAX_UNITS)
+    state[at + 1] = fraction % max
+  end,
+
+  refund = function(at, period, max, _, _, units)
+    if max == 0 or (state[at] == 0 and state[at + 1] == 0) then return end
+    local whole, rest = gcra_time(gcra_chargeable(units, period, max), period, max)
+    local fraction = min(state[at + 1], max - 1) - rest
+    if fraction < 0 then whole, fraction = whole + 1, fraction + max end
+    if state[at] < whole then
+      state[at], state[at + 1] = 0, 0
+    else
+      state[at], state[at + 1] = state[at] - whole, fraction
+    end
+  end,
+
+  expires = function(at, _, _, _, cells)
+    return cells[at] + (cells[at + 1] > 0 and 1 or 0)
+  end,
+}

@@ -1,0 +1,33 @@
+-- The readable layout: a decimal counter for each period, whose expiry is the window's end. The
+-- windows begin with the first charge; Redis itself ends them.
+--
+-- KEYS     one counter for each limit
+-- ARGV[1]  packed, big-endian: the period of each limit, ms (7 bytes each)
+--
+-- Sets     count, periods, and for each counter used, ttl (ms; 0 if no window is open) and
+--          unbounded (true if it had no expiry)
+--
+-- All counters are read and judged before one is written, because a script is not rolled back; and
+-- before the time is read, because Redis 7.0 lets it pass while a script runs: a window that is told
+-- to end a little late is entered in time by whoever waits for it.
+local MAX_UNITS = 9007199254740991
+local count = #KEYS
+local periods = { struct.unpack('>' .. string.rep('I7', count), ARGV[1]) }
+local used, ttl, unbounded = {}, {}, {}
+for i = 1, count do
+  local value = redis.call('GET', KEYS[i])
+  used[i], ttl[i] = 0, 0
+  if value then
+    if not string.find(value, '^%d+$') or tonumber(value) > MAX_UNITS then
+      return redis.error_reply('RLCORRUPT a counter holds no number of units')
+    end
+    ttl[i] = redis.call('PTTL', KEYS[i])
+    if ttl[i] == -1 then
+      -- Never seen with our own counters; a client that sets value and expiry apart leaves them.
+      unbounded[i] = true
+      ttl[i] = periods[i]
+    end
+    -- At 0 the window is over although the key is still there.
+    if ttl[i] > 0 then used[i] = tonumber(value) end
+  end
+end

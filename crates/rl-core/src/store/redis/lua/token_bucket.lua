@@ -1,0 +1,43 @@
+-- Token bucket: the Lua twin of `algorithm/token_bucket.rs`. Change both.
+--
+-- With greedy refill it is kind 6, the generic cell rate algorithm with its capacity for a burst.
+-- With interval refill it is kind 7; extra is the capacity. Cells: the beginning of the period,
+-- tokens that are missing, and when none will be.
+
+-- The period that it is now, and the tokens that are missing.
+local function bucket_now(at, period, max)
+  local since, used = state[at], state[at + 1]
+  local periods = floor((now - since) / period)
+  if now >= state[at + 2] or periods >= ceil(used / max) then return now, 0 end
+  return since + periods * period, used - periods * max
+end
+
+local function bucket_full_at(since, used, period, max)
+  return min(since + ceil(used / max) * period, MAX_UNITS)
+end
+
+algorithms[7] = {
+  cells = function() return 3 end,
+
+  available = function(at, period, max, capacity)
+    if max == 0 then return 0 end
+    local _, used = bucket_now(at, period, max)
+    return max_of(0, capacity - used)
+  end,
+
+  charge = function(at, period, max, _, _, units)
+    if max == 0 then return end
+    local since, used = bucket_now(at, period, max)
+    used = min(used + units, MAX_UNITS)
+    state[at], state[at + 1] = since, used
+    state[at + 2] = bucket_full_at(since, used, period, max)
+  end,
+
+  refund = function(at, period, max, _, _, units, when)
+    if max == 0 or when >= state[at + 2] then return end
+    local used = max_of(0, state[at + 1] - units)
+    state[at + 1], state[at + 2] = used, bucket_full_at(state[at], used, period, max)
+  end,
+
+  expires = function(at, _, _, _, cells) return cells[at + 2] end,
+}
