@@ -90,7 +90,7 @@ fn the_program_reports_every_scenario_on_every_store() {
             "A redis-readable ok",
             "B memory ok",
             "B redis-packed ok",
-            "B redis-readable cannot: the store cannot decide this policy: the readable layout \
+            "B redis-readable cannot: what is asked is not supported: the readable layout \
              holds fixed windows of the six named periods that begin with the first request, not \
              1/hour:clock",
             "C memory cannot: limit \"1/hour:leaky\", column 8: expected one of clock, sliding-window, sliding-window-counter, token-bucket, gcra",

@@ -151,6 +151,24 @@ pub(super) async fn routes_count_by_their_pattern<T: Target>() {
     assert_eq!(standing(site.get("/nowhere")).await, "403");
 }
 
+pub(super) async fn routes_have_limits_of_their_own<T: Target>() {
+    let policy = |max| Policy::new([Limit::per_hour(max)]).unwrap();
+    let (expensive, other) = (policy(2), policy(50));
+    let limiter = RateLimiter::builder()
+        .policies(move |route: &Subject| {
+            let is_expensive = route.id().as_text() == Some("/users/{id}");
+            Some(if is_expensive { expensive.clone() } else { other.clone() })
+        })
+        .build()
+        .unwrap();
+    let site = T::serve(vec![Gate::new(limiter).key(Route)]);
+    assert_eq!(standing(site.get("/users/1")).await, "200 2-1-3600");
+    assert_eq!(standing(site.get("/")).await, "200 50-49-3600");
+    assert_eq!(standing(site.get("/users/2")).await, "200 2-0-3600");
+    assert_eq!(site.get("/users/3").fetch().await.status, 429);
+    assert_eq!(site.get("/").fetch().await.status, 200);
+}
+
 pub(super) async fn consumers_count_on_each_route<T: Target>() {
     let site = site::<T>(Identified.and(Route));
     let of = |consumer: &str, path: &str| site.get(path).header("x-consumer", consumer);

@@ -107,6 +107,26 @@ pub(super) async fn families_stand_beside_each_other<T: Target>() {
     assert_eq!(site.get("/").fetch().await.told(), told);
 }
 
+/// Scripts in browsers read only what a CORS layer exposes by name.
+pub(super) async fn what_is_told_is_what_cors_can_expose<T: Target>() {
+    for headers in [
+        Headers::default().and(HeaderFamily::Ietf).and(HeaderFamily::GitHub),
+        Headers::new(HeaderFamily::IetfDraft06),
+        Headers::none(),
+    ] {
+        let mut exposed: Vec<String> =
+            headers.expose_list().split(", ").map(String::from).collect();
+        exposed.sort_unstable();
+        let gate = Gate::new(limiter(&new_year(), &["1/minute"])).headers(headers);
+        let site = T::serve(vec![gate]);
+        site.get("/").fetch().await;
+        let denied = site.get("/").fetch().await;
+        let told = denied.told();
+        let names: Vec<_> = told.iter().map(|line| line.split(':').next().unwrap()).collect();
+        assert_eq!((denied.status, names), (429, exposed.iter().map(String::as_str).collect()));
+    }
+}
+
 pub(super) async fn without_a_family_only_a_denial_tells<T: Target>() {
     let gate = Gate::new(limiter(&new_year(), &["1/minute"])).headers(Headers::none());
     let site = T::serve(vec![gate]);

@@ -56,6 +56,7 @@ contract! {
     headers {
         each_family_has_its_own_fields,
         families_stand_beside_each_other,
+        what_is_told_is_what_cors_can_expose,
         without_a_family_only_a_denial_tells,
         the_shortest_active_limit_is_shown,
         the_limit_with_the_fewest_left_is_shown_if_set,
@@ -91,6 +92,7 @@ contract! {
         consumers_are_whom_the_authentication_names,
         anonymous_callers_count_by_address,
         routes_count_by_their_pattern,
+        routes_have_limits_of_their_own,
         consumers_count_on_each_route,
     }
     addresses {

@@ -1,11 +1,14 @@
 //! Where a limiter can stand in axum.
 
+use std::sync::Arc;
+
 use axum::Router;
+use axum::extract::Request;
 use axum::routing::get;
 use rl_core::Gate;
 use rl_core::key::Route;
 use rl_tests::web::axum::{application, serve};
-use rl_tests::web::{Fetch, limiter, new_year};
+use rl_tests::web::{Axum, Fetch, Target, limiter, new_year};
 use rl_tower::{RateLimit, RateLimitLayer};
 use tower::{Layer, ServiceBuilder};
 
@@ -14,7 +17,7 @@ fn layer(limit: &str) -> RateLimitLayer {
 }
 
 fn app() -> Router {
-    application(&std::sync::Arc::default())
+    application(&Arc::default())
 }
 
 #[tokio::test]
@@ -77,6 +80,24 @@ async fn clones_of_a_layer_count_together() {
     assert_eq!(site.get("/one").fetch().await.standing(), "200 2-1-60");
     assert_eq!(site.get("/two").fetch().await.standing(), "200 2-0-60");
     assert_eq!(site.get("/one").fetch().await.status, 429);
+}
+
+/// A gateway: what it does not let through does not reach the service behind it.
+#[tokio::test]
+async fn a_limiter_in_front_of_a_proxy_spares_the_service_behind_it() {
+    let gate = Gate::new(limiter(&new_year(), &["1000/hour"]));
+    let behind = Arc::new(Axum::serve(vec![gate]));
+    let upstream = Arc::clone(&behind);
+    let proxy = async move |request: Request| {
+        let path = request.uri().path();
+        upstream.request(request.method().clone(), path).fetch().await.body
+    };
+    let site = serve(Router::new().fallback(proxy).layer(layer("2/minute")));
+    let answer = site.get("/users/7").fetch().await;
+    assert_eq!((answer.standing().as_str(), &*answer.body), ("200 2-1-60", "store hour 1/1000"));
+    assert_eq!(site.post("/").fetch().await.standing(), "200 2-0-60");
+    assert_eq!(site.get("/").fetch().await.standing(), "429 2-0-60, retry 60");
+    assert_eq!(behind.handled(), 2);
 }
 
 #[tokio::test]

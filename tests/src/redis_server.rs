@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Child, Command, Stdio};
@@ -58,9 +59,8 @@ impl RedisServer {
     /// Panics if there is no free port or no temporary folder.
     #[must_use]
     pub fn stopped_with(arguments: &[&str]) -> Self {
-        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         Self {
-            port: free.local_addr().expect("it is bound").port(),
+            port: free_port(),
             arguments: arguments.iter().map(ToString::to_string).collect(),
             folder: tempfile::tempdir().expect("a temporary folder"),
             child: None,
@@ -179,6 +179,18 @@ impl RedisServer {
     pub async fn calls(&self, command: &str) -> u64 {
         let calls = Bystander::new(self).await.calls().await;
         calls.get(command).copied().unwrap_or(0)
+    }
+}
+
+/// A port that nothing listens on, below those that the system gives to connections: one of theirs
+/// could take it before the server does.
+fn free_port() -> u16 {
+    loop {
+        let random = RandomState::new().hash_one(0_u8);
+        let port = 20_000 + u16::try_from(random % 12_000).expect("it is below 12 000");
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return port;
+        }
     }
 }
 

@@ -74,7 +74,7 @@ impl Store for ToldStore {
     fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
         let decision = |taken, outcome| {
             let (policy, now) = (charge.policy.clone(), Timestamp::EPOCH);
-            Decision::decided(policy, charge.cost, taken, now, [outcome].into_iter().collect())
+            Decision::decided(policy, charge.cost, taken, now, [outcome])
         };
         let (answer, told) = oneshot::channel();
         self.questions().push_back(Question {

@@ -8,9 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use contender::{Contender, SUBJECTS};
-use redis::aio::MultiplexedConnection;
 use rl_core::store::redis::Layout;
-use server::Server;
+use server::{Bystander, Server};
 
 use crate::machine;
 use crate::measure::{Estimate, median, time_async};
@@ -62,7 +61,7 @@ async fn measure() -> Result<(), Box<dyn Error>> {
         Contender::limiter(&server, 5, ENDLESS).await?,
     ]
     .map(Arc::new);
-    let mut bystander = Bystander(server.connect(15).await?);
+    let mut bystander = server.bystander().await?;
     let mut results = Vec::new();
     for (in_flight, decisions) in LOADS {
         results.push(rounds(&contenders, in_flight, decisions, &mut bystander).await?);
@@ -120,10 +119,10 @@ async fn block(
     bystander: &mut Bystander,
 ) -> Result<Block, Box<dyn Error>> {
     bystander.forget_commands().await?;
-    let (server, client) = (bystander.server_time().await?, client_time()?);
+    let (server, client) = (bystander.processor_time().await?, client_time()?);
     let (elapsed, admitted) = time_async(admitted(contender, in_flight, decisions, SUBJECTS)).await;
     let client = client_time()? - client;
-    let server = bystander.server_time().await? - server;
+    let server = bystander.processor_time().await? - server;
     assert_eq!(admitted, decisions / in_flight * in_flight, "the limits are out of reach");
     let each = |total: Duration| total.as_secs_f64() * 1e6 / admitted as f64;
     Ok(Block {
@@ -158,38 +157,6 @@ async fn admitted(
         admitted += task.await.expect("deciding does not panic");
     }
     admitted
-}
-
-/// Somebody who asks the server how it is, on a connection apart.
-struct Bystander(MultiplexedConnection);
-
-impl Bystander {
-    async fn forget_commands(&mut self) -> Result<(), Box<dyn Error>> {
-        Ok(redis::cmd("CONFIG").arg("RESETSTAT").query_async(&mut self.0).await?)
-    }
-
-    /// µs in each call of the command since they were forgotten.
-    async fn command_micros(&mut self, command: &str) -> Result<f64, Box<dyn Error>> {
-        let of = self.info("commandstats", &format!("cmdstat_{command}")).await?;
-        let field = |name| of.split(',').find_map(|field| field.strip_prefix(name)?.parse().ok());
-        let (calls, micros): (Option<f64>, Option<f64>) = (field("calls="), field("usec="));
-        Ok(micros.zip(calls).map(|(micros, calls)| micros / calls).ok_or("no such command")?)
-    }
-
-    /// The processor time of the server since it started.
-    async fn server_time(&mut self) -> Result<Duration, Box<dyn Error>> {
-        let mut sum = 0.0;
-        for kind in ["used_cpu_user", "used_cpu_sys"] {
-            sum += self.info("cpu", kind).await?.parse::<f64>()?;
-        }
-        Ok(Duration::from_secs_f64(sum))
-    }
-
-    async fn info(&mut self, section: &str, field: &str) -> Result<String, Box<dyn Error>> {
-        let info: String = redis::cmd("INFO").arg(section).query_async(&mut self.0).await?;
-        let value = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
-        Ok(value.ok_or_else(|| format!("INFO has no {field}"))?.to_owned())
-    }
 }
 
 /// The processor time of this thread, on which all clients run, since it started.

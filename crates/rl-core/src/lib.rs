@@ -66,8 +66,8 @@ pub use limiter::{RateLimiter, RateLimiterBuilder};
 pub use model::{
     Algorithm, Anchor, Cost, CustomRealm, Decision, FailureKind, Follow, InvalidLimit,
     InvalidPeriod, InvalidPolicy, InvalidRealm, Limit, LimitReport, MAX_UNITS, NamedLimit, Origin,
-    Outcome, Outcomes, ParseLimitError, Period, Policy, PolicyBuilder, Realm, Redacted, Refill,
-    RetryAfter, Subject, SubjectId,
+    Outcome, ParseLimitError, Period, Policy, PolicyBuilder, Realm, Redacted, Refill, RetryAfter,
+    Subject, SubjectId,
 };
 pub use store::MemoryStore;
 #[cfg(feature = "redis")]

@@ -1,6 +1,6 @@
 //! Tiers for API keys, and the decision shown to the handler.
 //!
-//! A key stands for its tier as soon as it is sold; requests without a key are counted by address.
+//! Each key that was sold belongs to a tier; requests without a key are counted by address.
 //! Keys are hashed with a secret before anything is done with them, so that neither the store nor
 //! the map of tiers holds a key in clear.
 

@@ -2,6 +2,7 @@ use std::error::Error;
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
@@ -54,6 +55,11 @@ impl Server {
         format!("redis://127.0.0.1:{}/{database}", self.port)
     }
 
+    /// Somebody who asks it how it is, and is in nobody's way.
+    pub(super) async fn bystander(&self) -> Result<Bystander, Box<dyn Error>> {
+        Ok(Bystander(self.connect(15).await?))
+    }
+
     /// A connection like the one that our store makes: without a timer for each command.
     pub(super) async fn connect(
         &self,
@@ -69,5 +75,37 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// Somebody who asks the server how it is, on a connection apart.
+pub(super) struct Bystander(MultiplexedConnection);
+
+impl Bystander {
+    pub(super) async fn forget_commands(&mut self) -> Result<(), Box<dyn Error>> {
+        Ok(redis::cmd("CONFIG").arg("RESETSTAT").query_async(&mut self.0).await?)
+    }
+
+    /// µs in each call of the command since they were forgotten.
+    pub(super) async fn command_micros(&mut self, command: &str) -> Result<f64, Box<dyn Error>> {
+        let of = self.info("commandstats", &format!("cmdstat_{command}")).await?;
+        let field = |name| of.split(',').find_map(|field| field.strip_prefix(name)?.parse().ok());
+        let (calls, micros): (Option<f64>, Option<f64>) = (field("calls="), field("usec="));
+        Ok(micros.zip(calls).map(|(micros, calls)| micros / calls).ok_or("no such command")?)
+    }
+
+    /// The processor time of the server since it started.
+    pub(super) async fn processor_time(&mut self) -> Result<Duration, Box<dyn Error>> {
+        let mut sum = 0.0;
+        for kind in ["used_cpu_user", "used_cpu_sys"] {
+            sum += self.info("cpu", kind).await?.parse::<f64>()?;
+        }
+        Ok(Duration::from_secs_f64(sum))
+    }
+
+    async fn info(&mut self, section: &str, field: &str) -> Result<String, Box<dyn Error>> {
+        let info: String = redis::cmd("INFO").arg(section).query_async(&mut self.0).await?;
+        let value = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+        Ok(value.ok_or_else(|| format!("INFO has no {field}"))?.to_owned())
     }
 }

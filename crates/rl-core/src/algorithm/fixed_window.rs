@@ -53,7 +53,7 @@ impl Counting for FixedWindow {
         state.set([since, used.saturating_add(units).min(MAX_UNITS)]);
     }
 
-    fn refund(&self, state: &mut State, charged: Timestamp, units: u64) {
+    fn refund(&self, state: &mut State, _: Timestamp, charged: Timestamp, units: u64) {
         let Some([since, used]) = state.cells() else { return };
         if since <= charged.as_micros() && charged < self.end(since) {
             state.set([since, used.saturating_sub(units)]);
@@ -238,7 +238,7 @@ mod tests {
         let window = window(5, Period::SECOND, Anchor::FirstRequest);
         let used = |charged_at, units| {
             let mut state = charged(window, secs(10), 3);
-            window.refund(&mut state, charged_at, units);
+            window.refund(&mut state, charged_at, charged_at, units);
             state.cells::<2>().unwrap()[1]
         };
         assert_eq!(used(secs(10), 2), 1);

@@ -6,6 +6,8 @@
 //!   the emission interval, period / max; then the TAT moves on by `c` × T.
 //! * **Rounding**: none. T need not be whole, so the TAT is kept as whole microseconds and a fraction
 //!   of 1 / max of one. Waits that are told are rounded up to whole microseconds.
+//! * **Refunds** move the TAT back by what `c` × T exceeds the time since the charge: what came back by
+//!   itself is not given back again.
 //! * **State**: two integers, the TAT and its fraction. When `max` changes, the time until the limit
 //!   is idle stays: the share of the burst that is in use is kept.
 //!
@@ -99,17 +101,22 @@ impl Counting for Gcra {
         state.set([micros.min(MAX_UNITS), fraction % self.max]);
     }
 
-    fn refund(&self, state: &mut State, _: Timestamp, units: u64) {
-        // Whether the TAT still lies ahead is for the next decision to see.
+    fn refund(&self, state: &mut State, now: Timestamp, charged: Timestamp, units: u64) {
         let (Some([micros, fraction]), true) = (state.cells(), self.max > 0) else { return };
         let time = self.time_of(units.min(self.chargeable()));
+        // What has passed since is paid back already, if nothing else was owed then: to give it back
+        // again would grant units that were never taken.
+        let passed = now.micros_since(charged);
+        if time.micros < passed {
+            return;
+        }
         let fraction = fraction.min(self.max - 1);
         let (borrow, fraction) = if fraction < time.fraction {
             (1, fraction + self.max - time.fraction)
         } else {
             (0, fraction - time.fraction)
         };
-        match micros.checked_sub(time.micros + borrow) {
+        match micros.checked_sub(time.micros - passed + borrow) {
             Some(micros) => state.set([micros, fraction]),
             None => state.clear(),
         }
@@ -185,6 +192,22 @@ mod tests {
         assert_eq!(fast.available(&state, Timestamp::from_micros(at(0).as_micros() + 1)), 1);
     }
 
+    /// A charge that has drained, refunded into a later burst, once granted that burst twice.
+    #[test]
+    fn a_late_refund_gives_nothing_back() {
+        let limit = gcra("10/second:gcra");
+        let mut state = State::empty();
+        limit.charge(&mut state, at(0), 10);
+        limit.charge(&mut state, at(5_000), 10);
+        limit.refund(&mut state, at(5_000), at(0), 10);
+        assert_eq!(limit.available(&state, at(5_000)), 0);
+        limit.refund(&mut state, at(5_000), at(5_000), 4);
+        assert_eq!(limit.available(&state, at(5_000)), 4);
+        // 200 ms later two units have come back by themselves.
+        limit.refund(&mut state, at(5_200), at(5_000), 6);
+        assert_eq!(limit.available(&state, at(5_200)), 10);
+    }
+
     proptest! {
         /// In every span at most burst + rate × time, and the wait is exact to the microsecond.
         #[test]
@@ -205,7 +228,7 @@ mod tests {
                     limit.charge(&mut state, time, cost);
                     taken += cost;
                 } else if cost <= burst {
-                    let wait = outcome.wait_micros();
+                    let wait = outcome.wait_micros().unwrap();
                     prop_assert!(limit.available(&state, Timestamp::from_micros(now + wait)) >= cost);
                     prop_assert!(limit.available(&state, Timestamp::from_micros(now + wait - 1)) < cost);
                 }

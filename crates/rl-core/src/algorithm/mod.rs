@@ -6,7 +6,7 @@
 //! computed here alone, from the state that either of the two left behind.
 //!
 //! To add an algorithm: a file here, its twin, a variant of [`Algorithm`], an arm in [`counting!`],
-//! a tag in `store/redis/tag.rs`.
+//! a tag in `store/redis/codec.rs` and `store/redis/lua/slots.lua`.
 
 mod fixed_window;
 mod gcra;
@@ -22,7 +22,9 @@ use sliding_window_counter::SlidingWindowCounter;
 pub(crate) use state::State;
 use token_bucket::TokenBucket;
 
-use crate::model::{Algorithm, Cost, Limit, Outcome, Refill};
+#[cfg(feature = "redis")]
+use crate::model::Refill;
+use crate::model::{Algorithm, Cost, Limit, Mode, Outcome};
 use crate::time::Timestamp;
 
 /// What every algorithm does. `now` is never before the last change of the state.
@@ -33,8 +35,8 @@ trait Counting {
     /// Takes `units` at `now`, whether they are available or not.
     fn charge(&self, state: &mut State, now: Timestamp, units: u64);
 
-    /// Gives back `units` that were taken at `charged`, as far as they still count.
-    fn refund(&self, state: &mut State, charged: Timestamp, units: u64);
+    /// Gives back at `now` what still counts of `units` that were taken at `charged`.
+    fn refund(&self, state: &mut State, now: Timestamp, charged: Timestamp, units: u64);
 
     /// When the state is as if never used, and can be forgotten.
     fn expires(&self, state: &State) -> Timestamp;
@@ -75,10 +77,16 @@ pub(crate) fn charge(limit: Limit, state: &mut State, now: Timestamp, units: u64
     counting!(limit, charge(state, now, units));
 }
 
-/// Gives back `units` that were taken at `charged`, as far as they still count.
-pub(crate) fn refund(limit: Limit, state: &mut State, charged: Timestamp, units: u64) {
+/// Gives back at `now` what still counts of `units` that were taken at `charged`.
+pub(crate) fn refund(
+    limit: Limit,
+    state: &mut State,
+    now: Timestamp,
+    charged: Timestamp,
+    units: u64,
+) {
     if !state.is_empty() && units > 0 {
-        counting!(limit, refund(state, charged, units));
+        counting!(limit, refund(state, now, charged, units));
     }
 }
 
@@ -88,6 +96,7 @@ pub(crate) fn expires(limit: Limit, state: &State) -> Timestamp {
 }
 
 /// How many integers the state of `limit` has.
+#[cfg(feature = "redis")]
 pub(crate) fn cells(limit: Limit) -> usize {
     match limit.algorithm() {
         Algorithm::FixedWindow { .. } | Algorithm::Gcra { .. } => 2,
@@ -111,40 +120,4 @@ pub(crate) fn outcome(
     // What was taken is in the state already: asking for more would deny what was granted.
     let needed = if taken > 0 { 0 } else { mode.needed(cost) };
     counting!(limit, outcome(state, now, needed))
-}
-
-/// What is asked of the limits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Mode {
-    /// Takes the whole cost or nothing.
-    Check,
-    /// Takes as much of the cost as every limit grants.
-    CheckUpTo,
-    /// Takes nothing: would the cost pass?
-    Peek,
-    /// Takes the whole cost even beyond the limits: it was used already.
-    Charge,
-}
-
-impl Mode {
-    /// The units without which the answer is a denial.
-    const fn needed(self, cost: Cost) -> u64 {
-        match self {
-            Self::Check | Self::Peek => cost.units(),
-            Self::CheckUpTo => (cost.units() > 0) as u64,
-            Self::Charge => 0,
-        }
-    }
-
-    /// The units to take when every limit has `available` left.
-    pub(crate) const fn taken(self, cost: Cost, available: u64) -> u64 {
-        let cost = cost.units();
-        match self {
-            Self::Check if cost <= available => cost,
-            Self::Check | Self::Peek => 0,
-            Self::CheckUpTo if cost <= available => cost,
-            Self::CheckUpTo => available,
-            Self::Charge => cost,
-        }
-    }
 }

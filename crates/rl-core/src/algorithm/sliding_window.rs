@@ -79,7 +79,7 @@ impl Counting for SlidingWindow {
         cells[0] = number;
     }
 
-    fn refund(&self, state: &mut State, charged: Timestamp, units: u64) {
+    fn refund(&self, state: &mut State, _: Timestamp, charged: Timestamp, units: u64) {
         let number = charged.as_micros() / self.precision;
         let cells = state.grow(self.cells());
         let bucket = cells[0].checked_sub(number).and_then(|age| usize::try_from(age).ok());
@@ -138,7 +138,7 @@ mod tests {
         limit.charge(&mut state, at(80), 4);
         assert_eq!(limit.available(&state, at(99)), 0);
         assert_eq!(limit.available(&state, at(100)), 6);
-        limit.refund(&mut state, at(80), 3);
+        limit.refund(&mut state, at(81), at(80), 3);
         assert_eq!(limit.available(&state, at(100)), 9);
         assert_eq!(limit.expires(&state), at(160));
     }
@@ -165,7 +165,7 @@ mod tests {
                     limit.charge(&mut state, time, cost);
                     admitted.push((now, cost));
                 } else if cost <= max {
-                    let wait = outcome.wait_micros();
+                    let wait = outcome.wait_micros().unwrap();
                     let after = |wait| limit.available(&state, Timestamp::from_micros(now + wait));
                     prop_assert!(after(wait) >= cost && after(wait - 1) < cost, "{outcome:?}");
                 }

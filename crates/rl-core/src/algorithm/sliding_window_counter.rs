@@ -97,7 +97,7 @@ impl Counting for SlidingWindowCounter {
         state.set([since, current.saturating_add(units).min(MAX_UNITS), previous]);
     }
 
-    fn refund(&self, state: &mut State, charged: Timestamp, units: u64) {
+    fn refund(&self, state: &mut State, _: Timestamp, charged: Timestamp, units: u64) {
         let Some([since, current, previous]) = state.cells() else { return };
         let charged = charged.as_micros();
         if charged >= since && charged < since + self.period {
@@ -172,7 +172,7 @@ mod tests {
             if cost <= limit.available(&state, time) || cost > max {
                 return Ok(());
             }
-            let wait = outcome.wait_micros();
+            let wait = outcome.wait_micros().unwrap();
             let passes = |wait| limit.available(&state, Timestamp::from_micros(now + wait)) >= cost;
             prop_assert!(!passes(wait - 1) && passes(wait), "{outcome:?}");
         }

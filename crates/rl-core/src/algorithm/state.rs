@@ -16,6 +16,7 @@ impl State {
     }
 
     /// What is in the cells; nothing, if all are 0.
+    #[cfg(feature = "redis")]
     pub(crate) fn from_cells(cells: impl IntoIterator<Item = u64>) -> Self {
         let cells: SmallVec<[u64; 3]> = cells.into_iter().collect();
         if cells.iter().all(|cell| *cell == 0) { Self::empty() } else { Self(cells) }

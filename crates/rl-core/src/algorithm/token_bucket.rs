@@ -1,8 +1,9 @@
 //! Token bucket: `max` tokens are added in each period, up to `capacity`; a request takes as many as
 //! it costs, and a new bucket is full.
 //!
-//! * **Guarantee**: in every span of time *t* at most capacity + rate × *t* units pass; after any
-//!   time of idleness at most `capacity` at once.
+//! * **Guarantee**: with greedy refill, in every span of time *t* at most capacity + rate × *t* units
+//!   pass; with interval refill at most capacity, and `max` more for each period that ends in the
+//!   span. After any time of idleness at most `capacity` at once.
 //! * **Greedy refill** adds tokens evenly. A bucket with capacity `b` that lacks `n` tokens is a
 //!   [GCRA](super::gcra) limit of burst `b` that would be idle in `n` intervals, so it is counted by
 //!   that: the same decisions, and a part of a token that has accrued is never lost.
@@ -93,12 +94,16 @@ impl Counting for IntervalBucket {
         state.set([since, used, self.full_at(since, used)]);
     }
 
-    fn refund(&self, state: &mut State, charged: Timestamp, units: u64) {
-        let Some([since, used, full_at]) = state.cells() else { return };
-        if self.max > 0 && charged.as_micros() < full_at {
-            let used = used.saturating_sub(units);
-            state.set([since, used, self.full_at(since, used)]);
+    fn refund(&self, state: &mut State, now: Timestamp, charged: Timestamp, units: u64) {
+        if self.max == 0 {
+            return;
         }
+        let Some((since, used)) = self.current(state, now) else { return };
+        // Tokens that were added since are there already.
+        let periods = until(since, charged).div_ceil(self.period);
+        let units = units.saturating_sub(periods.saturating_mul(self.max));
+        let used = used.saturating_sub(units);
+        state.set([since, used, self.full_at(since, used)]);
     }
 
     fn expires(&self, state: &State) -> Timestamp {
@@ -144,8 +149,8 @@ impl Counting for TokenBucket {
         either!(self, charge(state, now, units));
     }
 
-    fn refund(&self, state: &mut State, charged: Timestamp, units: u64) {
-        either!(self, refund(state, charged, units));
+    fn refund(&self, state: &mut State, now: Timestamp, charged: Timestamp, units: u64) {
+        either!(self, refund(state, now, charged, units));
     }
 
     fn expires(&self, state: &State) -> Timestamp {
@@ -185,6 +190,18 @@ mod tests {
         assert_eq!(bucket.outcome(&state, at(2_000), 2), Outcome::denied(4, 1_300_000, 300_000));
         assert_eq!(bucket.available(&state, at(3_300)), 5);
         assert_eq!(bucket.expires(&state), at(3_300));
+    }
+
+    #[test]
+    fn a_refund_leaves_out_what_has_come_back() {
+        let bucket = bucket("2/second:token-bucket:capacity=5:refill=interval");
+        let mut state = State::empty();
+        bucket.charge(&mut state, at(0), 5);
+        bucket.refund(&mut state, at(1_000), at(0), 3);
+        assert_eq!(bucket.available(&state, at(1_000)), 3, "two have come back, one is given");
+        bucket.charge(&mut state, at(9_000), 5);
+        bucket.refund(&mut state, at(9_000), at(0), 5);
+        assert_eq!(bucket.available(&state, at(9_000)), 0, "all had come back");
     }
 
     /// Ten minutes of one request in five seconds, capacity 10 and one token per second, once let

@@ -21,10 +21,10 @@
 //! ```
 //! use rl_core::denial::DenialBody;
 //! use rl_core::time::Timestamp;
-//! use rl_core::{Cost, Decision, Follow, Limit, Outcome, Outcomes, Policy, Realm};
+//! use rl_core::{Cost, Decision, Follow, Limit, Outcome, Policy, Realm};
 //!
 //! let policy = Policy::new([Limit::per_minute(100)])?;
-//! let outcomes = Outcomes::from_iter([Outcome::denied(100, 42_000_000, 42_000_000)]);
+//! let outcomes = [Outcome::denied(100, 42_000_000, 42_000_000)];
 //! let decision = Decision::decided(policy, Cost::ONE, 0, Timestamp::EPOCH, outcomes);
 //!
 //! let body = DenialBody::open_bank();

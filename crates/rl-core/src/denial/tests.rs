@@ -8,7 +8,7 @@ const SECOND: u64 = 1_000_000;
 
 fn decide(limits: &[(&str, Outcome)]) -> Decision {
     let policy = Policy::new(limits.iter().map(|(limit, _)| limit.parse::<Limit>().unwrap()));
-    let outcomes = limits.iter().map(|(_, outcome)| *outcome).collect();
+    let outcomes = limits.iter().map(|(_, outcome)| *outcome);
     Decision::decided(policy.unwrap(), Cost::ONE, 0, Timestamp::EPOCH, outcomes)
 }
 

@@ -8,7 +8,8 @@
 //! 2. **Who is counted** is found by the [`KeyExtractor`]; by default it is the address of the peer.
 //!    What happens to a request that does not say is a setting, [`MissingKey`].
 //! 3. **Once for each limiter.** A request that meets the same limiter again, in a nested layer,
-//!    passes without being charged a second time.
+//!    passes without being charged a second time. (Two limiters on one store need
+//!    [namespaces](crate::RateLimiterBuilder::namespace) of their own.)
 //! 4. **Nested limiters** merge what they tell: of headers with a single value the stricter stay,
 //!    lists stand beside each other.
 //!
@@ -58,11 +59,11 @@ pub enum MissingKey {
 
 /// A limiter in front of a web service. The [module](self) states the rules.
 ///
-/// A cheap handle: clones share everything.
+/// Clones share the limiter and so its counters.
 pub struct Gate<K = ClientAddress> {
     limiter: RateLimiter,
     key: Arc<K>,
-    rules: Arc<Rules>,
+    rules: Rules,
 }
 
 /// What does not depend on the type of the key extractor.
@@ -97,7 +98,7 @@ impl Gate {
             responder: None,
             missing_key_seen: Arc::default(),
         };
-        Self { limiter, key: Arc::new(ClientAddress::default()), rules: Arc::new(rules) }
+        Self { limiter, key: Arc::default(), rules }
     }
 }
 
@@ -177,7 +178,7 @@ impl<K: KeyExtractor> Gate<K> {
     }
 
     fn with(mut self, change: impl FnOnce(&mut Rules)) -> Self {
-        change(Arc::make_mut(&mut self.rules));
+        change(&mut self.rules);
         self
     }
 
@@ -261,13 +262,11 @@ impl<K: KeyExtractor> Gate<K> {
     }
 }
 
+// Not derived: an extractor need not be `Clone`.
 impl<K> Clone for Gate<K> {
     fn clone(&self) -> Self {
-        Self {
-            limiter: self.limiter.clone(),
-            key: Arc::clone(&self.key),
-            rules: Arc::clone(&self.rules),
-        }
+        let Self { limiter, key, rules } = self;
+        Self { limiter: limiter.clone(), key: Arc::clone(key), rules: rules.clone() }
     }
 }
 

@@ -182,7 +182,7 @@ async fn a_limiter_that_is_switched_off_is_asked_once() {
 
 fn decision(limit: Limit, outcome: Outcome) -> Decision {
     let policy = Policy::new([limit]).unwrap();
-    Decision::decided(policy, Cost::ONE, 1, Default::default(), [outcome].into_iter().collect())
+    Decision::decided(policy, Cost::ONE, 1, Default::default(), [outcome])
 }
 
 /// The lines that a gate adds for `outer`, around a limiter that decided `inner`, and what it leaves

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::list;
-use super::text::Text;
+use super::text::{Text, seconds_ceil};
 use crate::{Decision, LimitReport};
 
 /// What a header field says.
@@ -77,11 +77,6 @@ impl Field {
             }
         }
     }
-}
-
-/// Whole seconds, rounded up: whoever waits that long does not come too early.
-pub(super) const fn seconds_ceil(span: Duration) -> u64 {
-    span.as_secs().saturating_add((span.subsec_nanos() != 0) as u64)
 }
 
 /// What the lines of one response are made from.

@@ -5,8 +5,7 @@
 
 use std::time::Duration;
 
-use super::field::seconds_ceil;
-use super::text::Text;
+use super::text::{Text, seconds_ceil};
 use crate::{Algorithm, LimitReport, Refill, RetryAfter};
 
 /// Writes an `item` for each of `limits`, separated by commas.
@@ -96,7 +95,7 @@ fn effective_window(limit: LimitReport<'_>) -> Option<u64> {
 fn next_unit(limit: LimitReport<'_>) -> Duration {
     let (max, period) = (limit.limit().max(), limit.limit().period().as_micros());
     let later = match limit.limit().algorithm() {
-        // All units used but one come after it.
+        // The next unit comes first; the others that are used follow one by one.
         Algorithm::Gcra { .. } | Algorithm::TokenBucket { refill: Refill::Greedy, .. } => {
             share(limit.used().saturating_sub(1), period, max)
         }

@@ -22,11 +22,11 @@
 //! ```
 //! use rl_core::headers::{HeaderFamily, Headers};
 //! use rl_core::time::Timestamp;
-//! use rl_core::{Cost, Decision, Limit, Outcome, Outcomes, Policy};
+//! use rl_core::{Cost, Decision, Limit, Outcome, Policy};
 //!
 //! let policy = Policy::new([Limit::per_minute(100)])?;
 //! // 27 of 100 used; the window ends in 41.2 seconds.
-//! let outcomes = Outcomes::from_iter([Outcome::granted(27, 41_200_000)]);
+//! let outcomes = [Outcome::granted(27, 41_200_000)];
 //! let now = Timestamp::from_secs(1_767_225_600);
 //! let decision = Decision::decided(policy, Cost::ONE, 1, now, outcomes);
 //!
@@ -113,7 +113,7 @@ impl Headers {
         self
     }
 
-    /// Which limit the single-valued fields describe, and the message of a denial should as well.
+    /// Which limit the single-valued fields describe; the message of a denial should name the same.
     #[must_use]
     pub const fn followed(&self) -> Follow {
         self.follow

@@ -2,7 +2,7 @@
 //!
 //! The other form that HTTP knows, a date, would be wrong wherever the client's clock is.
 
-use super::field::seconds_ceil;
+use super::text::seconds_ceil;
 use crate::{Decision, RetryAfter};
 
 pub(super) const NAME: &str = "retry-after";

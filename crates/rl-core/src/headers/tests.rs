@@ -6,8 +6,7 @@ use sfv::{BareItem, Dictionary, List, ListEntry, Parser};
 use super::*;
 use crate::time::Timestamp;
 use crate::{
-    Anchor, Cost, FailureKind, Limit, MAX_UNITS, Origin, Outcome, Outcomes, Period, Policy,
-    RetryAfter,
+    Anchor, Cost, FailureKind, Limit, MAX_UNITS, Origin, Outcome, Period, Policy, RetryAfter,
 };
 
 const SECOND: u64 = 1_000_000;
@@ -32,7 +31,7 @@ fn decide(limits: &[(&str, Limit, Outcome)]) -> Decision {
         policy.named(name, *limit)
     };
     let policy = limits.iter().fold(Policy::builder(), named).build().unwrap();
-    let outcomes = limits.iter().map(|(_, _, outcome)| *outcome).collect();
+    let outcomes = limits.iter().map(|(_, _, outcome)| *outcome);
     Decision::decided(policy, Cost::ONE, 1, NOW, outcomes)
 }
 
@@ -336,7 +335,7 @@ proptest! {
             (Limit::new(max, Period::from_millis(millis).unwrap()).unwrap(), outcome)
         }).collect();
         let policy = Policy::new(limits.iter().map(|(limit, _)| *limit)).unwrap();
-        let outcomes: Outcomes = limits.iter().map(|(_, outcome)| *outcome).collect();
+        let outcomes: Vec<_> = limits.iter().map(|(_, outcome)| *outcome).collect();
         let decision = Decision::decided(policy, Cost::ONE, 1, NOW, outcomes);
 
         let ietf = Headers::new(HeaderFamily::Ietf);

@@ -1,6 +1,7 @@
-//! Where a value is written, on the stack.
+//! How numbers and spans are written, and where: on the stack.
 
 use std::fmt::Write;
+use std::time::Duration;
 
 use arrayvec::ArrayString;
 
@@ -38,4 +39,9 @@ impl Text {
     pub(super) fn as_str(&self) -> &str {
         &self.written
     }
+}
+
+/// Whole seconds, rounded up: whoever waits that long does not come too early.
+pub(super) const fn seconds_ceil(span: Duration) -> u64 {
+    span.as_secs().saturating_add((span.subsec_nanos() != 0) as u64)
 }

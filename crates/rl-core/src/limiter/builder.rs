@@ -74,6 +74,10 @@ impl RateLimiterBuilder {
 
     /// Keeps the counters apart from those of other limiters on the same store. Defaults to
     /// `default`.
+    ///
+    /// Limiters of one namespace on one store count together: the instances of a service should,
+    /// two nested limiters of one service should not, or a request is charged by both to the same
+    /// counters.
     pub fn namespace(mut self, namespace: &str) -> Self {
         self.namespace = namespace.to_owned();
         self

@@ -6,7 +6,7 @@ use crate::FailureKind;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnFailure {
-    /// It passes: an API that is down for want of its limiter is worse than an hour without limits.
+    /// It passes: an API that is down because its limiter is, is worse than an hour without limits.
     Allow,
     /// It is turned away; adapters answer 503 with `Retry-After`.
     Deny,
@@ -30,6 +30,8 @@ const MISCONFIGURED: u8 = 2;
 pub(super) struct Health {
     state: AtomicU8,
     failures: AtomicU64,
+    /// Failures that concern one subject or policy, and say nothing about the store.
+    single: AtomicU64,
 }
 
 /// Taken when a request sets out to the store.
@@ -41,8 +43,14 @@ impl Health {
         Ticket(self.failures.load(Ordering::Relaxed))
     }
 
-    /// Notes a failure; true if the store was well, or failed in another way, until now.
+    /// Notes a failure; true if it is worth a log line: the store was well, or failed in another way,
+    /// until now.
     pub(super) fn failed(&self, kind: FailureKind) -> bool {
+        if matches!(kind, FailureKind::Corrupt | FailureKind::Unsupported) {
+            // Others get their answers meanwhile, so there is no end to log: the first is a line, then
+            // the second, the fourth, the eighth …
+            return (self.single.fetch_add(1, Ordering::Relaxed) + 1).is_power_of_two();
+        }
         self.failures.fetch_add(1, Ordering::AcqRel);
         let state = if kind.is_configuration() { MISCONFIGURED } else { FAILING };
         self.state.swap(state, Ordering::AcqRel) != state
@@ -62,6 +70,17 @@ impl Health {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_damaged_counter_is_no_outage() {
+        let health = Health::default();
+        let lines = (0..100).filter(|_| {
+            let line = health.failed(FailureKind::Corrupt);
+            assert!(!health.answered(health.set_out()), "nothing has ended");
+            line
+        });
+        assert_eq!(lines.count(), 7, "1, 2, 4, 8, 16, 32 and 64");
+    }
 
     #[test]
     fn an_outage_begins_once_and_ends_once() {

@@ -95,7 +95,8 @@ impl RateLimiter {
         self.decide(subject, Mode::Peek, cost.into())
     }
 
-    /// Takes `cost` units that were used already, even beyond the limits. Always allowed.
+    /// Takes `cost` units that were used already, even beyond the limits. Never denied by them; a
+    /// failure of the store is stood in for as ever.
     pub fn charge(&self, subject: &Subject, cost: impl Into<Cost>) -> Eventual<Decision> {
         self.decide(subject, Mode::Charge, cost.into())
     }
@@ -114,8 +115,10 @@ impl RateLimiter {
         self.decide_under(policy, subject, Mode::Check, cost)
     }
 
-    /// Gives `units` of what `decision` took back: at most what it was granted, and only in windows
-    /// that are still open.
+    /// Gives `units` of what `decision` took back: at most what it was granted, and only what still
+    /// counts: in windows that are still open, and of tokens what has not come back by itself.
+    ///
+    /// Once for each decision: whoever asks twice gives back what others have used.
     ///
     /// # Errors
     ///

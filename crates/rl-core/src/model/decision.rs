@@ -8,7 +8,7 @@ use super::{Cost, FailureKind, LimitReport, Outcome, Policy, RetryAfter};
 use crate::time::Timestamp;
 
 /// The outcomes of a decision, in the order of the policy's limits; six fit without allocating.
-pub type Outcomes = SmallVec<[Outcome; 6]>;
+pub(crate) type Outcomes = SmallVec<[Outcome; 6]>;
 
 /// How a decision came about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -94,8 +94,9 @@ impl Decision {
         cost: Cost,
         granted: u64,
         at: Timestamp,
-        outcomes: Outcomes,
+        outcomes: impl IntoIterator<Item = Outcome>,
     ) -> Self {
+        let outcomes: Outcomes = outcomes.into_iter().collect();
         debug_assert_eq!(policy.limits().len(), outcomes.len());
         let allowed = !outcomes.iter().any(|outcome| outcome.is_over());
         let (policy, origin) = (Some(policy), Origin::Store);
@@ -208,7 +209,7 @@ impl Decision {
         }
     }
 
-    /// Whether a client is held shorter by this decision than by `other`: nested limiters show the
+    /// Whether this decision leaves a client less than `other` does: nested limiters show the
     /// stricter of the two.
     #[must_use]
     pub fn is_stricter_than(&self, other: &Self) -> bool {
@@ -238,7 +239,7 @@ mod tests {
 
     fn decide(outcomes: &[(Limit, Outcome)]) -> Decision {
         let policy = Policy::new(outcomes.iter().map(|(limit, _)| *limit)).unwrap();
-        let outcomes = outcomes.iter().map(|(_, outcome)| *outcome).collect();
+        let outcomes = outcomes.iter().map(|(_, outcome)| *outcome);
         Decision::decided(policy, Cost::ONE, 1, Timestamp::EPOCH, outcomes)
     }
 

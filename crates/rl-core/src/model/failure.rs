@@ -17,7 +17,7 @@ pub enum FailureKind {
     Corrupt,
     /// The store rejected the request or answered something that makes no sense.
     Protocol,
-    /// The policy cannot be decided by this store.
+    /// The store cannot hold this policy, or the policy has no such limit.
     Unsupported,
 }
 
@@ -53,7 +53,7 @@ impl fmt::Display for FailureKind {
             Self::Refused => "the store refused the credentials or a permission",
             Self::Corrupt => "the stored state is not ours or is damaged",
             Self::Protocol => "the store rejected the request",
-            Self::Unsupported => "the store cannot decide this policy",
+            Self::Unsupported => "what is asked is not supported",
         })
     }
 }

@@ -6,14 +6,14 @@ use super::{Algorithm, Anchor, Period};
 pub const MAX_UNITS: u64 = (1 << 53) - 1;
 
 /// The most buckets of a sliding window.
-const MAX_BUCKETS: u64 = 400;
+const MAX_BUCKETS: u64 = 200;
 
 /// At most so many units per [`Period`], under one [`Algorithm`].
 ///
 /// A limit of 0 blocks. "No limit" is the absence of a limit.
 ///
 /// A limit has a text form for configuration and logs: `10/second`, `100/15minutes`,
-/// `5000/day:clock`, `100/minute:gcra:burst=20`, `600/hour:sliding-window:precision=1minute`,
+/// `5000/day:clock`, `100/minute:gcra:burst=20`, `600/hour:sliding-window:precision=minute`,
 /// `100/minute:sliding-window-counter`, `10/second:token-bucket:capacity=50`.
 ///
 /// # Examples
@@ -103,7 +103,7 @@ impl Limit {
     ///
     /// Returns an error if the two do not go together: a burst or capacity of 0, or so large that
     /// it cannot be counted exactly (burst × max above [`MAX_UNITS`], or more than 50 years to
-    /// fill), or a precision that makes more than 400 buckets.
+    /// fill), or a precision that makes more than 200 buckets.
     pub fn counted_by(mut self, algorithm: Algorithm) -> Result<Self, InvalidLimit> {
         self.algorithm = algorithm;
         match algorithm {

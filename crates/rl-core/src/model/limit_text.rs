@@ -15,7 +15,7 @@ const BUCKET: &str = "capacity=N, refill=greedy or refill=interval, each once";
 const PRECISION: &str = "precision=PERIOD";
 const CAPACITY: &str = "at least 1, N × max at most 9007199254740991, and 50 years to fill";
 const HALF_SPAN: &str = "a period of at most 50 years for this algorithm";
-const BUCKETS: &str = "a precision that makes at most 400 buckets";
+const BUCKETS: &str = "a precision that makes at most 200 buckets";
 
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

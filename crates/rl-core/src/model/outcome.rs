@@ -49,9 +49,11 @@ impl Outcome {
     }
 
     /// The wait of a limit that denies for a time.
-    #[cfg(test)]
-    pub(crate) const fn wait_micros(self) -> u64 {
-        self.retry_micros
+    pub(crate) const fn wait_micros(self) -> Option<u64> {
+        match self.retry_micros {
+            0 | Self::NEVER => None,
+            micros => Some(micros),
+        }
     }
 
     pub(super) const fn is_over(self) -> bool {

@@ -22,8 +22,8 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Period(NonZeroU64);
 
-/// Unit names and their length in milliseconds, longest first: the order in which a period is
-/// written. `as_text` is the singular; a plural "s" and the short form are read too.
+/// Name, short form and length in milliseconds, longest first: the order in which a period is
+/// written. A plural "s" is read too.
 const UNITS: [(&str, &str, u64); 7] = [
     ("month", "mo", 2_592_000_000),
     ("week", "w", 604_800_000),
@@ -84,12 +84,6 @@ impl Period {
     #[must_use]
     pub const fn as_micros(self) -> u64 {
         self.0.get() * 1_000
-    }
-
-    /// The length in whole seconds, rounded up.
-    #[must_use]
-    pub const fn as_secs_ceil(self) -> u64 {
-        self.0.get().div_ceil(1_000)
     }
 
     /// The place in [`Period::NAMED`], if it is one of them.

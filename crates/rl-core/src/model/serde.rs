@@ -170,7 +170,7 @@ mod tests {
         let policy = Policy::new([Limit::per_second(2), Limit::per_day(0)]).unwrap();
         let outcomes = [Outcome::denied(2, 400_000, 400_000), Outcome::never(0, 0)];
         let at = crate::time::Timestamp::EPOCH;
-        let decision = Decision::decided(policy, Cost::ONE, 0, at, outcomes.into_iter().collect());
+        let decision = Decision::decided(policy, Cost::ONE, 0, at, outcomes);
         assert_eq!(
             serde_json::to_value(&decision).unwrap(),
             serde_json::json!({

@@ -46,7 +46,9 @@ pub type PolicyFuture = Eventual<Result<Option<Policy>, StoreError>>;
 pub trait PolicySource: Send + Sync + 'static {
     /// The policy `subject` is under; `None` if no limit applies.
     ///
-    /// An error is treated as a failure of the store.
+    /// # Errors
+    ///
+    /// Resolves to an error if the policy cannot be found out: a failure like that of a store.
     fn policy(&self, subject: &Subject) -> PolicyFuture;
 }
 

@@ -1,9 +1,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::algorithm::Mode;
+use crate::model::{Cost, Mode, Policy, Subject};
 use crate::time::Timestamp;
-use crate::{Cost, Policy, Subject};
 
 /// What a store is asked to decide.
 #[derive(Clone, Copy, Debug)]

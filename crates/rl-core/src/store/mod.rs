@@ -61,7 +61,7 @@ pub use memory::MemoryStore;
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use redis::RedisStore;
 
-pub use crate::algorithm::Mode;
+pub use crate::model::Mode;
 use crate::{Decision, Eventual};
 
 /// What a store answers: at once if it can, else later.
@@ -73,15 +73,27 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ///
     /// Being denied is an `Ok` answer.
     ///
+    /// # Errors
+    ///
+    /// Resolves to an error if no decision was made, or if none is known.
+    ///
     /// # Cancel safety
     ///
     /// If the future is dropped before it is ready, the charge may or may not have been made.
     fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision>;
 
     /// Gives units back.
+    ///
+    /// # Errors
+    ///
+    /// Resolves to an error if it is not known to be done.
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()>;
 
     /// Forgets what was used.
+    ///
+    /// # Errors
+    ///
+    /// Resolves to an error if it is not known to be done.
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()>;
 }
 

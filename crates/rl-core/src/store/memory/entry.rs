@@ -1,8 +1,8 @@
 use smallvec::SmallVec;
 
-use crate::algorithm::{self, Mode, State};
+use crate::algorithm::{self, State};
+use crate::model::{Cost, Limit, Mode, Outcomes, Policy};
 use crate::time::Timestamp;
-use crate::{Cost, Limit, Outcomes, Policy};
 
 /// The most states of limits that the present policy does not name. They belong to other policies
 /// of the subject; the operator's policies have far fewer.
@@ -70,7 +70,13 @@ impl Entry {
             let state = self.state(i, limit).unwrap_or(&EMPTY);
             algorithm::outcome(limit, state, now, mode, cost, taken)
         });
-        let outcomes = outcomes.collect();
+        let outcomes: Outcomes = outcomes.collect();
+        if taken == 0 {
+            // Whoever is denied, for whatever cost, is not forgotten before the wait is over.
+            let wait = outcomes.iter().filter_map(|outcome| outcome.wait_micros()).max();
+            let until = now.plus_micros(wait.unwrap_or(0)).min(self.expires);
+            self.exhausted_until = self.exhausted_until.max(until);
+        }
         Step { now, taken, outcomes }
     }
 
@@ -94,18 +100,24 @@ impl Entry {
     /// Takes `units` from every limit of the policy.
     fn charge(&mut self, policy: &Policy, now: Timestamp, units: u64) {
         self.take_shape_of(policy, now);
+        for (slot, named) in self.slots.iter_mut().zip(policy.limits()) {
+            slot.limit = named.limit();
+            algorithm::charge(slot.limit, &mut slot.state, now, units);
+        }
+        self.changed(now);
+    }
+
+    /// Notes what follows from a change at `now`.
+    fn changed(&mut self, now: Timestamp) {
         self.last = now;
         self.expires = Timestamp::EPOCH;
         self.exhausted_until = Timestamp::EPOCH;
-        for (i, slot) in self.slots.iter_mut().enumerate() {
-            if let Some(named) = policy.limits().get(i) {
-                slot.limit = named.limit();
-                algorithm::charge(slot.limit, &mut slot.state, now, units);
-                if algorithm::available(slot.limit, &slot.state, now) == 0 {
-                    self.exhausted_until = self.exhausted_until.max(slot.expires());
-                }
+        for slot in &self.slots {
+            let expires = slot.expires();
+            self.expires = self.expires.max(expires);
+            if algorithm::available(slot.limit, &slot.state, now) == 0 {
+                self.exhausted_until = self.exhausted_until.max(expires);
             }
-            self.expires = self.expires.max(slot.expires());
         }
     }
 
@@ -135,15 +147,14 @@ impl Entry {
         &mut self,
         limit: Limit,
         clock: Timestamp,
-        change: impl FnOnce(&mut State),
+        change: impl FnOnce(&mut State, Timestamp),
     ) {
-        self.last = self.clamp(clock);
+        let now = self.clamp(clock);
         let found = self.slots.iter_mut().find(|slot| slot.limit.shares_state_with(limit));
         if let Some(slot) = found {
-            change(&mut slot.state);
-            self.exhausted_until = Timestamp::EPOCH;
-            self.expires = self.slots.iter().map(Slot::expires).max().unwrap_or_default();
+            change(&mut slot.state, now);
         }
+        self.changed(now);
     }
 
     /// Whether nothing of it counts at `now`.

@@ -3,8 +3,9 @@
 //! * **One decision, one lock, one look-up, one reading of the clock**, for all limits together,
 //!   and no allocation for a subject that is known already.
 //! * **Bounded**: at most `capacity` subjects, one million unless said. What has expired is dropped
-//!   in passing, without a thread in the background. When the store is full, the subject that has
-//!   used least makes room; one that is in a denied state never does. Should every subject that is
+//!   in passing, without a thread in the background. When the store is full, of a few subjects that
+//!   are looked at the one with the most units left makes room; one that is in a denied state never
+//!   does. Should every subject that is
 //!   inspected be denied, newcomers are counted together until there is room again.
 //! * Counters are lost when the process ends, and are not shared with other processes; for that
 //!   there is `RedisStore` (feature `redis`).
@@ -44,7 +45,7 @@ use fingerprint::{Fingerprint, Fingerprinter};
 use shard::Shard;
 
 use super::{Charge, Refund, Reset, Store, StoreFuture};
-use crate::algorithm::{self, State};
+use crate::algorithm;
 use crate::time::{Clock, SystemClock};
 use crate::{Decision, Eventual};
 
@@ -136,8 +137,8 @@ impl<C: Clock> Store for MemoryStore<C> {
         if let Some(entry) = shard.get_mut(subject) {
             for limit in refund.policy.limits() {
                 let limit = limit.limit();
-                entry.amend(limit, clock, |state| {
-                    algorithm::refund(limit, state, refund.charged, refund.units);
+                entry.amend(limit, clock, |state, now| {
+                    algorithm::refund(limit, state, now, refund.charged, refund.units);
                 });
             }
         }
@@ -152,7 +153,7 @@ impl<C: Clock> Store for MemoryStore<C> {
             None => shard.remove(subject),
             Some(limit) => {
                 if let Some(entry) = shard.get_mut(subject) {
-                    entry.amend(limit.limit(), self.clock.now(), State::clear);
+                    entry.amend(limit.limit(), self.clock.now(), |state, _| state.clear());
                 }
             }
         }

@@ -2,7 +2,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use crate::store::{Charge, MemoryStore, Mode, Namespace, Refund, Store, StoreFuture};
+use crate::store::{Charge, MemoryStore, Mode, Namespace, Refund, Reset, Store, StoreFuture};
 use crate::time::{Clock, ManualClock, Timestamp};
 use crate::{Cost, Decision, Eventual, Limit, Policy, Subject};
 
@@ -235,4 +235,30 @@ fn a_denied_subject_that_gets_units_back_makes_room_again() {
         at_once(store.refund(refund));
     }
     assert_eq!(store.len(), 64);
+}
+
+/// A denial by one limit was forgotten when another was reset, when another policy was charged, and
+/// when the subject had something left but too little.
+#[test]
+fn a_denied_subject_stays_whatever_it_is_denied_by() {
+    let (store, _) = store(64);
+    let minute_and_hour = Policy::new([Limit::per_minute(1), Limit::per_hour(1)]).unwrap();
+    let day = Policy::new([Limit::per_day(9)]).unwrap();
+    let large = Policy::new([Limit::per_hour(1_000)]).unwrap();
+    let [reset, elsewhere, costly] = ["reset", "elsewhere", "costly"].map(Subject::user);
+
+    assert!(passes(&store, &minute_and_hour, &reset));
+    let namespace = &Namespace::default();
+    let (subject, policy) = (&reset, &minute_and_hour);
+    at_once(store.reset(Reset { namespace, subject, policy, limit: Some(0) }));
+    assert!(passes(&store, &minute_and_hour, &elsewhere) && passes(&store, &day, &elsewhere));
+    decide(&store, &large, &costly, Mode::Check, 999);
+    assert!(!decide(&store, &large, &costly, Mode::Check, 5).is_allowed());
+
+    for n in 0..20_000 {
+        passes(&store, &two(), &invented(n));
+    }
+    assert!(!passes(&store, &minute_and_hour, &reset));
+    assert!(!passes(&store, &minute_and_hour, &elsewhere));
+    assert!(!decide(&store, &large, &costly, Mode::Check, 5).is_allowed());
 }

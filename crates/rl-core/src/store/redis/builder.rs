@@ -3,10 +3,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use redis::IntoConnectionInfo;
-
+use super::command::Commands;
 use super::connection::{Manager, Pool};
-use super::layout::Keyspace;
 use super::{Inner, Layout, RedisStore};
 use crate::observe;
 use crate::store::StoreError;
@@ -99,7 +97,7 @@ impl RedisStoreBuilder {
         if connection_wait.is_zero() {
             return Err(ConnectError::NoWait);
         }
-        let client = redis::Client::open(parse(&url)?)
+        let client = redis::Client::open(url.as_str())
             .map_err(|error| ConnectError::Url { shown: shown(&url), why: why(&error) })?;
 
         let manager = Manager::new(client, super::script::of(layout).to_vec());
@@ -114,7 +112,7 @@ impl RedisStoreBuilder {
         Ok(RedisStore {
             inner: Arc::new(Inner {
                 pool,
-                keyspace: Keyspace { layout, prefix },
+                commands: Commands { layout, prefix },
                 healed: AtomicU64::new(0),
                 #[cfg(feature = "conformance")]
                 clock: self.clock,
@@ -123,26 +121,16 @@ impl RedisStoreBuilder {
     }
 }
 
-fn parse(url: &str) -> Result<redis::ConnectionInfo, ConnectError> {
-    url.into_connection_info()
-        .map_err(|error| ConnectError::Url { shown: shown(url), why: why(&error) })
-}
-
 /// The library's words for what is wrong with a URL; they never quote it.
 fn why(error: &redis::RedisError) -> String {
     error.to_string().to_lowercase()
 }
 
-/// A URL without what may be secret: everything before the last `@`, and the query.
+/// The scheme of a URL: wherever its user forgot a character, anything behind may be the password.
 fn shown(url: &str) -> String {
-    let (scheme, rest) = url.split_once("://").map_or(("", url), |(scheme, rest)| (scheme, rest));
-    let host = match rest.rsplit_once('@') {
-        Some((_, host)) => format!("…@{host}"),
-        None => rest.to_owned(),
-    };
-    let host = host.split('?').next().unwrap_or_default();
-    let separator = if scheme.is_empty() { "" } else { "://" };
-    format!("{scheme}{separator}{host}").chars().take(100).collect()
+    let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
+    let is_scheme = scheme.len() <= 16 && scheme.bytes().all(|b| b.is_ascii_alphanumeric());
+    if is_scheme && !scheme.is_empty() { format!("{scheme}://…") } else { "…".to_owned() }
 }
 
 // The URL may hold a password.
@@ -164,7 +152,7 @@ impl fmt::Debug for RedisStoreBuilder {
 pub enum ConnectError {
     /// The URL is not one of a Redis server.
     Url {
-        /// The URL without user, password and query.
+        /// The URL's scheme.
         shown: String,
         /// What is wrong with it.
         why: String,

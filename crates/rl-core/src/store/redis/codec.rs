@@ -2,8 +2,8 @@
 
 use smallvec::SmallVec;
 
-use crate::algorithm::{self, Mode, State};
-use crate::model::{Algorithm, Anchor, Refill};
+use crate::algorithm::{self, State};
+use crate::model::{Algorithm, Anchor, Mode, Refill};
 use crate::store::StoreError;
 use crate::time::Timestamp;
 use crate::{Cost, FailureKind, Limit, Period, Policy};
@@ -52,44 +52,21 @@ pub(super) fn decide_plan(policy: &Policy, mode: Mode, cost: Cost) -> Vec<u8> {
     let limits = || policy.limits().iter().map(|named| named.limit());
     let all_fixed = limits().all(|limit| limit.algorithm() == FROM_FIRST_REQUEST);
 
-    let mut plan = Vec::with_capacity(9 + 22 * policy.limits().len());
+    let mut plan = Vec::with_capacity(9 + 14 * policy.limits().len());
     plan.push(mode_byte(mode));
     plan.push(u8::from(all_fixed));
     push_u56(&mut plan, cost.units());
     for limit in limits() {
-        let (kind, extra) = kind(limit);
-        if !all_fixed {
-            plan.push(kind);
+        // decide_fixed.lua does not read the tags, so it is told the periods.
+        if all_fixed {
+            push_u56(&mut plan, limit.period().as_micros());
         }
-        push_u56(&mut plan, limit.period().as_micros());
         push_u56(&mut plan, limit.max());
         if !all_fixed {
-            push_u56(&mut plan, extra);
+            push_u56(&mut plan, limit.capacity());
         }
     }
     plan
-}
-
-/// What `decide.lua` calls the kind of a limit, and the number that it takes beside period and max.
-fn kind(limit: Limit) -> (u8, u64) {
-    match limit.algorithm() {
-        Algorithm::FixedWindow { anchor } => {
-            let weeks = limit.period().as_millis().is_multiple_of(Period::WEEK.as_millis());
-            let kind = match anchor {
-                Anchor::FirstRequest => 0,
-                Anchor::Clock if limit.period() == Period::MONTH => 3,
-                Anchor::Clock if weeks => 2,
-                Anchor::Clock => 1,
-            };
-            (kind, 0)
-        }
-        Algorithm::SlidingWindowCounter => (4, 0),
-        Algorithm::SlidingWindow { precision } => (5, precision.as_micros()),
-        Algorithm::Gcra { .. } | Algorithm::TokenBucket { refill: Refill::Greedy, .. } => {
-            (6, limit.capacity())
-        }
-        Algorithm::TokenBucket { refill: Refill::Interval, .. } => (7, limit.capacity()),
-    }
 }
 
 /// The argument of `amend.lua`: `forget` is the place of a limit to forget, from 0.
@@ -208,7 +185,7 @@ mod tests {
         });
         let policy = Policy::new(limits).unwrap();
         assert_eq!(shape(&policy).len(), 2 + 16 * 13);
-        assert_eq!(decide_plan(&policy, Mode::Check, Cost::from(u64::MAX)).len(), 9 + 16 * 22);
+        assert_eq!(decide_plan(&policy, Mode::Check, Cost::from(u64::MAX)).len(), 9 + 16 * 14);
         assert_eq!(amend_plan(&policy, 1, Timestamp::EPOCH, Some(15)).len(), 15 + 16 * 7);
         let fixed = Policy::new([Limit::per_second(1), Limit::per_day(1)]).unwrap();
         assert_eq!(decide_plan(&fixed, Mode::Check, Cost::ONE).len(), 9 + 2 * 14);

@@ -1,7 +1,7 @@
 //! Connections: one pool of multiplexed ones, from which every task clones what it needs and gives
 //! the slot back at once, so that the commands of many requests travel together.
 //!
-//! bb8-redis' own manager asks `PING` at every check-out and takes no connection for broken. This
+//! The manager of `bb8-redis` sends `PING` at every check-out and never reports a connection as broken. This
 //! one costs nothing at check-out, and a failed connection makes all of its age leave the pool: they
 //! led to the same server. One that owes an answer for too long has failed as well.
 
@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use bb8_redis::bb8;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::{AsyncConnectionConfig, Client, FromRedisValue, RedisError, RedisResult};
+use redis::{AsyncConnectionConfig, Client, FromRedisValue, RedisError, RedisResult, Value};
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::error::{self, classify};
@@ -33,6 +34,9 @@ const SILENCE: Duration = Duration::from_millis(500);
 #[derive(Clone)]
 pub(super) struct Manager {
     client: Client,
+    // Where connections live. A request may come from a thread with a runtime of its own, as in
+    // actix-web; when that thread is busy, nobody else should have to wait for it.
+    runtime: Handle,
     scripts: Arc<[&'static Script]>,
     // Raised when a connection fails; connections made before that are not handed out again.
     generation: Arc<AtomicU64>,
@@ -42,9 +46,11 @@ pub(super) struct Manager {
 }
 
 impl Manager {
+    /// Connections will live in the runtime that this is called in.
     pub(super) fn new(client: Client, scripts: Vec<&'static Script>) -> Self {
         let scripts = scripts.into();
-        Self { client, scripts, generation: Arc::default(), last_failure: Arc::default() }
+        let (generation, last_failure) = (Arc::default(), Arc::default());
+        Self { client, runtime: Handle::current(), scripts, generation, last_failure }
     }
 
     /// A new connection that knows the scripts.
@@ -82,7 +88,12 @@ impl bb8::ManageConnection for Manager {
     type Error = StoreError;
 
     async fn connect(&self) -> Result<Connection, StoreError> {
-        let opened = self.open().await.map_err(classify);
+        let this = self.clone();
+        let opened = match self.runtime.spawn(async move { this.open().await }).await {
+            Ok(opened) => opened.map_err(classify),
+            // The runtime in which the store was made has ended.
+            Err(_) => Err(StoreError::new(FailureKind::Unavailable)),
+        };
         let failure = opened.as_ref().err();
         *self.lock_failure() =
             failure.map(|error| (error.kind(), format!("could not connect: {error}")));
@@ -122,10 +133,13 @@ impl Connection {
         let reply = self.connection.req_packed_command(command).await;
         self.life.heard();
         drop(waiting);
-        if reply.as_ref().is_err_and(RedisError::is_unrecoverable_error) {
+        let reply = reply.and_then(Value::extract_error);
+        if let Err(error) = &reply
+            && (error.is_unrecoverable_error() || error::is_demoted(error))
+        {
             self.life.fail();
         }
-        Ok(T::from_redis_value(reply?.extract_error()?)?)
+        Ok(T::from_redis_value(reply?)?)
     }
 
     /// Loads the scripts.
@@ -135,7 +149,8 @@ impl Connection {
             Err(error) if !error::is_forbidden(&error) => Err(error),
             _ => Ok(()),
         };
-        // Asked first, because a server that knows us not hangs up on a long text without a word.
+        // First, because a server that has not let us in closes the connection on a long command,
+        // without saying why.
         unless_forbidden(self.query(&redis::cmd("PING")).await)?;
         let mut load = redis::pipe();
         for script in scripts {

@@ -9,6 +9,13 @@ pub(super) fn is_unknown_script(error: &RedisError) -> bool {
     error.code() == Some("NOSCRIPT")
 }
 
+/// Whether the server is no primary any more: another has taken its place, to which a new connection
+/// may lead.
+pub(super) fn is_demoted(error: &RedisError) -> bool {
+    matches!(code(error).as_deref(), Some("READONLY" | "MASTERDOWN"))
+        || error.to_string().contains("READONLY")
+}
+
 /// Whether the user may not run the command.
 pub(super) fn is_forbidden(error: &RedisError) -> bool {
     code(error).as_deref() == Some("NOPERM")

@@ -1,8 +1,8 @@
 //! The names of keys: injective, bounded in length, one hash tag for each subject, and no way for a
 //! caller to write a tag of their own.
 //!
-//! Packed: `rl:1:default:consumer:{abc123}`, that is prefix, version of the format, namespace,
-//! realm and id. Readable: `abc123_PER_MINUTE`.
+//! Packed: `rl:1:default:consumer:{acme}`, that is prefix, version of the format, namespace, realm
+//! and id. Readable: `acme_PER_MINUTE`.
 
 use std::fmt::Write;
 

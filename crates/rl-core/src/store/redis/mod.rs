@@ -6,10 +6,12 @@
 //!   [`Layout::Readable`] keeps a decimal counter for each named period, for people with
 //!   `redis-cli` and for services that follow the same format.
 //! * **Every key has an expiry**, on every path. A counter that lost its expiry is given one by the
-//!   next request that would charge it, and counted ([`RedisStore::healed`]).
+//!   next request that would charge it; [`RedisStore::healed`] counts what was found.
 //! * **Connections** are multiplexed: the commands of many requests travel together. A connection
 //!   that fails leaves the pool at once. A command that may have been executed is never sent again.
 //! * A service **starts when Redis is down** and enforces its limits when Redis comes up.
+//! * Connections live in the tokio runtime in which the store is made, and work while it does: make
+//!   it in the main function, not in a worker.
 //!
 //! `crates/rl-core/docs/REDIS.md` describes keys, scripts and permissions.
 //!
@@ -30,6 +32,7 @@
 
 mod builder;
 mod codec;
+mod command;
 mod connection;
 mod error;
 mod keyspace;
@@ -42,12 +45,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use builder::{ConnectError, RedisStoreBuilder};
 use codec::Reply;
+use command::{Command, Commands};
 use connection::{Connection, Pool};
 pub use layout::Layout;
-use layout::{Command, Keyspace};
 pub use script::Script;
 
 use super::{Charge, Refund, Reset, Store, StoreError, StoreFuture};
+use crate::model::Outcomes;
 #[cfg(feature = "conformance")]
 use crate::time::{Clock, ManualClock};
 use crate::{Decision, Eventual, algorithm, observe};
@@ -62,7 +66,7 @@ pub struct RedisStore {
 
 struct Inner {
     pool: Pool,
-    keyspace: Keyspace,
+    commands: Commands,
     healed: AtomicU64,
     #[cfg(feature = "conformance")]
     clock: Option<Arc<ManualClock>>,
@@ -92,6 +96,9 @@ impl RedisStore {
     }
 
     /// How many counters without expiry were found and given one since the store was made.
+    ///
+    /// In the packed layout a request that passes writes a new expiry in any case; only a denial
+    /// looks whether there was one.
     #[must_use]
     pub fn healed(&self) -> u64 {
         self.inner.healed.load(Ordering::Relaxed)
@@ -101,8 +108,7 @@ impl RedisStore {
     async fn send(&self, command: Command) -> Result<Vec<u8>, StoreError> {
         let mut connection: Connection = self.inner.pool.get().await?;
         match command {
-            Command::Script { role, keys, arguments } => {
-                let script = script::of(self.inner.keyspace.layout)[role as usize];
+            Command::Script { script, keys, arguments } => {
                 #[cfg(feature = "conformance")]
                 if let Some(clock) = &self.inner.clock {
                     let mut arguments = arguments;
@@ -134,7 +140,7 @@ impl RedisStore {
 
 impl Store for RedisStore {
     fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
-        let command = match self.inner.keyspace.decide(&charge) {
+        let command = match self.inner.commands.decide(&charge) {
             Ok(command) => command,
             Err(error) => return Eventual::ready(Err(error)),
         };
@@ -151,22 +157,24 @@ impl Store for RedisStore {
             let outcomes = limits.map(|(limit, state)| {
                 algorithm::outcome(limit.limit(), state, now, mode, cost, taken)
             });
-            let outcomes = outcomes.collect();
+            let outcomes: Outcomes = outcomes.collect();
             Ok(Decision::decided(policy, cost, taken, now, outcomes))
         })
     }
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        self.carry_out(self.inner.keyspace.refund(&refund))
+        self.carry_out(self.inner.commands.refund(&refund))
     }
 
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        self.carry_out(self.inner.keyspace.reset(&reset))
+        self.carry_out(self.inner.commands.reset(&reset))
     }
 }
 
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisStore").field("keyspace", &self.inner.keyspace).finish_non_exhaustive()
+        f.debug_struct("RedisStore")
+            .field("layout", &self.inner.commands.layout)
+            .finish_non_exhaustive()
     }
 }

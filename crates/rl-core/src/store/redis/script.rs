@@ -55,12 +55,25 @@ static READABLE_REFUND: LazyLock<Script> = LazyLock::new(|| {
     Script::new("readable_refund", &[READABLE_COUNTERS], &[refund])
 });
 
-/// The scripts of a layout, in the order of [`Role`](super::layout::Role).
-pub(super) fn of(layout: Layout) -> [&'static Script; 2] {
+/// The script that decides.
+pub(super) fn decide(layout: Layout) -> &'static Script {
     match layout {
-        Layout::Packed => [&DECIDE, &AMEND],
-        Layout::Readable => [&READABLE, &READABLE_REFUND],
+        Layout::Packed => &DECIDE,
+        Layout::Readable => &READABLE,
     }
+}
+
+/// The script that gives back, and in the packed layout forgets.
+pub(super) fn amend(layout: Layout) -> &'static Script {
+    match layout {
+        Layout::Packed => &AMEND,
+        Layout::Readable => &READABLE_REFUND,
+    }
+}
+
+/// All scripts of a layout.
+pub(super) fn of(layout: Layout) -> [&'static Script; 2] {
+    [decide(layout), amend(layout)]
 }
 
 impl Script {

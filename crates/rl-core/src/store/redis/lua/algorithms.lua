@@ -1,7 +1,8 @@
 -- What the algorithms stand on: a table of them, and exact arithmetic.
 --
--- Each algorithm registers itself under the kinds by which a plan names it (see decide.lua), with
--- the functions
+-- Each algorithm registers itself under a kind: 0 to 3 fixed windows, 4 sliding window counter,
+-- 5 sliding window, 6 generic cell rate algorithm, 7 token bucket with interval refill; with the
+-- functions
 --
 --   cells(period, extra)                               how many integers its state has
 --   available(at, period, max, extra, kind)            units that may be taken now

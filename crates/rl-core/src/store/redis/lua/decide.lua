@@ -4,15 +4,14 @@
 -- ARGV[1]  shape (see slots.lua)
 -- ARGV[2]  plan, packed, big-endian: mode (1 byte: 0 check, 1 check up to, 2 peek, 3 charge);
 --          1 byte: 1 if all limits are fixed windows that begin with the first request, else 0; cost
---          (7 bytes); and for each limit period µs and max (7 bytes each), preceded by its kind
---          (1 byte) and followed by one number more (7 bytes) unless all are fixed windows: kinds 0
---          to 3 fixed windows, 4 sliding window counter, 5 sliding window with its precision µs,
---          6 generic cell rate algorithm with its burst, 7 token bucket with its capacity
+--          (7 bytes); and for each limit, 7 bytes each, period µs and max if all are such windows,
+--          else max and capacity (the burst, where there is one)
 --
 -- Returns  packed: healed (1 byte), units taken (7 bytes), the time of the decision (7 bytes), and
 --          the cells of each limit afterwards (7 bytes each)
 --
--- At most three commands: TIME, GET, and SET, or on a denial PTTL. A denial writes nothing.
+-- At most three commands: TIME, GET, and SET, or on a denial PTTL; a fourth, PEXPIRE, only for a
+-- key that has lost its expiry. A denial changes no state.
 local mode, all_fixed = string.byte(ARGV[2], 1, 2)
 local cost, next_number = struct.unpack('>I7', ARGV[2], 3)
 local available = MAX_UNITS + 1
@@ -20,9 +19,10 @@ for _, slot in ipairs(slots) do
   if all_fixed == 1 then
     slot.max, next_number = struct.unpack('>I7', ARGV[2], next_number + 7)
   else
-    -- The kind and the period are those of the tag; extra may be a burst, which is not.
-    local kind, _, max, extra, after = struct.unpack('>BI7I7I7', ARGV[2], next_number)
-    slot.kind, slot.max, slot.extra, next_number = kind, max, extra, after
+    local max, capacity, after = struct.unpack('>I7I7', ARGV[2], next_number)
+    slot.max, next_number = max, after
+    -- A capacity is no part of the tag: it may change, and the state goes on.
+    if slot.kind >= 6 then slot.extra = capacity end
   end
   local algorithm = algorithms[slot.kind]
   available = min(available, algorithm.available(slot.at, slot.period, slot.max, slot.extra, slot.kind))
@@ -48,7 +48,7 @@ if taken > 0 then
   save(packed)
 elseif stored and mode ~= 2 and cost > 0 and redis.call('PTTL', KEYS[1]) == -1 then
   -- Somebody took the expiry away; without one the key would stay for ever.
-  redis.call('PEXPIRE', KEYS[1], lifetime(states_expire()))
+  redis.call('PEXPIRE', KEYS[1], lifetime())
   healed = 1
 end
 return struct.pack('>BI7', healed, taken) .. packed

@@ -50,9 +50,12 @@ algorithms[6] = {
     state[at + 1] = fraction % max
   end,
 
-  refund = function(at, period, max, _, _, units)
+  refund = function(at, period, max, _, _, units, when)
     if max == 0 or (state[at] == 0 and state[at + 1] == 0) then return end
     local whole, rest = gcra_time(gcra_chargeable(units, period, max), period, max)
+    -- What has passed since is paid back already.
+    whole = whole - max_of(0, now - when)
+    if whole < 0 then return end
     local fraction = min(state[at + 1], max - 1) - rest
     if fraction < 0 then whole, fraction = whole + 1, fraction + max end
     if state[at] < whole then

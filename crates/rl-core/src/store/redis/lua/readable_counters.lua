@@ -18,7 +18,8 @@ for i = 1, count do
   local value = redis.call('GET', KEYS[i])
   used[i], ttl[i] = 0, 0
   if value then
-    if not string.find(value, '^%d+$') or tonumber(value) > MAX_UNITS then
+    -- A leading zero would be no number to INCRBY, when other counters are written already.
+    if not (string.find(value, '^[1-9]%d*$') or value == '0') or tonumber(value) > MAX_UNITS then
       return redis.error_reply('RLCORRUPT a counter holds no number of units')
     end
     ttl[i] = redis.call('PTTL', KEYS[i])

@@ -97,9 +97,10 @@ end
 local clock = now
 now = max_of(now, state[1])
 
--- When the last of the policy's states is as if never used.
+-- When the last of all states is as if never used.
 local function states_expire()
   local expires = 0
+  for _, other in ipairs(foreign) do expires = max_of(expires, other.ends) end
   for _, slot in ipairs(slots) do
     local own = algorithms[slot.kind].expires(slot.at, slot.period, slot.extra, slot.kind, state)
     expires = max_of(expires, own)
@@ -107,9 +108,9 @@ local function states_expire()
   return expires
 end
 
--- How long a key lives that nobody needs after `expires`, in ms.
-local function lifetime(expires)
-  return max_of(1, ceil((expires - clock) / 1000)) + linger
+-- How long the key is needed, in ms.
+local function lifetime()
+  return max_of(1, ceil((states_expire() - clock) / 1000)) + linger
 end
 
 -- The state in the policy's shape, as it is stored and replied.
@@ -119,14 +120,13 @@ end
 
 -- Stores what pack_state has packed, with what other policies left, as long as any of it counts.
 local function save(packed)
-  local value, expires = shape .. packed, states_expire()
+  local value = shape .. packed
   if #foreign > 0 then
     local tags, cells = string.sub(shape, 3), packed
     for _, other in ipairs(foreign) do
       tags, cells = tags .. other.tag, cells .. other.bytes
-      expires = max_of(expires, other.ends)
     end
     value = string.char(1, #slots + #foreign) .. tags .. cells
   end
-  redis.call('SET', KEYS[1], value, 'PX', lifetime(expires))
+  redis.call('SET', KEYS[1], value, 'PX', lifetime())
 end

@@ -34,9 +34,14 @@ algorithms[7] = {
   end,
 
   refund = function(at, period, max, _, _, units, when)
-    if max == 0 or when >= state[at + 2] then return end
-    local used = max_of(0, state[at + 1] - units)
-    state[at + 1], state[at + 2] = used, bucket_full_at(state[at], used, period, max)
+    if max == 0 then return end
+    local since, used = bucket_now(at, period, max)
+    if used == 0 then return end
+    -- Tokens that were added since are there already.
+    units = max_of(0, units - ceil(max_of(0, since - when) / period) * max)
+    used = max_of(0, used - units)
+    state[at], state[at + 1] = since, used
+    state[at + 2] = bucket_full_at(since, used, period, max)
   end,
 
   expires = function(at, _, _, _, cells) return cells[at + 2] end,

@@ -1,0 +1,99 @@
+//! Who is compared, and whom they are asked for.
+
+use std::error::Error;
+use std::hint::black_box;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use fastrand::Rng;
+use governor::{DefaultKeyedRateLimiter, Quota};
+use rl_core::store::MemoryStore;
+use rl_core::{Eventual, Limit, Period, RateLimiter, Subject};
+
+/// More than is ever asked for, and the most that governor takes in a second.
+pub(super) const ENDLESS: u32 = 1_000_000_000;
+
+/// Everybody who is asked for, under a number.
+pub(super) struct Keys {
+    subjects: Vec<Subject>,
+    names: Vec<String>,
+    /// All numbers, in random order.
+    pub(super) order: Vec<u32>,
+}
+
+impl Keys {
+    pub(super) fn new(count: usize) -> Self {
+        let name = |n: u32| format!("consumer-{n:08}");
+        let mut order: Vec<u32> = (0..).take(count).collect();
+        let names: Vec<String> = order.iter().map(|n| name(*n)).collect();
+        let subjects = names.iter().map(|name| Subject::consumer(name)).collect();
+        Rng::with_seed(1).shuffle(&mut order);
+        Self { subjects, names, order }
+    }
+}
+
+/// What decides whether a key passes.
+pub(super) trait Contender: Sync {
+    fn admits(&self, keys: &Keys, key: u32) -> bool;
+
+    /// How many of `visits` pass. Called once for a block, so that the calls in it are direct.
+    fn admitted(&self, keys: &Keys, visits: &[u32]) -> usize {
+        visits.iter().filter(|key| self.admits(keys, **key)).count()
+    }
+}
+
+/// All six periods in one limiter.
+pub(super) struct Ours(RateLimiter);
+
+impl Ours {
+    /// `max` says for each period how much passes; there is room for twice as many as `subjects`,
+    /// because by chance some of the store's parts hold more than others.
+    pub(super) fn new(max: [u32; 6], subjects: usize) -> Result<Self, Box<dyn Error>> {
+        let store = MemoryStore::builder().capacity(2 * subjects).build();
+        let mut limiter = RateLimiter::builder().store(store);
+        for (max, period) in max.into_iter().zip(Period::NAMED) {
+            limiter = limiter.limit(Limit::new(max.into(), period)?);
+        }
+        Ok(Self(limiter.build()?))
+    }
+}
+
+impl Contender for Ours {
+    fn admits(&self, keys: &Keys, key: u32) -> bool {
+        match self.0.check(&keys.subjects[key as usize], 1) {
+            Eventual::Ready(Some(decision)) => black_box(&decision).is_allowed(),
+            _ => unreachable!("decisions in memory are there at once"),
+        }
+    }
+}
+
+/// One or more of governor's limiters, asked one after the other until one denies.
+pub(super) struct Governors(Vec<DefaultKeyedRateLimiter<String>>);
+
+impl Governors {
+    pub(super) fn one(max: u32, period: Period) -> Self {
+        let max = NonZeroU32::new(max).expect("limits here are above 0");
+        let quota = Quota::with_period(Duration::from(period) / max.get())
+            .expect("no limit here is above one for each nanosecond");
+        Self(vec![DefaultKeyedRateLimiter::keyed(quota.allow_burst(max))])
+    }
+
+    /// The shortest period is asked first.
+    pub(super) fn six(max: [u32; 6]) -> Self {
+        let limits = max.into_iter().zip(Period::NAMED);
+        Self(limits.flat_map(|(max, period)| Self::one(max, period).0).collect())
+    }
+
+    /// The longest period is asked first.
+    pub(super) fn longest_first(mut self) -> Self {
+        self.0.reverse();
+        self
+    }
+}
+
+impl Contender for Governors {
+    fn admits(&self, keys: &Keys, key: u32) -> bool {
+        let name = &keys.names[key as usize];
+        self.0.iter().all(|limiter| limiter.check_key(name).is_ok())
+    }
+}

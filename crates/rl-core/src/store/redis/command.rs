@@ -1,0 +1,97 @@
+//! Which commands carry out what is asked, in each layout. No I/O.
+
+use super::script::{self, Script};
+use super::{Layout, codec, keyspace};
+use crate::model::{Algorithm, Anchor};
+use crate::store::{Charge, Namespace, Refund, Reset, StoreError};
+use crate::{FailureKind, Period, Policy, Subject};
+
+/// What to send.
+#[derive(Debug)]
+pub(super) enum Command {
+    Script { script: &'static Script, keys: Vec<String>, arguments: Vec<Vec<u8>> },
+    Delete { keys: Vec<String> },
+}
+
+/// A layout and where its keys begin.
+#[derive(Debug)]
+pub(super) struct Commands {
+    pub(super) layout: Layout,
+    pub(super) prefix: String,
+}
+
+impl Commands {
+    pub(super) fn decide(&self, charge: &Charge<'_>) -> Result<Command, StoreError> {
+        let Charge { namespace, subject, policy, mode, cost } = *charge;
+        let arguments = match self.layout {
+            Layout::Packed => vec![codec::shape(policy), codec::decide_plan(policy, mode, cost)],
+            Layout::Readable => {
+                vec![codec::readable_periods(policy), codec::readable_plan(policy, mode, cost)]
+            }
+        };
+        let keys = self.keys(namespace, subject, policy)?;
+        Ok(Command::Script { script: script::decide(self.layout), keys, arguments })
+    }
+
+    pub(super) fn refund(&self, refund: &Refund<'_>) -> Result<Command, StoreError> {
+        let Refund { namespace, subject, policy, charged, units } = *refund;
+        let arguments = match self.layout {
+            Layout::Packed => {
+                vec![codec::shape(policy), codec::amend_plan(policy, units, charged, None)]
+            }
+            Layout::Readable => {
+                vec![codec::readable_periods(policy), codec::readable_refund_plan(units, charged)]
+            }
+        };
+        let keys = self.keys(namespace, subject, policy)?;
+        Ok(Command::Script { script: script::amend(self.layout), keys, arguments })
+    }
+
+    pub(super) fn reset(&self, reset: &Reset<'_>) -> Result<Command, StoreError> {
+        let Reset { namespace, subject, policy, limit } = *reset;
+        let keys = match (self.layout, limit) {
+            (Layout::Packed, None) => self.keys(namespace, subject, policy)?,
+            (Layout::Packed, Some(_)) => {
+                let plan = codec::amend_plan(policy, 0, Default::default(), limit);
+                let arguments = vec![codec::shape(policy), plan];
+                let keys = self.keys(namespace, subject, policy)?;
+                return Ok(Command::Script { script: script::amend(self.layout), keys, arguments });
+            }
+            (Layout::Readable, None) => {
+                let key = keyspace::readable(&self.prefix, namespace, subject);
+                Period::NAMED.into_iter().filter_map(key).collect()
+            }
+            (Layout::Readable, Some(limit)) => {
+                let mut keys = self.keys(namespace, subject, policy)?;
+                vec![keys.swap_remove(limit)]
+            }
+        };
+        Ok(Command::Delete { keys })
+    }
+
+    /// The keys that hold the states of the policy's limits.
+    fn keys(
+        &self,
+        namespace: &Namespace,
+        subject: &Subject,
+        policy: &Policy,
+    ) -> Result<Vec<String>, StoreError> {
+        if self.layout == Layout::Packed {
+            return Ok(vec![keyspace::packed(&self.prefix, namespace, subject)]);
+        }
+        let key = keyspace::readable(&self.prefix, namespace, subject);
+        let limits = policy.limits().iter().map(|limit| limit.limit());
+        limits
+            .map(|limit| {
+                const HELD: Algorithm = Algorithm::FixedWindow { anchor: Anchor::FirstRequest };
+                let key = key(limit.period()).filter(|_| limit.algorithm() == HELD);
+                key.ok_or_else(|| {
+                    StoreError::new(FailureKind::Unsupported).with_detail(format!(
+                        "the readable layout holds fixed windows of the six named periods that \
+                         begin with the first request, not {limit}"
+                    ))
+                })
+            })
+            .collect()
+    }
+}
