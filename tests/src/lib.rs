@@ -5,3 +5,8 @@ pub mod scenario;
 pub mod web;
 
 pub use redis_server::{Bystander, RedisServer};
+
+/// The first program of the README compiles as it is printed.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+mod readme {}

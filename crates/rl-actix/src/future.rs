@@ -33,7 +33,7 @@ struct Waiting<S> {
 
 pin_project! {
     #[project = StateProj]
-    enum State<F, B, K> {
+    pub(crate) enum State<F, B, K> {
         // The store is deciding.
         Checking { decision: Eventual<Decision>, gate: Arc<Gate<K>> },
         // Allowed: the inner service is answering; its response gets the headers.
@@ -44,28 +44,6 @@ pin_project! {
 }
 
 impl<S, F, B, K> ResponseFuture<S, F, B, K> {
-    pub(crate) fn exempt(answer: F) -> Self {
-        Self { state: State::Calling { answer, decision: None }, waiting: None }
-    }
-
-    pub(crate) fn turned_away(response: ServiceResponse<EitherBody<B>>) -> Self {
-        Self { state: State::TurnedAway { response: Some(response) }, waiting: None }
-    }
-
-    pub(crate) fn decided(
-        service: &S,
-        request: ServiceRequest,
-        gate: &Arc<Gate<K>>,
-        decision: Decision,
-        caller: &Caller,
-    ) -> Self
-    where
-        S: Service<ServiceRequest, Future = F>,
-        K: KeyExtractor,
-    {
-        Self { state: State::decided(service, request, gate, decision, caller), waiting: None }
-    }
-
     pub(crate) fn checking(
         service: Rc<S>,
         request: ServiceRequest,
@@ -78,8 +56,23 @@ impl<S, F, B, K> ResponseFuture<S, F, B, K> {
     }
 }
 
+/// Nothing waits for the store.
+impl<S, F, B, K> From<State<F, B, K>> for ResponseFuture<S, F, B, K> {
+    fn from(state: State<F, B, K>) -> Self {
+        Self { state, waiting: None }
+    }
+}
+
 impl<F, B, K> State<F, B, K> {
-    fn decided<S>(
+    pub(crate) const fn exempt(answer: F) -> Self {
+        Self::Calling { answer, decision: None }
+    }
+
+    pub(crate) const fn turned_away(response: ServiceResponse<EitherBody<B>>) -> Self {
+        Self::TurnedAway { response: Some(response) }
+    }
+
+    pub(crate) fn decided<S>(
         service: &S,
         request: ServiceRequest,
         gate: &Arc<Gate<K>>,

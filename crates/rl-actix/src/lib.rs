@@ -46,6 +46,9 @@
 //! not reach what is inside. One that is allowed carries the [`Decision`] in its extensions, where
 //! handlers find it as [`web::ReqData<Decision>`](actix_web::web::ReqData).
 //!
+//! Where a middleware further in answers with an error instead of a response, actix-web makes the
+//! response of it outside of all middlewares: it has no headers of the limiter.
+//!
 //! actix-web runs the middleware that was wrapped last first: authentication belongs in a `.wrap`
 //! *after* a limiter that counts by consumer, and CORS after all, or browsers take a denial for a
 //! network error.

@@ -11,7 +11,7 @@ use rl_core::gate::Admission;
 use rl_core::key::{ClientAddress, KeyExtractor};
 use rl_core::{Eventual, Gate};
 
-use crate::future::ResponseFuture;
+use crate::future::{ResponseFuture, State};
 use crate::request::ActixRequest;
 use crate::response;
 
@@ -84,14 +84,15 @@ where
     fn call(&self, request: ServiceRequest) -> Self::Future {
         let admission = self.gate.admit(&ActixRequest::new(&request));
         match admission {
-            Admission::Exempt => ResponseFuture::exempt(self.service.call(request)),
+            Admission::Exempt => State::exempt(self.service.call(request)).into(),
             Admission::TurnedAway(denial) => {
                 let response = response::from_denial(denial);
-                ResponseFuture::turned_away(request.into_response(response).map_into_right_body())
+                let response = request.into_response(response).map_into_right_body();
+                State::turned_away(response).into()
             }
             // A store in memory has decided: there is nothing to wait for, and nothing to hold.
             Admission::Asked { decision: Eventual::Ready(Some(decision)), caller } => {
-                ResponseFuture::decided(&self.service, request, &self.gate, decision, &caller)
+                State::decided(&*self.service, request, &self.gate, decision, &caller).into()
             }
             Admission::Asked { decision, caller } => {
                 let (service, gate) = (Rc::clone(&self.service), Arc::clone(&self.gate));

@@ -31,7 +31,7 @@ struct Waiting<S, ReqBody> {
 
 pin_project! {
     #[project = StateProj]
-    enum State<F, ResBody, K> {
+    pub(crate) enum State<F, ResBody, K> {
         // The store is deciding.
         Checking { decision: Eventual<Decision>, gate: Arc<Gate<K>> },
         // Allowed: the inner service is answering; its response gets the headers.
@@ -42,28 +42,6 @@ pin_project! {
 }
 
 impl<S, F, ReqBody, ResBody, K> ResponseFuture<S, F, ReqBody, ResBody, K> {
-    pub(crate) fn exempt(answer: F) -> Self {
-        Self { state: State::Calling { answer, decision: None }, waiting: None }
-    }
-
-    pub(crate) fn turned_away(response: Response<ResponseBody<ResBody>>) -> Self {
-        Self { state: State::TurnedAway { response: Some(response) }, waiting: None }
-    }
-
-    pub(crate) fn decided(
-        inner: &mut S,
-        request: Request<ReqBody>,
-        gate: &Arc<Gate<K>>,
-        decision: Decision,
-        caller: &Caller,
-    ) -> Self
-    where
-        S: Service<Request<ReqBody>, Future = F>,
-        K: KeyExtractor,
-    {
-        Self { state: State::decided(inner, request, gate, decision, caller), waiting: None }
-    }
-
     pub(crate) fn checking(
         inner: S,
         request: Request<ReqBody>,
@@ -76,8 +54,25 @@ impl<S, F, ReqBody, ResBody, K> ResponseFuture<S, F, ReqBody, ResBody, K> {
     }
 }
 
+/// Nothing waits for the store.
+impl<S, F, ReqBody, ResBody, K> From<State<F, ResBody, K>>
+    for ResponseFuture<S, F, ReqBody, ResBody, K>
+{
+    fn from(state: State<F, ResBody, K>) -> Self {
+        Self { state, waiting: None }
+    }
+}
+
 impl<F, ResBody, K> State<F, ResBody, K> {
-    fn decided<S, ReqBody>(
+    pub(crate) const fn exempt(answer: F) -> Self {
+        Self::Calling { answer, decision: None }
+    }
+
+    pub(crate) const fn turned_away(response: Response<ResponseBody<ResBody>>) -> Self {
+        Self::TurnedAway { response: Some(response) }
+    }
+
+    pub(crate) fn decided<S, ReqBody>(
         inner: &mut S,
         mut request: Request<ReqBody>,
         gate: &Arc<Gate<K>>,
