@@ -38,7 +38,7 @@ impl FixedWindow {
 
     /// The window that is open at `now`: its beginning and what is used.
     fn open(self, state: &State, now: Timestamp) -> Option<(u64, u64)> {
-        let [since, used] = state.cells()?;
+        let [since, used] = state.two()?;
         (now < self.end(since)).then_some((since, used))
     }
 }
@@ -50,18 +50,18 @@ impl Counting for FixedWindow {
 
     fn charge(&self, state: &mut State, now: Timestamp, units: u64) {
         let (since, used) = self.open(state, now).unwrap_or_else(|| (self.begin(now), 0));
-        state.set([since, used.saturating_add(units).min(MAX_UNITS)]);
+        state.set_two([since, used.saturating_add(units).min(MAX_UNITS)]);
     }
 
     fn refund(&self, state: &mut State, _: Timestamp, charged: Timestamp, units: u64) {
-        let Some([since, used]) = state.cells() else { return };
+        let Some([since, used]) = state.two() else { return };
         if since <= charged.as_micros() && charged < self.end(since) {
-            state.set([since, used.saturating_sub(units)]);
+            state.set_two([since, used.saturating_sub(units)]);
         }
     }
 
     fn expires(&self, state: &State) -> Timestamp {
-        state.cells().map_or(Timestamp::EPOCH, |[since, _]| self.end(since))
+        state.two().map_or(Timestamp::EPOCH, |[since, _]| self.end(since))
     }
 
     fn outcome(&self, state: &State, now: Timestamp, needed: u64) -> Outcome {
@@ -239,7 +239,7 @@ mod tests {
         let used = |charged_at, units| {
             let mut state = charged(window, secs(10), 3);
             window.refund(&mut state, charged_at, charged_at, units);
-            state.cells::<2>().unwrap()[1]
+            state.two().unwrap()[1]
         };
         assert_eq!(used(secs(10), 2), 1);
         assert_eq!(used(secs(10), 9), 0, "never below zero");

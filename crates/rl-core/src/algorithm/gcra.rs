@@ -65,7 +65,7 @@ impl Gcra {
 
     /// The TAT, if it lies ahead.
     fn ahead(self, state: &State, now: Timestamp) -> Option<Exact> {
-        let [micros, fraction] = state.cells()?;
+        let [micros, fraction] = state.two()?;
         // A fraction of an earlier, larger max may be too large for this one.
         let tat = Exact { micros, fraction: fraction.min(self.max.saturating_sub(1)) };
         (tat > Exact { micros: now.as_micros(), fraction: 0 }).then_some(tat)
@@ -98,11 +98,11 @@ impl Counting for Gcra {
         let time = self.time_of(units.min(self.chargeable()));
         let fraction = from.fraction + time.fraction;
         let micros = from.micros + time.micros + fraction / self.max;
-        state.set([micros.min(MAX_UNITS), fraction % self.max]);
+        state.set_two([micros.min(MAX_UNITS), fraction % self.max]);
     }
 
     fn refund(&self, state: &mut State, now: Timestamp, charged: Timestamp, units: u64) {
-        let (Some([micros, fraction]), true) = (state.cells(), self.max > 0) else { return };
+        let (Some([micros, fraction]), true) = (state.two(), self.max > 0) else { return };
         let time = self.time_of(units.min(self.chargeable()));
         // What has passed since is paid back already, if nothing else was owed then: to give it back
         // again would grant units that were never taken.
@@ -117,13 +117,13 @@ impl Counting for Gcra {
             (0, fraction - time.fraction)
         };
         match micros.checked_sub(time.micros - passed + borrow) {
-            Some(micros) => state.set([micros, fraction]),
+            Some(micros) => state.set_two([micros, fraction]),
             None => state.clear(),
         }
     }
 
     fn expires(&self, state: &State) -> Timestamp {
-        let tat = state.cells().map_or(0, |[micros, fraction]| Exact { micros, fraction }.ceil());
+        let tat = state.two().map_or(0, |[micros, fraction]| Exact { micros, fraction }.ceil());
         Timestamp::from_micros(tat)
     }
 
@@ -171,7 +171,7 @@ mod tests {
             limit.charge(&mut state, at(0), 1);
         }
         assert_eq!(limit.available(&state, at(0)), 0);
-        assert_eq!(state.cells(), Some([at(1_000).as_micros(), 0]), "seven intervals are a second");
+        assert_eq!(state.two(), Some([at(1_000).as_micros(), 0]), "seven intervals are a second");
         assert_eq!(limit.outcome(&state, at(0), 1), Outcome::denied(7, 1_000_000, 142_858));
     }
 

@@ -47,7 +47,7 @@ impl SlidingWindow {
 
     /// The buckets that count at `now`, newest first: number and units.
     fn counting(self, state: &State, now: Timestamp) -> impl Iterator<Item = (u64, u64)> + '_ {
-        let (newest, buckets) = match state.as_slice() {
+        let (newest, buckets) = match state.many() {
             [newest, buckets @ ..] => (*newest, buckets),
             [] => (0, &[][..]),
         };
@@ -70,7 +70,7 @@ impl Counting for SlidingWindow {
 
     fn charge(&self, state: &mut State, now: Timestamp, units: u64) {
         let number = now.as_micros() / self.precision;
-        let cells = state.grow(self.cells());
+        let cells = state.many_mut(self.cells());
         let age = number.saturating_sub(cells[0]).min(self.size() as u64) as usize;
         let buckets = &mut cells[1..];
         buckets.rotate_right(age % buckets.len());
@@ -81,7 +81,7 @@ impl Counting for SlidingWindow {
 
     fn refund(&self, state: &mut State, _: Timestamp, charged: Timestamp, units: u64) {
         let number = charged.as_micros() / self.precision;
-        let cells = state.grow(self.cells());
+        let cells = state.many_mut(self.cells());
         let bucket = cells[0].checked_sub(number).and_then(|age| usize::try_from(age).ok());
         if let Some(bucket) = bucket.and_then(|age| cells[1..].get_mut(age)) {
             *bucket = bucket.saturating_sub(units);
@@ -89,7 +89,8 @@ impl Counting for SlidingWindow {
     }
 
     fn expires(&self, state: &State) -> Timestamp {
-        Timestamp::from_micros(state.as_slice().first().map_or(0, |newest| self.leaves(*newest)))
+        let newest = state.many().first().filter(|newest| **newest > 0);
+        Timestamp::from_micros(newest.map_or(0, |newest| self.leaves(*newest)))
     }
 
     fn outcome(&self, state: &State, now: Timestamp, needed: u64) -> Outcome {

@@ -44,7 +44,7 @@ impl SlidingWindowCounter {
 
     fn windows(self, state: &State, now: Timestamp) -> Windows {
         let begin = now.as_micros() - now.as_micros() % self.period;
-        let [since, current, previous] = state.cells().unwrap_or_default();
+        let [since, current, previous] = state.three().unwrap_or_default();
         if since == begin {
             Windows { since, current, previous }
         } else if since.checked_add(self.period) == Some(begin) {
@@ -94,21 +94,21 @@ impl Counting for SlidingWindowCounter {
 
     fn charge(&self, state: &mut State, now: Timestamp, units: u64) {
         let Windows { since, current, previous } = self.windows(state, now);
-        state.set([since, current.saturating_add(units).min(MAX_UNITS), previous]);
+        state.set_three([since, current.saturating_add(units).min(MAX_UNITS), previous]);
     }
 
     fn refund(&self, state: &mut State, _: Timestamp, charged: Timestamp, units: u64) {
-        let Some([since, current, previous]) = state.cells() else { return };
+        let Some([since, current, previous]) = state.three() else { return };
         let charged = charged.as_micros();
         if charged >= since && charged < since + self.period {
-            state.set([since, current.saturating_sub(units), previous]);
+            state.set_three([since, current.saturating_sub(units), previous]);
         } else if charged < since && charged + self.period >= since {
-            state.set([since, current, previous.saturating_sub(units)]);
+            state.set_three([since, current, previous.saturating_sub(units)]);
         }
     }
 
     fn expires(&self, state: &State) -> Timestamp {
-        let [since, ..] = state.cells::<3>().unwrap_or_default();
+        let [since, ..] = state.three().unwrap_or_default();
         Timestamp::from_micros(since).plus_micros(2 * self.period)
     }
 
@@ -166,7 +166,7 @@ mod tests {
             let since = at(0).as_micros() / limit.period * limit.period;
             let now = since + elapsed % limit.period;
             let mut state = State::empty();
-            state.set([since, current, previous]);
+            state.set_three([since, current, previous]);
             let time = Timestamp::from_micros(now);
             let outcome = limit.outcome(&state, time, cost);
             if cost <= limit.available(&state, time) || cost > max {

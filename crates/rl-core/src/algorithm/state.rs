@@ -1,53 +1,71 @@
-use smallvec::SmallVec;
-
 use crate::time::Timestamp;
 
-/// What one limit of one subject remembers: a few integers whose meaning the algorithm knows.
+/// What one limit of one subject remembers: a few integers whose meaning the algorithm knows, its
+/// *cells*. All 0 is nothing.
 ///
-/// Nothing at all, or as many as the algorithm has cells. They are the same integers that the Lua
-/// twin stores.
+/// They are the same integers that the Lua twin stores.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct State(SmallVec<[u64; 3]>);
+pub(crate) struct State {
+    // Two are enough for most, and need no memory of their own.
+    two: [u64; 2],
+    // All of them, if there are more.
+    more: Option<Box<[u64]>>,
+}
 
 impl State {
     /// Nothing to remember.
     pub(crate) const fn empty() -> Self {
-        Self(SmallVec::new_const())
+        Self { two: [0; 2], more: None }
     }
 
-    /// What is in the cells; nothing, if all are 0.
+    /// A state of these cells.
     #[cfg(feature = "redis")]
-    pub(crate) fn from_cells(cells: impl IntoIterator<Item = u64>) -> Self {
-        let cells: SmallVec<[u64; 3]> = cells.into_iter().collect();
-        if cells.iter().all(|cell| *cell == 0) { Self::empty() } else { Self(cells) }
+    pub(crate) fn from_cells(mut cells: impl ExactSizeIterator<Item = u64>) -> Self {
+        if cells.len() == 2 {
+            let two = [cells.next().unwrap_or_default(), cells.next().unwrap_or_default()];
+            Self { two, more: None }
+        } else {
+            Self { two: [0; 2], more: Some(cells.collect()) }
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.two == [0; 2] && self.more.iter().flatten().all(|cell| *cell == 0)
     }
 
     pub(crate) fn clear(&mut self) {
-        self.0.clear();
+        self.two = [0; 2];
+        self.more.iter_mut().flatten().for_each(|cell| *cell = 0);
     }
 
-    /// The cells, if there are `N`.
-    pub(super) fn cells<const N: usize>(&self) -> Option<[u64; N]> {
-        self.0.as_slice().try_into().ok()
+    /// The two cells, if there is something to remember.
+    pub(super) fn two(&self) -> Option<[u64; 2]> {
+        (self.two != [0; 2]).then_some(self.two)
     }
 
-    pub(super) fn as_slice(&self) -> &[u64] {
-        &self.0
+    pub(super) const fn set_two(&mut self, cells: [u64; 2]) {
+        self.two = cells;
     }
 
-    pub(super) fn set<const N: usize>(&mut self, cells: [u64; N]) {
-        self.0.clear();
-        self.0.extend_from_slice(&cells);
+    /// The cells, if there are more than two.
+    pub(super) fn many(&self) -> &[u64] {
+        self.more.as_deref().unwrap_or_default()
     }
 
-    /// As many cells as asked for, 0 where there were none.
-    pub(super) fn grow(&mut self, cells: usize) -> &mut [u64] {
-        self.0.resize(cells, 0);
-        &mut self.0
+    /// The three cells, if there is something to remember.
+    pub(super) fn three(&self) -> Option<[u64; 3]> {
+        self.many().try_into().ok().filter(|cells| *cells != [0; 3])
+    }
+
+    pub(super) fn set_three(&mut self, cells: [u64; 3]) {
+        self.many_mut(3).copy_from_slice(&cells);
+    }
+
+    /// So many cells to change, 0 where there were none.
+    pub(super) fn many_mut(&mut self, count: usize) -> &mut [u64] {
+        let more = self.more.get_or_insert_with(|| vec![0; count].into());
+        debug_assert_eq!(more.len(), count);
+        more
     }
 }
 

@@ -56,7 +56,7 @@ pub(super) struct IntervalBucket {
 impl IntervalBucket {
     /// The period that `now` is in: its beginning, and the tokens that are missing.
     fn current(self, state: &State, now: Timestamp) -> Option<(u64, u64)> {
-        let [since, used, full_at] = state.cells()?;
+        let [since, used, full_at] = state.three()?;
         let periods = until(now.as_micros(), Timestamp::from_micros(since)) / self.period;
         // A bucket is full when it was said to be, even if fewer tokens are added by now.
         if now.as_micros() >= full_at || periods >= used.div_ceil(self.max) {
@@ -91,7 +91,7 @@ impl Counting for IntervalBucket {
         }
         let (since, used) = self.current(state, now).unwrap_or((now.as_micros(), 0));
         let used = used.saturating_add(units).min(MAX_UNITS);
-        state.set([since, used, self.full_at(since, used)]);
+        state.set_three([since, used, self.full_at(since, used)]);
     }
 
     fn refund(&self, state: &mut State, now: Timestamp, charged: Timestamp, units: u64) {
@@ -103,11 +103,11 @@ impl Counting for IntervalBucket {
         let periods = until(since, charged).div_ceil(self.period);
         let units = units.saturating_sub(periods.saturating_mul(self.max));
         let used = used.saturating_sub(units);
-        state.set([since, used, self.full_at(since, used)]);
+        state.set_three([since, used, self.full_at(since, used)]);
     }
 
     fn expires(&self, state: &State) -> Timestamp {
-        Timestamp::from_micros(state.cells().map_or(0, |[_, _, full_at]| full_at))
+        Timestamp::from_micros(state.three().map_or(0, |[_, _, full_at]| full_at))
     }
 
     fn outcome(&self, state: &State, now: Timestamp, needed: u64) -> Outcome {

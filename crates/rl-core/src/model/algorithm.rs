@@ -53,16 +53,3 @@ pub enum Algorithm {
         burst: u64,
     },
 }
-
-impl Algorithm {
-    /// Whether both remember the same thing: then one may go on where the other has left.
-    pub(crate) fn shares_state_with(self, other: Self) -> bool {
-        match (self, other) {
-            (Self::TokenBucket { refill, .. }, Self::TokenBucket { refill: other, .. }) => {
-                refill == other
-            }
-            (Self::Gcra { .. }, Self::Gcra { .. }) => true,
-            _ => self == other,
-        }
-    }
-}

@@ -96,7 +96,16 @@ impl Decision {
         at: Timestamp,
         outcomes: impl IntoIterator<Item = Outcome>,
     ) -> Self {
-        let outcomes: Outcomes = outcomes.into_iter().collect();
+        Self::of(policy, cost, granted, at, outcomes.into_iter().collect())
+    }
+
+    pub(crate) fn of(
+        policy: Policy,
+        cost: Cost,
+        granted: u64,
+        at: Timestamp,
+        outcomes: Outcomes,
+    ) -> Self {
         debug_assert_eq!(policy.limits().len(), outcomes.len());
         let allowed = !outcomes.iter().any(|outcome| outcome.is_over());
         let (policy, origin) = (Some(policy), Origin::Store);

@@ -1,6 +1,6 @@
 use std::fmt;
 
-use super::{Algorithm, Anchor, Period};
+use super::{Algorithm, Anchor, Period, StateId};
 
 /// The largest number of units a limit may allow: integers up to here are exact in a Lua double.
 pub const MAX_UNITS: u64 = (1 << 53) - 1;
@@ -171,7 +171,7 @@ impl Limit {
     /// `max` keeps what was used.
     #[must_use]
     pub fn shares_state_with(self, other: Self) -> bool {
-        self.period == other.period && self.algorithm.shares_state_with(other.algorithm)
+        StateId::of(self) == StateId::of(other)
     }
 }
 

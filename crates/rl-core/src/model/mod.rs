@@ -32,6 +32,7 @@ mod period;
 mod policy;
 #[cfg(feature = "serde")]
 mod serde;
+mod state_id;
 mod subject;
 
 pub use algorithm::{Algorithm, Anchor, Refill};
@@ -45,4 +46,5 @@ pub use mode::Mode;
 pub use outcome::{LimitReport, Outcome, RetryAfter};
 pub use period::{InvalidPeriod, Period};
 pub use policy::{InvalidPolicy, NamedLimit, Policy, PolicyBuilder};
+pub(crate) use state_id::StateId;
 pub use subject::{CustomRealm, InvalidRealm, Realm, Redacted, Subject, SubjectId};

@@ -1,7 +1,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::Limit;
+use super::{Limit, StateId};
 
 /// The limits one subject is under: 1 to 16, each with a name.
 ///
@@ -30,6 +30,7 @@ pub struct Policy {
 pub struct NamedLimit {
     name: Arc<str>,
     limit: Limit,
+    state: StateId,
 }
 
 impl NamedLimit {
@@ -43,6 +44,11 @@ impl NamedLimit {
     #[must_use]
     pub const fn limit(&self) -> Limit {
         self.limit
+    }
+
+    /// The state that it counts in.
+    pub(crate) const fn state(&self) -> StateId {
+        self.state
     }
 }
 
@@ -85,7 +91,7 @@ impl Policy {
 
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, NamedLimit { name, limit }) in self.limits.iter().enumerate() {
+        for (i, NamedLimit { name, limit, .. }) in self.limits.iter().enumerate() {
             let separator = if i == 0 { "" } else { ", " };
             write!(f, "{separator}{name}={limit}")?;
         }
@@ -114,7 +120,7 @@ impl PolicyBuilder {
 
     /// Adds a limit with a name of its own.
     pub fn named(mut self, name: &str, limit: Limit) -> Self {
-        self.limits.push(NamedLimit { name: name.into(), limit });
+        self.limits.push(NamedLimit { name: name.into(), limit, state: StateId::of(limit) });
         self
     }
 
@@ -139,14 +145,14 @@ impl PolicyBuilder {
         if limits.len() > Policy::MAX_LIMITS {
             return Err(InvalidPolicy::TooMany { count: limits.len() });
         }
-        for (i, NamedLimit { name, limit }) in limits.iter().enumerate() {
+        for (i, NamedLimit { name, limit, state }) in limits.iter().enumerate() {
             let fits = |b: u8| b.is_ascii_alphanumeric() || b"_.:*/-".contains(&b);
             if !(1..=64).contains(&name.len()) || !name.bytes().all(fits) {
                 return Err(InvalidPolicy::Name { name: name.chars().take(80).collect() });
             }
             // Before the names: two unnamed limits on one period clash in both.
             for earlier in &limits[..i] {
-                if earlier.limit.shares_state_with(*limit) {
+                if earlier.state == *state {
                     let (first, second) = (earlier.limit, *limit);
                     return Err(InvalidPolicy::SharedState { first, second });
                 }

@@ -1,7 +1,7 @@
 use smallvec::SmallVec;
 
 use crate::algorithm::{self, State};
-use crate::model::{Cost, Limit, Mode, Outcomes, Policy};
+use crate::model::{Cost, Limit, Mode, NamedLimit, Outcomes, Policy, StateId};
 use crate::time::Timestamp;
 
 /// The most states of limits that the present policy does not name. They belong to other policies
@@ -16,23 +16,19 @@ pub(super) struct Entry {
     last: Timestamp,
     /// When nothing of it counts any more.
     expires: Timestamp,
-    /// Until when the next request would be denied for sure.
-    exhausted_until: Timestamp,
+    /// Until when the subject is in a denied state.
+    denied_until: Timestamp,
     /// The units left when it was last charged.
     available: u64,
 }
 
-/// The state of one limit, and the limit that it was last charged under.
+/// The state of one limit.
 #[derive(Debug)]
 struct Slot {
-    limit: Limit,
+    id: StateId,
     state: State,
-}
-
-impl Slot {
-    fn expires(&self) -> Timestamp {
-        algorithm::expires(self.limit, &self.state)
-    }
+    /// When the state is as if never used.
+    expires: Timestamp,
 }
 
 /// A decision on an entry.
@@ -52,30 +48,27 @@ impl Entry {
         mode: Mode,
         cost: Cost,
     ) -> Step {
-        static EMPTY: State = State::empty();
-
         let now = self.clamp(clock);
-        let limits = || policy.limits().iter().map(|named| named.limit()).enumerate();
-        let available = limits().map(|(i, limit)| {
-            let state = self.state(i, limit).unwrap_or(&EMPTY);
-            algorithm::available(limit, state, now)
-        });
-        let available = available.min().unwrap_or(0);
+        let limits = policy.limits();
+        let mut available = u64::MAX;
+        for (i, limit) in limits.iter().enumerate() {
+            let left = algorithm::available(limit.limit(), self.state(i, limit), now);
+            available = available.min(left);
+        }
         let taken = mode.taken(cost, available);
         if taken > 0 {
             self.charge(policy, now, taken);
             self.available = available.saturating_sub(taken);
         }
-        let outcomes = limits().map(|(i, limit)| {
-            let state = self.state(i, limit).unwrap_or(&EMPTY);
-            algorithm::outcome(limit, state, now, mode, cost, taken)
-        });
-        let outcomes: Outcomes = outcomes.collect();
-        if taken == 0 {
-            // Whoever is denied, for whatever cost, is not forgotten before the wait is over.
-            let wait = outcomes.iter().filter_map(|outcome| outcome.wait_micros()).max();
-            let until = now.plus_micros(wait.unwrap_or(0)).min(self.expires);
-            self.exhausted_until = self.exhausted_until.max(until);
+        let mut outcomes = Outcomes::new();
+        for (i, limit) in limits.iter().enumerate() {
+            let state = self.state(i, limit);
+            outcomes.push(algorithm::outcome(limit.limit(), state, now, mode, cost, taken));
+        }
+        if taken >= available {
+            self.note_denial(policy, now, Cost::ONE);
+        } else if taken == 0 {
+            self.note_denial(policy, now, cost);
         }
         Step { now, taken, outcomes }
     }
@@ -85,39 +78,29 @@ impl Entry {
         now.max(self.last)
     }
 
-    /// The state that `limit` counts in. As long as the policy stays the same, slots stand in its
-    /// order, and `place` is where it is.
-    fn state(&self, place: usize, limit: Limit) -> Option<&State> {
-        match self.slots.get(place) {
-            Some(slot) if slot.limit.shares_state_with(limit) => Some(&slot.state),
-            _ => {
-                let slot = self.slots.iter().find(|slot| slot.limit.shares_state_with(limit));
-                slot.map(|slot| &slot.state)
-            }
-        }
+    /// The state that `limit` counts in; an empty one, if there is none. As long as the policy stays
+    /// the same, slots stand in its order, and `place` is where it is.
+    fn state(&self, place: usize, limit: &NamedLimit) -> &State {
+        static EMPTY: State = State::empty();
+
+        let is_its = |slot: &&Slot| slot.id == limit.state();
+        let slot = self.slots.get(place).filter(is_its);
+        slot.or_else(|| self.slots.iter().find(is_its)).map_or(&EMPTY, |slot| &slot.state)
     }
 
     /// Takes `units` from every limit of the policy.
     fn charge(&mut self, policy: &Policy, now: Timestamp, units: u64) {
         self.take_shape_of(policy, now);
-        for (slot, named) in self.slots.iter_mut().zip(policy.limits()) {
-            slot.limit = named.limit();
-            algorithm::charge(slot.limit, &mut slot.state, now, units);
-        }
-        self.changed(now);
-    }
-
-    /// Notes what follows from a change at `now`.
-    fn changed(&mut self, now: Timestamp) {
         self.last = now;
         self.expires = Timestamp::EPOCH;
-        self.exhausted_until = Timestamp::EPOCH;
-        for slot in &self.slots {
-            let expires = slot.expires();
-            self.expires = self.expires.max(expires);
-            if algorithm::available(slot.limit, &slot.state, now) == 0 {
-                self.exhausted_until = self.exhausted_until.max(expires);
+        let mut limits = policy.limits().iter();
+        for slot in &mut self.slots {
+            // Behind the slots of the policy's limits stand those of others.
+            if let Some(limit) = limits.next() {
+                algorithm::charge(limit.limit(), &mut slot.state, now, units);
+                slot.expires = algorithm::expires(limit.limit(), &slot.state);
             }
+            self.expires = self.expires.max(slot.expires);
         }
     }
 
@@ -125,36 +108,56 @@ impl Entry {
     /// left, as long as it counts.
     fn take_shape_of(&mut self, policy: &Policy, now: Timestamp) {
         let limits = policy.limits();
-        let same = |(slot, named): (&Slot, &crate::NamedLimit)| {
-            slot.limit.shares_state_with(named.limit())
-        };
-        if self.slots.len() == limits.len() && self.slots.iter().zip(limits).all(same) {
+        let is_its = |(slot, limit): (&Slot, &NamedLimit)| slot.id == limit.state();
+        if self.slots.len() == limits.len() && self.slots.iter().zip(limits).all(is_its) {
             return;
         }
         let mut old = std::mem::take(&mut self.slots);
-        for named in limits {
-            let limit = named.limit();
-            let place = old.iter().position(|slot| slot.limit.shares_state_with(limit));
-            let slot = place.map(|place| old.remove(place));
-            self.slots.push(slot.unwrap_or_else(|| Slot { limit, state: State::empty() }));
+        for limit in limits {
+            let id = limit.state();
+            let slot = match old.iter().position(|slot| slot.id == id) {
+                Some(place) => old.remove(place),
+                None => Slot { id, state: State::empty(), expires: Timestamp::EPOCH },
+            };
+            self.slots.push(slot);
         }
-        let foreign = old.into_iter().filter(|slot| now < slot.expires());
+        let foreign = old.into_iter().filter(|slot| now < slot.expires);
         self.slots.extend(foreign.take(MAX_FOREIGN));
     }
 
-    /// Changes the state of one limit, as for a refund or a reset.
+    /// Remembers until when a request of this cost would be denied, beyond what is known already.
+    fn note_denial(&mut self, policy: &Policy, now: Timestamp, cost: Cost) {
+        for (i, limit) in policy.limits().iter().enumerate() {
+            let state = self.state(i, limit);
+            let outcome = algorithm::outcome(limit.limit(), state, now, Mode::Check, cost, 0);
+            let until = now.plus_micros(outcome.wait_micros().unwrap_or(0)).min(self.expires);
+            self.denied_until = self.denied_until.max(until);
+        }
+    }
+
+    /// Changes the states of the policy's limits, as for a refund or a reset.
     pub(super) fn amend(
         &mut self,
-        limit: Limit,
+        policy: &Policy,
         clock: Timestamp,
-        change: impl FnOnce(&mut State, Timestamp),
+        mut change: impl FnMut(usize, Limit, &mut State, Timestamp),
     ) {
         let now = self.clamp(clock);
-        let found = self.slots.iter_mut().find(|slot| slot.limit.shares_state_with(limit));
-        if let Some(slot) = found {
-            change(&mut slot.state, now);
+        self.last = now;
+        let mut foreign = self.slots.len();
+        for (i, limit) in policy.limits().iter().enumerate() {
+            if let Some(slot) = self.slots.iter_mut().find(|slot| slot.id == limit.state()) {
+                change(i, limit.limit(), &mut slot.state, now);
+                slot.expires = algorithm::expires(limit.limit(), &slot.state);
+                foreign -= 1;
+            }
         }
-        self.changed(now);
+        self.expires = self.slots.iter().map(|slot| slot.expires).max().unwrap_or_default();
+        if foreign == 0 {
+            // No limit is left that could deny but those that are looked at now.
+            self.denied_until = Timestamp::EPOCH;
+        }
+        self.note_denial(policy, now, Cost::ONE);
     }
 
     /// Whether nothing of it counts at `now`.
@@ -162,9 +165,9 @@ impl Entry {
         self.clamp(now) >= self.expires
     }
 
-    /// Whether the subject is in a denied state at `now`.
-    pub(super) fn is_exhausted(&self, now: Timestamp) -> bool {
-        self.clamp(now) < self.exhausted_until
+    /// Whether the subject is in a denied state at `now`, as far as is known.
+    pub(super) fn is_denied(&self, now: Timestamp) -> bool {
+        self.clamp(now) < self.denied_until
     }
 
     /// The units left when it was last charged: the more, the less is lost with it.

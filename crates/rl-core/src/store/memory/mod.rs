@@ -112,7 +112,7 @@ impl<C: Clock> MemoryStore<C> {
         };
         drop(shard);
         let Step { now, taken, outcomes } = step;
-        Decision::decided(policy.clone(), cost, taken, now, outcomes)
+        Decision::of(policy.clone(), cost, taken, now, outcomes)
     }
 
     fn shard(&self, subject: Fingerprint) -> MutexGuard<'_, Shard> {
@@ -135,12 +135,9 @@ impl<C: Clock> Store for MemoryStore<C> {
         let mut shard = self.shard(subject);
         let clock = self.clock.now();
         if let Some(entry) = shard.get_mut(subject) {
-            for limit in refund.policy.limits() {
-                let limit = limit.limit();
-                entry.amend(limit, clock, |state, now| {
-                    algorithm::refund(limit, state, now, refund.charged, refund.units);
-                });
-            }
+            entry.amend(refund.policy, clock, |_, limit, state, now| {
+                algorithm::refund(limit, state, now, refund.charged, refund.units);
+            });
         }
         drop(shard);
         Eventual::ready(Ok(()))
@@ -149,11 +146,15 @@ impl<C: Clock> Store for MemoryStore<C> {
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
         let subject = self.fingerprinter.fingerprint(reset.namespace, reset.subject);
         let mut shard = self.shard(subject);
-        match reset.limit.and_then(|limit| reset.policy.limits().get(limit)) {
+        match reset.limit {
             None => shard.remove(subject),
-            Some(limit) => {
+            Some(place) => {
                 if let Some(entry) = shard.get_mut(subject) {
-                    entry.amend(limit.limit(), self.clock.now(), |state, _| state.clear());
+                    entry.amend(reset.policy, self.clock.now(), |i, _, state, _| {
+                        if i == place {
+                            state.clear();
+                        }
+                    });
                 }
             }
         }

@@ -62,7 +62,7 @@ impl Shard {
                     continue;
                 }
                 let candidate = (entry.available(), *subject);
-                if !entry.is_exhausted(now)
+                if !entry.is_denied(now)
                     && *subject != Fingerprint::OVERFLOW
                     && victim.is_none_or(|(available, _)| candidate.0 > available)
                 {

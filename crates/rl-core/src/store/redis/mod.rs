@@ -158,7 +158,7 @@ impl Store for RedisStore {
                 algorithm::outcome(limit.limit(), state, now, mode, cost, taken)
             });
             let outcomes: Outcomes = outcomes.collect();
-            Ok(Decision::decided(policy, cost, taken, now, outcomes))
+            Ok(Decision::of(policy, cost, taken, now, outcomes))
         })
     }
 
