@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot unwrap has failed")]
 
 mod acceptance;
+mod algorithms;
 mod architecture;
 mod concurrency;
 mod http_contract;

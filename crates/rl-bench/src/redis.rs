@@ -49,8 +49,9 @@ async fn measure() -> Result<(), Box<dyn Error>> {
     println!(
         "measured  clients and driver on one thread (tokio, current_thread), one multiplexed \
          connection each over\n          loopback, {SUBJECTS} subjects in turn, blocks there and \
-         back in {ROUNDS} rounds; medians; a ratio is the\n          median over rounds with its \
-         bootstrap interval of 95 %; above 1x we are faster\n"
+         back in {ROUNDS} rounds, far enough apart for a\n          subject's second to be over; \
+         medians; a ratio is the median over rounds with its bootstrap interval\n          of \
+         95 %; above 1x we are faster\n"
     );
     let contenders = [
         Contender::incr(&server, 0).await?,

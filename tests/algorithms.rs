@@ -1,0 +1,168 @@
+//! What every algorithm promises, on every store that holds it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rl_core::store::{Charge, MemoryStore, Mode, Namespace, RedisStore, Store};
+use rl_core::time::{Clock, ManualClock, Timestamp};
+use rl_core::{Cost, Decision, Limit, Policy, RetryAfter, Subject};
+use rl_tests::{Bystander, RedisServer};
+
+/// One of each kind, with a rate that is not whole where the algorithm has one.
+const LIMITS: [&str; 7] = [
+    "7/minute",
+    "7/minute:clock",
+    "7/minute:sliding-window:precision=7s",
+    "7/minute:sliding-window-counter",
+    "7/minute:token-bucket:capacity=5",
+    "7/minute:token-bucket:capacity=20:refill=interval",
+    "7/minute:gcra:burst=5",
+];
+
+/// Seven in the evening, less a second.
+const START: u64 = 1_769_886_000 - 1;
+
+/// A store on invented time, one subject, and one limit.
+struct Tested {
+    store: Arc<dyn Store>,
+    clock: Arc<ManualClock>,
+    policy: Policy,
+    subject: Subject,
+    namespace: Namespace,
+}
+
+impl Tested {
+    async fn decide(&self, mode: Mode, cost: u64) -> Decision {
+        let Self { policy, subject, namespace, .. } = self;
+        let cost = Cost::new(cost);
+        self.store.decide(Charge { namespace, subject, policy, mode, cost }).await.unwrap()
+    }
+
+    async fn passes(&self) -> bool {
+        self.decide(Mode::Check, 1).await.is_allowed()
+    }
+
+    /// Takes what there is, one by one; how many passed.
+    async fn exhaust(&self) -> u64 {
+        let mut passed = 0;
+        while self.passes().await {
+            passed += 1;
+        }
+        passed
+    }
+
+    async fn wait(&self, cost: u64) -> Duration {
+        match self.decide(Mode::Peek, cost).await.retry_after() {
+            RetryAfter::In(wait) => wait,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Every limit on every store, each with a clock of its own.
+async fn each<F: Future<Output = ()>>(limits: &[&str], test: impl Fn(Tested) -> F) {
+    let server = RedisServer::start();
+    for text in limits {
+        let limit: Limit = text.parse().unwrap();
+        for on_redis in [false, true] {
+            let clock = Arc::new(ManualClock::at(Timestamp::from_secs(START)));
+            let store: Arc<dyn Store> = if on_redis {
+                let store = RedisStore::builder(&server.url()).manual_clock(clock.clone());
+                Arc::new(store.connect().await.unwrap())
+            } else {
+                Arc::new(MemoryStore::builder().clock(clock.clone()).build())
+            };
+            let policy = Policy::new([limit]).unwrap();
+            let (subject, namespace) = (Subject::consumer(text), Namespace::default());
+            test(Tested { store, clock, policy, subject, namespace }).await;
+        }
+    }
+    assert_eq!(Bystander::new(&server).await.keys_without_expiry().await, [""; 0]);
+}
+
+#[tokio::test]
+async fn a_wait_is_exact_to_the_microsecond_under_every_algorithm() {
+    each(&LIMITS, |tested| async move {
+        // Some at once and some later, so that not all comes back at the same time.
+        tested.decide(Mode::Check, 3).await;
+        tested.clock.advance(Duration::from_micros(9_123_457));
+        tested.exhaust().await;
+        for cost in [1, 4] {
+            let wait = tested.wait(cost).await;
+            let now = tested.clock.now();
+            tested.clock.advance(wait - Duration::from_micros(1));
+            let early = tested.decide(Mode::Peek, cost).await;
+            assert!(!early.is_allowed(), "{early:?}");
+            tested.clock.advance(Duration::from_micros(1));
+            let then = tested.decide(Mode::Peek, cost).await;
+            assert!(then.is_allowed(), "{then:?}");
+            tested.clock.set(now);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_denial_takes_nothing_under_every_algorithm() {
+    each(&LIMITS, |tested| async move {
+        tested.exhaust().await;
+        let wait = tested.wait(1).await;
+        for _ in 0..20 {
+            assert!(!tested.passes().await);
+        }
+        assert_eq!(tested.wait(1).await, wait);
+        tested.clock.advance(wait);
+        assert!(tested.passes().await);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_clock_that_steps_back_grants_nothing_under_any_algorithm() {
+    each(&LIMITS, |tested| async move {
+        tested.exhaust().await;
+        for back in [1, 60, 3_600, 86_400] {
+            tested.clock.set(Timestamp::from_secs(START - back));
+            assert!(!tested.passes().await, "{back} s back: {}", tested.policy);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn all_comes_back_and_no_more_under_every_algorithm() {
+    each(&LIMITS, |tested| async move {
+        let capacity = tested.policy.limits()[0].limit().capacity();
+        assert_eq!(tested.exhaust().await, capacity, "{}", tested.policy);
+        let decision = tested.decide(Mode::Peek, 0).await;
+        let reset = decision.limits().next().unwrap().reset_after();
+        tested.clock.advance(reset);
+        let idle = tested.decide(Mode::Peek, 0).await;
+        assert_eq!(idle.limits().next().unwrap().used(), 0, "{idle:?}");
+        tested.clock.advance(Duration::from_secs(86_400));
+        assert_eq!(tested.exhaust().await, capacity, "{}", tested.policy);
+    })
+    .await;
+}
+
+/// 240 per hour, 200 calls at 6:59 and 240 at 7:00: a window on the clock lets 440 through in two
+/// minutes, those that slide do not.
+#[tokio::test]
+async fn two_bursts_at_an_edge_pass_a_window_on_the_clock_and_not_one_that_slides() {
+    let limits = [
+        ("240/hour:clock", 440),
+        ("240/hour:sliding-window:precision=minute", 240),
+        // The weighted part of 200 units a minute into the hour: 200 × 59 / 60, rounded down.
+        ("240/hour:sliding-window-counter", 200 + 240 - 196),
+    ];
+    for (limit, expected) in limits {
+        each(&[limit], |tested| async move {
+            tested.clock.set(Timestamp::from_secs(START - 59));
+            let mut passed = tested.decide(Mode::CheckUpTo, 200).await.granted();
+            tested.clock.set(Timestamp::from_secs(START + 61));
+            passed += tested.decide(Mode::CheckUpTo, 240).await.granted();
+            assert_eq!(passed, expected, "{limit}");
+        })
+        .await;
+    }
+}
