@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use actix_web::HttpMessage;
-use actix_web::body::{EitherBody, MessageBody};
+use actix_web::body::MessageBody;
 use actix_web::dev::{Service, ServiceRequest, ServiceResponse};
 use pin_project_lite::pin_project;
 use rl_core::gate::Caller;
 use rl_core::key::KeyExtractor;
-use rl_core::{Decision, Eventual, Gate};
+use rl_core::{Decision, Eventual, Gate, Permit};
 
-use crate::response;
+use crate::response::{self, ResponseBody};
 
 pin_project! {
     /// Response future of [`RateLimitMiddleware`](crate::RateLimitMiddleware).
@@ -36,11 +36,18 @@ pin_project! {
     pub(crate) enum State<F, B, K> {
         // The store is deciding.
         Checking { decision: Eventual<Decision>, gate: Arc<Gate<K>> },
-        // Allowed: the inner service is answering; its response gets the headers.
-        Calling { #[pin] answer: F, decision: Option<(Decision, Arc<Gate<K>>)> },
+        // The inner service is answering; if the request was counted, its response gets the headers.
+        Calling { #[pin] answer: F, counted: Option<Counted<K>> },
         // Turned away: the response waits to be taken.
-        TurnedAway { response: Option<ServiceResponse<EitherBody<B>>> },
+        TurnedAway { response: Option<ServiceResponse<ResponseBody<B>>> },
     }
+}
+
+/// What a request carries that was counted and goes on.
+pub(crate) struct Counted<K> {
+    decision: Decision,
+    gate: Arc<Gate<K>>,
+    permit: Option<Permit>,
 }
 
 impl<S, F, B, K> ResponseFuture<S, F, B, K> {
@@ -65,10 +72,10 @@ impl<S, F, B, K> From<State<F, B, K>> for ResponseFuture<S, F, B, K> {
 
 impl<F, B, K> State<F, B, K> {
     pub(crate) const fn exempt(answer: F) -> Self {
-        Self::Calling { answer, decision: None }
+        Self::Calling { answer, counted: None }
     }
 
-    pub(crate) const fn turned_away(response: ServiceResponse<EitherBody<B>>) -> Self {
+    pub(crate) const fn turned_away(response: ServiceResponse<ResponseBody<B>>) -> Self {
         Self::TurnedAway { response: Some(response) }
     }
 
@@ -77,22 +84,28 @@ impl<F, B, K> State<F, B, K> {
         request: ServiceRequest,
         gate: &Arc<Gate<K>>,
         decision: Decision,
-        caller: &Caller,
+        caller: Caller,
     ) -> Self
     where
         S: Service<ServiceRequest, Future = F>,
         K: KeyExtractor,
     {
-        if decision.is_allowed() {
+        if decision.lets_pass() {
+            let permit = gate.permit(&decision, caller);
             let outer = request.extensions_mut().remove::<Decision>();
             request.extensions_mut().insert(decision.clone().inside(outer));
+            if let Some(permit) = &permit {
+                request.extensions_mut().insert(permit.clone());
+            }
             let answer = service.call(request);
-            Self::Calling { answer, decision: Some((decision, Arc::clone(gate))) }
+            Self::Calling {
+                answer,
+                counted: Some(Counted { decision, gate: Arc::clone(gate), permit }),
+            }
         } else {
-            let mut response = response::from_denial(gate.denial(&decision, caller));
+            let mut response = response::from_denial(gate.denial(&decision, &caller));
             response::tell(&mut response, gate, decision);
-            let response = request.into_response(response).map_into_right_body();
-            Self::TurnedAway { response: Some(response) }
+            Self::turned_away(request.into_response(response))
         }
     }
 }
@@ -104,7 +117,7 @@ where
     B: MessageBody,
     K: KeyExtractor,
 {
-    type Output = Result<ServiceResponse<EitherBody<B>>, E>;
+    type Output = Result<ServiceResponse<ResponseBody<B>>, E>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
@@ -114,14 +127,15 @@ where
                     let decision = ready!(Pin::new(decision).poll(cx));
                     let Waiting { service, request, caller } =
                         this.waiting.take().expect("it waits while the store decides");
-                    State::decided(&*service, request, gate, decision, &caller)
+                    State::decided(&*service, request, gate, decision, caller)
                 }
-                StateProj::Calling { answer, decision } => {
-                    let mut response = ready!(answer.poll(cx))?;
-                    if let Some((decision, gate)) = decision.take() {
-                        response::tell(response.response_mut(), &gate, decision);
-                    }
-                    return Poll::Ready(Ok(response.map_into_left_body()));
+                StateProj::Calling { answer, counted } => {
+                    let answered = ready!(answer.poll(cx));
+                    let Some(Counted { decision, gate, permit }) = counted.take() else {
+                        return Poll::Ready(answered.map(response::uncounted));
+                    };
+                    let response = response::counted(answered?, &gate, decision, permit);
+                    return Poll::Ready(Ok(response));
                 }
                 StateProj::TurnedAway { response } => {
                     let response = response.take().expect("polled again after it was ready");

@@ -55,12 +55,15 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod degrade;
 mod future;
 mod headers;
 mod middleware;
 mod request;
 mod response;
 
+pub use degrade::{Degrade, DegradeMiddleware};
 pub use future::ResponseFuture;
 pub use middleware::{RateLimit, RateLimitMiddleware};
-pub use rl_core::{Decision, Gate, Limit, Policy, RateLimiter, Subject};
+pub use response::ResponseBody;
+pub use rl_core::{Decision, Gate, Limit, Permit, Policy, RateLimiter, Subject};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use actix_web::Error;
-use actix_web::body::{EitherBody, MessageBody};
+use actix_web::body::MessageBody;
 use actix_web::dev::{Service, ServiceRequest, ServiceResponse, Transform};
 use rl_core::gate::Admission;
 use rl_core::key::{ClientAddress, KeyExtractor};
@@ -13,7 +13,7 @@ use rl_core::{Eventual, Gate};
 
 use crate::future::{ResponseFuture, State};
 use crate::request::ActixRequest;
-use crate::response;
+use crate::response::{self, ResponseBody};
 
 /// Puts a limiter around an app, a scope or a resource.
 ///
@@ -36,7 +36,7 @@ where
     B: MessageBody,
     K: KeyExtractor,
 {
-    type Response = ServiceResponse<EitherBody<B>>;
+    type Response = ServiceResponse<ResponseBody<B>>;
     type Error = Error;
     type Transform = RateLimitMiddleware<S, K>;
     type InitError = ();
@@ -73,7 +73,7 @@ where
     B: MessageBody,
     K: KeyExtractor,
 {
-    type Response = ServiceResponse<EitherBody<B>>;
+    type Response = ServiceResponse<ResponseBody<B>>;
     type Error = Error;
     type Future = ResponseFuture<S, S::Future, B, K>;
 
@@ -87,12 +87,11 @@ where
             Admission::Exempt => State::exempt(self.service.call(request)).into(),
             Admission::TurnedAway(denial) => {
                 let response = response::from_denial(denial);
-                let response = request.into_response(response).map_into_right_body();
-                State::turned_away(response).into()
+                State::turned_away(request.into_response(response)).into()
             }
             // A store in memory has decided: there is nothing to wait for, and nothing to hold.
             Admission::Asked { decision: Eventual::Ready(Some(decision)), caller } => {
-                State::decided(&*self.service, request, &self.gate, decision, &caller).into()
+                State::decided(&*self.service, request, &self.gate, decision, caller).into()
             }
             Admission::Asked { decision, caller } => {
                 let (service, gate) = (Rc::clone(&self.service), Arc::clone(&self.gate));

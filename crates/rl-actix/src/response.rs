@@ -1,18 +1,58 @@
 //! The answer to a client that is turned away, and what every response tells.
 
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
 use actix_web::HttpResponse;
+use actix_web::body::{BodySize, BoxBody, EitherBody, MessageBody};
+use actix_web::dev::ServiceResponse;
 use actix_web::http::StatusCode;
 use actix_web::http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use actix_web::web::Bytes;
+use pin_project_lite::pin_project;
 use rl_core::denial::Denial;
+use rl_core::gate::ResponseInfo;
 use rl_core::key::KeyExtractor;
-use rl_core::{Decision, Gate};
+use rl_core::{Decision, Gate, Permit};
 
 use crate::headers;
 
+pin_project! {
+    /// The body of the inner service's response, or that of a denial.
+    #[derive(Debug)]
+    pub struct ResponseBody<B> {
+        #[pin]
+        body: EitherBody<B>,
+        // Goes when the body has ended, or is given up.
+        permit: Option<Permit>,
+    }
+}
+
+impl<B: MessageBody + 'static> MessageBody for ResponseBody<B> {
+    type Error = <EitherBody<B> as MessageBody>::Error;
+
+    fn size(&self) -> BodySize {
+        self.body.size()
+    }
+
+    fn poll_next(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, Self::Error>>> {
+        let this = self.project();
+        let chunk = ready!(this.body.poll_next(cx));
+        if chunk.is_none() {
+            this.permit.take();
+        }
+        Poll::Ready(chunk)
+    }
+}
+
 /// A denial as a response.
-pub(crate) fn from_denial(denial: Denial) -> HttpResponse {
+pub(crate) fn from_denial<B>(denial: Denial) -> HttpResponse<ResponseBody<B>> {
     let status = StatusCode::from_u16(denial.status).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
-    let mut response = HttpResponse::new(status).set_body(denial.body.into_owned());
+    let body = EitherBody::right(BoxBody::new(denial.body.into_owned()));
+    let mut response = HttpResponse::with_body(status, ResponseBody { body, permit: None });
     if let Some(content_type) = denial.content_type {
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     }
@@ -23,7 +63,39 @@ pub(crate) fn from_denial(denial: Denial) -> HttpResponse {
             response.headers_mut().insert(name, value);
         }
     }
-    response.map_into_boxed_body()
+    response
+}
+
+/// A response to a request that was not counted.
+pub(crate) fn uncounted<B>(response: ServiceResponse<B>) -> ServiceResponse<ResponseBody<B>> {
+    response.map_body(|_, body| ResponseBody { body: EitherBody::left(body), permit: None })
+}
+
+/// A response to a request that was counted; its body holds the permit.
+pub(crate) fn counted<B, K: KeyExtractor>(
+    mut response: ServiceResponse<B>,
+    gate: &Gate<K>,
+    decision: Decision,
+    permit: Option<Permit>,
+) -> ServiceResponse<ResponseBody<B>> {
+    if let Some(permit) = &permit {
+        gate.answered(permit, &ActixResponse(response.response()));
+    }
+    tell(response.response_mut(), gate, decision);
+    response.map_body(|_, body| ResponseBody { body: EitherBody::left(body), permit })
+}
+
+/// A response of actix-web as the limiter sees it.
+struct ActixResponse<'a, B>(&'a HttpResponse<B>);
+
+impl<B> ResponseInfo for ActixResponse<'_, B> {
+    fn status(&self) -> u16 {
+        self.0.status().as_u16()
+    }
+
+    fn header_lines<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8])) {
+        self.0.headers().get_all(name).for_each(|value| each(value.as_bytes()));
+    }
 }
 
 /// Adds the header lines, and leaves the stricter decision in the extensions for outer layers.

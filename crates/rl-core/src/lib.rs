@@ -62,7 +62,7 @@ pub mod _documentation;
 
 pub use future::Eventual;
 pub use gate::Gate;
-pub use limiter::{RateLimiter, RateLimiterBuilder};
+pub use limiter::{Permit, RateLimiter, RateLimiterBuilder};
 pub use model::{
     Algorithm, Anchor, Cost, CustomRealm, Decision, FailureKind, Follow, InvalidLimit,
     InvalidPeriod, InvalidPolicy, InvalidRealm, Limit, LimitReport, MAX_UNITS, NamedLimit, Origin,

@@ -7,7 +7,7 @@ use http_body::Body;
 use pin_project_lite::pin_project;
 use rl_core::gate::Caller;
 use rl_core::key::KeyExtractor;
-use rl_core::{Decision, Eventual, Gate};
+use rl_core::{Decision, Eventual, Gate, Permit};
 use tower_service::Service;
 
 use crate::response::{self, ResponseBody};
@@ -34,11 +34,18 @@ pin_project! {
     pub(crate) enum State<F, ResBody, K> {
         // The store is deciding.
         Checking { decision: Eventual<Decision>, gate: Arc<Gate<K>> },
-        // Allowed: the inner service is answering; its response gets the headers.
-        Calling { #[pin] answer: F, decision: Option<(Decision, Arc<Gate<K>>)> },
+        // The inner service is answering; if the request was counted, its response gets the headers.
+        Calling { #[pin] answer: F, counted: Option<Counted<K>> },
         // Turned away: the response waits to be taken.
         TurnedAway { response: Option<Response<ResponseBody<ResBody>>> },
     }
+}
+
+/// What a request carries that was counted and goes on.
+pub(crate) struct Counted<K> {
+    decision: Decision,
+    gate: Arc<Gate<K>>,
+    permit: Option<Permit>,
 }
 
 impl<S, F, ReqBody, ResBody, K> ResponseFuture<S, F, ReqBody, ResBody, K> {
@@ -65,7 +72,7 @@ impl<S, F, ReqBody, ResBody, K> From<State<F, ResBody, K>>
 
 impl<F, ResBody, K> State<F, ResBody, K> {
     pub(crate) const fn exempt(answer: F) -> Self {
-        Self::Calling { answer, decision: None }
+        Self::Calling { answer, counted: None }
     }
 
     pub(crate) const fn turned_away(response: Response<ResponseBody<ResBody>>) -> Self {
@@ -77,19 +84,27 @@ impl<F, ResBody, K> State<F, ResBody, K> {
         mut request: Request<ReqBody>,
         gate: &Arc<Gate<K>>,
         decision: Decision,
-        caller: &Caller,
+        caller: Caller,
     ) -> Self
     where
         S: Service<Request<ReqBody>, Future = F>,
         K: KeyExtractor,
     {
-        if decision.is_allowed() {
-            let outer = request.extensions_mut().remove::<Decision>();
-            request.extensions_mut().insert(decision.clone().inside(outer));
+        if decision.lets_pass() {
+            let permit = gate.permit(&decision, caller);
+            let extensions = request.extensions_mut();
+            let outer = extensions.remove::<Decision>();
+            extensions.insert(decision.clone().inside(outer));
+            if let Some(permit) = &permit {
+                extensions.insert(permit.clone());
+            }
             let answer = inner.call(request);
-            Self::Calling { answer, decision: Some((decision, Arc::clone(gate))) }
+            Self::Calling {
+                answer,
+                counted: Some(Counted { decision, gate: Arc::clone(gate), permit }),
+            }
         } else {
-            let mut response = response::from_denial(gate.denial(&decision, caller));
+            let mut response = response::from_denial(gate.denial(&decision, &caller));
             response::tell(&mut response, gate, decision);
             Self::TurnedAway { response: Some(response) }
         }
@@ -113,14 +128,14 @@ where
                     let decision = ready!(Pin::new(decision).poll(cx));
                     let Waiting { mut inner, request, caller } =
                         this.waiting.take().expect("it waits while the store decides");
-                    State::decided(&mut inner, request, gate, decision, &caller)
+                    State::decided(&mut inner, request, gate, decision, caller)
                 }
-                StateProj::Calling { answer, decision } => {
-                    let response = ready!(answer.poll(cx))?;
-                    let mut response = response.map(ResponseBody::inner);
-                    if let Some((decision, gate)) = decision.take() {
-                        response::tell(&mut response, &gate, decision);
-                    }
+                StateProj::Calling { answer, counted } => {
+                    let answered = ready!(answer.poll(cx));
+                    let Some(Counted { decision, gate, permit }) = counted.take() else {
+                        return Poll::Ready(answered.map(response::uncounted));
+                    };
+                    let response = response::counted(answered?, &gate, decision, permit);
                     return Poll::Ready(Ok(response));
                 }
                 StateProj::TurnedAway { response } => {

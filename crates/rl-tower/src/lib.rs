@@ -69,6 +69,7 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod degrade;
 mod future;
 mod headers;
 mod layer;
@@ -76,8 +77,9 @@ mod request;
 mod response;
 mod service;
 
+pub use degrade::{Degrade, DegradeFuture, DegradeLayer};
 pub use future::ResponseFuture;
 pub use layer::RateLimitLayer;
 pub use response::ResponseBody;
-pub use rl_core::{Decision, Gate, Limit, Policy, RateLimiter, Subject};
+pub use rl_core::{Decision, Gate, Limit, Permit, Policy, RateLimiter, Subject};
 pub use service::RateLimit;

@@ -1,14 +1,15 @@
 //! The answer to a client that is turned away, and what every response tells.
 
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use rl_core::denial::Denial;
+use rl_core::gate::ResponseInfo;
 use rl_core::key::KeyExtractor;
-use rl_core::{Decision, Gate};
+use rl_core::{Decision, Gate, Permit};
 
 use crate::headers;
 
@@ -19,17 +20,19 @@ pin_project! {
         #[pin]
         inner: Option<B>,
         denial: Option<Vec<u8>>,
+        // Goes when the body has ended, or is given up.
+        permit: Option<Permit>,
     }
 }
 
 impl<B> ResponseBody<B> {
-    pub(crate) const fn inner(body: B) -> Self {
-        Self { inner: Some(body), denial: None }
+    const fn inner(body: B, permit: Option<Permit>) -> Self {
+        Self { inner: Some(body), denial: None, permit }
     }
 
     fn denial(body: &str) -> Self {
         let denial = if body.is_empty() { None } else { Some(body.as_bytes().to_vec()) };
-        Self { inner: None, denial }
+        Self { inner: None, denial, permit: None }
     }
 }
 
@@ -46,7 +49,13 @@ where
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let this = self.project();
         match this.inner.as_pin_mut() {
-            Some(body) => body.poll_frame(cx),
+            Some(body) => {
+                let frame = ready!(body.poll_frame(cx));
+                if frame.is_none() {
+                    this.permit.take();
+                }
+                Poll::Ready(frame)
+            }
             None => Poll::Ready(this.denial.take().map(|body| Ok(Frame::data(body.into())))),
         }
     }
@@ -77,6 +86,38 @@ pub(crate) fn from_denial<B>(denial: Denial) -> Response<ResponseBody<B>> {
         }
     }
     response
+}
+
+/// A response to a request that was not counted.
+pub(crate) fn uncounted<B>(response: Response<B>) -> Response<ResponseBody<B>> {
+    response.map(|body| ResponseBody::inner(body, None))
+}
+
+/// A response to a request that was counted; its body holds the permit.
+pub(crate) fn counted<B, K: KeyExtractor>(
+    mut response: Response<B>,
+    gate: &Gate<K>,
+    decision: Decision,
+    permit: Option<Permit>,
+) -> Response<ResponseBody<B>> {
+    if let Some(permit) = &permit {
+        gate.answered(permit, &HttpResponse(&response));
+    }
+    tell(&mut response, gate, decision);
+    response.map(|body| ResponseBody::inner(body, permit))
+}
+
+/// A response of `http` as the limiter sees it.
+struct HttpResponse<'a, B>(&'a Response<B>);
+
+impl<B> ResponseInfo for HttpResponse<'_, B> {
+    fn status(&self) -> u16 {
+        self.0.status().as_u16()
+    }
+
+    fn header_lines<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8])) {
+        self.0.headers().get_all(name).iter().for_each(|value| each(value.as_bytes()));
+    }
 }
 
 /// Adds the header lines, and leaves the stricter decision in the extensions for outer layers.

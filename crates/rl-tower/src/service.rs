@@ -59,10 +59,10 @@ where
             }
             // A store in memory has decided: there is nothing to wait for, and nothing to hold.
             Admission::Asked { decision: Eventual::Ready(Some(decision)), caller } => {
-                if !decision.is_allowed() {
+                if !decision.lets_pass() {
                     self.release();
                 }
-                State::decided(&mut self.inner, request, &self.gate, decision, &caller).into()
+                State::decided(&mut self.inner, request, &self.gate, decision, caller).into()
             }
             Admission::Asked { decision, caller } => {
                 // The instance that is ready is this one, not its clone:

@@ -1,9 +1,10 @@
 use crate::denial::{Denial, is_grpc};
 use crate::key::RequestInfo;
-use crate::{Decision, Eventual, Realm};
+use crate::{Decision, Eventual, Realm, Subject};
 
 /// What to do with a request.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "the common case: a box would be an allocation")]
 pub enum Admission {
     /// Let it pass: it is not counted.
     Exempt,
@@ -21,21 +22,25 @@ pub enum Admission {
 /// What the answer to a client depends on, beside the decision.
 #[derive(Clone, Debug)]
 pub struct Caller {
-    realm: Realm,
+    subject: Subject,
     is_grpc: bool,
 }
 
 impl Caller {
-    pub(super) fn new<R: RequestInfo>(realm: Realm, request: &R) -> Self {
-        let mut found = false;
-        request.header_lines("content-type", &mut |value| found |= is_grpc(value));
-        Self { realm, is_grpc: found }
+    pub(super) fn new<R: RequestInfo>(subject: Subject, request: &R) -> Self {
+        Self { subject, is_grpc: speaks_grpc(request) }
     }
 
-    /// The realm of the subject that was counted.
+    /// Who is counted.
+    #[must_use]
+    pub const fn subject(&self) -> &Subject {
+        &self.subject
+    }
+
+    /// The realm of the subject that is counted.
     #[must_use]
     pub const fn realm(&self) -> &Realm {
-        &self.realm
+        self.subject.realm()
     }
 
     /// Whether the client speaks gRPC, and must be answered so.
@@ -43,4 +48,14 @@ impl Caller {
     pub const fn is_grpc(&self) -> bool {
         self.is_grpc
     }
+
+    pub(super) fn into_subject(self) -> Subject {
+        self.subject
+    }
+}
+
+pub(super) fn speaks_grpc<R: RequestInfo>(request: &R) -> bool {
+    let mut found = false;
+    request.header_lines("content-type", &mut |value| found |= is_grpc(value));
+    found
 }

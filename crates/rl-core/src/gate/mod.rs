@@ -10,7 +10,11 @@
 //! 3. **Once for each limiter.** A request that meets the same limiter again, in a nested layer,
 //!    passes without being charged a second time. (Two limiters on one store need
 //!    [namespaces](crate::RateLimiterBuilder::namespace) of their own.)
-//! 4. **Nested limiters** merge what they tell: of headers with a single value the stricter stay,
+//! 4. **Over its limits** a request is turned away, waits or is answered with less: [`OverLimit`].
+//! 5. **The cost** is one unit, or what [`Gate::cost`] finds in the request. What it was in the end can
+//!    be told by the handler ([`Gate::metered`]) and found in the response ([`Gate::true_cost`],
+//!    [`Gate::refund_if`]); it is settled when the response has ended, its body included.
+//! 6. **Nested limiters** merge what they tell: of headers with a single value the stricter stay,
 //!    lists stand beside each other.
 //!
 //! # Example
@@ -30,6 +34,8 @@
 //! ```
 
 mod admission;
+mod over_limit;
+mod response;
 #[cfg(test)]
 mod tests;
 
@@ -38,11 +44,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use admission::{Admission, Caller};
+pub use over_limit::OverLimit;
+pub use response::ResponseInfo;
 
 use crate::denial::{Denial, DenialBody};
 use crate::headers::{HeaderLine, Headers};
 use crate::key::{ClientAddress, KeyExtractor, RequestInfo};
-use crate::{Cost, Decision, RateLimiter, Realm, Subject, observe};
+use crate::{Cost, Decision, Eventual, Permit, RateLimiter, Realm, Subject, observe};
 
 /// What happens to a request that does not say who is counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -73,6 +81,9 @@ struct Rules {
     count_preflight: bool,
     exempt: Vec<Predicate>,
     cost: Option<CostOf>,
+    metered: bool,
+    true_cost: Option<TrueCostOf>,
+    over_limit: Option<OverLimitOf>,
     headers: Headers,
     denial: DenialBody,
     responder: Option<Responder>,
@@ -81,6 +92,8 @@ struct Rules {
 
 type Predicate = Arc<dyn Fn(&dyn RequestInfo) -> bool + Send + Sync>;
 type CostOf = Arc<dyn Fn(&dyn RequestInfo) -> Cost + Send + Sync>;
+type TrueCostOf = Arc<dyn Fn(&dyn ResponseInfo) -> Option<Cost> + Send + Sync>;
+type OverLimitOf = Arc<dyn Fn(&dyn RequestInfo) -> OverLimit + Send + Sync>;
 type Responder = Arc<dyn Fn(&Decision, &Caller) -> Denial + Send + Sync>;
 
 impl Gate {
@@ -93,6 +106,9 @@ impl Gate {
             count_preflight: false,
             exempt: Vec::new(),
             cost: None,
+            metered: false,
+            true_cost: None,
+            over_limit: None,
             headers: Headers::default(),
             denial: DenialBody::default(),
             responder: None,
@@ -148,6 +164,80 @@ impl<K: KeyExtractor> Gate<K> {
         self.with(|rules| rules.cost = Some(Arc::new(cost)))
     }
 
+    /// Whether handlers can change what a request costs: then each finds a [`Permit`] in the request's
+    /// extensions. Defaults to `false`, as it takes an allocation.
+    #[must_use]
+    pub fn metered(self, metered: bool) -> Self {
+        self.with(|rules| rules.metered = metered)
+    }
+
+    /// What a request did cost, as its response tells; `None` leaves it as it is.
+    ///
+    /// It is asked when the head of the response is there, and has the last word over what a handler
+    /// has said until then.
+    ///
+    /// ```
+    /// # use rl_core::{Cost, Gate, Limit, RateLimiter};
+    /// # let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
+    /// // What the cache answers is free.
+    /// let gate = Gate::new(limiter).true_cost(|response| {
+    ///     let mut is_hit = false;
+    ///     response.header_lines("x-cache", &mut |value| is_hit |= value == b"HIT");
+    ///     is_hit.then_some(Cost::ZERO)
+    /// });
+    /// # Ok::<(), rl_core::limiter::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn true_cost(
+        self,
+        cost: impl Fn(&dyn ResponseInfo) -> Option<Cost> + Send + Sync + 'static,
+    ) -> Self {
+        self.with(|rules| rules.true_cost = Some(Arc::new(cost)))
+    }
+
+    /// Gives back what a request has cost if its response is such: a short form of
+    /// [`true_cost`](Self::true_cost), which it replaces.
+    ///
+    /// ```
+    /// # use rl_core::{Gate, Limit, RateLimiter};
+    /// # let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
+    /// // Nobody pays for our own mistakes.
+    /// let gate = Gate::new(limiter).refund_if(|response| response.status() >= 500);
+    /// # Ok::<(), rl_core::limiter::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn refund_if(
+        self,
+        predicate: impl Fn(&dyn ResponseInfo) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.true_cost(move |response| predicate(response).then_some(Cost::ZERO))
+    }
+
+    /// What becomes of requests that are over their limits. Defaults to [`OverLimit::Reject`].
+    #[must_use]
+    pub fn over_limit(self, over_limit: OverLimit) -> Self {
+        self.over_limit_by(move |_| over_limit)
+    }
+
+    /// What becomes of a request that is over its limits, chosen for each.
+    ///
+    /// ```
+    /// # use rl_core::{Gate, Limit, RateLimiter, gate::OverLimit};
+    /// # let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
+    /// let gate = Gate::new(limiter).over_limit_by(|request| match request.method() {
+    ///     "GET" => OverLimit::Degrade,
+    ///     _ => OverLimit::Reject,
+    /// });
+    /// # Ok::<(), rl_core::limiter::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn over_limit_by(
+        self,
+        over_limit: impl Fn(&dyn RequestInfo) -> OverLimit + Send + Sync + 'static,
+    ) -> Self {
+        self.with(|rules| rules.over_limit = Some(Arc::new(over_limit)))
+    }
+
     /// Whether CORS preflights are counted. Defaults to `false`: a browser sends them unasked.
     #[must_use]
     pub fn count_preflight(self, count: bool) -> Self {
@@ -197,7 +287,6 @@ impl<K: KeyExtractor> Gate<K> {
         if passed == Some(true) || self.is_exempt(request) {
             return Admission::Exempt;
         }
-        let caller = |realm: &Realm| Caller::new(realm.clone(), request);
         let subject = match (self.key.subject(request), self.rules.missing_key) {
             (Some(subject), _) => subject,
             (None, MissingKey::Share) => Subject::new(Realm::Unknown, ""),
@@ -206,13 +295,24 @@ impl<K: KeyExtractor> Gate<K> {
                 if !self.rules.missing_key_seen.swap(true, Ordering::Relaxed) {
                     observe::missing_key();
                 }
-                let is_grpc = caller(&Realm::Unknown).is_grpc();
-                return Admission::TurnedAway(self.rules.denial.missing_key(is_grpc));
+                let denial = self.rules.denial.missing_key(admission::speaks_grpc(request));
+                return Admission::TurnedAway(denial);
             }
         };
-        let cost = self.rules.cost.as_ref().map_or(Cost::ONE, |cost| cost(request));
-        let decision = self.limiter.check(&subject, cost);
-        Admission::Asked { decision, caller: caller(subject.realm()) }
+        let decision = self.decide(request, &subject);
+        Admission::Asked { decision, caller: Caller::new(subject, request) }
+    }
+
+    fn decide<R: RequestInfo>(&self, request: &R, subject: &Subject) -> Eventual<Decision> {
+        let Self { limiter, rules, .. } = self;
+        let cost = rules.cost.as_ref().map_or(Cost::ONE, |cost| cost(request));
+        match rules.over_limit.as_ref().map_or(OverLimit::Reject, |choose| choose(request)) {
+            OverLimit::Reject => limiter.check(subject, cost),
+            OverLimit::Wait { at_most, queue } => {
+                limiter.check_waiting(subject, cost, at_most, queue)
+            }
+            OverLimit::Degrade => limiter.check(subject, cost).map(Decision::or_degraded),
+        }
     }
 
     fn is_exempt<R: RequestInfo>(&self, request: &R) -> bool {
@@ -224,6 +324,22 @@ impl<K: KeyExtractor> Gate<K> {
         };
         rules.exempt.iter().any(|predicate| predicate(request))
             || !rules.count_preflight && is_preflight()
+    }
+
+    /// What a request holds that goes on after `decision`: for adapters, who keep it until the body of
+    /// the response has ended, and put a clone into the request's extensions.
+    #[must_use]
+    pub fn permit(&self, decision: &Decision, caller: Caller) -> Option<Permit> {
+        let is_wanted = self.rules.metered || self.rules.true_cost.is_some();
+        is_wanted.then(|| self.limiter.permit(caller.into_subject(), decision.clone()))
+    }
+
+    /// Finds in the head of the response what the request did cost: for adapters.
+    pub fn answered(&self, permit: &Permit, response: &dyn ResponseInfo) {
+        let true_cost = self.rules.true_cost.as_ref();
+        if let Some(cost) = true_cost.and_then(|true_cost| true_cost(response)) {
+            permit.set_cost(cost);
+        }
     }
 
     /// The answer to a request that `decision` denies; [`write_headers`](Self::write_headers) adds

@@ -7,10 +7,10 @@ use crate::{Decision, RetryAfter};
 
 pub(super) const NAME: &str = "retry-after";
 
-/// Whole seconds to wait, rounded up and at least 1; nothing when `decision` allows, and when no
+/// Whole seconds to wait, rounded up and at least 1; nothing when the request goes on, and when no
 /// wait helps.
 pub(super) fn seconds(decision: &Decision) -> Option<u64> {
-    if decision.is_allowed() {
+    if decision.lets_pass() {
         return None;
     }
     match decision.retry_after() {

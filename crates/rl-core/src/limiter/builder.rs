@@ -155,6 +155,7 @@ impl RateLimiterBuilder {
             on_configuration_failure,
             observer,
             health: super::failure::Health::default(),
+            lines: Arc::default(),
         }))
     }
 }

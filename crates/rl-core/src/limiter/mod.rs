@@ -28,8 +28,10 @@
 
 mod builder;
 mod failure;
+mod permit;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 use std::fmt;
 use std::sync::Arc;
@@ -38,6 +40,8 @@ use std::time::Duration;
 pub use builder::{BuildError, RateLimiterBuilder};
 pub use failure::OnFailure;
 use failure::{Health, Ticket};
+pub use permit::Permit;
+use waiting::Lines;
 
 use crate::observe::{self, Observer};
 use crate::source::PolicySource;
@@ -62,6 +66,8 @@ struct Inner {
     on_configuration_failure: OnFailure,
     observer: Arc<dyn Observer>,
     health: Health,
+    // Who waits for units; see `waiting`.
+    lines: Arc<Lines>,
 }
 
 impl RateLimiter {
@@ -237,13 +243,13 @@ impl RateLimiter {
         let ticket = self.inner.health.set_out();
         match self.ask_store(policy, subject, mode, cost) {
             Eventual::Ready(Some(answer)) => {
-                Eventual::ready(self.settle(subject, cost, ticket, answer))
+                Eventual::ready(self.conclude(subject, cost, ticket, answer))
             }
             answer => {
                 let (this, subject) = (self.clone(), subject.clone());
                 Eventual::later(async move {
                     let answer = answer.await;
-                    this.settle(&subject, cost, ticket, answer)
+                    this.conclude(&subject, cost, ticket, answer)
                 })
             }
         }
@@ -307,7 +313,7 @@ impl RateLimiter {
     }
 
     /// From the store's answer to the decision; a failure is stood in for.
-    fn settle(
+    fn conclude(
         &self,
         subject: &Subject,
         cost: Cost,
@@ -327,6 +333,15 @@ impl RateLimiter {
     }
 
     fn stand_in(&self, subject: &Subject, cost: Cost, error: &StoreError) -> Decision {
+        let origin = match self.store_failed(error) {
+            OnFailure::Allow => Origin::FailedOpen(error.kind()),
+            OnFailure::Deny => Origin::FailedClosed(error.kind()),
+        };
+        self.report(subject, Decision::undecided(cost, origin))
+    }
+
+    /// Tells that the store could not answer; returns what that means for requests.
+    fn store_failed(&self, error: &StoreError) -> OnFailure {
         let kind = error.kind();
         let on_failure = if kind.is_configuration() {
             self.inner.on_configuration_failure
@@ -337,11 +352,7 @@ impl RateLimiter {
             observe::store_failed(error, on_failure.consequence());
         }
         self.inner.observer.store_failed(error);
-        let origin = match on_failure {
-            OnFailure::Allow => Origin::FailedOpen(kind),
-            OnFailure::Deny => Origin::FailedClosed(kind),
-        };
-        self.report(subject, Decision::undecided(cost, origin))
+        on_failure
     }
 
     fn undecided(&self, subject: &Subject, cost: Cost, origin: Origin) -> Eventual<Decision> {

@@ -76,12 +76,27 @@ pub struct Decision {
     outcomes: Outcomes,
     cost: Cost,
     granted: u64,
-    allowed: bool,
+    verdict: Verdict,
     at: Timestamp,
     origin: Origin,
     // Which limiter decided, as an opaque number.
     limiter: usize,
     outer: Option<Arc<Decision>>,
+}
+
+/// What becomes of the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Allowed,
+    Denied,
+    // Denied, but it goes on, to be answered with less.
+    Degraded,
+}
+
+impl Verdict {
+    const fn of(allowed: bool) -> Self {
+        if allowed { Self::Allowed } else { Self::Denied }
+    }
 }
 
 impl Decision {
@@ -107,9 +122,9 @@ impl Decision {
         outcomes: Outcomes,
     ) -> Self {
         debug_assert_eq!(policy.limits().len(), outcomes.len());
-        let allowed = !outcomes.iter().any(|outcome| outcome.is_over());
+        let verdict = Verdict::of(!outcomes.iter().any(|outcome| outcome.is_over()));
         let (policy, origin) = (Some(policy), Origin::Store);
-        Self { policy, outcomes, cost, granted, allowed, at, origin, limiter: 0, outer: None }
+        Self { policy, outcomes, cost, granted, verdict, at, origin, limiter: 0, outer: None }
     }
 
     /// What is decided without a store: denied for [`Origin::FailedClosed`], else allowed.
@@ -117,14 +132,36 @@ impl Decision {
     pub fn undecided(cost: Cost, origin: Origin) -> Self {
         let allowed = !matches!(origin, Origin::FailedClosed(_));
         let granted = if allowed { cost.units() } else { 0 };
+        let verdict = Verdict::of(allowed);
         let (policy, outcomes, at) = (None, Outcomes::new(), Timestamp::EPOCH);
-        Self { policy, outcomes, cost, granted, allowed, at, origin, limiter: 0, outer: None }
+        Self { policy, outcomes, cost, granted, verdict, at, origin, limiter: 0, outer: None }
     }
 
     /// Whether the request may pass.
     #[must_use]
     pub const fn is_allowed(&self) -> bool {
-        self.allowed
+        matches!(self.verdict, Verdict::Allowed)
+    }
+
+    /// Whether the limits deny the request and it goes on nevertheless, to be answered with less:
+    /// [`OverLimit::Degrade`](crate::gate::OverLimit::Degrade).
+    #[must_use]
+    pub const fn is_degraded(&self) -> bool {
+        matches!(self.verdict, Verdict::Degraded)
+    }
+
+    /// Whether the request goes on: it is allowed or [degraded](Self::is_degraded).
+    #[must_use]
+    pub const fn lets_pass(&self) -> bool {
+        !matches!(self.verdict, Verdict::Denied)
+    }
+
+    /// Lets a request that is over its limits go on.
+    pub(crate) fn or_degraded(mut self) -> Self {
+        if self.verdict == Verdict::Denied && self.origin == Origin::Store {
+            self.verdict = Verdict::Degraded;
+        }
+        self
     }
 
     /// Units asked for.
@@ -204,7 +241,7 @@ impl Decision {
     /// The limit that single-valued headers and messages describe; none if no store decided.
     #[must_use]
     pub fn governing(&self, follow: Follow) -> Option<LimitReport<'_>> {
-        let denied = !self.allowed;
+        let denied = !self.is_allowed();
         let candidates = self.limits().filter(|limit| !denied || limit.is_over());
         match follow {
             Follow::ShortestActive => {
@@ -226,7 +263,7 @@ impl Decision {
     }
 
     fn strictness(&self, other: &Self) -> Ordering {
-        let denied = (!self.allowed).cmp(&!other.allowed);
+        let denied = (!self.is_allowed()).cmp(&!other.is_allowed());
         let known = self.policy.is_some().cmp(&other.policy.is_some());
         denied.then(known).then_with(|| {
             let remaining = |decision: &Self| {

@@ -1,0 +1,133 @@
+use std::fmt;
+use std::future::{Ready, ready};
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use actix_web::body::{EitherBody, MessageBody};
+use actix_web::dev::{Payload, Service, ServiceRequest, ServiceResponse, Transform};
+use actix_web::{Error, FromRequest, Handler, HttpMessage, HttpRequest, Responder};
+use rl_core::Decision;
+
+/// Sends requests that are [degraded](Decision::is_degraded) to another handler.
+///
+/// It stands inside of a limiter that degrades, in front of the service that is to be spared.
+///
+/// ```
+/// use actix_web::{App, web};
+/// use rl_actix::{Degrade, Gate, Limit, RateLimit, RateLimiter};
+/// use rl_core::gate::OverLimit;
+///
+/// let limiter = RateLimiter::builder().limit(Limit::per_second(10)).build()?;
+/// let app = App::new()
+///     .route("/", web::get().to(async || "computed for you"))
+///     .wrap(Degrade::to(async || "what we knew an hour ago"))
+///     .wrap(RateLimit::new(Gate::new(limiter).over_limit(OverLimit::Degrade)));
+/// # Ok::<(), rl_core::limiter::BuildError>(())
+/// ```
+pub struct Degrade<H, A> {
+    handler: H,
+    arguments: PhantomData<fn(A)>,
+}
+
+impl<H, A> Degrade<H, A>
+where
+    H: Handler<A>,
+    H::Output: Responder,
+    A: FromRequest,
+{
+    /// A middleware that sends them to `handler`, which is like that of any route.
+    pub const fn to(handler: H) -> Self {
+        Self { handler, arguments: PhantomData }
+    }
+}
+
+impl<S, B, H, A> Transform<S, ServiceRequest> for Degrade<H, A>
+where
+    S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error> + 'static,
+    B: MessageBody,
+    H: Handler<A>,
+    H::Output: Responder,
+    A: FromRequest + 'static,
+{
+    type Response = ServiceResponse<EitherBody<B>>;
+    type Error = Error;
+    type Transform = DegradeMiddleware<S, H, A>;
+    type InitError = ();
+    type Future = Ready<Result<Self::Transform, ()>>;
+
+    fn new_transform(&self, service: S) -> Self::Future {
+        ready(Ok(DegradeMiddleware { service, degrade: self.clone() }))
+    }
+}
+
+/// A service with a handler for degraded requests in front, made by [`Degrade`].
+pub struct DegradeMiddleware<S, H, A> {
+    service: S,
+    degrade: Degrade<H, A>,
+}
+
+impl<S, B, H, A> Service<ServiceRequest> for DegradeMiddleware<S, H, A>
+where
+    S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error> + 'static,
+    B: MessageBody,
+    H: Handler<A>,
+    H::Output: Responder,
+    A: FromRequest + 'static,
+{
+    type Response = ServiceResponse<EitherBody<B>>;
+    type Error = Error;
+    // A handler's future has no name that could be written here without all of its bounds.
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Error>>>>;
+
+    fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.service.poll_ready(cx)
+    }
+
+    fn call(&self, request: ServiceRequest) -> Self::Future {
+        let is_degraded = request.extensions().get().is_some_and(Decision::is_degraded);
+        if !is_degraded {
+            let answer = self.service.call(request);
+            return Box::pin(async move { Ok(answer.await?.map_into_left_body()) });
+        }
+        let handler = self.degrade.handler.clone();
+        Box::pin(async move {
+            let (request, mut payload) = request.into_parts();
+            let response = answer::<H, A>(&handler, &request, &mut payload).await?;
+            Ok(ServiceResponse::new(request, response).map_into_right_body())
+        })
+    }
+}
+
+async fn answer<H, A>(
+    handler: &H,
+    request: &HttpRequest,
+    payload: &mut Payload,
+) -> Result<actix_web::HttpResponse, Error>
+where
+    H: Handler<A>,
+    H::Output: Responder,
+    A: FromRequest,
+{
+    let arguments = A::from_request(request, payload).await.map_err(Into::into)?;
+    Ok(handler.call(arguments).await.respond_to(request).map_into_boxed_body())
+}
+
+// Not derived: what a handler takes need not be `Clone`.
+impl<H: Clone, A> Clone for Degrade<H, A> {
+    fn clone(&self) -> Self {
+        Self { handler: self.handler.clone(), arguments: PhantomData }
+    }
+}
+
+impl<H, A> fmt::Debug for Degrade<H, A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Degrade").finish_non_exhaustive()
+    }
+}
+
+impl<S: fmt::Debug, H, A> fmt::Debug for DegradeMiddleware<S, H, A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DegradeMiddleware").field("service", &self.service).finish_non_exhaustive()
+    }
+}
