@@ -14,6 +14,8 @@ mod headers;
 mod nesting;
 mod on_actix;
 mod on_axum;
+mod over_limit;
+mod settling;
 mod shared;
 
 /// Makes each sentence a test of either adapter.
@@ -111,6 +113,20 @@ contract! {
         the_same_limiter_twice_charges_once,
         the_same_limiter_around_another_charges_once,
         outer_layers_see_the_stricter_decision,
+    }
+    over_limit {
+        requests_wait_for_their_turn_if_set,
+        who_would_wait_too_long_is_turned_away_at_once,
+        who_finds_the_queue_full_is_turned_away,
+        degraded_requests_reach_the_handler_uncharged,
+        the_strategy_is_chosen_for_each_request_if_set,
+    }
+    settling {
+        a_handler_says_what_a_request_costs,
+        what_fails_is_given_back_if_set,
+        the_response_says_what_a_request_costs,
+        a_request_is_settled_when_its_body_has_ended,
+        a_request_whose_handler_panics_has_cost_what_it_was_granted,
     }
     failures {
         requests_pass_without_headers_when_the_store_is_down,

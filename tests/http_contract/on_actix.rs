@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use actix_web::middleware::{Condition, DefaultHeaders, Logger, NormalizePath};
 use actix_web::{App, web};
-use rl_actix::RateLimit;
+use rl_actix::{Degrade, RateLimit};
 use rl_core::Gate;
+use rl_core::gate::OverLimit;
 use rl_core::key::Route;
 use rl_tests::web::actix::{application, serve};
 use rl_tests::web::{Fetch, limiter, new_year};
@@ -92,4 +93,17 @@ async fn it_stands_between_other_middlewares() {
     };
     assert_eq!(seen(&site.get("/users/7/").fetch().await), (200, true, true));
     assert_eq!(seen(&site.get("/").fetch().await), (429, false, true));
+}
+
+#[tokio::test]
+async fn another_handler_answers_degraded_requests() {
+    let gate = Gate::new(limiter(&new_year(), &["1/minute"])).over_limit(OverLimit::Degrade);
+    let limit = RateLimit::new(gate);
+    let site = serve(move || {
+        let cached = async |uri: actix_web::http::Uri| format!("{uri} from the cache");
+        App::new().configure(routes).wrap(Degrade::to(cached)).wrap(limit.clone())
+    });
+    assert_eq!(site.get("/").fetch().await.body, "store minute 1/1");
+    let degraded = site.get("/").fetch().await;
+    assert_eq!((degraded.standing().as_str(), &*degraded.body), ("200 1-0-60", "/ from the cache"));
 }

@@ -6,11 +6,14 @@ use axum::Router;
 use axum::extract::Request;
 use axum::routing::get;
 use rl_core::Gate;
+use rl_core::gate::OverLimit;
 use rl_core::key::Route;
 use rl_tests::web::axum::{application, serve};
 use rl_tests::web::{Axum, Fetch, Target, limiter, new_year};
-use rl_tower::{RateLimit, RateLimitLayer};
+use rl_tower::{DegradeLayer, RateLimit, RateLimitLayer};
 use tower::{Layer, ServiceBuilder};
+
+use super::settling::{settles_at, ten};
 
 fn layer(limit: &str) -> RateLimitLayer {
     RateLimitLayer::new(limiter(&new_year(), &[limit]))
@@ -106,4 +109,25 @@ async fn the_service_inside_can_be_reached() {
     assert!(limited.get_ref().has_routes());
     assert!(limited.get_mut().has_routes());
     assert!(limited.clone().into_inner().has_routes());
+}
+
+#[tokio::test]
+async fn another_service_answers_degraded_requests() {
+    let gate = Gate::new(limiter(&new_year(), &["1/minute"])).over_limit(OverLimit::Degrade);
+    let cached = Router::new().fallback(async || "from the cache");
+    let site = serve(app().layer(DegradeLayer::to(cached)).layer(RateLimitLayer::new(gate)));
+    assert_eq!(site.get("/").fetch().await.body, "store minute 1/1");
+    let degraded = site.get("/").fetch().await;
+    assert_eq!((degraded.standing().as_str(), &*degraded.body), ("200 1-0-60", "from the cache"));
+}
+
+/// actix-web notices when it writes next, and settles then.
+#[tokio::test]
+async fn a_request_is_settled_when_its_client_goes_away() {
+    let limiter = ten();
+    let site = Axum::serve(vec![Gate::new(limiter.clone()).metered(true)]);
+    let mut response = site.get("/streams").send().await.unwrap();
+    assert_eq!(response.chunk().await.unwrap().unwrap(), "first ");
+    drop(response);
+    settles_at(&limiter, 5).await;
 }

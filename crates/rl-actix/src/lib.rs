@@ -49,6 +49,9 @@
 //! Where a middleware further in answers with an error instead of a response, actix-web makes the
 //! response of it outside of all middlewares: it has no headers of the limiter.
 //!
+//! A request is settled when its response has ended, its body included. Of a client that goes away in
+//! the middle, actix-web learns when it writes next.
+//!
 //! actix-web runs the middleware that was wrapped last first: authentication belongs in a `.wrap`
 //! *after* a limiter that counts by consumer, and CORS after all, or browsers take a denial for a
 //! network error.

@@ -1,18 +1,18 @@
 //! The application on actix-web.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use actix_web::body::MessageBody;
 use actix_web::dev::{ServerHandle, ServiceFactory, ServiceRequest, ServiceResponse};
 use actix_web::http::header::{HeaderName, HeaderValue};
 use actix_web::middleware::{Condition, Next, from_fn};
-use actix_web::{App, Error, HttpMessage, HttpServer, web};
+use actix_web::{App, Error, HttpMessage, HttpResponse, HttpServer, web};
+use futures::TryStreamExt;
 use rl_actix::RateLimit;
 use rl_core::key::KeyExtractor;
-use rl_core::{Decision, Gate, Subject};
+use rl_core::{Decision, Gate, Permit, Subject};
 
-use super::{Site, Target, describe, listener};
+use super::{Site, Stage, Target, describe, listener};
 
 /// The adapter for actix-web.
 #[derive(Debug)]
@@ -21,8 +21,8 @@ pub struct Actix;
 impl Target for Actix {
     fn serve<K: KeyExtractor>(gates: Vec<Gate<K>>) -> Site {
         assert!((1..=3).contains(&gates.len()), "one to three gates");
-        let handled = Arc::<AtomicUsize>::default();
-        let theirs = Arc::clone(&handled);
+        let stage = Arc::<Stage>::default();
+        let theirs = Arc::clone(&stage);
         let app = move || {
             // Which middlewares there are is in the type of the app: the missing ones are switched
             // off.
@@ -38,7 +38,7 @@ impl Target for Actix {
                 .wrap(gate(0))
                 .wrap(from_fn(around))
         };
-        serve_counting(app, handled)
+        serve_on(app, stage)
     }
 }
 
@@ -56,19 +56,24 @@ where
         > + 'static,
     B: MessageBody + 'static,
 {
-    serve_counting(factory, Arc::default())
+    serve_on(factory, Arc::default())
 }
 
-/// The application without a limiter; `handled` counts the requests that reach a handler.
-pub fn application(app: &mut web::ServiceConfig, handled: &Arc<AtomicUsize>) {
-    app.app_data(web::Data::from(Arc::clone(handled)))
+/// The application without a limiter; `stage` is what its handlers share with a test.
+pub fn application(app: &mut web::ServiceConfig, stage: &Arc<Stage>) {
+    app.app_data(web::Data::from(Arc::clone(stage)))
         .route("/", web::to(show))
         .route("/users/{id}", web::to(show))
         .route("/health", web::to(show))
-        .route("/echo", web::post().to(echo));
+        .route("/echo", web::post().to(echo))
+        .route("/costs/{units}", web::to(costs))
+        .route("/fails", web::to(fails))
+        .route("/panics", web::to(panics))
+        .route("/waits", web::to(waits))
+        .route("/streams", web::to(streams));
 }
 
-fn serve_counting<F, T, B>(factory: F, handled: Arc<AtomicUsize>) -> Site
+fn serve_on<F, T, B>(factory: F, stage: Arc<Stage>) -> Site
 where
     F: Fn() -> App<T> + Send + Clone + 'static,
     T: ServiceFactory<
@@ -89,7 +94,7 @@ where
         .run();
     let stop = StopOnDrop(server.handle());
     tokio::spawn(server);
-    Site::new(&listener, handled, Box::new(stop))
+    Site::new(&listener, stage, Box::new(stop))
 }
 
 #[derive(Debug)]
@@ -102,14 +107,49 @@ impl Drop for StopOnDrop {
     }
 }
 
-async fn show(handled: web::Data<AtomicUsize>, decision: Option<web::ReqData<Decision>>) -> String {
-    handled.fetch_add(1, Ordering::SeqCst);
+async fn show(stage: web::Data<Stage>, decision: Option<web::ReqData<Decision>>) -> String {
+    stage.enter();
     describe(decision.as_deref())
 }
 
-async fn echo(handled: web::Data<AtomicUsize>, body: web::Bytes) -> web::Bytes {
-    handled.fetch_add(1, Ordering::SeqCst);
+async fn echo(stage: web::Data<Stage>, body: web::Bytes) -> web::Bytes {
+    stage.enter();
     body
+}
+
+async fn costs(
+    stage: web::Data<Stage>,
+    units: web::Path<u64>,
+    permit: web::ReqData<Permit>,
+) -> HttpResponse {
+    stage.enter();
+    permit.add_cost(*units);
+    HttpResponse::Ok().finish()
+}
+
+async fn fails(stage: web::Data<Stage>) -> HttpResponse {
+    stage.enter();
+    HttpResponse::InternalServerError().finish()
+}
+
+async fn panics(stage: web::Data<Stage>) -> HttpResponse {
+    stage.enter();
+    panic!("as asked");
+}
+
+async fn waits(stage: web::Data<Stage>) -> HttpResponse {
+    stage.enter();
+    stage.cue().await;
+    HttpResponse::Ok().finish()
+}
+
+async fn streams(stage: web::Data<Stage>, permit: Option<web::ReqData<Permit>>) -> HttpResponse {
+    stage.enter();
+    if let Some(permit) = permit {
+        permit.add_cost(4);
+    }
+    let words = stage.into_inner().words();
+    HttpResponse::Ok().streaming(words.map_ok(|word| web::Bytes::from_static(word.as_bytes())))
 }
 
 /// What stands around the limiters.

@@ -2,20 +2,19 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use axum::body::Bytes;
-use axum::extract::{Request, State};
-use axum::http::HeaderValue;
+use axum::body::{Body, Bytes};
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::{Next, from_fn};
 use axum::response::Response;
 use axum::routing::{any, post};
 use axum::{Extension, Router};
 use rl_core::key::KeyExtractor;
-use rl_core::{Decision, Gate, Subject};
+use rl_core::{Decision, Gate, Permit, Subject};
 use rl_tower::RateLimitLayer;
 
-use super::{Site, Target, describe, listener};
+use super::{Site, Stage, Target, describe, listener};
 
 /// The adapter for tower, under axum.
 #[derive(Debug)]
@@ -23,39 +22,44 @@ pub struct Axum;
 
 impl Target for Axum {
     fn serve<K: KeyExtractor>(gates: Vec<Gate<K>>) -> Site {
-        let handled = Arc::<AtomicUsize>::default();
-        let mut app = application(&handled);
+        let stage = Arc::<Stage>::default();
+        let mut app = application(&stage);
         for gate in gates.into_iter().rev() {
             app = app.layer(RateLimitLayer::new(gate));
         }
-        serve_counting(app.layer(from_fn(around)), handled)
+        serve_on(app.layer(from_fn(around)), stage)
     }
 }
 
 /// Serves `app`, which learns the addresses of its clients.
 #[must_use]
 pub fn serve(app: Router) -> Site {
-    serve_counting(app, Arc::default())
+    serve_on(app, Arc::default())
 }
 
-/// The application without a limiter; `handled` counts the requests that reach a handler.
-pub fn application(handled: &Arc<AtomicUsize>) -> Router {
+/// The application without a limiter; `stage` is what its handlers share with a test.
+pub fn application(stage: &Arc<Stage>) -> Router {
     Router::new()
         .route("/", any(show))
         .route("/users/{id}", any(show))
         .route("/health", any(show))
         .route("/echo", post(echo))
-        .with_state(Arc::clone(handled))
+        .route("/costs/{units}", any(costs))
+        .route("/fails", any(fails))
+        .route("/panics", any(panics))
+        .route("/waits", any(waits))
+        .route("/streams", any(streams))
+        .with_state(Arc::clone(stage))
 }
 
-fn serve_counting(app: Router, handled: Arc<AtomicUsize>) -> Site {
+fn serve_on(app: Router, stage: Arc<Stage>) -> Site {
     let listener = listener();
     let theirs = listener.try_clone().expect("a second handle");
     theirs.set_nonblocking(true).expect("a socket that does not block");
     let theirs = tokio::net::TcpListener::from_std(theirs).expect("a listener");
     let app = app.into_make_service_with_connect_info::<SocketAddr>();
     let server = tokio::spawn(async move { axum::serve(theirs, app).await });
-    Site::new(&listener, handled, Box::new(AbortOnDrop(server.abort_handle())))
+    Site::new(&listener, stage, Box::new(AbortOnDrop(server.abort_handle())))
 }
 
 #[derive(Debug)]
@@ -67,17 +71,46 @@ impl Drop for AbortOnDrop {
     }
 }
 
-async fn show(
-    State(handled): State<Arc<AtomicUsize>>,
-    decision: Option<Extension<Decision>>,
-) -> String {
-    handled.fetch_add(1, Ordering::SeqCst);
+async fn show(State(stage): State<Arc<Stage>>, decision: Option<Extension<Decision>>) -> String {
+    stage.enter();
     describe(decision.as_ref().map(|decision| &decision.0))
 }
 
-async fn echo(State(handled): State<Arc<AtomicUsize>>, body: Bytes) -> Bytes {
-    handled.fetch_add(1, Ordering::SeqCst);
+async fn echo(State(stage): State<Arc<Stage>>, body: Bytes) -> Bytes {
+    stage.enter();
     body
+}
+
+async fn costs(
+    State(stage): State<Arc<Stage>>,
+    Path(units): Path<u64>,
+    Extension(permit): Extension<Permit>,
+) {
+    stage.enter();
+    permit.add_cost(units);
+}
+
+async fn fails(State(stage): State<Arc<Stage>>) -> StatusCode {
+    stage.enter();
+    StatusCode::INTERNAL_SERVER_ERROR
+}
+
+async fn panics(State(stage): State<Arc<Stage>>) {
+    stage.enter();
+    panic!("as asked");
+}
+
+async fn waits(State(stage): State<Arc<Stage>>) {
+    stage.enter();
+    stage.cue().await;
+}
+
+async fn streams(State(stage): State<Arc<Stage>>, permit: Option<Extension<Permit>>) -> Body {
+    stage.enter();
+    if let Some(Extension(permit)) = permit {
+        permit.add_cost(4);
+    }
+    Body::from_stream(stage.words())
 }
 
 /// What stands around the limiters.

@@ -145,3 +145,93 @@ impl fmt::Debug for Permit {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::limiter::OnFailure;
+    use crate::store::{Charge, Refund, Reset, Store, StoreError, StoreFuture};
+    use crate::{Decision, Eventual, FailureKind, Limit, RateLimiter, Subject};
+
+    fn limiter() -> RateLimiter {
+        RateLimiter::builder().limit(Limit::per_hour(10)).build().unwrap()
+    }
+
+    fn alice() -> Subject {
+        Subject::user("alice")
+    }
+
+    async fn used(limiter: &RateLimiter) -> u64 {
+        limiter.usage(&alice()).await.unwrap().limits().next().unwrap().used()
+    }
+
+    #[tokio::test]
+    async fn the_difference_is_settled_once_with_the_last_clone() {
+        let limiter = limiter();
+        for (reserved, said, due) in
+            [(4, None, 4), (4, Some(1), 1), (4, Some(0), 0), (2, Some(90), 90)]
+        {
+            let permit = limiter.acquire(&alice(), reserved).await;
+            assert!(permit.decision().is_allowed());
+            let clone = permit.clone();
+            if let Some(said) = said {
+                clone.set_cost(said);
+            }
+            drop(clone);
+            assert_eq!(used(&limiter).await, reserved, "the other clone still holds it");
+            drop(permit);
+            assert_eq!(used(&limiter).await, due);
+            limiter.reset(&alice()).await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_settled_stays_so() {
+        let limiter = limiter();
+        let permit = limiter.acquire(&alice(), 5).await;
+        let clone = permit.clone();
+        permit.add_cost(2);
+        permit.settle().await.unwrap();
+        assert_eq!(used(&limiter).await, 7);
+        clone.set_cost(0);
+        drop(clone);
+        assert_eq!(used(&limiter).await, 7);
+    }
+
+    #[tokio::test]
+    async fn a_denied_request_holds_nothing() {
+        let limiter = limiter();
+        limiter.check(&alice(), 8).await;
+        let permit = limiter.acquire(&alice(), 3).await;
+        assert!(!permit.decision().is_allowed());
+        assert_eq!(permit.cost().units(), 0);
+        drop(permit);
+        assert_eq!(used(&limiter).await, 8);
+    }
+
+    #[derive(Debug)]
+    struct Down;
+
+    impl Store for Down {
+        fn decide(&self, _: Charge<'_>) -> StoreFuture<Decision> {
+            Eventual::ready(Err(StoreError::new(FailureKind::Unavailable)))
+        }
+
+        fn refund(&self, _: Refund<'_>) -> StoreFuture<()> {
+            panic!("nothing was charged")
+        }
+
+        fn reset(&self, _: Reset<'_>) -> StoreFuture<()> {
+            panic!("nothing was charged")
+        }
+    }
+
+    #[tokio::test]
+    async fn what_no_store_decided_is_not_settled() {
+        let builder = RateLimiter::builder().limit(Limit::per_hour(10)).store(Down);
+        let limiter = builder.on_store_failure(OnFailure::Allow).build().unwrap();
+        let permit = limiter.acquire(&alice(), 3).await;
+        assert!(permit.decision().is_allowed());
+        permit.set_cost(1);
+        permit.settle().await.unwrap();
+    }
+}

@@ -1,0 +1,133 @@
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::task::Poll;
+
+use tokio::task::JoinSet;
+
+use super::*;
+use crate::store::MemoryStore;
+use crate::time::{Clock, Timestamp};
+use crate::{Limit, RateLimiter};
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// Tokio's time, which stands still until everybody waits for it.
+#[derive(Debug)]
+struct Paused(Instant);
+
+impl Clock for Paused {
+    fn now(&self) -> Timestamp {
+        Timestamp::from(Duration::from_secs(1_000_000) + self.0.elapsed())
+    }
+}
+
+fn limiter(limit: Limit) -> RateLimiter {
+    let store = MemoryStore::builder().clock(Paused(Instant::now())).build();
+    RateLimiter::builder().limit(limit).store(store).build().unwrap()
+}
+
+fn alice() -> Subject {
+    Subject::user("alice")
+}
+
+fn nobody_waits(limiter: &RateLimiter) -> bool {
+    limiter.inner.lines.lock().is_empty()
+}
+
+/// Polls once, and leaves it waiting.
+async fn begin<F: Future + Unpin>(waiting: &mut F) {
+    poll_fn(|cx| {
+        assert!(Pin::new(&mut *waiting).poll(cx).is_pending(), "it waits");
+        Poll::Ready(())
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn first_come_first_served() {
+    let limiter = limiter(Limit::per_second(1));
+    let begin = Instant::now();
+    let mut callers = JoinSet::new();
+    for caller in 0..5_u64 {
+        let waiting = limiter.check_waiting(&alice(), 1, LONG, 10);
+        callers
+            .spawn(async move { (caller, waiting.await.is_allowed(), begin.elapsed().as_secs()) });
+        tokio::task::yield_now().await;
+    }
+    let mut served = Vec::new();
+    while let Some(caller) = callers.join_next().await {
+        served.push(caller.unwrap());
+    }
+    assert_eq!(served, [0, 1, 2, 3, 4].map(|caller| (caller, true, caller)));
+    assert!(nobody_waits(&limiter));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_overtakes_who_waits() {
+    let limiter = limiter(Limit::per_second(5));
+    assert!(limiter.check(&alice(), 3).await.is_allowed());
+    let mut large = limiter.check_waiting(&alice(), 4, LONG, 10);
+    begin(&mut large).await;
+    // There are units enough for this one, but not for both.
+    let mut small = limiter.check_waiting(&alice(), 2, LONG, 10);
+    begin(&mut small).await;
+    // Other subjects have lines of their own.
+    assert!(limiter.check_waiting(&Subject::user("bob"), 2, LONG, 10).await.is_allowed());
+    let began = Instant::now();
+    assert!(large.await.is_allowed());
+    assert_eq!(began.elapsed(), Duration::from_secs(1));
+    assert!(small.await.is_allowed());
+    assert_eq!(began.elapsed(), Duration::from_secs(2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_gives_up_makes_room() {
+    let limiter = limiter(Limit::per_second(1));
+    assert!(limiter.check(&alice(), 1).await.is_allowed());
+    let mut first = limiter.check_waiting(&alice(), 1, LONG, 2);
+    begin(&mut first).await;
+    let mut second = limiter.check_waiting(&alice(), 1, LONG, 2);
+    begin(&mut second).await;
+
+    // The line is full, and its first tells how long it takes.
+    let third = limiter.check_waiting(&alice(), 1, LONG, 2).await;
+    assert_eq!(third.retry_after(), RetryAfter::In(Duration::from_secs(1)));
+
+    drop(first);
+    let began = Instant::now();
+    let mut fourth = limiter.check_waiting(&alice(), 1, LONG, 2);
+    begin(&mut fourth).await;
+    assert!(second.await.is_allowed());
+    assert_eq!(began.elapsed(), Duration::from_secs(1));
+    assert!(fourth.await.is_allowed());
+    assert_eq!(began.elapsed(), Duration::from_secs(2));
+    assert!(nobody_waits(&limiter));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_is_too_long_ends_at_once_or_in_time() {
+    let limiter = limiter(Limit::per_minute(1));
+    assert!(limiter.check(&alice(), 1).await.is_allowed());
+    let began = Instant::now();
+    // A minute is too long, and a cost of two takes for ever.
+    let short = Duration::from_secs(59);
+    assert!(!limiter.check_waiting(&alice(), 1, short, 10).await.is_allowed());
+    assert!(!limiter.check_waiting(&alice(), 2, LONG, 10).await.is_allowed());
+    assert_eq!(began.elapsed(), Duration::ZERO);
+    // How long it takes until the one in front is served is not known before.
+    let mut first = limiter.check_waiting(&alice(), 1, LONG, 10);
+    begin(&mut first).await;
+    let behind = limiter.check_waiting(&alice(), 1, short, 10).await;
+    assert_eq!((behind.is_allowed(), began.elapsed()), (false, short));
+    assert!(first.await.is_allowed());
+    assert!(nobody_waits(&limiter));
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_queue_nobody_waits() {
+    let limiter = limiter(Limit::per_second(1));
+    let mut passed = pin!(limiter.check_waiting(&alice(), 1, LONG, 0));
+    assert!(passed.as_mut().await.is_allowed());
+    assert!(!limiter.check_waiting(&alice(), 1, LONG, 0).await.is_allowed());
+    assert!(nobody_waits(&limiter));
+}

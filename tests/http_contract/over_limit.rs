@@ -1,0 +1,62 @@
+//! What becomes of requests that are over their limits.
+
+use std::time::{Duration, Instant};
+
+use futures::future::{Either, join_all, select};
+use rl_core::gate::OverLimit;
+use rl_core::{Gate, Limit, RateLimiter};
+use rl_tests::web::{Fetch, Target, limiter, new_year};
+
+fn waiting(limit: &str, at_most: Duration, queue: usize) -> Gate {
+    let limit: Limit = limit.parse().unwrap();
+    let limiter = RateLimiter::builder().limit(limit).build().unwrap();
+    Gate::new(limiter).over_limit(OverLimit::Wait { at_most, queue })
+}
+
+pub(super) async fn requests_wait_for_their_turn_if_set<T: Target>() {
+    let site = T::serve(vec![waiting("1/100ms", Duration::from_secs(60), 10)]);
+    #[expect(clippy::disallowed_methods, reason = "it is the real time that must have passed")]
+    let begin = Instant::now();
+    let answers = join_all((0..5).map(|_| site.get("/").fetch())).await;
+    assert_eq!(answers.iter().map(|answer| answer.status).collect::<Vec<_>>(), [200; 5]);
+    assert!(begin.elapsed() >= Duration::from_millis(400), "{:?}", begin.elapsed());
+    assert_eq!(site.handled(), 5);
+}
+
+pub(super) async fn who_would_wait_too_long_is_turned_away_at_once<T: Target>() {
+    let site = T::serve(vec![waiting("1/hour", Duration::from_secs(60), 10)]);
+    assert_eq!(site.get("/").fetch().await.standing(), "200 1-0-3600");
+    assert_eq!(site.get("/").fetch().await.status, 429);
+    assert_eq!(site.handled(), 1);
+}
+
+pub(super) async fn who_finds_the_queue_full_is_turned_away<T: Target>() {
+    let site = T::serve(vec![waiting("1/day", Duration::from_secs(999_999), 1)]);
+    assert_eq!(site.get("/").fetch().await.status, 200);
+    let (one, other) = (Box::pin(site.get("/").fetch()), Box::pin(site.get("/").fetch()));
+    // One of the two waits for a day.
+    let (Either::Left((answer, _)) | Either::Right((answer, _))) = select(one, other).await;
+    assert_eq!(answer.standing(), "429 1-0-86400, retry 86400");
+    assert_eq!(site.handled(), 1);
+}
+
+pub(super) async fn degraded_requests_reach_the_handler_uncharged<T: Target>() {
+    let gate = Gate::new(limiter(&new_year(), &["1/minute", "9/hour"]));
+    let site = T::serve(vec![gate.over_limit(OverLimit::Degrade)]);
+    assert_eq!(site.get("/").fetch().await.body, "store minute 1/1 hour 1/9");
+    for _ in 0..2 {
+        let answer = site.get("/").fetch().await;
+        assert_eq!(answer.body, "degraded store minute 1/1 hour 1/9");
+        assert_eq!(answer.standing(), "200 1-0-60");
+    }
+}
+
+pub(super) async fn the_strategy_is_chosen_for_each_request_if_set<T: Target>() {
+    let gate = Gate::new(limiter(&new_year(), &["1/minute"])).over_limit_by(|request| {
+        if request.path() == "/" { OverLimit::Degrade } else { OverLimit::Reject }
+    });
+    let site = T::serve(vec![gate]);
+    assert_eq!(site.get("/users/7").fetch().await.standing(), "200 1-0-60");
+    assert_eq!(site.get("/").fetch().await.standing(), "200 1-0-60");
+    assert_eq!(site.get("/users/7").fetch().await.standing(), "429 1-0-60, retry 60");
+}

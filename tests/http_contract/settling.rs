@@ -1,0 +1,73 @@
+//! What a request costs in the end.
+
+use reqwest::StatusCode;
+use rl_core::{Cost, Gate, RateLimiter, Subject};
+use rl_tests::web::{Fetch, Target, eventually, limiter, new_year};
+
+pub(super) fn ten() -> RateLimiter {
+    limiter(&new_year(), &["10/minute"])
+}
+
+pub(super) async fn used(limiter: &RateLimiter) -> u64 {
+    let usage = limiter.usage(&Subject::ip("127.0.0.1")).await.unwrap();
+    usage.limits().next().unwrap().used()
+}
+
+/// A response is with the client before the server has done with it.
+pub(super) async fn settles_at(limiter: &RateLimiter, units: u64) {
+    eventually(|| async { used(limiter).await == units }).await;
+}
+
+pub(super) async fn a_handler_says_what_a_request_costs<T: Target>() {
+    let limiter = ten();
+    let site = T::serve(vec![Gate::new(limiter.clone()).metered(true)]);
+    assert_eq!(site.get("/costs/4").fetch().await.standing(), "200 10-9-60");
+    settles_at(&limiter, 5).await;
+    // Beyond the limit, because the work is done: the next one pays.
+    assert_eq!(site.get("/costs/90").fetch().await.standing(), "200 10-4-60");
+    settles_at(&limiter, 96).await;
+    assert_eq!(site.get("/").fetch().await.standing(), "429 10-0-60, retry 60");
+}
+
+pub(super) async fn what_fails_is_given_back_if_set<T: Target>() {
+    let limiter = ten();
+    let gate = Gate::new(limiter.clone()).refund_if(|response| response.status() >= 500);
+    let site = T::serve(vec![gate]);
+    assert_eq!(site.get("/fails").fetch().await.standing(), "500 10-9-60");
+    settles_at(&limiter, 0).await;
+    assert_eq!(site.get("/").fetch().await.standing(), "200 10-9-60");
+    assert_eq!(site.get("/").fetch().await.standing(), "200 10-8-60");
+}
+
+pub(super) async fn the_response_says_what_a_request_costs<T: Target>() {
+    let limiter = ten();
+    let gate = Gate::new(limiter.clone()).cost(|_| Cost::new(8)).true_cost(|response| {
+        let mut is_plain = false;
+        response.header_lines("content-type", &mut |value| is_plain |= value.starts_with(b"text"));
+        is_plain.then_some(Cost::new(3))
+    });
+    let site = T::serve(vec![gate]);
+    assert_eq!(site.get("/").fetch().await.standing(), "200 10-2-60");
+    settles_at(&limiter, 3).await;
+}
+
+pub(super) async fn a_request_is_settled_when_its_body_has_ended<T: Target>() {
+    let limiter = ten();
+    let site = T::serve(vec![Gate::new(limiter.clone()).metered(true)]);
+    let mut response = site.get("/streams").send().await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    assert_eq!(response.chunk().await.unwrap().unwrap(), "first ");
+    assert_eq!(used(&limiter).await, 1, "the body goes on");
+    site.cue();
+    assert_eq!(response.text().await.unwrap(), "last");
+    settles_at(&limiter, 5).await;
+}
+
+pub(super) async fn a_request_whose_handler_panics_has_cost_what_it_was_granted<T: Target>() {
+    let limiter = ten();
+    let gate = Gate::new(limiter.clone()).metered(true).cost(|_| Cost::new(2));
+    let site = T::serve(vec![gate]);
+    assert!(site.get("/panics").send().await.is_err());
+    assert_eq!(used(&limiter).await, 2);
+    assert_eq!(site.get("/").fetch().await.standing(), "200 10-6-60");
+}
