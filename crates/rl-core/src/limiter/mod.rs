@@ -41,7 +41,9 @@ use failure::{Health, Ticket};
 
 use crate::observe::{self, Observer};
 use crate::source::PolicySource;
-use crate::store::{Charge, Mode, Namespace, Refund, Reset, Store, StoreError, StoreFuture};
+use crate::store::{
+    Charge, Mode, Namespace, Refund, RefundOf, Reset, Store, StoreError, StoreFuture,
+};
 use crate::{Cost, Decision, Eventual, FailureKind, Origin, Policy, Subject};
 
 /// Decides who may pass. A cheap handle: clones share counters and settings.
@@ -132,6 +134,7 @@ impl RateLimiter {
                 policy,
                 charged: decision.at(),
                 units,
+                of: RefundOf::All,
             })),
             _ => Eventual::ready(Ok(())),
         }
