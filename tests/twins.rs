@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use rl_core::store::{Charge, MemoryStore, Mode, Namespace, RedisStore, Refund, Reset, Store};
+use rl_core::store::{
+    Charge, MemoryStore, Mode, Namespace, RedisStore, Refund, RefundOf, Renewal, Reset, Store,
+};
 use rl_core::time::{Clock, ManualClock, Timestamp};
-use rl_core::{Algorithm, Anchor, Cost, Decision, Limit, Period, Policy, Refill, Subject};
+use rl_core::{Algorithm, Anchor, Cost, Limit, Period, Policy, Refill, Subject};
 use rl_tests::RedisServer;
 
 /// Random steps on each run; `RL_TWIN_STEPS` asks for more.
@@ -25,13 +27,15 @@ struct Step {
 enum Operation {
     Decide(Mode, u64),
     /// Some units of an earlier decision.
-    Refund(usize, u64),
+    Refund(usize, u64, RefundOf),
+    /// The lease of some units of an earlier decision.
+    Renew(usize, u64),
     /// A limit of the policy, or all.
     Reset(Option<usize>),
 }
 
 /// The algorithms that a run may mix; `RL_TWIN_ALGORITHM` asks for one alone.
-const ALGORITHMS: [&str; 7] = [
+const ALGORITHMS: [&str; 9] = [
     "fixed-window",
     "clock",
     "sliding-window-counter",
@@ -39,7 +43,13 @@ const ALGORITHMS: [&str; 7] = [
     "gcra",
     "token-bucket",
     "interval-bucket",
+    "sliding-log",
+    "concurrency",
 ];
+
+fn is_log(algorithm: &str) -> bool {
+    matches!(algorithm, "sliding-log" | "concurrency")
+}
 
 fn limit(algorithms: Vec<&'static str>) -> impl Strategy<Value = Limit> {
     let period = prop_oneof![
@@ -50,8 +60,11 @@ fn limit(algorithms: Vec<&'static str>) -> impl Strategy<Value = Limit> {
     let max = prop_oneof![8 => 0..8_u64, 1 => Just(rl_core::MAX_UNITS), 1 => 0..=rl_core::MAX_UNITS, 1 => 0..100_000_u64];
     let capacity = prop_oneof![4 => 1..12_u64, 1 => 1..100_000_u64, 1 => any::<u64>()];
     let precision = 1..60_u64;
-    (max, period, prop::sample::select(algorithms), capacity, precision).prop_map(
-        |(max, period, algorithm, capacity, precision)| {
+    // A log has room for eight at first, and grows from there.
+    let logged = prop_oneof![1 => 0..9_u64, 2 => 9..48_u64];
+    (max, period, prop::sample::select(algorithms), capacity, precision, logged).prop_map(
+        |(max, period, algorithm, capacity, precision, logged)| {
+            let max = if is_log(algorithm) { logged } else { max };
             let limit = Limit::new(max, period).unwrap();
             let algorithm = match algorithm {
                 "fixed-window" => return limit,
@@ -64,6 +77,8 @@ fn limit(algorithms: Vec<&'static str>) -> impl Strategy<Value = Limit> {
                 "gcra" => Algorithm::Gcra { burst: capacity },
                 "token-bucket" => Algorithm::TokenBucket { capacity, refill: Refill::Greedy },
                 "interval-bucket" => Algorithm::TokenBucket { capacity, refill: Refill::Interval },
+                "sliding-log" => Algorithm::SlidingLog,
+                "concurrency" => Algorithm::Concurrency,
                 _ => unreachable!("an algorithm of the list"),
             };
             // What does not fit together is tried with a small limit instead.
@@ -100,9 +115,17 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Mode::Peek),
         1 => Just(Mode::Charge),
     ];
+    // Mostly one of the last, of which something is still there.
+    let back = prop_oneof![4 => 0..6_usize, 1 => 6..40_usize];
+    let of = prop_oneof![
+        2 => Just(RefundOf::All),
+        1 => Just(RefundOf::Rates),
+        1 => Just(RefundOf::Permits),
+    ];
     let operation = prop_oneof![
         12 => (mode, cost).prop_map(|(mode, cost)| Operation::Decide(mode, cost)),
-        2 => (0..6_usize, 0..5_u64).prop_map(|(back, units)| Operation::Refund(back, units)),
+        2 => (back.clone(), 0..5_u64, of).prop_map(|(back, units, of)| Operation::Refund(back, units, of)),
+        2 => (back, 0..5_u64).prop_map(|(back, units)| Operation::Renew(back, units)),
         1 => prop::option::of(0..7_usize).prop_map(Operation::Reset),
     ];
     let advance = prop_oneof![
@@ -122,6 +145,13 @@ fn step() -> impl Strategy<Value = Step> {
     })
 }
 
+/// What was charged, and when it was renewed last.
+struct Past {
+    policy: Policy,
+    charged: Timestamp,
+    granted: u64,
+}
+
 struct Twins {
     clock: Arc<ManualClock>,
     memory: MemoryStore<Arc<ManualClock>>,
@@ -135,7 +165,7 @@ impl Twins {
         subject: &Subject,
         step: &Step,
         policies: &[Policy],
-        past: &mut Vec<Decision>,
+        past: &mut Vec<Past>,
     ) {
         let now = self.clock.now().as_micros().saturating_add_signed(step.advance);
         self.clock.set(Timestamp::from_micros(now));
@@ -146,17 +176,29 @@ impl Twins {
                 let rust = self.memory.decide(charge).await.unwrap();
                 let lua = self.redis.decide(charge).await.unwrap();
                 assert_eq!(format!("{rust:#?}"), format!("{lua:#?}"));
-                past.push(rust);
+                let policy = policy.clone();
+                past.push(Past { policy, charged: rust.at(), granted: rust.granted() });
             }
-            Operation::Refund(back, units) => {
-                let Some(decision) = past.iter().rev().nth(back) else {
+            Operation::Refund(back, units, of) => {
+                let Some(Past { policy, charged, granted }) = past.iter().rev().nth(back) else {
                     return;
                 };
-                let units = units.min(decision.granted());
-                let policy = decision.policy().unwrap();
-                let refund = Refund { namespace, subject, policy, charged: decision.at(), units };
+                let (charged, units) = (*charged, units.min(*granted));
+                let refund = Refund { namespace, subject, policy, charged, units, of };
                 self.memory.refund(refund).await.unwrap();
                 self.redis.refund(refund).await.unwrap();
+            }
+            Operation::Renew(back, units) => {
+                let Some(Past { policy, charged, granted }) = past.iter_mut().rev().nth(back)
+                else {
+                    return;
+                };
+                let units = units.min(*granted);
+                let renewal = Renewal { namespace, subject, policy, charged: *charged, units };
+                let rust = self.memory.renew(renewal).await.unwrap();
+                let lua = self.redis.renew(renewal).await.unwrap();
+                assert_eq!(rust, lua);
+                *charged = rust.unwrap_or(*charged);
             }
             Operation::Reset(limit) => {
                 let limit = limit.filter(|limit| *limit < policy.limits().len());

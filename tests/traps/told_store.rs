@@ -3,7 +3,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use rl_core::store::{Charge, Refund, Reset, Store, StoreFuture};
+use rl_core::store::{Charge, Refund, Renewal, Reset, Store, StoreFuture};
 use rl_core::time::Timestamp;
 use rl_core::{Decision, Eventual, Limit, Outcome, RateLimiter};
 use tokio::sync::oneshot;
@@ -87,6 +87,10 @@ impl Store for ToldStore {
 
     fn refund(&self, _: Refund<'_>) -> StoreFuture<()> {
         unimplemented!("nothing here gives units back")
+    }
+
+    fn renew(&self, _: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
+        unimplemented!("nothing here holds a permit")
     }
 
     fn reset(&self, _: Reset<'_>) -> StoreFuture<()> {

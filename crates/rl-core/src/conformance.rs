@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::store::{Charge, Mode, Namespace, Refund, Reset, Store};
+use crate::store::{Charge, Mode, Namespace, Refund, RefundOf, Reset, Store};
 use crate::time::{Clock, ManualClock};
 use crate::{Anchor, Cost, Decision, Limit, Policy, RetryAfter, Subject};
 
@@ -147,6 +147,7 @@ impl Tested<'_> {
             policy: decision.policy().expect("the store decided"),
             charged: decision.at(),
             units,
+            of: RefundOf::All,
         };
         self.suite.store.refund(refund).await.expect("the store answers");
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use rl_core::store::{Charge, Mode, Namespace, Refund, Reset, Store, StoreError};
+use rl_core::store::{Charge, Mode, Namespace, Refund, RefundOf, Reset, Store, StoreError};
 use rl_core::time::ManualClock;
 use rl_core::{Cost, Decision, FailureKind, Policy, RetryAfter, Subject};
 
@@ -156,6 +156,7 @@ impl Run<'_> {
                         policy,
                         charged: decision.at(),
                         units: *units.min(&decision.granted()),
+                        of: RefundOf::All,
                     };
                     self.store.refund(refund).await?;
                 }

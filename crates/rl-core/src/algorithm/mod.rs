@@ -6,10 +6,12 @@
 //! computed here alone, from the state that either of the two left behind.
 //!
 //! To add an algorithm: a file here, its twin, a variant of [`Algorithm`], an arm in [`counting!`],
-//! a tag in `store/redis/codec.rs` and `store/redis/lua/slots.lua`.
+//! a tag in `store/redis/codec.rs` and `store/redis/lua/slots.lua`. Concurrency is a sliding log
+//! whose units are given back.
 
 mod fixed_window;
 mod gcra;
+mod sliding_log;
 mod sliding_window;
 mod sliding_window_counter;
 mod state;
@@ -17,6 +19,7 @@ mod token_bucket;
 
 use fixed_window::FixedWindow;
 use gcra::Gcra;
+use sliding_log::SlidingLog;
 use sliding_window::SlidingWindow;
 use sliding_window_counter::SlidingWindowCounter;
 pub(crate) use state::State;
@@ -63,6 +66,9 @@ macro_rules! counting {
                 TokenBucket::new(limit, refill).$method($($argument),*)
             }
             Algorithm::Gcra { .. } => Gcra::new(limit).$method($($argument),*),
+            Algorithm::SlidingLog | Algorithm::Concurrency => {
+                SlidingLog::new(limit).$method($($argument),*)
+            }
         }
     }};
 }
@@ -90,19 +96,47 @@ pub(crate) fn refund(
     }
 }
 
+/// What counts at `now` of `units` that were taken at `charged` of a concurrency limit; 0 of others.
+pub(crate) fn held(
+    limit: Limit,
+    state: &State,
+    now: Timestamp,
+    charged: Timestamp,
+    units: u64,
+) -> u64 {
+    match limit.algorithm() {
+        Algorithm::Concurrency => SlidingLog::new(limit).held(state, now, charged, units),
+        _ => 0,
+    }
+}
+
+/// Takes at `now` what counts of `units` that were taken at `charged` of a concurrency limit, in
+/// their place. Others have nothing to renew.
+pub(crate) fn renew(
+    limit: Limit,
+    state: &mut State,
+    now: Timestamp,
+    charged: Timestamp,
+    units: u64,
+) {
+    if let Algorithm::Concurrency = limit.algorithm() {
+        SlidingLog::new(limit).renew(state, now, charged, units);
+    }
+}
+
 /// When `state` can be forgotten.
 pub(crate) fn expires(limit: Limit, state: &State) -> Timestamp {
     if state.is_empty() { Timestamp::EPOCH } else { counting!(limit, expires(state)) }
 }
 
-/// How many integers the state of `limit` has.
+/// How many integers a script replies for `limit`: its state, or of a log what is told of it.
 #[cfg(feature = "redis")]
-pub(crate) fn cells(limit: Limit) -> usize {
+pub(crate) fn replied_cells(limit: Limit) -> usize {
     match limit.algorithm() {
         Algorithm::FixedWindow { .. } | Algorithm::Gcra { .. } => 2,
         Algorithm::TokenBucket { refill: Refill::Greedy, .. } => 2,
         Algorithm::TokenBucket { refill: Refill::Interval, .. } => 3,
-        Algorithm::SlidingWindowCounter => 3,
+        Algorithm::SlidingWindowCounter | Algorithm::SlidingLog | Algorithm::Concurrency => 3,
         Algorithm::SlidingWindow { precision } => SlidingWindow::new(limit, precision).cells(),
     }
 }
@@ -117,7 +151,29 @@ pub(crate) fn outcome(
     cost: Cost,
     taken: u64,
 ) -> Outcome {
+    counting!(limit, outcome(state, now, needed(mode, cost, taken)))
+}
+
+/// The same, from what a script replied.
+#[cfg(feature = "redis")]
+pub(crate) fn replied_outcome(
+    limit: Limit,
+    cells: &State,
+    now: Timestamp,
+    mode: Mode,
+    cost: Cost,
+    taken: u64,
+) -> Outcome {
+    match limit.algorithm() {
+        Algorithm::SlidingLog | Algorithm::Concurrency => {
+            SlidingLog::new(limit).replied(cells, now, needed(mode, cost, taken))
+        }
+        _ => outcome(limit, cells, now, mode, cost, taken),
+    }
+}
+
+/// The units that are asked of a state.
+const fn needed(mode: Mode, cost: Cost, taken: u64) -> u64 {
     // What was taken is in the state already: asking for more would deny what was granted.
-    let needed = if taken > 0 { 0 } else { mode.needed(cost) };
-    counting!(limit, outcome(state, now, needed))
+    if taken > 0 { 0 } else { mode.needed(cost) }
 }

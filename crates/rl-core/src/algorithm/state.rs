@@ -34,8 +34,7 @@ impl State {
     }
 
     pub(crate) fn clear(&mut self) {
-        self.two = [0; 2];
-        self.more.iter_mut().flatten().for_each(|cell| *cell = 0);
+        *self = Self::empty();
     }
 
     /// The two cells, if there is something to remember.
@@ -66,6 +65,16 @@ impl State {
         let more = self.more.get_or_insert_with(|| vec![0; count].into());
         debug_assert_eq!(more.len(), count);
         more
+    }
+
+    /// All cells to change, if there are more than two.
+    pub(super) fn all_mut(&mut self) -> &mut [u64] {
+        self.more.as_deref_mut().unwrap_or_default()
+    }
+
+    /// Takes these cells, more than two, in place of those that there were.
+    pub(super) fn replace(&mut self, cells: Box<[u64]>) {
+        self.more = Some(cells);
     }
 }
 

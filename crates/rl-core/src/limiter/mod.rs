@@ -45,7 +45,9 @@ use waiting::Lines;
 
 use crate::observe::{self, Observer};
 use crate::source::PolicySource;
-use crate::store::{Charge, Mode, Namespace, Refund, Reset, Store, StoreError, StoreFuture};
+use crate::store::{
+    Charge, Mode, Namespace, Refund, RefundOf, Reset, Store, StoreError, StoreFuture,
+};
 use crate::{Cost, Decision, Eventual, FailureKind, Origin, Policy, Subject};
 
 /// Decides who may pass. A cheap handle: clones share counters and settings.
@@ -138,6 +140,7 @@ impl RateLimiter {
                 policy,
                 charged: decision.at(),
                 units,
+                of: RefundOf::All,
             })),
             _ => Eventual::ready(Ok(())),
         }

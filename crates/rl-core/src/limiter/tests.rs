@@ -7,8 +7,8 @@ use tokio::time::Instant;
 use crate::limiter::{BuildError, OnFailure};
 use crate::observe::Observer;
 use crate::source::{ByRealm, PolicyFuture, PolicySource, Preset};
-use crate::store::{Charge, MemoryStore, Refund, Reset, Store, StoreError, StoreFuture};
-use crate::time::ManualClock;
+use crate::store::{Charge, MemoryStore, Refund, Renewal, Reset, Store, StoreError, StoreFuture};
+use crate::time::{ManualClock, Timestamp};
 use crate::{
     Cost, Decision, Eventual, FailureKind, Limit, Origin, Policy, RateLimiter, RateLimiterBuilder,
     Realm, RetryAfter, Subject,
@@ -71,6 +71,10 @@ impl Store for Faulty {
         self.answer(|| self.memory.refund(refund))
     }
 
+    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
+        self.answer(|| self.memory.renew(renewal))
+    }
+
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
         self.answer(|| self.memory.reset(reset))
     }
@@ -86,6 +90,10 @@ impl Store for Silent {
     }
 
     fn refund(&self, _: Refund<'_>) -> StoreFuture<()> {
+        Eventual::later(std::future::pending())
+    }
+
+    fn renew(&self, _: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
         Eventual::later(std::future::pending())
     }
 

@@ -31,6 +31,8 @@ pub enum Algorithm {
         /// Where the window begins.
         anchor: Anchor,
     },
+    /// Remembers every unit for one period: never more than `max` in any period, exactly.
+    SlidingLog,
     /// Counts in buckets of `precision`, which leave one by one as a window of one period slides
     /// over them: never more than `max` in any period.
     SlidingWindow {
@@ -52,4 +54,7 @@ pub enum Algorithm {
         /// The most units at once.
         burst: u64,
     },
+    /// At most `max` at the same time. Units are given back when the work is done; those of a
+    /// holder that dies, when its lease ends. The limit's period is the lease.
+    Concurrency,
 }

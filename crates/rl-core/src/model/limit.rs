@@ -8,13 +8,26 @@ pub const MAX_UNITS: u64 = (1 << 53) - 1;
 /// The most buckets of a sliding window.
 const MAX_BUCKETS: u64 = 200;
 
+/// The most units of a sliding log: it remembers each of them.
+pub(super) const MAX_LOGGED: u64 = 100_000;
+
+/// The most units of a concurrency limit.
+pub(super) const MAX_PERMITS: u64 = 10_000;
+
+/// How long a permit is held at most, unless said.
+pub(super) const DEFAULT_LEASE: Period = match Period::from_millis(10_000) {
+    Ok(lease) => lease,
+    Err(_) => panic!("ten seconds are a period"),
+};
+
 /// At most so many units per [`Period`], under one [`Algorithm`].
 ///
 /// A limit of 0 blocks. "No limit" is the absence of a limit.
 ///
 /// A limit has a text form for configuration and logs: `10/second`, `100/15minutes`,
-/// `5000/day:clock`, `100/minute:gcra:burst=20`, `600/hour:sliding-window:precision=minute`,
-/// `100/minute:sliding-window-counter`, `10/second:token-bucket:capacity=50`.
+/// `5000/day:clock`, `60/hour:sliding-log`, `100/minute:gcra:burst=20`,
+/// `600/hour:sliding-window:precision=minute`, `100/minute:sliding-window-counter`,
+/// `10/second:token-bucket:capacity=50`, `20:concurrency`, `20:concurrency:lease=30seconds`.
 ///
 /// # Examples
 ///
@@ -90,6 +103,39 @@ impl Limit {
         Self::fixed_window(max as u64, Period::MONTH)
     }
 
+    /// Allows `max` units at the same time, with leases of ten seconds.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `max` is above 10 000.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use rl_core::{Limit, Period};
+    ///
+    /// let limit = Limit::concurrency(20)?.leased(Period::MINUTE);
+    /// assert_eq!(limit.to_string(), "20:concurrency:lease=minute");
+    /// # Ok::<(), rl_core::InvalidLimit>(())
+    /// ```
+    pub const fn concurrency(max: u64) -> Result<Self, InvalidLimit> {
+        if max > MAX_PERMITS {
+            return Err(InvalidLimit::TooManyPermits { max });
+        }
+        Ok(Self { max, period: DEFAULT_LEASE, algorithm: Algorithm::Concurrency })
+    }
+
+    /// The same concurrency limit with leases of this length: what is neither given back nor
+    /// renewed is free when it ends. Limits under another algorithm have no lease and stay as they
+    /// are.
+    #[must_use]
+    pub const fn leased(mut self, lease: Period) -> Self {
+        if let Algorithm::Concurrency = self.algorithm {
+            self.period = lease;
+        }
+        self
+    }
+
     /// The same limit in fixed windows that begin at `anchor`.
     #[must_use]
     pub const fn anchored(mut self, anchor: Anchor) -> Self {
@@ -103,11 +149,22 @@ impl Limit {
     ///
     /// Returns an error if the two do not go together: a burst or capacity of 0, or so large that
     /// it cannot be counted exactly (burst × max above [`MAX_UNITS`], or more than 50 years to
-    /// fill), or a precision that makes more than 200 buckets.
+    /// fill), a precision that makes more than 200 buckets, a log of more than 100 000 units, or
+    /// more than 10 000 units at the same time.
     pub fn counted_by(mut self, algorithm: Algorithm) -> Result<Self, InvalidLimit> {
         self.algorithm = algorithm;
         match algorithm {
             Algorithm::FixedWindow { .. } => {}
+            Algorithm::SlidingLog => {
+                if self.max > MAX_LOGGED {
+                    return Err(InvalidLimit::LogTooLong { max: self.max });
+                }
+            }
+            Algorithm::Concurrency => {
+                if self.max > MAX_PERMITS {
+                    return Err(InvalidLimit::TooManyPermits { max: self.max });
+                }
+            }
             Algorithm::SlidingWindowCounter => {
                 if self.period.as_micros() > Period::LONGEST.as_micros() / 2 {
                     return Err(InvalidLimit::TooLong { period: self.period });
@@ -153,7 +210,7 @@ impl Limit {
         }
     }
 
-    /// The period.
+    /// The period; of a concurrency limit, the lease.
     #[must_use]
     pub const fn period(self) -> Period {
         self.period
@@ -197,6 +254,16 @@ pub enum InvalidLimit {
         /// The units per period.
         max: u64,
     },
+    /// A sliding log that would remember too many units.
+    LogTooLong {
+        /// The units.
+        max: u64,
+    },
+    /// More units at the same time than can be kept apart.
+    TooManyPermits {
+        /// The units.
+        max: u64,
+    },
     /// A period of more than 50 years, for two windows.
     TooLong {
         /// The period.
@@ -221,6 +288,16 @@ impl fmt::Display for InvalidLimit {
                 f,
                 "a burst or capacity of {capacity} with {max} per period: expected at least 1, at \
                  most {MAX_UNITS} / {max}, and 50 years to fill"
+            ),
+            Self::LogTooLong { max } => write!(
+                f,
+                "a sliding log of {max} units is too long: it remembers each of them, so {MAX_LOGGED} \
+                 at most; a sliding window counter remembers two numbers"
+            ),
+            Self::TooManyPermits { max } => write!(
+                f,
+                "a concurrency limit of {max} is too large: it remembers each permit, so \
+                 {MAX_PERMITS} at most"
             ),
             Self::TooLong { period } => {
                 write!(f, "a period of {period} for two windows: expected 50 years at most")

@@ -1,14 +1,18 @@
-//! The text form of a limit: `MAX "/" [COUNT] PERIOD (":" OPTION)*`.
+//! The text form of a limit: `MAX "/" [COUNT] PERIOD (":" OPTION)*`, or `MAX ":concurrency"` with
+//! its lease.
 
 use std::fmt;
 use std::str::FromStr;
 
+use super::limit::{DEFAULT_LEASE, MAX_LOGGED, MAX_PERMITS};
 use super::{Algorithm, Anchor, InvalidLimit, InvalidPeriod, Limit, Period, Refill};
 
 const MAX: &str = "a whole number of units, 9007199254740991 at most";
 const PERIOD: &str = "an optional count and a period: ms, second, minute, hour, day, week or month";
 const SPAN: &str = "a period from 1ms to 100 years";
-const ALGORITHM: &str = "one of clock, sliding-window, sliding-window-counter, token-bucket, gcra";
+const AFTER_MAX: &str = "\"/\" and a period, or \":concurrency\"";
+const ALGORITHM: &str =
+    "one of clock, sliding-log, sliding-window, sliding-window-counter, token-bucket, gcra";
 const NO_OPTION: &str = "the end of the text";
 const BURST: &str = "burst=N";
 const BUCKET: &str = "capacity=N, refill=greedy or refill=interval, each once";
@@ -16,17 +20,33 @@ const PRECISION: &str = "precision=PERIOD";
 const CAPACITY: &str = "at least 1, N × max at most 9007199254740991, and 50 years to fill";
 const HALF_SPAN: &str = "a period of at most 50 years for this algorithm";
 const BUCKETS: &str = "a precision that makes at most 200 buckets";
+const LOG: &str = "at most 100000 units for a log, which remembers each of them";
+const PERMITS: &str = "at most 10000 units at the same time";
+const LEASE: &str = "lease=PERIOD";
+
+// The texts above name them.
+const _: () = assert!(MAX_LOGGED == 100_000 && MAX_PERMITS == 10_000);
 
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.max(), self.period())?;
         // What is the default is not written.
+        if let Algorithm::Concurrency = self.algorithm() {
+            write!(f, "{}:concurrency", self.max())?;
+            return match self.period() {
+                DEFAULT_LEASE => Ok(()),
+                lease => write!(f, ":lease={lease}"),
+            };
+        }
+        write!(f, "{}/{}", self.max(), self.period())?;
         let number = |f: &mut fmt::Formatter<'_>, name: &str, number: u64| {
             if number == self.max() { Ok(()) } else { write!(f, ":{name}={number}") }
         };
         match self.algorithm() {
-            Algorithm::FixedWindow { anchor: Anchor::FirstRequest } => Ok(()),
+            Algorithm::FixedWindow { anchor: Anchor::FirstRequest } | Algorithm::Concurrency => {
+                Ok(())
+            }
             Algorithm::FixedWindow { anchor: Anchor::Clock } => f.write_str(":clock"),
+            Algorithm::SlidingLog => f.write_str(":sliding-log"),
             Algorithm::SlidingWindow { precision } => {
                 write!(f, ":sliding-window:precision={precision}")
             }
@@ -55,7 +75,11 @@ impl FromStr for Limit {
 
         let digits = text.bytes().take_while(u8::is_ascii_digit).count();
         let max: u64 = text[..digits].parse().map_err(|_| error(0, MAX))?;
-        let rest = text[digits..].strip_prefix('/').ok_or(error(digits, "\"/\""))?;
+        if let Some(rest) = text[digits..].strip_prefix(':') {
+            let parts = Parts { text, rest: Some(rest), at: digits, next: digits + 1 };
+            return parts.concurrency(max);
+        }
+        let rest = text[digits..].strip_prefix('/').ok_or(error(digits, AFTER_MAX))?;
         let mut parts = Parts { text, rest: Some(rest), at: digits + 1, next: digits + 1 };
 
         let period = parts.next().unwrap_or_default();
@@ -65,6 +89,7 @@ impl FromStr for Limit {
         let named_at = parts.at;
         let algorithm = match algorithm {
             "clock" => Algorithm::FixedWindow { anchor: Anchor::Clock },
+            "sliding-log" => Algorithm::SlidingLog,
             "sliding-window" => Algorithm::SlidingWindow { precision: parts.precision()? },
             "sliding-window-counter" => Algorithm::SlidingWindowCounter,
             "token-bucket" => parts.token_bucket(max)?,
@@ -77,6 +102,7 @@ impl FromStr for Limit {
         limit.counted_by(algorithm).map_err(|invalid| match invalid {
             InvalidLimit::TooPrecise { .. } => error(named_at, BUCKETS),
             InvalidLimit::TooLong { .. } => error(named_at, HALF_SPAN),
+            InvalidLimit::LogTooLong { .. } => error(0, LOG),
             _ => error(named_at, CAPACITY),
         })
     }
@@ -128,6 +154,23 @@ impl<'a> Parts<'a> {
         }
         let precision = part.and_then(|part| part.strip_prefix("precision="));
         self.period(precision.ok_or_else(|| self.error(PRECISION))?)
+    }
+
+    /// The limit of which `MAX` and a colon are read.
+    fn concurrency(mut self, max: u64) -> Result<Limit, ParseLimitError> {
+        let after_max = self.at;
+        let limit = match self.next() {
+            Some("concurrency") => Limit::concurrency(max),
+            _ => return Err(ParseLimitError::new(self.text, after_max, AFTER_MAX)),
+        };
+        let limit = limit.map_err(|_| ParseLimitError::new(self.text, 0, PERMITS))?;
+        let Some(part) = self.next() else { return Ok(limit) };
+        let lease = part.strip_prefix("lease=").ok_or_else(|| self.error(LEASE))?;
+        let limit = limit.leased(self.period(lease)?);
+        match self.next() {
+            Some(_) => Err(self.error(NO_OPTION)),
+            None => Ok(limit),
+        }
     }
 
     fn burst(&mut self, max: u64) -> Result<u64, ParseLimitError> {
@@ -222,8 +265,9 @@ mod tests {
             ("ten/second",                    1,       MAX),
             ("9007199254740992/second",       1,       MAX),
             ("99999999999999999999/s",        1,       MAX),
-            ("10",                            3,       "\"/\""),
-            ("10 /second",                    3,       "\"/\""),
+            ("10",                            3,       AFTER_MAX),
+            ("10 /second",                    3,       AFTER_MAX),
+            ("10:gcra",                       3,       AFTER_MAX),
             ("10/",                           4,       PERIOD),
             ("10/fortnight",                  4,       PERIOD),
             ("10/0seconds",                   4,       SPAN),
@@ -246,6 +290,13 @@ mod tests {
             ("1/hour:sliding-window:1minute", 23,      PRECISION),
             ("1/hour:sliding-window:precision=x", 23,  PERIOD),
             ("1/hour:sliding-window:precision=1s", 8,  BUCKETS),
+            ("100001/hour:sliding-log",       1,       LOG),
+            ("1/hour:sliding-log:clock",      20,      NO_OPTION),
+            ("10001:concurrency",             1,       PERMITS),
+            ("20:concurrency:30s",            16,      LEASE),
+            ("20:concurrency:lease=x",        16,      PERIOD),
+            ("20:concurrency:lease=0s",       16,      SPAN),
+            ("20:concurrency:lease=1s:clock", 25,      NO_OPTION),
         ];
         for (text, column, expected) in cases {
             let error = text.parse::<Limit>().unwrap_err();
@@ -264,6 +315,12 @@ mod tests {
             ("600/h:sliding-window:precision=60s",         "600/hour:sliding-window:precision=minute"),
             ("600/h:sliding-window:precision=2d",          "600/hour:sliding-window:precision=hour"),
             ("100/minute:sliding-window-counter",          "100/minute:sliding-window-counter"),
+            ("60/60m:sliding-log",                         "60/hour:sliding-log"),
+            ("100000/hour:sliding-log",                    "100000/hour:sliding-log"),
+            ("20:concurrency",                             "20:concurrency"),
+            ("20:concurrency:lease=10s",                   "20:concurrency"),
+            ("10000:concurrency:lease=30s",                "10000:concurrency:lease=30seconds"),
+            ("20:concurrency:lease=1m",                    "20:concurrency:lease=minute"),
             ("10/second:token-bucket:capacity=50",         "10/second:token-bucket:capacity=50"),
             ("10/second:token-bucket:refill=greedy",       "10/second:token-bucket"),
             ("9/day:token-bucket:refill=interval:capacity=30", "9/day:token-bucket:capacity=30:refill=interval"),

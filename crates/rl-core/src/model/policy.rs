@@ -1,7 +1,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Limit, StateId};
+use super::{Algorithm, Limit, StateId};
 
 /// The limits one subject is under: 1 to 16, each with a name.
 ///
@@ -62,7 +62,7 @@ impl Policy {
     /// The most limits a policy may have.
     pub const MAX_LIMITS: usize = 16;
 
-    /// A policy of these limits, named after their periods (`second`, `15minutes`).
+    /// A policy of these limits, named as by [`PolicyBuilder::limit`] (`second`, `15minutes`).
     ///
     /// # Errors
     ///
@@ -113,9 +113,12 @@ pub struct PolicyBuilder {
 }
 
 impl PolicyBuilder {
-    /// Adds a limit that is named after its period.
+    /// Adds a limit that is named after its period; one of concurrency is called `concurrency`.
     pub fn limit(self, limit: Limit) -> Self {
-        self.named(&limit.period().to_string(), limit)
+        match limit.algorithm() {
+            Algorithm::Concurrency => self.named("concurrency", limit),
+            _ => self.named(&limit.period().to_string(), limit),
+        }
     }
 
     /// Adds a limit with a name of its own.
@@ -240,6 +243,9 @@ mod tests {
         let many = (1..=17).map(|n| Limit::new(1, Period::from_millis(n).unwrap()).unwrap());
         assert_eq!(Policy::new(many).unwrap_err(), InvalidPolicy::TooMany { count: 17 });
         let long = "n".repeat(65);
+        let concurrency = Limit::concurrency(20).unwrap();
+        let policy = Policy::new([second, concurrency]).unwrap();
+        assert_eq!(policy.to_string(), "second=1/second, concurrency=20:concurrency");
         for name in ["", "a b", "a\r\nSet-Cookie: x", "\"", "naïve", long.as_str()] {
             let policy = Policy::builder().named(name, second).build();
             assert_eq!(policy.unwrap_err(), InvalidPolicy::Name { name: name.into() });

@@ -20,6 +20,8 @@ impl StateId {
             Algorithm::Gcra { .. } => (4, 0),
             Algorithm::TokenBucket { refill: Refill::Greedy, .. } => (5, 0),
             Algorithm::TokenBucket { refill: Refill::Interval, .. } => (6, 0),
+            Algorithm::SlidingLog => (7, 0),
+            Algorithm::Concurrency => (8, 0),
         };
         Self { kind_and_period: kind << 56 | limit.period().as_millis(), precision }
     }

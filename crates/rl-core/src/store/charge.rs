@@ -1,7 +1,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::model::{Cost, Mode, Policy, Subject};
+use crate::model::{Algorithm, Cost, Limit, Mode, Policy, Subject};
 use crate::time::Timestamp;
 
 /// What a store is asked to decide.
@@ -32,6 +32,70 @@ pub struct Refund<'a> {
     pub charged: Timestamp,
     /// Units; those that were charged, at most.
     pub units: u64,
+    /// Which of the limits get them back.
+    pub of: RefundOf,
+}
+
+impl Refund<'_> {
+    /// Whether there is nothing to give back: no unit, or no limit that is meant.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        let mut limits = self.policy.limits().iter();
+        self.units == 0 || !limits.any(|limit| self.of.includes(limit.limit()))
+    }
+}
+
+/// Which limits of a policy get units back.
+///
+/// A request that is done gives its permit back and keeps what it used of the rates; one that was
+/// not worth its cost gives back the rates and, while it goes on, keeps its permit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum RefundOf {
+    /// All of them.
+    #[default]
+    All,
+    /// Those that are not of concurrency.
+    Rates,
+    /// Those of concurrency.
+    Permits,
+}
+
+impl RefundOf {
+    /// Whether `limit` is meant.
+    #[must_use]
+    pub const fn includes(self, limit: Limit) -> bool {
+        let is_permit = matches!(limit.algorithm(), Algorithm::Concurrency);
+        match self {
+            Self::All => true,
+            Self::Rates => !is_permit,
+            Self::Permits => is_permit,
+        }
+    }
+}
+
+/// A permit to hold on to: what is still held of `units` under the policy's concurrency limits.
+#[derive(Clone, Copy, Debug)]
+pub struct Renewal<'a> {
+    /// Whose counters.
+    pub namespace: &'a Namespace,
+    /// Who was counted.
+    pub subject: &'a Subject,
+    /// The limits that were charged.
+    pub policy: &'a Policy,
+    /// When they were charged, or renewed last.
+    pub charged: Timestamp,
+    /// Units; those that were charged, at most.
+    pub units: u64,
+}
+
+impl Renewal<'_> {
+    /// Whether there is nothing to renew: no unit, or no limit of concurrency. The answer is
+    /// `charged` then.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        let mut limits = self.policy.limits().iter();
+        self.units == 0 || !limits.any(|limit| RefundOf::Permits.includes(limit.limit()))
+    }
 }
 
 /// What to forget.

@@ -14,10 +14,16 @@
 //!    name is kept until its window ends.
 //! 6. **Nothing is kept for ever.** What is stored has an expiry on every path.
 //! 7. **[`Mode::Peek`] and a cost of 0 write nothing.**
-//! 8. **A refund** lowers a count only in the window in which it was charged, and never below zero.
+//! 8. **A refund** lowers a count only in the window in which it was charged, and never below zero;
+//!    and only of the limits that are meant ([`RefundOf`]).
 //! 9. **Subjects never share state**, nor does one subject in two [`Namespace`]s.
 //! 10. **A denial is an answer.** An error means that no decision was made, or that none is known:
 //!     a store never retries what may have been done already.
+//!
+//! 11. **A permit ends.** What is charged to a limit of concurrency is free once it is refunded or
+//!     once its lease has passed, whichever is first. [`Store::renew`] begins the lease anew, in one
+//!     step, for every limit of concurrency in the policy or for none; what has ended it does not
+//!     bring back.
 //!
 //! The contract is executable: run `conformance::suite` (feature `conformance`) on a store of
 //! your own.
@@ -54,7 +60,7 @@ pub mod redis;
 use std::fmt;
 use std::sync::Arc;
 
-pub use charge::{Charge, InvalidNamespace, Namespace, Refund, Reset};
+pub use charge::{Charge, InvalidNamespace, Namespace, Refund, RefundOf, Renewal, Reset};
 pub use error::StoreError;
 pub use memory::MemoryStore;
 #[cfg(feature = "redis")]
@@ -62,6 +68,7 @@ pub use memory::MemoryStore;
 pub use redis::RedisStore;
 
 pub use crate::model::Mode;
+use crate::time::Timestamp;
 use crate::{Decision, Eventual};
 
 /// What a store answers: at once if it can, else later.
@@ -89,6 +96,18 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Resolves to an error if it is not known to be done.
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()>;
 
+    /// Begins the lease of a permit anew.
+    ///
+    /// Resolves to the time from which the units count: it takes the place of
+    /// [`Renewal::charged`] in what is asked from there on. Resolves to nothing if the permit is
+    /// lost: its lease has ended, or it was given back or reset, under one of the limits at least.
+    /// Then nothing is changed.
+    ///
+    /// # Errors
+    ///
+    /// Resolves to an error if it is not known to be done.
+    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>>;
+
     /// Forgets what was used.
     ///
     /// # Errors
@@ -104,6 +123,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
         (**self).refund(refund)
+    }
+
+    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
+        (**self).renew(renewal)
     }
 
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {

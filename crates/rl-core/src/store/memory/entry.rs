@@ -2,6 +2,7 @@ use smallvec::SmallVec;
 
 use crate::algorithm::{self, State};
 use crate::model::{Cost, Limit, Mode, NamedLimit, Outcomes, Policy, StateId};
+use crate::store::RefundOf;
 use crate::time::Timestamp;
 
 /// The most states of limits that the present policy does not name. They belong to other policies
@@ -158,6 +159,31 @@ impl Entry {
             self.denied_until = Timestamp::EPOCH;
         }
         self.note_denial(policy, now, Cost::ONE);
+    }
+
+    /// Begins anew the lease of units that were taken at `charged`, if every limit of concurrency
+    /// still holds some of them. Returns when it begins.
+    pub(super) fn renew(
+        &mut self,
+        policy: &Policy,
+        clock: Timestamp,
+        charged: Timestamp,
+        units: u64,
+    ) -> Option<Timestamp> {
+        let now = self.clamp(clock);
+        let mut permits = policy.limits().iter().enumerate();
+        let is_held = permits.all(|(i, named)| {
+            let (limit, state) = (named.limit(), self.state(i, named));
+            !RefundOf::Permits.includes(limit)
+                || algorithm::held(limit, state, now, charged, units) > 0
+        });
+        if !is_held {
+            return None;
+        }
+        self.amend(policy, clock, |_, limit, state, now| {
+            algorithm::renew(limit, state, now, charged, units);
+        });
+        Some(now)
     }
 
     /// Whether nothing of it counts at `now`.

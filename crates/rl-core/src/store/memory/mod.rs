@@ -7,6 +7,8 @@
 //!   are looked at the one with the most units left makes room; one that is in a denied state never
 //!   does. Should every subject that is
 //!   inspected be denied, newcomers are counted together until there is room again.
+//! * **Of the size of what counts**: a few integers for each limit. A sliding log or a limit of
+//!   concurrency has room for twice as many entries as it has held, its `max` at most.
 //! * Counters are lost when the process ends, and are not shared with other processes; for that
 //!   there is `RedisStore` (feature `redis`).
 //!
@@ -44,9 +46,9 @@ use entry::{Entry, Step};
 use fingerprint::{Fingerprint, Fingerprinter};
 use shard::Shard;
 
-use super::{Charge, Refund, Reset, Store, StoreFuture};
+use super::{Charge, Refund, Renewal, Reset, Store, StoreFuture};
 use crate::algorithm;
-use crate::time::{Clock, SystemClock};
+use crate::time::{Clock, SystemClock, Timestamp};
 use crate::{Decision, Eventual};
 
 /// Shards, so that threads seldom meet at a lock. A power of two.
@@ -131,16 +133,35 @@ impl<C: Clock> Store for MemoryStore<C> {
     }
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
+        if refund.is_empty() {
+            return Eventual::ready(Ok(()));
+        }
         let subject = self.fingerprinter.fingerprint(refund.namespace, refund.subject);
         let mut shard = self.shard(subject);
         let clock = self.clock.now();
         if let Some(entry) = shard.get_mut(subject) {
             entry.amend(refund.policy, clock, |_, limit, state, now| {
-                algorithm::refund(limit, state, now, refund.charged, refund.units);
+                if refund.of.includes(limit) {
+                    algorithm::refund(limit, state, now, refund.charged, refund.units);
+                }
             });
         }
         drop(shard);
         Eventual::ready(Ok(()))
+    }
+
+    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
+        let Renewal { namespace, subject, policy, charged, units } = renewal;
+        if renewal.is_empty() {
+            return Eventual::ready(Ok(Some(charged)));
+        }
+        let subject = self.fingerprinter.fingerprint(namespace, subject);
+        let mut shard = self.shard(subject);
+        let clock = self.clock.now();
+        let entry = shard.get_mut(subject);
+        let renewed = entry.and_then(|entry| entry.renew(policy, clock, charged, units));
+        drop(shard);
+        Eventual::ready(Ok(renewed))
     }
 
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {

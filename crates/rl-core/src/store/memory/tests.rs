@@ -2,7 +2,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use crate::store::{Charge, MemoryStore, Mode, Namespace, Refund, Reset, Store, StoreFuture};
+use crate::store::{
+    Charge, MemoryStore, Mode, Namespace, Refund, RefundOf, Reset, Store, StoreFuture,
+};
 use crate::time::{Clock, ManualClock, Timestamp};
 use crate::{Cost, Decision, Eventual, Limit, Policy, Subject};
 
@@ -231,7 +233,14 @@ fn a_denied_subject_that_gets_units_back_makes_room_again() {
         // Nobody stands in the way, though each of those before was denied for a moment.
         assert!(charged.is_allowed());
         let (namespace, charged) = (&Namespace::default(), charged.at());
-        let refund = Refund { namespace, subject: &subject, policy: &policy, charged, units: 1 };
+        let refund = Refund {
+            namespace,
+            subject: &subject,
+            policy: &policy,
+            charged,
+            units: 1,
+            of: RefundOf::All,
+        };
         at_once(store.refund(refund));
     }
     assert_eq!(store.len(), 64);

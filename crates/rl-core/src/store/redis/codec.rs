@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use crate::algorithm::{self, State};
 use crate::model::{Algorithm, Anchor, Mode, Refill};
-use crate::store::StoreError;
+use crate::store::{RefundOf, StoreError};
 use crate::time::Timestamp;
 use crate::{Cost, FailureKind, Limit, Period, Policy};
 
@@ -32,6 +32,7 @@ fn push_tag(shape: &mut Vec<u8>, limit: Limit) {
         Algorithm::Gcra { .. } => 0x40,
         Algorithm::TokenBucket { refill: Refill::Greedy, .. } => 0x50,
         Algorithm::TokenBucket { refill: Refill::Interval, .. } => 0x60,
+        Algorithm::SlidingLog | Algorithm::Concurrency => 0x70,
     };
     let place = (1..).zip(Period::NAMED).find(|(_, named)| *named == limit.period());
     match place {
@@ -41,8 +42,11 @@ fn push_tag(shape: &mut Vec<u8>, limit: Limit) {
             push_u48(shape, limit.period().as_millis());
         }
     }
-    if let Algorithm::SlidingWindow { precision } = limit.algorithm() {
-        push_u48(shape, precision.as_millis());
+    match limit.algorithm() {
+        Algorithm::SlidingWindow { precision } => push_u48(shape, precision.as_millis()),
+        Algorithm::SlidingLog => shape.push(0),
+        Algorithm::Concurrency => shape.push(1),
+        _ => {}
     }
 }
 
@@ -69,21 +73,53 @@ pub(super) fn decide_plan(policy: &Policy, mode: Mode, cost: Cost) -> Vec<u8> {
     plan
 }
 
-/// The argument of `amend.lua`: `forget` is the place of a limit to forget, from 0.
-pub(super) fn amend_plan(
+/// The argument of `amend.lua` that gives units back.
+pub(super) fn refund_plan(
     policy: &Policy,
+    of: RefundOf,
     units: u64,
     charged: Timestamp,
-    forget: Option<usize>,
 ) -> Vec<u8> {
-    let mut plan = Vec::with_capacity(15 + 7 * policy.limits().len());
-    push_u56(&mut plan, units);
+    amend_plan(policy, 0, charged, |_, limit| if of.includes(limit) { units } else { 0 })
+}
+
+/// The argument of `amend.lua` that begins leases anew.
+pub(super) fn renew_plan(policy: &Policy, units: u64, charged: Timestamp) -> Vec<u8> {
+    let of = RefundOf::Permits;
+    amend_plan(policy, 1, charged, |_, limit| if of.includes(limit) { units } else { 0 })
+}
+
+/// The argument of `amend.lua` that forgets the limit at this place.
+pub(super) fn forget_plan(policy: &Policy, place: usize) -> Vec<u8> {
+    amend_plan(policy, 2, Timestamp::EPOCH, |at, _| u64::from(at == place))
+}
+
+fn amend_plan(
+    policy: &Policy,
+    task: u8,
+    charged: Timestamp,
+    units: impl Fn(usize, Limit) -> u64,
+) -> Vec<u8> {
+    let mut plan = Vec::with_capacity(8 + 14 * policy.limits().len());
+    plan.push(task);
     push_u56(&mut plan, charged.as_micros());
-    plan.push(forget.and_then(|place| u8::try_from(place + 1).ok()).unwrap_or(0));
-    for limit in policy.limits() {
+    for (place, limit) in policy.limits().iter().enumerate() {
+        push_u56(&mut plan, units(place, limit.limit()));
         push_u56(&mut plan, limit.limit().max());
     }
     plan
+}
+
+/// What a renewal replied: since when the units count, or nothing.
+pub(super) fn read_renewed(bytes: &[u8]) -> Result<Option<Timestamp>, StoreError> {
+    match bytes {
+        [] => Ok(None),
+        bytes => match bytes.try_into() {
+            Ok(bytes) => Ok(Some(Timestamp::from_micros(read_u56(bytes)))),
+            Err(_) => Err(StoreError::new(FailureKind::Protocol)
+                .with_detail(format!("a script replied {} bytes for a time", bytes.len()))),
+        },
+    }
 }
 
 /// The argument of `readable_counters.lua`.
@@ -121,7 +157,7 @@ pub(super) struct Reply {
     pub(super) healed: u64,
     pub(super) taken: u64,
     pub(super) now: Timestamp,
-    /// The states of the limits afterwards, in the order of the policy.
+    /// The states of the limits afterwards, of logs what is told of them, in the order of the policy.
     pub(super) states: SmallVec<[State; 6]>,
 }
 
@@ -135,15 +171,11 @@ impl Reply {
         };
         let (&healed, numbers) = bytes.split_first().ok_or_else(malformed)?;
         let (numbers, []) = numbers.as_chunks::<7>() else { return Err(malformed()) };
-        let cells = || policy.limits().iter().map(|limit| algorithm::cells(limit.limit()));
+        let cells = || policy.limits().iter().map(|limit| algorithm::replied_cells(limit.limit()));
         if numbers.len() != 2 + cells().sum::<usize>() {
             return Err(malformed());
         }
-        let mut numbers = numbers.iter().map(|number| {
-            let mut bytes = [0; 8];
-            bytes[1..].copy_from_slice(number);
-            u64::from_be_bytes(bytes)
-        });
+        let mut numbers = numbers.iter().copied().map(read_u56);
         let taken = numbers.next().unwrap_or_default();
         let now = Timestamp::from_micros(numbers.next().unwrap_or_default());
         let states = cells().map(|cells| State::from_cells(numbers.by_ref().take(cells)));
@@ -170,6 +202,12 @@ fn push_u56(bytes: &mut Vec<u8>, number: u64) {
     bytes.extend_from_slice(&number.to_be_bytes()[1..]);
 }
 
+fn read_u56(number: [u8; 7]) -> u64 {
+    let mut bytes = [0; 8];
+    bytes[1..].copy_from_slice(&number);
+    u64::from_be_bytes(bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -186,7 +224,7 @@ mod tests {
         let policy = Policy::new(limits).unwrap();
         assert_eq!(shape(&policy).len(), 2 + 16 * 13);
         assert_eq!(decide_plan(&policy, Mode::Check, Cost::from(u64::MAX)).len(), 9 + 16 * 14);
-        assert_eq!(amend_plan(&policy, 1, Timestamp::EPOCH, Some(15)).len(), 15 + 16 * 7);
+        assert_eq!(forget_plan(&policy, 15).len(), 8 + 16 * 14);
         let fixed = Policy::new([Limit::per_second(1), Limit::per_day(1)]).unwrap();
         assert_eq!(decide_plan(&fixed, Mode::Check, Cost::ONE).len(), 9 + 2 * 14);
     }
@@ -198,6 +236,30 @@ mod tests {
         assert_eq!(shape_of("9/month:clock")[..], [1, 1, 0x16]);
         assert_eq!(shape_of("1/1000ms"), shape_of("500/second"));
         assert_eq!(shape_of("1/258ms:clock")[..], [1, 1, 0x90, 0, 0, 0, 0, 1, 2]);
+        assert_eq!(shape_of("1/minute:sliding-log")[..], [1, 1, 0x72, 0]);
+        assert_eq!(shape_of("1:concurrency:lease=minute")[..], [1, 1, 0x72, 1]);
+        assert_eq!(shape_of("1:concurrency:lease=258ms")[..], [1, 1, 0xf0, 0, 0, 0, 0, 1, 2, 1]);
+    }
+
+    #[test]
+    fn units_go_to_the_limits_that_are_meant() {
+        let limits = ["5/second", "5:concurrency"].map(|text| text.parse().unwrap());
+        let policy = Policy::new(limits).unwrap();
+        let units = |plan: Vec<u8>| [plan[8 + 6], plan[8 + 14 + 6]];
+        let refund = |of| units(refund_plan(&policy, of, 3, Timestamp::EPOCH));
+        assert_eq!(refund(RefundOf::All), [3, 3]);
+        assert_eq!(refund(RefundOf::Rates), [3, 0]);
+        assert_eq!(refund(RefundOf::Permits), [0, 3]);
+        assert_eq!(units(renew_plan(&policy, 3, Timestamp::EPOCH)), [0, 3]);
+        assert_eq!(units(forget_plan(&policy, 1)), [0, 1]);
+    }
+
+    #[test]
+    fn a_renewal_is_a_time_or_nothing() {
+        assert_eq!(read_renewed(b"").unwrap(), None);
+        let time = Timestamp::from_micros(258);
+        assert_eq!(read_renewed(&[0, 0, 0, 0, 0, 1, 2]).unwrap(), Some(time));
+        assert_eq!(read_renewed(&[0; 8]).unwrap_err().kind(), FailureKind::Protocol);
     }
 
     proptest! {

@@ -3,7 +3,7 @@
 use super::script::{self, Script};
 use super::{Layout, codec, keyspace};
 use crate::model::{Algorithm, Anchor};
-use crate::store::{Charge, Namespace, Refund, Reset, StoreError};
+use crate::store::{Charge, Namespace, Refund, Renewal, Reset, StoreError};
 use crate::{FailureKind, Period, Policy, Subject};
 
 /// What to send.
@@ -34,10 +34,10 @@ impl Commands {
     }
 
     pub(super) fn refund(&self, refund: &Refund<'_>) -> Result<Command, StoreError> {
-        let Refund { namespace, subject, policy, charged, units } = *refund;
+        let Refund { namespace, subject, policy, charged, units, of } = *refund;
         let arguments = match self.layout {
             Layout::Packed => {
-                vec![codec::shape(policy), codec::amend_plan(policy, units, charged, None)]
+                vec![codec::shape(policy), codec::refund_plan(policy, of, units, charged)]
             }
             Layout::Readable => {
                 vec![codec::readable_periods(policy), codec::readable_refund_plan(units, charged)]
@@ -47,13 +47,20 @@ impl Commands {
         Ok(Command::Script { script: script::amend(self.layout), keys, arguments })
     }
 
+    pub(super) fn renew(&self, renewal: &Renewal<'_>) -> Result<Command, StoreError> {
+        let Renewal { namespace, subject, policy, charged, units } = *renewal;
+        // The readable layout holds no permits: its keys say so.
+        let keys = self.keys(namespace, subject, policy)?;
+        let arguments = vec![codec::shape(policy), codec::renew_plan(policy, units, charged)];
+        Ok(Command::Script { script: script::amend(self.layout), keys, arguments })
+    }
+
     pub(super) fn reset(&self, reset: &Reset<'_>) -> Result<Command, StoreError> {
         let Reset { namespace, subject, policy, limit } = *reset;
         let keys = match (self.layout, limit) {
             (Layout::Packed, None) => self.keys(namespace, subject, policy)?,
-            (Layout::Packed, Some(_)) => {
-                let plan = codec::amend_plan(policy, 0, Default::default(), limit);
-                let arguments = vec![codec::shape(policy), plan];
+            (Layout::Packed, Some(limit)) => {
+                let arguments = vec![codec::shape(policy), codec::forget_plan(policy, limit)];
                 let keys = self.keys(namespace, subject, policy)?;
                 return Ok(Command::Script { script: script::amend(self.layout), keys, arguments });
             }
@@ -77,7 +84,11 @@ impl Commands {
         policy: &Policy,
     ) -> Result<Vec<String>, StoreError> {
         if self.layout == Layout::Packed {
-            return Ok(vec![keyspace::packed(&self.prefix, namespace, subject)]);
+            let packed = keyspace::packed(&self.prefix, namespace, subject);
+            let limits = policy.limits().iter();
+            let rings: Vec<String> =
+                limits.filter_map(|limit| keyspace::ring(&packed, limit.limit())).collect();
+            return Ok([packed].into_iter().chain(rings).collect());
         }
         let key = keyspace::readable(&self.prefix, namespace, subject);
         let limits = policy.limits().iter().map(|limit| limit.limit());

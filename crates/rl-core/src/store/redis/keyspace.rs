@@ -2,18 +2,22 @@
 //! caller to write a tag of their own.
 //!
 //! Packed: `rl:1:default:consumer:{acme}`, that is prefix, version of the format, namespace, realm
-//! and id. Readable: `acme_PER_MINUTE`.
+//! and id; for the entries of a sliding log `rl:1:default:consumer:{acme}:60000`, with its period in
+//! ms, of a concurrency limit `rl:1:default:consumer:{acme}:c10000`. Readable: `acme_PER_MINUTE`.
 
 use std::fmt::Write;
 
 use crate::store::Namespace;
-use crate::{Period, Realm, Subject};
+use crate::{Algorithm, Limit, Period, Realm, Subject};
 
 /// The version of the packed layout; a change of the layout is a change of every key.
 const VERSION: u8 = 1;
 
 /// No key is longer, in bytes.
 const MAX_KEY_LEN: usize = 200;
+
+/// What the longest period and its mark add to a packed key.
+const RING_LEN: usize = ":c3153600000000".len();
 
 /// The suffix of a readable counter, in the order of [`Period::NAMED`].
 const SUFFIXES: [&str; 6] =
@@ -25,9 +29,19 @@ pub(super) fn packed(prefix: &str, namespace: &Namespace, subject: &Subject) -> 
     let realm = subject.realm().as_str();
     // Neither prefix nor namespace nor realm holds a colon or a brace, and an id none unescaped.
     let _ = write!(key, "{prefix}:{VERSION}:{namespace}:{realm}:{{");
-    push_id(&mut key, subject, MAX_KEY_LEN - 1);
+    push_id(&mut key, subject, MAX_KEY_LEN - RING_LEN - 1);
     key.push('}');
     key
+}
+
+/// The key that holds the entries of a limit, if it has any: beside the packed state, in its slot.
+pub(super) fn ring(packed: &str, limit: Limit) -> Option<String> {
+    let period = limit.period().as_millis();
+    match limit.algorithm() {
+        Algorithm::SlidingLog => Some(format!("{packed}:{period}")),
+        Algorithm::Concurrency => Some(format!("{packed}:c{period}")),
+        _ => None,
+    }
 }
 
 /// The keys that may hold readable counters of a subject, one for each named period.
@@ -103,6 +117,15 @@ mod tests {
     }
 
     #[test]
+    fn logs_have_keys_of_their_own_beside_the_state() {
+        let key = key(&Subject::consumer("acme"));
+        let ring = |text: &str| ring(&key, text.parse().unwrap());
+        assert_eq!(ring("5/minute:sliding-log").unwrap(), format!("{key}:60000"));
+        assert_eq!(ring("5:concurrency:lease=1m").unwrap(), format!("{key}:c60000"));
+        assert_eq!(ring("5/minute"), None);
+    }
+
+    #[test]
     fn a_caller_cannot_write_a_hash_tag() {
         for id in ["{a}b", "}{", "a}b{c", "%7B", ":{x}:", "~", "a b", "\r\n", "|"] {
             let key = key(&Subject::consumer(id));
@@ -122,7 +145,8 @@ mod tests {
             ];
             let namespace = Namespace::default();
             for (i, one) in subjects.iter().enumerate() {
-                prop_assert!(key(one).len() <= MAX_KEY_LEN);
+                let longest = Limit::concurrency(1).unwrap().leased(Period::LONGEST);
+                prop_assert!(ring(&key(one), longest).unwrap().len() <= MAX_KEY_LEN);
                 let minute = readable("", &namespace, one)(Period::MINUTE).unwrap();
                 prop_assert!(minute.len() <= MAX_KEY_LEN);
                 for other in &subjects[i + 1..] {

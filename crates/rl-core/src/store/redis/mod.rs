@@ -2,7 +2,8 @@
 //!
 //! * **One script call for each decision**, one round trip: the script reads the server's clock,
 //!   evaluates all limits and charges all of them or none. Clients' clocks do not matter.
-//! * **Two layouts**. [`Layout::Packed`] keeps all limits of a subject in one key.
+//! * **Two layouts**. [`Layout::Packed`] keeps all limits of a subject in one key, and the entries
+//!   of each sliding log or concurrency limit in another.
 //!   [`Layout::Readable`] keeps a decimal counter for each named period, for people with
 //!   `redis-cli` and for services that follow the same format.
 //! * **Every key has an expiry**, on every path. A counter that lost its expiry is given one by the
@@ -50,8 +51,9 @@ use connection::{Connection, Pool};
 pub use layout::Layout;
 pub use script::Script;
 
-use super::{Charge, Refund, Reset, Store, StoreError, StoreFuture};
+use super::{Charge, Refund, Renewal, Reset, Store, StoreError, StoreFuture};
 use crate::model::Outcomes;
+use crate::time::Timestamp;
 #[cfg(feature = "conformance")]
 use crate::time::{Clock, ManualClock};
 use crate::{Decision, Eventual, algorithm, observe};
@@ -155,7 +157,7 @@ impl Store for RedisStore {
             }
             let limits = policy.limits().iter().zip(&states);
             let outcomes = limits.map(|(limit, state)| {
-                algorithm::outcome(limit.limit(), state, now, mode, cost, taken)
+                algorithm::replied_outcome(limit.limit(), state, now, mode, cost, taken)
             });
             let outcomes: Outcomes = outcomes.collect();
             Ok(Decision::of(policy, cost, taken, now, outcomes))
@@ -163,7 +165,23 @@ impl Store for RedisStore {
     }
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
+        if refund.is_empty() {
+            return Eventual::ready(Ok(()));
+        }
         self.carry_out(self.inner.commands.refund(&refund))
+    }
+
+    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
+        if renewal.is_empty() {
+            return Eventual::ready(Ok(Some(renewal.charged)));
+        }
+        match self.inner.commands.renew(&renewal) {
+            Ok(command) => {
+                let this = self.clone();
+                Eventual::later(async move { codec::read_renewed(&this.send(command).await?) })
+            }
+            Err(error) => Eventual::ready(Err(error)),
+        }
     }
 
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {

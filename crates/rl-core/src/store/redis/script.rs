@@ -25,11 +25,12 @@ const PACKED: &str = concat!(
     include_str!("lua/sliding_window.lua"),
     include_str!("lua/gcra.lua"),
     include_str!("lua/token_bucket.lua"),
+    include_str!("lua/sliding_log.lua"),
     include_str!("lua/slots.lua"),
 );
 
 /// Raised with every change that makes a script behave otherwise.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// A script that the store runs.
 pub struct Script {
@@ -63,7 +64,7 @@ pub(super) fn decide(layout: Layout) -> &'static Script {
     }
 }
 
-/// The script that gives back, and in the packed layout forgets.
+/// The script that gives back, and in the packed layout renews and forgets.
 pub(super) fn amend(layout: Layout) -> &'static Script {
     match layout {
         Layout::Packed => &AMEND,

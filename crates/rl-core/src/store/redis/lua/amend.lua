@@ -1,24 +1,36 @@
--- Gives units back, or forgets one limit.
+-- Gives units back, begins leases anew, or forgets limits.
 --
--- KEYS[1]  the subject's state (see slots.lua)
--- ARGV[1]  shape (see slots.lua)
--- ARGV[2]  packed, big-endian: units to give back (7 bytes), when they were charged (7 bytes), the
---          place of a limit to forget, from 1 (1 byte, 0 for none), and the max of each limit
---          (7 bytes each)
+-- KEYS[1]   the subject's state (see slots.lua)
+-- KEYS[2…]  the ring of each log of the policy, in its order (see sliding_log.lua)
+-- ARGV[1]   shape (see slots.lua)
+-- ARGV[2]   plan, packed, big-endian: what to do (1 byte: 0 give back, 1 renew, 2 forget), when the
+--           units were charged (7 bytes), and for each limit units (0 if it is not meant) and max (7
+--           bytes each)
 --
--- Returns  nothing
+-- Returns   of a renewal, the time from which the units count (7 bytes); else nothing, as of a
+--           permit that is lost
 if not stored then return false end
-local units, charged, forget, next_number = struct.unpack('>I7I7B', ARGV[2])
-for i, slot in ipairs(slots) do
-  local max
-  max, next_number = struct.unpack('>I7', ARGV[2], next_number)
-  if i == forget then
+local task, charged, next_number = struct.unpack('>BI7', ARGV[2])
+for _, slot in ipairs(slots) do
+  slot.units, slot.max, next_number = struct.unpack('>I7I7', ARGV[2], next_number)
+  -- All leases are looked at before one is changed.
+  if task == 1 and slot.units > 0 then
+    slot.units = algorithms[slot.kind].held(slot.at, slot.extra, slot.units, charged)
+    if slot.units == 0 then return false end
+  end
+end
+for _, slot in ipairs(slots) do
+  local algorithm = algorithms[slot.kind]
+  if slot.units > 0 and task == 2 then
     for cell = slot.at, slot.at + slot.cells - 1 do state[cell] = 0 end
-  elseif units > 0 then
-    local refund = algorithms[slot.kind].refund
-    refund(slot.at, slot.period, max, slot.extra, slot.kind, units, charged)
+    if algorithm.forget then algorithm.forget(slot.extra) end
+  elseif slot.units > 0 then
+    algorithm.refund(slot.at, slot.period, slot.max, slot.extra, slot.kind, slot.units, charged)
+    if task == 1 then
+      algorithm.charge(slot.at, slot.period, slot.max, slot.extra, slot.kind, slot.units)
+    end
   end
 end
 state[1] = now
 save(pack_state())
-return false
+return task == 1 and struct.pack('>I7', now)

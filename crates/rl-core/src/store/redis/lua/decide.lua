@@ -1,17 +1,18 @@
 -- Decides a cost for all limits of one subject: charges all or none.
 --
--- KEYS[1]  the subject's state (see slots.lua)
--- ARGV[1]  shape (see slots.lua)
--- ARGV[2]  plan, packed, big-endian: mode (1 byte: 0 check, 1 check up to, 2 peek, 3 charge);
---          1 byte: 1 if all limits are fixed windows that begin with the first request, else 0; cost
---          (7 bytes); and for each limit, 7 bytes each, period µs and max if all are such windows,
---          else max and capacity (the burst, where there is one)
+-- KEYS[1]   the subject's state (see slots.lua)
+-- KEYS[2…]  the ring of each log of the policy, in its order (see sliding_log.lua)
+-- ARGV[1]   shape (see slots.lua)
+-- ARGV[2]   plan, packed, big-endian: mode (1 byte: 0 check, 1 check up to, 2 peek, 3 charge);
+--           1 byte: 1 if all limits are fixed windows that begin with the first request, else 0; cost
+--           (7 bytes); and for each limit, 7 bytes each, period µs and max if all are such windows,
+--           else max and capacity (the burst, where there is one)
 --
--- Returns  packed: healed (1 byte), units taken (7 bytes), the time of the decision (7 bytes), and
---          the cells of each limit afterwards (7 bytes each)
+-- Returns   packed: healed (1 byte), units taken (7 bytes), the time of the decision (7 bytes), and
+--           the cells of each limit afterwards, of a log what is told of it (7 bytes each)
 --
--- At most three commands: TIME, GET, and SET, or on a denial PTTL; a fourth, PEXPIRE, only for a
--- key that has lost its expiry. A denial changes no state.
+-- Without logs at most three commands: TIME, GET, and SET, or on a denial PTTL; a fourth, PEXPIRE,
+-- only for a key that has lost its expiry. A denial changes no state.
 local mode, all_fixed = string.byte(ARGV[2], 1, 2)
 local cost, next_number = struct.unpack('>I7', ARGV[2], 3)
 local available = MAX_UNITS + 1
@@ -22,7 +23,7 @@ for _, slot in ipairs(slots) do
     local max, capacity, after = struct.unpack('>I7I7', ARGV[2], next_number)
     slot.max, next_number = max, after
     -- A capacity is no part of the tag: it may change, and the state goes on.
-    if slot.kind >= 6 then slot.extra = capacity end
+    if slot.kind == 6 or slot.kind == 7 then slot.extra = capacity end
   end
   local algorithm = algorithms[slot.kind]
   available = min(available, algorithm.available(slot.at, slot.period, slot.max, slot.extra, slot.kind))
@@ -51,4 +52,14 @@ elseif stored and mode ~= 2 and cost > 0 and redis.call('PTTL', KEYS[1]) == -1 t
   redis.call('PEXPIRE', KEYS[1], lifetime())
   healed = 1
 end
-return struct.pack('>BI7', healed, taken) .. packed
+
+local needed = 0
+if taken == 0 and mode < 3 then needed = mode == 1 and min(cost, 1) or cost end
+for _, slot in ipairs(slots) do
+  local algorithm = algorithms[slot.kind]
+  if algorithm.heal and taken == 0 and mode ~= 2 and cost > 0
+      and algorithm.heal(slot.at, slot.period, slot.extra) then
+    healed = healed + 1
+  end
+end
+return struct.pack('>BI7', healed, taken) .. told_state(packed, needed)

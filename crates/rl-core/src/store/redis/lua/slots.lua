@@ -8,10 +8,12 @@
 --
 -- Numbers are big-endian. The head of a tag is 1 byte, algorithm * 16 + place (1 for the second … 6
 -- for the month). For other periods the place is 0, 128 is added and the period in ms follows, 6
--- bytes. A sliding window's precision in ms follows, 6 bytes.
+-- bytes. A sliding window's precision in ms follows, 6 bytes; for algorithm 7 a byte, 0 for a sliding
+-- log and 1 for concurrency.
 --
--- KEYS[1]  the subject's state
--- ARGV[1]  shape: version, count and tags of the policy's limits, in its order
+-- KEYS[1]   the subject's state
+-- KEYS[2…]  the ring of each log of the policy, in its order (see sliding_log.lua)
+-- ARGV[1]   shape: version, count and tags of the policy's limits, in its order
 --
 -- Expects  stored, what is under the key
 -- Sets     slots, one for each limit of the policy: { at, kind, period, extra },
@@ -24,7 +26,7 @@ local KINDS = { [2] = 4, [3] = 5, [4] = 6, [5] = 6, [6] = 7 }
 -- Reads tags into slots whose cells lie behind `last`. Returns the slots, where the tags end and how
 -- many integers follow; or nothing, if these are no tags.
 local function read_tags(bytes)
-  local read, at, cells = {}, 3, 2
+  local read, at, cells, keys = {}, 3, 2, 1
   for i = 1, string.byte(bytes, 2) or 0 do
     local head, from = string.byte(bytes, at), at
     if not head then return nil end
@@ -36,10 +38,14 @@ local function read_tags(bytes)
     if algorithm == 3 and #bytes >= at + 5 then
       extra, at = struct.unpack('>I6', bytes, at) * 1000, at + 6
     end
-    if not period or period == 0 or algorithm > 6 or (algorithm == 3 and extra == 0) then
-      return nil
-    end
+    if not period or period == 0 or (algorithm == 3 and extra == 0) then return nil end
     local kind = KINDS[algorithm] or 0
+    if algorithm == 7 then
+      local variant = string.byte(bytes, at)
+      if not variant or variant > 1 then return nil end
+      kind, at, keys = 8 + variant, at + 1, keys + 1
+      extra = keys
+    end
     if algorithm == 1 then
       kind = period == 30 * DAY and 3 or period % (7 * DAY) == 0 and 2 or 1
     end
@@ -94,8 +100,16 @@ end
 
 -- A clock that stepped back grants nothing: decisions are not made before the last change. Keys
 -- expire by the clock as it is.
-local clock = now
+clock = now
 now = max_of(now, state[1])
+
+-- Before anything is written: a script is not rolled back.
+for _, slot in ipairs(slots) do
+  local open = algorithms[slot.kind].open
+  if open and not open(slot.at, slot.period, slot.extra) then
+    return redis.error_reply('RLCORRUPT a log is not ours or is damaged')
+  end
+end
 
 -- When the last of all states is as if never used.
 local function states_expire()
@@ -113,9 +127,23 @@ local function lifetime()
   return max_of(1, ceil((states_expire() - clock) / 1000)) + linger
 end
 
--- The state in the policy's shape, as it is stored and replied.
+-- The state in the policy's shape, as it is stored.
 local function pack_state()
   return struct.pack(format, unpack(state, 1, size))
+end
+
+-- The state as it is replied: of what pack_state has packed, a log's cells are of no use to anybody.
+local function told_state(packed, needed)
+  if #KEYS == 1 then return packed end
+  local told = { string.sub(packed, 1, 7) }
+  for i, slot in ipairs(slots) do
+    local tell = algorithms[slot.kind].told
+    local from = 7 * (slot.at - 1)
+    told[i + 1] = tell
+      and struct.pack('>I7I7I7', tell(slot.at, slot.period, slot.max, slot.extra, needed))
+      or string.sub(packed, from + 1, from + 7 * slot.cells)
+  end
+  return table.concat(told)
 end
 
 -- Stores what pack_state has packed, with what other policies left, as long as any of it counts.

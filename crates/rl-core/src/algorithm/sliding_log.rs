@@ -1,0 +1,287 @@
+//! Sliding log: remembers every unit for one period, and forgets it when the period has passed.
+//!
+//! * **Guarantee**: exact. At most `max` units in *every* span of one period, and never fewer than
+//!   that allows: a unit that was taken at *x* counts until *x* + period and not a microsecond longer.
+//! * **Invariant**: a request of cost `c` passes if and only if the units taken in
+//!   (now − period, now] + `c` <= max.
+//! * **Entries** hold a time and how many units were taken up to then. Units of one microsecond
+//!   share an entry, and each entry has at least one unit. What counts is a difference of two such
+//!   numbers; the entry that has to leave for a request to pass is found by binary search.
+//! * **Beyond the limit** (a post-paid charge, a `max` that was lowered) a full log takes no further
+//!   entry: the newest takes the units, and moves to now. Its units then count longer, never
+//!   shorter.
+//! * **Refunds** take units out of the entry of the time at which they were charged, if it is still
+//!   there.
+//! * **Rounding**: none.
+//! * **State**: four integers, and two for each entry that there is room for. The room is doubled
+//!   when it is full, up to `max`, and begins small again once the log is empty. A decision takes
+//!   O(log n) steps, a refund O(n).
+//!
+//! # Concurrency
+//!
+//! A limit of concurrency is a sliding log whose period is the lease, and whose units are given back
+//! when the work is done: a permit is a charge, its release a refund, and when the holder dies the
+//! lease ends as units leave a log. A renewal is a refund and a charge in one step. The wait that is
+//! told is exact if nobody releases or renews; usually a place is free sooner.
+//!
+//! The log of one record for each request is described in ClassDojo, *Better rate limiting with Redis
+//! sorted sets* (2015), and Figma, *An alternative approach to rate limiting* (2017). Leases are those
+//! of C. G. Gray and D. R. Cheriton, *Leases: an efficient fault-tolerant mechanism for distributed file
+//! cache consistency*, SOSP 1989.
+//!
+//! `store/redis/lua/sliding_log.lua` is the same function in Lua; change both.
+
+use super::state::until;
+use super::{Counting, State};
+use crate::model::{Limit, MAX_UNITS, Outcome};
+use crate::time::Timestamp;
+
+/// The entries that a log begins with room for.
+const LEAST_ROOM: usize = 8;
+
+/// Cells before the ring of entries.
+const HEAD: usize = 4;
+
+/// A sliding log or a concurrency limit. Cells: where in the ring the entries begin, how many there
+/// are, units up to the first entry, units up to the last; then the ring.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SlidingLog {
+    max: u64,
+    period: u64,
+}
+
+/// When units were taken, and how many up to and with them.
+type Entry = [u64; 2];
+
+/// Where the entries stand in the ring, and what they add up to.
+#[derive(Clone, Copy, Debug, Default)]
+struct Head {
+    begin: usize,
+    count: usize,
+    before: u64,
+    total: u64,
+}
+
+/// Entries, oldest first.
+#[derive(Clone, Copy, Debug)]
+struct Log<'a> {
+    head: Head,
+    ring: &'a [Entry],
+}
+
+/// What an outcome is made from; what a script replies. All 0 if nothing counts.
+#[derive(Clone, Copy, Debug, Default)]
+struct Standing {
+    used: u64,
+    /// When the newest unit was taken.
+    newest: u64,
+    /// When enough units have left for a request that is denied.
+    passes_at: u64,
+}
+
+impl<'a> Log<'a> {
+    /// All entries that are stored.
+    fn of(state: &'a State) -> Self {
+        let Some((&[begin, count, before, total], ring)) = state.many().split_first_chunk::<HEAD>()
+        else {
+            return Self { head: Head::default(), ring: &[] };
+        };
+        let (ring, _) = ring.as_chunks();
+        Self { head: Head { begin: begin as usize, count: count as usize, before, total }, ring }
+    }
+
+    fn entry(self, index: usize) -> Entry {
+        self.ring[(self.head.begin + index) % self.ring.len()]
+    }
+
+    /// Units up to the entry at `index`, without its own.
+    fn before(self, index: usize) -> u64 {
+        index.checked_sub(1).map_or(self.head.before, |earlier| self.entry(earlier)[1])
+    }
+
+    fn used(self) -> u64 {
+        self.head.total - self.head.before
+    }
+
+    /// When the newest unit was taken.
+    fn newest(self) -> Option<u64> {
+        self.head.count.checked_sub(1).map(|last| self.entry(last)[0])
+    }
+
+    /// The first entry for which `holds` is true, as it then is for all later ones; their number, if
+    /// there is none.
+    fn first(self, holds: impl Fn(Entry) -> bool) -> usize {
+        let (mut low, mut high) = (0, self.head.count);
+        while low < high {
+            let middle = low.midpoint(high);
+            if holds(self.entry(middle)) {
+                high = middle;
+            } else {
+                low = middle + 1;
+            }
+        }
+        low
+    }
+
+    /// The place and the units of the entry of exactly this time.
+    fn find(self, time: u64) -> Option<(usize, u64)> {
+        let index = self.first(|[at, _]| at >= time);
+        let [at, up_to] = (index < self.head.count).then(|| self.entry(index))?;
+        (at == time).then(|| (index, up_to - self.before(index)))
+    }
+
+    /// The cells of a log of these entries with room for `room`. Units are counted from the first.
+    fn with_room(self, room: usize) -> Box<[u64]> {
+        let mut cells = vec![0; HEAD + 2 * room].into_boxed_slice();
+        let (head, entries) = cells.split_at_mut(HEAD);
+        for (index, new) in entries.as_chunks_mut().0.iter_mut().take(self.head.count).enumerate() {
+            let [time, up_to] = self.entry(index);
+            *new = [time, up_to - self.head.before];
+        }
+        head.copy_from_slice(&[0, self.head.count as u64, 0, self.used()]);
+        cells
+    }
+}
+
+impl Head {
+    /// Writes itself, and returns the ring behind it.
+    fn write(self, state: &mut State) -> &mut [Entry] {
+        let cells = [self.begin as u64, self.count as u64, self.before, self.total];
+        let (head, ring) = state.all_mut().split_at_mut(HEAD);
+        head.copy_from_slice(&cells);
+        ring.as_chunks_mut().0
+    }
+}
+
+impl SlidingLog {
+    pub(super) const fn new(limit: Limit) -> Self {
+        Self { max: limit.max(), period: limit.period().as_micros() }
+    }
+
+    /// When units that were taken at `time` count no longer.
+    const fn leaves(self, time: u64) -> u64 {
+        time.saturating_add(self.period)
+    }
+
+    /// The entries that count at `now`.
+    fn live(self, state: &State, now: Timestamp) -> Log<'_> {
+        let mut log = Log::of(state);
+        let gone = log.first(|[time, _]| self.leaves(time) > now.as_micros());
+        if gone == log.head.count {
+            log.head = Head::default();
+        } else if gone > 0 {
+            log.head.before = log.before(gone);
+            log.head.begin = (log.head.begin + gone) % log.ring.len();
+            log.head.count -= gone;
+        }
+        log
+    }
+
+    /// The room for entries once one more has come.
+    fn room(self, log: Log<'_>) -> usize {
+        // A limit of 0 is charged, too, if the work is done already.
+        let most = self.max.max(1) as usize;
+        match log.ring.len() {
+            _ if log.head.count == 0 => LEAST_ROOM.min(most),
+            room if log.head.count == room && room < most => most.min(2 * room),
+            room => room,
+        }
+    }
+
+    /// What counts of `units` that were taken at `charged`.
+    pub(super) fn held(self, state: &State, now: Timestamp, charged: Timestamp, units: u64) -> u64 {
+        let found = self.live(state, now).find(charged.as_micros());
+        found.map_or(0, |(_, held)| held.min(units))
+    }
+
+    /// Takes at `now` what counts of `units` that were taken at `charged`, in their place.
+    pub(super) fn renew(self, state: &mut State, now: Timestamp, charged: Timestamp, units: u64) {
+        let held = self.held(state, now, charged, units);
+        if held > 0 {
+            self.refund(state, now, charged, held);
+            self.charge(state, now, held);
+        }
+    }
+
+    /// The outcome, from the three integers that a script replies.
+    #[cfg(feature = "redis")]
+    pub(super) fn replied(self, cells: &State, now: Timestamp, needed: u64) -> Outcome {
+        let [used, newest, passes_at] = cells.three().unwrap_or_default();
+        self.told(Standing { used, newest, passes_at }, now, needed)
+    }
+
+    fn told(self, standing: Standing, now: Timestamp, needed: u64) -> Outcome {
+        let Standing { used, newest, passes_at } = standing;
+        let reset = if used == 0 { 0 } else { until(self.leaves(newest), now) };
+        if needed > self.max {
+            Outcome::never(used, reset)
+        } else if needed <= self.max.saturating_sub(used) {
+            Outcome::granted(used, reset)
+        } else {
+            Outcome::denied(used, reset, until(passes_at, now))
+        }
+    }
+
+    /// When so many units have left that `needed` are available; 0 if they are, or never will be.
+    fn passes_at(self, log: Log<'_>, needed: u64) -> u64 {
+        if needed > self.max || needed <= self.max.saturating_sub(log.used()) {
+            return 0;
+        }
+        let must_leave = log.head.total - (self.max - needed);
+        self.leaves(log.entry(log.first(|[_, up_to]| up_to >= must_leave))[0])
+    }
+}
+
+impl Counting for SlidingLog {
+    fn available(&self, state: &State, now: Timestamp) -> u64 {
+        self.max.saturating_sub(self.live(state, now).used())
+    }
+
+    fn charge(&self, state: &mut State, now: Timestamp, units: u64) {
+        let log = self.live(state, now);
+        let units = units.min(MAX_UNITS - log.used());
+        if units == 0 {
+            return;
+        }
+        let is_later = log.newest() != Some(now.as_micros());
+        let room = if is_later { self.room(log) } else { log.ring.len() };
+        let mut head = log.head;
+        // Units are counted on for as long as the log is not empty.
+        if room != log.ring.len() || units > MAX_UNITS - head.total {
+            let cells = log.with_room(room);
+            head = Head { begin: 0, before: 0, total: log.used(), ..head };
+            state.replace(cells);
+        }
+        if is_later && head.count < room {
+            head.count += 1;
+        }
+        head.total += units;
+        head.write(state)[(head.begin + head.count - 1) % room] = [now.as_micros(), head.total];
+    }
+
+    fn refund(&self, state: &mut State, now: Timestamp, charged: Timestamp, units: u64) {
+        let log = self.live(state, now);
+        let Some((index, held)) = log.find(charged.as_micros()) else { return };
+        let (returned, gone) = (units.min(held), usize::from(units >= held));
+        let Head { begin, count, before, total } = log.head;
+        let head = Head { begin, count: count - gone, before, total: total - returned };
+        let ring = head.write(state);
+        let room = ring.len();
+        let place = |index| (begin + index) % room;
+        for index in index..head.count {
+            let [time, up_to] = ring[place(index + gone)];
+            ring[place(index)] = [time, up_to - returned];
+        }
+    }
+
+    fn expires(&self, state: &State) -> Timestamp {
+        let newest = Log::of(state).newest();
+        Timestamp::from_micros(newest.map_or(0, |newest| self.leaves(newest)))
+    }
+
+    fn outcome(&self, state: &State, now: Timestamp, needed: u64) -> Outcome {
+        let log = self.live(state, now);
+        let (used, newest) = (log.used(), log.newest().unwrap_or(0));
+        self.told(Standing { used, newest, passes_at: self.passes_at(log, needed) }, now, needed)
+    }
+}
