@@ -6,6 +6,7 @@
 
 mod addresses;
 mod callers;
+mod concurrency;
 mod counting;
 mod denials;
 mod exemptions;
@@ -127,6 +128,13 @@ contract! {
         the_response_says_what_a_request_costs,
         a_request_is_settled_when_its_body_has_ended,
         a_request_whose_handler_panics_has_cost_what_it_was_granted,
+    }
+    concurrency {
+        exactly_so_many_are_served_at_once,
+        a_place_is_free_however_a_request_ends,
+        a_place_is_held_until_the_body_has_ended,
+        who_waits_gets_the_place_that_is_free,
+        places_are_shared_by_all_instances,
     }
     failures {
         requests_pass_without_headers_when_the_store_is_down,

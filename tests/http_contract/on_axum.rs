@@ -131,3 +131,16 @@ async fn a_request_is_settled_when_its_client_goes_away() {
     drop(response);
     settles_at(&limiter, 5).await;
 }
+
+/// actix-web lets the handler go on.
+#[tokio::test]
+async fn a_place_is_free_when_the_client_goes_away() {
+    let limiter = limiter(&new_year(), &["1:concurrency"]);
+    let site = Axum::serve(vec![Gate::new(limiter.clone())]);
+    let request = tokio::spawn(site.get("/waits").send());
+    site.reached(1).await;
+    assert_eq!(site.get("/").fetch().await.status, 429);
+    request.abort();
+    settles_at(&limiter, 0).await;
+    assert_eq!(site.get("/").fetch().await.status, 200);
+}

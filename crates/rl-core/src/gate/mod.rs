@@ -11,6 +11,7 @@
 //!    passes without being charged a second time. (Two limiters on one store need
 //!    [namespaces](crate::RateLimiterBuilder::namespace) of their own.)
 //! 4. **Over its limits** a request is turned away, waits or is answered with less: [`OverLimit`].
+//!    Under a concurrency limit it holds its place until its response has ended, the body included.
 //! 5. **The cost** is one unit, or what [`Gate::cost`] finds in the request. What it was in the end can
 //!    be told by the handler ([`Gate::metered`]) and found in the response ([`Gate::true_cost`],
 //!    [`Gate::refund_if`]); it is settled when the response has ended, its body included.
@@ -50,7 +51,7 @@ pub use response::ResponseInfo;
 use crate::denial::{Denial, DenialBody};
 use crate::headers::{HeaderLine, Headers};
 use crate::key::{ClientAddress, KeyExtractor, RequestInfo};
-use crate::{Cost, Decision, Eventual, Permit, RateLimiter, Realm, Subject, observe};
+use crate::{Cost, Decision, Eventual, Permit, Policy, RateLimiter, Realm, Subject, observe};
 
 /// What happens to a request that does not say who is counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -330,7 +331,8 @@ impl<K: KeyExtractor> Gate<K> {
     /// the response has ended, and put a clone into the request's extensions.
     #[must_use]
     pub fn permit(&self, decision: &Decision, caller: Caller) -> Option<Permit> {
-        let is_wanted = self.rules.metered || self.rules.true_cost.is_some();
+        let holds_place = || decision.policy().is_some_and(Policy::has_permits);
+        let is_wanted = self.rules.metered || self.rules.true_cost.is_some() || holds_place();
         is_wanted.then(|| self.limiter.permit(caller.into_subject(), decision.clone()))
     }
 

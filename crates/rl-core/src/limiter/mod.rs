@@ -28,6 +28,8 @@
 
 mod builder;
 mod failure;
+#[cfg(test)]
+mod paused;
 mod permit;
 #[cfg(test)]
 mod tests;
@@ -249,11 +251,16 @@ impl RateLimiter {
                 Eventual::ready(self.conclude(subject, cost, ticket, answer))
             }
             answer => {
-                let (this, subject) = (self.clone(), subject.clone());
-                Eventual::later(async move {
+                let (this, asked) = (self.clone(), subject.clone());
+                let decision = async move {
                     let answer = answer.await;
-                    this.conclude(&subject, cost, ticket, answer)
-                })
+                    this.conclude(&asked, cost, ticket, answer)
+                };
+                if policy.has_permits() && mode != Mode::Peek {
+                    self.see_through(subject.clone(), decision)
+                } else {
+                    Eventual::later(decision)
+                }
             }
         }
     }

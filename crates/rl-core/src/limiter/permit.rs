@@ -1,19 +1,33 @@
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::RateLimiter;
-use crate::store::{Mode, StoreFuture};
-use crate::{Cost, Decision, Eventual, Origin, Subject};
+use crate::store::{Mode, Refund, RefundOf, Renewal, StoreFuture};
+use crate::time::Timestamp;
+use crate::{Cost, Decision, Eventual, Origin, Policy, Subject};
+
+/// How often a lease is renewed before it would end: one renewal may fail.
+const RENEWALS: u32 = 3;
 
 /// What an admitted request holds until it has ended, and by which its cost can still be changed.
 ///
 /// A request often tells only in the end what it was worth: an estimate is *reserved* with
 /// [`RateLimiter::acquire`], and *settled* when the permit goes: units that were not used are given
-/// back, those beyond the estimate are charged, even beyond the limits. Clones are one permit, which
-/// goes with the last of them: on success, on an error, on a panic and on cancellation alike.
+/// back, those beyond the estimate are charged, even beyond the limits. Places under concurrency limits
+/// are held for as long, their leases renewed by a task of the tokio runtime that the permit was made
+/// in.
+///
+/// Clones are one permit, which goes with the last of them: on success, on an error, on a panic and on
+/// cancellation alike.
 ///
 /// # Examples
 ///
@@ -43,13 +57,22 @@ struct Held {
     limiter: RateLimiter,
     subject: Subject,
     decision: Decision,
+    account: Mutex<Account>,
+    // Renews the leases of concurrency limits.
+    keeper: Option<AbortHandle>,
+}
+
+struct Account {
     // What the request costs in the end.
-    cost: AtomicU64,
-    settled: AtomicBool,
+    cost: Cost,
+    // When the leases began that are held now.
+    leased: Timestamp,
+    is_settled: bool,
 }
 
 impl RateLimiter {
-    /// [`check`](Self::check), with a permit by which the cost can still be changed.
+    /// [`check`](Self::check), with a permit that holds places under concurrency limits, and by which
+    /// the cost can still be changed.
     ///
     /// Whether the request may pass says [`Permit::decision`]; the permit of a denied request holds
     /// nothing.
@@ -60,10 +83,60 @@ impl RateLimiter {
 
     /// The permit of a request on which `decision` was made.
     pub(crate) fn permit(&self, subject: Subject, decision: Decision) -> Permit {
-        let cost = AtomicU64::new(decision.granted());
-        let (limiter, settled) = (self.clone(), AtomicBool::new(false));
-        Permit { held: Arc::new(Held { limiter, subject, decision, cost, settled }) }
+        let (cost, leased) = (Cost::new(decision.granted()), decision.at());
+        let account = Mutex::new(Account { cost, leased, is_settled: false });
+        let lease = match decision.policy() {
+            Some(policy) if decision.granted() > 0 => shortest_lease(policy),
+            _ => None,
+        };
+        let limiter = self.clone();
+        let held = Arc::new_cyclic(|held| {
+            let keeper = lease.and_then(|lease| keep(Weak::clone(held), lease));
+            Held { limiter, subject, decision, account, keeper }
+        });
+        Permit { held }
     }
+
+    /// Sees a decision through even if nobody waits for it any more: a place that nobody got would
+    /// stay taken until its lease ends.
+    pub(super) fn see_through(
+        &self,
+        subject: Subject,
+        decision: impl Future<Output = Decision> + Send + 'static,
+    ) -> Eventual<Decision> {
+        let this = self.clone();
+        Eventual::later(async move {
+            let (tell, told) = oneshot::channel();
+            tokio::spawn(async move {
+                // Whether it is not sent or not received: who drops the permit frees the place.
+                let _ = tell.send(this.permit(subject, decision.await));
+            });
+            told.await.expect("it is told what was decided").into_decision()
+        })
+    }
+}
+
+/// The shortest lease of a policy's concurrency limits, if it has any.
+fn shortest_lease(policy: &Policy) -> Option<Duration> {
+    let limits = policy.limits().iter().map(|limit| limit.limit());
+    let leases = limits.filter(|limit| RefundOf::Permits.includes(*limit));
+    leases.map(|limit| Duration::from_micros(limit.period().as_micros())).min()
+}
+
+/// Renews the leases in time, for as long as the permit is held. Outside a tokio runtime nobody does.
+fn keep(held: Weak<Held>, lease: Duration) -> Option<AbortHandle> {
+    let runtime = Handle::try_current().ok()?;
+    let keeper = runtime.spawn(async move {
+        let every = lease / RENEWALS;
+        let mut in_time = interval_at(Instant::now() + every, every);
+        in_time.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            in_time.tick().await;
+            let Some(held) = held.upgrade() else { return };
+            held.renew().await;
+        }
+    });
+    Some(keeper.abort_handle())
 }
 
 impl Permit {
@@ -76,19 +149,18 @@ impl Permit {
     /// What the request is going to have cost: so far, what it was granted.
     #[must_use]
     pub fn cost(&self) -> Cost {
-        Cost::new(self.held.cost.load(Ordering::Relaxed))
+        self.held.account().cost
     }
 
     /// Says what the request costs in the end.
     pub fn set_cost(&self, cost: impl Into<Cost>) {
-        self.held.cost.store(cost.into().units(), Ordering::Relaxed);
+        self.held.account().cost = cost.into();
     }
 
     /// Says that the request costs so many units more.
     pub fn add_cost(&self, units: u64) {
-        // Never fails, as the closure always answers.
-        let add = |cost: u64| Some(cost.saturating_add(units));
-        let _ = self.held.cost.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        let mut account = self.held.account();
+        account.cost = Cost::new(account.cost.units().saturating_add(units));
     }
 
     /// Settles now, and for all clones. Without this it happens when the last of them is dropped:
@@ -100,30 +172,106 @@ impl Permit {
     pub fn settle(self) -> StoreFuture<()> {
         self.held.settle()
     }
+
+    /// The decision alone: nothing is settled.
+    fn into_decision(self) -> Decision {
+        self.held.account().is_settled = true;
+        self.held.decision.clone()
+    }
 }
 
 impl Held {
+    fn account(&self) -> MutexGuard<'_, Account> {
+        self.account.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn settle(&self) -> StoreFuture<()> {
-        let Self { limiter, subject, decision, cost, settled } = self;
-        // If no store decided, there is nothing to correct.
-        if settled.swap(true, Ordering::AcqRel) || decision.origin() != Origin::Store {
+        let (due, leased) = {
+            let mut account = self.account();
+            // If no store decided, there is nothing to correct.
+            if account.is_settled || self.decision.origin() != Origin::Store {
+                return Eventual::ready(Ok(()));
+            }
+            account.is_settled = true;
+            (account.cost.units(), account.leased)
+        };
+        let freed = self.free(leased);
+        let corrected = self.correct(due);
+        match (freed, corrected) {
+            (Eventual::Ready(Some(Ok(()))), corrected) => corrected,
+            (freed, corrected) => Eventual::later(async move {
+                let (freed, corrected) = (freed.await, corrected.await);
+                freed.and(corrected)
+            }),
+        }
+    }
+
+    /// Frees the places under concurrency limits that have been held since `leased`.
+    fn free(&self, leased: Timestamp) -> StoreFuture<()> {
+        let freed = self.give_back(RefundOf::Permits, leased, self.decision.granted());
+        let (lines, subject) = (Arc::clone(&self.limiter.inner.lines), self.subject.clone());
+        freed.map(move |freed| {
+            lines.move_up(&subject);
+            freed
+        })
+    }
+
+    /// Takes or gives back what the cost in the end differs from what was granted.
+    fn correct(&self, due: u64) -> StoreFuture<()> {
+        let taken = self.decision.granted();
+        match self.decision.policy().and_then(Policy::rates) {
+            Some(rates) if due > taken => {
+                let more = Cost::new(due - taken);
+                let charged = self.limiter.ask_store(&rates, &self.subject, Mode::Charge, more);
+                charged.map(|charged| charged.map(drop))
+            }
+            _ => self.give_back(RefundOf::Rates, self.decision.at(), taken.saturating_sub(due)),
+        }
+    }
+
+    fn give_back(&self, of: RefundOf, charged: Timestamp, units: u64) -> StoreFuture<()> {
+        let Some(policy) = self.decision.policy() else { return Eventual::ready(Ok(())) };
+        let (namespace, subject) = (&self.limiter.inner.namespace, &self.subject);
+        let refund = Refund { namespace, subject, policy, charged, units, of };
+        if refund.is_empty() {
             return Eventual::ready(Ok(()));
         }
-        let (taken, due) = (decision.granted(), cost.load(Ordering::Relaxed));
-        match decision.policy() {
-            Some(policy) if due > taken => {
-                let more = Cost::new(due - taken);
-                limiter
-                    .ask_store(policy, subject, Mode::Charge, more)
-                    .map(|answer| answer.map(drop))
+        self.limiter.within_deadline(self.limiter.inner.store.refund(refund))
+    }
+
+    /// Begins the leases anew.
+    async fn renew(&self) {
+        let Some(policy) = self.decision.policy() else { return };
+        let (namespace, subject) = (&self.limiter.inner.namespace, &self.subject);
+        let (charged, units) = (self.account().leased, self.decision.granted());
+        let renewal = Renewal { namespace, subject, policy, charged, units };
+        let renewed = self.limiter.within_deadline(self.limiter.inner.store.renew(renewal)).await;
+        let leased = match renewed {
+            Ok(Some(leased)) => leased,
+            // Lost in the meantime: others may hold the place.
+            Ok(None) => return,
+            Err(error) => {
+                self.limiter.store_failed(&error);
+                return;
             }
-            _ => limiter.refund(subject, decision, taken.saturating_sub(due)),
+        };
+        let is_settled = {
+            let mut account = self.account();
+            account.leased = leased;
+            account.is_settled
+        };
+        // Settled while it was renewed: then the place was free for a moment, and taken again.
+        if is_settled && let Err(error) = self.free(leased).await {
+            self.limiter.store_failed(&error);
         }
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
+        if let Some(keeper) = &self.keeper {
+            keeper.abort();
+        }
         let limiter = self.limiter.clone();
         let settlement = self.settle().map(move |settled| {
             if let Err(error) = settled {
@@ -143,95 +291,5 @@ impl fmt::Debug for Permit {
             .field("subject", &self.held.subject)
             .field("cost", &self.cost())
             .finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::limiter::OnFailure;
-    use crate::store::{Charge, Refund, Reset, Store, StoreError, StoreFuture};
-    use crate::{Decision, Eventual, FailureKind, Limit, RateLimiter, Subject};
-
-    fn limiter() -> RateLimiter {
-        RateLimiter::builder().limit(Limit::per_hour(10)).build().unwrap()
-    }
-
-    fn alice() -> Subject {
-        Subject::user("alice")
-    }
-
-    async fn used(limiter: &RateLimiter) -> u64 {
-        limiter.usage(&alice()).await.unwrap().limits().next().unwrap().used()
-    }
-
-    #[tokio::test]
-    async fn the_difference_is_settled_once_with_the_last_clone() {
-        let limiter = limiter();
-        for (reserved, said, due) in
-            [(4, None, 4), (4, Some(1), 1), (4, Some(0), 0), (2, Some(90), 90)]
-        {
-            let permit = limiter.acquire(&alice(), reserved).await;
-            assert!(permit.decision().is_allowed());
-            let clone = permit.clone();
-            if let Some(said) = said {
-                clone.set_cost(said);
-            }
-            drop(clone);
-            assert_eq!(used(&limiter).await, reserved, "the other clone still holds it");
-            drop(permit);
-            assert_eq!(used(&limiter).await, due);
-            limiter.reset(&alice()).await.unwrap();
-        }
-    }
-
-    #[tokio::test]
-    async fn what_is_settled_stays_so() {
-        let limiter = limiter();
-        let permit = limiter.acquire(&alice(), 5).await;
-        let clone = permit.clone();
-        permit.add_cost(2);
-        permit.settle().await.unwrap();
-        assert_eq!(used(&limiter).await, 7);
-        clone.set_cost(0);
-        drop(clone);
-        assert_eq!(used(&limiter).await, 7);
-    }
-
-    #[tokio::test]
-    async fn a_denied_request_holds_nothing() {
-        let limiter = limiter();
-        limiter.check(&alice(), 8).await;
-        let permit = limiter.acquire(&alice(), 3).await;
-        assert!(!permit.decision().is_allowed());
-        assert_eq!(permit.cost().units(), 0);
-        drop(permit);
-        assert_eq!(used(&limiter).await, 8);
-    }
-
-    #[derive(Debug)]
-    struct Down;
-
-    impl Store for Down {
-        fn decide(&self, _: Charge<'_>) -> StoreFuture<Decision> {
-            Eventual::ready(Err(StoreError::new(FailureKind::Unavailable)))
-        }
-
-        fn refund(&self, _: Refund<'_>) -> StoreFuture<()> {
-            panic!("nothing was charged")
-        }
-
-        fn reset(&self, _: Reset<'_>) -> StoreFuture<()> {
-            panic!("nothing was charged")
-        }
-    }
-
-    #[tokio::test]
-    async fn what_no_store_decided_is_not_settled() {
-        let builder = RateLimiter::builder().limit(Limit::per_hour(10)).store(Down);
-        let limiter = builder.on_store_failure(OnFailure::Allow).build().unwrap();
-        let permit = limiter.acquire(&alice(), 3).await;
-        assert!(permit.decision().is_allowed());
-        permit.set_cost(1);
-        permit.settle().await.unwrap();
     }
 }

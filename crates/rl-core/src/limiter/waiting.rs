@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout_at};
 
 use super::RateLimiter;
-use crate::{Cost, Decision, Eventual, Origin, RetryAfter, Subject};
+use crate::{Algorithm, Cost, Decision, Eventual, LimitReport, Origin, RetryAfter, Subject};
 
 impl RateLimiter {
     /// [`check`](Self::check), which waits until the limits grant the cost: for `at_most` so long,
@@ -77,14 +77,14 @@ impl RateLimiter {
                 Some(decision) => decision,
                 None => self.check(subject, cost).await,
             };
-            let passes_at = match decision.retry_after() {
-                RetryAfter::In(wait) => Instant::now().checked_add(wait),
-                RetryAfter::Now | RetryAfter::Never => None,
-            };
-            match passes_at {
-                Some(passes_at) if is_worth_a_wait(&decision) && passes_at <= until => {
+            if !is_worth_a_wait(&decision) {
+                return decision;
+            }
+            match Instant::now().checked_add(next_look(&decision)) {
+                Some(look) if look <= until => {
                     place.tell(decision);
-                    sleep_until(passes_at).await;
+                    // Looks sooner if a permit has been given back meanwhile.
+                    let _ = timeout_at(look, place.moved_up.notified()).await;
                 }
                 _ => return decision,
             }
@@ -113,6 +113,20 @@ fn is_worth_a_wait(decision: &Decision) -> bool {
         && decision.retry_after() != RetryAfter::Never
 }
 
+/// How long to wait until the limits grant it, or are worth another look: when a permit is given back
+/// on another instance, nobody tells.
+fn next_look(denied: &Decision) -> Duration {
+    const LOOK: Duration = Duration::from_millis(50);
+
+    let over = denied.limits().filter(LimitReport::is_over);
+    let waits = over.map(|limit| match (limit.limit().algorithm(), limit.retry_after()) {
+        (Algorithm::Concurrency, RetryAfter::In(wait)) => wait.min(LOOK),
+        (_, RetryAfter::In(wait)) => wait,
+        (_, RetryAfter::Now | RetryAfter::Never) => Duration::ZERO,
+    });
+    waits.max().unwrap_or(LOOK)
+}
+
 /// The subjects whose requests wait, each with a line.
 #[derive(Debug, Default)]
 pub(super) struct Lines(Mutex<HashMap<Subject, Line>>);
@@ -121,6 +135,8 @@ pub(super) struct Lines(Mutex<HashMap<Subject, Line>>);
 struct Line {
     // Whose turn it is holds the only permit; a semaphore is fair.
     turn: Arc<Semaphore>,
+    // Told when a permit is given back.
+    moved_up: Arc<Notify>,
     waiting: usize,
     // How the first in line fared last, once it is known.
     latest: Option<Decision>,
@@ -131,11 +147,19 @@ struct Place<'a> {
     lines: &'a Lines,
     subject: &'a Subject,
     turn: Arc<Semaphore>,
+    moved_up: Arc<Notify>,
 }
 
 impl Lines {
     fn is_waited_for(&self, subject: &Subject) -> bool {
         self.lock().contains_key(subject)
+    }
+
+    /// Tells the first in line that a permit of the subject has been given back.
+    pub(super) fn move_up(&self, subject: &Subject) {
+        if let Some(line) = self.lock().get(subject) {
+            line.moved_up.notify_one();
+        }
     }
 
     /// How the first in line fared last.
@@ -157,11 +181,13 @@ impl Lines {
         }
         let line = lines.entry(subject.clone()).or_insert_with(|| Line {
             turn: Arc::new(Semaphore::new(1)),
+            moved_up: Arc::default(),
             waiting: 0,
             latest: denied.cloned(),
         });
         line.waiting += 1;
-        Some(Place { lines: self, subject, turn: Arc::clone(&line.turn) })
+        let (turn, moved_up) = (Arc::clone(&line.turn), Arc::clone(&line.moved_up));
+        Some(Place { lines: self, subject, turn, moved_up })
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Subject, Line>> {

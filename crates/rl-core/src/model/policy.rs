@@ -47,6 +47,10 @@ impl NamedLimit {
     }
 
     /// The state that it counts in.
+    fn holds_permits(&self) -> bool {
+        matches!(self.limit.algorithm(), Algorithm::Concurrency)
+    }
+
     pub(crate) const fn state(&self) -> StateId {
         self.state
     }
@@ -80,6 +84,21 @@ impl Policy {
     #[must_use]
     pub fn limits(&self) -> &[NamedLimit] {
         &self.limits
+    }
+
+    /// Whether a limit of it is one of concurrency, whose units are held and given back.
+    pub(crate) fn has_permits(&self) -> bool {
+        self.limits.iter().any(NamedLimit::holds_permits)
+    }
+
+    /// The policy without its concurrency limits, if any limit is left.
+    pub(crate) fn rates(&self) -> Option<Self> {
+        if !self.has_permits() {
+            return Some(self.clone());
+        }
+        let rates = self.limits.iter().filter(|limit| !limit.holds_permits()).cloned();
+        let limits: Arc<[NamedLimit]> = rates.collect();
+        (!limits.is_empty()).then_some(Self { limits })
     }
 
     /// The place of the limit called `name`.

@@ -5,24 +5,14 @@ use std::task::Poll;
 use tokio::task::JoinSet;
 
 use super::*;
+use crate::limiter::paused::Paused;
 use crate::store::MemoryStore;
-use crate::time::{Clock, Timestamp};
 use crate::{Limit, RateLimiter};
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Tokio's time, which stands still until everybody waits for it.
-#[derive(Debug)]
-struct Paused(Instant);
-
-impl Clock for Paused {
-    fn now(&self) -> Timestamp {
-        Timestamp::from(Duration::from_secs(1_000_000) + self.0.elapsed())
-    }
-}
-
 fn limiter(limit: Limit) -> RateLimiter {
-    let store = MemoryStore::builder().clock(Paused(Instant::now())).build();
+    let store = MemoryStore::builder().clock(Paused::now()).build();
     RateLimiter::builder().limit(limit).store(store).build().unwrap()
 }
 
@@ -130,4 +120,22 @@ async fn without_a_queue_nobody_waits() {
     assert!(passed.as_mut().await.is_allowed());
     assert!(!limiter.check_waiting(&alice(), 1, LONG, 0).await.is_allowed());
     assert!(nobody_waits(&limiter));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_permit_that_is_given_back_lets_the_first_in_line_move_up() {
+    let limiter = limiter(Limit::concurrency(1).unwrap());
+    let held = limiter.acquire(&alice(), 1).await;
+    let mut first = limiter.check_waiting(&alice(), 1, LONG, 10);
+    begin(&mut first).await;
+    let mut second = limiter.check_waiting(&alice(), 1, LONG, 10);
+    begin(&mut second).await;
+    let began = Instant::now();
+    drop(held);
+    let served = limiter.permit(alice(), first.await);
+    assert!(served.decision().is_allowed());
+    begin(&mut second).await;
+    drop(served);
+    assert!(second.await.is_allowed());
+    assert_eq!(began.elapsed(), Duration::ZERO);
 }

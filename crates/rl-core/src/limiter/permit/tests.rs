@@ -1,0 +1,189 @@
+use std::future::pending;
+use std::time::Duration;
+
+use tokio::task::yield_now;
+use tokio::time::timeout;
+
+use crate::limiter::OnFailure;
+use crate::limiter::paused::Paused;
+use crate::store::{Charge, MemoryStore, Refund, Renewal, Reset, Store, StoreError, StoreFuture};
+use crate::time::Timestamp;
+use crate::{Decision, Eventual, FailureKind, Limit, RateLimiter, Subject};
+
+fn limiter() -> RateLimiter {
+    RateLimiter::builder().limit(Limit::per_hour(10)).build().unwrap()
+}
+
+fn alice() -> Subject {
+    Subject::user("alice")
+}
+
+async fn used(limiter: &RateLimiter) -> u64 {
+    limiter.usage(&alice()).await.unwrap().limits().next().unwrap().used()
+}
+
+#[tokio::test]
+async fn the_difference_is_settled_once_with_the_last_clone() {
+    let limiter = limiter();
+    for (reserved, said, due) in [(4, None, 4), (4, Some(1), 1), (4, Some(0), 0), (2, Some(90), 90)]
+    {
+        let permit = limiter.acquire(&alice(), reserved).await;
+        assert!(permit.decision().is_allowed());
+        let clone = permit.clone();
+        if let Some(said) = said {
+            clone.set_cost(said);
+        }
+        drop(clone);
+        assert_eq!(used(&limiter).await, reserved, "the other clone still holds it");
+        drop(permit);
+        assert_eq!(used(&limiter).await, due);
+        limiter.reset(&alice()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_is_settled_stays_so() {
+    let limiter = limiter();
+    let permit = limiter.acquire(&alice(), 5).await;
+    let clone = permit.clone();
+    permit.add_cost(2);
+    permit.settle().await.unwrap();
+    assert_eq!(used(&limiter).await, 7);
+    clone.set_cost(0);
+    drop(clone);
+    assert_eq!(used(&limiter).await, 7);
+}
+
+#[tokio::test]
+async fn a_denied_request_holds_nothing() {
+    let limiter = limiter();
+    limiter.check(&alice(), 8).await;
+    let permit = limiter.acquire(&alice(), 3).await;
+    assert!(!permit.decision().is_allowed());
+    assert_eq!(permit.cost().units(), 0);
+    drop(permit);
+    assert_eq!(used(&limiter).await, 8);
+}
+
+#[derive(Debug)]
+struct Down;
+
+impl Store for Down {
+    fn decide(&self, _: Charge<'_>) -> StoreFuture<Decision> {
+        Eventual::ready(Err(StoreError::new(FailureKind::Unavailable)))
+    }
+
+    fn refund(&self, _: Refund<'_>) -> StoreFuture<()> {
+        panic!("nothing was charged")
+    }
+
+    fn renew(&self, _: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
+        panic!("nothing was charged")
+    }
+
+    fn reset(&self, _: Reset<'_>) -> StoreFuture<()> {
+        panic!("nothing was charged")
+    }
+}
+
+#[tokio::test]
+async fn what_no_store_decided_is_not_settled() {
+    let builder = RateLimiter::builder().limit(Limit::per_hour(10)).store(Down);
+    let limiter = builder.on_store_failure(OnFailure::Allow).build().unwrap();
+    let permit = limiter.acquire(&alice(), 3).await;
+    assert!(permit.decision().is_allowed());
+    permit.set_cost(1);
+    permit.settle().await.unwrap();
+}
+
+/// Two at once, with the default lease of ten seconds.
+fn two_at_once(store: impl Store) -> RateLimiter {
+    let limits = RateLimiter::builder().limit(Limit::concurrency(2).unwrap());
+    limits.limit(Limit::per_hour(10)).store(store).build().unwrap()
+}
+
+/// Units used of the concurrency limit and of the hour.
+async fn both(limiter: &RateLimiter) -> [u64; 2] {
+    let usage = limiter.usage(&alice()).await.unwrap();
+    let used: Vec<_> = usage.limits().map(|limit| limit.used()).collect();
+    used.try_into().unwrap()
+}
+
+#[tokio::test]
+async fn places_are_freed_and_the_rest_stays_charged() {
+    let limiter = two_at_once(MemoryStore::new());
+    let (one, other) = (limiter.acquire(&alice(), 1).await, limiter.acquire(&alice(), 1).await);
+    let denied = limiter.acquire(&alice(), 1).await;
+    assert!(one.decision().is_allowed() && !denied.decision().is_allowed());
+    assert_eq!(both(&limiter).await, [2, 2]);
+    drop((one, denied));
+    assert_eq!(both(&limiter).await, [1, 2]);
+    other.set_cost(0);
+    other.settle().await.unwrap();
+    assert_eq!(both(&limiter).await, [0, 1]);
+
+    let costly = limiter.acquire(&alice(), 1).await;
+    costly.set_cost(5);
+    drop(costly);
+    assert_eq!(both(&limiter).await, [0, 6]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn places_are_held_for_as_long_as_somebody_holds_them() {
+    let store = MemoryStore::builder().clock(Paused::now()).build();
+    let limiter = two_at_once(store);
+    let held = limiter.acquire(&alice(), 1).await;
+    // Nobody renews what its holder has forgotten, or took without a permit.
+    limiter.check(&alice(), 1).await;
+    assert_eq!(both(&limiter).await, [2, 2]);
+    let a_while = Duration::from_secs(35);
+    timeout(a_while, pending::<()>()).await.unwrap_err();
+    assert_eq!(both(&limiter).await, [1, 2]);
+    drop(held);
+    assert_eq!(both(&limiter).await, [0, 2]);
+    timeout(a_while, pending::<()>()).await.unwrap_err();
+    assert_eq!(both(&limiter).await, [0, 2]);
+}
+
+/// A store in memory that takes its time.
+#[derive(Debug)]
+struct Late(MemoryStore);
+
+impl Store for Late {
+    fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
+        let decision = self.0.decide(charge);
+        Eventual::later(async {
+            yield_now().await;
+            decision.await
+        })
+    }
+
+    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
+        self.0.refund(refund)
+    }
+
+    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
+        self.0.renew(renewal)
+    }
+
+    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
+        self.0.reset(reset)
+    }
+}
+
+#[tokio::test]
+async fn a_place_that_nobody_waits_for_any_more_is_freed() {
+    let limiter = two_at_once(Late(MemoryStore::new()));
+    for steps in 0..5 {
+        let mut asked = Box::pin(limiter.acquire(&alice(), 1));
+        for _ in 0..=steps {
+            tokio::select! { biased; _ = &mut asked => break, () = yield_now() => {} }
+        }
+        drop(asked);
+        for _ in 0..5 {
+            yield_now().await;
+        }
+        assert_eq!(both(&limiter).await[0], 0, "given up after {steps} steps");
+    }
+    assert!(limiter.acquire(&alice(), 1).await.decision().is_allowed());
+}
