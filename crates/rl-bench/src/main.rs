@@ -10,6 +10,7 @@
 
 #![expect(clippy::print_stdout, reason = "its output is what it is run for")]
 
+mod algorithms;
 mod machine;
 mod measure;
 mod memory;
