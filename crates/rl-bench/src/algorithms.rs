@@ -33,6 +33,15 @@ pub(crate) const ALGORITHMS: &[Algorithm] = &[
     mixed("GCRA", "10000/hour:gcra"),
 ];
 
+/// Which limits are drawn, under the name of the file and of the heading in `ALGORITHMS.md`.
+pub(crate) const PICTURES: &[(&str, &str)] = &[
+    ("fixed-window", "10/minute"),
+    ("sliding-window", "10/minute:sliding-window:precision=10s"),
+    ("sliding-window-counter", "10/minute:sliding-window-counter"),
+    ("token-bucket", "10/minute:token-bucket"),
+    ("gcra", "10/minute:gcra:burst=3"),
+];
+
 /// The same limit with another `max`, and a burst or capacity that follows it.
 pub(crate) fn with_max(limit: &str, max: u64) -> String {
     let rest = limit.trim_start_matches(|c: char| c.is_ascii_digit());
