@@ -29,4 +29,19 @@ mod tests {
         counted.set(START * 1_000);
         assert_eq!((0..240).filter(|_| counted.passes()).count(), 240);
     }
+
+    #[test]
+    fn a_small_burst_cuts_both_bursts_off() {
+        assert_eq!(passed("240/hour:gcra:burst=20").unwrap(), [20, 4]);
+    }
+
+    /// At 7:01 a sixtieth of the hour before has left the sliding window, and with it 4 of the 200.
+    #[test]
+    fn the_counter_forgets_evenly() {
+        let counted = Counted::under("240/hour:sliding-window-counter").unwrap();
+        counted.set((START - 60) * 1_000);
+        assert_eq!((0..200).filter(|_| counted.passes()).count(), 200);
+        counted.set((START + 60) * 1_000);
+        assert_eq!((0..240).filter(|_| counted.passes()).count(), 44);
+    }
 }

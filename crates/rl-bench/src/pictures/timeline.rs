@@ -80,9 +80,9 @@ fn parts() -> [(&'static str, Vec<u64>); 4] {
     let burst = |begin: u64| (begin..).step_by(600).take(10).collect();
     [
         ("the first request", vec![0]),
-        ("a burst of 10 before 1:00", burst(54_300)),
-        ("a burst of 10 after 1:00", burst(60_300)),
-        ("36 at twice the rate", (73_500..END).step_by(3_000).collect()),
+        ("a burst before 1:00", burst(54_300)),
+        ("a burst after 1:00", burst(60_300)),
+        ("steady traffic of twice the rate", (73_500..END).step_by(3_000).collect()),
     ]
 }
 
@@ -138,9 +138,9 @@ impl Timeline {
         let mut requests = self.requests.iter();
         let part = |(name, times): (&str, Vec<u64>)| {
             let passed = requests.by_ref().take(times.len()).filter(|request| request.passed);
-            format!("of {name} {} admitted", passed.count())
+            format!("{name}, {} of {} admitted", passed.count(), times.len())
         };
-        parts().map(part).join(", ")
+        parts().map(part).join("; ")
     }
 }
 
