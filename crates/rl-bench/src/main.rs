@@ -3,16 +3,19 @@
 //! ```text
 //! cargo run --release -p rl-bench -- memory
 //! cargo run --release -p rl-bench -- redis
+//! cargo run -p rl-bench -- pictures
 //! ```
 //!
 //! What counts are ratios taken in one run: absolute times differ from machine to machine, and on
-//! one machine from hour to hour.
+//! one machine from hour to hour. What the pictures show does not depend on the machine.
 
 #![expect(clippy::print_stdout, reason = "its output is what it is run for")]
 
+mod algorithms;
 mod machine;
 mod measure;
 mod memory;
+mod pictures;
 mod redis;
 mod table;
 
@@ -25,18 +28,22 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 static ALLOCATOR: &StatsAlloc<std::alloc::System> = &INSTRUMENTED_SYSTEM;
 
 const USAGE: &str = "\
-usage: cargo run --release -p rl-bench -- memory|redis
+usage: cargo run --release -p rl-bench -- memory|redis|pictures
 
-  memory  decisions in this process, beside governor
-  redis   decisions on a Redis server of its own, beside plain commands and the usual script";
+  memory    decisions in this process, beside governor, and the price of each algorithm
+  redis     decisions on a Redis server of its own, beside plain commands and the usual script, and
+            the price of each algorithm
+  pictures  draws what each algorithm admits into crates/rl-core/docs/pictures, and prints how
+            much of two bursts passes";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["memory"] => memory::run(),
         ["redis"] => redis::run(),
+        ["pictures"] => pictures::run(),
         [] => return refuse("which measurement?"),
-        ["memory" | "redis", extra, ..] => {
+        ["memory" | "redis" | "pictures", extra, ..] => {
             return refuse(&format!("{extra:?} is one word too many"));
         }
         [unknown, ..] => return refuse(&format!("there is no measurement {unknown:?}")),

@@ -1,5 +1,6 @@
 //! Decisions in this process: six periods of ours beside one and six limiters of governor.
 
+mod algorithms;
 mod contender;
 
 use std::error::Error;
@@ -52,6 +53,7 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
     );
     let known = out_of_cache(&keys, &mut speed, &mut space)?;
     println!("{speed}\n{space}\n{}\n{}", allocations(&known, &keys)?, exactness(&keys)?);
+    println!("{}\n{}", algorithms::speed(&keys)?, algorithms::space(&keys)?);
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! Decisions on a Redis server: ours beside plain commands and beside the usual script.
 
+mod algorithms;
 mod contender;
 mod server;
 
@@ -35,7 +36,14 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
 }
 
 async fn measure() -> Result<(), Box<dyn Error>> {
-    let server = Server::start()?;
+    introduce();
+    beside_others(&Server::start()?).await?;
+    println!("{}", algorithms::speed().await?);
+    println!("{}", algorithms::space().await?);
+    Ok(())
+}
+
+fn introduce() {
     println!("rl-core on Redis: six periods, second to month, in each decision\n");
     println!("machine   {}", machine::cores());
     println!(
@@ -53,25 +61,31 @@ async fn measure() -> Result<(), Box<dyn Error>> {
          medians; a ratio is the median over rounds with its bootstrap interval\n          of \
          95 %; above 1x we are faster\n"
     );
+}
+
+async fn beside_others(server: &Server) -> Result<(), Box<dyn Error>> {
     let contenders = [
-        Contender::incr(&server, 0).await?,
-        Contender::return_1(&server, 1).await?,
-        Contender::six_keys(&server, 2, ENDLESS).await?,
-        Contender::store(&server, 3, Layout::Packed, ENDLESS).await?,
-        Contender::store(&server, 4, Layout::Readable, ENDLESS).await?,
-        Contender::limiter(&server, 5, ENDLESS).await?,
+        Contender::incr(server, 0).await?,
+        Contender::return_1(server, 1).await?,
+        Contender::six_keys(server, 2, ENDLESS).await?,
+        Contender::store(server, 3, Layout::Packed, ENDLESS).await?,
+        Contender::store(server, 4, Layout::Readable, ENDLESS).await?,
+        Contender::limiter(server, 5, ENDLESS).await?,
     ]
     .map(Arc::new);
     let mut bystander = server.bystander().await?;
     let mut results = Vec::new();
     for (in_flight, decisions) in LOADS {
-        results.push(rounds(&contenders, in_flight, decisions, &mut bystander).await?);
+        let rounds = rounds(&contenders, in_flight, decisions, ROUNDS, &mut bystander).await?;
+        let blocks = || rounds.iter().flatten().flatten();
+        assert!(blocks().all(|block| block.admitted == 1.0), "the limits are out of reach");
+        results.push(rounds);
     }
     println!("{}\n{}", rates(&contenders, &results), costs(&contenders, &results));
     for theirs in [INCR, SIX_KEYS] {
         println!("{}", ratios(&contenders, &results, theirs));
     }
-    println!("{}", exactness(&server).await?);
+    println!("{}", exactness(server).await?);
     Ok(())
 }
 
@@ -86,6 +100,8 @@ struct Block {
     server: f64,
     /// µs of our processor in all.
     client: f64,
+    /// The part that passed.
+    admitted: f64,
 }
 
 /// The blocks of each contender, there and back.
@@ -95,10 +111,11 @@ async fn rounds(
     contenders: &[Arc<Contender>],
     in_flight: usize,
     decisions: usize,
+    count: usize,
     bystander: &mut Bystander,
 ) -> Result<Vec<Round>, Box<dyn Error>> {
     let mut rounds = Vec::new();
-    for _ in 0..=ROUNDS {
+    for _ in 0..=count {
         let (mut there, mut back) = (Vec::new(), Vec::new());
         for contender in contenders {
             there.push(block(contender, in_flight, decisions, bystander).await?);
@@ -124,13 +141,14 @@ async fn block(
     let (elapsed, admitted) = time_async(admitted(contender, in_flight, decisions, SUBJECTS)).await;
     let client = client_time()? - client;
     let server = bystander.processor_time().await? - server;
-    assert_eq!(admitted, decisions / in_flight * in_flight, "the limits are out of reach");
-    let each = |total: Duration| total.as_secs_f64() * 1e6 / admitted as f64;
+    let made = (decisions / in_flight * in_flight) as f64;
+    let each = |total: Duration| total.as_secs_f64() * 1e6 / made;
     Ok(Block {
-        seconds: elapsed.as_secs_f64() / admitted as f64,
+        seconds: elapsed.as_secs_f64() / made,
         command: bystander.command_micros(contender.command).await?,
         server: each(server),
         client: each(client),
+        admitted: admitted as f64 / made,
     })
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use governor::{DefaultKeyedRateLimiter, Quota};
 use rl_core::store::MemoryStore;
-use rl_core::{Eventual, Limit, Period, RateLimiter, Subject};
+use rl_core::{Eventual, Limit, Period, Policy, RateLimiter, Subject};
 
 /// More than is ever asked for, and the most that governor takes in a second.
 pub(super) const ENDLESS: u32 = 1_000_000_000;
@@ -42,18 +42,24 @@ pub(super) trait Contender: Sync {
     }
 }
 
-/// All six periods in one limiter.
+/// One limiter for all limits.
 pub(super) struct Ours(RateLimiter);
 
 impl Ours {
-    /// `max` says for each period how much passes; there is room for twice as many as `subjects`,
-    /// because by chance some of the store's parts hold more than others.
+    /// `max` says for each of six periods how much passes.
     pub(super) fn new(max: [u32; 6], subjects: usize) -> Result<Self, Box<dyn Error>> {
-        let store = MemoryStore::builder().capacity(2 * subjects).build();
-        let mut limiter = RateLimiter::builder().store(store);
+        let mut policy = Policy::builder();
         for (max, period) in max.into_iter().zip(Period::NAMED) {
-            limiter = limiter.limit(Limit::new(max.into(), period)?);
+            policy = policy.limit(Limit::new(max.into(), period)?);
         }
+        Self::under(&policy.build()?, subjects)
+    }
+
+    /// Under limits of any kind; there is room for twice as many as `subjects`, because by chance
+    /// some of the store's parts hold more than others.
+    pub(super) fn under(policy: &Policy, subjects: usize) -> Result<Self, Box<dyn Error>> {
+        let store = MemoryStore::builder().capacity(2 * subjects).build();
+        let limiter = RateLimiter::builder().store(store).policies(policy.clone());
         Ok(Self(limiter.build()?))
     }
 }

@@ -25,7 +25,7 @@ impl Server {
         let folder = tempfile::tempdir()?;
         let child = Command::new("redis-server")
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
-            .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
+            .args(["--save", "", "--appendonly", "no", "--daemonize", "no", "--databases", "99"])
             .arg("--dir")
             .arg(folder.path())
             .stdout(Stdio::piped())
@@ -50,7 +50,7 @@ impl Server {
         Err(format!("redis-server did not come up:\n{line}").into())
     }
 
-    /// The URL of one of its sixteen databases.
+    /// The URL of one of its databases.
     pub(super) fn url(&self, database: usize) -> String {
         format!("redis://127.0.0.1:{}/{database}", self.port)
     }
@@ -58,6 +58,28 @@ impl Server {
     /// Somebody who asks it how it is, and is in nobody's way.
     pub(super) async fn bystander(&self) -> Result<Bystander, Box<dyn Error>> {
         Ok(Bystander(self.connect(15).await?))
+    }
+
+    /// The bytes of all keys in whose names `id` stands: names, values and their places in the
+    /// table, but for the times at which they expire.
+    pub(super) async fn bytes(&self, database: usize, id: &str) -> Result<u64, Box<dyn Error>> {
+        let mut connection = self.connect(database).await?;
+        let (mut cursor, mut bytes) = (0_u64, 0);
+        loop {
+            let mut scan = redis::cmd("SCAN");
+            scan.arg(cursor).arg("MATCH").arg(format!("*{id}*"));
+            let (next, keys): (u64, Vec<String>) = scan.query_async(&mut connection).await?;
+            for key in keys {
+                let mut usage = redis::cmd("MEMORY");
+                // All members and not some of them.
+                usage.arg("USAGE").arg(key).arg("SAMPLES").arg(0);
+                bytes += usage.query_async::<u64>(&mut connection).await?;
+            }
+            if next == 0 {
+                return Ok(bytes);
+            }
+            cursor = next;
+        }
     }
 
     /// A connection like the one that our store makes: without a timer for each command.

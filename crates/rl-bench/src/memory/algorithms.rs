@@ -1,0 +1,78 @@
+//! What each algorithm costs in this process: time for a decision, memory for a subject.
+
+use std::error::Error;
+
+use rl_core::Policy;
+use stats_alloc::Region;
+
+use super::contender::{Contender, Keys, Ours};
+use super::{FEW, block};
+use crate::algorithms::Row;
+use crate::measure::median;
+use crate::table::Table;
+
+/// Timed requests of each subject in a block; one before them creates what is kept of it.
+const VISITS: usize = 16;
+/// Rounds of two blocks, there and back.
+const ROUNDS: usize = 31;
+/// Subjects of which the memory of one is told.
+const SUBJECTS: usize = 100_000;
+/// Subjects that make many requests, and the requests by when most limits of the list are used up.
+const BUSY: usize = 100;
+const FULL: usize = 10_000;
+
+/// ns for each decision.
+pub(super) fn speed(keys: &Keys) -> Result<Table, Box<dyn Error>> {
+    let rows = Row::all();
+    let mut nanos = vec![[Vec::new(), Vec::new()]; rows.len()];
+    for _ in 0..ROUNDS {
+        for place in (0..rows.len()).chain((0..rows.len()).rev()) {
+            let [allowed, denied] = &mut nanos[place];
+            allowed.push(fresh(&rows[place].roomy()?, keys, true)?);
+            denied.push(fresh(&rows[place].tight()?, keys, false)?);
+        }
+    }
+    let mut table = Table::new(
+        "ns per decision by algorithm (a thousand keys, one thread)",
+        ["", "allowed", "denied"],
+    );
+    for (row, nanos) in rows.iter().zip(nanos) {
+        let medians = nanos.map(|nanos| format!("{:.0}", median(&nanos)));
+        table.row([row.name.to_owned()].into_iter().chain(medians));
+    }
+    Ok(table)
+}
+
+/// Nanoseconds for each decision on subjects that are new but for one request.
+fn fresh(policy: &Policy, keys: &Keys, passes: bool) -> Result<f64, Box<dyn Error>> {
+    // So much room that no part of the store is full by chance.
+    let ours = Ours::under(policy, 100 * FEW)?;
+    let few = &keys.order[..FEW];
+    block(&ours, keys, few, true);
+    Ok(block(&ours, keys, &few.repeat(VISITS), passes))
+}
+
+/// Bytes for each subject.
+pub(super) fn space(keys: &Keys) -> Result<Table, Box<dyn Error>> {
+    let mut table = Table::new(
+        "memory per subject by algorithm: bytes asked of the allocator by 100 000 subjects",
+        ["", "after 1 request", "after 10 000 requests"],
+    );
+    let (all, busy) = (&keys.order[..SUBJECTS], &keys.order[..BUSY]);
+    for row in Row::all() {
+        let ours = Ours::under(&row.roomy()?, SUBJECTS)?;
+        let first = held(|| block(&ours, keys, all, true)) / SUBJECTS as f64;
+        let more = held(|| ours.admitted(keys, &busy.repeat(FULL - 1))) / BUSY as f64;
+        let cells = [first, first + more].map(|bytes| format!("{bytes:.0}"));
+        table.row([row.name.to_owned()].into_iter().chain(cells));
+    }
+    Ok(table)
+}
+
+/// Bytes that `work` has asked for and not given back.
+fn held<T>(work: impl FnOnce() -> T) -> f64 {
+    let region = Region::new(crate::ALLOCATOR);
+    work();
+    let change = region.change();
+    change.bytes_allocated as f64 - change.bytes_deallocated as f64
+}

@@ -1,0 +1,47 @@
+//! Two bursts at the edge of an hour.
+
+use std::error::Error;
+
+use super::timeline::{Counted, START};
+
+/// How many pass under `limit` of 200 requests at 6:59 and of 240 at 7:00, one by one.
+pub(super) fn passed(limit: &str) -> Result<[usize; 2], Box<dyn Error>> {
+    let counted = Counted::under(limit)?;
+    Ok([(START - 60, 200), (START, 240)].map(|(second, requests)| {
+        counted.set(second * 1_000);
+        (0..requests).filter(|_| counted.passes()).count()
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The window of the first request is an hour long whenever it began: what a window on the
+    /// clock does at every edge, it does where its own window ends.
+    #[test]
+    fn a_window_that_began_at_six_lets_both_bursts_pass() {
+        let counted = Counted::under("240/hour").unwrap();
+        counted.set((START - 3_600) * 1_000);
+        assert!(counted.passes());
+        counted.set((START - 60) * 1_000);
+        assert_eq!((0..200).filter(|_| counted.passes()).count(), 200);
+        counted.set(START * 1_000);
+        assert_eq!((0..240).filter(|_| counted.passes()).count(), 240);
+    }
+
+    #[test]
+    fn a_small_burst_cuts_both_bursts_off() {
+        assert_eq!(passed("240/hour:gcra:burst=20").unwrap(), [20, 4]);
+    }
+
+    /// At 7:01 a sixtieth of the hour before has left the sliding window, and with it 4 of the 200.
+    #[test]
+    fn the_counter_forgets_evenly() {
+        let counted = Counted::under("240/hour:sliding-window-counter").unwrap();
+        counted.set((START - 60) * 1_000);
+        assert_eq!((0..200).filter(|_| counted.passes()).count(), 200);
+        counted.set((START + 60) * 1_000);
+        assert_eq!((0..240).filter(|_| counted.passes()).count(), 44);
+    }
+}

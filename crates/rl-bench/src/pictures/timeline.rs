@@ -1,0 +1,172 @@
+//! Three minutes of requests, the same for every algorithm, and what is decided on them.
+
+use std::error::Error;
+use std::sync::Arc;
+
+use rl_core::store::MemoryStore;
+use rl_core::time::{ManualClock, Timestamp};
+use rl_core::{Algorithm, Decision, Eventual, Limit, RateLimiter, Subject};
+
+/// Seven in the evening, in seconds since 1970.
+pub(super) const START: u64 = 1_769_886_000;
+/// How long the requests last, in ms.
+pub(super) const END: u64 = 180_000;
+/// Requests come, and the level is read, at multiples of so many ms.
+const TICK: u64 = 100;
+/// The span in which those that passed are counted, in ms: the period of every limit that is drawn.
+const MINUTE: u64 = 60_000;
+
+/// A limiter of one limit on invented time, and somebody who asks it.
+pub(super) struct Counted {
+    clock: Arc<ManualClock>,
+    limiter: RateLimiter,
+    subject: Subject,
+}
+
+impl Counted {
+    pub(super) fn under(limit: &str) -> Result<Self, Box<dyn Error>> {
+        let clock = Arc::new(ManualClock::default());
+        let store = MemoryStore::builder().clock(Arc::clone(&clock)).build();
+        let limiter = RateLimiter::builder().limit(limit.parse()?).store(store).build()?;
+        Ok(Self { clock, limiter, subject: Subject::consumer("somebody") })
+    }
+
+    /// Shows so many ms since 1970.
+    pub(super) fn set(&self, millis: u64) {
+        self.clock.set(Timestamp::from_micros(millis * 1_000));
+    }
+
+    /// Whether a request passes.
+    pub(super) fn passes(&self) -> bool {
+        at_once(self.limiter.check(&self.subject, 1)).is_allowed()
+    }
+
+    /// Where the limit stands.
+    fn usage(&self) -> Decision {
+        at_once(self.limiter.usage(&self.subject)).expect("memory always answers")
+    }
+}
+
+fn at_once<T>(answer: Eventual<T>) -> T {
+    match answer {
+        Eventual::Ready(Some(answer)) => answer,
+        _ => unreachable!("decisions in memory are there at once"),
+    }
+}
+
+/// A request, in ms since the beginning.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request {
+    pub(super) at: u64,
+    pub(super) passed: bool,
+}
+
+/// What was asked, what was decided, and where the limit stood meanwhile. Times are ms since the
+/// beginning; a level holds until the next one.
+#[derive(Debug, Default)]
+pub(super) struct Timeline {
+    pub(super) requests: Vec<Request>,
+    /// The most that can be used at once.
+    pub(super) capacity: u64,
+    pub(super) used: Vec<(u64, u64)>,
+    /// How many passed in the minute before.
+    pub(super) passed: Vec<(u64, u64)>,
+    /// Where windows end that begin with a request.
+    pub(super) edges: Vec<u64>,
+}
+
+/// The parts of the requests: their name, and when they come.
+fn parts() -> [(&'static str, Vec<u64>); 4] {
+    let burst = |begin: u64| (begin..).step_by(600).take(10).collect();
+    [
+        ("the first request", vec![0]),
+        ("a burst before 1:00", burst(54_300)),
+        ("a burst after 1:00", burst(60_300)),
+        ("steady traffic of twice the rate", (73_500..END).step_by(3_000).collect()),
+    ]
+}
+
+impl Timeline {
+    /// What becomes of the requests under `limit`.
+    pub(super) fn of(limit: &str) -> Result<Self, Box<dyn Error>> {
+        let counted = Counted::under(limit)?;
+        let parsed: Limit = limit.parse()?;
+        let has_edges = matches!(parsed.algorithm(), Algorithm::FixedWindow { .. });
+        let mut timeline = Self { capacity: parsed.capacity(), ..Self::default() };
+        let times: Vec<u64> = parts().into_iter().flat_map(|(_, times)| times).collect();
+        for at in (0..=END).step_by(TICK as usize) {
+            counted.set(START * 1_000 + at);
+            for _ in times.iter().filter(|time| **time == at) {
+                timeline.requests.push(Request { at, passed: counted.passes() });
+            }
+            timeline.read(at, &counted.usage(), has_edges);
+        }
+        Ok(timeline)
+    }
+
+    fn read(&mut self, at: u64, usage: &Decision, has_edges: bool) {
+        let limit = usage.limits().next().expect("a policy has a limit");
+        push_change(&mut self.used, at, limit.used());
+        let passed = self.passed_until(at);
+        push_change(&mut self.passed, at, passed);
+        let edge = at + u64::try_from(limit.reset_after().as_millis()).unwrap_or(u64::MAX);
+        if has_edges && limit.is_active() && edge <= END && self.edges.last() != Some(&edge) {
+            self.edges.push(edge);
+        }
+    }
+
+    /// How many passed in the minute that ends at `at`.
+    fn passed_until(&self, at: u64) -> u64 {
+        let counts = |request: &&Request| request.passed && at - request.at < MINUTE;
+        self.requests.iter().filter(counts).count() as u64
+    }
+
+    /// The most that passed in any minute.
+    pub(super) fn most(&self) -> u64 {
+        self.passed.iter().map(|(_, passed)| *passed).max().unwrap_or_default()
+    }
+
+    /// The numbers of the picture in a sentence.
+    pub(super) fn summary(&self) -> String {
+        let passed = self.requests.iter().filter(|request| request.passed).count();
+        let (all, most) = (self.requests.len(), self.most());
+        format!("{passed} of {all} requests admitted, at most {most} in any minute")
+    }
+
+    /// The numbers of each part of the requests.
+    pub(super) fn details(&self) -> String {
+        let mut requests = self.requests.iter();
+        let part = |(name, times): (&str, Vec<u64>)| {
+            let passed = requests.by_ref().take(times.len()).filter(|request| request.passed);
+            format!("{name}, {} of {} admitted", passed.count(), times.len())
+        };
+        parts().map(part).join("; ")
+    }
+}
+
+/// Levels are kept where they change.
+fn push_change(levels: &mut Vec<(u64, u64)>, at: u64, level: u64) {
+    if levels.last().is_none_or(|(_, last)| *last != level) {
+        levels.push((at, level));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fixed_window_admits_twice_its_max_around_an_edge() {
+        let timeline = Timeline::of("10/minute").unwrap();
+        assert_eq!(timeline.requests.len(), 57);
+        assert_eq!(timeline.edges, [60_000, 120_300]);
+        // The first request and nine of the burst before the edge, ten after it.
+        assert_eq!(timeline.most(), 19);
+    }
+
+    #[test]
+    fn requests_come_in_order_at_ticks() {
+        let times: Vec<u64> = parts().into_iter().flat_map(|(_, times)| times).collect();
+        assert!(times.is_sorted() && times.iter().all(|time| time % TICK == 0), "{times:?}");
+    }
+}

@@ -1,0 +1,89 @@
+//! What each algorithm costs on a server: its processor for a decision, its memory for a subject.
+
+use std::error::Error;
+use std::sync::Arc;
+
+use rl_core::store::redis::Layout;
+
+use super::contender::{Contender, SUBJECTS, id};
+use super::server::Server;
+use super::{Block, SHOWN, admitted, rounds, typical};
+use crate::algorithms::Row;
+use crate::table::Table;
+
+/// With the one that creates the keys, every subject is asked for 16 times.
+const ROUNDS: usize = 7;
+/// Requests of one subject, by when most limits of the list are used up.
+const FULL: usize = 10_000;
+
+/// µs of the server for each decision.
+pub(super) async fn speed() -> Result<Table, Box<dyn Error>> {
+    let server = Server::start()?;
+    let mut contenders = Vec::new();
+    for row in Row::all() {
+        for policy in [row.roomy()?, row.tight()?] {
+            let database = contenders.len();
+            let one = Contender::policy(&server, database, Layout::Packed, row.name, policy);
+            contenders.push(Arc::new(one.await?));
+        }
+    }
+    let mut bystander = server.bystander().await?;
+    let rounds = rounds(&contenders, SHOWN, SUBJECTS, ROUNDS, &mut bystander).await?;
+
+    let title = format!("server CPU per decision by algorithm: µs, {SHOWN} in flight");
+    let columns = ["allowed: command", "all", "denied: command", "all"];
+    let mut table = Table::new(&title, [""].into_iter().chain(columns));
+    for (place, contender) in contenders.iter().enumerate().step_by(2) {
+        let mut cells = vec![contender.name.to_owned()];
+        for (place, passes) in [(place, 1.0), (place + 1, 0.0)] {
+            // The median: a window on the clock may have ended meanwhile.
+            let passed = typical(&rounds, place, |block| block.admitted);
+            assert_eq!(passed, passes, "{}: the limits are set so", contender.name);
+            let micros = |of: fn(&Block) -> f64| format!("{:.2}", typical(&rounds, place, of));
+            cells.extend([micros(|block| block.command), micros(|block| block.server)]);
+        }
+        table.row(cells);
+    }
+    Ok(table)
+}
+
+/// Bytes of the server for each subject.
+pub(super) async fn space() -> Result<Table, Box<dyn Error>> {
+    let server = Server::start()?;
+    let mut table = Table::new(
+        "memory per subject by algorithm: bytes (MEMORY USAGE of all keys of a subject)",
+        ["", "after 1 request", "after 10 000 requests"],
+    );
+    let rows = Row::all();
+    for (database, row) in rows.iter().enumerate() {
+        let policy = row.roomy()?;
+        let one = Contender::policy(&server, database, Layout::Packed, row.name, policy).await?;
+        let one = Arc::new(one);
+        let mut cells = vec![row.name.to_owned()];
+        // The second after the first; 99 in flight divide what is left.
+        for (in_flight, requests) in [(1, 1), (99, FULL - 1)] {
+            admitted(&one, in_flight, requests, 1).await;
+            cells.push(server.bytes(database, &id(0)).await?.to_string());
+        }
+        table.row(cells);
+    }
+    let mut cells = vec!["a sorted set, a member for each request".to_owned()];
+    for requests in [1, FULL] {
+        log(&server, rows.len(), requests).await?;
+        cells.push(server.bytes(rows.len(), &id(0)).await?.to_string());
+    }
+    table.row(cells);
+    Ok(table)
+}
+
+/// What others keep for an exact log: a member for each request, of its time in µs.
+async fn log(server: &Server, database: usize, requests: usize) -> Result<(), Box<dyn Error>> {
+    const START: u64 = 1_769_886_000_000_000;
+    let mut connection = server.connect(database).await?;
+    let mut add = redis::cmd("ZADD");
+    add.arg(format!("rl:{{{}}}", id(0)));
+    for time in (START..).step_by(1_000).take(requests) {
+        add.arg(time).arg(time);
+    }
+    Ok(add.query_async(&mut connection).await?)
+}
