@@ -93,9 +93,9 @@ fn the_program_reports_every_scenario_on_every_store() {
             "B redis-readable cannot: what is asked is not supported: the readable layout \
              holds fixed windows of the six named periods that begin with the first request, not \
              1/hour:clock",
-            "C memory cannot: limit \"1/hour:leaky\", column 8: expected one of clock, sliding-window, sliding-window-counter, token-bucket, gcra",
-            "C redis-packed cannot: limit \"1/hour:leaky\", column 8: expected one of clock, sliding-window, sliding-window-counter, token-bucket, gcra",
-            "C redis-readable cannot: limit \"1/hour:leaky\", column 8: expected one of clock, sliding-window, sliding-window-counter, token-bucket, gcra",
+            "C memory cannot: limit \"1/hour:leaky\", column 8: expected one of clock, sliding-log, sliding-window, sliding-window-counter, token-bucket, gcra, shadow",
+            "C redis-packed cannot: limit \"1/hour:leaky\", column 8: expected one of clock, sliding-log, sliding-window, sliding-window-counter, token-bucket, gcra, shadow",
+            "C redis-readable cannot: limit \"1/hour:leaky\", column 8: expected one of clock, sliding-log, sliding-window, sliding-window-counter, token-bucket, gcra, shadow",
             "5 passed, 0 failed, 4 cannot",
         ]
     );

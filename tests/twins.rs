@@ -9,7 +9,7 @@ use rl_core::store::{
     Charge, MemoryStore, Mode, Namespace, RedisStore, Refund, RefundOf, Renewal, Reset, Store,
 };
 use rl_core::time::{Clock, ManualClock, Timestamp};
-use rl_core::{Algorithm, Anchor, Cost, Limit, Period, Policy, Refill, Subject};
+use rl_core::{Algorithm, Anchor, Cost, Limit, LimitSet, Period, Policy, Refill, Subject};
 use rl_tests::RedisServer;
 
 /// Random steps on each run; `RL_TWIN_STEPS` asks for more.
@@ -62,31 +62,32 @@ fn limit(algorithms: Vec<&'static str>) -> impl Strategy<Value = Limit> {
     let precision = 1..60_u64;
     // A log has room for eight at first, and grows from there.
     let logged = prop_oneof![1 => 0..9_u64, 2 => 9..48_u64];
-    (max, period, prop::sample::select(algorithms), capacity, precision, logged).prop_map(
-        |(max, period, algorithm, capacity, precision, logged)| {
-            let max = if is_log(algorithm) { logged } else { max };
-            let limit = Limit::new(max, period).unwrap();
-            let algorithm = match algorithm {
-                "fixed-window" => return limit,
-                "clock" => return limit.anchored(Anchor::Clock),
-                "sliding-window-counter" => Algorithm::SlidingWindowCounter,
-                "sliding-window" => {
-                    let millis = period.as_millis().div_ceil(precision);
-                    Algorithm::SlidingWindow { precision: Period::from_millis(millis).unwrap() }
-                }
-                "gcra" => Algorithm::Gcra { burst: capacity },
-                "token-bucket" => Algorithm::TokenBucket { capacity, refill: Refill::Greedy },
-                "interval-bucket" => Algorithm::TokenBucket { capacity, refill: Refill::Interval },
-                "sliding-log" => Algorithm::SlidingLog,
-                "concurrency" => Algorithm::Concurrency,
-                _ => unreachable!("an algorithm of the list"),
-            };
-            // What does not fit together is tried with a small limit instead.
-            let small = || Limit::new(max % 8, period).unwrap();
-            let fits = limit.counted_by(algorithm);
-            fits.or_else(|_| small().counted_by(algorithm)).unwrap_or_else(|_| small())
-        },
-    )
+    let is_shadow = prop::bool::weighted(0.2);
+    let counted = (max, period, prop::sample::select(algorithms), capacity, precision, logged);
+    let limit = counted.prop_map(|(max, period, algorithm, capacity, precision, logged)| {
+        let max = if is_log(algorithm) { logged } else { max };
+        let limit = Limit::new(max, period).unwrap();
+        let algorithm = match algorithm {
+            "fixed-window" => return limit,
+            "clock" => return limit.anchored(Anchor::Clock),
+            "sliding-window-counter" => Algorithm::SlidingWindowCounter,
+            "sliding-window" => {
+                let millis = period.as_millis().div_ceil(precision);
+                Algorithm::SlidingWindow { precision: Period::from_millis(millis).unwrap() }
+            }
+            "gcra" => Algorithm::Gcra { burst: capacity },
+            "token-bucket" => Algorithm::TokenBucket { capacity, refill: Refill::Greedy },
+            "interval-bucket" => Algorithm::TokenBucket { capacity, refill: Refill::Interval },
+            "sliding-log" => Algorithm::SlidingLog,
+            "concurrency" => Algorithm::Concurrency,
+            _ => unreachable!("an algorithm of the list"),
+        };
+        // What does not fit together is tried with a small limit instead.
+        let small = || Limit::new(max % 8, period).unwrap();
+        let fits = limit.counted_by(algorithm);
+        fits.or_else(|_| small().counted_by(algorithm)).unwrap_or_else(|_| small())
+    });
+    (limit, is_shadow).prop_map(|(limit, shadow)| if shadow { limit.in_shadow() } else { limit })
 }
 
 /// A policy of any limits that do not share a state.
@@ -150,6 +151,7 @@ struct Past {
     policy: Policy,
     charged: Timestamp,
     granted: u64,
+    uncharged: LimitSet,
 }
 
 struct Twins {
@@ -177,24 +179,33 @@ impl Twins {
                 let lua = self.redis.decide(charge).await.unwrap();
                 assert_eq!(format!("{rust:#?}"), format!("{lua:#?}"));
                 let policy = policy.clone();
-                past.push(Past { policy, charged: rust.at(), granted: rust.granted() });
+                let (charged, granted, uncharged) = (rust.at(), rust.granted(), rust.uncharged());
+                past.push(Past { policy, charged, granted, uncharged });
             }
             Operation::Refund(back, units, of) => {
-                let Some(Past { policy, charged, granted }) = past.iter().rev().nth(back) else {
-                    return;
-                };
-                let (charged, units) = (*charged, units.min(*granted));
-                let refund = Refund { namespace, subject, policy, charged, units, of };
+                let Some(past) = past.iter().rev().nth(back) else { return };
+                let Past { ref policy, charged, granted, uncharged } = *past;
+                let units = units.min(granted);
+                let refund = Refund { namespace, subject, policy, charged, units, of, uncharged };
                 self.memory.refund(refund).await.unwrap();
                 self.redis.refund(refund).await.unwrap();
             }
             Operation::Renew(back, units) => {
-                let Some(Past { policy, charged, granted }) = past.iter_mut().rev().nth(back)
+                let Some(Past { policy, charged, granted, uncharged }) =
+                    past.iter_mut().rev().nth(back)
                 else {
                     return;
                 };
-                let units = units.min(*granted);
-                let renewal = Renewal { namespace, subject, policy, charged: *charged, units };
+                let (charged_before, units, uncharged) =
+                    (*charged, units.min(*granted), *uncharged);
+                let renewal = Renewal {
+                    namespace,
+                    subject,
+                    policy,
+                    charged: charged_before,
+                    units,
+                    uncharged,
+                };
                 let rust = self.memory.renew(renewal).await.unwrap();
                 let lua = self.redis.renew(renewal).await.unwrap();
                 assert_eq!(rust, lua);

@@ -117,7 +117,8 @@ pub(super) async fn what_is_told_is_what_cors_can_expose<T: Target>() {
         let mut exposed: Vec<String> =
             headers.expose_list().split(", ").map(String::from).collect();
         exposed.sort_unstable();
-        let gate = Gate::new(limiter(&new_year(), &["1/minute"])).headers(headers);
+        let gate = Gate::new(limiter(&new_year(), &["1/minute", "1/hour:shadow"]));
+        let gate = gate.headers(headers);
         let site = T::serve(vec![gate]);
         site.get("/").fetch().await;
         let denied = site.get("/").fetch().await;

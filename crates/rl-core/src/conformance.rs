@@ -148,6 +148,7 @@ impl Tested<'_> {
             charged: decision.at(),
             units,
             of: RefundOf::All,
+            uncharged: decision.uncharged(),
         };
         self.suite.store.refund(refund).await.expect("the store answers");
     }

@@ -65,9 +65,9 @@ pub use gate::Gate;
 pub use limiter::{Permit, RateLimiter, RateLimiterBuilder};
 pub use model::{
     Algorithm, Anchor, Cost, CustomRealm, Decision, FailureKind, Follow, InvalidLimit,
-    InvalidPeriod, InvalidPolicy, InvalidRealm, Limit, LimitReport, MAX_UNITS, NamedLimit, Origin,
-    Outcome, ParseLimitError, Period, Policy, PolicyBuilder, Realm, Redacted, Refill, RetryAfter,
-    Subject, SubjectId,
+    InvalidPeriod, InvalidPolicy, InvalidRealm, Limit, LimitReport, LimitSet, MAX_UNITS,
+    NamedLimit, Origin, Outcome, ParseLimitError, Period, Policy, PolicyBuilder, Realm, Redacted,
+    Refill, RetryAfter, Subject, SubjectId,
 };
 pub use store::MemoryStore;
 #[cfg(feature = "redis")]

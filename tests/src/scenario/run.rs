@@ -157,6 +157,7 @@ impl Run<'_> {
                         charged: decision.at(),
                         units: *units.min(&decision.granted()),
                         of: RefundOf::All,
+                        uncharged: decision.uncharged(),
                     };
                     self.store.refund(refund).await?;
                 }

@@ -141,39 +141,30 @@ pub(crate) fn replied_cells(limit: Limit) -> usize {
     }
 }
 
-/// What the client is told about `limit`, from the state that a decision left behind: `mode` and
-/// `cost` were asked, `taken` was given.
-pub(crate) fn outcome(
-    limit: Limit,
-    state: &State,
-    now: Timestamp,
-    mode: Mode,
-    cost: Cost,
-    taken: u64,
-) -> Outcome {
-    counting!(limit, outcome(state, now, needed(mode, cost, taken)))
+/// What the client is told about `limit`, for a request that needs `needed` units of the state that
+/// the decision left behind.
+pub(crate) fn outcome(limit: Limit, state: &State, now: Timestamp, needed: u64) -> Outcome {
+    counting!(limit, outcome(state, now, needed))
 }
 
 /// The same, from what a script replied.
 #[cfg(feature = "redis")]
-pub(crate) fn replied_outcome(
-    limit: Limit,
-    cells: &State,
-    now: Timestamp,
-    mode: Mode,
-    cost: Cost,
-    taken: u64,
-) -> Outcome {
+pub(crate) fn replied_outcome(limit: Limit, cells: &State, now: Timestamp, needed: u64) -> Outcome {
     match limit.algorithm() {
         Algorithm::SlidingLog | Algorithm::Concurrency => {
-            SlidingLog::new(limit).replied(cells, now, needed(mode, cost, taken))
+            SlidingLog::new(limit).replied(cells, now, needed)
         }
-        _ => outcome(limit, cells, now, mode, cost, taken),
+        _ => outcome(limit, cells, now, needed),
     }
 }
 
-/// The units that are asked of a state.
-const fn needed(mode: Mode, cost: Cost, taken: u64) -> u64 {
-    // What was taken is in the state already: asking for more would deny what was granted.
-    if taken > 0 { 0 } else { mode.needed(cost) }
+/// The units that are asked of the state that a decision left behind: `mode` and `cost` were asked,
+/// `taken` was given, but of a limit that is uncharged.
+pub(crate) const fn needed(mode: Mode, cost: Cost, taken: u64, is_uncharged: bool) -> u64 {
+    match taken {
+        0 => mode.needed(cost),
+        taken if is_uncharged => taken,
+        // What was taken is in the state already: asking for more would deny what was granted.
+        _ => 0,
+    }
 }

@@ -98,7 +98,7 @@ impl<'a> Answer<'a> {
     /// The limits that lists describe.
     fn listed(&self) -> impl Iterator<Item = LimitReport<'a>> {
         let only = self.governing_only.then(|| self.governing.name());
-        self.decision.limits().filter(move |limit| only.is_none_or(|name| name == limit.name()))
+        self.decision.enforced().filter(move |limit| only.is_none_or(|name| name == limit.name()))
     }
 
     /// Time to the reset of the governing limit. Where a denial has none (a limit of 0), a moment:

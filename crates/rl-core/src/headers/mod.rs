@@ -51,6 +51,7 @@ mod retry_after;
 #[cfg(test)]
 mod tests;
 mod text;
+mod warning;
 
 pub use family::HeaderFamily;
 
@@ -81,6 +82,7 @@ pub struct Headers {
     families: ArrayVec<HeaderFamily, { HeaderFamily::MOST_TOGETHER }>,
     follow: Follow,
     governing_only: bool,
+    warning: bool,
 }
 
 impl Headers {
@@ -92,7 +94,7 @@ impl Headers {
     /// No lines but the `Retry-After` of a denial.
     pub fn none() -> Self {
         let families = ArrayVec::new();
-        Self { families, follow: Follow::default(), governing_only: false }
+        Self { families, follow: Follow::default(), governing_only: false, warning: true }
     }
 
     /// The lines of `family` too.
@@ -128,6 +130,15 @@ impl Headers {
         self
     }
 
+    /// Whether a response tells in `x-rate-limit-warning` which limits in
+    /// [shadow](crate::Limit::in_shadow) would have denied the request.
+    ///
+    /// Defaults to `true`.
+    pub fn warning(mut self, warning: bool) -> Self {
+        self.warning = warning;
+        self
+    }
+
     /// Calls `each` with the lines that tell the client about `decision`, in a fixed order.
     ///
     /// Nothing is allocated.
@@ -143,6 +154,9 @@ impl Headers {
                 }
             }
         }
+        if self.warning {
+            warning::write(decision, &mut text, each);
+        }
         if let Some(seconds) = retry_after::seconds(decision) {
             text.restart(u64::MAX);
             text.number(seconds);
@@ -154,7 +168,8 @@ impl Headers {
     /// The names of all fields that may be written, in lower case; `retry-after` is the last.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         let fields = self.families.iter().flat_map(|family| family.fields());
-        fields.map(|(name, _)| *name).chain([retry_after::NAME])
+        let warning = self.warning.then_some(warning::NAME);
+        fields.map(|(name, _)| *name).chain(warning).chain([retry_after::NAME])
     }
 
     /// The value for `Access-Control-Expose-Headers`, without which scripts in browsers cannot read
@@ -168,7 +183,8 @@ impl Headers {
     ///
     /// assert_eq!(
     ///     Headers::default().expose_list(),
-    ///     "x-rate-limit-limit, x-rate-limit-remaining, x-rate-limit-reset, retry-after"
+    ///     "x-rate-limit-limit, x-rate-limit-remaining, x-rate-limit-reset, \
+    ///      x-rate-limit-warning, retry-after"
     /// );
     /// ```
     #[must_use]

@@ -287,7 +287,11 @@ fn a_family_replaces_those_that_use_its_names() {
 
 #[test]
 fn names_are_those_that_are_written() {
-    let denied = decide(&[("minute", Limit::per_minute(1), Outcome::denied(1, SECOND, SECOND))]);
+    let over = Outcome::denied(1, SECOND, SECOND);
+    let denied = decide(&[
+        ("minute", Limit::per_minute(1), over),
+        ("hour", Limit::per_hour(1).in_shadow(), over),
+    ]);
     for family in FAMILIES {
         let headers = Headers::new(family);
         let mut written = Vec::new();

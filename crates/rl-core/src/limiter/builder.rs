@@ -25,6 +25,7 @@ pub struct RateLimiterBuilder {
     store: Option<Arc<dyn Store>>,
     namespace: String,
     enabled: bool,
+    is_shadow: bool,
     deadline: Duration,
     on_store_failure: OnFailure,
     on_configuration_failure: OnFailure,
@@ -39,6 +40,7 @@ impl Default for RateLimiterBuilder {
             store: None,
             namespace: Namespace::default().to_string(),
             enabled: true,
+            is_shadow: false,
             deadline: Duration::from_millis(100),
             on_store_failure: OnFailure::Allow,
             on_configuration_failure: OnFailure::Deny,
@@ -90,6 +92,18 @@ impl RateLimiterBuilder {
         self
     }
 
+    /// Decides and reports, and denies nothing: to try limits out on real traffic. Defaults to
+    /// `false`.
+    ///
+    /// Decisions come with [`Origin::Shadow`](crate::Origin::Shadow); what they would have been tell
+    /// [`Decision::over_in_shadow`](crate::Decision::over_in_shadow), the header
+    /// `x-rate-limit-warning`, [`Observer::would_deny`] and a line in the log for each window. A single
+    /// limit is put in shadow by [`Limit::in_shadow`].
+    pub fn shadow(mut self, is_shadow: bool) -> Self {
+        self.is_shadow = is_shadow;
+        self
+    }
+
     /// The longest a decision may take, everything included. Defaults to 100 ms.
     ///
     /// Then the [failure policy](Self::on_store_failure) decides.
@@ -132,6 +146,7 @@ impl RateLimiterBuilder {
             store,
             namespace,
             enabled,
+            is_shadow,
             deadline,
             on_store_failure,
             on_configuration_failure,
@@ -150,12 +165,14 @@ impl RateLimiterBuilder {
             store: store.unwrap_or_else(|| Arc::new(MemoryStore::new())),
             namespace: namespace.parse().map_err(BuildError::Namespace)?,
             enabled,
+            is_shadow,
             deadline,
             on_store_failure,
             on_configuration_failure,
             observer,
             health: super::failure::Health::default(),
             lines: Arc::default(),
+            shadow_log: super::shadow::ShadowLog::default(),
         }))
     }
 }

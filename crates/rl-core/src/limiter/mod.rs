@@ -27,10 +27,12 @@
 //! ```
 
 mod builder;
+mod decide;
 mod failure;
 #[cfg(test)]
 mod paused;
 mod permit;
+mod shadow;
 #[cfg(test)]
 mod tests;
 mod waiting;
@@ -40,16 +42,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use builder::{BuildError, RateLimiterBuilder};
+use failure::Health;
 pub use failure::OnFailure;
-use failure::{Health, Ticket};
 pub use permit::Permit;
+use shadow::ShadowLog;
 use waiting::Lines;
 
-use crate::observe::{self, Observer};
+use crate::observe::Observer;
 use crate::source::PolicySource;
-use crate::store::{
-    Charge, Mode, Namespace, Refund, RefundOf, Reset, Store, StoreError, StoreFuture,
-};
+use crate::store::{Mode, Namespace, Refund, RefundOf, Store, StoreError, StoreFuture};
 use crate::{Cost, Decision, Eventual, FailureKind, Origin, Policy, Subject};
 
 /// Decides who may pass. A cheap handle: clones share counters and settings.
@@ -65,6 +66,7 @@ struct Inner {
     store: Arc<dyn Store>,
     namespace: Namespace,
     enabled: bool,
+    is_shadow: bool,
     deadline: Duration,
     on_store_failure: OnFailure,
     on_configuration_failure: OnFailure,
@@ -72,6 +74,7 @@ struct Inner {
     health: Health,
     // Who waits for units; see `waiting`.
     lines: Arc<Lines>,
+    shadow_log: ShadowLog,
 }
 
 impl RateLimiter {
@@ -143,6 +146,7 @@ impl RateLimiter {
                 charged: decision.at(),
                 units,
                 of: RefundOf::All,
+                uncharged: decision.uncharged(),
             })),
             _ => Eventual::ready(Ok(())),
         }
@@ -198,187 +202,16 @@ impl RateLimiter {
         self.inner.enabled
     }
 
+    /// Whether the limiter is in shadow: it decides and reports, and denies nothing.
+    #[must_use]
+    pub fn is_shadow(&self) -> bool {
+        self.inner.is_shadow
+    }
+
     /// A number that this limiter shares with its clones and with no other that is alive.
     pub(crate) fn id(&self) -> usize {
         Arc::as_ptr(&self.inner).addr()
     }
-
-    fn decide(&self, subject: &Subject, mode: Mode, cost: Cost) -> Eventual<Decision> {
-        if !self.inner.enabled {
-            return self.undecided(subject, cost, Origin::Disabled);
-        }
-        match self.inner.policies.policy(subject) {
-            Eventual::Ready(Some(policy)) => self.decide_or_pass(policy, subject, mode, cost),
-            found => {
-                let (this, subject) = (self.clone(), subject.clone());
-                Eventual::later(async move {
-                    let decided = async {
-                        let policy = found.await;
-                        this.decide_or_pass(policy, &subject, mode, cost).await
-                    };
-                    // The look-up is part of the decision, and of its time.
-                    let decided = tokio::time::timeout(this.inner.deadline, decided).await;
-                    decided.unwrap_or_else(|_| this.stand_in(&subject, cost, &timed_out()))
-                })
-            }
-        }
-    }
-
-    fn decide_or_pass(
-        &self,
-        policy: Result<Option<Policy>, StoreError>,
-        subject: &Subject,
-        mode: Mode,
-        cost: Cost,
-    ) -> Eventual<Decision> {
-        match policy {
-            Ok(Some(policy)) => self.decide_under(&policy, subject, mode, cost),
-            Ok(None) => self.undecided(subject, cost, Origin::Unlimited),
-            Err(error) => Eventual::ready(self.stand_in(subject, cost, &error)),
-        }
-    }
-
-    fn decide_under(
-        &self,
-        policy: &Policy,
-        subject: &Subject,
-        mode: Mode,
-        cost: Cost,
-    ) -> Eventual<Decision> {
-        let ticket = self.inner.health.set_out();
-        match self.ask_store(policy, subject, mode, cost) {
-            Eventual::Ready(Some(answer)) => {
-                Eventual::ready(self.conclude(subject, cost, ticket, answer))
-            }
-            answer => {
-                let (this, asked) = (self.clone(), subject.clone());
-                let decision = async move {
-                    let answer = answer.await;
-                    this.conclude(&asked, cost, ticket, answer)
-                };
-                if policy.has_permits() && mode != Mode::Peek {
-                    self.see_through(subject.clone(), decision)
-                } else {
-                    Eventual::later(decision)
-                }
-            }
-        }
-    }
-
-    fn ask_store(
-        &self,
-        policy: &Policy,
-        subject: &Subject,
-        mode: Mode,
-        cost: Cost,
-    ) -> StoreFuture<Decision> {
-        let namespace = &self.inner.namespace;
-        self.within_deadline(self.inner.store.decide(Charge {
-            namespace,
-            subject,
-            policy,
-            mode,
-            cost,
-        }))
-    }
-
-    fn reset_store(
-        &self,
-        subject: &Subject,
-        policy: &Policy,
-        limit: Option<usize>,
-    ) -> StoreFuture<()> {
-        let namespace = &self.inner.namespace;
-        self.within_deadline(self.inner.store.reset(Reset { namespace, subject, policy, limit }))
-    }
-
-    /// Looks the subject's policy up, then does `then` with it.
-    fn with_policy<T: Send + 'static>(
-        &self,
-        subject: &Subject,
-        then: impl FnOnce(&Self, &Subject, Option<&Policy>) -> StoreFuture<T> + Send + 'static,
-    ) -> StoreFuture<T> {
-        match self.inner.policies.policy(subject) {
-            Eventual::Ready(Some(Ok(policy))) => then(self, subject, policy.as_ref()),
-            found => {
-                let (this, subject) = (self.clone(), subject.clone());
-                self.within_deadline(Eventual::later(async move {
-                    let policy = found.await?;
-                    then(&this, &subject, policy.as_ref()).await
-                }))
-            }
-        }
-    }
-
-    /// What is not there at once gets so much time and no more.
-    fn within_deadline<T: Send + 'static>(&self, answer: StoreFuture<T>) -> StoreFuture<T> {
-        let deadline = self.inner.deadline;
-        match answer {
-            Eventual::Ready(_) => answer,
-            Eventual::Boxed(answer) => Eventual::later(async move {
-                let answer = tokio::time::timeout(deadline, answer).await;
-                answer.unwrap_or_else(|_| Err(timed_out()))
-            }),
-        }
-    }
-
-    /// From the store's answer to the decision; a failure is stood in for.
-    fn conclude(
-        &self,
-        subject: &Subject,
-        cost: Cost,
-        ticket: Ticket,
-        answer: Result<Decision, StoreError>,
-    ) -> Decision {
-        match answer {
-            Ok(decision) => {
-                if self.inner.health.answered(ticket) {
-                    observe::store_recovered();
-                    self.inner.observer.store_recovered();
-                }
-                self.report(subject, decision)
-            }
-            Err(error) => self.stand_in(subject, cost, &error),
-        }
-    }
-
-    fn stand_in(&self, subject: &Subject, cost: Cost, error: &StoreError) -> Decision {
-        let origin = match self.store_failed(error) {
-            OnFailure::Allow => Origin::FailedOpen(error.kind()),
-            OnFailure::Deny => Origin::FailedClosed(error.kind()),
-        };
-        self.report(subject, Decision::undecided(cost, origin))
-    }
-
-    /// Tells that the store could not answer; returns what that means for requests.
-    fn store_failed(&self, error: &StoreError) -> OnFailure {
-        let kind = error.kind();
-        let on_failure = if kind.is_configuration() {
-            self.inner.on_configuration_failure
-        } else {
-            self.inner.on_store_failure
-        };
-        if self.inner.health.failed(kind) {
-            observe::store_failed(error, on_failure.consequence());
-        }
-        self.inner.observer.store_failed(error);
-        on_failure
-    }
-
-    fn undecided(&self, subject: &Subject, cost: Cost, origin: Origin) -> Eventual<Decision> {
-        Eventual::ready(self.report(subject, Decision::undecided(cost, origin)))
-    }
-
-    fn report(&self, subject: &Subject, decision: Decision) -> Decision {
-        let decision = decision.by(self.id());
-        observe::decided(subject, &decision);
-        self.inner.observer.decided(subject, &decision);
-        decision
-    }
-}
-
-const fn timed_out() -> StoreError {
-    StoreError::new(FailureKind::TimedOut)
 }
 
 impl fmt::Debug for RateLimiter {

@@ -189,7 +189,8 @@ impl Held {
         let (due, leased) = {
             let mut account = self.account();
             // If no store decided, there is nothing to correct.
-            if account.is_settled || self.decision.origin() != Origin::Store {
+            let is_decided = matches!(self.decision.origin(), Origin::Store | Origin::Shadow);
+            if account.is_settled || !is_decided {
                 return Eventual::ready(Ok(()));
             }
             account.is_settled = true;
@@ -232,7 +233,8 @@ impl Held {
     fn give_back(&self, of: RefundOf, charged: Timestamp, units: u64) -> StoreFuture<()> {
         let Some(policy) = self.decision.policy() else { return Eventual::ready(Ok(())) };
         let (namespace, subject) = (&self.limiter.inner.namespace, &self.subject);
-        let refund = Refund { namespace, subject, policy, charged, units, of };
+        let uncharged = self.decision.uncharged();
+        let refund = Refund { namespace, subject, policy, charged, units, of, uncharged };
         if refund.is_empty() {
             return Eventual::ready(Ok(()));
         }
@@ -244,7 +246,8 @@ impl Held {
         let Some(policy) = self.decision.policy() else { return };
         let (namespace, subject) = (&self.limiter.inner.namespace, &self.subject);
         let (charged, units) = (self.account().leased, self.decision.granted());
-        let renewal = Renewal { namespace, subject, policy, charged, units };
+        let uncharged = self.decision.uncharged();
+        let renewal = Renewal { namespace, subject, policy, charged, units, uncharged };
         let renewed = self.limiter.within_deadline(self.limiter.inner.store.renew(renewal)).await;
         let leased = match renewed {
             Ok(Some(leased)) => leased,

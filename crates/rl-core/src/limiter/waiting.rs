@@ -118,7 +118,7 @@ fn is_worth_a_wait(decision: &Decision) -> bool {
 fn next_look(denied: &Decision) -> Duration {
     const LOOK: Duration = Duration::from_millis(50);
 
-    let over = denied.limits().filter(LimitReport::is_over);
+    let over = denied.enforced().filter(LimitReport::is_over);
     let waits = over.map(|limit| match (limit.limit().algorithm(), limit.retry_after()) {
         (Algorithm::Concurrency, RetryAfter::In(wait)) => wait.min(LOOK),
         (_, RetryAfter::In(wait)) => wait,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::{Cost, FailureKind, LimitReport, Outcome, Policy, RetryAfter};
+use super::{Cost, FailureKind, LimitReport, LimitSet, Outcome, Policy, RetryAfter};
 use crate::time::Timestamp;
 
 /// The outcomes of a decision, in the order of the policy's limits; six fit without allocating.
@@ -16,6 +16,8 @@ pub(crate) type Outcomes = SmallVec<[Outcome; 6]>;
 pub enum Origin {
     /// The store decided.
     Store,
+    /// A store decided for a limiter in shadow, which denies nothing.
+    Shadow,
     /// The subject is under no limit; no store was asked.
     Unlimited,
     /// The limiter is switched off; no store was asked.
@@ -32,6 +34,7 @@ impl Origin {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Store => "store",
+            Self::Shadow => "shadow",
             Self::Unlimited => "unlimited",
             Self::Disabled => "disabled",
             Self::FailedOpen(_) => "failed_open",
@@ -102,7 +105,8 @@ impl Verdict {
 impl Decision {
     /// What a store decided at `at`: of `cost`, `granted` units were given.
     ///
-    /// Denied, if any of `outcomes` denies. `outcomes` come in the order of the policy's limits.
+    /// Denied, if any of `outcomes` denies whose limit is not in shadow. `outcomes` come in the order of
+    /// the policy's limits.
     #[must_use]
     pub fn decided(
         policy: Policy,
@@ -122,7 +126,9 @@ impl Decision {
         outcomes: Outcomes,
     ) -> Self {
         debug_assert_eq!(policy.limits().len(), outcomes.len());
-        let verdict = Verdict::of(!outcomes.iter().any(|outcome| outcome.is_over()));
+        let mut limits = policy.limits().iter().zip(&outcomes);
+        let denies = limits.any(|(limit, outcome)| outcome.is_over() && !limit.limit().is_shadow());
+        let verdict = Verdict::of(!denies);
         let (policy, origin) = (Some(policy), Origin::Store);
         Self { policy, outcomes, cost, granted, verdict, at, origin, limiter: 0, outer: None }
     }
@@ -154,6 +160,14 @@ impl Decision {
     #[must_use]
     pub const fn lets_pass(&self) -> bool {
         !matches!(self.verdict, Verdict::Denied)
+    }
+
+    /// The decision of a limiter in shadow.
+    pub(crate) fn in_shadow(mut self) -> Self {
+        if self.origin == Origin::Store {
+            (self.origin, self.verdict) = (Origin::Shadow, Verdict::Allowed);
+        }
+        self
     }
 
     /// Lets a request that is over its limits go on.
@@ -226,6 +240,27 @@ impl Decision {
             .map(|(limit, outcome)| LimitReport { limit, outcome: *outcome })
     }
 
+    /// The limits that can deny: those that are not in shadow.
+    pub fn enforced(&self) -> impl Iterator<Item = LimitReport<'_>> {
+        self.limits().filter(|limit| self.origin != Origin::Shadow && !limit.limit().is_shadow())
+    }
+
+    /// The limits that would have denied the request if they were not in shadow.
+    pub fn over_in_shadow(&self) -> impl Iterator<Item = LimitReport<'_>> {
+        let is_shadow =
+            |limit: &LimitReport<'_>| self.origin == Origin::Shadow || limit.limit().is_shadow();
+        self.limits().filter(move |limit| limit.is_over() && is_shadow(limit))
+    }
+
+    /// The limits that were not charged although the request was granted: those in shadow that would
+    /// have denied it.
+    #[must_use]
+    pub fn uncharged(&self) -> LimitSet {
+        let is_uncharged = |limit: &LimitReport<'_>| limit.limit().is_shadow() && limit.is_over();
+        let limits = self.limits().enumerate();
+        limits.filter(|(_, limit)| is_uncharged(limit)).map(|(place, _)| place).collect()
+    }
+
     /// The longest wait over the limits that deny: waiting exactly that long, with no other
     /// traffic, succeeds.
     ///
@@ -235,14 +270,14 @@ impl Decision {
         if let Origin::FailedClosed(_) = self.origin {
             return RetryAfter::In(Duration::from_secs(1));
         }
-        self.limits().map(|limit| limit.retry_after()).max().unwrap_or(RetryAfter::Now)
+        self.enforced().map(|limit| limit.retry_after()).max().unwrap_or(RetryAfter::Now)
     }
 
     /// The limit that single-valued headers and messages describe; none if no store decided.
     #[must_use]
     pub fn governing(&self, follow: Follow) -> Option<LimitReport<'_>> {
         let denied = !self.is_allowed();
-        let candidates = self.limits().filter(|limit| !denied || limit.is_over());
+        let candidates = self.enforced().filter(|limit| !denied || limit.is_over());
         match follow {
             Follow::ShortestActive => {
                 candidates.min_by_key(|limit| (!limit.is_active(), limit.limit().period()))

@@ -47,6 +47,7 @@ pub struct Limit {
     max: u64,
     period: Period,
     algorithm: Algorithm,
+    is_shadow: bool,
 }
 
 impl Limit {
@@ -64,7 +65,7 @@ impl Limit {
 
     const fn fixed_window(max: u64, period: Period) -> Self {
         let algorithm = Algorithm::FixedWindow { anchor: Anchor::FirstRequest };
-        Self { max, period, algorithm }
+        Self { max, period, algorithm, is_shadow: false }
     }
 
     /// Allows `max` units per second.
@@ -122,7 +123,8 @@ impl Limit {
         if max > MAX_PERMITS {
             return Err(InvalidLimit::TooManyPermits { max });
         }
-        Ok(Self { max, period: DEFAULT_LEASE, algorithm: Algorithm::Concurrency })
+        let algorithm = Algorithm::Concurrency;
+        Ok(Self { max, period: DEFAULT_LEASE, algorithm, is_shadow: false })
     }
 
     /// The same concurrency limit with leases of this length: what is neither given back nor
@@ -214,6 +216,40 @@ impl Limit {
     #[must_use]
     pub const fn period(self) -> Period {
         self.period
+    }
+
+    /// The same limit in shadow: it is decided and reported, and denies nobody.
+    ///
+    /// It counts what it would let pass, as it would if it were enforced, and keeps its count when it
+    /// comes out of the shadow. In its text form it ends in `:shadow`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use rl_core::{Limit, RateLimiter, Subject};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let planned: Limit = "1/hour:shadow".parse()?;
+    /// assert_eq!(planned, Limit::per_hour(1).in_shadow());
+    /// let limiter = RateLimiter::builder().limit(Limit::per_second(9)).limit(planned).build()?;
+    ///
+    /// let alice = Subject::user("alice");
+    /// limiter.check(&alice, 1).await;
+    /// let second = limiter.check(&alice, 1).await;
+    /// assert!(second.is_allowed());
+    /// assert_eq!(second.over_in_shadow().next().map(|limit| limit.name()), Some("hour"));
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub const fn in_shadow(mut self) -> Self {
+        self.is_shadow = true;
+        self
+    }
+
+    /// Whether the limit is [in shadow](Self::in_shadow).
+    #[must_use]
+    pub const fn is_shadow(self) -> bool {
+        self.is_shadow
     }
 
     /// How it counts.

@@ -12,8 +12,8 @@ const PERIOD: &str = "an optional count and a period: ms, second, minute, hour, 
 const SPAN: &str = "a period from 1ms to 100 years";
 const AFTER_MAX: &str = "\"/\" and a period, or \":concurrency\"";
 const ALGORITHM: &str =
-    "one of clock, sliding-log, sliding-window, sliding-window-counter, token-bucket, gcra";
-const NO_OPTION: &str = "the end of the text";
+    "one of clock, sliding-log, sliding-window, sliding-window-counter, token-bucket, gcra, shadow";
+const NO_OPTION: &str = "the end of the text, or shadow";
 const BURST: &str = "burst=N";
 const BUCKET: &str = "capacity=N, refill=greedy or refill=interval, each once";
 const PRECISION: &str = "precision=PERIOD";
@@ -27,8 +27,18 @@ const LEASE: &str = "lease=PERIOD";
 // The texts above name them.
 const _: () = assert!(MAX_LOGGED == 100_000 && MAX_PERMITS == 10_000);
 
+/// What stands behind all else.
+const SHADOW: &str = ":shadow";
+
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.fmt_enforced(f)?;
+        if self.is_shadow() { f.write_str(SHADOW) } else { Ok(()) }
+    }
+}
+
+impl Limit {
+    fn fmt_enforced(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // What is the default is not written.
         if let Algorithm::Concurrency = self.algorithm() {
             write!(f, "{}:concurrency", self.max())?;
@@ -71,16 +81,27 @@ impl FromStr for Limit {
     type Err = ParseLimitError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let error = |at: usize, expected| ParseLimitError::new(text, at, expected);
+        match text.strip_suffix(SHADOW) {
+            Some(enforced) => Self::read(text, enforced).map(Self::in_shadow),
+            None => Self::read(text, text),
+        }
+    }
+}
+
+impl Limit {
+    /// Reads `enforced`, the beginning of `whole`.
+    fn read(whole: &str, enforced: &str) -> Result<Self, ParseLimitError> {
+        let text = enforced;
+        let error = |at: usize, expected| ParseLimitError::new(whole, at, expected);
 
         let digits = text.bytes().take_while(u8::is_ascii_digit).count();
         let max: u64 = text[..digits].parse().map_err(|_| error(0, MAX))?;
         if let Some(rest) = text[digits..].strip_prefix(':') {
-            let parts = Parts { text, rest: Some(rest), at: digits, next: digits + 1 };
+            let parts = Parts { text: whole, rest: Some(rest), at: digits, next: digits + 1 };
             return parts.concurrency(max);
         }
         let rest = text[digits..].strip_prefix('/').ok_or(error(digits, AFTER_MAX))?;
-        let mut parts = Parts { text, rest: Some(rest), at: digits + 1, next: digits + 1 };
+        let mut parts = Parts { text: whole, rest: Some(rest), at: digits + 1, next: digits + 1 };
 
         let period = parts.next().unwrap_or_default();
         let period = parts.period(period)?;

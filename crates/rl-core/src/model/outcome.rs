@@ -120,7 +120,7 @@ impl<'a> LimitReport<'a> {
         self.outcome.retry_after()
     }
 
-    /// Whether this limit denies.
+    /// Whether this limit denies, or would if it were not in shadow.
     #[must_use]
     pub const fn is_over(&self) -> bool {
         self.outcome.is_over()

@@ -1,9 +1,11 @@
 //! The same functions as in `enabled.rs`, silent.
 
 use crate::store::StoreError;
-use crate::{Decision, Subject};
+use crate::{Decision, LimitReport, Subject};
 
 pub(crate) const fn decided(_: &Subject, _: &Decision) {}
+
+pub(crate) const fn would_deny(_: &Subject, _: &LimitReport<'_>, _: bool) {}
 
 pub(crate) const fn store_failed(_: &StoreError, _: &str) {}
 

@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use crate::store::StoreError;
-use crate::{Decision, Follow, Subject};
+use crate::{Decision, Follow, LimitReport, Subject};
 
 pub(crate) fn decided(subject: &Subject, decision: &Decision) {
     // The fields are computed only if somebody listens.
@@ -21,6 +21,18 @@ pub(crate) fn decided(subject: &Subject, decision: &Decision) {
         used = governing.map(|limit| limit.used()),
         "decided",
     );
+}
+
+pub(crate) fn would_deny(subject: &Subject, limit: &LimitReport<'_>, is_first: bool) {
+    let (subject, name, max, used) = (subject.redacted(), limit.name(), limit.max(), limit.used());
+    if is_first {
+        tracing::warn!(
+            target: "rl_core", %subject, limit = name, max, used,
+            "a limit in shadow would deny; others in the same window are logged at level debug",
+        );
+    } else {
+        tracing::debug!(target: "rl_core", %subject, limit = name, max, used, "a limit in shadow would deny");
+    }
 }
 
 pub(crate) fn store_failed(error: &StoreError, consequence: &str) {

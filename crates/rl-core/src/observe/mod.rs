@@ -46,18 +46,24 @@ mod log;
 use std::fmt;
 use std::sync::Arc;
 
-pub(crate) use log::{decided, missing_key, store_failed, store_recovered};
+pub(crate) use log::{decided, missing_key, store_failed, store_recovered, would_deny};
 #[cfg(feature = "redis")]
 pub(crate) use log::{healed, not_connected};
 
 use crate::store::StoreError;
-use crate::{Decision, Subject};
+use crate::{Decision, LimitReport, Subject};
 
 /// Is told what happens. Its methods are called on the path of the request: they should be quick.
 pub trait Observer: fmt::Debug + Send + Sync + 'static {
     /// A decision was made, or the failure policy stood in for one.
     fn decided(&self, subject: &Subject, decision: &Decision) {
         let _ = (subject, decision);
+    }
+
+    /// A limit in shadow would have denied a request. Called for every one; log lines come once per
+    /// window.
+    fn would_deny(&self, subject: &Subject, limit: &LimitReport<'_>) {
+        let _ = (subject, limit);
     }
 
     /// The store could not answer. Called for every failure; log lines come once per outage.
@@ -75,6 +81,10 @@ impl Observer for () {}
 impl<O: Observer + ?Sized> Observer for Arc<O> {
     fn decided(&self, subject: &Subject, decision: &Decision) {
         (**self).decided(subject, decision);
+    }
+
+    fn would_deny(&self, subject: &Subject, limit: &LimitReport<'_>) {
+        (**self).would_deny(subject, limit);
     }
 
     fn store_failed(&self, error: &StoreError) {

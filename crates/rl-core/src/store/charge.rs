@@ -1,7 +1,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::model::{Algorithm, Cost, Limit, Mode, Policy, Subject};
+use crate::model::{Algorithm, Cost, Limit, LimitSet, Mode, Policy, Subject};
 use crate::time::Timestamp;
 
 /// What a store is asked to decide.
@@ -34,14 +34,23 @@ pub struct Refund<'a> {
     pub units: u64,
     /// Which of the limits get them back.
     pub of: RefundOf,
+    /// The limits that were not charged.
+    pub uncharged: LimitSet,
 }
 
 impl Refund<'_> {
     /// Whether there is nothing to give back: no unit, or no limit that is meant.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        let mut limits = self.policy.limits().iter();
-        self.units == 0 || !limits.any(|limit| self.of.includes(limit.limit()))
+        (0..self.policy.limits().len()).all(|place| self.units_of(place) == 0)
+    }
+
+    /// The units of the limit at `place`: 0, if it is not meant.
+    #[must_use]
+    pub fn units_of(&self, place: usize) -> u64 {
+        let limit = self.policy.limits().get(place);
+        let is_meant = limit.is_some_and(|limit| self.of.includes(limit.limit()));
+        if is_meant && !self.uncharged.contains(place) { self.units } else { 0 }
     }
 }
 
@@ -86,6 +95,8 @@ pub struct Renewal<'a> {
     pub charged: Timestamp,
     /// Units; those that were charged, at most.
     pub units: u64,
+    /// The limits that were not charged.
+    pub uncharged: LimitSet,
 }
 
 impl Renewal<'_> {
@@ -93,8 +104,13 @@ impl Renewal<'_> {
     /// `charged` then.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        let mut limits = self.policy.limits().iter();
-        self.units == 0 || !limits.any(|limit| RefundOf::Permits.includes(limit.limit()))
+        self.as_refund().is_empty()
+    }
+
+    /// What is taken back to be taken anew.
+    pub(crate) const fn as_refund(&self) -> Refund<'_> {
+        let Self { namespace, subject, policy, charged, units, uncharged } = *self;
+        Refund { namespace, subject, policy, charged, units, uncharged, of: RefundOf::Permits }
     }
 }
 

@@ -1,8 +1,8 @@
 use smallvec::SmallVec;
 
 use crate::algorithm::{self, State};
-use crate::model::{Cost, Limit, Mode, NamedLimit, Outcomes, Policy, StateId};
-use crate::store::RefundOf;
+use crate::model::{Cost, Limit, LimitSet, Mode, NamedLimit, Outcomes, Policy, StateId};
+use crate::store::Renewal;
 use crate::time::Timestamp;
 
 /// The most states of limits that the present policy does not name. They belong to other policies
@@ -51,20 +51,28 @@ impl Entry {
     ) -> Step {
         let now = self.clamp(clock);
         let limits = policy.limits();
-        let mut available = u64::MAX;
+        let (mut available, mut has_shadow) = (u64::MAX, false);
         for (i, limit) in limits.iter().enumerate() {
+            if limit.limit().is_shadow() {
+                has_shadow = true;
+                continue;
+            }
             let left = algorithm::available(limit.limit(), self.state(i, limit), now);
             available = available.min(left);
         }
         let taken = mode.taken(cost, available);
+        let mut uncharged = LimitSet::EMPTY;
         if taken > 0 {
-            self.charge(policy, now, taken);
+            if has_shadow && mode != Mode::Charge {
+                uncharged = self.would_deny(policy, now, taken);
+            }
+            self.charge(policy, now, taken, uncharged);
             self.available = available.saturating_sub(taken);
         }
         let mut outcomes = Outcomes::new();
         for (i, limit) in limits.iter().enumerate() {
-            let state = self.state(i, limit);
-            outcomes.push(algorithm::outcome(limit.limit(), state, now, mode, cost, taken));
+            let needed = algorithm::needed(mode, cost, taken, uncharged.contains(i));
+            outcomes.push(algorithm::outcome(limit.limit(), self.state(i, limit), now, needed));
         }
         if taken >= available {
             self.note_denial(policy, now, Cost::ONE);
@@ -89,15 +97,27 @@ impl Entry {
         slot.or_else(|| self.slots.iter().find(is_its)).map_or(&EMPTY, |slot| &slot.state)
     }
 
-    /// Takes `units` from every limit of the policy.
-    fn charge(&mut self, policy: &Policy, now: Timestamp, units: u64) {
+    /// The limits in shadow that do not grant `units`.
+    fn would_deny(&self, policy: &Policy, now: Timestamp, units: u64) -> LimitSet {
+        let limits = policy.limits().iter().enumerate();
+        let would_deny = limits.filter(|(i, limit)| {
+            limit.limit().is_shadow()
+                && algorithm::available(limit.limit(), self.state(*i, limit), now) < units
+        });
+        would_deny.map(|(i, _)| i).collect()
+    }
+
+    /// Takes `units` from every limit of the policy but those that are not to be charged.
+    fn charge(&mut self, policy: &Policy, now: Timestamp, units: u64, uncharged: LimitSet) {
         self.take_shape_of(policy, now);
         self.last = now;
         self.expires = Timestamp::EPOCH;
-        let mut limits = policy.limits().iter();
+        let mut limits = policy.limits().iter().enumerate();
         for slot in &mut self.slots {
             // Behind the slots of the policy's limits stand those of others.
-            if let Some(limit) = limits.next() {
+            if let Some((i, limit)) = limits.next()
+                && !uncharged.contains(i)
+            {
                 algorithm::charge(limit.limit(), &mut slot.state, now, units);
                 slot.expires = algorithm::expires(limit.limit(), &slot.state);
             }
@@ -130,7 +150,10 @@ impl Entry {
     fn note_denial(&mut self, policy: &Policy, now: Timestamp, cost: Cost) {
         for (i, limit) in policy.limits().iter().enumerate() {
             let state = self.state(i, limit);
-            let outcome = algorithm::outcome(limit.limit(), state, now, Mode::Check, cost, 0);
+            if limit.limit().is_shadow() {
+                continue;
+            }
+            let outcome = algorithm::outcome(limit.limit(), state, now, cost.units());
             let until = now.plus_micros(outcome.wait_micros().unwrap_or(0)).min(self.expires);
             self.denied_until = self.denied_until.max(until);
         }
@@ -163,25 +186,19 @@ impl Entry {
 
     /// Begins anew the lease of units that were taken at `charged`, if every limit of concurrency
     /// still holds some of them. Returns when it begins.
-    pub(super) fn renew(
-        &mut self,
-        policy: &Policy,
-        clock: Timestamp,
-        charged: Timestamp,
-        units: u64,
-    ) -> Option<Timestamp> {
-        let now = self.clamp(clock);
-        let mut permits = policy.limits().iter().enumerate();
-        let is_held = permits.all(|(i, named)| {
-            let (limit, state) = (named.limit(), self.state(i, named));
-            !RefundOf::Permits.includes(limit)
-                || algorithm::held(limit, state, now, charged, units) > 0
+    pub(super) fn renew(&mut self, renewal: &Renewal<'_>, clock: Timestamp) -> Option<Timestamp> {
+        let Renewal { policy, charged, .. } = *renewal;
+        let (now, refund) = (self.clamp(clock), renewal.as_refund());
+        let mut limits = policy.limits().iter().enumerate();
+        let is_held = limits.all(|(i, named)| {
+            let (limit, state, units) = (named.limit(), self.state(i, named), refund.units_of(i));
+            units == 0 || algorithm::held(limit, state, now, charged, units) > 0
         });
         if !is_held {
             return None;
         }
-        self.amend(policy, clock, |_, limit, state, now| {
-            algorithm::renew(limit, state, now, charged, units);
+        self.amend(policy, clock, |i, limit, state, now| {
+            algorithm::renew(limit, state, now, charged, refund.units_of(i));
         });
         Some(now)
     }

@@ -140,10 +140,9 @@ impl<C: Clock> Store for MemoryStore<C> {
         let mut shard = self.shard(subject);
         let clock = self.clock.now();
         if let Some(entry) = shard.get_mut(subject) {
-            entry.amend(refund.policy, clock, |_, limit, state, now| {
-                if refund.of.includes(limit) {
-                    algorithm::refund(limit, state, now, refund.charged, refund.units);
-                }
+            entry.amend(refund.policy, clock, |place, limit, state, now| {
+                let units = refund.units_of(place);
+                algorithm::refund(limit, state, now, refund.charged, units);
             });
         }
         drop(shard);
@@ -151,15 +150,14 @@ impl<C: Clock> Store for MemoryStore<C> {
     }
 
     fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
-        let Renewal { namespace, subject, policy, charged, units } = renewal;
         if renewal.is_empty() {
-            return Eventual::ready(Ok(Some(charged)));
+            return Eventual::ready(Ok(Some(renewal.charged)));
         }
-        let subject = self.fingerprinter.fingerprint(namespace, subject);
+        let subject = self.fingerprinter.fingerprint(renewal.namespace, renewal.subject);
         let mut shard = self.shard(subject);
         let clock = self.clock.now();
         let entry = shard.get_mut(subject);
-        let renewed = entry.and_then(|entry| entry.renew(policy, clock, charged, units));
+        let renewed = entry.and_then(|entry| entry.renew(&renewal, clock));
         drop(shard);
         Eventual::ready(Ok(renewed))
     }

@@ -240,6 +240,7 @@ fn a_denied_subject_that_gets_units_back_makes_room_again() {
             charged,
             units: 1,
             of: RefundOf::All,
+            uncharged: crate::LimitSet::EMPTY,
         };
         at_once(store.refund(refund));
     }

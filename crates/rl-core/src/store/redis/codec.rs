@@ -3,8 +3,8 @@
 use smallvec::SmallVec;
 
 use crate::algorithm::{self, State};
-use crate::model::{Algorithm, Anchor, Mode, Refill};
-use crate::store::{RefundOf, StoreError};
+use crate::model::{Algorithm, Anchor, LimitSet, Mode, Refill};
+use crate::store::{Refund, Renewal, StoreError};
 use crate::time::Timestamp;
 use crate::{Cost, FailureKind, Limit, Period, Policy};
 
@@ -54,12 +54,16 @@ fn push_tag(shape: &mut Vec<u8>, limit: Limit) {
 pub(super) fn decide_plan(policy: &Policy, mode: Mode, cost: Cost) -> Vec<u8> {
     const FROM_FIRST_REQUEST: Algorithm = Algorithm::FixedWindow { anchor: Anchor::FirstRequest };
     let limits = || policy.limits().iter().map(|named| named.limit());
-    let all_fixed = limits().all(|limit| limit.algorithm() == FROM_FIRST_REQUEST);
+    let all_fixed =
+        limits().all(|limit| limit.algorithm() == FROM_FIRST_REQUEST && !limit.is_shadow());
 
-    let mut plan = Vec::with_capacity(9 + 14 * policy.limits().len());
+    let mut plan = Vec::with_capacity(11 + 14 * policy.limits().len());
     plan.push(mode_byte(mode));
     plan.push(u8::from(all_fixed));
     push_u56(&mut plan, cost.units());
+    if !all_fixed {
+        push_shadow(&mut plan, policy);
+    }
     for limit in limits() {
         // decide_fixed.lua does not read the tags, so it is told the periods.
         if all_fixed {
@@ -74,37 +78,32 @@ pub(super) fn decide_plan(policy: &Policy, mode: Mode, cost: Cost) -> Vec<u8> {
 }
 
 /// The argument of `amend.lua` that gives units back.
-pub(super) fn refund_plan(
-    policy: &Policy,
-    of: RefundOf,
-    units: u64,
-    charged: Timestamp,
-) -> Vec<u8> {
-    amend_plan(policy, 0, charged, |_, limit| if of.includes(limit) { units } else { 0 })
+pub(super) fn refund_plan(refund: &Refund<'_>) -> Vec<u8> {
+    amend_plan(refund.policy, 0, refund.charged, |place| refund.units_of(place))
 }
 
 /// The argument of `amend.lua` that begins leases anew.
-pub(super) fn renew_plan(policy: &Policy, units: u64, charged: Timestamp) -> Vec<u8> {
-    let of = RefundOf::Permits;
-    amend_plan(policy, 1, charged, |_, limit| if of.includes(limit) { units } else { 0 })
+pub(super) fn renew_plan(renewal: &Renewal<'_>) -> Vec<u8> {
+    let refund = renewal.as_refund();
+    amend_plan(refund.policy, 1, refund.charged, |place| refund.units_of(place))
 }
 
 /// The argument of `amend.lua` that forgets the limit at this place.
 pub(super) fn forget_plan(policy: &Policy, place: usize) -> Vec<u8> {
-    amend_plan(policy, 2, Timestamp::EPOCH, |at, _| u64::from(at == place))
+    amend_plan(policy, 2, Timestamp::EPOCH, |at| u64::from(at == place))
 }
 
 fn amend_plan(
     policy: &Policy,
     task: u8,
     charged: Timestamp,
-    units: impl Fn(usize, Limit) -> u64,
+    units: impl Fn(usize) -> u64,
 ) -> Vec<u8> {
     let mut plan = Vec::with_capacity(8 + 14 * policy.limits().len());
     plan.push(task);
     push_u56(&mut plan, charged.as_micros());
     for (place, limit) in policy.limits().iter().enumerate() {
-        push_u56(&mut plan, units(place, limit.limit()));
+        push_u56(&mut plan, units(place));
         push_u56(&mut plan, limit.limit().max());
     }
     plan
@@ -133,9 +132,10 @@ pub(super) fn readable_periods(policy: &Policy) -> Vec<u8> {
 
 /// The argument of `readable.lua`.
 pub(super) fn readable_plan(policy: &Policy, mode: Mode, cost: Cost) -> Vec<u8> {
-    let mut plan = Vec::with_capacity(8 + 7 * policy.limits().len());
+    let mut plan = Vec::with_capacity(10 + 7 * policy.limits().len());
     plan.push(mode_byte(mode));
     push_u56(&mut plan, cost.units());
+    push_shadow(&mut plan, policy);
     for limit in policy.limits() {
         push_u56(&mut plan, limit.limit().max());
     }
@@ -143,10 +143,13 @@ pub(super) fn readable_plan(policy: &Policy, mode: Mode, cost: Cost) -> Vec<u8> 
 }
 
 /// The argument of `readable_refund.lua`.
-pub(super) fn readable_refund_plan(units: u64, charged: Timestamp) -> Vec<u8> {
-    let mut plan = Vec::with_capacity(14);
-    push_u56(&mut plan, units);
-    push_u56(&mut plan, charged.as_micros());
+pub(super) fn readable_refund_plan(refund: &Refund<'_>) -> Vec<u8> {
+    let limits = refund.policy.limits().len();
+    let mut plan = Vec::with_capacity(7 + 7 * limits);
+    push_u56(&mut plan, refund.charged.as_micros());
+    for place in 0..limits {
+        push_u56(&mut plan, refund.units_of(place));
+    }
     plan
 }
 
@@ -155,6 +158,8 @@ pub(super) fn readable_refund_plan(units: u64, charged: Timestamp) -> Vec<u8> {
 pub(super) struct Reply {
     /// Counters that had no expiry and were given one.
     pub(super) healed: u64,
+    /// Limits in shadow that would have denied what was granted.
+    pub(super) uncharged: LimitSet,
     pub(super) taken: u64,
     pub(super) now: Timestamp,
     /// The states of the limits afterwards, of logs what is told of them, in the order of the policy.
@@ -169,7 +174,8 @@ impl Reply {
             StoreError::new(FailureKind::Protocol)
                 .with_detail(format!("a script replied {} bytes for {limits} limits", bytes.len()))
         };
-        let (&healed, numbers) = bytes.split_first().ok_or_else(malformed)?;
+        let (&[healed, uncharged @ ..], numbers) =
+            bytes.split_first_chunk::<3>().ok_or_else(malformed)?;
         let (numbers, []) = numbers.as_chunks::<7>() else { return Err(malformed()) };
         let cells = || policy.limits().iter().map(|limit| algorithm::replied_cells(limit.limit()));
         if numbers.len() != 2 + cells().sum::<usize>() {
@@ -179,8 +185,17 @@ impl Reply {
         let taken = numbers.next().unwrap_or_default();
         let now = Timestamp::from_micros(numbers.next().unwrap_or_default());
         let states = cells().map(|cells| State::from_cells(numbers.by_ref().take(cells)));
-        Ok(Self { healed: u64::from(healed), taken, now, states: states.collect() })
+        let (healed, uncharged) =
+            (u64::from(healed), LimitSet::from_bits(u16::from_be_bytes(uncharged)));
+        Ok(Self { healed, uncharged, taken, now, states: states.collect() })
     }
+}
+
+/// Which limits are in shadow.
+fn push_shadow(plan: &mut Vec<u8>, policy: &Policy) {
+    let limits = policy.limits().iter().enumerate();
+    let shadow = limits.filter(|(_, limit)| limit.limit().is_shadow()).map(|(place, _)| place);
+    plan.extend_from_slice(&shadow.collect::<LimitSet>().bits().to_be_bytes());
 }
 
 fn mode_byte(mode: Mode) -> u8 {
@@ -211,6 +226,8 @@ fn read_u56(number: [u8; 7]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Subject;
+    use crate::store::{Namespace, RefundOf};
     use proptest::prelude::*;
 
     #[test]
@@ -223,7 +240,7 @@ mod tests {
         });
         let policy = Policy::new(limits).unwrap();
         assert_eq!(shape(&policy).len(), 2 + 16 * 13);
-        assert_eq!(decide_plan(&policy, Mode::Check, Cost::from(u64::MAX)).len(), 9 + 16 * 14);
+        assert_eq!(decide_plan(&policy, Mode::Check, Cost::from(u64::MAX)).len(), 11 + 16 * 14);
         assert_eq!(forget_plan(&policy, 15).len(), 8 + 16 * 14);
         let fixed = Policy::new([Limit::per_second(1), Limit::per_day(1)]).unwrap();
         assert_eq!(decide_plan(&fixed, Mode::Check, Cost::ONE).len(), 9 + 2 * 14);
@@ -246,11 +263,31 @@ mod tests {
         let limits = ["5/second", "5:concurrency"].map(|text| text.parse().unwrap());
         let policy = Policy::new(limits).unwrap();
         let units = |plan: Vec<u8>| [plan[8 + 6], plan[8 + 14 + 6]];
-        let refund = |of| units(refund_plan(&policy, of, 3, Timestamp::EPOCH));
-        assert_eq!(refund(RefundOf::All), [3, 3]);
-        assert_eq!(refund(RefundOf::Rates), [3, 0]);
-        assert_eq!(refund(RefundOf::Permits), [0, 3]);
-        assert_eq!(units(renew_plan(&policy, 3, Timestamp::EPOCH)), [0, 3]);
+        let (namespace, subject) = (&Namespace::default(), &Subject::global());
+        let refund = Refund {
+            namespace,
+            subject,
+            policy: &policy,
+            charged: Timestamp::EPOCH,
+            units: 3,
+            of: RefundOf::All,
+            uncharged: LimitSet::EMPTY,
+        };
+        let renewal = Renewal {
+            namespace,
+            subject,
+            policy: &policy,
+            charged: Timestamp::EPOCH,
+            units: 3,
+            uncharged: LimitSet::EMPTY,
+        };
+        assert_eq!(units(renew_plan(&renewal)), [0, 3]);
+        let refunded = |of| units(refund_plan(&Refund { of, ..refund }));
+        assert_eq!(refunded(RefundOf::All), [3, 3]);
+        assert_eq!(refunded(RefundOf::Rates), [3, 0]);
+        assert_eq!(refunded(RefundOf::Permits), [0, 3]);
+        let uncharged = LimitSet::from_iter([1]);
+        assert_eq!(units(refund_plan(&Refund { uncharged, ..refund })), [3, 0]);
         assert_eq!(units(forget_plan(&policy, 1)), [0, 1]);
     }
 
@@ -267,7 +304,7 @@ mod tests {
         fn any_reply_is_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
             let policy = Policy::new([Limit::per_second(1), Limit::per_day(1)]).unwrap();
             if let Ok(reply) = Reply::read(&bytes, &policy) {
-                prop_assert_eq!((bytes.len(), reply.states.len()), (15 + 14 * 2, 2));
+                prop_assert_eq!((bytes.len(), reply.states.len()), (17 + 14 * 2, 2));
             }
         }
     }

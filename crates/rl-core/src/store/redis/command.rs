@@ -34,13 +34,13 @@ impl Commands {
     }
 
     pub(super) fn refund(&self, refund: &Refund<'_>) -> Result<Command, StoreError> {
-        let Refund { namespace, subject, policy, charged, units, of } = *refund;
+        let Refund { namespace, subject, policy, .. } = *refund;
         let arguments = match self.layout {
             Layout::Packed => {
-                vec![codec::shape(policy), codec::refund_plan(policy, of, units, charged)]
+                vec![codec::shape(policy), codec::refund_plan(refund)]
             }
             Layout::Readable => {
-                vec![codec::readable_periods(policy), codec::readable_refund_plan(units, charged)]
+                vec![codec::readable_periods(policy), codec::readable_refund_plan(refund)]
             }
         };
         let keys = self.keys(namespace, subject, policy)?;
@@ -48,10 +48,10 @@ impl Commands {
     }
 
     pub(super) fn renew(&self, renewal: &Renewal<'_>) -> Result<Command, StoreError> {
-        let Renewal { namespace, subject, policy, charged, units } = *renewal;
+        let Renewal { namespace, subject, policy, .. } = *renewal;
         // The readable layout holds no permits: its keys say so.
         let keys = self.keys(namespace, subject, policy)?;
-        let arguments = vec![codec::shape(policy), codec::renew_plan(policy, units, charged)];
+        let arguments = vec![codec::shape(policy), codec::renew_plan(renewal)];
         Ok(Command::Script { script: script::amend(self.layout), keys, arguments })
     }
 

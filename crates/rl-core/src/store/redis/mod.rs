@@ -150,14 +150,15 @@ impl Store for RedisStore {
             (self.clone(), charge.policy.clone(), charge.mode, charge.cost);
         Eventual::later(async move {
             let reply = this.send(command).await?;
-            let Reply { healed, taken, now, states } = Reply::read(&reply, &policy)?;
+            let Reply { healed, uncharged, taken, now, states } = Reply::read(&reply, &policy)?;
             if healed > 0 {
                 this.inner.healed.fetch_add(healed, Ordering::Relaxed);
                 observe::healed(healed);
             }
             let limits = policy.limits().iter().zip(&states);
-            let outcomes = limits.map(|(limit, state)| {
-                algorithm::replied_outcome(limit.limit(), state, now, mode, cost, taken)
+            let outcomes = limits.enumerate().map(|(place, (limit, state))| {
+                let needed = algorithm::needed(mode, cost, taken, uncharged.contains(place));
+                algorithm::replied_outcome(limit.limit(), state, now, needed)
             });
             let outcomes: Outcomes = outcomes.collect();
             Ok(Decision::of(policy, cost, taken, now, outcomes))

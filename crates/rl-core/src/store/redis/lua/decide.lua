@@ -5,18 +5,22 @@
 -- ARGV[1]   shape (see slots.lua)
 -- ARGV[2]   plan, packed, big-endian: mode (1 byte: 0 check, 1 check up to, 2 peek, 3 charge);
 --           1 byte: 1 if all limits are fixed windows that begin with the first request, else 0; cost
---           (7 bytes); and for each limit, 7 bytes each, period µs and max if all are such windows,
---           else max and capacity (the burst, where there is one)
+--           (7 bytes); unless all are such windows, a bit for each limit in shadow, that of the first
+--           is 1 (2 bytes); and for each limit, 7 bytes each, period µs and max if all are such
+--           windows, else max and capacity (the burst, where there is one)
 --
--- Returns   packed: healed (1 byte), units taken (7 bytes), the time of the decision (7 bytes), and
---           the cells of each limit afterwards, of a log what is told of it (7 bytes each)
+-- Returns   packed: healed (1 byte), a bit for each limit in shadow that would have denied what was
+--           granted, and is not charged (2 bytes), units taken (7 bytes), the time of the decision (7
+--           bytes), and the cells of each limit afterwards, of a log what is told of it (7 bytes each)
 --
 -- Without logs at most three commands: TIME, GET, and SET, or on a denial PTTL; a fourth, PEXPIRE,
 -- only for a key that has lost its expiry. A denial changes no state.
 local mode, all_fixed = string.byte(ARGV[2], 1, 2)
 local cost, next_number = struct.unpack('>I7', ARGV[2], 3)
+local shadow = 0
+if all_fixed == 0 then shadow, next_number = struct.unpack('>I2', ARGV[2], next_number) end
 local available = MAX_UNITS + 1
-for _, slot in ipairs(slots) do
+for i, slot in ipairs(slots) do
   if all_fixed == 1 then
     slot.max, next_number = struct.unpack('>I7', ARGV[2], next_number + 7)
   else
@@ -26,7 +30,9 @@ for _, slot in ipairs(slots) do
     if slot.kind == 6 or slot.kind == 7 then slot.extra = capacity end
   end
   local algorithm = algorithms[slot.kind]
-  available = min(available, algorithm.available(slot.at, slot.period, slot.max, slot.extra, slot.kind))
+  slot.available = algorithm.available(slot.at, slot.period, slot.max, slot.extra, slot.kind)
+  slot.in_shadow = floor(shadow / 2 ^ (i - 1)) % 2 == 1
+  if not slot.in_shadow then available = min(available, slot.available) end
 end
 
 local taken = 0
@@ -36,9 +42,14 @@ elseif mode == 1 then
   taken = available
 end
 
-local healed = 0
-if taken > 0 then
-  for _, slot in ipairs(slots) do
+local needed = 0
+if taken == 0 and mode < 3 then needed = mode == 1 and min(cost, 1) or cost end
+local healed, uncharged = 0, 0
+for i, slot in ipairs(slots) do
+  slot.needed = needed
+  if slot.in_shadow and mode ~= 3 and slot.available < taken then
+    slot.needed, uncharged = taken, uncharged + 2 ^ (i - 1)
+  elseif taken > 0 then
     local charge = algorithms[slot.kind].charge
     charge(slot.at, slot.period, slot.max, slot.extra, slot.kind, taken)
   end
@@ -53,8 +64,6 @@ elseif stored and mode ~= 2 and cost > 0 and redis.call('PTTL', KEYS[1]) == -1 t
   healed = 1
 end
 
-local needed = 0
-if taken == 0 and mode < 3 then needed = mode == 1 and min(cost, 1) or cost end
 for _, slot in ipairs(slots) do
   local algorithm = algorithms[slot.kind]
   if algorithm.heal and taken == 0 and mode ~= 2 and cost > 0
@@ -62,4 +71,4 @@ for _, slot in ipairs(slots) do
     healed = healed + 1
   end
 end
-return struct.pack('>BI7', healed, taken) .. told_state(packed, needed)
+return struct.pack('>BI2I7', healed, uncharged, taken) .. told_state(packed)

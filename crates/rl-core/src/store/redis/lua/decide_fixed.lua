@@ -37,7 +37,7 @@ if stored and string.byte(ARGV[2]) == 0 and string.byte(ARGV[2], 2) == 1
       local packed = struct.pack(format, unpack(state, 1, 2 * count + 1))
       local lifetime = math.ceil((expires - clock) / 1000)
       redis.call('SET', KEYS[1], shape .. packed, 'PX', (lifetime > 1 and lifetime or 1) + linger)
-      return struct.pack('>BI7', 0, cost) .. packed
+      return struct.pack('>BI2I7', 0, 0, cost) .. packed
     end
     -- Denied: the windows as they are stored; those that are over count nothing.
     local healed = 0
@@ -45,6 +45,6 @@ if stored and string.byte(ARGV[2]) == 0 and string.byte(ARGV[2], 2) == 1
       redis.call('PEXPIRE', KEYS[1], math.ceil((expires - clock) / 1000) + linger)
       healed = 1
     end
-    return struct.pack('>BI7I7', healed, 0, now) .. string.sub(stored, #shape + 8)
+    return struct.pack('>BI2I7I7', healed, 0, 0, now) .. string.sub(stored, #shape + 8)
   end
 end

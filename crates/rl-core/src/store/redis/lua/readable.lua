@@ -2,18 +2,21 @@
 --
 -- KEYS, ARGV[1]  see readable_counters.lua
 -- ARGV[2]        packed, big-endian: mode (1 byte: 0 check, 1 check up to, 2 peek, 3 charge), cost
---                (7 bytes), and the max of each limit (7 bytes each)
+--                (7 bytes), a bit for each limit in shadow, that of the first is 1 (2 bytes), and the
+--                max of each limit (7 bytes each)
 --
 -- Returns        as decide.lua
-local plan = { struct.unpack('>BI7' .. string.rep('I7', count), ARGV[2]) }
-local mode, cost = plan[1], plan[2]
+local plan = { struct.unpack('>BI7I2' .. string.rep('I7', count), ARGV[2]) }
+local mode, cost, shadow = plan[1], plan[2], plan[3]
 local now_ms = math.floor(now / 1000)
 
-local states, available = {}, MAX_UNITS + 1
+local states, left, in_shadow, available = {}, {}, {}, MAX_UNITS + 1
 for i = 1, count do
   states[2 * i - 1] = ttl[i] > 0 and (now_ms + ttl[i] - periods[i]) * 1000 or 0
   states[2 * i] = used[i]
-  available = math.min(available, plan[i + 2] - used[i])
+  left[i] = plan[i + 3] - used[i]
+  in_shadow[i] = math.floor(shadow / 2 ^ (i - 1)) % 2 == 1
+  if not in_shadow[i] then available = math.min(available, left[i]) end
 end
 available = math.max(available, 0)
 
@@ -24,9 +27,11 @@ elseif mode == 1 then
   taken = available
 end
 
-local healed = 0
+local healed, uncharged = 0, 0
 for i = 1, count do
-  if taken > 0 then
+  if in_shadow[i] and mode ~= 3 and left[i] < taken then
+    uncharged = uncharged + 2 ^ (i - 1)
+  elseif taken > 0 then
     local units = math.min(taken, MAX_UNITS - used[i])
     if ttl[i] > 0 then
       redis.call('INCRBY', KEYS[i], string.format('%.0f', units))
@@ -42,4 +47,4 @@ for i = 1, count do
   end
 end
 
-return struct.pack('>BI7I7' .. string.rep('I7I7', count), healed, taken, now, unpack(states))
+return struct.pack('>BI2I7I7' .. string.rep('I7I7', count), healed, uncharged, taken, now, unpack(states))

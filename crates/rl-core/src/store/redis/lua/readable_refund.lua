@@ -1,13 +1,16 @@
 -- Gives units back in the readable layout, in windows that were open when they were charged.
 --
 -- KEYS, ARGV[1]  see readable_counters.lua
--- ARGV[2]        packed, big-endian: units, and when they were charged in µs (7 bytes each)
+-- ARGV[2]        packed, big-endian: when the units were charged in µs, and the units of each limit
+--                (7 bytes each)
 --
 -- Returns        nothing
-local units, charged = struct.unpack('>I7I7', ARGV[2])
+local plan = { struct.unpack('>I7' .. string.rep('I7', count), ARGV[2]) }
+local charged = plan[1]
 for i = 1, count do
+  local units = plan[i + 1]
   local ends = (math.floor(now / 1000) + ttl[i]) * 1000
-  if ttl[i] > 0 and ends - periods[i] * 1000 <= charged and charged < ends then
+  if units > 0 and ttl[i] > 0 and ends - periods[i] * 1000 <= charged and charged < ends then
     redis.call('INCRBY', KEYS[i], string.format('%.0f', -math.min(units, used[i])))
   end
 end

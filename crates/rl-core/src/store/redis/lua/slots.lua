@@ -133,14 +133,14 @@ local function pack_state()
 end
 
 -- The state as it is replied: of what pack_state has packed, a log's cells are of no use to anybody.
-local function told_state(packed, needed)
+local function told_state(packed)
   if #KEYS == 1 then return packed end
   local told = { string.sub(packed, 1, 7) }
   for i, slot in ipairs(slots) do
     local tell = algorithms[slot.kind].told
     local from = 7 * (slot.at - 1)
     told[i + 1] = tell
-      and struct.pack('>I7I7I7', tell(slot.at, slot.period, slot.max, slot.extra, needed))
+      and struct.pack('>I7I7I7', tell(slot.at, slot.period, slot.max, slot.extra, slot.needed))
       or string.sub(packed, from + 1, from + 7 * slot.cells)
   end
   return table.concat(told)

@@ -1,0 +1,181 @@
+//! What can be set on a [`Gate`].
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use super::{Caller, Gate, MissingKey, OverLimit, ResponseInfo};
+use crate::denial::{Denial, DenialBody};
+use crate::headers::Headers;
+use crate::key::{KeyExtractor, RequestInfo};
+use crate::{Cost, Decision};
+
+/// What does not depend on the type of the key extractor.
+#[derive(Clone, Default)]
+pub(super) struct Rules {
+    pub(super) missing_key: MissingKey,
+    pub(super) count_preflight: bool,
+    pub(super) exempt: Vec<Predicate>,
+    pub(super) cost: Option<CostOf>,
+    pub(super) metered: bool,
+    pub(super) true_cost: Option<TrueCostOf>,
+    pub(super) over_limit: Option<OverLimitOf>,
+    pub(super) headers: Headers,
+    pub(super) denial: DenialBody,
+    pub(super) responder: Option<Responder>,
+    pub(super) missing_key_seen: Arc<AtomicBool>,
+}
+
+type Predicate = Arc<dyn Fn(&dyn RequestInfo) -> bool + Send + Sync>;
+type CostOf = Arc<dyn Fn(&dyn RequestInfo) -> Cost + Send + Sync>;
+type TrueCostOf = Arc<dyn Fn(&dyn ResponseInfo) -> Option<Cost> + Send + Sync>;
+type OverLimitOf = Arc<dyn Fn(&dyn RequestInfo) -> OverLimit + Send + Sync>;
+type Responder = Arc<dyn Fn(&Decision, &Caller) -> Denial + Send + Sync>;
+
+impl<K: KeyExtractor> Gate<K> {
+    /// Who is counted. Defaults to the address of the peer.
+    #[must_use]
+    pub fn key<L: KeyExtractor>(self, key: L) -> Gate<L> {
+        Gate { limiter: self.limiter, key: Arc::new(key), rules: self.rules }
+    }
+
+    /// What happens to a request that does not say who is counted. Defaults to
+    /// [`MissingKey::Deny`].
+    #[must_use]
+    pub fn missing_key(self, missing_key: MissingKey) -> Self {
+        self.with(|rules| rules.missing_key = missing_key)
+    }
+
+    /// Leaves requests for which `predicate` is true uncounted. Defaults to CORS preflights alone;
+    /// every call adds to what is exempt.
+    #[must_use]
+    pub fn exempt(
+        self,
+        predicate: impl Fn(&dyn RequestInfo) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.with(|rules| rules.exempt.push(Arc::new(predicate)))
+    }
+
+    /// How many units a request takes. Defaults to one for each.
+    ///
+    /// ```
+    /// # use rl_core::{Cost, Gate, Limit, RateLimiter};
+    /// # let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
+    /// let gate = Gate::new(limiter).cost(|request| match request.method() {
+    ///     "GET" | "HEAD" => Cost::ONE,
+    ///     _ => Cost::new(5),
+    /// });
+    /// # Ok::<(), rl_core::limiter::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn cost(self, cost: impl Fn(&dyn RequestInfo) -> Cost + Send + Sync + 'static) -> Self {
+        self.with(|rules| rules.cost = Some(Arc::new(cost)))
+    }
+
+    /// Whether handlers can change what a request costs: then each finds a [`Permit`] in the request's
+    /// extensions. Defaults to `false`, as it takes an allocation.
+    #[must_use]
+    pub fn metered(self, metered: bool) -> Self {
+        self.with(|rules| rules.metered = metered)
+    }
+
+    /// What a request did cost, as its response tells; `None` leaves it as it is.
+    ///
+    /// It is asked when the head of the response is there, and has the last word over what a handler
+    /// has said until then.
+    ///
+    /// ```
+    /// # use rl_core::{Cost, Gate, Limit, RateLimiter};
+    /// # let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
+    /// // What the cache answers is free.
+    /// let gate = Gate::new(limiter).true_cost(|response| {
+    ///     let mut is_hit = false;
+    ///     response.header_lines("x-cache", &mut |value| is_hit |= value == b"HIT");
+    ///     is_hit.then_some(Cost::ZERO)
+    /// });
+    /// # Ok::<(), rl_core::limiter::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn true_cost(
+        self,
+        cost: impl Fn(&dyn ResponseInfo) -> Option<Cost> + Send + Sync + 'static,
+    ) -> Self {
+        self.with(|rules| rules.true_cost = Some(Arc::new(cost)))
+    }
+
+    /// Gives back what a request has cost if its response is such: a short form of
+    /// [`true_cost`](Self::true_cost), which it replaces.
+    ///
+    /// ```
+    /// # use rl_core::{Gate, Limit, RateLimiter};
+    /// # let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
+    /// // Nobody pays for our own mistakes.
+    /// let gate = Gate::new(limiter).refund_if(|response| response.status() >= 500);
+    /// # Ok::<(), rl_core::limiter::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn refund_if(
+        self,
+        predicate: impl Fn(&dyn ResponseInfo) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.true_cost(move |response| predicate(response).then_some(Cost::ZERO))
+    }
+
+    /// What becomes of requests that are over their limits. Defaults to [`OverLimit::Reject`].
+    #[must_use]
+    pub fn over_limit(self, over_limit: OverLimit) -> Self {
+        self.over_limit_by(move |_| over_limit)
+    }
+
+    /// What becomes of a request that is over its limits, chosen for each.
+    ///
+    /// ```
+    /// # use rl_core::{Gate, Limit, RateLimiter, gate::OverLimit};
+    /// # let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
+    /// let gate = Gate::new(limiter).over_limit_by(|request| match request.method() {
+    ///     "GET" => OverLimit::Degrade,
+    ///     _ => OverLimit::Reject,
+    /// });
+    /// # Ok::<(), rl_core::limiter::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn over_limit_by(
+        self,
+        over_limit: impl Fn(&dyn RequestInfo) -> OverLimit + Send + Sync + 'static,
+    ) -> Self {
+        self.with(|rules| rules.over_limit = Some(Arc::new(over_limit)))
+    }
+
+    /// Whether CORS preflights are counted. Defaults to `false`: a browser sends them unasked.
+    #[must_use]
+    pub fn count_preflight(self, count: bool) -> Self {
+        self.with(|rules| rules.count_preflight = count)
+    }
+
+    /// Which headers a response carries. Defaults to
+    /// [`HeaderFamily::OpenBank`](crate::headers::HeaderFamily::OpenBank).
+    #[must_use]
+    pub fn headers(self, headers: Headers) -> Self {
+        self.with(|rules| rules.headers = headers)
+    }
+
+    /// In which form a client is turned away. Defaults to [`DenialBody::open_bank`].
+    #[must_use]
+    pub fn denial_body(self, body: DenialBody) -> Self {
+        self.with(|rules| rules.denial = body)
+    }
+
+    /// Your own answer to clients that are turned away by a decision. The header lines are added
+    /// to it.
+    #[must_use]
+    pub fn deny_with(
+        self,
+        responder: impl Fn(&Decision, &Caller) -> Denial + Send + Sync + 'static,
+    ) -> Self {
+        self.with(|rules| rules.responder = Some(Arc::new(responder)))
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Rules)) -> Self {
+        change(&mut self.rules);
+        self
+    }
+}
