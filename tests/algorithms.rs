@@ -9,7 +9,7 @@ use rl_core::{Cost, Decision, Limit, Policy, RetryAfter, Subject};
 use rl_tests::{Bystander, RedisServer};
 
 /// One of each kind, with a rate that is not whole where the algorithm has one.
-const LIMITS: [&str; 7] = [
+const LIMITS: [&str; 9] = [
     "7/minute",
     "7/minute:clock",
     "7/minute:sliding-window:precision=7s",
@@ -17,6 +17,8 @@ const LIMITS: [&str; 7] = [
     "7/minute:token-bucket:capacity=5",
     "7/minute:token-bucket:capacity=20:refill=interval",
     "7/minute:gcra:burst=5",
+    "7/minute:sliding-log",
+    "7:concurrency:lease=minute",
 ];
 
 /// Seven in the evening, less a second.
@@ -152,6 +154,7 @@ async fn two_bursts_at_an_edge_pass_a_window_on_the_clock_and_not_one_that_slide
     let limits = [
         ("240/hour:clock", 440),
         ("240/hour:sliding-window:precision=minute", 240),
+        ("240/hour:sliding-log", 240),
         // The weighted part of 200 units a minute into the hour: 200 × 59 / 60, rounded down.
         ("240/hour:sliding-window-counter", 200 + 240 - 196),
     ];

@@ -59,6 +59,18 @@ async fn gcra_decides_as_redis_cell_does() {
     }
 }
 
+/// The list of calls that the sliding log comes from, and the test that goes with it.
+#[tokio::test]
+async fn a_log_decides_as_the_list_of_calls_does() {
+    for (id, store, verdict) in verdicts("sliding-log.json").await {
+        if store == "redis-readable" {
+            assert!(matches!(verdict, Verdict::Cannot(_)), "{id} {store} {verdict}");
+        } else {
+            assert_eq!(verdict, Verdict::Passed, "{id} {store} {verdict}");
+        }
+    }
+}
+
 /// Runs the program on files of these contents.
 fn scenarios(files: &[&str]) -> (Output, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
@@ -93,9 +105,9 @@ fn the_program_reports_every_scenario_on_every_store() {
             "B redis-readable cannot: what is asked is not supported: the readable layout \
              holds fixed windows of the six named periods that begin with the first request, not \
              1/hour:clock",
-            "C memory cannot: limit \"1/hour:leaky\", column 8: expected one of clock, sliding-window, sliding-window-counter, token-bucket, gcra",
-            "C redis-packed cannot: limit \"1/hour:leaky\", column 8: expected one of clock, sliding-window, sliding-window-counter, token-bucket, gcra",
-            "C redis-readable cannot: limit \"1/hour:leaky\", column 8: expected one of clock, sliding-window, sliding-window-counter, token-bucket, gcra",
+            "C memory cannot: limit \"1/hour:leaky\", column 8: expected one of clock, sliding-log, sliding-window, sliding-window-counter, token-bucket, gcra",
+            "C redis-packed cannot: limit \"1/hour:leaky\", column 8: expected one of clock, sliding-log, sliding-window, sliding-window-counter, token-bucket, gcra",
+            "C redis-readable cannot: limit \"1/hour:leaky\", column 8: expected one of clock, sliding-log, sliding-window, sliding-window-counter, token-bucket, gcra",
             "5 passed, 0 failed, 4 cannot",
         ]
     );
