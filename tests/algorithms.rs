@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
+use proptest::prelude::*;
 use rl_core::store::{Charge, MemoryStore, Mode, Namespace, RedisStore, Store};
 use rl_core::time::{Clock, ManualClock, Timestamp};
 use rl_core::{Cost, Decision, Limit, Policy, RetryAfter, Subject};
 use rl_tests::{Bystander, RedisServer};
 
 /// One of each kind, with a rate that is not whole where the algorithm has one.
-const LIMITS: [&str; 7] = [
+const LIMITS: [&str; 9] = [
     "7/minute",
     "7/minute:clock",
     "7/minute:sliding-window:precision=7s",
@@ -17,6 +19,8 @@ const LIMITS: [&str; 7] = [
     "7/minute:token-bucket:capacity=5",
     "7/minute:token-bucket:capacity=20:refill=interval",
     "7/minute:gcra:burst=5",
+    "7/minute:sliding-log",
+    "7:concurrency:lease=minute",
 ];
 
 /// Seven in the evening, less a second.
@@ -152,6 +156,7 @@ async fn two_bursts_at_an_edge_pass_a_window_on_the_clock_and_not_one_that_slide
     let limits = [
         ("240/hour:clock", 440),
         ("240/hour:sliding-window:precision=minute", 240),
+        ("240/hour:sliding-log", 240),
         // The weighted part of 200 units a minute into the hour: 200 × 59 / 60, rounded down.
         ("240/hour:sliding-window-counter", 200 + 240 - 196),
     ];
@@ -164,5 +169,101 @@ async fn two_bursts_at_an_edge_pass_a_window_on_the_clock_and_not_one_that_slide
             assert_eq!(passed, expected, "{limit}");
         })
         .await;
+    }
+}
+
+/// A limit in memory, on a clock that it may share.
+struct InMemory {
+    store: MemoryStore<Arc<ManualClock>>,
+    policy: Policy,
+}
+
+impl InMemory {
+    fn new(limit: &str, clock: &Arc<ManualClock>) -> Self {
+        let policy = Policy::new([limit.parse().unwrap()]).unwrap();
+        Self { store: MemoryStore::builder().clock(clock.clone()).build(), policy }
+    }
+
+    fn decide(&self, mode: Mode, cost: u64) -> Decision {
+        let (namespace, subject) = (&Namespace::default(), &Subject::user("alice"));
+        let charge =
+            Charge { namespace, subject, policy: &self.policy, mode, cost: Cost::new(cost) };
+        self.store.decide(charge).now_or_never().expect("it is in memory").unwrap()
+    }
+
+    fn used(&self) -> u64 {
+        self.decide(Mode::Peek, 0).limits().next().unwrap().used()
+    }
+}
+
+proptest! {
+    /// What a sliding window admits, an exact log admits; what it denies, a log that is longer by
+    /// one bucket denies.
+    #[test]
+    fn a_sliding_window_is_a_log_but_for_one_bucket(
+        max in 1..30_u64, period in 1..60_u64, precision in 1..60_u64,
+        calls in prop::collection::vec((0..8_000_u64, 1..6_u64), 1..150),
+    ) {
+        let clock = Arc::new(ManualClock::at(Timestamp::from_secs(START)));
+        let precision = precision.min(period);
+        let window = format!("{max}/{period}ms:sliding-window:precision={precision}ms");
+        let window = InMemory::new(&window, &clock);
+        let exact = InMemory::new(&format!("{max}/{period}ms:sliding-log"), &clock);
+        let longer = InMemory::new(&format!("{max}/{}ms:sliding-log", period + precision), &clock);
+        for (advance, cost) in calls {
+            clock.advance(Duration::from_micros(advance));
+            if window.decide(Mode::Check, cost).is_allowed() {
+                prop_assert!(exact.decide(Mode::Check, cost).is_allowed());
+                longer.decide(Mode::Charge, cost);
+            } else {
+                prop_assert!(!longer.decide(Mode::Peek, cost).is_allowed());
+            }
+        }
+    }
+
+    /// What a counter admits, an exact log of twice the limit admits; what it denies, a log of two
+    /// periods denies.
+    #[test]
+    fn a_sliding_window_counter_stays_within_its_error(
+        max in 1..30_u64, period in 1..60_u64,
+        calls in prop::collection::vec((0..8_000_u64, 1..6_u64), 1..150),
+    ) {
+        let clock = Arc::new(ManualClock::at(Timestamp::from_secs(START)));
+        let counter = InMemory::new(&format!("{max}/{period}ms:sliding-window-counter"), &clock);
+        let twice = InMemory::new(&format!("{}/{period}ms:sliding-log", 2 * max), &clock);
+        let longer = InMemory::new(&format!("{max}/{}ms:sliding-log", 2 * period), &clock);
+        for (advance, cost) in calls {
+            clock.advance(Duration::from_micros(advance));
+            if counter.decide(Mode::Check, cost).is_allowed() {
+                prop_assert!(twice.decide(Mode::Check, cost).is_allowed());
+                longer.decide(Mode::Charge, cost);
+            } else {
+                prop_assert!(!longer.decide(Mode::Peek, cost).is_allowed());
+            }
+        }
+    }
+
+    /// Calls that come evenly are counted as an exact log counts them, but for one.
+    #[test]
+    fn a_sliding_window_counter_is_right_for_steady_traffic(
+        period in 1..60_u64, interval in 300..20_000_u64, looks in prop::collection::vec(0..300_u64, 200),
+    ) {
+        let clock = Arc::new(ManualClock::at(Timestamp::from_secs(START)));
+        let counter = format!("1000/{period}ms:sliding-window-counter");
+        let (counter, exact) = (
+            InMemory::new(&counter, &clock),
+            InMemory::new(&format!("1000/{period}ms:sliding-log"), &clock),
+        );
+        let start = clock.now();
+        for look in looks {
+            prop_assert!(counter.decide(Mode::Check, 1).is_allowed());
+            prop_assert!(exact.decide(Mode::Check, 1).is_allowed());
+            clock.advance(Duration::from_micros(look));
+            if clock.now().micros_since(start) > 2_000 * period {
+                let (estimate, count) = (counter.used(), exact.used());
+                prop_assert!(estimate.abs_diff(count) <= 1, "{estimate}, {count}");
+            }
+            clock.advance(Duration::from_micros(interval - look));
+        }
     }
 }

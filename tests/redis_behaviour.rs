@@ -5,6 +5,7 @@ mod commands;
 mod damage;
 mod denials;
 mod keys;
+mod logs;
 mod readable;
 mod windows;
 

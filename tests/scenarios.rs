@@ -59,6 +59,18 @@ async fn gcra_decides_as_redis_cell_does() {
     }
 }
 
+/// The list of calls that the sliding log comes from, and the test that goes with it.
+#[tokio::test]
+async fn a_log_decides_as_the_list_of_calls_does() {
+    for (id, store, verdict) in verdicts("sliding-log.json").await {
+        if store == "redis-readable" {
+            assert!(matches!(verdict, Verdict::Cannot(_)), "{id} {store} {verdict}");
+        } else {
+            assert_eq!(verdict, Verdict::Passed, "{id} {store} {verdict}");
+        }
+    }
+}
+
 /// Runs the program on files of these contents.
 fn scenarios(files: &[&str]) -> (Output, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();

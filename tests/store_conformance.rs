@@ -71,7 +71,7 @@ async fn readable_redis_store_keeps_the_contract() {
     let store =
         RedisStore::builder(&server.url()).layout(Layout::Readable).connect().await.unwrap();
     let time = ServerTime(server.connection().await);
-    suite(&Suite::new(store, time).without_clock_windows()).await;
+    suite(&Suite::new(store, time).without_clock_windows().without_permits()).await;
     assert_eq!(server.keys_without_expiry().await, [""; 0]);
 }
 

@@ -17,6 +17,7 @@ mod on_actix;
 mod on_axum;
 mod over_limit;
 mod settling;
+mod shadow;
 mod shared;
 
 /// Makes each sentence a test of either adapter.
@@ -128,6 +129,10 @@ contract! {
         the_response_says_what_a_request_costs,
         a_request_is_settled_when_its_body_has_ended,
         a_request_whose_handler_panics_has_cost_what_it_was_granted,
+    }
+    shadow {
+        a_limit_in_shadow_warns_and_denies_nobody,
+        a_limiter_in_shadow_only_warns,
     }
     concurrency {
         exactly_so_many_are_served_at_once,

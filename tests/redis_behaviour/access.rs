@@ -1,8 +1,10 @@
 //! Permissions: what a user of ours needs, and what it can do without.
 
-use rl_core::store::RedisStore;
 use rl_core::store::redis::Layout;
-use rl_core::{Limit, Origin, RateLimiter, Subject};
+use rl_core::store::{
+    Charge, Mode, Namespace, RedisStore, Refund, RefundOf, Renewal, Reset, Store,
+};
+use rl_core::{Cost, Limit, LimitSet, Origin, Policy, RateLimiter, Subject};
 use rl_tests::{Bystander, RedisServer};
 
 use super::{LAYOUTS, PATIENCE};
@@ -31,6 +33,42 @@ async fn limiter_of_user(server: &RedisServer, layout: Layout) -> RateLimiter {
         .deadline(PATIENCE)
         .build()
         .unwrap()
+}
+
+/// A log has a key of its own, and commands of its own: all that can be done to it is done.
+async fn assert_logs_work(operator: &mut Bystander, server: &RedisServer) {
+    let store = RedisStore::builder(&server.url_of("rl", "secret")).connection_wait(PATIENCE);
+    let store = store.connect().await.unwrap();
+    let limits = ["2/second", "20/minute:sliding-log", "20:concurrency:lease=1m"];
+    let policy = Policy::new(limits.map(|text| text.parse().unwrap())).unwrap();
+    let (subject, namespace) = (&Subject::consumer("bob"), &Namespace::default());
+    let mut last = None;
+    // Beyond the room that a ring begins with.
+    for _ in 0..12 {
+        let (mode, cost) = (Mode::Charge, Cost::ONE);
+        let charge = Charge { namespace, subject, policy: &policy, mode, cost };
+        last = Some(store.decide(charge).await.unwrap().at());
+    }
+    let (charged, units, policy) = (last.unwrap(), 1, &policy);
+    let renewal =
+        Renewal { namespace, subject, policy, charged, units, uncharged: LimitSet::EMPTY };
+    let charged = store.renew(renewal).await.unwrap().unwrap();
+    let of = RefundOf::Permits;
+    let refund =
+        Refund { namespace, subject, policy, charged, units, of, uncharged: LimitSet::EMPTY };
+    store.refund(refund).await.unwrap();
+    let keys: Vec<String> = operator.query("KEYS *bob*").await;
+    assert_eq!(keys.len(), 3);
+    for key in keys {
+        operator.query::<()>(&format!("PERSIST {key}")).await;
+    }
+    let charge = Charge { namespace, subject, policy, mode: Mode::Check, cost: Cost::new(20) };
+    let denied = store.decide(charge).await.unwrap();
+    let used: Vec<u64> = denied.limits().skip(1).map(|limit| limit.used()).collect();
+    assert_eq!((denied.is_allowed(), used), (false, vec![12, 11]));
+    assert_eq!(operator.keys_without_expiry().await, [""; 0]);
+    assert_eq!(store.healed(), 3);
+    store.reset(Reset { namespace, subject, policy, limit: Some(1) }).await.unwrap();
 }
 
 /// Checks, looks, gives back, heals: everything but a reset, which is an operator's.
@@ -66,6 +104,9 @@ async fn both_layouts_work_under_the_documented_minimal_user() {
         }
         let limiter = limiter_of_user(&server, layout).await;
         assert_works(&limiter, &mut operator).await;
+        if layout == Layout::Packed {
+            assert_logs_work(&mut operator, &server).await;
+        }
         // It may not do what only operators do.
         assert!(limiter.reset(&Subject::consumer("alice")).await.is_err());
     }

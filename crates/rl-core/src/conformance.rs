@@ -22,9 +22,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::store::{Charge, Mode, Namespace, Refund, RefundOf, Reset, Store};
-use crate::time::{Clock, ManualClock};
-use crate::{Anchor, Cost, Decision, Limit, Policy, RetryAfter, Subject};
+use crate::store::{Charge, Mode, Namespace, Refund, RefundOf, Renewal, Reset, Store};
+use crate::time::{Clock, ManualClock, Timestamp};
+use crate::{Anchor, Cost, Decision, Limit, LimitSet, Period, Policy, RetryAfter, Subject};
 
 /// The time a store decides on, as far as a test can move it.
 pub trait Time: fmt::Debug + Send + Sync + 'static {
@@ -52,6 +52,7 @@ pub struct Suite {
     store: Arc<dyn Store>,
     time: Box<dyn Time>,
     clock_windows: bool,
+    permits: bool,
     subjects: AtomicU64,
 }
 
@@ -63,6 +64,7 @@ impl Suite {
             store: Arc::new(store),
             time: Box::new(time),
             clock_windows: true,
+            permits: true,
             subjects: AtomicU64::new(0),
         }
     }
@@ -71,6 +73,13 @@ impl Suite {
     #[must_use]
     pub fn without_clock_windows(mut self) -> Self {
         self.clock_windows = false;
+        self
+    }
+
+    /// Leaves out what concerns limits of concurrency, for stores without them.
+    #[must_use]
+    pub fn without_permits(mut self) -> Self {
+        self.permits = false;
         self
     }
 
@@ -94,6 +103,7 @@ pub async fn suite(suite: &Suite) {
     exactly_max_units_pass(suite).await;
     all_limits_are_charged_or_none(suite).await;
     a_denial_opens_and_extends_no_window(suite).await;
+    a_limit_in_shadow_denies_nobody(suite).await;
     a_cost_above_the_limit_never_passes(suite).await;
     check_up_to_takes_what_every_limit_grants(suite).await;
     looking_takes_nothing(suite).await;
@@ -107,6 +117,16 @@ pub async fn suite(suite: &Suite) {
     concurrent_requests_are_counted_one_by_one(suite).await;
     if suite.clock_windows {
         clock_windows_begin_on_the_clock(suite).await;
+    }
+    nothing_to_renew_is_renewed(suite).await;
+    if suite.permits {
+        permits_are_given_back_apart_from_rates(suite).await;
+        a_permit_ends_with_its_lease(suite).await;
+        a_renewal_takes_the_place_of_the_charge(suite).await;
+        a_permit_that_is_lost_under_one_limit_is_not_renewed(suite).await;
+        if let Some(clock) = suite.time.manual() {
+            a_renewed_lease_ends_to_the_microsecond(suite, clock).await;
+        }
     }
     if let Some(clock) = suite.time.manual() {
         a_microsecond_before_the_end_is_too_early(suite, clock).await;
@@ -141,16 +161,27 @@ impl Tested<'_> {
     }
 
     async fn refund(&self, decision: &Decision, units: u64) {
+        self.refund_of(decision, units, RefundOf::All).await;
+    }
+
+    async fn refund_of(&self, decision: &Decision, units: u64, of: RefundOf) {
         let refund = Refund {
             namespace: &self.namespace,
             subject: &self.subject,
             policy: decision.policy().expect("the store decided"),
             charged: decision.at(),
             units,
-            of: RefundOf::All,
+            of,
             uncharged: decision.uncharged(),
         };
         self.suite.store.refund(refund).await.expect("the store answers");
+    }
+
+    async fn renew(&self, policy: &Policy, charged: Timestamp, units: u64) -> Option<Timestamp> {
+        let Self { namespace, subject, .. } = self;
+        let uncharged = LimitSet::EMPTY;
+        let renewal = Renewal { namespace, subject, policy, charged, units, uncharged };
+        self.suite.store.renew(renewal).await.expect("the store answers")
     }
 
     async fn reset(&self, policy: &Policy, limit: Option<usize>) {
@@ -212,6 +243,34 @@ async fn a_denial_opens_and_extends_no_window(suite: &Suite) {
     assert!(!denied.is_allowed());
     let second = denied.limits().next().expect("two limits");
     assert_eq!((second.used(), second.is_active()), (0, false), "the window of the second is over");
+}
+
+async fn a_limit_in_shadow_denies_nobody(suite: &Suite) {
+    let subject = suite.subject();
+    let (minute, hour) = (Limit::per_minute(5), Limit::per_hour(2));
+    let (tried, enforced) = (policy(&[minute, hour.in_shadow()]), policy(&[minute, hour]));
+    let over = |decision: &Decision| decision.over_in_shadow().count();
+    for _ in 0..2 {
+        assert_eq!(over(&subject.check(&tried, 1).await), 0);
+    }
+    let passed = subject.check(&tried, 2).await;
+    assert_eq!(
+        (passed.is_allowed(), over(&passed), passed.retry_after()),
+        (true, 1, RetryAfter::Now)
+    );
+    assert_eq!(used(&passed), [4, 2], "it counts what it would have let pass");
+    subject.refund(&passed, 1).await;
+    assert_eq!(subject.used(&tried).await, [3, 2], "what was not charged is not given back");
+
+    let denied = subject.check(&tried, 3).await;
+    assert_eq!((denied.is_allowed(), over(&denied)), (false, 1));
+    assert_eq!(subject.used(&tried).await, [3, 2], "a denial charges no limit");
+    assert!(
+        !subject.check(&enforced, 1).await.is_allowed(),
+        "the count goes on when it is enforced"
+    );
+    let charged = subject.decide(&tried, Mode::Charge, 4).await;
+    assert_eq!(used(&charged), [7, 6], "what was used already counts everywhere");
 }
 
 async fn a_cost_above_the_limit_never_passes(suite: &Suite) {
@@ -388,6 +447,95 @@ async fn clock_windows_begin_on_the_clock(suite: &Suite) {
     assert_eq!(resets, [Duration::from_secs(3_600), Duration::from_micros(micros_to_hour)]);
     subject.check(&policy, 1).await;
     assert_eq!(subject.used(&policy).await, [2, 2], "the anchors count apart");
+}
+
+async fn nothing_to_renew_is_renewed(suite: &Suite) {
+    let (subject, policy) = (suite.subject(), policy(&[Limit::per_hour(5)]));
+    let decision = subject.check(&policy, 1).await;
+    assert_eq!(subject.renew(&policy, decision.at(), 1).await, Some(decision.at()));
+    assert_eq!(subject.used(&policy).await, [1]);
+}
+
+/// At most `max` at the same time, with such a lease.
+fn permits(max: u64, lease: Period) -> Limit {
+    Limit::concurrency(max).expect("a limit").leased(lease)
+}
+
+async fn permits_are_given_back_apart_from_rates(suite: &Suite) {
+    let subject = suite.subject();
+    let policy = policy(&[Limit::per_hour(9), permits(2, Period::HOUR)]);
+    let first = subject.check(&policy, 1).await;
+    assert!(first.is_allowed() && subject.check(&policy, 1).await.is_allowed());
+    let denied = subject.check(&policy, 1).await;
+    let over: Vec<_> = denied.limits().filter(|l| l.is_over()).map(|l| l.name()).collect();
+    assert_eq!((over, used(&denied)), (vec!["concurrency"], vec![2, 2]));
+
+    subject.refund_of(&first, 1, RefundOf::Permits).await;
+    assert_eq!(subject.used(&policy).await, [2, 1]);
+    let third = subject.check(&policy, 1).await;
+    assert_eq!((third.is_allowed(), used(&third)), (true, vec![3, 2]));
+    subject.refund_of(&third, 1, RefundOf::Rates).await;
+    assert_eq!(subject.used(&policy).await, [2, 2]);
+    subject.refund_of(&third, 1, RefundOf::All).await;
+    assert_eq!(subject.used(&policy).await, [1, 1]);
+}
+
+async fn a_permit_ends_with_its_lease(suite: &Suite) {
+    let (subject, policy) = (suite.subject(), policy(&[permits(1, Period::SECOND)]));
+    let held = subject.check(&policy, 1).await;
+    assert!(held.is_allowed());
+    suite.time.pass(Duration::from_secs(1)).await;
+    assert_eq!(subject.used(&policy).await, [0]);
+    assert_eq!(subject.renew(&policy, held.at(), 1).await, None);
+    let next = subject.check(&policy, 1).await;
+    assert!(next.is_allowed());
+    subject.refund(&held, 1).await;
+    assert_eq!(subject.used(&policy).await, [1], "whose lease has ended holds nothing");
+}
+
+async fn a_renewal_takes_the_place_of_the_charge(suite: &Suite) {
+    let (subject, policy) = (suite.subject(), policy(&[permits(3, Period::HOUR)]));
+    let held = subject.check(&policy, 2).await;
+    suite.time.pass(Duration::from_millis(5)).await;
+    let renewed = subject.renew(&policy, held.at(), 2).await.expect("it is held");
+    assert!(renewed > held.at());
+    assert_eq!(subject.used(&policy).await, [2]);
+    assert_eq!(subject.renew(&policy, held.at(), 2).await, None, "it counts from its renewal on");
+    subject.refund(&held, 2).await;
+    assert_eq!(subject.used(&policy).await, [2]);
+    let again = subject.renew(&policy, renewed, 2).await;
+    assert!(again >= Some(renewed));
+    subject.reset(&policy, None).await;
+    assert_eq!(subject.renew(&policy, again.expect("it is held"), 2).await, None);
+    assert_eq!(subject.used(&policy).await, [0]);
+}
+
+async fn a_permit_that_is_lost_under_one_limit_is_not_renewed(suite: &Suite) {
+    let subject = suite.subject();
+    let (short, long) = (permits(5, Period::SECOND), permits(5, Period::HOUR));
+    let policy = Policy::builder().named("short", short).named("long", long).build();
+    let policy = policy.expect("a policy");
+    let held = subject.check(&policy, 1).await;
+    suite.time.pass(Duration::from_secs(1)).await;
+    assert_eq!(subject.renew(&policy, held.at(), 1).await, None);
+    assert_eq!(subject.used(&policy).await, [0, 1]);
+    // Nothing was changed: what is still held can be given back.
+    subject.refund_of(&held, 1, RefundOf::Permits).await;
+    assert_eq!(subject.used(&policy).await, [0, 0]);
+}
+
+async fn a_renewed_lease_ends_to_the_microsecond(suite: &Suite, clock: &ManualClock) {
+    let (subject, policy) = (suite.subject(), policy(&[permits(1, Period::SECOND)]));
+    let held = subject.check(&policy, 1).await;
+    clock.advance(Duration::from_micros(999_999));
+    let renewed = subject.renew(&policy, held.at(), 1).await;
+    assert_eq!(renewed, Some(clock.now()));
+    let denied = subject.check(&policy, 1).await;
+    assert_eq!(denied.retry_after(), RetryAfter::In(Duration::from_secs(1)));
+    clock.advance(Duration::from_micros(999_999));
+    assert!(!subject.check(&policy, 1).await.is_allowed());
+    clock.advance(Duration::from_micros(1));
+    assert!(subject.check(&policy, 1).await.is_allowed());
 }
 
 async fn a_microsecond_before_the_end_is_too_early(suite: &Suite, clock: &ManualClock) {

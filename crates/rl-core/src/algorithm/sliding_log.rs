@@ -285,3 +285,181 @@ impl Counting for SlidingLog {
         self.told(Standing { used, newest, passes_at: self.passes_at(log, needed) }, now, needed)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn log(text: &str) -> SlidingLog {
+        SlidingLog::new(text.parse().unwrap())
+    }
+
+    /// So many seconds after twelve.
+    fn at(secs: u64) -> Timestamp {
+        Timestamp::from_secs(1_749_988_800 + secs)
+    }
+
+    const SECOND: u64 = 1_000_000;
+
+    /// Calls at 12:33:35, 33:37, 34:14, 34:26 and 34:28 under 5 per minute.
+    #[test]
+    fn the_first_unit_that_leaves_makes_room() {
+        let limit = log("5/minute:sliding-log");
+        let mut state = State::empty();
+        for time in [33 * 60 + 35, 33 * 60 + 37, 34 * 60 + 14, 34 * 60 + 26, 34 * 60 + 28] {
+            assert!(limit.available(&state, at(time)) > 0);
+            limit.charge(&mut state, at(time), 1);
+        }
+        let now = at(34 * 60 + 31);
+        assert_eq!(limit.outcome(&state, now, 1), Outcome::denied(5, 57 * SECOND, 4 * SECOND));
+        assert_eq!(limit.outcome(&state, now, 3), Outcome::denied(5, 57 * SECOND, 43 * SECOND));
+        assert_eq!(limit.outcome(&state, now, 6), Outcome::never(5, 57 * SECOND));
+        assert_eq!(limit.available(&state, at(34 * 60 + 34).plus_micros(SECOND - 1)), 0);
+        assert_eq!(limit.available(&state, at(34 * 60 + 35)), 1);
+        assert_eq!(limit.available(&state, at(34 * 60 + 40)), 2);
+        limit.charge(&mut state, at(34 * 60 + 40), 1);
+        assert_eq!(limit.outcome(&state, at(34 * 60 + 40), 0), Outcome::granted(4, 60 * SECOND));
+        assert_eq!(limit.expires(&state), at(35 * 60 + 40));
+    }
+
+    #[test]
+    fn units_of_one_microsecond_share_an_entry() {
+        let limit = log("1000/second:sliding-log");
+        let mut state = State::empty();
+        for _ in 0..1_000 {
+            limit.charge(&mut state, at(0), 1);
+        }
+        assert_eq!((limit.available(&state, at(0)), state.many().len()), (0, HEAD + 2 * 8));
+        assert_eq!(limit.available(&state, at(1)), 1_000);
+    }
+
+    /// A charge beyond the limit keeps the log as long as the limit, and grants nothing.
+    #[test]
+    fn a_full_log_that_is_charged_moves_its_newest_entry() {
+        let limit = log("3/minute:sliding-log");
+        let mut state = State::empty();
+        for time in 0..10 {
+            limit.charge(&mut state, at(time), 1);
+        }
+        assert_eq!(state.many().len(), HEAD + 2 * 3);
+        assert_eq!(limit.outcome(&state, at(9), 1), Outcome::denied(10, 60 * SECOND, 60 * SECOND));
+        // Those at 0 and 1 s have left; the other eight count from the last of them.
+        assert_eq!(limit.outcome(&state, at(68), 1), Outcome::denied(8, SECOND, SECOND));
+        assert_eq!(limit.available(&state, at(69)), 3);
+    }
+
+    #[test]
+    fn a_blocked_limit_tells_what_was_charged_nevertheless() {
+        let limit = log("0/minute:sliding-log");
+        let mut state = State::empty();
+        limit.charge(&mut state, at(0), 2);
+        assert_eq!(limit.outcome(&state, at(1), 1), Outcome::never(2, 59 * SECOND));
+    }
+
+    #[test]
+    fn units_beyond_what_can_be_counted_exactly_are_not_added_up() {
+        let limit = log("9/minute:sliding-log");
+        let mut state = State::empty();
+        limit.charge(&mut state, at(0), MAX_UNITS - 5);
+        limit.charge(&mut state, at(30), MAX_UNITS + 1);
+        assert_eq!(limit.outcome(&state, at(30), 0), Outcome::granted(MAX_UNITS, 60 * SECOND));
+        // The first entry has left, but the units up to it were counted.
+        limit.charge(&mut state, at(60), 100);
+        assert_eq!(limit.outcome(&state, at(60), 0), Outcome::granted(105, 60 * SECOND));
+        assert_eq!(limit.available(&state, at(90)), 0);
+        assert_eq!(limit.available(&state, at(120)), 9);
+    }
+
+    #[test]
+    fn a_permit_is_free_when_given_back_or_when_its_lease_ends() {
+        let limit = log("2:concurrency:lease=30s");
+        let mut state = State::empty();
+        limit.charge(&mut state, at(0), 1);
+        limit.charge(&mut state, at(10), 1);
+        assert_eq!(limit.outcome(&state, at(11), 1), Outcome::denied(2, 29 * SECOND, 19 * SECOND));
+
+        limit.renew(&mut state, at(20), at(0), 1);
+        assert_eq!(limit.held(&state, at(20), at(0), 1), 0, "it counts from its renewal on");
+        assert_eq!(limit.held(&state, at(49), at(20), 5), 1);
+        assert_eq!(limit.outcome(&state, at(20), 1), Outcome::denied(2, 30 * SECOND, 20 * SECOND));
+
+        limit.refund(&mut state, at(25), at(10), 1);
+        limit.refund(&mut state, at(25), at(10), 1);
+        assert_eq!(limit.available(&state, at(25)), 1, "once, however often it is given back");
+        limit.renew(&mut state, at(50), at(20), 1);
+        assert_eq!(limit.available(&state, at(50)), 2, "a lease that has ended is not renewed");
+    }
+
+    proptest! {
+        /// What a plain list of all units says, whatever is charged and given back; the wait is exact.
+        #[test]
+        fn a_log_decides_as_a_list_of_all_units(
+            max in 1..40_u64, period in 1..50_u64,
+            steps in prop::collection::vec((0..9_000_u64, 0..9_u64, prop::option::of(0..12_usize)), 1..120),
+        ) {
+            let limit = log(&format!("{max}/{period}ms:sliding-log"));
+            let (mut state, mut now) = (State::empty(), at(0));
+            let mut units: Vec<Timestamp> = Vec::new();
+            for (advance, cost, back) in steps {
+                now = now.plus_micros(advance);
+                if let Some(charged) = back.and_then(|back| units.iter().rev().nth(back).copied()) {
+                    limit.refund(&mut state, now, charged, cost);
+                    let mut left = cost;
+                    units.retain(|time| *time != charged || left == 0 || { left -= 1; false });
+                }
+                let in_use = |now: Timestamp| {
+                    units.iter().filter(|time| now.micros_since(**time) < limit.period).count() as u64
+                };
+                let used = in_use(now);
+                prop_assert_eq!(limit.available(&state, now), max - used);
+                let outcome = limit.outcome(&state, now, cost);
+                if cost <= max - used {
+                    let newest = units.iter().filter(|_| used > 0).max().copied().unwrap_or(now);
+                    let reset = if used == 0 { 0 } else { newest.plus_micros(limit.period).micros_since(now) };
+                    prop_assert_eq!(outcome, Outcome::granted(used, reset));
+                    limit.charge(&mut state, now, cost);
+                    units.extend((0..cost).map(|_| now));
+                } else if cost <= max {
+                    let wait = outcome.wait_micros().unwrap();
+                    prop_assert!(in_use(now.plus_micros(wait)) + cost <= max);
+                    prop_assert!(in_use(now.plus_micros(wait - 1)) + cost > max);
+                }
+                prop_assert!(state.many().len() <= HEAD + 2 * max as usize);
+            }
+        }
+
+        /// Whatever is charged beyond the limit, renewed or given back: never less is counted than a
+        /// list would, and the memory is that of the limit.
+        #[test]
+        fn a_log_never_counts_less_than_a_list(
+            max in 0..12_u64,
+            steps in prop::collection::vec((0..2_000_u64, 1..4_u64, prop::option::of(0..12_usize)), 1..120),
+        ) {
+            let limit = log(&format!("{max}:concurrency:lease=10ms"));
+            let (mut state, mut now) = (State::empty(), at(0));
+            let mut units: Vec<Timestamp> = Vec::new();
+            for (advance, cost, back) in steps {
+                now = now.plus_micros(advance);
+                match back.and_then(|back| units.iter().rev().nth(back).copied()) {
+                    Some(charged) => {
+                        let held = limit.held(&state, now, charged, 1);
+                        limit.renew(&mut state, now, charged, 1);
+                        let renewed = units.iter_mut().rev().find(|time| **time == charged);
+                        if let Some(unit) = renewed.filter(|_| held > 0) {
+                            *unit = now;
+                        }
+                        units.sort();
+                    }
+                    None => {
+                        limit.charge(&mut state, now, cost);
+                        units.extend((0..cost).map(|_| now));
+                    }
+                }
+                let counting = units.iter().filter(|time| now.micros_since(**time) < limit.period);
+                prop_assert!(limit.live(&state, now).used() >= counting.count() as u64);
+                prop_assert!(state.many().len() <= HEAD + 2 * max.max(1) as usize);
+            }
+        }
+    }
+}

@@ -2,7 +2,7 @@ use std::fmt;
 
 use arrayvec::ArrayString;
 
-use crate::{Decision, LimitReport, Period, Realm, RetryAfter};
+use crate::{Algorithm, Decision, LimitReport, Period, Realm, RetryAfter};
 
 /// Why a client is turned away.
 #[derive(Clone, Copy)]
@@ -52,10 +52,14 @@ impl fmt::Display for Reason<'_> {
         match self {
             Self::OverLimit { governing, realm, .. } => {
                 let limit = governing.limit();
-                let (max, period) = (limit.max(), Words(limit.period()));
+                write!(f, "We only allow {} requests ", limit.max())?;
+                match limit.algorithm() {
+                    Algorithm::Concurrency => f.write_str("at the same time")?,
+                    _ => write!(f, "per {}", Words(limit.period()))?,
+                }
                 let caller =
                     if realm.is_identified() { "this Consumer" } else { "anonymous access" };
-                write!(f, "We only allow {max} requests per {period} for {caller}.")
+                write!(f, " for {caller}.")
             }
             Self::Undecided { .. } => f.write_str("The rate limiter cannot decide at the moment."),
             Self::MissingKey => f.write_str("No rate limit key was found in the request."),

@@ -58,6 +58,10 @@ fn open_bank_names_the_limit_of_consumers_and_of_anonymous_callers() {
         said(&decide(&[("10/15minutes", denied(1))]), &Realm::User),
         r#"{"code":429,"message":"Too Many Requests. We only allow 10 requests per 15 minutes for this Consumer."}"#
     );
+    assert_eq!(
+        said(&decide(&[("20:concurrency", denied(1))]), &Realm::Consumer),
+        r#"{"code":429,"message":"Too Many Requests. We only allow 20 requests at the same time for this Consumer."}"#
+    );
     let prefixed = body.clone().prefix("OBP-10018: ");
     assert_eq!(
         deny(&prefixed, &minute_full()).body,

@@ -37,7 +37,8 @@ pub enum HeaderFamily {
     ///
     /// The window `w` is left out for periods that are not whole seconds: the draft has no such
     /// windows, and any other number would promise a rate that is not kept. `t` is left out while
-    /// no window is open, and for a limit of 0, which time does not change.
+    /// no window is open, and for a limit of 0, which time does not change. A concurrency limit has
+    /// neither, but a unit: `"concurrency";q=20;qu="concurrent-requests"`.
     Ietf,
     /// IETF draft 07: `RateLimit` is one dictionary.
     IetfDraft07,

@@ -35,11 +35,14 @@ pub(super) fn commented_quota(limit: LimitReport<'_>, text: &mut Text) {
     name(limit, text);
 }
 
-/// `"default";q=100;w=60`
+/// `"default";q=100;w=60`, or `"concurrency";q=20;qu="concurrent-requests"`.
 pub(super) fn named_quota(limit: LimitReport<'_>, text: &mut Text) {
     name(limit, text);
     text.push(";q=");
     quota(limit, text);
+    if is_of_concurrency(limit) {
+        text.push(";qu=\"concurrent-requests\"");
+    }
 }
 
 /// `"default";r=73;t=42`
@@ -59,7 +62,12 @@ fn name(limit: LimitReport<'_>, text: &mut Text) {
     text.push("\"");
 }
 
-/// `;w=60`, or nothing for a period that the drafts cannot express.
+/// Whether units come back when requests end, not with time.
+fn is_of_concurrency(limit: LimitReport<'_>) -> bool {
+    limit.limit().algorithm() == Algorithm::Concurrency
+}
+
+/// `;w=60`, or nothing for a period that the drafts cannot express, and where there is none.
 ///
 /// Where a burst is allowed it is the quota, and the window is the time that refills it.
 fn window(limit: LimitReport<'_>, text: &mut Text) {
@@ -69,6 +77,7 @@ fn window(limit: LimitReport<'_>, text: &mut Text) {
         Algorithm::Gcra { .. } | Algorithm::TokenBucket { .. } if max > 0 => {
             Some(share(quota, millis, max).div_ceil(1_000))
         }
+        Algorithm::Concurrency => None,
         _ => millis.is_multiple_of(1_000).then_some(millis / 1_000),
     };
     if let Some(seconds) = seconds {
@@ -80,10 +89,11 @@ fn window(limit: LimitReport<'_>, text: &mut Text) {
 /// The seconds in which no more than the remaining units are to be used.
 ///
 /// Where the limit denies, its wait: `Retry-After` is the longest of these, so it is never earlier
-/// than any. Nothing for a limit that is as if never used, or that time does not change.
+/// than any. Nothing for a limit that is as if never used, that time does not change, or of
+/// concurrency: its units come back as soon as requests end, and the lease is for those that never do.
 fn effective_window(limit: LimitReport<'_>) -> Option<u64> {
     let span = match limit.retry_after() {
-        _ if limit.max() == 0 => Duration::ZERO,
+        _ if limit.max() == 0 || is_of_concurrency(limit) => Duration::ZERO,
         RetryAfter::In(wait) => wait,
         RetryAfter::Now | RetryAfter::Never => next_unit(limit),
     };

@@ -385,6 +385,42 @@ proptest! {
     }
 }
 
+/// Units of concurrency come back with the requests that hold them: no window tells when.
+#[test]
+fn a_concurrency_limit_has_a_unit_and_no_window() {
+    let limits = |outcome| {
+        decide(&[
+            ("minute", Limit::per_minute(100), Outcome::granted(27, 42 * SECOND)),
+            ("concurrency", Limit::concurrency(20).unwrap(), outcome),
+        ])
+    };
+    let (granted, denied) =
+        (limits(Outcome::granted(5, 9 * SECOND)), limits(Outcome::denied(20, 9 * SECOND, SECOND)));
+    let ietf = Headers::new(HeaderFamily::Ietf);
+    let policy =
+        r#"ratelimit-policy: "minute";q=100;w=60, "concurrency";q=20;qu="concurrent-requests""#;
+    assert_eq!(
+        lines(&ietf, &granted),
+        [policy, r#"ratelimit: "minute";r=73;t=42, "concurrency";r=15"#]
+    );
+    assert_eq!(
+        lines(&ietf, &denied),
+        [policy, r#"ratelimit: "minute";r=73;t=42, "concurrency";r=0"#, "retry-after: 1"]
+    );
+    assert_eq!(
+        lines(&Headers::new(HeaderFamily::IetfDraft06), &denied),
+        [
+            "ratelimit-policy: 100;w=60, 20",
+            "ratelimit-limit: 20",
+            "ratelimit-remaining: 0",
+            "ratelimit-reset: 9",
+            "retry-after: 1",
+        ]
+    );
+    let blocked = decide(&[("b", Limit::concurrency(0).unwrap(), Outcome::never(0, 0))]);
+    assert_eq!(lines(&ietf, &blocked)[1], r#"ratelimit: "b";r=0"#);
+}
+
 #[test]
 fn lists_describe_bursts_by_what_refills_them() {
     let headers = Headers::new(HeaderFamily::Ietf);

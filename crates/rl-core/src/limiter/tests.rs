@@ -10,8 +10,8 @@ use crate::source::{ByRealm, PolicyFuture, PolicySource, Preset};
 use crate::store::{Charge, MemoryStore, Refund, Renewal, Reset, Store, StoreError, StoreFuture};
 use crate::time::{ManualClock, Timestamp};
 use crate::{
-    Cost, Decision, Eventual, FailureKind, Limit, Origin, Policy, RateLimiter, RateLimiterBuilder,
-    Realm, RetryAfter, Subject,
+    Cost, Decision, Eventual, FailureKind, Follow, Limit, LimitReport, Origin, Policy, RateLimiter,
+    RateLimiterBuilder, Realm, RetryAfter, Subject,
 };
 
 const KINDS: [FailureKind; 6] = [
@@ -300,6 +300,10 @@ impl Observer for Told {
         self.push(format!("{} {verdict} by {}", subject.id(), decision.origin().as_str()));
     }
 
+    fn would_deny(&self, subject: &Subject, limit: &LimitReport<'_>) {
+        self.push(format!("{} would deny {}", limit.name(), subject.id()));
+    }
+
     fn store_failed(&self, error: &StoreError) {
         self.push(format!("failed: {}", error.kind().as_str()));
     }
@@ -369,6 +373,45 @@ async fn an_outage_is_one_log_line_when_it_begins_and_one_when_it_ends() {
     for (line, expected) in lines.iter().zip(expected) {
         assert!(line.starts_with(expected), "{lines:#?}");
     }
+}
+
+#[cfg(feature = "tracing")]
+#[tokio::test]
+async fn in_shadow_everything_passes_and_is_reported_once_per_window() {
+    use crate::observe::capture::Capture;
+
+    let (capture, told, clock) =
+        (Capture::start(), Arc::<Told>::default(), Arc::new(ManualClock::default()));
+    let store = MemoryStore::builder().clock(clock.clone()).build();
+    let limiter = three().store(store).shadow(true).observer(told.clone()).build().unwrap();
+    for count in [3, 4] {
+        for _ in 0..count {
+            let decision = limiter.check(&alice(), 1).await;
+            assert_eq!((decision.is_allowed(), decision.origin()), (true, Origin::Shadow));
+            assert!(decision.governing(Follow::default()).is_none(), "clients are told no limit");
+        }
+        assert_eq!(used(&limiter).await, 3, "as if it were enforced");
+        for _ in 0..2 {
+            let decision = limiter.check(&alice(), 1).await;
+            let over: Vec<_> = decision.over_in_shadow().map(|limit| limit.name()).collect();
+            assert_eq!((decision.is_allowed(), over), (true, vec!["hour"]));
+        }
+        clock.advance(Duration::from_secs(3_600));
+    }
+    let would_deny = told.take().into_iter().filter(|told| told.contains("would")).count();
+    assert_eq!(would_deny, 5);
+    let lines = capture.lines();
+    assert_eq!(lines.len(), 2, "{lines:#?}");
+    assert!(lines[0].starts_with("WARN a limit in shadow would deny"), "{lines:#?}");
+}
+
+/// Failing closed would deny, and so would a request without a key.
+#[tokio::test]
+async fn in_shadow_an_outage_denies_nothing() {
+    let store = Arc::new(Faulty::default());
+    store.fail_with(FailureKind::Refused);
+    let limiter = three().store(store).shadow(true).build().unwrap();
+    assert!(limiter.check(&alice(), 1).await.is_allowed());
 }
 
 /// The switch must work in an emergency: when the store hangs, or is not there.

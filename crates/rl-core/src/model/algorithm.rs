@@ -31,7 +31,8 @@ pub enum Algorithm {
         /// Where the window begins.
         anchor: Anchor,
     },
-    /// Remembers every unit for one period: never more than `max` in any period, exactly.
+    /// Remembers every unit for one period: never more than `max` in any period, and never fewer
+    /// than that allows. `max` is 100 000 at most.
     SlidingLog,
     /// Counts in buckets of `precision`, which leave one by one as a window of one period slides
     /// over them: never more than `max` in any period.
@@ -54,7 +55,10 @@ pub enum Algorithm {
         /// The most units at once.
         burst: u64,
     },
-    /// At most `max` at the same time. Units are given back when the work is done; those of a
-    /// holder that dies, when its lease ends. The limit's period is the lease.
+    /// At most `max` at the same time, 10 000 at most. Units are given back when the work is done;
+    /// those of a holder that dies are free when its lease ends. The limit's period is the lease.
+    ///
+    /// The wait that a denial tells is the time until enough leases have ended: exact if nobody
+    /// gives back or renews, so a place is usually free sooner.
     Concurrency,
 }

@@ -19,11 +19,13 @@
 //! 9. **Subjects never share state**, nor does one subject in two [`Namespace`]s.
 //! 10. **A denial is an answer.** An error means that no decision was made, or that none is known:
 //!     a store never retries what may have been done already.
-//!
 //! 11. **A permit ends.** What is charged to a limit of concurrency is free once it is refunded or
 //!     once its lease has passed, whichever is first. [`Store::renew`] begins the lease anew, in one
 //!     step, for every limit of concurrency in the policy or for none; what has ended it does not
 //!     bring back.
+//! 12. **A limit in shadow denies nothing**, and keeps no other from being charged. It is charged
+//!     itself if it would have granted the request; if not, its outcome denies, and
+//!     [`Decision::uncharged`] tells.
 //!
 //! The contract is executable: run `conformance::suite` (feature `conformance`) on a store of
 //! your own.

@@ -3,6 +3,7 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::*;
 use crate::limiter::paused::Paused;

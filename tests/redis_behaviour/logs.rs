@@ -1,0 +1,364 @@
+//! Logs: what their entries cost, how long they stay, and what becomes of those that somebody else has
+//! been at.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rl_core::store::{
+    Charge, Mode, Namespace, RedisStore, Refund, RefundOf, Renewal, Reset, Store,
+};
+use rl_core::time::{ManualClock, Timestamp};
+use rl_core::{Cost, Decision, FailureKind, LimitSet, Policy, RetryAfter, Subject};
+use rl_tests::{Bystander, RedisServer};
+
+use super::PATIENCE;
+
+const START: Timestamp = Timestamp::from_secs(1_769_903_998);
+
+/// The bytes of an entry.
+const ENTRY: u64 = 14;
+
+/// One subject under some limits, on a server, on invented time.
+struct Logs {
+    _server: RedisServer,
+    operator: Bystander,
+    store: RedisStore,
+    clock: Arc<ManualClock>,
+    policy: Policy,
+    subject: Subject,
+    namespace: Namespace,
+}
+
+impl Logs {
+    async fn under(limits: &[&str]) -> Self {
+        let server = RedisServer::start();
+        let clock = Arc::new(ManualClock::at(START));
+        let store = RedisStore::builder(&server.url()).manual_clock(clock.clone());
+        Self {
+            operator: Bystander::new(&server).await,
+            store: store.connection_wait(PATIENCE).connect().await.unwrap(),
+            _server: server,
+            clock,
+            policy: policy(limits),
+            subject: Subject::consumer("alice"),
+            namespace: Namespace::default(),
+        }
+    }
+
+    fn charge(&self, mode: Mode, cost: u64) -> Charge<'_> {
+        let Self { namespace, subject, policy, .. } = self;
+        Charge { namespace, subject, policy, mode, cost: Cost::new(cost) }
+    }
+
+    async fn decide(&self, mode: Mode, cost: u64) -> Decision {
+        self.store.decide(self.charge(mode, cost)).await.unwrap()
+    }
+
+    async fn check(&self) -> Decision {
+        self.decide(Mode::Check, 1).await
+    }
+
+    async fn used(&self) -> Vec<u64> {
+        self.decide(Mode::Peek, 0).await.limits().map(|limit| limit.used()).collect()
+    }
+
+    async fn reset(&self, limit: Option<usize>) {
+        let Self { namespace, subject, policy, .. } = self;
+        self.store.reset(Reset { namespace, subject, policy, limit }).await.unwrap();
+    }
+
+    /// The keys there are, the packed state first, then the rings.
+    async fn keys(&mut self) -> Vec<String> {
+        let mut keys: Vec<String> = self.operator.query("KEYS *").await;
+        keys.sort();
+        keys
+    }
+
+    /// The key of the only ring.
+    async fn ring(&mut self) -> String {
+        let keys = self.keys().await;
+        let [packed, ring] = &keys[..] else { panic!("two keys, got {keys:?}") };
+        assert!(ring.starts_with(packed), "{keys:?}");
+        ring.clone()
+    }
+}
+
+fn policy(limits: &[&str]) -> Policy {
+    Policy::new(limits.iter().map(|text| text.parse().unwrap())).unwrap()
+}
+
+/// Numbers that look random, the same on each run.
+fn numbers() -> impl FnMut(u64) -> u64 {
+    let mut state = 1_u64;
+    move |below| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 33) % below
+    }
+}
+
+#[tokio::test]
+async fn every_key_of_a_log_has_an_expiry_after_every_step() {
+    let limits = ["15/minute:sliding-log", "20/hour:sliding-log", "12:concurrency:lease=7s"];
+    let mut logs = Logs::under(&limits).await;
+    let (mut number, mut past) = (numbers(), Vec::new());
+    for step in 0..600 {
+        logs.clock.advance(Duration::from_millis(number(4_000)));
+        let Logs { namespace, subject, policy, store, .. } = &logs;
+        let charged = past.get(past.len().saturating_sub(1 + number(9) as usize)).copied();
+        let units = 1 + number(3);
+        match (number(8), charged) {
+            (0, Some(charged)) => {
+                let of = [RefundOf::All, RefundOf::Rates, RefundOf::Permits][number(3) as usize];
+                let refund = Refund {
+                    namespace,
+                    subject,
+                    policy,
+                    charged,
+                    units,
+                    of,
+                    uncharged: LimitSet::EMPTY,
+                };
+                store.refund(refund).await.unwrap();
+            }
+            (1, Some(charged)) => {
+                let renewal = Renewal {
+                    namespace,
+                    subject,
+                    policy,
+                    charged,
+                    units,
+                    uncharged: LimitSet::EMPTY,
+                };
+                past.extend(store.renew(renewal).await.unwrap());
+            }
+            (2, _) if number(20) == 0 => logs.reset(Some(number(3) as usize)).await,
+            (3, _) => past.push(logs.decide(Mode::Charge, 1).await.at()),
+            (4, _) => past.push(logs.decide(Mode::CheckUpTo, units).await.at()),
+            _ => past.push(logs.decide(Mode::Check, units).await.at()),
+        }
+        assert_eq!(logs.operator.keys_without_expiry().await, [""; 0], "step {step}");
+    }
+    assert_eq!(logs.keys().await.len(), 4);
+}
+
+/// Beyond the limit nothing is remembered but the number.
+#[tokio::test]
+async fn a_log_is_never_longer_than_its_limit() {
+    let mut logs = Logs::under(&["50/hour:sliding-log", "30:concurrency:lease=1h"]).await;
+    for _ in 0..300 {
+        logs.clock.advance(Duration::from_millis(3));
+        logs.decide(Mode::Charge, 1).await;
+        logs.check().await;
+    }
+    // Of the checks those passed that found fewer than thirty.
+    assert_eq!(logs.used().await, [315, 315]);
+    for (key, max) in logs.keys().await[1..].to_vec().into_iter().zip([50, 30]) {
+        let length: u64 = logs.operator.query(&format!("STRLEN {key}")).await;
+        assert_eq!(length, max * ENTRY, "{key}");
+    }
+
+    // What is short again takes little again.
+    logs.clock.advance(Duration::from_secs(3_600));
+    assert!(logs.check().await.is_allowed());
+    for key in &logs.keys().await[1..] {
+        let length: u64 = logs.operator.query(&format!("STRLEN {key}")).await;
+        assert_eq!(length, 8 * ENTRY, "{key}");
+    }
+}
+
+/// Ten thousand calls, and what is asked of the server when there are as many.
+#[tokio::test]
+async fn ten_thousand_entries_take_a_fifth_of_a_sorted_set_and_few_are_read() {
+    const CALLS: u64 = 10_000;
+
+    let mut logs = Logs::under(&["10000/hour:sliding-log"]).await;
+    let mut set = redis::cmd("ZADD");
+    set.arg("set");
+    for _ in 0..CALLS {
+        logs.clock.advance(Duration::from_micros(1_234));
+        let decision = logs.check().await;
+        assert!(decision.is_allowed());
+        let at = decision.at().as_micros();
+        set.arg(at).arg(at);
+    }
+    let ring = logs.ring().await;
+    assert_eq!(logs.operator.send::<u64>(&set).await, CALLS);
+    let of_set: u64 = logs.operator.query("MEMORY USAGE set SAMPLES 0").await;
+    let of_ring: u64 = logs.operator.query(&format!("MEMORY USAGE {ring}")).await;
+    println!("{CALLS} entries: {of_ring} bytes in a ring, {of_set} in a sorted set");
+    assert!(of_ring * 5 <= of_set, "{of_ring} bytes, a sorted set {of_set}");
+
+    // A denial, then a call that passes when five entries have left.
+    let before = logs.operator.calls().await;
+    let denied = logs.decide(Mode::Check, 5).await;
+    let RetryAfter::In(wait) = denied.retry_after() else { panic!("{denied:?}") };
+    logs.clock.advance(wait);
+    assert!(logs.decide(Mode::Check, 5).await.is_allowed());
+    let since = logs.operator.calls().await;
+    let count = |command: &str| since[command] - before.get(command).copied().unwrap_or(0);
+    println!("read: {}, written: {}", count("getrange"), count("setrange"));
+    assert!(count("getrange") <= 3 * 15 && count("setrange") == 1, "{since:?}");
+    assert_eq!(logs.used().await, [CALLS]);
+}
+
+#[tokio::test]
+async fn a_ring_that_somebody_deleted_is_an_empty_log() {
+    let mut logs = Logs::under(&["5/hour:sliding-log", "9/day"]).await;
+    assert!(logs.decide(Mode::Check, 5).await.is_allowed());
+    let ring = logs.ring().await;
+    logs.operator.query::<()>(&format!("DEL {ring}")).await;
+    assert_eq!(logs.used().await, [0, 5]);
+    assert!(logs.check().await.is_allowed());
+    assert_eq!(logs.used().await, [1, 6]);
+    assert_eq!(logs.ring().await, ring);
+    assert_eq!(logs.operator.keys_without_expiry().await, [""; 0]);
+
+    // A ring alone, without the state that tells of it, is nothing.
+    let packed = logs.keys().await.remove(0);
+    logs.operator.query::<()>(&format!("DEL {packed}")).await;
+    assert!(logs.decide(Mode::Check, 5).await.is_allowed());
+    assert_eq!(logs.used().await, [5, 5]);
+}
+
+#[tokio::test]
+async fn a_ring_that_is_damaged_opens_no_gate_and_is_left_alone() {
+    let mut logs = Logs::under(&["9/minute", "20/hour:sliding-log", "20/day:sliding-log"]).await;
+    let mut charged = START;
+    for _ in 0..6 {
+        logs.clock.advance(Duration::from_secs(1));
+        charged = logs.check().await.at();
+    }
+    let keys = logs.keys().await;
+    // The last of them: the others must not be charged before it is looked at.
+    let ring = keys[2].clone();
+    let sound: Vec<u8> = logs.operator.send(redis::cmd("GET").arg(&ring)).await;
+    let cases = [
+        ("a byte too few", sound[..sound.len() - 1].to_vec()),
+        ("a byte too many", [&sound[..], b"\0"].concat()),
+        ("a word", b"garbage".to_vec()),
+        ("all zeros", vec![0; sound.len()]),
+        ("all ones", vec![0xff; sound.len()]),
+        ("times that are counts", sound[7..].iter().chain(&[0; 7]).copied().collect()),
+    ];
+    for (what, value) in cases {
+        let mut set = redis::cmd("SET");
+        logs.operator.send::<()>(set.arg(&ring).arg(value).arg("KEEPTTL")).await;
+        assert_refused_and_untouched(&mut logs, &keys, charged, what).await;
+    }
+    logs.operator.query::<()>(&format!("DEL {ring}")).await;
+    logs.operator.query::<()>(&format!("LPUSH {ring} 1")).await;
+    assert_refused_and_untouched(&mut logs, &keys, charged, "a list").await;
+
+    // An operator mends it by deleting it.
+    logs.operator.query::<()>(&format!("DEL {ring}")).await;
+    assert!(logs.check().await.is_allowed());
+}
+
+async fn assert_refused_and_untouched(
+    logs: &mut Logs,
+    keys: &[String],
+    charged: Timestamp,
+    what: &str,
+) {
+    let mut before: Vec<Vec<u8>> = Vec::new();
+    for key in keys {
+        before.push(logs.operator.send(redis::cmd("DUMP").arg(key)).await);
+    }
+    for mode in [Mode::Check, Mode::CheckUpTo, Mode::Peek, Mode::Charge] {
+        let error = logs.store.decide(logs.charge(mode, 1)).await.unwrap_err();
+        assert_eq!(error.kind(), FailureKind::Corrupt, "{what}");
+    }
+    let Logs { namespace, subject, policy, store, .. } = &*logs;
+    let of = RefundOf::All;
+    let refund =
+        Refund { namespace, subject, policy, charged, units: 1, of, uncharged: LimitSet::EMPTY };
+    let error = store.refund(refund).await.unwrap_err();
+    assert_eq!(error.kind(), FailureKind::Corrupt, "{what}");
+    for (key, before) in keys.iter().zip(before) {
+        let after: Vec<u8> = logs.operator.send(redis::cmd("DUMP").arg(key)).await;
+        assert_eq!(after, before, "{what}: {key}");
+    }
+}
+
+#[tokio::test]
+async fn a_ring_that_lost_its_expiry_gets_one_from_the_next_call() {
+    let mut logs = Logs::under(&["2/hour:sliding-log"]).await;
+    logs.check().await;
+    let ring = logs.ring().await;
+    for allowed in [true, false] {
+        assert!(logs.operator.query::<bool>(&format!("PERSIST {ring}")).await);
+        // Looking writes nothing, so it does not heal either.
+        logs.used().await;
+        assert_eq!(logs.operator.keys_without_expiry().await, std::slice::from_ref(&ring));
+        assert_eq!(logs.check().await.is_allowed(), allowed);
+        assert_eq!(logs.operator.keys_without_expiry().await, [""; 0]);
+    }
+    assert_eq!(logs.store.healed(), 1);
+}
+
+#[tokio::test]
+async fn a_reset_leaves_no_entry_behind() {
+    let mut logs = Logs::under(&["5/hour:sliding-log", "5/day:sliding-log", "5:concurrency"]).await;
+    logs.decide(Mode::Check, 3).await;
+    let keys = logs.keys().await;
+    logs.reset(Some(0)).await;
+    assert_eq!(logs.used().await, [0, 3, 3]);
+    let left = logs.keys().await;
+    assert_eq!((keys.len(), left.len()), (4, 3));
+    assert!(!left.iter().any(|key| key.ends_with(":3600000")), "{left:?}");
+    assert!(logs.decide(Mode::Check, 2).await.is_allowed());
+    assert_eq!(logs.used().await, [2, 5, 5]);
+    logs.reset(None).await;
+    assert_eq!(logs.keys().await, [""; 0]);
+}
+
+/// While a new policy is rolled out, instances with the old one and the new one take turns.
+#[tokio::test]
+async fn a_log_that_the_present_policy_does_not_name_is_kept() {
+    let mut logs = Logs::under(&["5/hour:sliding-log", "5:concurrency:lease=1h"]).await;
+    logs.decide(Mode::Check, 2).await;
+    let old = std::mem::replace(&mut logs.policy, policy(&["5/hour", "5/minute:sliding-log"]));
+    logs.clock.advance(Duration::from_secs(1));
+    logs.decide(Mode::Check, 1).await;
+    logs.policy = old;
+    assert_eq!(logs.used().await, [2, 2]);
+    logs.clock.advance(Duration::from_secs(1));
+    assert!(logs.decide(Mode::Check, 3).await.is_allowed());
+    assert_eq!(logs.used().await, [5, 5]);
+    logs.clock.advance(Duration::from_secs(3_598));
+    assert_eq!(logs.used().await, [3, 3]);
+}
+
+/// On the server's own clock: as many as there are permits, and as many more as are given back.
+#[tokio::test]
+async fn of_many_at_once_exactly_as_many_hold_a_permit_as_there_are() {
+    let server = RedisServer::start();
+    let store = RedisStore::builder(&server.url()).connection_wait(PATIENCE);
+    let store = store.connect().await.unwrap();
+    let policy = policy(&["20:concurrency:lease=1h"]);
+    let (subject, namespace) = (&Subject::user("alice"), &Namespace::default());
+    let charge = Charge { namespace, subject, policy: &policy, mode: Mode::Check, cost: Cost::ONE };
+    let at_once = async |count: usize| -> Vec<Decision> {
+        let decisions = (0..count).map(|_| tokio::spawn(store.decide(charge)));
+        let decisions = futures::future::join_all(decisions).await;
+        let decisions = decisions.into_iter().map(|decision| decision.unwrap().unwrap());
+        decisions.filter(Decision::is_allowed).collect()
+    };
+    let held = at_once(100).await;
+    assert_eq!(held.len(), 20);
+    for decision in &held[..7] {
+        let (policy, charged, of) = (&policy, decision.at(), RefundOf::Permits);
+        let refund = Refund {
+            namespace,
+            subject,
+            policy,
+            charged,
+            units: 1,
+            of,
+            uncharged: LimitSet::EMPTY,
+        };
+        store.refund(refund).await.unwrap();
+    }
+    assert_eq!(at_once(100).await.len(), 7);
+    assert_eq!(server.keys_without_expiry().await, [""; 0]);
+}
