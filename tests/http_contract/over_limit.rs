@@ -1,11 +1,12 @@
 //! What becomes of requests that are over their limits.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::future::{Either, join_all, select};
 use rl_core::gate::OverLimit;
 use rl_core::{Gate, Limit, RateLimiter};
 use rl_tests::web::{Fetch, Target, limiter, new_year};
+use tokio::time::Instant;
 
 fn waiting(limit: &str, at_most: Duration, queue: usize) -> Gate {
     let limit: Limit = limit.parse().unwrap();
@@ -15,7 +16,6 @@ fn waiting(limit: &str, at_most: Duration, queue: usize) -> Gate {
 
 pub(super) async fn requests_wait_for_their_turn_if_set<T: Target>() {
     let site = T::serve(vec![waiting("1/100ms", Duration::from_secs(60), 10)]);
-    #[expect(clippy::disallowed_methods, reason = "it is the real time that must have passed")]
     let begin = Instant::now();
     let answers = join_all((0..5).map(|_| site.get("/").fetch())).await;
     assert_eq!(answers.iter().map(|answer| answer.status).collect::<Vec<_>>(), [200; 5]);
