@@ -24,7 +24,7 @@ pub enum Verdict {
         /// What differs, as it was.
         got: String,
     },
-    /// The store is not made for it: why.
+    /// It asks for something unknown: why.
     Cannot(String),
 }
 
@@ -40,17 +40,17 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Runs `scenario` on `store`, which holds nothing. Where the store's time is not its own, `clock`
-/// sets it. Where its keys can be looked at, none may be without expiry.
+/// Runs `scenario` on `store`, which holds nothing and has its time from `clock`; nothing, if the store
+/// is not made for its limits. Where the store's keys can be looked at, none may be without expiry.
 pub(super) async fn run(
     scenario: &Scenario,
     store: &dyn Store,
-    clock: Option<&ManualClock>,
+    clock: &ManualClock,
     keys: Option<&mut Bystander>,
-) -> Verdict {
+) -> Option<Verdict> {
     let policy = match &scenario.limits {
         Ok(policy) => policy.clone(),
-        Err(unknown) => return Verdict::Cannot(unknown.to_string()),
+        Err(unknown) => return Some(Verdict::Cannot(unknown.to_string())),
     };
     let mut run = Run {
         store,
@@ -66,25 +66,27 @@ pub(super) async fn run(
             match run.take(step).await {
                 Ok(()) => {}
                 Err(Stop::Differs { expected, got }) => {
-                    return Verdict::Failed { step: number, expected, got };
+                    return Some(Verdict::Failed { step: number, expected, got });
                 }
-                Err(Stop::Cannot(why)) => return Verdict::Cannot(why),
+                Err(Stop::Cannot(why)) => return Some(Verdict::Cannot(why)),
+                Err(Stop::Unsupported) => return None,
             }
         }
     }
-    Verdict::Passed
+    Some(Verdict::Passed)
 }
 
 /// Why a run ends early.
 enum Stop {
     Differs { expected: String, got: String },
     Cannot(String),
+    Unsupported,
 }
 
 impl From<StoreError> for Stop {
     fn from(error: StoreError) -> Self {
         if error.kind() == FailureKind::Unsupported {
-            Self::Cannot(error.to_string())
+            Self::Unsupported
         } else {
             Self::Differs { expected: "an answer".to_owned(), got: error.to_string() }
         }
@@ -93,7 +95,7 @@ impl From<StoreError> for Stop {
 
 struct Run<'a> {
     store: &'a dyn Store,
-    clock: Option<&'a ManualClock>,
+    clock: &'a ManualClock,
     keys: Option<&'a mut Bystander>,
     unit: Unit,
     namespace: Namespace,
@@ -104,9 +106,7 @@ struct Run<'a> {
 
 impl Run<'_> {
     async fn take(&mut self, step: &Step) -> Result<(), Stop> {
-        if let Some(clock) = self.clock {
-            clock.set(step.at);
-        }
+        self.clock.set(step.at);
         let subject = Subject::consumer(&step.subject);
         let decision = match &step.operation {
             Operation::Decide(mode, cost) => {

@@ -12,9 +12,24 @@ use super::connection::Connection;
 use super::{Layout, error};
 use crate::store::StoreError;
 
-const SERVER_TIME: &str = include_str!("lua/server_time.lua");
+/// Where a script has the time from.
+#[derive(Clone, Copy)]
+struct Prologue {
+    time: &'static str,
+    /// How windows end that are kept as keys.
+    windows: &'static str,
+}
+
+const OF_SERVER: Prologue = Prologue {
+    time: include_str!("lua/server_time.lua"),
+    windows: include_str!("lua/server_windows.lua"),
+};
+/// The time comes with the call.
 #[cfg(feature = "conformance")]
-const MANUAL_TIME: &str = include_str!("lua/manual_time.lua");
+const OF_CALLER: Prologue = Prologue {
+    time: include_str!("lua/manual_time.lua"),
+    windows: include_str!("lua/manual_windows.lua"),
+};
 const READABLE_COUNTERS: &str = include_str!("lua/readable_counters.lua");
 const STORED: &str = include_str!("lua/stored.lua");
 /// The algorithms, and the layout that keeps their states.
@@ -44,16 +59,24 @@ pub struct Script {
 
 static DECIDE: LazyLock<Script> = LazyLock::new(|| {
     let fixed = include_str!("lua/decide_fixed.lua");
-    Script::new("decide", &[], &[STORED, fixed, PACKED, include_str!("lua/decide.lua")])
+    let decide = include_str!("lua/decide.lua");
+    Script::new("decide", |prologue| vec![prologue.time, STORED, fixed, PACKED, decide])
 });
-static AMEND: LazyLock<Script> =
-    LazyLock::new(|| Script::new("amend", &[], &[STORED, PACKED, include_str!("lua/amend.lua")]));
+static AMEND: LazyLock<Script> = LazyLock::new(|| {
+    let amend = include_str!("lua/amend.lua");
+    Script::new("amend", |prologue| vec![prologue.time, STORED, PACKED, amend])
+});
 static READABLE: LazyLock<Script> = LazyLock::new(|| {
-    Script::new("readable", &[READABLE_COUNTERS], &[include_str!("lua/readable.lua")])
+    let decide = include_str!("lua/readable.lua");
+    Script::new("readable", |prologue| {
+        vec![prologue.windows, READABLE_COUNTERS, prologue.time, decide]
+    })
 });
 static READABLE_REFUND: LazyLock<Script> = LazyLock::new(|| {
     let refund = include_str!("lua/readable_refund.lua");
-    Script::new("readable_refund", &[READABLE_COUNTERS], &[refund])
+    Script::new("readable_refund", |prologue| {
+        vec![prologue.windows, READABLE_COUNTERS, prologue.time, refund]
+    })
 });
 
 /// The script that decides.
@@ -78,17 +101,17 @@ pub(super) fn of(layout: Layout) -> [&'static Script; 2] {
 }
 
 impl Script {
-    /// A script of the parts that come before the time is read, and those that come after.
-    fn new(name: &'static str, before: &[&str], after: &[&str]) -> Self {
-        let compose = |time: &str| {
-            let text = [before, &[time], after].concat().join("\n");
+    /// A script of these parts.
+    fn new(name: &'static str, parts: impl Fn(Prologue) -> Vec<&'static str>) -> Self {
+        let compose = |prologue| {
+            let text = parts(prologue).join("\n");
             let sha = redis::Script::new(&text).get_hash().to_owned();
             (text, sha)
         };
-        let (text, sha) = compose(SERVER_TIME);
+        let (text, sha) = compose(OF_SERVER);
         #[cfg(feature = "conformance")]
         let manual = {
-            let (text, sha) = compose(MANUAL_TIME);
+            let (text, sha) = compose(OF_CALLER);
             Some(Box::new(Self { name, text, sha, manual: None }))
         };
         Self {
