@@ -9,7 +9,9 @@ use rl_core::store::{
     Charge, MemoryStore, Mode, Namespace, RedisStore, Refund, RefundOf, Renewal, Reset, Store,
 };
 use rl_core::time::{Clock, ManualClock, Timestamp};
-use rl_core::{Algorithm, Anchor, Cost, Limit, LimitSet, Period, Policy, Refill, Subject};
+use rl_core::{
+    Algorithm, Anchor, Cost, Decision, Limit, LimitSet, Period, Policy, Refill, RetryAfter, Subject,
+};
 use rl_tests::RedisServer;
 
 /// Random steps on each run; `RL_TWIN_STEPS` asks for more.
@@ -18,9 +20,17 @@ const STEPS_PER_TIMELINE: usize = 50;
 
 #[derive(Clone, Debug)]
 struct Step {
-    advance: i64,
+    advance: Advance,
     policy: usize,
     operation: Operation,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Advance {
+    /// So many microseconds.
+    By(i64),
+    /// As long as the last decision told to wait, less so many microseconds.
+    ToEdge(i64),
 }
 
 #[derive(Clone, Debug)]
@@ -60,33 +70,40 @@ fn limit(algorithms: Vec<&'static str>) -> impl Strategy<Value = Limit> {
     let max = prop_oneof![8 => 0..8_u64, 1 => Just(rl_core::MAX_UNITS), 1 => 0..=rl_core::MAX_UNITS, 1 => 0..100_000_u64];
     let capacity = prop_oneof![4 => 1..12_u64, 1 => 1..100_000_u64, 1 => any::<u64>()];
     let precision = 1..60_u64;
-    // A log has room for eight at first, and grows from there.
+    // A log has room for eight at first, and grows from there; in a few seconds entries come and go.
     let logged = prop_oneof![1 => 0..9_u64, 2 => 9..48_u64];
+    let seconds = prop::option::of(1_000..9_000_u64);
+    let log = (logged, seconds);
+    let counted = (max, period, prop::sample::select(algorithms), capacity, precision, log);
+    let limit =
+        counted.prop_map(|(max, period, algorithm, capacity, precision, (logged, seconds))| {
+            let (max, period) = match seconds {
+                _ if !is_log(algorithm) => (max, period),
+                Some(millis) => (logged, Period::from_millis(millis).unwrap()),
+                None => (logged, period),
+            };
+            let limit = Limit::new(max, period).unwrap();
+            let algorithm = match algorithm {
+                "fixed-window" => return limit,
+                "clock" => return limit.anchored(Anchor::Clock),
+                "sliding-window-counter" => Algorithm::SlidingWindowCounter,
+                "sliding-window" => {
+                    let millis = period.as_millis().div_ceil(precision);
+                    Algorithm::SlidingWindow { precision: Period::from_millis(millis).unwrap() }
+                }
+                "gcra" => Algorithm::Gcra { burst: capacity },
+                "token-bucket" => Algorithm::TokenBucket { capacity, refill: Refill::Greedy },
+                "interval-bucket" => Algorithm::TokenBucket { capacity, refill: Refill::Interval },
+                "sliding-log" => Algorithm::SlidingLog,
+                "concurrency" => Algorithm::Concurrency,
+                _ => unreachable!("an algorithm of the list"),
+            };
+            // What does not fit together is tried with a small limit instead.
+            let small = || Limit::new(max % 8, period).unwrap();
+            let fits = limit.counted_by(algorithm);
+            fits.or_else(|_| small().counted_by(algorithm)).unwrap_or_else(|_| small())
+        });
     let is_shadow = prop::bool::weighted(0.2);
-    let counted = (max, period, prop::sample::select(algorithms), capacity, precision, logged);
-    let limit = counted.prop_map(|(max, period, algorithm, capacity, precision, logged)| {
-        let max = if is_log(algorithm) { logged } else { max };
-        let limit = Limit::new(max, period).unwrap();
-        let algorithm = match algorithm {
-            "fixed-window" => return limit,
-            "clock" => return limit.anchored(Anchor::Clock),
-            "sliding-window-counter" => Algorithm::SlidingWindowCounter,
-            "sliding-window" => {
-                let millis = period.as_millis().div_ceil(precision);
-                Algorithm::SlidingWindow { precision: Period::from_millis(millis).unwrap() }
-            }
-            "gcra" => Algorithm::Gcra { burst: capacity },
-            "token-bucket" => Algorithm::TokenBucket { capacity, refill: Refill::Greedy },
-            "interval-bucket" => Algorithm::TokenBucket { capacity, refill: Refill::Interval },
-            "sliding-log" => Algorithm::SlidingLog,
-            "concurrency" => Algorithm::Concurrency,
-            _ => unreachable!("an algorithm of the list"),
-        };
-        // What does not fit together is tried with a small limit instead.
-        let small = || Limit::new(max % 8, period).unwrap();
-        let fits = limit.counted_by(algorithm);
-        fits.or_else(|_| small().counted_by(algorithm)).unwrap_or_else(|_| small())
-    });
     (limit, is_shadow).prop_map(|(limit, shadow)| if shadow { limit.in_shadow() } else { limit })
 }
 
@@ -130,12 +147,13 @@ fn step() -> impl Strategy<Value = Step> {
         1 => prop::option::of(0..7_usize).prop_map(Operation::Reset),
     ];
     let advance = prop_oneof![
-        6 => 0..1_500_000_i64,
-        2 => Just(0),
-        2 => 0..90_000_000_i64,
-        2 => 0..4_000_000_000_000_i64,
-        1 => -5_000_000..0_i64,
-        1 => -100_000_000_000..0_i64,
+        6 => (0..1_500_000_i64).prop_map(Advance::By),
+        2 => Just(Advance::By(0)),
+        2 => (0..90_000_000_i64).prop_map(Advance::By),
+        2 => (0..4_000_000_000_000_i64).prop_map(Advance::By),
+        1 => (-5_000_000..0_i64).prop_map(Advance::By),
+        1 => (-100_000_000_000..0_i64).prop_map(Advance::By),
+        2 => (0..2_i64).prop_map(Advance::ToEdge),
     ];
     // Mostly one policy, at times another: a change in flight, or a second service.
     let policy = prop_oneof![6 => Just(0_usize), 1 => Just(1), 1 => Just(2)];
@@ -152,6 +170,28 @@ struct Past {
     charged: Timestamp,
     granted: u64,
     uncharged: LimitSet,
+    wait: i64,
+}
+
+impl Step {
+    /// The same, soon after the one before: what many steps left is still there.
+    fn calm(mut self) -> Self {
+        if let Advance::By(micros) = self.advance {
+            self.advance = Advance::By(micros.rem_euclid(700_000));
+        }
+        self
+    }
+}
+
+/// How long a decision told to wait: until it would pass, or else until nothing counts. A year at
+/// most: however often it is waited for, the time is one that Lua holds exactly.
+fn told_wait(decision: &Decision) -> i64 {
+    const YEAR: i64 = 365 * 86_400_000_000;
+    let wait = match decision.retry_after() {
+        RetryAfter::In(wait) => wait,
+        _ => decision.limits().map(|limit| limit.reset_after()).min().unwrap_or_default(),
+    };
+    i64::try_from(wait.as_micros()).map_or(YEAR, |wait| wait.min(YEAR))
 }
 
 struct Twins {
@@ -169,7 +209,11 @@ impl Twins {
         policies: &[Policy],
         past: &mut Vec<Past>,
     ) {
-        let now = self.clock.now().as_micros().saturating_add_signed(step.advance);
+        let advance = match step.advance {
+            Advance::By(micros) => micros,
+            Advance::ToEdge(early) => past.last().map_or(0, |past| past.wait) - early,
+        };
+        let now = self.clock.now().as_micros().saturating_add_signed(advance);
         self.clock.set(Timestamp::from_micros(now));
         let (policy, namespace) = (&policies[step.policy], &self.namespace);
         match step.operation {
@@ -180,18 +224,19 @@ impl Twins {
                 assert_eq!(format!("{rust:#?}"), format!("{lua:#?}"));
                 let policy = policy.clone();
                 let (charged, granted, uncharged) = (rust.at(), rust.granted(), rust.uncharged());
-                past.push(Past { policy, charged, granted, uncharged });
+                let wait = told_wait(&rust);
+                past.push(Past { policy, charged, granted, uncharged, wait });
             }
             Operation::Refund(back, units, of) => {
                 let Some(past) = past.iter().rev().nth(back) else { return };
-                let Past { ref policy, charged, granted, uncharged } = *past;
+                let Past { ref policy, charged, granted, uncharged, .. } = *past;
                 let units = units.min(granted);
                 let refund = Refund { namespace, subject, policy, charged, units, of, uncharged };
                 self.memory.refund(refund).await.unwrap();
                 self.redis.refund(refund).await.unwrap();
             }
             Operation::Renew(back, units) => {
-                let Some(Past { policy, charged, granted, uncharged }) =
+                let Some(Past { policy, charged, granted, uncharged, .. }) =
                     past.iter_mut().rev().nth(back)
                 else {
                     return;
@@ -221,8 +266,15 @@ impl Twins {
     }
 }
 
-#[test]
-fn rust_and_lua_decide_alike() {
+/// So many steps were asked for.
+fn steps() -> usize {
+    std::env::var("RL_TWIN_STEPS").map_or(STEPS, |steps| {
+        steps.parse().unwrap_or_else(|_| panic!("RL_TWIN_STEPS={steps}: expected a number"))
+    })
+}
+
+/// Takes both through so many timelines.
+fn drive(timelines: usize, timeline: impl Strategy<Value = (u64, [Policy; 3], Vec<Step>)>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let server = RedisServer::start();
     let clock = Arc::new(ManualClock::default());
@@ -234,26 +286,7 @@ fn rust_and_lua_decide_alike() {
         clock,
         namespace: Namespace::default(),
     };
-
-    let steps = std::env::var("RL_TWIN_STEPS").map_or(STEPS, |steps| {
-        steps.parse().unwrap_or_else(|_| panic!("RL_TWIN_STEPS={steps}: expected a number"))
-    });
-    let cases = u32::try_from(steps / STEPS_PER_TIMELINE).unwrap();
-    let one = std::env::var("RL_TWIN_ALGORITHM").ok();
-    let algorithms = || match &one {
-        Some(name) => {
-            let known = ALGORITHMS.into_iter().find(|known| known == name);
-            vec![known.unwrap_or_else(|| {
-                panic!("RL_TWIN_ALGORITHM={name}: expected one of {ALGORITHMS:?}")
-            })]
-        }
-        None => ALGORITHMS.to_vec(),
-    };
-    let timeline = (
-        1_600_000_000_000_000..1_900_000_000_000_000_u64,
-        [policy(algorithms()), policy(algorithms()), policy(algorithms())],
-        prop::collection::vec(step(), STEPS_PER_TIMELINE),
-    );
+    let cases = u32::try_from(timelines).unwrap();
     let number = std::cell::Cell::new(0_u64);
     TestRunner::new(Config { cases, ..Config::default() })
         .run(&timeline, |(start, policies, steps)| {
@@ -270,4 +303,57 @@ fn rust_and_lua_decide_alike() {
         })
         .unwrap();
     assert_eq!(runtime.block_on(server.keys_without_expiry()), [""; 0]);
+}
+
+fn start() -> impl Strategy<Value = u64> {
+    1_600_000_000_000_000..1_900_000_000_000_000_u64
+}
+
+#[test]
+fn rust_and_lua_decide_alike() {
+    let one = std::env::var("RL_TWIN_ALGORITHM").ok();
+    let algorithms = || match &one {
+        Some(name) => {
+            let known = ALGORITHMS.into_iter().find(|known| known == name);
+            vec![known.unwrap_or_else(|| {
+                panic!("RL_TWIN_ALGORITHM={name}: expected one of {ALGORITHMS:?}")
+            })]
+        }
+        None => ALGORITHMS.to_vec(),
+    };
+    let lively = prop::collection::vec(step(), STEPS_PER_TIMELINE);
+    let calm = prop::collection::vec(step().prop_map(Step::calm), STEPS_PER_TIMELINE);
+    let policies = [policy(algorithms()), policy(algorithms()), policy(algorithms())];
+    drive(steps() / STEPS_PER_TIMELINE, (start(), policies, prop_oneof![lively, calm]));
+}
+
+/// The entries of a log go round in a ring, and only where few calls are denied for long: one limit,
+/// at times raised or lowered, and twice as many calls as it has room for at a time.
+#[test]
+fn logs_that_go_round_decide_alike() {
+    let log = (any::<bool>(), 9..40_u64, 2_000..6_000_u64, 0..20_u64).prop_map(
+        |(is_lease, max, millis, more)| {
+            let algorithm = if is_lease { Algorithm::Concurrency } else { Algorithm::SlidingLog };
+            let period = Period::from_millis(millis).unwrap();
+            let log = |max| Limit::new(max, period).unwrap().counted_by(algorithm).unwrap();
+            [max, max + more, max / 2].map(|max| Policy::new([log(max)]).unwrap())
+        },
+    );
+    let operation = prop_oneof![
+        12 => (1..3_u64).prop_map(|cost| Operation::Decide(Mode::Check, cost)),
+        1 => Just(Operation::Decide(Mode::Charge, 1)),
+        1 => (2..9_u64).prop_map(|cost| Operation::Decide(Mode::CheckUpTo, cost)),
+        3 => (0..40_usize, 1..3_u64).prop_map(|(back, units)| Operation::Refund(back, units, RefundOf::All)),
+        3 => (0..40_usize, 1..3_u64).prop_map(|(back, units)| Operation::Renew(back, units)),
+    ];
+    let advance = prop_oneof![
+        12 => (0..250_000_i64).prop_map(Advance::By),
+        1 => (0..2_i64).prop_map(Advance::ToEdge),
+    ];
+    let policy = prop_oneof![20 => Just(0_usize), 1 => Just(1), 1 => Just(2)];
+    let step = (advance, policy, operation);
+    let step = step.prop_map(|(advance, policy, operation)| Step { advance, policy, operation });
+    // Long enough to go round more than once.
+    const LONG: usize = 6 * STEPS_PER_TIMELINE;
+    drive(steps() / LONG, (start(), log, prop::collection::vec(step, LONG)));
 }

@@ -4,9 +4,9 @@
 -- ARGV[last]  now, µs since the epoch
 local TWO_HUNDRED_YEARS = 6311433600000
 local shifted = math.floor(tonumber(ARGV[#ARGV]) / 1000) + TWO_HUNDRED_YEARS
-local function ttl_of(key)
-  local ends = redis.call('PEXPIRETIME', key)
+local function ttl_of(i)
+  local ends = redis.call('PEXPIRETIME', KEYS[i])
   return ends < 0 and ends or math.max(0, ends - shifted)
 end
-local function open_window(key, units, period) redis.call('SET', key, units, 'PXAT', shifted + period) end
-local function end_window_in(key, period) redis.call('PEXPIREAT', key, shifted + period) end
+local function open_window(i, units, period) redis.call('SET', KEYS[i], units, 'PXAT', shifted + period) end
+local function end_window_in(i, period) redis.call('PEXPIREAT', KEYS[i], shifted + period) end

@@ -36,13 +36,13 @@ for i = 1, count do
     if ttl[i] > 0 then
       redis.call('INCRBY', KEYS[i], string.format('%.0f', units))
     else
-      open_window(KEYS[i], string.format('%.0f', units), periods[i])
+      open_window(i, string.format('%.0f', units), periods[i])
       states[2 * i - 1] = now_ms * 1000
     end
     states[2 * i] = used[i] + units
   end
   if unbounded[i] and mode ~= 2 and cost > 0 then
-    end_window_in(KEYS[i], periods[i])
+    end_window_in(i, periods[i])
     healed = healed + 1
   end
 end

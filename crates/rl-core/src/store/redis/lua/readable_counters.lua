@@ -22,7 +22,7 @@ for i = 1, count do
     if not (string.find(value, '^[1-9]%d*$') or value == '0') or tonumber(value) > MAX_UNITS then
       return redis.error_reply('RLCORRUPT a counter holds no number of units')
     end
-    ttl[i] = ttl_of(KEYS[i])
+    ttl[i] = ttl_of(i)
     if ttl[i] == -1 then
       -- Never seen with our own counters; a client that sets value and expiry apart leaves them.
       unbounded[i] = true

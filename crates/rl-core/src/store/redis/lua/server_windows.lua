@@ -1,4 +1,4 @@
 -- Window prologue of production, for the readable layout: the server ends windows with their keys.
-local function ttl_of(key) return redis.call('PTTL', key) end
-local function open_window(key, units, period) redis.call('SET', key, units, 'PX', period) end
-local function end_window_in(key, period) redis.call('PEXPIRE', key, period) end
+local function ttl_of(i) return redis.call('PTTL', KEYS[i]) end
+local function open_window(i, units, period) redis.call('SET', KEYS[i], units, 'PX', period) end
+local function end_window_in(i, period) redis.call('PEXPIRE', KEYS[i], period) end
