@@ -220,7 +220,7 @@ fn scripts_touch_the_keys_they_are_given_and_nothing_else() {
             let key = words.next().unwrap_or_default();
             let has_key = key.starts_with("KEYS[");
             assert!(has_key || command == "TIME", "{file}: no key of KEYS: {call}");
-            assert!(command != "SET" || call.contains("'PX'"), "{file}: no expiry: {call}");
+            assert!(command != "SET" || call.contains("'PX"), "{file}: no expiry: {call}");
         }
     }
     assert!(calls > 5);
