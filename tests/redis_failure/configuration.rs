@@ -32,6 +32,23 @@ async fn a_wrong_password_is_an_error_when_the_store_is_made() {
     log.assert_lines(&[]);
 }
 
+#[tokio::test]
+async fn a_database_that_is_not_there_or_not_allowed_is_an_error_that_says_so() {
+    let server = server();
+    let error = RedisStore::connect(&format!("{}99", url(&server))).await.unwrap_err();
+    assert!(matches!(error, ConnectError::Refused(_)), "{error:?}");
+    assert!(error.to_string().contains("no database of the number"), "{error}");
+    assert_shows_no_secret(&error);
+
+    RedisStore::connect(&format!("{}1", url(&server))).await.unwrap();
+    server.query::<()>("ACL SETUSER rl -select").await;
+    let error = RedisStore::connect(&format!("{}1", url(&server))).await.unwrap_err();
+    let ConnectError::Refused(refused) = &error else { panic!("{error:?}") };
+    assert_eq!(refused.kind(), FailureKind::Refused);
+    assert!(error.to_string().contains("may not select"), "{error}");
+    assert_shows_no_secret(&error);
+}
+
 fn assert_shows_no_secret(error: &(dyn std::error::Error + 'static)) {
     let mut next = Some(error);
     while let Some(error) = next {

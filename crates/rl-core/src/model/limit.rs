@@ -22,7 +22,7 @@ pub(super) const DEFAULT_LEASE: Period = match Period::from_millis(10_000) {
 
 /// At most so many units per [`Period`], under one [`Algorithm`].
 ///
-/// A limit of 0 blocks. "No limit" is the absence of a limit.
+/// A limit of 0 blocks: nothing passes, and no wait helps. "No limit" is the absence of a limit.
 ///
 /// A limit has a text form for configuration and logs: `10/second`, `100/15minutes`,
 /// `5000/day:clock`, `60/hour:sliding-log`, `100/minute:gcra:burst=20`,

@@ -97,6 +97,10 @@ impl RedisStoreBuilder {
         if connection_wait.is_zero() {
             return Err(ConnectError::NoWait);
         }
+        if ["rediss", "valkeys"].contains(&scheme(&url).to_ascii_lowercase().as_str()) {
+            let why = "TLS is not supported yet".to_owned();
+            return Err(ConnectError::Url { shown: shown(&url), why });
+        }
         let client = redis::Client::open(url.as_str())
             .map_err(|error| ConnectError::Url { shown: shown(&url), why: why(&error) })?;
 
@@ -121,14 +125,20 @@ impl RedisStoreBuilder {
     }
 }
 
-/// The library's words for what is wrong with a URL; they never quote it.
+/// The library's words for what is wrong with a URL, without its name for the kind of error; they
+/// never quote the URL.
 fn why(error: &redis::RedisError) -> String {
-    error.to_string().to_lowercase()
+    let text = error.to_string();
+    text.split(" - ").next().unwrap_or_default().to_lowercase()
+}
+
+fn scheme(url: &str) -> &str {
+    url.split_once("://").map_or("", |(scheme, _)| scheme)
 }
 
 /// The scheme of a URL: wherever its user forgot a character, anything behind may be the password.
 fn shown(url: &str) -> String {
-    let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
+    let scheme = scheme(url);
     let is_scheme = scheme.len() <= 16 && scheme.bytes().all(|b| b.is_ascii_alphanumeric());
     if is_scheme && !scheme.is_empty() { format!("{scheme}://…") } else { "…".to_owned() }
 }
@@ -175,7 +185,7 @@ impl fmt::Display for ConnectError {
         match self {
             Self::Url { shown, why } => write!(
                 f,
-                "Redis URL {shown:?}: {why}; expected redis://[user:password@]host[:port][/database]"
+                "Redis URL {shown}: {why}; expected redis://[user:password@]host[:port][/database]"
             ),
             Self::Prefix { prefix } => write!(
                 f,
@@ -220,6 +230,11 @@ mod tests {
         ] {
             let text = error(of(url)).await;
             assert!(text.contains("expected redis://"), "{url}: {text}");
+            assert!(!text.contains("invalidclientconfig"), "{url}: {text}");
+        }
+        for url in ["rediss://u:hunter2@h/", "REDISS://h:6380/0#insecure", "valkeys://h/"] {
+            let text = error(of(url)).await;
+            assert!(text.contains("://…: TLS is not supported yet; "), "{url}: {text}");
         }
         assert!(error(of("redis://h/").prefix("a b")).await.contains("\"a b\""));
         assert!(error(of("redis://h/").connections(0)).await.contains("at least 1"));
