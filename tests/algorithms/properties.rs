@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
 use rl_core::Algorithm;
 use rl_core::store::{Refund, RefundOf, Reset};
 
@@ -58,7 +59,11 @@ async fn never_above_its_guarantee_in_any_span_under_every_algorithm() {
             let mut units = 0;
             for (time, cost) in admitted.iter().rev() {
                 units += cost;
-                assert!(units <= guarantee(limit, now - time), "{limit}: {units} in {}", now - time);
+                assert!(
+                    units <= guarantee(limit, now - time),
+                    "{limit}: {units} in {}",
+                    now - time
+                );
             }
         }
         assert!(denied > CALLS / 4, "{limit}: the limit was felt {denied} times");
@@ -175,9 +180,7 @@ async fn a_change_of_policy_keeps_what_was_used_under_every_algorithm() {
         );
         let larger = match limit.algorithm() {
             Algorithm::Concurrency => Limit::concurrency(70).unwrap().leased(limit.period()),
-            algorithm => {
-                Limit::new(70, limit.period()).unwrap().counted_by(algorithm).unwrap()
-            }
+            algorithm => Limit::new(70, limit.period()).unwrap().counted_by(algorithm).unwrap(),
         };
         let smaller = std::mem::replace(&mut tested.policy, Policy::new([larger]).unwrap());
         let raised = used(&tested.decide(Mode::Peek, 0).await);
