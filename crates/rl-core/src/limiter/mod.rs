@@ -146,7 +146,7 @@ impl RateLimiter {
                 charged: decision.at(),
                 units,
                 of: RefundOf::All,
-                uncharged: decision.uncharged(),
+                uncharged: decision.kept(units),
             })),
             _ => Eventual::ready(Ok(())),
         }

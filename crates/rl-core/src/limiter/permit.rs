@@ -233,7 +233,7 @@ impl Held {
     fn give_back(&self, of: RefundOf, charged: Timestamp, units: u64) -> StoreFuture<()> {
         let Some(policy) = self.decision.policy() else { return Eventual::ready(Ok(())) };
         let (namespace, subject) = (&self.limiter.inner.namespace, &self.subject);
-        let uncharged = self.decision.uncharged();
+        let uncharged = self.decision.kept(units);
         let refund = Refund { namespace, subject, policy, charged, units, of, uncharged };
         if refund.is_empty() {
             return Eventual::ready(Ok(()));

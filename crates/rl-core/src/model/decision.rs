@@ -252,6 +252,18 @@ impl Decision {
         self.limits().filter(move |limit| limit.is_over() && is_shadow(limit))
     }
 
+    /// The limits of which nothing comes back when `units` are given back: those that were not
+    /// charged, and unless it is all that was granted, those that count requests.
+    pub(crate) fn kept(&self, units: u64) -> LimitSet {
+        let mut kept = self.uncharged();
+        if units < self.granted {
+            let limits = self.limits().enumerate();
+            let requests = limits.filter(|(_, limit)| limit.limit().counts_requests());
+            requests.for_each(|(place, _)| kept.insert(place));
+        }
+        kept
+    }
+
     /// The limits that were not charged although the request was granted: those in shadow that would
     /// have denied it.
     #[must_use]

@@ -47,6 +47,7 @@ pub struct Limit {
     max: u64,
     period: Period,
     algorithm: Algorithm,
+    counts_requests: bool,
     is_shadow: bool,
 }
 
@@ -65,7 +66,7 @@ impl Limit {
 
     const fn fixed_window(max: u64, period: Period) -> Self {
         let algorithm = Algorithm::FixedWindow { anchor: Anchor::FirstRequest };
-        Self { max, period, algorithm, is_shadow: false }
+        Self { max, period, algorithm, counts_requests: false, is_shadow: false }
     }
 
     /// Allows `max` units per second.
@@ -106,6 +107,9 @@ impl Limit {
 
     /// Allows `max` units at the same time, with leases of ten seconds.
     ///
+    /// A request of cost 3 takes three places, but of a limit that
+    /// [counts requests](Self::counting_requests).
+    ///
     /// # Errors
     ///
     /// Returns an error if `max` is above 10 000.
@@ -124,7 +128,8 @@ impl Limit {
             return Err(InvalidLimit::TooManyPermits { max });
         }
         let algorithm = Algorithm::Concurrency;
-        Ok(Self { max, period: DEFAULT_LEASE, algorithm, is_shadow: false })
+        let (period, counts_requests, is_shadow) = (DEFAULT_LEASE, false, false);
+        Ok(Self { max, period, algorithm, counts_requests, is_shadow })
     }
 
     /// The same concurrency limit with leases of this length: what is neither given back nor
@@ -216,6 +221,43 @@ impl Limit {
     #[must_use]
     pub const fn period(self) -> Period {
         self.period
+    }
+
+    /// The same limit, counting requests: each is one unit, whatever it costs.
+    ///
+    /// So that one policy can bound both requests and what they cost. In its text form it ends in
+    /// `:requests`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use rl_core::{Limit, RateLimiter, Subject};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = RateLimiter::builder()
+    ///     .named_limit("tokens", Limit::per_minute(40_000))
+    ///     .named_limit("requests", "20/minute:sliding-window-counter:requests".parse()?)
+    ///     .build()?;
+    /// let decision = limiter.check(&Subject::user("alice"), 1_200).await;
+    /// let used: Vec<u64> = decision.limits().map(|limit| limit.used()).collect();
+    /// assert_eq!(used, [1_200, 1]);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub const fn counting_requests(mut self) -> Self {
+        self.counts_requests = true;
+        self
+    }
+
+    /// Whether a request is one unit, whatever it costs.
+    #[must_use]
+    pub const fn counts_requests(self) -> bool {
+        self.counts_requests
+    }
+
+    /// The units of this limit that a cost of `units` is.
+    pub(crate) const fn units(self, units: u64) -> u64 {
+        if self.counts_requests && units > 1 { 1 } else { units }
     }
 
     /// The same limit in shadow: it is decided and reported, and denies nobody.

@@ -14,9 +14,8 @@ const PERIOD: &str = "an optional count and, in lower case, ms, second or s, min
                       day or d, week or w, month or mo";
 const SPAN: &str = "a period from 1ms to 100 years";
 const AFTER_MAX: &str = "\"/\" and a period, or \":concurrency\"";
-const ALGORITHM: &str =
-    "one of clock, sliding-log, sliding-window, sliding-window-counter, token-bucket, gcra, shadow";
-const NO_OPTION: &str = "the end of the text, or shadow";
+const ALGORITHM: &str = "one of clock, sliding-log, sliding-window, sliding-window-counter, token-bucket, gcra, requests, shadow";
+const NO_OPTION: &str = "the end of the text, requests or shadow";
 const BURST: &str = "burst=N";
 const SOME_BURST: &str = "a burst of at least 1";
 const SOME_CAPACITY: &str = "a capacity of at least 1";
@@ -33,12 +32,16 @@ const LEASE: &str = "lease=PERIOD";
 // The texts above name them.
 const _: () = assert!(MAX_LOGGED == 100_000 && MAX_PERMITS == 10_000);
 
-/// What stands behind all else.
+/// What stands behind all else, in this order.
+const REQUESTS: &str = ":requests";
 const SHADOW: &str = ":shadow";
 
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.fmt_enforced(f)?;
+        if self.counts_requests() {
+            f.write_str(REQUESTS)?;
+        }
         if self.is_shadow() { f.write_str(SHADOW) } else { Ok(()) }
     }
 }
@@ -87,10 +90,11 @@ impl FromStr for Limit {
     type Err = ParseLimitError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text.strip_suffix(SHADOW) {
-            Some(enforced) => Self::read(text, enforced).map(Self::in_shadow),
-            None => Self::read(text, text),
-        }
+        let (rest, is_shadow) = strip(text, SHADOW);
+        let (rest, counts_requests) = strip(rest, REQUESTS);
+        let limit = Self::read(text, rest)?;
+        let limit = if counts_requests { limit.counting_requests() } else { limit };
+        Ok(if is_shadow { limit.in_shadow() } else { limit })
     }
 }
 
@@ -139,6 +143,10 @@ impl Limit {
             _ => error(named_at, CAPACITY),
         })
     }
+}
+
+fn strip<'a>(text: &'a str, suffix: &str) -> (&'a str, bool) {
+    text.strip_suffix(suffix).map_or((text, false), |rest| (rest, true))
 }
 
 /// What stands between the colons, and where.

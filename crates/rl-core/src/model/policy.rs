@@ -91,12 +91,14 @@ impl Policy {
         self.limits.iter().any(NamedLimit::holds_permits)
     }
 
-    /// The policy without its concurrency limits, if any limit is left.
+    /// The policy without the limits that a change of the cost leaves alone, if any limit is left: those
+    /// of concurrency, and those that count requests.
     pub(crate) fn rates(&self) -> Option<Self> {
-        if !self.has_permits() {
+        let stays = |limit: &NamedLimit| limit.holds_permits() || limit.limit.counts_requests();
+        if !self.limits.iter().any(stays) {
             return Some(self.clone());
         }
-        let rates = self.limits.iter().filter(|limit| !limit.holds_permits()).cloned();
+        let rates = self.limits.iter().filter(|limit| !stays(limit)).cloned();
         let limits: Arc<[NamedLimit]> = rates.collect();
         (!limits.is_empty()).then_some(Self { limits })
     }

@@ -45,12 +45,15 @@ impl Refund<'_> {
         (0..self.policy.limits().len()).all(|place| self.units_of(place) == 0)
     }
 
-    /// The units of the limit at `place`: 0, if it is not meant.
+    /// The units of the limit at `place`: 0 if it is not meant, 1 if it counts requests.
     #[must_use]
     pub fn units_of(&self, place: usize) -> u64 {
-        let limit = self.policy.limits().get(place);
-        let is_meant = limit.is_some_and(|limit| self.of.includes(limit.limit()));
-        if is_meant && !self.uncharged.contains(place) { self.units } else { 0 }
+        match self.policy.limits().get(place).map(|limit| limit.limit()) {
+            Some(limit) if self.of.includes(limit) && !self.uncharged.contains(place) => {
+                limit.units(self.units)
+            }
+            _ => 0,
+        }
     }
 }
 
