@@ -73,14 +73,11 @@ macro_rules! counting {
     }};
 }
 
-/// The units that `limit` would grant at `now`; any number, if it counts requests and grants one.
+/// The units of `limit` that may be taken at `now`: requests, if it counts those.
 ///
-/// Here and below `units` are those of the request; a limit that counts requests takes one.
+/// Below `units` are those of a request, of which such a limit takes one.
 pub(crate) fn available(limit: Limit, state: &State, now: Timestamp) -> u64 {
-    match counting!(limit, available(state, now)) {
-        1.. if limit.counts_requests() => u64::MAX,
-        available => available,
-    }
+    counting!(limit, available(state, now))
 }
 
 /// Takes `units` at `now`.

@@ -191,6 +191,6 @@ impl RateLimiter {
     }
 }
 
-const fn timed_out() -> StoreError {
+pub(super) const fn timed_out() -> StoreError {
     StoreError::new(FailureKind::TimedOut)
 }

@@ -89,6 +89,8 @@ impl RateLimiter {
 
     /// Takes `cost` units from every limit of `subject`, or none from any.
     ///
+    /// Under a concurrency limit use [`acquire`](Self::acquire): nobody would give back what this takes.
+    ///
     /// The future is ready at once if the store is in memory.
     ///
     /// # Cancel safety
@@ -137,7 +139,7 @@ impl RateLimiter {
     ///
     /// Resolves to an error if the store could not answer; the units may be back nevertheless.
     pub fn refund(&self, subject: &Subject, decision: &Decision, units: u64) -> StoreFuture<()> {
-        let units = units.min(decision.granted());
+        let units = units.min(decision.taken());
         match decision.policy() {
             Some(policy) if units > 0 => self.within_deadline(self.inner.store.refund(Refund {
                 namespace: &self.inner.namespace,

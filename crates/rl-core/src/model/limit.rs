@@ -255,6 +255,11 @@ impl Limit {
         self.counts_requests
     }
 
+    /// Whether its units are held and given back.
+    pub(crate) const fn holds_permits(self) -> bool {
+        matches!(self.algorithm, Algorithm::Concurrency)
+    }
+
     /// The units of this limit that a cost of `units` is.
     pub(crate) const fn units(self, units: u64) -> u64 {
         if self.counts_requests && units > 1 { 1 } else { units }

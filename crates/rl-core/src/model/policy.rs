@@ -1,7 +1,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Algorithm, Limit, StateId};
+use super::{Algorithm, Limit, LimitSet, StateId};
 
 /// The limits one subject is under: 1 to 16, each with a name.
 ///
@@ -47,10 +47,6 @@ impl NamedLimit {
     }
 
     /// The state that it counts in.
-    fn holds_permits(&self) -> bool {
-        matches!(self.limit.algorithm(), Algorithm::Concurrency)
-    }
-
     pub(crate) const fn state(&self) -> StateId {
         self.state
     }
@@ -88,17 +84,21 @@ impl Policy {
 
     /// Whether a limit of it is one of concurrency, whose units are held and given back.
     pub(crate) fn has_permits(&self) -> bool {
-        self.limits.iter().any(NamedLimit::holds_permits)
+        self.limits.iter().any(|limit| limit.limit.holds_permits())
     }
 
     /// The policy without the limits that a change of the cost leaves alone, if any limit is left: those
-    /// of concurrency, and those that count requests.
-    pub(crate) fn rates(&self) -> Option<Self> {
-        let stays = |limit: &NamedLimit| limit.holds_permits() || limit.limit.counts_requests();
-        if !self.limits.iter().any(stays) {
+    /// of concurrency, those that count requests, and those that were not charged.
+    pub(crate) fn rates(&self, uncharged: LimitSet) -> Option<Self> {
+        let changes = |(place, limit): &(usize, &NamedLimit)| {
+            let limit = limit.limit;
+            !limit.holds_permits() && !limit.counts_requests() && !uncharged.contains(*place)
+        };
+        let limits = || self.limits.iter().enumerate();
+        if limits().all(|limit| changes(&limit)) {
             return Some(self.clone());
         }
-        let rates = self.limits.iter().filter(|limit| !stays(limit)).cloned();
+        let rates = limits().filter(changes).map(|(_, limit)| limit.clone());
         let limits: Arc<[NamedLimit]> = rates.collect();
         (!limits.is_empty()).then_some(Self { limits })
     }

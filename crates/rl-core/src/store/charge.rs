@@ -1,7 +1,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::model::{Algorithm, Cost, Limit, LimitSet, Mode, Policy, Subject};
+use crate::model::{Cost, Limit, LimitSet, Mode, Policy, Subject};
 use crate::time::Timestamp;
 
 /// What a store is asked to decide.
@@ -76,11 +76,10 @@ impl RefundOf {
     /// Whether `limit` is meant.
     #[must_use]
     pub const fn includes(self, limit: Limit) -> bool {
-        let is_permit = matches!(limit.algorithm(), Algorithm::Concurrency);
         match self {
             Self::All => true,
-            Self::Rates => !is_permit,
-            Self::Permits => is_permit,
+            Self::Rates => !limit.holds_permits(),
+            Self::Permits => limit.holds_permits(),
         }
     }
 }

@@ -133,7 +133,7 @@ async fn a_permit_that_is_given_back_lets_the_first_in_line_move_up() {
     begin(&mut second).await;
     let began = Instant::now();
     drop(held);
-    let served = limiter.permit(alice(), first.await);
+    let served = limiter.permit(&alice(), first.await);
     assert!(served.decision().is_allowed());
     begin(&mut second).await;
     drop(served);

@@ -51,15 +51,18 @@ impl Entry {
     ) -> Step {
         let now = self.clamp(clock);
         let limits = policy.limits();
-        let (mut available, mut has_shadow) = (u64::MAX, false);
+        let (mut units_left, mut requests_left, mut has_shadow) = (u64::MAX, u64::MAX, false);
         for (i, limit) in limits.iter().enumerate() {
             if limit.limit().is_shadow() {
                 has_shadow = true;
                 continue;
             }
             let left = algorithm::available(limit.limit(), self.state(i, limit), now);
-            available = available.min(left);
+            let counts_requests = limit.limit().counts_requests();
+            let least = if counts_requests { &mut requests_left } else { &mut units_left };
+            *least = left.min(*least);
         }
+        let available = if requests_left == 0 { 0 } else { units_left };
         let taken = mode.taken(cost, available);
         let mut uncharged = LimitSet::EMPTY;
         if taken > 0 {
@@ -67,14 +70,15 @@ impl Entry {
                 uncharged = self.would_deny(policy, now, taken);
             }
             self.charge(policy, now, taken, uncharged);
-            self.available = available.saturating_sub(taken);
+            requests_left -= requests_left.min(1);
+            self.available = available.saturating_sub(taken).min(requests_left);
         }
         let mut outcomes = Outcomes::new();
         for (i, limit) in limits.iter().enumerate() {
             let needed = algorithm::needed(mode, cost, taken, uncharged.contains(i));
             outcomes.push(algorithm::outcome(limit.limit(), self.state(i, limit), now, needed));
         }
-        if taken >= available {
+        if taken >= available || requests_left == 0 {
             self.note_denial(policy, now, Cost::ONE);
         } else if taken == 0 {
             self.note_denial(policy, now, cost);
@@ -101,8 +105,9 @@ impl Entry {
     fn would_deny(&self, policy: &Policy, now: Timestamp, units: u64) -> LimitSet {
         let limits = policy.limits().iter().enumerate();
         let would_deny = limits.filter(|(i, limit)| {
+            let needed = limit.limit().units(units);
             limit.limit().is_shadow()
-                && algorithm::available(limit.limit(), self.state(*i, limit), now) < units
+                && algorithm::available(limit.limit(), self.state(*i, limit), now) < needed
         });
         would_deny.map(|(i, _)| i).collect()
     }

@@ -46,7 +46,7 @@ use entry::{Entry, Step};
 use fingerprint::{Fingerprint, Fingerprinter};
 use shard::Shard;
 
-use super::{Charge, Refund, Renewal, Reset, Store, StoreFuture};
+use super::{Charge, Refund, RefundOf, Renewal, Reset, Store, StoreFuture};
 use crate::algorithm;
 use crate::time::{Clock, SystemClock, Timestamp};
 use crate::{Decision, Eventual};
@@ -139,7 +139,12 @@ impl<C: Clock> Store for MemoryStore<C> {
         let subject = self.fingerprinter.fingerprint(refund.namespace, refund.subject);
         let mut shard = self.shard(subject);
         let clock = self.clock.now();
-        if let Some(entry) = shard.get_mut(subject) {
+        // Permits are told apart by the very time they were taken at, even where subjects share.
+        let entry = match refund.of {
+            RefundOf::Permits => shard.holding(subject),
+            RefundOf::All | RefundOf::Rates => shard.get_mut(subject),
+        };
+        if let Some(entry) = entry {
             entry.amend(refund.policy, clock, |place, limit, state, now| {
                 let units = refund.units_of(place);
                 algorithm::refund(limit, state, now, refund.charged, units);
@@ -156,7 +161,7 @@ impl<C: Clock> Store for MemoryStore<C> {
         let subject = self.fingerprinter.fingerprint(renewal.namespace, renewal.subject);
         let mut shard = self.shard(subject);
         let clock = self.clock.now();
-        let entry = shard.get_mut(subject);
+        let entry = shard.holding(subject);
         let renewed = entry.and_then(|entry| entry.renew(&renewal, clock));
         drop(shard);
         Eventual::ready(Ok(renewed))

@@ -33,6 +33,13 @@ impl Shard {
         self.entries.get_mut(&subject)
     }
 
+    /// The entry that holds permits of `subject`: the shared one, if it has none.
+    pub(super) fn holding(&mut self, subject: Fingerprint) -> Option<&mut Entry> {
+        let subject =
+            if self.entries.contains_key(&subject) { subject } else { Fingerprint::OVERFLOW };
+        self.entries.get_mut(&subject)
+    }
+
     pub(super) fn remove(&mut self, subject: Fingerprint) {
         self.entries.swap_remove(&subject);
     }

@@ -56,6 +56,7 @@ for i, slot in ipairs(slots) do
     slot.needed, uncharged = slot.is_one and 1 or taken, uncharged + 2 ^ (i - 1)
   elseif taken > 0 then
     local charge = algorithms[slot.kind].charge
+    slot.is_charged = true
     local units = slot.is_one and 1 or taken
     charge(slot.at, slot.period, slot.max, slot.extra, slot.kind, units)
   end
@@ -72,7 +73,7 @@ end
 
 for _, slot in ipairs(slots) do
   local algorithm = algorithms[slot.kind]
-  if algorithm.heal and taken == 0 and mode ~= 2 and cost > 0
+  if algorithm.heal and not slot.is_charged and mode ~= 2 and cost > 0
       and algorithm.heal(slot.at, slot.period, slot.extra) then
     healed = healed + 1
   end
