@@ -112,6 +112,8 @@ contract! {
         an_outer_denial_spares_the_inner_limiter,
         lists_stand_beside_each_other,
         each_limiter_charges_once,
+        a_cost_reaches_every_metered_limiter_around_the_handler,
+        a_request_is_degraded_by_a_limiter_around_another,
         the_same_limiter_twice_charges_once,
         the_same_limiter_around_another_charges_once,
         outer_layers_see_the_stricter_decision,

@@ -34,7 +34,7 @@ pub struct Refund<'a> {
     pub units: u64,
     /// Which of the limits get them back.
     pub of: RefundOf,
-    /// The limits that were not charged.
+    /// The limits to leave alone: those that were not charged, and those that keep what they have.
     pub uncharged: LimitSet,
 }
 
@@ -97,7 +97,7 @@ pub struct Renewal<'a> {
     pub charged: Timestamp,
     /// Units; those that were charged, at most.
     pub units: u64,
-    /// The limits that were not charged.
+    /// The limits to leave alone: those that were not charged, and those that keep what they have.
     pub uncharged: LimitSet,
 }
 
