@@ -2,7 +2,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Inner, OnFailure, RateLimiter};
+use super::{Fallback, Inner, OnFailure, RateLimiter, Share};
 use crate::observe::Observer;
 use crate::source::PolicySource;
 use crate::store::{InvalidNamespace, MemoryStore, Namespace, Store};
@@ -29,6 +29,7 @@ pub struct RateLimiterBuilder {
     deadline: Duration,
     on_store_failure: OnFailure,
     on_configuration_failure: OnFailure,
+    fallback: Option<Fallback>,
     observer: Arc<dyn Observer>,
 }
 
@@ -44,6 +45,7 @@ impl Default for RateLimiterBuilder {
             deadline: Duration::from_millis(100),
             on_store_failure: OnFailure::Allow,
             on_configuration_failure: OnFailure::Deny,
+            fallback: None,
             observer: Arc::new(()),
         }
     }
@@ -126,6 +128,18 @@ impl RateLimiterBuilder {
         self
     }
 
+    /// The store that decides when the other one is down, slow or failing over, on this instance's
+    /// share of the limits: [`OnFailure::Fallback`] for store failures.
+    ///
+    /// A [`MemoryStore`] answers at once; a store that has to be waited for is given the deadline anew.
+    /// Its decisions come with [`Origin::Fallback`](crate::Origin::Fallback) and tell the share. When
+    /// the store answers again it decides again, with the counts it had: what the fallback has let
+    /// pass is not added to them.
+    pub fn fallback(mut self, store: impl Store, share: Share) -> Self {
+        self.fallback = Some(Fallback { store: Arc::new(store), share });
+        self.on_store_failure(OnFailure::Fallback)
+    }
+
     /// Who is told what happens. Defaults to nobody; log lines are written in any case.
     pub fn observer(mut self, observer: impl Observer) -> Self {
         self.observer = Arc::new(observer);
@@ -137,8 +151,8 @@ impl RateLimiterBuilder {
     /// # Errors
     ///
     /// Returns an error if the limits do not make a policy, if there are both single limits and
-    /// [`policies`](Self::policies) or neither of them, if the namespace is not one, or if the
-    /// deadline is zero.
+    /// [`policies`](Self::policies) or neither of them, if the namespace is not one, if the deadline
+    /// is zero, or if a fallback is missing or is the share of no instance.
     pub fn build(self) -> Result<RateLimiter, BuildError> {
         let Self {
             policy,
@@ -150,6 +164,7 @@ impl RateLimiterBuilder {
             deadline,
             on_store_failure,
             on_configuration_failure,
+            fallback,
             observer,
         } = self;
         let policies = match policies {
@@ -160,6 +175,15 @@ impl RateLimiterBuilder {
         if deadline.is_zero() {
             return Err(BuildError::ZeroDeadline);
         }
+        let falls_back =
+            [on_store_failure, on_configuration_failure].contains(&OnFailure::Fallback);
+        match &fallback {
+            None if falls_back => return Err(BuildError::NoFallback),
+            Some(fallback) if fallback.share.instances() == 0 => {
+                return Err(BuildError::NoInstances);
+            }
+            _ => {}
+        }
         Ok(RateLimiter::from_inner(Inner {
             policies,
             store: store.unwrap_or_else(|| Arc::new(MemoryStore::new())),
@@ -169,6 +193,7 @@ impl RateLimiterBuilder {
             deadline,
             on_store_failure,
             on_configuration_failure,
+            fallback,
             observer,
             health: super::failure::Health::default(),
             lines: Arc::default(),
@@ -201,6 +226,10 @@ pub enum BuildError {
     Namespace(InvalidNamespace),
     /// A deadline of no time.
     ZeroDeadline,
+    /// [`OnFailure::Fallback`] without a store to fall back on.
+    NoFallback,
+    /// A share of no instance.
+    NoInstances,
 }
 
 impl fmt::Display for BuildError {
@@ -215,6 +244,10 @@ impl fmt::Display for BuildError {
             }
             Self::Namespace(error) => error.fmt(f),
             Self::ZeroDeadline => f.write_str("a deadline of 0: expected more than no time"),
+            Self::NoFallback => {
+                f.write_str("`OnFailure::Fallback` without a store: expected `.fallback(..)`")
+            }
+            Self::NoInstances => f.write_str("a share of 0 instances: expected 1 at least"),
         }
     }
 }
@@ -224,7 +257,9 @@ impl std::error::Error for BuildError {
         match self {
             Self::Policy(error) => Some(error),
             Self::Namespace(error) => Some(error),
-            Self::LimitsAndPolicies | Self::ZeroDeadline => None,
+            Self::LimitsAndPolicies | Self::ZeroDeadline | Self::NoFallback | Self::NoInstances => {
+                None
+            }
         }
     }
 }

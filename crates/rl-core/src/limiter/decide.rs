@@ -1,8 +1,10 @@
 //! From a question to a decision: the policy, the store, the deadline, and what stands in.
 
+use std::sync::Arc;
+
 use super::failure::Ticket;
 use super::{OnFailure, RateLimiter};
-use crate::store::{Charge, Mode, Reset, StoreError, StoreFuture};
+use crate::store::{Charge, Mode, Reset, Store, StoreError, StoreFuture};
 use crate::{Cost, Decision, Eventual, FailureKind, Origin, Policy, Subject, observe};
 
 impl RateLimiter {
@@ -20,8 +22,14 @@ impl RateLimiter {
                         this.decide_or_pass(policy, &subject, mode, cost).await
                     };
                     // The look-up is part of the decision, and of its time.
-                    let decided = tokio::time::timeout(this.inner.deadline, decided).await;
-                    decided.unwrap_or_else(|_| this.stand_in(&subject, cost, &timed_out()))
+                    match tokio::time::timeout(this.inner.deadline, decided).await {
+                        Ok(decision) => decision,
+                        Err(_) => {
+                            this.store_failed(&timed_out());
+                            let failure = FailureKind::TimedOut;
+                            this.stand_in(None, &subject, mode, cost, failure).await
+                        }
+                    }
                 })
             }
         }
@@ -37,7 +45,10 @@ impl RateLimiter {
         match policy {
             Ok(Some(policy)) => self.decide_under(&policy, subject, mode, cost),
             Ok(None) => self.undecided(subject, cost, Origin::Unlimited),
-            Err(error) => Eventual::ready(self.stand_in(subject, cost, &error)),
+            Err(error) => {
+                self.store_failed(&error);
+                self.stand_in(None, subject, mode, cost, error.kind())
+            }
         }
     }
 
@@ -49,15 +60,20 @@ impl RateLimiter {
         cost: Cost,
     ) -> Eventual<Decision> {
         let ticket = self.inner.health.set_out();
-        match self.ask_store(policy, subject, mode, cost) {
-            Eventual::Ready(Some(answer)) => {
-                Eventual::ready(self.conclude(subject, cost, ticket, answer))
-            }
+        match self.ask(&self.inner.store, policy, subject, mode, cost) {
+            Eventual::Ready(Some(answer)) => match self.conclude(subject, ticket, answer) {
+                Ok(decision) => Eventual::ready(decision),
+                Err(failure) => self.stand_in(Some(policy), subject, mode, cost, failure),
+            },
             answer => {
-                let (this, asked) = (self.clone(), subject.clone());
+                let (this, asked_under, asked) = (self.clone(), policy.clone(), subject.clone());
                 let decision = async move {
-                    let answer = answer.await;
-                    this.conclude(&asked, cost, ticket, answer)
+                    match this.conclude(&asked, ticket, answer.await) {
+                        Ok(decision) => decision,
+                        Err(failure) => {
+                            this.stand_in(Some(&asked_under), &asked, mode, cost, failure).await
+                        }
+                    }
                 };
                 if policy.has_permits() && mode != Mode::Peek {
                     self.see_through(subject.clone(), decision)
@@ -68,21 +84,16 @@ impl RateLimiter {
         }
     }
 
-    pub(super) fn ask_store(
+    pub(super) fn ask(
         &self,
+        store: &Arc<dyn Store>,
         policy: &Policy,
         subject: &Subject,
         mode: Mode,
         cost: Cost,
     ) -> StoreFuture<Decision> {
         let namespace = &self.inner.namespace;
-        self.within_deadline(self.inner.store.decide(Charge {
-            namespace,
-            subject,
-            policy,
-            mode,
-            cost,
-        }))
+        self.within_deadline(store.decide(Charge { namespace, subject, policy, mode, cost }))
     }
 
     pub(super) fn reset_store(
@@ -128,14 +139,13 @@ impl RateLimiter {
         }
     }
 
-    /// From the store's answer to the decision; a failure is stood in for.
-    pub(super) fn conclude(
+    /// From the store's answer to the decision; a failure is noted.
+    fn conclude(
         &self,
         subject: &Subject,
-        cost: Cost,
         ticket: Ticket,
         answer: Result<Decision, StoreError>,
-    ) -> Decision {
+    ) -> Result<Decision, FailureKind> {
         match answer {
             Ok(decision) => {
                 if self.inner.health.answered(ticket) {
@@ -143,34 +153,31 @@ impl RateLimiter {
                     self.inner.observer.store_recovered();
                 }
                 let is_shadow = self.inner.is_shadow;
-                self.report(subject, if is_shadow { decision.in_shadow() } else { decision })
+                Ok(self.report(subject, if is_shadow { decision.in_shadow() } else { decision }))
             }
-            Err(error) => self.stand_in(subject, cost, &error),
+            Err(error) => {
+                self.store_failed(&error);
+                Err(error.kind())
+            }
         }
     }
 
-    pub(super) fn stand_in(&self, subject: &Subject, cost: Cost, error: &StoreError) -> Decision {
-        let origin = match self.store_failed(error) {
-            _ if self.inner.is_shadow => Origin::FailedOpen(error.kind()),
-            OnFailure::Allow => Origin::FailedOpen(error.kind()),
-            OnFailure::Deny => Origin::FailedClosed(error.kind()),
-        };
-        self.report(subject, Decision::undecided(cost, origin))
-    }
-
-    /// Tells that the store could not answer; returns what that means for requests.
-    pub(super) fn store_failed(&self, error: &StoreError) -> OnFailure {
-        let kind = error.kind();
-        let on_failure = if kind.is_configuration() {
+    /// What a failure means for requests.
+    pub(super) fn on_failure(&self, kind: FailureKind) -> OnFailure {
+        if kind.is_configuration() {
             self.inner.on_configuration_failure
         } else {
             self.inner.on_store_failure
-        };
+        }
+    }
+
+    /// Tells that the store could not answer.
+    pub(super) fn store_failed(&self, error: &StoreError) {
+        let kind = error.kind();
         if self.inner.health.failed(kind) {
-            observe::store_failed(error, on_failure.consequence());
+            observe::store_failed(error, self.on_failure(kind).consequence());
         }
         self.inner.observer.store_failed(error);
-        on_failure
     }
 
     pub(super) fn undecided(

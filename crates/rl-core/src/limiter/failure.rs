@@ -10,6 +10,9 @@ pub enum OnFailure {
     Allow,
     /// It is turned away; adapters answer 503 with `Retry-After`.
     Deny,
+    /// Another store decides, on this instance's [`Share`](super::Share) of the limits:
+    /// [`fallback`](crate::RateLimiterBuilder::fallback). What it cannot decide either is turned away.
+    Fallback,
 }
 
 impl OnFailure {
@@ -17,6 +20,9 @@ impl OnFailure {
         match self {
             Self::Allow => "requests pass without limits until it answers again",
             Self::Deny => "requests are turned away until it answers again",
+            Self::Fallback => {
+                "the fallback decides, on a share of the limits, until it answers again"
+            }
         }
     }
 }

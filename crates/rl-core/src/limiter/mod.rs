@@ -29,6 +29,7 @@
 mod builder;
 mod decide;
 mod failure;
+mod fallback;
 #[cfg(test)]
 mod paused;
 mod permit;
@@ -44,6 +45,8 @@ use std::time::Duration;
 pub use builder::{BuildError, RateLimiterBuilder};
 use failure::Health;
 pub use failure::OnFailure;
+use fallback::Fallback;
+pub use fallback::Share;
 pub use permit::Permit;
 use shadow::ShadowLog;
 use waiting::Lines;
@@ -70,6 +73,7 @@ struct Inner {
     deadline: Duration,
     on_store_failure: OnFailure,
     on_configuration_failure: OnFailure,
+    fallback: Option<Fallback>,
     observer: Arc<dyn Observer>,
     health: Health,
     // Who waits for units; see `waiting`.
@@ -131,7 +135,8 @@ impl RateLimiter {
     /// Gives `units` of what `decision` took back: at most what it was granted, and only what still
     /// counts: in windows that are still open, and of tokens what has not come back by itself.
     ///
-    /// Once for each decision: whoever asks twice gives back what others have used.
+    /// Once for each decision: whoever asks twice gives back what others have used. What a fallback has
+    /// counted goes back to the fallback.
     ///
     /// # Errors
     ///
@@ -139,15 +144,17 @@ impl RateLimiter {
     pub fn refund(&self, subject: &Subject, decision: &Decision, units: u64) -> StoreFuture<()> {
         let units = units.min(decision.granted());
         match decision.policy() {
-            Some(policy) if units > 0 => self.within_deadline(self.inner.store.refund(Refund {
-                namespace: &self.inner.namespace,
-                subject,
-                policy,
-                charged: decision.at(),
-                units,
-                of: RefundOf::All,
-                uncharged: decision.uncharged(),
-            })),
+            Some(policy) if units > 0 => {
+                self.within_deadline(self.store_of(decision).refund(Refund {
+                    namespace: &self.inner.namespace,
+                    subject,
+                    policy,
+                    charged: decision.at(),
+                    units,
+                    of: RefundOf::All,
+                    uncharged: decision.uncharged(),
+                }))
+            }
             _ => Eventual::ready(Ok(())),
         }
     }
@@ -160,7 +167,9 @@ impl RateLimiter {
     /// Resolves to an error if the store could not answer.
     pub fn usage(&self, subject: &Subject) -> StoreFuture<Decision> {
         let usage = |limiter: &Self, subject: &Subject, policy: Option<&Policy>| match policy {
-            Some(policy) => limiter.ask_store(policy, subject, Mode::Peek, Cost::ZERO),
+            Some(policy) => {
+                limiter.ask(&limiter.inner.store, policy, subject, Mode::Peek, Cost::ZERO)
+            }
             None => Eventual::ready(Ok(Decision::undecided(Cost::ZERO, Origin::Unlimited))),
         };
         self.with_policy(subject, usage)

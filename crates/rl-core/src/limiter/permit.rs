@@ -13,7 +13,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use super::RateLimiter;
 use crate::store::{Mode, Refund, RefundOf, Renewal, StoreFuture};
 use crate::time::Timestamp;
-use crate::{Cost, Decision, Eventual, Origin, Policy, Subject};
+use crate::{Cost, Decision, Eventual, Policy, Subject};
 
 /// How often a lease is renewed before it would end: one renewal may fail.
 const RENEWALS: u32 = 3;
@@ -189,8 +189,7 @@ impl Held {
         let (due, leased) = {
             let mut account = self.account();
             // If no store decided, there is nothing to correct.
-            let is_decided = matches!(self.decision.origin(), Origin::Store | Origin::Shadow);
-            if account.is_settled || !is_decided {
+            if account.is_settled || !self.decision.origin().is_counted() {
                 return Eventual::ready(Ok(()));
             }
             account.is_settled = true;
@@ -223,7 +222,8 @@ impl Held {
         match self.decision.policy().and_then(Policy::rates) {
             Some(rates) if due > taken => {
                 let more = Cost::new(due - taken);
-                let charged = self.limiter.ask_store(&rates, &self.subject, Mode::Charge, more);
+                let store = self.limiter.store_of(&self.decision);
+                let charged = self.limiter.ask(store, &rates, &self.subject, Mode::Charge, more);
                 charged.map(|charged| charged.map(drop))
             }
             _ => self.give_back(RefundOf::Rates, self.decision.at(), taken.saturating_sub(due)),
@@ -238,7 +238,8 @@ impl Held {
         if refund.is_empty() {
             return Eventual::ready(Ok(()));
         }
-        self.limiter.within_deadline(self.limiter.inner.store.refund(refund))
+        let store = self.limiter.store_of(&self.decision);
+        self.limiter.within_deadline(store.refund(refund))
     }
 
     /// Begins the leases anew.
@@ -248,7 +249,8 @@ impl Held {
         let (charged, units) = (self.account().leased, self.decision.granted());
         let uncharged = self.decision.uncharged();
         let renewal = Renewal { namespace, subject, policy, charged, units, uncharged };
-        let renewed = self.limiter.within_deadline(self.limiter.inner.store.renew(renewal)).await;
+        let store = self.limiter.store_of(&self.decision);
+        let renewed = self.limiter.within_deadline(store.renew(renewal)).await;
         let leased = match renewed {
             Ok(Some(leased)) => leased,
             // Lost in the meantime: others may hold the place.

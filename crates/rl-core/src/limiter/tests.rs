@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::limiter::{BuildError, OnFailure};
+use crate::limiter::{BuildError, OnFailure, Share};
 use crate::observe::Observer;
 use crate::source::{ByRealm, PolicyFuture, PolicySource, Preset};
 use crate::store::{Charge, MemoryStore, Refund, Renewal, Reset, Store, StoreError, StoreFuture};
@@ -38,18 +38,18 @@ async fn used(limiter: &RateLimiter) -> u64 {
 
 /// A store in memory that fails while the test says so, and counts how often it is asked.
 #[derive(Debug, Default)]
-struct Faulty {
+pub(super) struct Faulty {
     memory: MemoryStore,
     failure: Mutex<Option<FailureKind>>,
     asked: AtomicUsize,
 }
 
 impl Faulty {
-    fn fail_with(&self, kind: impl Into<Option<FailureKind>>) {
+    pub(super) fn fail_with(&self, kind: impl Into<Option<FailureKind>>) {
         *self.failure.lock().unwrap() = kind.into();
     }
 
-    fn asked(&self) -> usize {
+    pub(super) fn asked(&self) -> usize {
         self.asked.load(Ordering::SeqCst)
     }
 
@@ -143,6 +143,9 @@ fn settings_that_make_no_limiter_are_named_with_what_was_expected() {
         (builder().limit(second).namespace(""), r#"namespace "": expected 1 to 64 characters of A-Z a-z 0-9 _ . -"#),
         (builder().limit(second).namespace(&long), &format!("namespace {long:?}: expected 1 to 64 characters of A-Z a-z 0-9 _ . -")),
         (builder().limit(second).deadline(Duration::ZERO), "a deadline of 0: expected more than no time"),
+        (builder().limit(second).on_store_failure(OnFailure::Fallback), "`OnFailure::Fallback` without a store: expected `.fallback(..)`"),
+        (builder().limit(second).on_configuration_failure(OnFailure::Fallback), "`OnFailure::Fallback` without a store: expected `.fallback(..)`"),
+        (builder().limit(second).fallback(MemoryStore::new(), Share::of_instances(0)), "a share of 0 instances: expected 1 at least"),
     ];
     for (builder, text) in cases {
         assert_eq!(builder.build().unwrap_err().to_string(), text);
@@ -173,7 +176,7 @@ async fn infrastructure_and_configuration_failures_have_policies_of_their_own() 
             let infrastructure = matches!(kind, FailureKind::Unavailable | FailureKind::TimedOut);
             let expected = match if infrastructure { on_store } else { on_configuration } {
                 OnFailure::Allow => (Origin::FailedOpen(kind), true, 2, RetryAfter::Now),
-                OnFailure::Deny => {
+                OnFailure::Deny | OnFailure::Fallback => {
                     (Origin::FailedClosed(kind), false, 0, RetryAfter::In(Duration::from_secs(1)))
                 }
             };

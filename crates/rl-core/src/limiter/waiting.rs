@@ -9,7 +9,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
 use super::RateLimiter;
-use crate::{Algorithm, Cost, Decision, Eventual, LimitReport, Origin, RetryAfter, Subject};
+use crate::{Algorithm, Cost, Decision, Eventual, LimitReport, RetryAfter, Subject};
 
 impl RateLimiter {
     /// [`check`](Self::check), which waits until the limits grant the cost: for `at_most` so long,
@@ -109,7 +109,7 @@ struct Wait {
 /// Whether the limits deny it now and may grant it later.
 fn is_worth_a_wait(decision: &Decision) -> bool {
     !decision.is_allowed()
-        && decision.origin() == Origin::Store
+        && decision.origin().enforces()
         && decision.retry_after() != RetryAfter::Never
 }
 
