@@ -5,9 +5,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{OnFailure, RateLimiter};
-use crate::store::{Mode, Store};
+use crate::store::{Mode, Store, StoreError};
 use crate::{
     Cost, Decision, Eventual, FailureKind, LimitReport, Origin, Policy, RetryAfter, Subject,
+    observe,
 };
 
 /// How much of each limit one instance admits by itself, while the store that all instances share
@@ -102,19 +103,29 @@ impl RateLimiter {
     ) -> Eventual<Decision> {
         let share = fallback.share.of(whole);
         let (this, whole, asked) = (self.clone(), whole.clone(), subject.clone());
-        self.ask(&fallback.store, &share, subject, mode, cost).map(move |answer| {
-            let decision = match answer {
-                Ok(decision) if exceeds_share(&decision, &whole, mode, cost) => {
-                    Decision::undecided(cost, Origin::FailedClosed(failure))
-                }
-                Ok(decision) => decision.in_place_of(failure),
-                Err(error) => {
-                    this.store_failed(&error);
-                    Decision::undecided(cost, Origin::FailedClosed(error.kind()))
-                }
-            };
-            this.report(&asked, decision)
-        })
+        self.ask(&fallback.store, &share, subject, mode, cost, self.inner.deadline).map(
+            move |answer| {
+                let decision = match answer {
+                    Ok(decision) if exceeds_share(&decision, &whole, mode, cost) => {
+                        Decision::undecided(cost, Origin::FailedClosed(failure))
+                    }
+                    Ok(decision) => decision.in_place_of(failure),
+                    Err(error) => {
+                        this.fallback_failed(&error);
+                        Decision::undecided(cost, Origin::FailedClosed(error.kind()))
+                    }
+                };
+                this.report(&asked, decision)
+            },
+        )
+    }
+
+    /// Tells that the fallback could not answer either.
+    pub(super) fn fallback_failed(&self, error: &StoreError) {
+        if self.inner.fallback_failures.is_worth_a_line() {
+            observe::fallback_failed(error);
+        }
+        self.inner.observer.store_failed(error);
     }
 }
 

@@ -26,10 +26,12 @@
 //! # Ok(()) }
 //! ```
 
+mod breaker;
 mod builder;
 mod decide;
 mod failure;
 mod fallback;
+mod in_flight;
 #[cfg(test)]
 mod paused;
 mod permit;
@@ -42,11 +44,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use breaker::Breaker;
 pub use builder::{BuildError, RateLimiterBuilder};
-use failure::Health;
 pub use failure::OnFailure;
+use failure::{SourceHealth, Tally};
 use fallback::Fallback;
 pub use fallback::Share;
+use in_flight::InFlight;
 pub use permit::Permit;
 use shadow::ShadowLog;
 use waiting::Lines;
@@ -75,7 +79,10 @@ struct Inner {
     on_configuration_failure: OnFailure,
     fallback: Option<Fallback>,
     observer: Arc<dyn Observer>,
-    health: Health,
+    breaker: Arc<Breaker>,
+    in_flight: Arc<InFlight>,
+    source_health: SourceHealth,
+    fallback_failures: Tally,
     // Who waits for units; see `waiting`.
     lines: Arc<Lines>,
     shadow_log: ShadowLog,
@@ -129,7 +136,7 @@ impl RateLimiter {
         if !self.inner.enabled {
             return self.undecided(subject, cost, Origin::Disabled);
         }
-        self.decide_under(policy, subject, Mode::Check, cost)
+        self.decide_under(policy, subject, Mode::Check, cost, self.inner.deadline)
     }
 
     /// Gives `units` of what `decision` took back: at most what it was granted, and only what still
@@ -168,7 +175,8 @@ impl RateLimiter {
     pub fn usage(&self, subject: &Subject) -> StoreFuture<Decision> {
         let usage = |limiter: &Self, subject: &Subject, policy: Option<&Policy>| match policy {
             Some(policy) => {
-                limiter.ask(&limiter.inner.store, policy, subject, Mode::Peek, Cost::ZERO)
+                let (store, deadline) = (&limiter.inner.store, limiter.inner.deadline);
+                limiter.ask(store, policy, subject, Mode::Peek, Cost::ZERO, deadline)
             }
             None => Eventual::ready(Ok(Decision::undecided(Cost::ZERO, Origin::Unlimited))),
         };
@@ -203,6 +211,13 @@ impl RateLimiter {
                     .with_detail(format!("the subject is under no limit called {name:?}")))),
             }
         })
+    }
+
+    /// How many decisions wait for the store now: a gauge for metrics. At most
+    /// [`max_in_flight`](RateLimiterBuilder::max_in_flight); always 0 on a store in memory.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.inner.in_flight.waiting()
     }
 
     /// Whether the limiter is switched on.

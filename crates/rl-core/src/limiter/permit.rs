@@ -11,9 +11,10 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::RateLimiter;
-use crate::store::{Mode, Refund, RefundOf, Renewal, StoreFuture};
+use super::breaker::Ticket;
+use crate::store::{Mode, Refund, RefundOf, Renewal, StoreError, StoreFuture};
 use crate::time::Timestamp;
-use crate::{Cost, Decision, Eventual, Policy, Subject};
+use crate::{Cost, Decision, Eventual, Origin, Policy, Subject};
 
 /// How often a lease is renewed before it would end: one renewal may fail.
 const RENEWALS: u32 = 3;
@@ -95,6 +96,16 @@ impl RateLimiter {
             Held { limiter, subject, decision, account, keeper }
         });
         Permit { held }
+    }
+
+    /// Tells that the store which counted a decision of this origin could not hold, settle or free it;
+    /// `ticket` is of the time when it was asked.
+    fn settlement_failed(&self, origin: Origin, ticket: Ticket, error: &StoreError) {
+        if let Origin::Fallback(_) = origin {
+            self.fallback_failed(error);
+        } else {
+            self.store_failed(ticket, error);
+        }
     }
 
     /// Sees a decision through even if nobody waits for it any more: a place that nobody got would
@@ -223,7 +234,9 @@ impl Held {
             Some(rates) if due > taken => {
                 let more = Cost::new(due - taken);
                 let store = self.limiter.store_of(&self.decision);
-                let charged = self.limiter.ask(store, &rates, &self.subject, Mode::Charge, more);
+                let deadline = self.limiter.inner.deadline;
+                let charged =
+                    self.limiter.ask(store, &rates, &self.subject, Mode::Charge, more, deadline);
                 charged.map(|charged| charged.map(drop))
             }
             _ => self.give_back(RefundOf::Rates, self.decision.at(), taken.saturating_sub(due)),
@@ -250,13 +263,14 @@ impl Held {
         let uncharged = self.decision.uncharged();
         let renewal = Renewal { namespace, subject, policy, charged, units, uncharged };
         let store = self.limiter.store_of(&self.decision);
+        let ticket = self.limiter.inner.breaker.look();
         let renewed = self.limiter.within_deadline(store.renew(renewal)).await;
         let leased = match renewed {
             Ok(Some(leased)) => leased,
             // Lost in the meantime: others may hold the place.
             Ok(None) => return,
             Err(error) => {
-                self.limiter.store_failed(&error);
+                self.limiter.settlement_failed(self.decision.origin(), ticket, &error);
                 return;
             }
         };
@@ -267,7 +281,8 @@ impl Held {
         };
         // Settled while it was renewed: then the place was free for a moment, and taken again.
         if is_settled && let Err(error) = self.free(leased).await {
-            self.limiter.store_failed(&error);
+            let ticket = self.limiter.inner.breaker.look();
+            self.limiter.settlement_failed(self.decision.origin(), ticket, &error);
         }
     }
 }
@@ -277,10 +292,11 @@ impl Drop for Held {
         if let Some(keeper) = &self.keeper {
             keeper.abort();
         }
-        let limiter = self.limiter.clone();
+        let (limiter, origin) = (self.limiter.clone(), self.decision.origin());
+        let ticket = limiter.inner.breaker.look();
         let settlement = self.settle().map(move |settled| {
             if let Err(error) = settled {
-                limiter.store_failed(&error);
+                limiter.settlement_failed(origin, ticket, &error);
             }
         });
         // An answer that is there has been dealt with; another needs somebody to wait for it.
