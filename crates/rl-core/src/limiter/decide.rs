@@ -1,8 +1,14 @@
-//! From a question to a decision: the policy, the store, the deadline, and what stands in.
+//! From a question to a decision: the policy, the breaker, the store, the deadline, and what stands
+//! in.
 
-use super::failure::Ticket;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::breaker::Ticket;
 use super::{OnFailure, RateLimiter};
-use crate::store::{Charge, Mode, Reset, StoreError, StoreFuture};
+use crate::store::{Charge, Mode, Reset, Store, StoreError, StoreFuture};
 use crate::{Cost, Decision, Eventual, FailureKind, Origin, Policy, Subject, observe};
 
 impl RateLimiter {
@@ -10,34 +16,43 @@ impl RateLimiter {
         if !self.inner.enabled {
             return self.undecided(subject, cost, Origin::Disabled);
         }
+        let deadline = self.inner.deadline;
         match self.inner.policies.policy(subject) {
-            Eventual::Ready(Some(policy)) => self.decide_or_pass(policy, subject, mode, cost),
+            Eventual::Ready(Some(policy)) => {
+                self.decide_or_pass(policy, subject, mode, cost, deadline)
+            }
             found => {
                 let (this, subject) = (self.clone(), subject.clone());
                 Eventual::later(async move {
-                    let decided = async {
-                        let policy = found.await;
-                        this.decide_or_pass(policy, &subject, mode, cost).await
-                    };
                     // The look-up is part of the decision, and of its time.
-                    let decided = tokio::time::timeout(this.inner.deadline, decided).await;
-                    decided.unwrap_or_else(|_| this.stand_in(&subject, cost, &timed_out()))
+                    let begun = Instant::now();
+                    let found = tokio::time::timeout(deadline, found).await;
+                    let policy = found.unwrap_or_else(|_| Err(timed_out()));
+                    if policy.is_ok() && this.inner.source_health.answered() {
+                        observe::source_recovered();
+                    }
+                    let left = deadline.saturating_sub(begun.elapsed());
+                    this.decide_or_pass(policy, &subject, mode, cost, left).await
                 })
             }
         }
     }
 
-    pub(super) fn decide_or_pass(
+    fn decide_or_pass(
         &self,
         policy: Result<Option<Policy>, StoreError>,
         subject: &Subject,
         mode: Mode,
         cost: Cost,
+        deadline: Duration,
     ) -> Eventual<Decision> {
         match policy {
-            Ok(Some(policy)) => self.decide_under(&policy, subject, mode, cost),
+            Ok(Some(policy)) => self.decide_under(&policy, subject, mode, cost, deadline),
             Ok(None) => self.undecided(subject, cost, Origin::Unlimited),
-            Err(error) => Eventual::ready(self.stand_in(subject, cost, &error)),
+            Err(error) => {
+                self.source_failed(&error);
+                self.stand_in(None, subject, mode, cost, error.kind())
+            }
         }
     }
 
@@ -47,42 +62,54 @@ impl RateLimiter {
         subject: &Subject,
         mode: Mode,
         cost: Cost,
+        deadline: Duration,
     ) -> Eventual<Decision> {
-        let ticket = self.inner.health.set_out();
-        match self.ask_store(policy, subject, mode, cost) {
+        let ticket = match self.inner.breaker.admit() {
+            Ok(ticket) => ticket,
+            Err(failure) => return self.stand_in(Some(policy), subject, mode, cost, failure),
+        };
+        let answer = match self.ask(&self.inner.store, policy, subject, mode, cost, deadline) {
             Eventual::Ready(Some(answer)) => {
-                Eventual::ready(self.conclude(subject, cost, ticket, answer))
-            }
-            answer => {
-                let (this, asked) = (self.clone(), subject.clone());
-                let decision = async move {
-                    let answer = answer.await;
-                    this.conclude(&asked, cost, ticket, answer)
+                return match self.conclude(subject, ticket, answer) {
+                    Ok(decision) => Eventual::ready(decision),
+                    Err(failure) => self.stand_in(Some(policy), subject, mode, cost, failure),
                 };
-                if policy.has_permits() && mode != Mode::Peek {
-                    self.see_through(subject.clone(), decision)
-                } else {
-                    Eventual::later(decision)
+            }
+            answer => answer,
+        };
+        let Some(slot) = self.inner.in_flight.enter() else {
+            self.overloaded();
+            return self.stand_in(Some(policy), subject, mode, cost, FailureKind::Overloaded);
+        };
+        let (this, asked_under, asked) = (self.clone(), policy.clone(), subject.clone());
+        let decision = async move {
+            let answer = answer.await;
+            drop(slot);
+            match this.conclude(&asked, ticket, answer) {
+                Ok(decision) => decision,
+                Err(failure) => {
+                    this.stand_in(Some(&asked_under), &asked, mode, cost, failure).await
                 }
             }
+        };
+        if policy.has_permits() && mode != Mode::Peek {
+            self.see_through(subject.clone(), decision)
+        } else {
+            Eventual::later(decision)
         }
     }
 
-    pub(super) fn ask_store(
+    pub(super) fn ask(
         &self,
+        store: &Arc<dyn Store>,
         policy: &Policy,
         subject: &Subject,
         mode: Mode,
         cost: Cost,
+        deadline: Duration,
     ) -> StoreFuture<Decision> {
         let namespace = &self.inner.namespace;
-        self.within_deadline(self.inner.store.decide(Charge {
-            namespace,
-            subject,
-            policy,
-            mode,
-            cost,
-        }))
+        within(deadline, store.decide(Charge { namespace, subject, policy, mode, cost }))
     }
 
     pub(super) fn reset_store(
@@ -113,64 +140,73 @@ impl RateLimiter {
         }
     }
 
-    /// What is not there at once gets so much time and no more.
     pub(super) fn within_deadline<T: Send + 'static>(
         &self,
         answer: StoreFuture<T>,
     ) -> StoreFuture<T> {
-        let deadline = self.inner.deadline;
-        match answer {
-            Eventual::Ready(_) => answer,
-            Eventual::Boxed(answer) => Eventual::later(async move {
-                let answer = tokio::time::timeout(deadline, answer).await;
-                answer.unwrap_or_else(|_| Err(timed_out()))
-            }),
-        }
+        within(self.inner.deadline, answer)
     }
 
-    /// From the store's answer to the decision; a failure is stood in for.
-    pub(super) fn conclude(
+    /// From the store's answer to the decision; a failure is noted.
+    fn conclude(
         &self,
         subject: &Subject,
-        cost: Cost,
         ticket: Ticket,
         answer: Result<Decision, StoreError>,
-    ) -> Decision {
+    ) -> Result<Decision, FailureKind> {
         match answer {
             Ok(decision) => {
-                if self.inner.health.answered(ticket) {
+                if self.inner.breaker.answered(ticket) {
                     observe::store_recovered();
                     self.inner.observer.store_recovered();
                 }
                 let is_shadow = self.inner.is_shadow;
-                self.report(subject, if is_shadow { decision.in_shadow() } else { decision })
+                Ok(self.report(subject, if is_shadow { decision.in_shadow() } else { decision }))
             }
-            Err(error) => self.stand_in(subject, cost, &error),
+            Err(error) => {
+                self.store_failed(ticket, &error);
+                Err(error.kind())
+            }
         }
     }
 
-    pub(super) fn stand_in(&self, subject: &Subject, cost: Cost, error: &StoreError) -> Decision {
-        let origin = match self.store_failed(error) {
-            _ if self.inner.is_shadow => Origin::FailedOpen(error.kind()),
-            OnFailure::Allow => Origin::FailedOpen(error.kind()),
-            OnFailure::Deny => Origin::FailedClosed(error.kind()),
-        };
-        self.report(subject, Decision::undecided(cost, origin))
-    }
-
-    /// Tells that the store could not answer; returns what that means for requests.
-    pub(super) fn store_failed(&self, error: &StoreError) -> OnFailure {
-        let kind = error.kind();
-        let on_failure = if kind.is_configuration() {
+    /// What a failure means for requests.
+    pub(super) fn on_failure(&self, kind: FailureKind) -> OnFailure {
+        if kind.is_configuration() {
             self.inner.on_configuration_failure
         } else {
             self.inner.on_store_failure
-        };
-        if self.inner.health.failed(kind) {
-            observe::store_failed(error, on_failure.consequence());
+        }
+    }
+
+    /// Tells that the store could not answer.
+    pub(super) fn store_failed(&self, ticket: Ticket, error: &StoreError) {
+        let kind = error.kind();
+        if self.inner.breaker.failed(ticket, kind) {
+            observe::store_failed(error, self.on_failure(kind).consequence());
         }
         self.inner.observer.store_failed(error);
-        on_failure
+    }
+
+    /// Tells that no policy could be found: that says nothing about the store.
+    fn source_failed(&self, error: &StoreError) {
+        if self.inner.source_health.failed() {
+            // Without a policy a fallback has nothing to decide.
+            let consequence = match self.on_failure(error.kind()) {
+                OnFailure::Fallback => OnFailure::Deny.consequence(),
+                other => other.consequence(),
+            };
+            observe::source_failed(error, consequence);
+        }
+        self.inner.observer.source_failed(error);
+    }
+
+    fn overloaded(&self) {
+        let in_flight = &self.inner.in_flight;
+        if in_flight.is_worth_a_line() {
+            let consequence = self.inner.on_store_failure.consequence();
+            observe::overloaded(in_flight.most(), consequence);
+        }
     }
 
     pub(super) fn undecided(
@@ -188,6 +224,17 @@ impl RateLimiter {
         self.report_shadow(subject, &decision);
         self.inner.observer.decided(subject, &decision);
         decision
+    }
+}
+
+/// What is not there at once gets so much time and no more.
+fn within<T: Send + 'static>(deadline: Duration, answer: StoreFuture<T>) -> StoreFuture<T> {
+    match answer {
+        Eventual::Ready(_) => answer,
+        Eventual::Boxed(answer) => Eventual::later(async move {
+            let answer = tokio::time::timeout(deadline, answer).await;
+            answer.unwrap_or_else(|_| Err(timed_out()))
+        }),
     }
 }
 

@@ -26,9 +26,12 @@
 //! # Ok(()) }
 //! ```
 
+mod breaker;
 mod builder;
 mod decide;
 mod failure;
+mod fallback;
+mod in_flight;
 #[cfg(test)]
 mod paused;
 mod permit;
@@ -41,9 +44,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use breaker::Breaker;
 pub use builder::{BuildError, RateLimiterBuilder};
-use failure::Health;
 pub use failure::OnFailure;
+use failure::{SourceHealth, Tally};
+use fallback::Fallback;
+pub use fallback::Share;
+use in_flight::InFlight;
 pub use permit::Permit;
 use shadow::ShadowLog;
 use waiting::Lines;
@@ -70,8 +77,12 @@ struct Inner {
     deadline: Duration,
     on_store_failure: OnFailure,
     on_configuration_failure: OnFailure,
+    fallback: Option<Fallback>,
     observer: Arc<dyn Observer>,
-    health: Health,
+    breaker: Arc<Breaker>,
+    in_flight: Arc<InFlight>,
+    source_health: SourceHealth,
+    fallback_failures: Tally,
     // Who waits for units; see `waiting`.
     lines: Arc<Lines>,
     shadow_log: ShadowLog,
@@ -127,13 +138,14 @@ impl RateLimiter {
         if !self.inner.enabled {
             return self.undecided(subject, cost, Origin::Disabled);
         }
-        self.decide_under(policy, subject, Mode::Check, cost)
+        self.decide_under(policy, subject, Mode::Check, cost, self.inner.deadline)
     }
 
     /// Gives `units` of what `decision` took back: at most what it was granted, and only what still
     /// counts: in windows that are still open, and of tokens what has not come back by itself.
     ///
-    /// Once for each decision: whoever asks twice gives back what others have used.
+    /// Once for each decision: whoever asks twice gives back what others have used. What a fallback has
+    /// counted goes back to the fallback.
     ///
     /// # Errors
     ///
@@ -141,15 +153,17 @@ impl RateLimiter {
     pub fn refund(&self, subject: &Subject, decision: &Decision, units: u64) -> StoreFuture<()> {
         let units = units.min(decision.taken());
         match decision.policy() {
-            Some(policy) if units > 0 => self.within_deadline(self.inner.store.refund(Refund {
-                namespace: &self.inner.namespace,
-                subject,
-                policy,
-                charged: decision.at(),
-                units,
-                of: RefundOf::All,
-                uncharged: decision.kept(units),
-            })),
+            Some(policy) if units > 0 => {
+                self.within_deadline(self.store_of(decision).refund(Refund {
+                    namespace: &self.inner.namespace,
+                    subject,
+                    policy,
+                    charged: decision.at(),
+                    units,
+                    of: RefundOf::All,
+                    uncharged: decision.kept(units),
+                }))
+            }
             _ => Eventual::ready(Ok(())),
         }
     }
@@ -162,7 +176,10 @@ impl RateLimiter {
     /// Resolves to an error if the store could not answer.
     pub fn usage(&self, subject: &Subject) -> StoreFuture<Decision> {
         let usage = |limiter: &Self, subject: &Subject, policy: Option<&Policy>| match policy {
-            Some(policy) => limiter.ask_store(policy, subject, Mode::Peek, Cost::ZERO),
+            Some(policy) => {
+                let (store, deadline) = (&limiter.inner.store, limiter.inner.deadline);
+                limiter.ask(store, policy, subject, Mode::Peek, Cost::ZERO, deadline)
+            }
             None => Eventual::ready(Ok(Decision::undecided(Cost::ZERO, Origin::Unlimited))),
         };
         self.with_policy(subject, usage)
@@ -196,6 +213,13 @@ impl RateLimiter {
                     .with_detail(format!("the subject is under no limit called {name:?}")))),
             }
         })
+    }
+
+    /// How many decisions wait for the store now: a gauge for metrics. At most
+    /// [`max_in_flight`](RateLimiterBuilder::max_in_flight); always 0 on a store in memory.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.inner.in_flight.waiting()
     }
 
     /// Whether the limiter is switched on.

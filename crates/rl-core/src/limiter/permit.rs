@@ -11,8 +11,9 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 
 use super::RateLimiter;
+use super::breaker::Ticket;
 use super::decide::timed_out;
-use crate::store::{Mode, Refund, RefundOf, Renewal, StoreFuture};
+use crate::store::{Mode, Refund, RefundOf, Renewal, StoreError, StoreFuture};
 use crate::time::Timestamp;
 use crate::{Cost, Decision, Eventual, Origin, Policy, Subject};
 
@@ -95,7 +96,7 @@ impl RateLimiter {
     pub(crate) fn permit_of(&self, subject: Subject, decision: Decision) -> Permit {
         let (cost, leased) = (Cost::new(decision.taken()), decision.at());
         // There is nothing to correct where no store decided, or a limit refused.
-        let was_decided = matches!(decision.origin(), Origin::Store | Origin::Shadow);
+        let was_decided = decision.origin().is_counted();
         let is_refused = !decision.is_allowed() || decision.is_refused_in_shadow();
         let is_settled = !was_decided || is_refused;
         let account = Mutex::new(Account { cost, leased, is_settled });
@@ -109,6 +110,16 @@ impl RateLimiter {
             Held { limiter, subject, decision, account, keeper }
         });
         Permit { held, is_metered: true, outer: None }
+    }
+
+    /// Tells that the store which counted a decision of this origin could not hold, settle or free it;
+    /// `ticket` is of the time when it was asked.
+    fn settlement_failed(&self, origin: Origin, ticket: Ticket, error: &StoreError) {
+        if let Origin::Fallback(_) = origin {
+            self.fallback_failed(error);
+        } else {
+            self.store_failed(ticket, error);
+        }
     }
 
     /// Sees a decision through even if nobody waits for it any more: a place that nobody got would
@@ -261,7 +272,10 @@ impl Held {
         match rates {
             Some(rates) if due > taken => {
                 let more = Cost::new(due - taken);
-                let charged = self.limiter.ask_store(&rates, &self.subject, Mode::Charge, more);
+                let store = self.limiter.store_of(&self.decision);
+                let deadline = self.limiter.inner.deadline;
+                let charged =
+                    self.limiter.ask(store, &rates, &self.subject, Mode::Charge, more, deadline);
                 charged.map(|charged| charged.map(drop))
             }
             _ => self.give_back(RefundOf::Rates, self.decision.at(), taken.saturating_sub(due)),
@@ -276,7 +290,8 @@ impl Held {
         if refund.is_empty() {
             return Eventual::ready(Ok(()));
         }
-        self.limiter.within_deadline(self.limiter.inner.store.refund(refund))
+        let store = self.limiter.store_of(&self.decision);
+        self.limiter.within_deadline(store.refund(refund))
     }
 
     /// Begins the leases anew; whether they are to be renewed again.
@@ -287,7 +302,8 @@ impl Held {
         let uncharged = self.decision.uncharged();
         let renewal = Renewal { namespace, subject, policy, charged, units, uncharged };
         // Nobody waits for it: it may take until it is time for the next.
-        let renewal = self.limiter.inner.store.renew(renewal);
+        let ticket = self.limiter.inner.breaker.look();
+        let renewal = self.limiter.store_of(&self.decision).renew(renewal);
         let patience = shortest_lease(policy).unwrap_or_default() / RENEWALS;
         let renewed = timeout(patience, renewal).await.unwrap_or_else(|_| Err(timed_out()));
         let leased = match renewed {
@@ -295,7 +311,7 @@ impl Held {
             // Lost in the meantime: others may hold the place.
             Ok(None) => return false,
             Err(error) => {
-                self.limiter.store_failed(&error);
+                self.limiter.settlement_failed(self.decision.origin(), ticket, &error);
                 return true;
             }
         };
@@ -306,7 +322,8 @@ impl Held {
         };
         // Settled while it was renewed: then the place was free for a moment, and taken again.
         if is_settled && let Err(error) = self.free(leased).await {
-            self.limiter.store_failed(&error);
+            let ticket = self.limiter.inner.breaker.look();
+            self.limiter.settlement_failed(self.decision.origin(), ticket, &error);
         }
         !is_settled
     }
@@ -325,10 +342,11 @@ fn both(first: StoreFuture<()>, second: StoreFuture<()>) -> StoreFuture<()> {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let limiter = self.limiter.clone();
+        let (limiter, origin) = (self.limiter.clone(), self.decision.origin());
+        let ticket = limiter.inner.breaker.look();
         let settlement = self.settle().map(move |settled| {
             if let Err(error) = settled {
-                limiter.store_failed(&error);
+                limiter.settlement_failed(origin, ticket, &error);
             }
         });
         // An answer that is there has been dealt with; another needs somebody to wait for it.

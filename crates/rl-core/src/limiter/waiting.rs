@@ -9,8 +9,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
 use super::RateLimiter;
-use crate::store::Mode;
-use crate::{Algorithm, Cost, Decision, Eventual, LimitReport, Origin, RetryAfter, Subject};
+use crate::{Algorithm, Cost, Decision, Eventual, LimitReport, RetryAfter, Subject};
 
 impl RateLimiter {
     /// [`check`](Self::check), which waits until the limits grant the cost: for `at_most` so long,
@@ -98,29 +97,9 @@ impl RateLimiter {
                 }
                 _ => break,
             }
-            decision = self.look(decision, subject, cost).await;
+            decision = self.check(subject, cost).await;
         }
         decision
-    }
-
-    /// Asks again for a request that `denied` told to wait. The observer has been told of that, and is
-    /// told again only when the wait has ended well.
-    async fn look(&self, denied: Decision, subject: &Subject, cost: Cost) -> Decision {
-        let Some(policy) = denied.policy() else { return denied };
-        let (this, asker) = (self.clone(), subject.clone());
-        let asked = self.ask_store(policy, subject, Mode::Check, cost);
-        let decision = async move {
-            match asked.await {
-                Ok(decision) if decision.is_allowed() => this.report(&asker, decision),
-                Ok(decision) => decision,
-                Err(_) => this.check(&asker, cost).await,
-            }
-        };
-        if policy.has_permits() {
-            self.see_through(subject.clone(), decision).await
-        } else {
-            decision.await
-        }
     }
 
     /// How a request fares that does not get its turn: no better than those who wait.
@@ -143,7 +122,7 @@ struct Wait {
 /// Whether the limits deny it now and may grant it later.
 fn is_worth_a_wait(decision: &Decision) -> bool {
     !decision.is_allowed()
-        && decision.origin() == Origin::Store
+        && decision.origin().enforces()
         && decision.retry_after() != RetryAfter::Never
 }
 

@@ -22,6 +22,8 @@ pub enum Origin {
     Unlimited,
     /// The limiter is switched off; no store was asked.
     Disabled,
+    /// The store could not decide, and the fallback decided on this instance's share of the limits.
+    Fallback(FailureKind),
     /// No decision could be made, and the failure policy let the request pass.
     FailedOpen(FailureKind),
     /// No decision could be made, and the failure policy turned the request away.
@@ -37,9 +39,20 @@ impl Origin {
             Self::Shadow => "shadow",
             Self::Unlimited => "unlimited",
             Self::Disabled => "disabled",
+            Self::Fallback(_) => "fallback",
             Self::FailedOpen(_) => "failed_open",
             Self::FailedClosed(_) => "failed_closed",
         }
+    }
+
+    /// Whether limits decided, and are enforced.
+    pub(crate) const fn enforces(self) -> bool {
+        matches!(self, Self::Store | Self::Fallback(_))
+    }
+
+    /// Whether counters were asked, which may have charged.
+    pub(crate) const fn is_counted(self) -> bool {
+        matches!(self, Self::Store | Self::Shadow | Self::Fallback(_))
     }
 }
 
@@ -195,10 +208,18 @@ impl Decision {
         self
     }
 
+    /// The decision of a fallback, which was asked because the store failed.
+    pub(crate) fn in_place_of(mut self, failure: FailureKind) -> Self {
+        if self.origin == Origin::Store {
+            self.origin = Origin::Fallback(failure);
+        }
+        self
+    }
+
     /// Lets a request that is over its limits go on, unless they never let it pass.
     pub(crate) fn or_degraded(mut self) -> Self {
         let is_for_a_time = self.retry_after() != RetryAfter::Never;
-        if self.verdict == Verdict::Denied && self.origin == Origin::Store && is_for_a_time {
+        if self.verdict == Verdict::Denied && self.origin.enforces() && is_for_a_time {
             self.verdict = Verdict::Degraded;
         }
         self

@@ -299,6 +299,21 @@ impl Limit {
         self.is_shadow
     }
 
+    /// One of so many equal parts, rounded down: all parts together are at most the whole. A part of
+    /// less than a unit blocks.
+    pub(crate) fn divided_by(self, parts: u64) -> Self {
+        let algorithm = match self.algorithm {
+            Algorithm::Gcra { burst } => Algorithm::Gcra { burst: burst / parts },
+            Algorithm::TokenBucket { capacity, refill } => {
+                Algorithm::TokenBucket { capacity: capacity / parts, refill }
+            }
+            whole => whole,
+        };
+        let part = Self { max: self.max / parts, ..self };
+        // Without a unit to hold, or with more than can be counted exactly at a rate rounded down.
+        part.counted_by(algorithm).unwrap_or(Self { max: 0, ..self })
+    }
+
     /// How it counts.
     #[must_use]
     pub const fn algorithm(self) -> Algorithm {

@@ -103,6 +103,16 @@ impl Policy {
         (!limits.is_empty()).then_some(Self { limits })
     }
 
+    /// The policy with one of so many equal parts of each limit, rounded down. It counts in the same
+    /// states.
+    pub(crate) fn divided_by(&self, parts: u64) -> Self {
+        let part = |limit: &NamedLimit| NamedLimit {
+            limit: limit.limit.divided_by(parts),
+            ..limit.clone()
+        };
+        Self { limits: self.limits.iter().map(part).collect() }
+    }
+
     /// The place of the limit called `name`.
     #[must_use]
     pub fn position(&self, name: &str) -> Option<usize> {
