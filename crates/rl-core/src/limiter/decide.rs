@@ -11,28 +11,39 @@ use super::{OnFailure, RateLimiter};
 use crate::store::{Charge, Mode, Reset, Store, StoreError, StoreFuture};
 use crate::{Cost, Decision, Eventual, FailureKind, Origin, Policy, Subject, observe};
 
+/// What the limits of a subject are asked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Question {
+    pub(super) mode: Mode,
+    pub(super) cost: Cost,
+    pub(super) deadline: Duration,
+    /// Whether the decision is told to the observer and the log.
+    pub(super) is_told: bool,
+}
+
 impl RateLimiter {
-    pub(super) fn decide(&self, subject: &Subject, mode: Mode, cost: Cost) -> Eventual<Decision> {
+    pub(super) fn question(&self, mode: Mode, cost: Cost) -> Question {
+        Question { mode, cost, deadline: self.inner.deadline, is_told: true }
+    }
+
+    pub(super) fn decide(&self, subject: &Subject, question: Question) -> Eventual<Decision> {
         if !self.inner.enabled {
-            return self.undecided(subject, cost, Origin::Disabled);
+            return self.undecided(subject, question, Origin::Disabled);
         }
-        let deadline = self.inner.deadline;
         match self.inner.policies.policy(subject) {
-            Eventual::Ready(Some(policy)) => {
-                self.decide_or_pass(policy, subject, mode, cost, deadline)
-            }
+            Eventual::Ready(Some(policy)) => self.decide_or_pass(policy, subject, question),
             found => {
                 let (this, subject) = (self.clone(), subject.clone());
                 Eventual::later(async move {
                     // The look-up is part of the decision, and of its time.
-                    let begun = Instant::now();
+                    let (begun, deadline) = (Instant::now(), question.deadline);
                     let found = tokio::time::timeout(deadline, found).await;
                     let policy = found.unwrap_or_else(|_| Err(timed_out()));
                     if policy.is_ok() && this.inner.source_health.answered() {
                         observe::source_recovered();
                     }
-                    let left = deadline.saturating_sub(begun.elapsed());
-                    this.decide_or_pass(policy, &subject, mode, cost, left).await
+                    let deadline = deadline.saturating_sub(begun.elapsed());
+                    this.decide_or_pass(policy, &subject, Question { deadline, ..question }).await
                 })
             }
         }
@@ -42,17 +53,22 @@ impl RateLimiter {
         &self,
         policy: Result<Option<Policy>, StoreError>,
         subject: &Subject,
-        mode: Mode,
-        cost: Cost,
-        deadline: Duration,
+        question: Question,
     ) -> Eventual<Decision> {
-        match policy {
-            Ok(Some(policy)) => self.decide_under(&policy, subject, mode, cost, deadline),
-            Ok(None) => self.undecided(subject, cost, Origin::Unlimited),
+        let policy = match policy {
+            // Work that is done already holds no place.
+            Ok(Some(policy)) if question.mode == Mode::Charge => {
+                policy.only(|_, limit| !limit.holds_permits())
+            }
+            Ok(policy) => policy,
             Err(error) => {
                 self.source_failed(&error);
-                self.stand_in(None, subject, mode, cost, error.kind())
+                return self.stand_in(None, subject, question, error.kind());
             }
+        };
+        match policy {
+            Some(policy) => self.decide_under(&policy, subject, question),
+            None => self.undecided(subject, question, Origin::Unlimited),
         }
     }
 
@@ -60,56 +76,62 @@ impl RateLimiter {
         &self,
         policy: &Policy,
         subject: &Subject,
-        mode: Mode,
-        cost: Cost,
-        deadline: Duration,
+        question: Question,
     ) -> Eventual<Decision> {
         let ticket = match self.inner.breaker.admit() {
             Ok(ticket) => ticket,
-            Err(failure) => return self.stand_in(Some(policy), subject, mode, cost, failure),
+            Err(failure) => return self.stand_in(Some(policy), subject, question, failure),
         };
-        let answer = match self.ask(&self.inner.store, policy, subject, mode, cost, deadline) {
+        let answer = if policy.has_permits() && question.mode != Mode::Peek {
+            self.ask_for_permits(policy, subject, question)
+        } else {
+            self.ask(&self.inner.store, policy, subject, question)
+        };
+        let answer = match answer {
             Eventual::Ready(Some(answer)) => {
-                return match self.conclude(subject, ticket, answer) {
+                return match self.conclude(subject, question, ticket, answer) {
                     Ok(decision) => Eventual::ready(decision),
-                    Err(failure) => self.stand_in(Some(policy), subject, mode, cost, failure),
+                    Err(failure) => self.stand_in(Some(policy), subject, question, failure),
                 };
             }
             answer => answer,
         };
         let Some(slot) = self.inner.in_flight.enter() else {
             self.overloaded();
-            return self.stand_in(Some(policy), subject, mode, cost, FailureKind::Overloaded);
+            return self.stand_in(Some(policy), subject, question, FailureKind::Overloaded);
         };
-        let (this, asked_under, asked) = (self.clone(), policy.clone(), subject.clone());
-        let decision = async move {
+        let (this, policy, subject) = (self.clone(), policy.clone(), subject.clone());
+        Eventual::later(async move {
             let answer = answer.await;
             drop(slot);
-            match this.conclude(&asked, ticket, answer) {
+            match this.conclude(&subject, question, ticket, answer) {
                 Ok(decision) => decision,
-                Err(failure) => {
-                    this.stand_in(Some(&asked_under), &asked, mode, cost, failure).await
-                }
+                Err(failure) => this.stand_in(Some(&policy), &subject, question, failure).await,
             }
-        };
-        if policy.has_permits() && mode != Mode::Peek {
-            self.see_through(subject.clone(), decision)
-        } else {
-            Eventual::later(decision)
-        }
+        })
     }
 
+    /// Asks a store, for no longer than the deadline.
     pub(super) fn ask(
         &self,
         store: &Arc<dyn Store>,
         policy: &Policy,
         subject: &Subject,
-        mode: Mode,
-        cost: Cost,
-        deadline: Duration,
+        question: Question,
+    ) -> StoreFuture<Decision> {
+        within(question.deadline, self.ask_at_leisure(store, policy, subject, question))
+    }
+
+    /// Asks a store that may take its time.
+    pub(super) fn ask_at_leisure(
+        &self,
+        store: &Arc<dyn Store>,
+        policy: &Policy,
+        subject: &Subject,
+        Question { mode, cost, .. }: Question,
     ) -> StoreFuture<Decision> {
         let namespace = &self.inner.namespace;
-        within(deadline, store.decide(Charge { namespace, subject, policy, mode, cost }))
+        store.decide(Charge { namespace, subject, policy, mode, cost })
     }
 
     pub(super) fn reset_store(
@@ -151,6 +173,7 @@ impl RateLimiter {
     fn conclude(
         &self,
         subject: &Subject,
+        question: Question,
         ticket: Ticket,
         answer: Result<Decision, StoreError>,
     ) -> Result<Decision, FailureKind> {
@@ -161,7 +184,8 @@ impl RateLimiter {
                     self.inner.observer.store_recovered();
                 }
                 let is_shadow = self.inner.is_shadow;
-                Ok(self.report(subject, if is_shadow { decision.in_shadow() } else { decision }))
+                let decision = if is_shadow { decision.in_shadow() } else { decision };
+                Ok(self.report(subject, question, decision))
             }
             Err(error) => {
                 self.store_failed(ticket, &error);
@@ -212,17 +236,26 @@ impl RateLimiter {
     pub(super) fn undecided(
         &self,
         subject: &Subject,
-        cost: Cost,
+        question: Question,
         origin: Origin,
     ) -> Eventual<Decision> {
-        Eventual::ready(self.report(subject, Decision::undecided(cost, origin)))
+        let decision = Decision::undecided(question.cost, origin);
+        Eventual::ready(self.report(subject, question, decision))
     }
 
-    pub(super) fn report(&self, subject: &Subject, decision: Decision) -> Decision {
+    /// Tells what was decided. A decision that is worth a wait is told when the wait has ended.
+    pub(super) fn report(
+        &self,
+        subject: &Subject,
+        question: Question,
+        decision: Decision,
+    ) -> Decision {
         let decision = decision.by(self.id());
-        observe::decided(subject, &decision);
-        self.report_shadow(subject, &decision);
-        self.inner.observer.decided(subject, &decision);
+        if question.is_told || decision.is_allowed() {
+            observe::decided(subject, &decision);
+            self.report_shadow(subject, &decision);
+            self.inner.observer.decided(subject, &decision);
+        }
         decision
     }
 }

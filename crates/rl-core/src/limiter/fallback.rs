@@ -4,6 +4,7 @@ mod tests;
 use std::fmt;
 use std::sync::Arc;
 
+use super::decide::Question;
 use super::{OnFailure, RateLimiter};
 use crate::store::{Mode, Store, StoreError};
 use crate::{
@@ -77,19 +78,18 @@ impl RateLimiter {
         &self,
         policy: Option<&Policy>,
         subject: &Subject,
-        mode: Mode,
-        cost: Cost,
+        question: Question,
         failure: FailureKind,
     ) -> Eventual<Decision> {
         let origin = match (self.on_failure(failure), policy, &self.inner.fallback) {
             _ if self.inner.is_shadow => Origin::FailedOpen(failure),
             (OnFailure::Fallback, Some(policy), Some(fallback)) => {
-                return self.fall_back(fallback, policy, subject, mode, cost, failure);
+                return self.fall_back(fallback, policy, subject, question, failure);
             }
             (OnFailure::Allow, ..) => Origin::FailedOpen(failure),
             (OnFailure::Deny | OnFailure::Fallback, ..) => Origin::FailedClosed(failure),
         };
-        self.undecided(subject, cost, origin)
+        self.undecided(subject, question, origin)
     }
 
     fn fall_back(
@@ -97,27 +97,26 @@ impl RateLimiter {
         fallback: &Fallback,
         whole: &Policy,
         subject: &Subject,
-        mode: Mode,
-        cost: Cost,
+        question: Question,
         failure: FailureKind,
     ) -> Eventual<Decision> {
         let share = fallback.share.of(whole);
         let (this, whole, asked) = (self.clone(), whole.clone(), subject.clone());
-        self.ask(&fallback.store, &share, subject, mode, cost, self.inner.deadline).map(
-            move |answer| {
-                let decision = match answer {
-                    Ok(decision) if exceeds_share(&decision, &whole, mode, cost) => {
-                        Decision::undecided(cost, Origin::FailedClosed(failure))
-                    }
-                    Ok(decision) => decision.in_place_of(failure),
-                    Err(error) => {
-                        this.fallback_failed(&error);
-                        Decision::undecided(cost, Origin::FailedClosed(error.kind()))
-                    }
-                };
-                this.report(&asked, decision)
-            },
-        )
+        let Question { mode, cost, .. } = question;
+        let question = Question { deadline: self.inner.deadline, ..question };
+        self.ask(&fallback.store, &share, subject, question).map(move |answer| {
+            let decision = match answer {
+                Ok(decision) if exceeds_share(&decision, &whole, mode, cost) => {
+                    Decision::undecided(cost, Origin::FailedClosed(failure))
+                }
+                Ok(decision) => decision.in_place_of(failure),
+                Err(error) => {
+                    this.fallback_failed(&error);
+                    Decision::undecided(cost, Origin::FailedClosed(error.kind()))
+                }
+            };
+            this.report(&asked, question, decision)
+        })
     }
 
     /// Tells that the fallback could not answer either.

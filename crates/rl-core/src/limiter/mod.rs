@@ -108,23 +108,24 @@ impl RateLimiter {
     ///
     /// If the future is dropped before it is ready, the units may or may not have been taken.
     pub fn check(&self, subject: &Subject, cost: impl Into<Cost>) -> Eventual<Decision> {
-        self.decide(subject, Mode::Check, cost.into())
+        self.decide(subject, self.question(Mode::Check, cost.into()))
     }
 
     /// Takes as many of `cost` units as every limit grants; denied if that is none.
     pub fn check_up_to(&self, subject: &Subject, cost: impl Into<Cost>) -> Eventual<Decision> {
-        self.decide(subject, Mode::CheckUpTo, cost.into())
+        self.decide(subject, self.question(Mode::CheckUpTo, cost.into()))
     }
 
     /// Would `cost` units be granted now? Takes nothing.
     pub fn peek(&self, subject: &Subject, cost: impl Into<Cost>) -> Eventual<Decision> {
-        self.decide(subject, Mode::Peek, cost.into())
+        self.decide(subject, self.question(Mode::Peek, cost.into()))
     }
 
     /// Takes `cost` units that were used already, even beyond the limits. Never denied by them; a
-    /// failure of the store is stood in for as ever.
+    /// failure of the store is stood in for as ever. Of concurrency limits it takes nothing: what is done
+    /// holds no place.
     pub fn charge(&self, subject: &Subject, cost: impl Into<Cost>) -> Eventual<Decision> {
-        self.decide(subject, Mode::Charge, cost.into())
+        self.decide(subject, self.question(Mode::Charge, cost.into()))
     }
 
     /// [`check`](Self::check) under a policy given for this call, instead of the subject's own.
@@ -134,11 +135,11 @@ impl RateLimiter {
         subject: &Subject,
         cost: impl Into<Cost>,
     ) -> Eventual<Decision> {
-        let cost = cost.into();
+        let question = self.question(Mode::Check, cost.into());
         if !self.inner.enabled {
-            return self.undecided(subject, cost, Origin::Disabled);
+            return self.undecided(subject, question, Origin::Disabled);
         }
-        self.decide_under(policy, subject, Mode::Check, cost, self.inner.deadline)
+        self.decide_under(policy, subject, question)
     }
 
     /// Gives `units` of what `decision` took back: at most what it was granted, and only what still
@@ -177,8 +178,9 @@ impl RateLimiter {
     pub fn usage(&self, subject: &Subject) -> StoreFuture<Decision> {
         let usage = |limiter: &Self, subject: &Subject, policy: Option<&Policy>| match policy {
             Some(policy) => {
-                let (store, deadline) = (&limiter.inner.store, limiter.inner.deadline);
-                limiter.ask(store, policy, subject, Mode::Peek, Cost::ZERO, deadline)
+                let store = &limiter.inner.store;
+                let question = limiter.question(Mode::Peek, Cost::ZERO);
+                limiter.ask(store, policy, subject, question)
             }
             None => Eventual::ready(Ok(Decision::undecided(Cost::ZERO, Origin::Unlimited))),
         };

@@ -12,10 +12,10 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 
 use super::RateLimiter;
 use super::breaker::Ticket;
-use super::decide::timed_out;
+use super::decide::{Question, timed_out};
 use crate::store::{Mode, Refund, RefundOf, Renewal, StoreError, StoreFuture};
 use crate::time::Timestamp;
-use crate::{Cost, Decision, Eventual, Origin, Policy, Subject};
+use crate::{Cost, Decision, Eventual, FailureKind, Limit, Origin, Policy, Subject};
 
 /// How often a lease is renewed before it would end: one renewal may fail.
 const RENEWALS: u32 = 3;
@@ -122,21 +122,35 @@ impl RateLimiter {
         }
     }
 
-    /// Sees a decision through even if nobody waits for it any more: a place that nobody got would
-    /// stay taken until its lease ends.
-    pub(super) fn see_through(
+    /// Asks the store for places, and sees to it that none is lost: a place that nobody waits for any
+    /// more when it is granted, because the request has ended or its deadline has passed, would stay
+    /// taken until its lease ends.
+    pub(super) fn ask_for_permits(
         &self,
-        subject: Subject,
-        decision: impl Future<Output = Decision> + Send + 'static,
-    ) -> Eventual<Decision> {
-        let this = self.clone();
+        policy: &Policy,
+        subject: &Subject,
+        question: Question,
+    ) -> StoreFuture<Decision> {
+        let answer = match self.ask_at_leisure(&self.inner.store, policy, subject, question) {
+            Eventual::Boxed(answer) => answer,
+            ready => return ready,
+        };
+        let (this, subject) = (self.clone(), subject.clone());
+        let patience = shortest_lease(policy).unwrap_or_default();
         Eventual::later(async move {
             let (tell, told) = oneshot::channel();
             tokio::spawn(async move {
-                // Whether it is not sent or not received: who drops the permit frees the place.
-                let _ = tell.send(this.permit_of(subject, decision.await));
+                if let Ok(answer) = timeout(patience, answer).await {
+                    // Whoever drops the permit frees the place, be it here.
+                    let _ = tell.send(answer.map(|decision| this.permit_of(subject, decision)));
+                }
             });
-            told.await.expect("it is told what was decided").into_decision()
+            match timeout(question.deadline, told).await {
+                Ok(Ok(answer)) => answer.map(Permit::into_decision),
+                // The task has ended with the runtime, or the store has not answered for a lease.
+                Ok(Err(_)) => Err(StoreError::new(FailureKind::Unavailable)),
+                Err(_) => Err(timed_out()),
+            }
         })
     }
 }
@@ -267,15 +281,18 @@ impl Held {
     /// Takes or gives back what the cost in the end differs from what was granted.
     fn correct(&self, due: u64) -> StoreFuture<()> {
         let taken = self.decision.taken();
-        let rates =
-            self.decision.policy().and_then(|policy| policy.rates(self.decision.uncharged()));
-        match rates {
+        // A change of the cost is nothing to places, to limits that count requests, and to those that
+        // were not charged.
+        let uncharged = self.decision.uncharged();
+        let changes = |place, limit: Limit| {
+            !limit.holds_permits() && !limit.counts_requests() && !uncharged.contains(place)
+        };
+        match self.decision.policy().and_then(|policy| policy.only(changes)) {
             Some(rates) if due > taken => {
                 let more = Cost::new(due - taken);
                 let store = self.limiter.store_of(&self.decision);
-                let deadline = self.limiter.inner.deadline;
-                let charged =
-                    self.limiter.ask(store, &rates, &self.subject, Mode::Charge, more, deadline);
+                let question = self.limiter.question(Mode::Charge, more);
+                let charged = self.limiter.ask(store, &rates, &self.subject, question);
                 charged.map(|charged| charged.map(drop))
             }
             _ => self.give_back(RefundOf::Rates, self.decision.at(), taken.saturating_sub(due)),

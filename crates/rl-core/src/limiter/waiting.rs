@@ -9,6 +9,8 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
 use super::RateLimiter;
+use super::decide::Question;
+use crate::store::Mode;
 use crate::{Algorithm, Cost, Decision, Eventual, LimitReport, RetryAfter, Subject};
 
 impl RateLimiter {
@@ -97,7 +99,9 @@ impl RateLimiter {
                 }
                 _ => break,
             }
-            decision = self.check(subject, cost).await;
+            // Told when it has ended well; that it began to wait has been.
+            let question = Question { is_told: false, ..self.question(Mode::Check, cost) };
+            decision = self.decide(subject, question).await;
         }
         decision
     }

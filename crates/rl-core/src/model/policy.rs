@@ -1,7 +1,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Algorithm, Limit, LimitSet, StateId};
+use super::{Algorithm, Limit, StateId};
 
 /// The limits one subject is under: 1 to 16, each with a name.
 ///
@@ -87,20 +87,18 @@ impl Policy {
         self.limits.iter().any(|limit| limit.limit.holds_permits())
     }
 
-    /// The policy without the limits that a change of the cost leaves alone, if any limit is left: those
-    /// of concurrency, those that count requests, and those that were not charged.
-    pub(crate) fn rates(&self, uncharged: LimitSet) -> Option<Self> {
-        let changes = |(place, limit): &(usize, &NamedLimit)| {
-            let limit = limit.limit;
-            !limit.holds_permits() && !limit.counts_requests() && !uncharged.contains(*place)
+    /// The policy with the limits alone for which `is_kept` is true of their place and themselves, if
+    /// there are any.
+    pub(crate) fn only(&self, is_kept: impl Fn(usize, Limit) -> bool) -> Option<Self> {
+        let kept = || {
+            let limits = self.limits.iter().enumerate();
+            limits.filter(|(place, limit)| is_kept(*place, limit.limit)).map(|(_, limit)| limit)
         };
-        let limits = || self.limits.iter().enumerate();
-        if limits().all(|limit| changes(&limit)) {
-            return Some(self.clone());
+        match kept().count() {
+            0 => None,
+            all if all == self.limits.len() => Some(self.clone()),
+            _ => Some(Self { limits: kept().cloned().collect() }),
         }
-        let rates = limits().filter(changes).map(|(_, limit)| limit.clone());
-        let limits: Arc<[NamedLimit]> = rates.collect();
-        (!limits.is_empty()).then_some(Self { limits })
     }
 
     /// The policy with one of so many equal parts of each limit, rounded down. It counts in the same
