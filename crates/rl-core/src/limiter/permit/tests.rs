@@ -6,9 +6,13 @@ use tokio::time::timeout;
 
 use crate::limiter::OnFailure;
 use crate::limiter::paused::Paused;
-use crate::store::{Charge, MemoryStore, Refund, Renewal, Reset, Store, StoreError, StoreFuture};
+use crate::store::{
+    Charge, MemoryStore, Mode, Refund, Renewal, Reset, Store, StoreError, StoreFuture,
+};
 use crate::time::Timestamp;
-use crate::{Decision, Eventual, FailureKind, Limit, RateLimiter, RateLimiterBuilder, Subject};
+use crate::{
+    Decision, Eventual, FailureKind, Limit, Origin, RateLimiter, RateLimiterBuilder, Subject,
+};
 
 fn limiter() -> RateLimiter {
     RateLimiter::builder().limit(Limit::per_hour(10)).build().unwrap()
@@ -275,4 +279,53 @@ async fn a_renewal_may_take_longer_than_a_decision() {
     }
     drop(held);
     assert_eq!(both(&limiter).await, [0, 1]);
+}
+
+/// A store in memory that carries out at once what is asked, and says so too late.
+#[derive(Debug)]
+struct TooLate(MemoryStore<Paused>);
+
+impl Store for TooLate {
+    fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
+        let decided = self.0.decide(charge);
+        let is_late = charge.mode == Mode::Check;
+        Eventual::later(async move {
+            if is_late {
+                let _ = timeout(Duration::from_millis(200), pending::<()>()).await;
+            }
+            decided.await
+        })
+    }
+
+    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
+        self.0.refund(refund)
+    }
+
+    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
+        self.0.renew(renewal)
+    }
+
+    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
+        self.0.reset(reset)
+    }
+}
+
+/// Without this a server that is slow for a moment denies for a lease.
+#[tokio::test(start_paused = true)]
+async fn a_place_that_is_granted_too_late_is_freed() {
+    let limiter = two_at_once(TooLate(MemoryStore::builder().clock(Paused::now()).build()));
+    let permit = limiter.acquire(&alice(), 1).await;
+    assert!(matches!(permit.decision().origin(), Origin::FailedOpen(FailureKind::TimedOut)));
+    assert_eq!(both(&limiter).await, [1, 1], "it was carried out");
+    drop(permit);
+    timeout(Duration::from_millis(200), pending::<()>()).await.unwrap_err();
+    assert_eq!(both(&limiter).await, [0, 1]);
+}
+
+#[tokio::test]
+async fn work_that_is_done_already_holds_no_place() {
+    let limiter = two_at_once(MemoryStore::new());
+    let charged = limiter.charge(&alice(), 5).await;
+    assert_eq!((charged.is_allowed(), charged.limits().len()), (true, 1));
+    assert_eq!(both(&limiter).await, [0, 5]);
 }

@@ -7,6 +7,7 @@ use tokio::time::{Instant, timeout};
 
 use super::*;
 use crate::limiter::paused::Paused;
+use crate::observe::Observer;
 use crate::store::{Charge, MemoryStore, Refund, Renewal, Reset, Store, StoreFuture};
 use crate::time::Timestamp;
 use crate::{Limit, RateLimiter};
@@ -183,4 +184,28 @@ async fn a_burst_is_served_as_units_come_in() {
     }
     let for_ever = limiter.check_waiting(&alice(), 1, Duration::MAX, 10).await;
     assert!(for_ever.is_allowed());
+}
+
+#[derive(Debug, Default)]
+struct Told(Mutex<Vec<bool>>);
+
+impl Observer for Told {
+    fn decided(&self, _: &Subject, decision: &Decision) {
+        self.0.lock().unwrap().push(decision.is_allowed());
+    }
+}
+
+/// Many looks are one denial.
+#[tokio::test(start_paused = true)]
+async fn the_observer_is_told_of_a_wait_when_it_begins_and_when_it_ends_well() {
+    let (told, limit) = (Arc::<Told>::default(), Limit::concurrency(1).unwrap());
+    let store = MemoryStore::builder().clock(Paused::now()).build();
+    let limiter = RateLimiter::builder().limit(limit).store(store).observer(told.clone());
+    let limiter = limiter.build().unwrap();
+    let held = limiter.acquire(&alice(), 1).await;
+    let waiting = tokio::spawn(limiter.check_waiting(&alice(), 1, LONG, 1));
+    timeout(Duration::from_secs(5), pending::<()>()).await.unwrap_err();
+    drop(held);
+    assert!(waiting.await.unwrap().is_allowed());
+    assert_eq!(*told.0.lock().unwrap(), [true, false, true]);
 }
