@@ -4,7 +4,7 @@ mod redis_server;
 pub mod scenario;
 pub mod web;
 
-pub use redis_server::{Bystander, RedisServer};
+pub use redis_server::{Bystander, RedisServer, free_port};
 
 /// The first program of the README compiles as it is printed.
 #[cfg(doctest)]

@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use rl_core::time::Timestamp;
@@ -138,6 +139,12 @@ impl RedisServer {
         format!("redis://{user}:{password}@127.0.0.1:{}/", self.port)
     }
 
+    /// The folder in which the server works.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     /// The port of the server.
     #[must_use]
     pub const fn port(&self) -> u16 {
@@ -184,7 +191,12 @@ impl RedisServer {
 
 /// A port that nothing listens on, below those that the system gives to connections: one of theirs
 /// could take it before the server does.
-fn free_port() -> u16 {
+///
+/// # Panics
+///
+/// Never: the remainder is small.
+#[must_use]
+pub fn free_port() -> u16 {
     loop {
         let random = RandomState::new().hash_one(0_u8);
         let port = 20_000 + u16::try_from(random % 12_000).expect("it is below 12 000");

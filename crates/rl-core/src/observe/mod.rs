@@ -46,9 +46,9 @@ mod log;
 use std::fmt;
 use std::sync::Arc;
 
-pub(crate) use log::{decided, missing_key, store_failed, store_recovered, would_deny};
 #[cfg(feature = "redis")]
-pub(crate) use log::{healed, not_connected};
+pub(crate) use log::{can_evict, healed, not_connected};
+pub(crate) use log::{decided, missing_key, store_failed, store_recovered, would_deny};
 
 use crate::store::StoreError;
 use crate::{Decision, LimitReport, Subject};
