@@ -1,6 +1,9 @@
 //! Redis in other forms than one server on a bare socket.
 
 mod authority;
+mod cluster;
+mod load;
+mod sentinel;
 mod tls;
 
 use std::time::Duration;

@@ -10,7 +10,7 @@ use rl_tests::{Bystander, RedisServer};
 use super::{LAYOUTS, PATIENCE};
 
 /// The user that the documentation tells operators to make: what it prints is what must work.
-fn documented_user() -> String {
+pub(crate) fn documented_user() -> String {
     let page = include_str!("../../crates/rl-core/docs/REDIS.md");
     let line = page.lines().find(|line| line.starts_with("ACL SETUSER rl "));
     let line = line.expect("the page has a section on permissions");

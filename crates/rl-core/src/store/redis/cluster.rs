@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use super::ConnectError;
 use super::command::Command;
 use super::connection::{Connection, Pool, Settings, Upstream};
-use super::error::{self, classify};
+use super::error::classify;
 use super::server::{Address, Login, Server};
 use super::slots::{Slots, slot_of};
 use crate::FailureKind;
@@ -106,19 +106,18 @@ impl Cluster {
         let slot = slot_of(command.first_key());
         let mut address = self.owner(slot).await?;
         let mut is_asking = false;
+        // Whoever gives up waiting has not been served either.
+        let unserved = LookAgain(self);
         for _ in 0..MAX_REDIRECTS {
-            let mut connection = match self.pool(&address).get().await {
-                Ok(connection) => connection,
-                Err(error) => {
-                    self.look_soon();
-                    return Err(error);
-                }
-            };
+            let mut connection = self.pool(&address).get().await?;
             if is_asking {
                 connection = connection.asking();
             }
             let failure = match command.run(&mut connection).await {
-                Ok(reply) => return Ok(reply),
+                Ok(reply) => {
+                    std::mem::forget(unserved);
+                    return Ok(reply);
+                }
                 Err(failure) => failure,
             };
             // All of these are said before anything has happened.
@@ -133,12 +132,7 @@ impl Cluster {
                     tokio::time::sleep(ON_THE_WAY).await;
                     (address, is_asking) = (self.owner(slot).await?, false);
                 }
-                None => {
-                    if error::is_of_cluster(&failure) {
-                        self.look_soon();
-                    }
-                    return Err(classify(failure));
-                }
+                None => return Err(classify(failure)),
             }
         }
         Err(unavailable("the servers of the cluster send us in circles"))
@@ -237,6 +231,15 @@ impl Cluster {
         let upstream = Upstream::Server(self.0.pattern.at(address));
         let pool = Pool::new(upstream, &self.0.settings, &self.0.runtime);
         self.lock_pools().entry(address.clone()).or_insert(pool).clone()
+    }
+}
+
+/// Looks at the map when it is dropped: it may be that another server has taken over.
+struct LookAgain<'a>(&'a Cluster);
+
+impl Drop for LookAgain<'_> {
+    fn drop(&mut self) {
+        self.0.look_soon();
     }
 }
 

@@ -16,12 +16,6 @@ pub(super) fn is_demoted(error: &RedisError) -> bool {
         || error.to_string().contains("READONLY")
 }
 
-/// Whether it may be that another server has taken over, so that it is time to look.
-#[cfg(feature = "redis-cluster")]
-pub(super) fn is_of_cluster(error: &RedisError) -> bool {
-    error.is_io_error() || error.is_cluster_error() || is_demoted(error)
-}
-
 /// Whether the user may not run the command.
 pub(super) fn is_forbidden(error: &RedisError) -> bool {
     code(error).as_deref() == Some("NOPERM")
