@@ -3,6 +3,7 @@
 mod authority;
 mod cluster;
 mod load;
+mod memory;
 mod sentinel;
 mod tls;
 

@@ -23,6 +23,10 @@ const SUBJECTS: usize = 20;
 /// How much each may in a second.
 const PER_SECOND: u32 = 100;
 
+/// How much each may in an hour: more than before a fail-over, and less than with what comes after
+/// it, so that every count that it loses is one more that passes.
+const PER_HOUR: u32 = 240;
+
 /// How many ask every five milliseconds.
 const AT_ONCE: usize = 15;
 
@@ -52,7 +56,8 @@ impl Load {
     pub(super) async fn start(limiter: RateLimiterBuilder, store: RedisStore) -> Self {
         static ALONE: Mutex<()> = Mutex::const_new(());
         let alone = ALONE.lock().await;
-        let limiter = limiter.limit(Limit::per_second(PER_SECOND)).store(store).build().unwrap();
+        let limiter = limiter.limit(Limit::per_second(PER_SECOND)).limit(Limit::per_hour(PER_HOUR));
+        let limiter = limiter.store(store).build().unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let (count, sent) = watch::channel(0);
@@ -158,17 +163,25 @@ impl Outcome {
 
     /// What the store admitted in its windows beyond what they have room for.
     pub(super) fn above_the_limit(&self) -> u64 {
-        let mut windows = BTreeMap::<_, u64>::new();
+        let mut seconds = BTreeMap::<_, u64>::new();
+        // No window of an hour ends meanwhile, and none may be forgotten.
+        let mut hours = BTreeMap::<_, u64>::new();
         for answer in &self.answers {
             let decision = &answer.decision;
             if decision.origin() == Origin::Store && decision.is_allowed() {
                 let left = decision.limits().next().unwrap().reset_after();
                 let end = decision.at().plus_micros(u64::try_from(left.as_micros()).unwrap());
-                *windows.entry((answer.subject, end)).or_default() += 1;
+                *seconds.entry((answer.subject, end)).or_default() += 1;
+                *hours.entry(answer.subject).or_default() += 1;
             }
         }
-        assert!(windows.len() > SUBJECTS, "the load is too short to say anything");
-        windows.values().map(|admitted| admitted.saturating_sub(PER_SECOND.into())).sum()
+        let (second, hour) = (u64::from(PER_SECOND), u64::from(PER_HOUR));
+        let are_exhausted = hours.values().all(|admitted| *admitted >= hour);
+        assert!(are_exhausted, "the load is too short to say anything");
+        let above = |windows: &mut dyn Iterator<Item = &u64>, max| {
+            windows.map(|admitted| admitted.saturating_sub(max)).sum::<u64>()
+        };
+        above(&mut seconds.values(), second).max(above(&mut hours.values(), hour))
     }
 }
 
