@@ -65,14 +65,15 @@ async fn a_full_server_is_an_outage_and_denies_nobody() {
     let used = used.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap();
     let full: u64 = used.trim().parse::<u64>().unwrap() + 3_000_000;
     operator.query::<()>(&format!("CONFIG SET maxmemory {full}")).await;
-    let mut fill = redis::cmd("EVAL");
-    fill.arg(
-        "for i = 1, 1000 do
-             local done = redis.pcall('SET', 'filler:' .. i, string.rep('x', 10000))
-             if done.err then return 'full' end
-         end",
-    );
-    assert_eq!(operator.send::<String>(fill.arg(0)).await, "full");
+    let mut somebody = server.connection().await;
+    let refused = loop {
+        let mut set = redis::cmd("SET");
+        set.arg(operator.now().await.as_micros()).arg("x".repeat(10_000));
+        if let Err(error) = set.query_async::<()>(&mut somebody).await {
+            break error;
+        }
+    };
+    assert_eq!(refused.code(), Some("OOM"));
     for _ in 0..5 {
         let decision = limiter.check(&Subject::user("alice"), 1).await;
         assert!(decision.is_allowed());

@@ -280,10 +280,20 @@ mod tests {
             let text = error(of(url)).await;
             assert!(text.contains("expected redis://"), "{url}: {text}");
         }
+        let text = error(of("rediss://u:hunter2@h/#insecure")).await;
+        assert!(text.contains("always verified"), "{text}");
+        #[cfg(not(feature = "redis-tls"))]
+        assert_eq!(
+            error(of("rediss://u:hunter2@h/")).await,
+            "TLS (rediss://) needs feature `redis-tls` of rl-core, which is not enabled"
+        );
         assert!(error(of("redis://h/").prefix("a b")).await.contains("\"a b\""));
         assert!(error(of("redis://h/").connections(0)).await.contains("at least 1"));
         assert!(
             error(of("redis://h/").connection_wait(Duration::ZERO)).await.contains("more than")
+        );
+        assert!(
+            error(of("redis://h/").connect_timeout(Duration::ZERO)).await.contains("more than")
         );
     }
 }

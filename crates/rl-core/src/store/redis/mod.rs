@@ -10,11 +10,13 @@
 //!   next request that would charge it; [`RedisStore::healed`] counts what was found.
 //! * **Connections** are multiplexed: the commands of many requests travel together. A connection
 //!   that fails leaves the pool at once. A command that may have been executed is never sent again.
+//! * **One server, sentinels or a cluster**, over TLS or not: [`RedisStore::connect`],
+//!   `RedisStore::sentinel`, `RedisStore::cluster`, each with a feature of its own.
 //! * A service **starts when Redis is down** and enforces its limits when Redis comes up.
 //! * Connections live in the tokio runtime in which the store is made, and work while it does: make
 //!   it in the main function, not in a worker.
 //!
-//! `crates/rl-core/docs/REDIS.md` describes keys, scripts and permissions.
+//! `crates/rl-core/docs/REDIS.md` describes connections, keys, scripts and permissions.
 //!
 //! # Example
 //!
@@ -92,7 +94,8 @@ struct Inner {
 }
 
 impl RedisStore {
-    /// A store on the server at `url`: `redis://[user:password@]host[:port][/database]`.
+    /// A store on the server at `url`: `redis://[user:password@]host[:port][/database]`, or with
+    /// `rediss://`, over TLS (feature `redis-tls`).
     ///
     /// A server that cannot be reached is no error: the limiter's failure policy stands in until
     /// it comes up.
