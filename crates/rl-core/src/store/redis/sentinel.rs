@@ -52,13 +52,19 @@ impl Sentinels {
         let primary = first.with_login(login);
         Ok(Self { sentinels, name: name.into(), primary })
     }
+
+    fn ask_all(&self, events: &mut JoinSet<Event>) {
+        for sentinel in &self.sentinels {
+            let (sentinel, name) = (sentinel.clone(), Arc::clone(&self.name));
+            events.spawn(async move { Event::Named(ask(&sentinel, &name).await) });
+        }
+    }
 }
 
 /// What has come of asking or connecting.
 enum Event {
     Named(Result<Address, StoreError>),
     Opened(Address, Result<Connection, StoreError>),
-    Late,
 }
 
 /// A connection to the primary: the first of the servers that sentinels name, at that moment or
@@ -68,45 +74,39 @@ pub(super) async fn connect(
     manager: &Manager,
 ) -> Result<Connection, StoreError> {
     let mut events = JoinSet::new();
-    let ask_all = |events: &mut JoinSet<Event>| {
-        for sentinel in &sentinels.sentinels {
-            let (sentinel, name) = (sentinel.clone(), Arc::clone(&sentinels.name));
-            events.spawn(async move { Event::Named(ask(&sentinel, &name).await) });
-        }
-        events.spawn(async {
-            tokio::time::sleep(ASK_AGAIN).await;
-            Event::Late
-        });
-    };
-    ask_all(&mut events);
-
+    sentinels.ask_all(&mut events);
     let mut trying = HashSet::new();
-    let mut failure = None;
-    // What the timer adds is nothing to wait for.
-    let is_over = |events: &JoinSet<Event>| events.len() <= 1;
-    while let Some(event) = events.join_next().await {
-        match event {
-            Ok(Event::Named(Ok(address))) if trying.insert(address.clone()) => {
-                let (server, manager) = (sentinels.primary.at(&address), manager.clone());
-                events.spawn(async move {
-                    Event::Opened(address, open_to_primary(&server, &manager).await)
-                });
+    // What a server says counts for more than that a sentinel is away or does not let us in.
+    let (mut of_sentinels, mut of_servers) = (None, None);
+    loop {
+        let event = match tokio::time::timeout(ASK_AGAIN, events.join_next()).await {
+            Ok(Some(event)) => event,
+            Ok(None) => break,
+            Err(_) => {
+                sentinels.ask_all(&mut events);
+                continue;
             }
-            Ok(Event::Named(Ok(_))) => {}
-            Ok(Event::Named(Err(error))) => failure = Some(worse(failure, error)),
+        };
+        match event {
+            Ok(Event::Named(Ok(address))) => {
+                if trying.insert(address.clone()) {
+                    let (server, manager) = (sentinels.primary.at(&address), manager.clone());
+                    events.spawn(async move {
+                        Event::Opened(address, open_to_primary(&server, &manager).await)
+                    });
+                }
+            }
+            Ok(Event::Named(Err(error))) => of_sentinels = Some(worse(of_sentinels, error)),
             Ok(Event::Opened(_, Ok(connection))) => return Ok(connection),
             Ok(Event::Opened(address, Err(error))) => {
                 trying.remove(&address);
-                // What the server says counts for more than that a sentinel is away.
-                failure = Some(error);
+                of_servers = Some(worse(of_servers, error));
             }
-            Ok(Event::Late) => ask_all(&mut events),
+            // The runtime is ending.
             Err(_) => {}
         }
-        if is_over(&events) {
-            break;
-        }
     }
+    let failure = of_servers.or(of_sentinels);
     Err(failure.unwrap_or_else(|| StoreError::new(FailureKind::Unavailable)))
 }
 

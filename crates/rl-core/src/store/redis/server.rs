@@ -101,7 +101,9 @@ impl Server {
     /// The server at another address, reached in the same way.
     pub(super) fn at(&self, address: &Address) -> Self {
         let addr = ConnectionAddr::Tcp(address.host.clone(), address.port);
-        Self { info: self.info.clone().set_addr(addr), ..self.clone() }
+        let mut server = self.clone();
+        server.info = server.info.set_addr(addr);
+        server
     }
 
     pub(super) fn is_tls(&self) -> bool {
@@ -120,8 +122,9 @@ impl Server {
 impl Server {
     /// The server, with `login` and nothing of what its URL said of that.
     pub(super) fn with_login(&self, login: &Login) -> Self {
-        let info = self.info.clone().set_redis_settings(RedisConnectionInfo::default());
-        Self { info: log_in(info, login), ..self.clone() }
+        let mut server = self.clone();
+        server.info = log_in(server.info.set_redis_settings(RedisConnectionInfo::default()), login);
+        server
     }
 }
 
