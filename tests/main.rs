@@ -9,6 +9,7 @@ mod concurrency;
 mod http_contract;
 mod redis_behaviour;
 mod redis_failure;
+mod redis_topologies;
 mod scenarios;
 mod store_conformance;
 mod traps;

@@ -1,6 +1,6 @@
 //! What the Redis stores do on a real server, on the server's own clock.
 
-mod access;
+pub(crate) mod access;
 mod commands;
 mod damage;
 mod denials;

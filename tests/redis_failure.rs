@@ -1,7 +1,7 @@
 //! What callers get, and what operators read, when Redis is down, slow or refuses to work for us.
 
 mod configuration;
-mod log;
+pub(crate) mod log;
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ const IN_TIME: Duration = Duration::from_millis(100 + 150);
 const GIVE_UP: Duration = Duration::from_secs(20);
 
 /// Stands in every URL, and must stand nowhere else.
-const PASSWORD: &str = "hunter2-8c4f";
+pub(crate) const PASSWORD: &str = "hunter2-8c4f";
 
 const PASSING: (Level, &str) = (Level::WARN, "requests pass without limits");
 const TURNED_AWAY: (Level, &str) = (Level::WARN, "requests are turned away");

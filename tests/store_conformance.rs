@@ -10,13 +10,13 @@ use rl_core::store::{MemoryStore, RedisStore};
 use rl_core::time::{ManualClock, SystemClock, Timestamp};
 use rl_tests::RedisServer;
 
-fn manual_clock() -> Arc<ManualClock> {
+pub(crate) fn manual_clock() -> Arc<ManualClock> {
     Arc::new(ManualClock::at(Timestamp::from_secs(1_769_903_998)))
 }
 
 /// The clock of a server: it passes by itself, and can be looked at.
 #[derive(Debug)]
-struct ServerTime(redis::aio::MultiplexedConnection);
+pub(crate) struct ServerTime(pub(crate) redis::aio::MultiplexedConnection);
 
 impl ServerTime {
     async fn now(&self) -> Duration {

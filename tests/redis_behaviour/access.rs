@@ -10,7 +10,7 @@ use rl_tests::{Bystander, RedisServer};
 use super::{LAYOUTS, PATIENCE};
 
 /// The user that the documentation tells operators to make: what it prints is what must work.
-fn documented_user(layout: Layout) -> String {
+pub(crate) fn documented_user(layout: Layout) -> String {
     let page = include_str!("../../crates/rl-core/docs/REDIS.md");
     let keys = match layout {
         Layout::Packed => " resetkeys ~rl:* resetchannels ",

@@ -10,27 +10,27 @@ use super::PASSWORD;
 
 /// What is logged on this thread, by anybody, as long as it is held.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Log(Arc<Mutex<Vec<(Level, String)>>>);
+pub(crate) struct Log(Arc<Mutex<Vec<(Level, String)>>>);
 
 impl Log {
-    pub(super) fn capture() -> (Self, subscriber::DefaultGuard) {
+    pub(crate) fn capture() -> (Self, subscriber::DefaultGuard) {
         let log = Self::default();
         let guard = subscriber::set_default(log.clone());
         (log, guard)
     }
 
     /// Everything, details for developers included.
-    pub(super) fn all(&self) -> Vec<(Level, String)> {
+    pub(crate) fn all(&self) -> Vec<(Level, String)> {
         self.0.lock().unwrap().clone()
     }
 
     /// What an operator reads: everything but details for developers.
-    pub(super) fn lines(&self) -> Vec<(Level, String)> {
+    pub(crate) fn lines(&self) -> Vec<(Level, String)> {
         self.all().into_iter().filter(|(level, _)| *level <= Level::INFO).collect()
     }
 
     /// The lines must be of these levels and contain these words.
-    pub(super) fn assert_lines(&self, expected: &[(Level, &str)]) {
+    pub(crate) fn assert_lines(&self, expected: &[(Level, &str)]) {
         let lines = self.lines();
         let as_expected = lines.len() == expected.len()
             && lines.iter().zip(expected).all(|((level, line), (expected, words))| {
@@ -40,7 +40,7 @@ impl Log {
         self.assert_no_secret();
     }
 
-    pub(super) fn assert_no_secret(&self) {
+    pub(crate) fn assert_no_secret(&self) {
         let leak = self.all().into_iter().find(|(_, line)| line.contains(PASSWORD));
         assert_eq!(leak, None);
     }

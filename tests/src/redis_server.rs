@@ -1,7 +1,9 @@
 use std::collections::BTreeMap;
+use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use rl_core::time::Timestamp;
@@ -12,6 +14,8 @@ use tempfile::TempDir;
 pub struct RedisServer {
     port: u16,
     arguments: Vec<String>,
+    // What a sentinel begins with; it writes down what it learns.
+    sentinel: Option<String>,
     folder: TempDir,
     child: Option<Child>,
 }
@@ -62,9 +66,23 @@ impl RedisServer {
         Self {
             port: free_port(),
             arguments: arguments.iter().map(ToString::to_string).collect(),
+            sentinel: None,
             folder: tempfile::tempdir().expect("a temporary folder"),
             child: None,
         }
+    }
+
+    /// A sentinel with this configuration, besides the port and the address.
+    ///
+    /// # Panics
+    ///
+    /// Panics if there is no `redis-server` on the `PATH`, or if it does not come up.
+    #[must_use]
+    pub fn start_sentinel(configuration: &str) -> Self {
+        let mut server = Self::stopped();
+        server.sentinel = Some(configuration.to_owned());
+        server.restart();
+        server
     }
 
     /// Starts the server, empty, on the same port; stops it first if it runs.
@@ -78,10 +96,17 @@ impl RedisServer {
 
     fn try_restart(&mut self) -> io::Result<()> {
         self.stop();
-        let mut child = Command::new("redis-server")
+        let mut command = Command::new("redis-server");
+        if let Some(configuration) = &self.sentinel {
+            let file = self.folder.path().join("sentinel.conf");
+            fs::write(&file, configuration)?;
+            command.arg(file).arg("--sentinel");
+        } else {
+            command.args(["--save", "", "--appendonly", "no"]);
+        }
+        let mut child = command
             .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"])
-            .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
-            .arg("--dir")
+            .args(["--daemonize", "no", "--dir"])
             .arg(self.folder.path())
             .args(&self.arguments)
             .stdout(Stdio::piped())
@@ -95,7 +120,7 @@ impl RedisServer {
         let mut line = String::new();
         let mut last = String::new();
         while log.read_line(&mut line)? > 0 {
-            if line.contains("Ready to accept connections") {
+            if line.contains("Ready to accept connections") || line.contains("Sentinel ID is") {
                 // Somebody has to read on, or the server stops when the pipe is full.
                 std::thread::spawn(move || io::copy(&mut log, &mut io::sink()));
                 return Ok(());
@@ -138,6 +163,12 @@ impl RedisServer {
         format!("redis://{user}:{password}@127.0.0.1:{}/", self.port)
     }
 
+    /// The folder in which the server works.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     /// The port of the server.
     #[must_use]
     pub const fn port(&self) -> u16 {
@@ -150,17 +181,8 @@ impl RedisServer {
     ///
     /// Panics if the server does not run.
     pub async fn connection(&self) -> redis::aio::MultiplexedConnection {
-        let client = redis::Client::open(self.url()).expect("a URL");
-        // However busy the machine is, the answer comes: half a second, the default, may be short.
-        let patient = redis::AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            .set_response_timeout(None);
-        client
-            .get_multiplexed_async_connection_with_config(&patient)
-            .await
-            .expect("the server runs")
+        connect(&self.url()).await
     }
-
     /// Sends a command, given as words, and returns the answer.
     ///
     /// # Panics
@@ -182,9 +204,23 @@ impl RedisServer {
     }
 }
 
+/// A connection that is patient.
+async fn connect(url: &str) -> redis::aio::MultiplexedConnection {
+    let client = redis::Client::open(url).expect("a URL");
+    // However busy the machine is, the answer comes: half a second, the default, may be short.
+    let patient =
+        redis::AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+    client.get_multiplexed_async_connection_with_config(&patient).await.expect("the server runs")
+}
+
 /// A port that nothing listens on, below those that the system gives to connections: one of theirs
 /// could take it before the server does.
-fn free_port() -> u16 {
+///
+/// # Panics
+///
+/// Never: the remainder is small.
+#[must_use]
+pub fn free_port() -> u16 {
     loop {
         let random = RandomState::new().hash_one(0_u8);
         let port = 20_000 + u16::try_from(random % 12_000).expect("it is below 12 000");
@@ -212,6 +248,15 @@ impl Bystander {
     /// Panics if the server does not run.
     pub async fn new(server: &RedisServer) -> Self {
         Self(server.connection().await)
+    }
+
+    /// Connects to the server at a URL.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the server does not run.
+    pub async fn at(url: &str) -> Self {
+        Self(connect(url).await)
     }
 
     /// Sends a command, given as words, and returns the answer.

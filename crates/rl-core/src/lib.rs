@@ -23,6 +23,9 @@
 //! |---|---|---|
 //! | `tracing` | Log lines through the `tracing` facade | Yes |
 //! | `redis` | Counters on Redis, shared by every instance | No |
+//! | `redis-tls` | Redis over TLS and mutual TLS | No |
+//! | `redis-sentinel` | The primary that sentinels name | No |
+//! | `redis-cluster` | Redis Cluster | No |
 //! | `serde` | Limits, periods and policies in configuration files | No |
 //! | `conformance` | The contract of [`Store`](store::Store) as a test, and stores on a clock of yours | No |
 //!

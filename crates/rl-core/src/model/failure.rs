@@ -15,6 +15,8 @@ pub enum FailureKind {
     Overloaded,
     /// The store refused the credentials or the permission for a command.
     Refused,
+    /// The store did not prove who it is.
+    Untrusted,
     /// What is stored under the subject's key was not written by this crate, or is damaged.
     Corrupt,
     /// The store rejected the request or answered something that makes no sense.
@@ -29,7 +31,11 @@ impl FailureKind {
     pub const fn is_configuration(self) -> bool {
         match self {
             Self::Unavailable | Self::TimedOut | Self::Overloaded => false,
-            Self::Refused | Self::Corrupt | Self::Protocol | Self::Unsupported => true,
+            Self::Refused
+            | Self::Untrusted
+            | Self::Corrupt
+            | Self::Protocol
+            | Self::Unsupported => true,
         }
     }
 
@@ -41,6 +47,7 @@ impl FailureKind {
             Self::TimedOut => "timed_out",
             Self::Overloaded => "overloaded",
             Self::Refused => "refused",
+            Self::Untrusted => "untrusted",
             Self::Corrupt => "corrupt",
             Self::Protocol => "protocol",
             Self::Unsupported => "unsupported",
@@ -55,6 +62,7 @@ impl fmt::Display for FailureKind {
             Self::TimedOut => "the store did not answer in time",
             Self::Overloaded => "too many decisions wait for the store",
             Self::Refused => "the store refused the credentials or a permission",
+            Self::Untrusted => "the certificate of the store is not to be trusted",
             Self::Corrupt => "the stored state is not ours or is damaged",
             Self::Protocol => "the store rejected the request",
             Self::Unsupported => "what is asked is not supported",

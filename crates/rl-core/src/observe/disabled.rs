@@ -27,4 +27,7 @@ pub(crate) const fn healed(_: u64) {}
 #[cfg(feature = "redis")]
 pub(crate) const fn not_connected(_: &StoreError) {}
 
+#[cfg(feature = "redis")]
+pub(crate) const fn can_evict(_: &str) {}
+
 pub(crate) const fn missing_key() {}

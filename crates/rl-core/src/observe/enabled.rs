@@ -86,6 +86,15 @@ pub(crate) fn not_connected(error: &StoreError) {
     tracing::warn!(target: "rl_core", kind = error.kind().as_str(), "starting without the store: {error}");
 }
 
+#[cfg(feature = "redis")]
+pub(crate) fn can_evict(policy: &str) {
+    tracing::warn!(
+        target: "rl_core", maxmemory_policy = policy,
+        "Redis deletes keys when its memory is full: counters are forgotten and limits do not hold. \
+         Set maxmemory-policy to noeviction",
+    );
+}
+
 pub(crate) fn missing_key() {
     tracing::warn!(
         target: "rl_core",

@@ -3,9 +3,19 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
+
+#[cfg(feature = "redis-cluster")]
+use super::cluster::Cluster;
 use super::command::Commands;
-use super::connection::{Manager, Pool};
-use super::{Inner, Layout, RedisStore};
+use super::connection::{Connection, Pool, Settings, Upstream};
+use super::route::Route;
+#[cfg(feature = "redis-sentinel")]
+use super::sentinel::Sentinels;
+use super::server::{Login, Server, shown};
+#[cfg(feature = "redis-tls")]
+use super::tls::Tls;
+use super::{ConnectError, Inner, Layout, RedisStore, eviction, script};
 use crate::observe;
 use crate::store::StoreError;
 #[cfg(feature = "conformance")]
@@ -15,23 +25,42 @@ use crate::time::ManualClock;
 #[derive(Clone)]
 #[must_use]
 pub struct RedisStoreBuilder {
-    url: String,
+    servers: Servers,
+    login: Login,
     layout: Layout,
     prefix: Option<String>,
     connections: u32,
     connection_wait: Duration,
+    connect_timeout: Duration,
+    response_timeout: Duration,
     #[cfg(feature = "conformance")]
     clock: Option<Arc<ManualClock>>,
 }
 
+/// Where the counters are, as the caller says it.
+#[derive(Clone)]
+pub(super) enum Servers {
+    One(String),
+    #[cfg(feature = "redis-sentinel")]
+    Sentinels {
+        urls: Vec<String>,
+        name: String,
+    },
+    #[cfg(feature = "redis-cluster")]
+    Cluster(Vec<String>),
+}
+
 impl RedisStoreBuilder {
-    pub(super) fn new(url: &str) -> Self {
+    pub(super) fn new(servers: Servers) -> Self {
         Self {
-            url: url.to_owned(),
+            servers,
+            login: Login::default(),
             layout: Layout::default(),
             prefix: None,
             connections: 4,
             connection_wait: Duration::from_millis(75),
+            connect_timeout: Duration::from_secs(1),
+            response_timeout: Duration::from_millis(500),
             #[cfg(feature = "conformance")]
             clock: None,
         }
@@ -50,8 +79,40 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// How many connections to hold at most. Defaults to 4: each carries the commands of many
-    /// requests at once, so that more seldom help.
+    /// As whom to log in. Defaults to what the URL says, and to Redis' user `default`.
+    ///
+    /// Behind sentinels this is the user of the servers; the sentinels' own stands in their URLs.
+    pub fn user(mut self, user: &str) -> Self {
+        self.login.user = Some(user.to_owned());
+        self
+    }
+
+    /// The password of the servers, as it is: nothing in it needs to be escaped, as it does in a URL.
+    /// Defaults to what the URL says.
+    ///
+    /// Behind sentinels this is the password of the servers; the sentinels' own stands in their URLs.
+    pub fn password(mut self, password: &str) -> Self {
+        self.login.password = Some(password.to_owned());
+        self
+    }
+
+    /// The number of the database. Defaults to what the URL says, and to 0, which is the only one
+    /// that a cluster has.
+    pub fn database(mut self, database: u32) -> Self {
+        self.login.database = Some(database);
+        self
+    }
+
+    /// Certificates, for URLs with `rediss://`. Defaults to [`Tls::new`].
+    #[cfg(feature = "redis-tls")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "redis-tls")))]
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.login.tls = Some(tls);
+        self
+    }
+
+    /// How many connections to hold at most, with each server of a cluster. Defaults to 4: each
+    /// carries the commands of many requests at once, so that more seldom help.
     pub fn connections(mut self, connections: u32) -> Self {
         self.connections = connections;
         self
@@ -61,6 +122,21 @@ impl RedisStoreBuilder {
     /// deadline, so that the failure says why there is none.
     pub fn connection_wait(mut self, wait: Duration) -> Self {
         self.connection_wait = wait;
+        self
+    }
+
+    /// The longest that making a connection may take, logging in included. It happens behind the
+    /// scenes: no decision waits longer than [`connection_wait`](Self::connection_wait). Defaults to
+    /// one second.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// How long a server may owe an answer before its connections count as failed and are made
+    /// anew. Defaults to 500 ms. The limiter's deadline is what a request waits.
+    pub fn response_timeout(mut self, timeout: Duration) -> Self {
+        self.response_timeout = timeout;
         self
     }
 
@@ -82,8 +158,48 @@ impl RedisStoreBuilder {
     /// Returns an error if a setting is not valid, or if the server refuses to work for us, as with
     /// a wrong password.
     pub async fn connect(self) -> Result<RedisStore, ConnectError> {
-        let Self { url, layout, prefix, connections, connection_wait, .. } = self;
-        let prefix = prefix.unwrap_or_else(|| match layout {
+        let prefix = self.checked_prefix()?;
+        let settings = Arc::new(self.settings()?);
+        let (route, probed) = match &self.servers {
+            Servers::One(url) => {
+                let server = Server::at_url(url, &self.login)?;
+                one_pool(Upstream::Server(server), &settings).await
+            }
+            #[cfg(feature = "redis-sentinel")]
+            Servers::Sentinels { urls, name } => {
+                let sentinels = Arc::new(Sentinels::new(urls, name, &self.login)?);
+                one_pool(Upstream::Sentinels(sentinels), &settings).await
+            }
+            #[cfg(feature = "redis-cluster")]
+            Servers::Cluster(urls) => {
+                let cluster = Cluster::new(urls, &self.login, &settings)?;
+                let probed = cluster.probe().await;
+                (Route::Cluster(cluster), probed)
+            }
+        };
+        match probed {
+            Err(error) if error.kind().is_configuration() => {
+                return Err(ConnectError::Refused(error));
+            }
+            Err(error) => observe::not_connected(&error),
+            Ok(mut connections) => {
+                let warn = eviction::warn_of(&mut connections);
+                let _ = tokio::time::timeout(settings.connect_timeout, warn).await;
+            }
+        }
+        Ok(RedisStore {
+            inner: Arc::new(Inner {
+                commands: Commands { layout: self.layout, prefix, tagged: route.is_cluster() },
+                route,
+                healed: AtomicU64::new(0),
+                #[cfg(feature = "conformance")]
+                clock: self.clock,
+            }),
+        })
+    }
+
+    fn checked_prefix(&self) -> Result<String, ConnectError> {
+        let prefix = self.prefix.clone().unwrap_or_else(|| match self.layout {
             Layout::Packed => "rl".to_owned(),
             Layout::Readable => String::new(),
         });
@@ -91,119 +207,52 @@ impl RedisStoreBuilder {
         if prefix.len() > 32 || !prefix.bytes().all(fits) {
             return Err(ConnectError::Prefix { prefix: prefix.chars().take(64).collect() });
         }
-        if connections == 0 {
+        Ok(prefix)
+    }
+
+    fn settings(&self) -> Result<Settings, ConnectError> {
+        let (wait, connect_timeout, silence) =
+            (self.connection_wait, self.connect_timeout, self.response_timeout);
+        if self.connections == 0 {
             return Err(ConnectError::NoConnections);
         }
-        if connection_wait.is_zero() {
+        if wait.is_zero() || connect_timeout.is_zero() || silence.is_zero() {
             return Err(ConnectError::NoWait);
         }
-        if ["rediss", "valkeys"].contains(&scheme(&url).to_ascii_lowercase().as_str()) {
-            let why = "TLS is not supported yet".to_owned();
-            return Err(ConnectError::Url { shown: shown(&url), why });
-        }
-        let client = redis::Client::open(url.as_str())
-            .map_err(|error| ConnectError::Url { shown: shown(&url), why: why(&error) })?;
-
-        let manager = Manager::new(client, super::script::of(layout).to_vec());
-        let pool = Pool::new(manager, connections, connection_wait);
-        match pool.probe().await {
-            Err(error) if error.kind().is_configuration() => {
-                return Err(ConnectError::Refused(error));
-            }
-            Err(error) => observe::not_connected(&error),
-            Ok(()) => {}
-        }
-        Ok(RedisStore {
-            inner: Arc::new(Inner {
-                pool,
-                commands: Commands { layout, prefix },
-                healed: AtomicU64::new(0),
-                #[cfg(feature = "conformance")]
-                clock: self.clock,
-            }),
-        })
+        let (scripts, connections) = (script::of(self.layout).to_vec(), self.connections);
+        Ok(Settings { scripts, connections, wait, connect_timeout, silence })
     }
 }
 
-/// The library's words for what is wrong with a URL, without its name for the kind of error; they
-/// never quote the URL.
-fn why(error: &redis::RedisError) -> String {
-    let text = error.to_string();
-    text.split(" - ").next().unwrap_or_default().to_lowercase()
+/// A pool, and the connection of a first attempt.
+async fn one_pool(
+    upstream: Upstream,
+    settings: &Arc<Settings>,
+) -> (Route, Result<Vec<Connection>, StoreError>) {
+    let pool = Pool::new(upstream, settings, &Handle::current());
+    let probed = pool.probe().await.map(|connection| vec![connection]);
+    (Route::Pool(pool), probed)
 }
 
-fn scheme(url: &str) -> &str {
-    url.split_once("://").map_or("", |(scheme, _)| scheme)
-}
-
-/// The scheme of a URL: wherever its user forgot a character, anything behind may be the password.
-fn shown(url: &str) -> String {
-    let scheme = scheme(url);
-    let is_scheme = scheme.len() <= 16 && scheme.bytes().all(|b| b.is_ascii_alphanumeric());
-    if is_scheme && !scheme.is_empty() { format!("{scheme}://…") } else { "…".to_owned() }
-}
-
-// The URL may hold a password.
+// URLs may hold passwords, and settings do.
 impl fmt::Debug for RedisStoreBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let urls = match &self.servers {
+            Servers::One(url) => vec![shown(url)],
+            #[cfg(feature = "redis-sentinel")]
+            Servers::Sentinels { urls, .. } => urls.iter().map(|url| shown(url)).collect(),
+            #[cfg(feature = "redis-cluster")]
+            Servers::Cluster(urls) => urls.iter().map(|url| shown(url)).collect(),
+        };
         f.debug_struct("RedisStoreBuilder")
-            .field("url", &shown(&self.url))
+            .field("urls", &urls)
             .field("layout", &self.layout)
             .field("prefix", &self.prefix)
             .field("connections", &self.connections)
             .field("connection_wait", &self.connection_wait)
+            .field("connect_timeout", &self.connect_timeout)
+            .field("response_timeout", &self.response_timeout)
             .finish_non_exhaustive()
-    }
-}
-
-/// Why there is no [`RedisStore`].
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum ConnectError {
-    /// The URL is not one of a Redis server.
-    Url {
-        /// The URL's scheme.
-        shown: String,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// The prefix cannot stand in keys.
-    Prefix {
-        /// The prefix.
-        prefix: String,
-    },
-    /// No connection allowed.
-    NoConnections,
-    /// No time allowed.
-    NoWait,
-    /// The server refuses to work for us.
-    Refused(StoreError),
-}
-
-impl fmt::Display for ConnectError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Url { shown, why } => write!(
-                f,
-                "Redis URL {shown}: {why}; expected redis://[user:password@]host[:port][/database]"
-            ),
-            Self::Prefix { prefix } => write!(
-                f,
-                "key prefix {prefix:?}: expected up to 32 characters of A-Z a-z 0-9 _ . -"
-            ),
-            Self::NoConnections => f.write_str("0 connections: expected at least 1"),
-            Self::NoWait => f.write_str("a connection wait of 0: expected more than no time"),
-            Self::Refused(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for ConnectError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Refused(error) => error.source(),
-            _ => None,
-        }
     }
 }
 
@@ -232,14 +281,20 @@ mod tests {
             assert!(text.contains("expected redis://"), "{url}: {text}");
             assert!(!text.contains("invalidclientconfig"), "{url}: {text}");
         }
-        for url in ["rediss://u:hunter2@h/", "REDISS://h:6380/0#insecure", "valkeys://h/"] {
-            let text = error(of(url)).await;
-            assert!(text.contains("://…: TLS is not supported yet; "), "{url}: {text}");
-        }
+        let text = error(of("rediss://u:hunter2@h/#insecure")).await;
+        assert!(text.contains("always verified"), "{text}");
+        #[cfg(not(feature = "redis-tls"))]
+        assert_eq!(
+            error(of("rediss://u:hunter2@h/")).await,
+            "TLS (rediss://) needs feature `redis-tls` of rl-core, which is not enabled"
+        );
         assert!(error(of("redis://h/").prefix("a b")).await.contains("\"a b\""));
         assert!(error(of("redis://h/").connections(0)).await.contains("at least 1"));
         assert!(
             error(of("redis://h/").connection_wait(Duration::ZERO)).await.contains("more than")
+        );
+        assert!(
+            error(of("redis://h/").connect_timeout(Duration::ZERO)).await.contains("more than")
         );
     }
 }

@@ -4,6 +4,8 @@ use super::script::{self, Script};
 use super::{Layout, codec, keyspace};
 use crate::model::{Algorithm, Anchor};
 use crate::store::{Charge, Namespace, Refund, Renewal, Reset, StoreError};
+#[cfg(feature = "conformance")]
+use crate::time::Timestamp;
 use crate::{FailureKind, Period, Policy, Subject};
 
 /// What to send.
@@ -13,11 +15,34 @@ pub(super) enum Command {
     Delete { keys: Vec<String> },
 }
 
-/// A layout and where its keys begin.
+impl Command {
+    /// The key that says where the command belongs: all of its keys have the same hash tag.
+    #[cfg(feature = "redis-cluster")]
+    pub(super) fn first_key(&self) -> &str {
+        let (Self::Script { keys, .. } | Self::Delete { keys }) = self;
+        keys.first().map_or("", String::as_str)
+    }
+
+    /// The command with a time of ours instead of the server's.
+    #[cfg(feature = "conformance")]
+    pub(super) fn at(self, now: Timestamp) -> Self {
+        match self {
+            Self::Script { script, keys, mut arguments } => {
+                arguments.push(now.as_micros().to_string().into_bytes());
+                Self::Script { script: script.with_manual_time(), keys, arguments }
+            }
+            delete @ Self::Delete { .. } => delete,
+        }
+    }
+}
+
+/// A layout and what its keys look like.
 #[derive(Debug)]
 pub(super) struct Commands {
     pub(super) layout: Layout,
     pub(super) prefix: String,
+    /// Whether readable keys have a hash tag too, so that a cluster keeps them together.
+    pub(super) tagged: bool,
 }
 
 impl Commands {
@@ -65,7 +90,7 @@ impl Commands {
                 return Ok(Command::Script { script: script::amend(self.layout), keys, arguments });
             }
             (Layout::Readable, None) => {
-                let key = keyspace::readable(&self.prefix, namespace, subject);
+                let key = self.readable(namespace, subject);
                 Period::NAMED.into_iter().filter_map(key).collect()
             }
             (Layout::Readable, Some(limit)) => {
@@ -74,6 +99,14 @@ impl Commands {
             }
         };
         Ok(Command::Delete { keys })
+    }
+
+    fn readable<'a>(
+        &'a self,
+        namespace: &'a Namespace,
+        subject: &Subject,
+    ) -> impl Fn(Period) -> Option<String> + use<'a> {
+        keyspace::readable(&self.prefix, namespace, subject, self.tagged)
     }
 
     /// The keys that hold the states of the policy's limits.
@@ -90,7 +123,7 @@ impl Commands {
                 limits.filter_map(|limit| keyspace::ring(&packed, limit.limit())).collect();
             return Ok([packed].into_iter().chain(rings).collect());
         }
-        let key = keyspace::readable(&self.prefix, namespace, subject);
+        let key = self.readable(namespace, subject);
         let limits = policy.limits().iter().map(|limit| limit.limit());
         limits
             .map(|limit| {

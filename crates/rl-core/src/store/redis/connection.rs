@@ -12,32 +12,43 @@ use std::time::Duration;
 
 use bb8_redis::bb8;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::{AsyncConnectionConfig, Client, FromRedisValue, RedisError, RedisResult, Value};
+use redis::{FromRedisValue, RedisResult, Value};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::error::{self, classify};
 use super::script::Script;
+#[cfg(feature = "redis-sentinel")]
+use super::sentinel::{self, Sentinels};
+use super::server::Server;
 use crate::FailureKind;
 use crate::store::StoreError;
 
-/// The longest that making a connection may take.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// How long a connection may owe an answer before it counts as failed.
-///
-/// A server that is gone without a word ends no connection; the operating system takes a quarter of
-/// an hour to find out.
-const SILENCE: Duration = Duration::from_millis(500);
+/// How connections are made, and when they count as failed.
+#[derive(Clone)]
+pub(super) struct Settings {
+    pub(super) scripts: Vec<&'static Script>,
+    /// How many connections a pool holds at most.
+    pub(super) connections: u32,
+    /// The longest a decision waits for a connection.
+    pub(super) wait: Duration,
+    /// The longest that making a connection may take.
+    pub(super) connect_timeout: Duration,
+    /// How long a connection may owe an answer before it counts as failed.
+    ///
+    /// A server that is gone without a word ends no connection; the operating system takes a
+    /// quarter of an hour to find out.
+    pub(super) silence: Duration,
+}
 
 /// Makes connections for the pool. Clones share what they know.
 #[derive(Clone)]
 pub(super) struct Manager {
-    client: Client,
+    upstream: Upstream,
+    settings: Arc<Settings>,
     // Where connections live. A request may come from a thread with a runtime of its own, as in
     // actix-web; when that thread is busy, nobody else should have to wait for it.
     runtime: Handle,
-    scripts: Arc<[&'static Script]>,
     // Raised when a connection fails; connections made before that are not handed out again.
     generation: Arc<AtomicU64>,
     // Why the last attempt to connect failed, as long as none succeeds: the pool itself only says
@@ -45,29 +56,47 @@ pub(super) struct Manager {
     last_failure: Arc<Mutex<Option<(FailureKind, String)>>>,
 }
 
+/// What a pool's connections lead to.
+#[derive(Clone)]
+pub(super) enum Upstream {
+    Server(Server),
+    #[cfg(feature = "redis-sentinel")]
+    Sentinels(Arc<Sentinels>),
+}
+
 impl Manager {
-    /// Connections will live in the runtime that this is called in.
-    pub(super) fn new(client: Client, scripts: Vec<&'static Script>) -> Self {
-        let scripts = scripts.into();
+    fn new(upstream: Upstream, settings: Arc<Settings>, runtime: Handle) -> Self {
         let (generation, last_failure) = (Arc::default(), Arc::default());
-        Self { client, runtime: Handle::current(), scripts, generation, last_failure }
+        Self { upstream, settings, runtime, generation, last_failure }
     }
 
     /// A new connection that knows the scripts.
-    async fn open(&self) -> Result<Connection, RedisError> {
+    async fn open(&self) -> Result<Connection, StoreError> {
+        let opened = tokio::time::timeout(self.settings.connect_timeout, async {
+            match &self.upstream {
+                Upstream::Server(server) => self.open_to(server).await,
+                #[cfg(feature = "redis-sentinel")]
+                Upstream::Sentinels(sentinels) => sentinel::connect(sentinels, self).await,
+            }
+        });
+        let late = || StoreError::new(FailureKind::TimedOut).with_detail("no connection in time");
+        opened.await.unwrap_or_else(|_| Err(late()))
+    }
+
+    /// A new connection to this server.
+    pub(super) async fn open_to(&self, server: &Server) -> Result<Connection, StoreError> {
         let generation = self.generation.load(Ordering::Acquire);
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECT_TIMEOUT))
-            // The limiter has a deadline of its own, for everything together.
-            .set_response_timeout(None);
-        let connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
-        let life = Arc::new(Life::new(generation, Arc::clone(&self.generation)));
-        let mut connection = Connection { connection, life };
-        let greet = connection.greet(&self.scripts);
-        match tokio::time::timeout(CONNECT_TIMEOUT, greet).await {
-            Ok(greeted) => greeted.map(|()| connection),
-            Err(_) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
-        }
+        let connection = server.connect().await?;
+        let silence = self.settings.silence;
+        let life = Arc::new(Life::new(generation, Arc::clone(&self.generation), silence));
+        let mut connection = Connection {
+            connection,
+            life,
+            #[cfg(feature = "redis-cluster")]
+            is_asking: false,
+        };
+        connection.greet(&self.settings.scripts).await.map_err(classify)?;
+        Ok(connection)
     }
 
     /// Why the last attempt to connect failed, if it did. All who wait learn of it: to the one who
@@ -90,7 +119,7 @@ impl bb8::ManageConnection for Manager {
     async fn connect(&self) -> Result<Connection, StoreError> {
         let this = self.clone();
         let opened = match self.runtime.spawn(async move { this.open().await }).await {
-            Ok(opened) => opened.map_err(classify),
+            Ok(opened) => opened,
             // The runtime in which the store was made has ended.
             Err(_) => Err(StoreError::new(FailureKind::Unavailable)),
         };
@@ -109,10 +138,10 @@ impl bb8::ManageConnection for Manager {
     }
 }
 
-// Shows nothing of the client: its URL may hold a password.
+// Shows nothing of the servers: what leads there may hold a password.
 impl fmt::Debug for Manager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Manager").field("scripts", &self.scripts).finish_non_exhaustive()
+        f.debug_struct("Manager").finish_non_exhaustive()
     }
 }
 
@@ -121,6 +150,8 @@ impl fmt::Debug for Manager {
 pub(super) struct Connection {
     connection: MultiplexedConnection,
     life: Arc<Life>,
+    #[cfg(feature = "redis-cluster")]
+    is_asking: bool,
 }
 
 impl Connection {
@@ -129,17 +160,51 @@ impl Connection {
         &mut self,
         command: &redis::Cmd,
     ) -> RedisResult<T> {
-        let waiting = Waiting::begin(&self.life);
-        let reply = self.connection.req_packed_command(command).await;
-        self.life.heard();
+        let life = Arc::clone(&self.life);
+        let waiting = Waiting::begin(&life);
+        let reply = self.exchange(command).await;
+        life.heard();
         drop(waiting);
         let reply = reply.and_then(Value::extract_error);
         if let Err(error) = &reply
             && (error.is_unrecoverable_error() || error::is_demoted(error))
         {
-            self.life.fail();
+            life.fail();
         }
         Ok(T::from_redis_value(reply?)?)
+    }
+
+    async fn exchange(&mut self, command: &redis::Cmd) -> RedisResult<Value> {
+        #[cfg(feature = "redis-cluster")]
+        if self.is_asking {
+            let mut pair = redis::pipe();
+            pair.cmd("ASKING").add_command(command.clone());
+            // Of the two replies, the second.
+            let mut replies = self.connection.req_packed_commands(&pair, 1, 1).await?;
+            return Ok(replies.pop().unwrap_or(Value::Nil));
+        }
+        self.connection.req_packed_command(command).await
+    }
+
+    /// The same connection, for keys that another server still holds by the map.
+    #[cfg(feature = "redis-cluster")]
+    pub(super) fn asking(mut self) -> Self {
+        self.is_asking = true;
+        self
+    }
+
+    /// Whether the server says that it is a primary. One that does not say is believed.
+    #[cfg(feature = "redis-sentinel")]
+    pub(super) async fn is_primary(&mut self) -> bool {
+        // Needs no permission beyond what every client needs. Redis 5 does not know it.
+        let hello: RedisResult<Vec<Value>> = self.query(&redis::cmd("HELLO")).await;
+        let role = |words: Vec<Value>| {
+            let words: Vec<Option<String>> =
+                words.into_iter().map(|word| redis::from_redis_value(word).ok()).collect();
+            let place = words.iter().position(|word| word.as_deref() == Some("role"))?;
+            words.get(place + 1)?.clone()
+        };
+        hello.ok().and_then(role).is_none_or(|role| role == "master")
     }
 
     /// Loads the scripts.
@@ -169,6 +234,7 @@ struct Life {
     generation: u64,
     current: Arc<AtomicU64>,
     opened: Instant,
+    silence: Duration,
     // When the first command was sent that no reply came after, in milliseconds from `opened`.
     owing_since: AtomicU64,
 }
@@ -176,9 +242,9 @@ struct Life {
 impl Life {
     const NOTHING_OWED: u64 = u64::MAX;
 
-    fn new(generation: u64, current: Arc<AtomicU64>) -> Self {
+    fn new(generation: u64, current: Arc<AtomicU64>, silence: Duration) -> Self {
         let owing_since = AtomicU64::new(Self::NOTHING_OWED);
-        Self { generation, current, opened: Instant::now(), owing_since }
+        Self { generation, current, opened: Instant::now(), silence, owing_since }
     }
 
     /// Ends the generation: once, even if many tasks fail together.
@@ -215,7 +281,7 @@ impl<'a> Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let since = self.0.owing_since.load(Ordering::Relaxed);
-        if u128::from(self.0.now().saturating_sub(since)) >= SILENCE.as_millis() {
+        if u128::from(self.0.now().saturating_sub(since)) >= self.0.silence.as_millis() {
             self.0.fail();
         }
     }
@@ -223,43 +289,43 @@ impl Drop for Waiting<'_> {
 
 /// A pool that fails early: waiting for a connection is part of the decision's deadline.
 #[derive(Clone)]
-pub(super) struct Pool {
+pub(super) struct Pool(Arc<PoolInner>);
+
+struct PoolInner {
     pool: bb8::Pool<Manager>,
     manager: Manager,
 }
 
 impl Pool {
-    pub(super) fn new(manager: Manager, size: u32, wait: Duration) -> Self {
+    /// Connections will live in this runtime.
+    pub(super) fn new(upstream: Upstream, settings: &Arc<Settings>, runtime: &Handle) -> Self {
+        let manager = Manager::new(upstream, Arc::clone(settings), runtime.clone());
         let pool = bb8::Pool::builder()
-            .max_size(size)
-            .connection_timeout(wait)
+            .max_size(settings.connections)
+            .connection_timeout(settings.wait)
             // Multiplexed connections are used all the time, and replaced when they fail.
             .idle_timeout(None)
             .max_lifetime(None)
             .error_sink(Box::new(bb8::NopErrorSink))
             .build_unchecked(manager.clone());
-        Self { pool, manager }
+        Self(Arc::new(PoolInner { pool, manager }))
     }
 
     /// A handle on a connection; the slot in the pool is given back already.
     pub(super) async fn get(&self) -> Result<Connection, StoreError> {
-        match self.pool.get().await {
+        match self.0.pool.get().await {
             Ok(connection) => Ok(connection.clone()),
             Err(bb8::RunError::User(error)) => Err(error),
-            Err(bb8::RunError::TimedOut) => Err(self.manager.last_failure().unwrap_or_else(|| {
-                StoreError::new(FailureKind::TimedOut).with_detail("no connection in time")
-            })),
+            Err(bb8::RunError::TimedOut) => {
+                Err(self.0.manager.last_failure().unwrap_or_else(|| {
+                    StoreError::new(FailureKind::TimedOut).with_detail("no connection in time")
+                }))
+            }
         }
     }
 
     /// Tries once to connect, outside the pool.
-    pub(super) async fn probe(&self) -> Result<(), StoreError> {
-        self.pool.dedicated_connection().await.map(drop)
-    }
-}
-
-impl fmt::Debug for Pool {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.manager.fmt(f)
+    pub(super) async fn probe(&self) -> Result<Connection, StoreError> {
+        self.0.pool.dedicated_connection().await
     }
 }

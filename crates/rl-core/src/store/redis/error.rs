@@ -22,6 +22,10 @@ pub(super) fn is_forbidden(error: &RedisError) -> bool {
 }
 
 pub(super) fn classify(error: RedisError) -> StoreError {
+    #[cfg(feature = "redis-tls")]
+    if let Some((kind, detail)) = super::tls::failure(&error) {
+        return StoreError::new(kind).with_detail(detail);
+    }
     let code = code(&error);
     StoreError::new(kind(&error, code.as_deref())).with_detail(detail(&error, code.as_deref()))
 }

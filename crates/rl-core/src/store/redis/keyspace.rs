@@ -3,7 +3,8 @@
 //!
 //! Packed: `rl:1:default:consumer:{acme}`, that is prefix, version of the format, namespace, realm
 //! and id; for the entries of a sliding log `rl:1:default:consumer:{acme}:60000`, with its period in
-//! ms, of a concurrency limit `rl:1:default:consumer:{acme}:c10000`. Readable: `acme_PER_MINUTE`.
+//! ms, of a concurrency limit `rl:1:default:consumer:{acme}:c10000`. Readable: `acme_PER_MINUTE`, and
+//! `{acme}_PER_MINUTE` on a cluster.
 
 use std::fmt::Write;
 
@@ -28,9 +29,8 @@ pub(super) fn packed(prefix: &str, namespace: &Namespace, subject: &Subject) -> 
     let mut key = String::with_capacity(MAX_KEY_LEN);
     let realm = subject.realm().as_str();
     // Neither prefix nor namespace nor realm holds a colon or a brace, and an id none unescaped.
-    let _ = write!(key, "{prefix}:{VERSION}:{namespace}:{realm}:{{");
-    push_id(&mut key, subject, MAX_KEY_LEN - RING_LEN - 1);
-    key.push('}');
+    let _ = write!(key, "{prefix}:{VERSION}:{namespace}:{realm}:");
+    push_tag(&mut key, subject, MAX_KEY_LEN - RING_LEN - 1);
     key
 }
 
@@ -47,11 +47,13 @@ pub(super) fn ring(packed: &str, limit: Limit) -> Option<String> {
 /// The keys that may hold readable counters of a subject, one for each named period.
 ///
 /// Consumers and addresses stand bare, as the format that others share wants it; other realms are
-/// put before the id, with a bar that no bare id holds unescaped; a namespace with two.
+/// put before the id, with a bar that no bare id holds unescaped; a namespace with two. With
+/// `tagged`, the id is the hash tag.
 pub(super) fn readable<'a>(
     prefix: &'a str,
     namespace: &'a Namespace,
     subject: &Subject,
+    tagged: bool,
 ) -> impl Fn(Period) -> Option<String> + use<'a> {
     let mut base = String::with_capacity(MAX_KEY_LEN);
     base.push_str(prefix);
@@ -61,11 +63,28 @@ pub(super) fn readable<'a>(
     if !matches!(subject.realm(), Realm::Consumer | Realm::Ip) {
         let _ = write!(base, "{}|", subject.realm().as_str());
     }
-    push_id(&mut base, subject, MAX_KEY_LEN - SUFFIXES[0].len());
+    let max_len = MAX_KEY_LEN - SUFFIXES[0].len();
+    if tagged {
+        push_tag(&mut base, subject, max_len - 1);
+    } else {
+        push_id(&mut base, subject, max_len);
+    }
     move |period| {
         let suffix = SUFFIXES[period.named_index()?];
         Some(format!("{base}{suffix}"))
     }
+}
+
+/// Appends the id as the key's hash tag.
+fn push_tag(key: &mut String, subject: &Subject, max_len: usize) {
+    key.push('{');
+    let begin = key.len();
+    push_id(key, subject, max_len);
+    if key.len() == begin {
+        // Braces around nothing are no tag. No id holds a bare percent sign.
+        key.push('%');
+    }
+    key.push('}');
 }
 
 /// Appends the id: escaped, or its digest where it has no text or would make `key` longer than
@@ -111,9 +130,14 @@ mod tests {
             format!("rl:1:default:key:{{~{}}}", "ab".repeat(16))
         );
         let namespace = Namespace::default();
-        let readable = readable("", &namespace, &Subject::consumer("consumer_abc123"));
-        assert_eq!(readable(Period::MINUTE).unwrap(), "consumer_abc123_PER_MINUTE");
-        assert_eq!(readable(Period::from_millis(5).unwrap()), None);
+        let subject = Subject::consumer("consumer_abc123");
+        let plain = readable("", &namespace, &subject, false);
+        assert_eq!(plain(Period::MINUTE).unwrap(), "consumer_abc123_PER_MINUTE");
+        assert_eq!(plain(Period::from_millis(5).unwrap()), None);
+        let tagged = readable("", &namespace, &subject, true);
+        assert_eq!(tagged(Period::MINUTE).unwrap(), "{consumer_abc123}_PER_MINUTE");
+        let tagged = readable("x.", &namespace, &Subject::user("alice"), true);
+        assert_eq!(tagged(Period::HOUR).unwrap(), "x.user|{alice}_PER_HOUR");
     }
 
     #[test]
@@ -127,9 +151,10 @@ mod tests {
 
     #[test]
     fn a_caller_cannot_write_a_hash_tag() {
-        for id in ["{a}b", "}{", "a}b{c", "%7B", ":{x}:", "~", "a b", "\r\n", "|"] {
+        for id in ["", "{a}b", "}{", "a}b{c", "%7B", ":{x}:", "~", "a b", "\r\n", "|"] {
             let key = key(&Subject::consumer(id));
             assert_eq!((key.matches('{').count(), key.matches('}').count()), (1, 1), "{key}");
+            assert!(!key.contains("{}"), "{key}");
             assert!(key.ends_with('}') && !key.contains([' ', '\r', '\n']), "{key}");
         }
     }
@@ -147,10 +172,15 @@ mod tests {
             for (i, one) in subjects.iter().enumerate() {
                 let longest = Limit::concurrency(1).unwrap().leased(Period::LONGEST);
                 prop_assert!(ring(&key(one), longest).unwrap().len() <= MAX_KEY_LEN);
-                let minute = readable("", &namespace, one)(Period::MINUTE).unwrap();
-                prop_assert!(minute.len() <= MAX_KEY_LEN);
+                let minute = |subject, tagged| {
+                    readable("", &namespace, subject, tagged)(Period::MINUTE).unwrap()
+                };
+                prop_assert!(minute(one, false).len() <= MAX_KEY_LEN);
+                prop_assert!(minute(one, true).len() <= MAX_KEY_LEN);
                 for other in &subjects[i + 1..] {
                     prop_assert_eq!(one == other, key(one) == key(other));
+                    let same = minute(one, false) == minute(other, false);
+                    prop_assert_eq!(same, minute(one, true) == minute(other, true));
                 }
             }
         }

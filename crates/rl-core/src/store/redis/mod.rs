@@ -10,11 +10,13 @@
 //!   next request that would charge it; [`RedisStore::healed`] counts what was found.
 //! * **Connections** are multiplexed: the commands of many requests travel together. A connection
 //!   that fails leaves the pool at once. A command that may have been executed is never sent again.
+//! * **One server, sentinels or a cluster**, over TLS or not: [`RedisStore::connect`],
+//!   `RedisStore::sentinel`, `RedisStore::cluster`, each with a feature of its own.
 //! * A service **starts when Redis is down** and enforces its limits when Redis comes up.
 //! * Connections live in the tokio runtime in which the store is made, and work while it does: make
 //!   it in the main function, not in a worker.
 //!
-//! `crates/rl-core/docs/REDIS.md` describes keys, scripts and permissions.
+//! `crates/rl-core/docs/REDIS.md` describes connections, keys, scripts and permissions.
 //!
 //! # Example
 //!
@@ -32,24 +34,41 @@
 //! ```
 
 mod builder;
+#[cfg(feature = "redis-cluster")]
+mod cluster;
 mod codec;
 mod command;
+mod connect_error;
 mod connection;
 mod error;
+mod eviction;
 mod keyspace;
 mod layout;
+mod route;
 mod script;
+#[cfg(feature = "redis-sentinel")]
+mod sentinel;
+mod server;
+#[cfg(feature = "redis-cluster")]
+mod slots;
+#[cfg(feature = "redis-tls")]
+mod tls;
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub use builder::{ConnectError, RedisStoreBuilder};
+pub use builder::RedisStoreBuilder;
+use builder::Servers;
 use codec::Reply;
 use command::{Command, Commands};
-use connection::{Connection, Pool};
+pub use connect_error::ConnectError;
 pub use layout::Layout;
+use route::Route;
 pub use script::Script;
+#[cfg(feature = "redis-tls")]
+#[cfg_attr(docsrs, doc(cfg(feature = "redis-tls")))]
+pub use tls::Tls;
 
 use super::{Charge, Refund, Renewal, Reset, Store, StoreError, StoreFuture};
 use crate::model::Outcomes;
@@ -67,7 +86,7 @@ pub struct RedisStore {
 }
 
 struct Inner {
-    pool: Pool,
+    route: Route,
     commands: Commands,
     healed: AtomicU64,
     #[cfg(feature = "conformance")]
@@ -75,7 +94,8 @@ struct Inner {
 }
 
 impl RedisStore {
-    /// A store on the server at `url`: `redis://[user:password@]host[:port][/database]`.
+    /// A store on the server at `url`: `redis://[user:password@]host[:port][/database]`, or with
+    /// `rediss://`, over TLS (feature `redis-tls`).
     ///
     /// A server that cannot be reached is no error: the limiter's failure policy stands in until
     /// it comes up.
@@ -87,9 +107,51 @@ impl RedisStore {
         Self::builder(url).connect().await
     }
 
-    /// A store made step by step.
+    /// A store on the server at `url`, made step by step.
     pub fn builder(url: &str) -> RedisStoreBuilder {
-        RedisStoreBuilder::new(url)
+        RedisStoreBuilder::new(Servers::One(url.to_owned()))
+    }
+
+    /// A store on the primary that the sentinels at these URLs call `name`, made step by step.
+    ///
+    /// Connections follow a fail-over by themselves. The URLs say how to log in to the sentinels,
+    /// [`user`](RedisStoreBuilder::user) and [`password`](RedisStoreBuilder::password) how to log in
+    /// to the servers. With `rediss://`, the servers are reached over TLS as well.
+    ///
+    /// ```no_run
+    /// # use rl_core::RedisStore;
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let sentinels = ["redis://10.0.0.1:26379/", "redis://10.0.0.2:26379/", "redis://10.0.0.3:26379/"];
+    /// let store = RedisStore::sentinel(sentinels, "limits").password("of the servers").connect().await?;
+    /// # Ok(()) }
+    /// ```
+    #[cfg(feature = "redis-sentinel")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "redis-sentinel")))]
+    pub fn sentinel<U: AsRef<str>>(
+        urls: impl IntoIterator<Item = U>,
+        name: &str,
+    ) -> RedisStoreBuilder {
+        let urls = urls.into_iter().map(|url| url.as_ref().to_owned()).collect();
+        RedisStoreBuilder::new(Servers::Sentinels { urls, name: name.to_owned() })
+    }
+
+    /// A store on the cluster that has servers at these URLs, made step by step. The others are
+    /// found by asking these.
+    ///
+    /// All keys of a subject are on one server; subjects spread over all. Commands follow slots that
+    /// move to other servers, and replicas that are promoted.
+    ///
+    /// ```no_run
+    /// # use rl_core::RedisStore;
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = RedisStore::cluster(["redis://10.0.0.1/", "redis://10.0.0.2/"]).connect().await?;
+    /// # Ok(()) }
+    /// ```
+    #[cfg(feature = "redis-cluster")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "redis-cluster")))]
+    pub fn cluster<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> RedisStoreBuilder {
+        let urls = urls.into_iter().map(|url| url.as_ref().to_owned()).collect();
+        RedisStoreBuilder::new(Servers::Cluster(urls))
     }
 
     /// The scripts of a layout, for operators who load them ahead of the service.
@@ -108,24 +170,12 @@ impl RedisStore {
 
     /// Sends a command; returns what a script replied.
     async fn send(&self, command: Command) -> Result<Vec<u8>, StoreError> {
-        let mut connection: Connection = self.inner.pool.get().await?;
-        match command {
-            Command::Script { script, keys, arguments } => {
-                #[cfg(feature = "conformance")]
-                if let Some(clock) = &self.inner.clock {
-                    let mut arguments = arguments;
-                    arguments.push(clock.now().as_micros().to_string().into_bytes());
-                    return script.with_manual_time().run(&mut connection, &keys, &arguments).await;
-                }
-                script.run(&mut connection, &keys, &arguments).await
-            }
-            Command::Delete { keys } => {
-                let mut delete = redis::cmd("DEL");
-                delete.arg(keys);
-                connection.query::<u64>(&delete).await.map_err(error::classify)?;
-                Ok(Vec::new())
-            }
-        }
+        #[cfg(feature = "conformance")]
+        let command = match &self.inner.clock {
+            Some(clock) => command.at(clock.now()),
+            None => command,
+        };
+        self.inner.route.send(&command).await
     }
 
     /// Sends what has no answer but that it was done.

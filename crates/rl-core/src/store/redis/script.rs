@@ -10,7 +10,6 @@ use std::sync::LazyLock;
 
 use super::connection::Connection;
 use super::{Layout, error};
-use crate::store::StoreError;
 
 /// Where a script has the time from.
 #[derive(Clone, Copy)]
@@ -159,7 +158,7 @@ impl Script {
         connection: &mut Connection,
         keys: &[String],
         arguments: &[Vec<u8>],
-    ) -> Result<Vec<u8>, StoreError> {
+    ) -> redis::RedisResult<Vec<u8>> {
         let mut call = redis::cmd("EVALSHA");
         call.arg(&self.sha).arg(keys.len()).arg(keys);
         for argument in arguments {
@@ -170,12 +169,12 @@ impl Script {
             Err(failure) if error::is_unknown_script(&failure) => {
                 let mut load = redis::cmd("SCRIPT");
                 load.arg("LOAD").arg(&self.text);
-                let _: String = connection.query(&load).await.map_err(error::classify)?;
+                let _: String = connection.query(&load).await?;
                 connection.query(&call).await
             }
             reply => reply,
         };
-        reply.map(Option::unwrap_or_default).map_err(error::classify)
+        reply.map(Option::unwrap_or_default)
     }
 }
 

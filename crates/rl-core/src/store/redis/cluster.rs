@@ -1,0 +1,288 @@
+//! The servers of a cluster, and which of them holds a key.
+//!
+//! A pool for each primary. A server that does not hold a key says so before anything happens, and
+//! where to go instead: the command follows. A command that may have been executed is never sent
+//! again, whoever asks for it.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+use redis::RedisError;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+use super::ConnectError;
+use super::command::Command;
+use super::connection::{Connection, Pool, Settings, Upstream};
+use super::error::classify;
+use super::server::{Address, Login, Server};
+use super::slots::{Slots, slot_of};
+use crate::FailureKind;
+use crate::store::StoreError;
+
+/// How often a command is sent elsewhere before it counts as failed.
+const MAX_REDIRECTS: usize = 16;
+
+/// How long a command waits while the keys of its subject are on their way to another server.
+const ON_THE_WAY: Duration = Duration::from_millis(2);
+
+/// The shortest time between two looks at the map of the cluster.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// How many servers are asked for the map at once: one of them may be gone.
+const ASKED_AT_ONCE: usize = 3;
+
+/// A cluster. A cheap handle.
+#[derive(Clone)]
+pub(super) struct Cluster(Arc<Inner>);
+
+struct Inner {
+    // How to log in, wherever.
+    pattern: Server,
+    seeds: Vec<Address>,
+    settings: Arc<Settings>,
+    runtime: Handle,
+    slots: RwLock<Slots>,
+    pools: Mutex<HashMap<Address, Pool>>,
+    looking: AtomicBool,
+    looked: Notify,
+    turn: AtomicUsize,
+}
+
+impl Cluster {
+    /// Connections will live in the runtime that this is called in.
+    pub(super) fn new(
+        urls: &[String],
+        login: &Login,
+        settings: &Arc<Settings>,
+    ) -> Result<Self, ConnectError> {
+        let refused = |why| Err(ConnectError::Servers { why });
+        let servers: Result<Vec<_>, _> =
+            urls.iter().map(|url| Server::at_url(url, login)).collect();
+        let servers = servers?;
+        let Some(pattern) = servers.first().cloned() else {
+            return refused("no server of the cluster: expected at least one URL");
+        };
+        if !servers.iter().all(|server| server.is_like(&pattern)) {
+            return refused("the URLs of a cluster differ in more than host and port");
+        }
+        if pattern.database() != 0 {
+            return refused("a cluster has database 0 only");
+        }
+        let seeds: Option<Vec<_>> = servers.iter().map(Server::address).collect();
+        let Some(seeds) = seeds else {
+            return refused("a cluster is not reached by a socket file");
+        };
+        Ok(Self(Arc::new(Inner {
+            pattern,
+            seeds,
+            settings: Arc::clone(settings),
+            runtime: Handle::current(),
+            slots: RwLock::default(),
+            pools: Mutex::default(),
+            looking: AtomicBool::new(false),
+            looked: Notify::new(),
+            turn: AtomicUsize::new(0),
+        })))
+    }
+
+    /// Looks at the map and connects to every primary; returns the connections.
+    pub(super) async fn probe(&self) -> Result<Vec<Connection>, StoreError> {
+        self.look().await?;
+        let mut opening = JoinSet::new();
+        for address in self.read_slots(Slots::owners) {
+            let pool = self.pool(&address);
+            opening.spawn(async move { pool.probe().await });
+        }
+        let opened = opening.join_all().await;
+        opened.into_iter().collect()
+    }
+
+    /// Sends a command to the server that holds its keys; returns what a script replied.
+    pub(super) async fn send(&self, command: &Command) -> Result<Vec<u8>, StoreError> {
+        let slot = slot_of(command.first_key());
+        let mut address = self.owner(slot).await?;
+        let mut is_asking = false;
+        // Whoever gives up waiting has not been served either.
+        let unserved = LookAgain(self);
+        for _ in 0..MAX_REDIRECTS {
+            let mut connection = self.pool(&address).get().await?;
+            if is_asking {
+                connection = connection.asking();
+            }
+            let failure = match command.run(&mut connection).await {
+                Ok(reply) => {
+                    std::mem::forget(unserved);
+                    return Ok(reply);
+                }
+                Err(failure) => failure,
+            };
+            // All of these are said before anything has happened.
+            match Redirection::of(&failure, &address) {
+                Some(Redirection::Moved(to)) => {
+                    self.0.slots.write().unwrap_or_else(PoisonError::into_inner).set(slot, &to);
+                    self.look_soon();
+                    (address, is_asking) = (to, false);
+                }
+                Some(Redirection::Ask(to)) => (address, is_asking) = (to, true),
+                Some(Redirection::TryAgain) => {
+                    pause(ON_THE_WAY).await;
+                    (address, is_asking) = (self.owner(slot).await?, false);
+                }
+                None => return Err(classify(failure)),
+            }
+        }
+        Err(unavailable("the servers of the cluster send us in circles"))
+    }
+
+    /// The server that holds a slot, as far as is known.
+    async fn owner(&self, slot: u16) -> Result<Address, StoreError> {
+        let known = || self.read_slots(|slots| slots.owner(slot));
+        if let Some(owner) = known() {
+            return Ok(owner);
+        }
+        let looked = self.0.looked.notified();
+        self.look_soon();
+        let _ = tokio::time::timeout(self.0.settings.wait, looked).await;
+        known().ok_or_else(|| unavailable("no server of the cluster is known to hold the key"))
+    }
+
+    /// Looks at the map in the background, unless somebody does already.
+    fn look_soon(&self) {
+        if self.0.looking.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let this = self.clone();
+        self.0.runtime.spawn(async move {
+            let _ = this.look().await;
+            this.0.looked.notify_waiters();
+            pause(LOOK_AGAIN).await;
+            this.0.looking.store(false, Ordering::Release);
+        });
+    }
+
+    /// Asks servers for the map, a few at a time, until one answers.
+    async fn look(&self) -> Result<(), StoreError> {
+        let mut servers = self.read_slots(Slots::owners);
+        servers.extend(self.0.seeds.iter().cloned());
+        servers.sort_unstable();
+        servers.dedup();
+        // Each time with another one first: a server may be cut off from the others.
+        let turn = self.0.turn.fetch_add(1, Ordering::Relaxed) % servers.len();
+        servers.rotate_left(turn);
+        let mut failure = None;
+        for some in servers.chunks(ASKED_AT_ONCE) {
+            let mut asking = JoinSet::new();
+            for address in some {
+                let (pool, address) = (self.pool(address), address.clone());
+                let timeout = self.0.settings.connect_timeout;
+                asking.spawn(async move {
+                    let asked = tokio::time::timeout(timeout, ask(&pool, &address)).await;
+                    asked.unwrap_or_else(|_| Err(StoreError::new(FailureKind::TimedOut)))
+                });
+            }
+            while let Some(answer) = asking.join_next().await {
+                match answer {
+                    Ok(Ok(slots)) => {
+                        self.adopt(slots);
+                        return Ok(());
+                    }
+                    Ok(Err(error)) if failure.is_none() || error.kind().is_configuration() => {
+                        failure = Some(error);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Err(failure.unwrap_or_else(|| unavailable("no server of the cluster answers")))
+    }
+
+    /// Takes over a map; connects to servers that are new in it, and forgets others.
+    fn adopt(&self, slots: Slots) {
+        let owners = slots.owners();
+        *self.0.slots.write().unwrap_or_else(PoisonError::into_inner) = slots;
+        self.lock_pools()
+            .retain(|address, _| owners.contains(address) || self.0.seeds.contains(address));
+        for address in owners {
+            let is_new = !self.lock_pools().contains_key(&address);
+            if is_new {
+                let pool = self.pool(&address);
+                self.0.runtime.spawn(async move { pool.get().await.map(drop) });
+            }
+        }
+    }
+
+    fn read_slots<T>(&self, read: impl FnOnce(&Slots) -> T) -> T {
+        read(&self.0.slots.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn lock_pools(&self) -> MutexGuard<'_, HashMap<Address, Pool>> {
+        self.0.pools.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The connections to a server.
+    fn pool(&self, address: &Address) -> Pool {
+        if let Some(pool) = self.lock_pools().get(address) {
+            return pool.clone();
+        }
+        let upstream = Upstream::Server(self.0.pattern.at(address));
+        let pool = Pool::new(upstream, &self.0.settings, &self.0.runtime);
+        self.lock_pools().entry(address.clone()).or_insert(pool).clone()
+    }
+}
+
+/// Looks at the map when it is dropped: it may be that another server has taken over.
+struct LookAgain<'a>(&'a Cluster);
+
+impl Drop for LookAgain<'_> {
+    fn drop(&mut self) {
+        self.0.look_soon();
+    }
+}
+
+/// What a server that cannot serve a command says instead.
+enum Redirection {
+    /// Another holds the slot.
+    Moved(Address),
+    /// Another has the key already, for this once.
+    Ask(Address),
+    /// The keys of the subject are on their way, one by one.
+    TryAgain,
+}
+
+impl Redirection {
+    /// `asked` is who said so: an address without a host is on the same one.
+    fn of(failure: &RedisError, asked: &Address) -> Option<Self> {
+        let to = || Address::parse(failure.redirect_node()?.0, &asked.host);
+        match failure.code()? {
+            "MOVED" => Some(Self::Moved(to()?)),
+            "ASK" => Some(Self::Ask(to()?)),
+            "TRYAGAIN" => Some(Self::TryAgain),
+            _ => None,
+        }
+    }
+}
+
+/// The map, as a server knows it.
+async fn ask(pool: &Pool, address: &Address) -> Result<Slots, StoreError> {
+    let mut connection = pool.get().await?;
+    let mut command = redis::cmd("CLUSTER");
+    command.arg("SLOTS");
+    let answer: redis::Value = connection.query(&command).await.map_err(classify)?;
+    Slots::read(&answer, &address.host).ok_or_else(|| {
+        StoreError::new(FailureKind::Protocol).with_detail("no answer to CLUSTER SLOTS")
+    })
+}
+
+/// A cluster tells nobody when it has changed.
+#[expect(clippy::disallowed_methods, reason = "there is no event to wait for")]
+async fn pause(time: Duration) {
+    tokio::time::sleep(time).await;
+}
+
+fn unavailable(why: &'static str) -> StoreError {
+    StoreError::new(FailureKind::Unavailable).with_detail(why)
+}

@@ -1,0 +1,34 @@
+//! Whether a server may forget counters to make room, which admits more than the limits say.
+
+use super::connection::Connection;
+use crate::observe;
+
+/// Warns once if one of the servers can evict counters. A server that does not tell is left alone.
+pub(super) async fn warn_of(connections: &mut [Connection]) {
+    for connection in connections {
+        if let Some(policy) = evicting_policy(connection).await {
+            return observe::can_evict(&policy);
+        }
+    }
+}
+
+/// The server's policy, if it has a limit of memory and deletes keys at it.
+async fn evicting_policy(connection: &mut Connection) -> Option<String> {
+    let mut info = redis::cmd("INFO");
+    info.arg("memory");
+    let memory: Vec<(String, String)> = match connection.query::<String>(&info).await {
+        Ok(info) => {
+            let fields = info.lines().filter_map(|line| line.split_once(':'));
+            fields.map(|(name, value)| (name.replace('_', "-"), value.to_owned())).collect()
+        }
+        Err(_) => {
+            let mut config = redis::cmd("CONFIG");
+            config.arg("GET").arg("maxmemory*");
+            connection.query(&config).await.ok()?
+        }
+    };
+    let value = |name: &str| Some(memory.iter().find(|(field, _)| field == name)?.1.trim());
+    let policy = value("maxmemory-policy")?;
+    let is_limited = value("maxmemory").is_some_and(|limit| limit != "0");
+    (is_limited && policy != "noeviction").then(|| policy.to_owned())
+}

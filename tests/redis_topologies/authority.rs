@@ -1,0 +1,42 @@
+//! A certificate authority of the tests.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose,
+};
+
+pub(super) struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+/// A certificate and its private key, as PEM text.
+pub(super) struct Identity {
+    pub(super) certificate: String,
+    pub(super) key: String,
+}
+
+impl Authority {
+    pub(super) fn new() -> Self {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        // Two of one name would be taken for each other.
+        let name = format!("authority {}", NUMBER.fetch_add(1, Ordering::Relaxed));
+        let mut params = CertificateParams::new([]).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+    }
+
+    /// The authority's own certificate, as PEM text.
+    pub(super) fn pem(&self) -> String {
+        self.0.pem()
+    }
+
+    /// A certificate for a host name or an address.
+    pub(super) fn identity(&self, name: &str) -> Identity {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new([name.to_owned()]).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        let certificate = params.signed_by(&key, &self.0).unwrap().pem();
+        Identity { certificate, key: key.serialize_pem() }
+    }
+}

@@ -1,0 +1,222 @@
+//! A cluster: each subject has its server, wherever that moves.
+
+use std::time::Duration;
+
+use rl_core::conformance::{Suite, suite};
+use rl_core::store::RedisStore;
+use rl_core::store::redis::{ConnectError, Layout, RedisStoreBuilder};
+use rl_core::time::{Clock, SystemClock, Timestamp};
+use rl_core::{FailureKind, Limit, Origin, RateLimiter, Subject};
+use rl_tests::{Bystander, RedisCluster};
+
+use super::load::{Load, subject};
+use super::{PATIENCE, assert_exactly_five_of_twenty_pass, patient};
+use crate::redis_behaviour::access::documented_user;
+use crate::store_conformance::{ServerTime, manual_clock};
+
+/// What the user of the documentation needs besides on a cluster, as the same page says.
+const ON_A_CLUSTER: &str = "+cluster|slots +asking";
+
+/// Every server has the user of the documentation, with the password that its test gives it.
+async fn start() -> RedisCluster {
+    let page = include_str!("../../crates/rl-core/docs/REDIS.md");
+    assert!(page.contains(ON_A_CLUSTER));
+    let cluster = RedisCluster::start().await;
+    for mut operator in cluster.operators().await {
+        operator.query::<()>(&format!("{} {ON_A_CLUSTER}", documented_user(Layout::Packed))).await;
+    }
+    cluster
+}
+
+/// The others are found by asking one.
+fn store(cluster: &RedisCluster) -> RedisStoreBuilder {
+    RedisStore::cluster(&cluster.urls()[4..5]).user("rl").password("secret")
+}
+
+/// For what an administrator may.
+fn of_administrator(cluster: &RedisCluster) -> RedisStoreBuilder {
+    RedisStore::cluster(cluster.urls())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_keeps_the_contract_in_both_layouts() {
+    let cluster = RedisCluster::start().await;
+    let clock = manual_clock();
+    let packed = patient(of_administrator(&cluster).manual_clock(clock.clone())).await;
+    suite(&Suite::new(packed, clock)).await;
+    let readable = patient(of_administrator(&cluster).layout(Layout::Readable)).await;
+    let time = ServerTime(cluster.servers[0].connection().await);
+    suite(&Suite::new(readable, time).without_clock_windows().without_permits()).await;
+
+    // Work for every primary, and for each subject one slot.
+    let mut operators = cluster.operators().await;
+    for (number, operator) in operators[..3].iter_mut().enumerate() {
+        let keys: Vec<String> = operator.query("KEYS *").await;
+        assert!(keys.len() > 5, "primary {number}: {keys:?}");
+        assert_eq!(operator.keys_without_expiry().await, [""; 0]);
+        for key in keys {
+            let tags = (key.matches('{').count(), key.matches('}').count());
+            assert_eq!(tags, (1, 1), "{key}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_at_once_exactly_as_many_pass_on_a_cluster() {
+    let cluster = start().await;
+    let store = patient(store(&cluster)).await;
+    // Every primary knows the scripts before it is asked for a decision.
+    let mut operators = cluster.operators().await;
+    for operator in &mut operators[..3] {
+        for script in RedisStore::scripts(Layout::Packed) {
+            let known: Vec<u8> = operator.query(&format!("SCRIPT EXISTS {}", script.sha())).await;
+            assert_eq!(known, [1]);
+        }
+    }
+    assert_exactly_five_of_twenty_pass(store.clone()).await;
+    // And learns them again from the next call.
+    for operator in &mut operators[..3] {
+        operator.query::<()>("FLUSHALL").await;
+        operator.query::<()>("SCRIPT FLUSH").await;
+    }
+    assert_exactly_five_of_twenty_pass(store).await;
+}
+
+#[tokio::test]
+async fn what_a_cluster_refuses_is_an_error_when_the_store_is_made() {
+    let cluster = start().await;
+    let wrong = store(&cluster).password("wrong").connect_timeout(PATIENCE);
+    match wrong.connect().await.unwrap_err() {
+        ConnectError::Refused(error) => assert_eq!(error.kind(), FailureKind::Refused, "{error}"),
+        other => panic!("{other}"),
+    }
+    for (urls, why) in [
+        (vec![], "at least one URL"),
+        (vec!["redis://h/", "rediss://h/"], "differ in more than host and port"),
+        (vec!["redis://:hunter2@h/", "redis://h/"], "differ in more than host and port"),
+        (vec!["redis://h/1"], "database 0 only"),
+    ] {
+        let builder = RedisStore::cluster(urls);
+        assert!(!format!("{builder:?}").contains("hunter2"));
+        let error = builder.connect().await.unwrap_err();
+        assert!(error.to_string().contains(why), "{error}");
+    }
+}
+
+/// The slot in which a subject is counted.
+async fn slot_of(operator: &mut Bystander, number: usize) -> u16 {
+    operator.query(&format!("CLUSTER KEYSLOT {{load-{number}}}")).await
+}
+
+fn owner(slot: u16) -> usize {
+    RedisCluster::SHARES.iter().rposition(|first| *first <= slot).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slots_that_move_under_load_cost_no_request_and_no_count() {
+    let cluster = start().await;
+    let mut load =
+        Load::start(RateLimiter::builder().deadline(PATIENCE), patient(store(&cluster)).await)
+            .await;
+    // Subjects with several keys too, which move one by one.
+    let readable = patient(of_administrator(&cluster).layout(Layout::Readable)).await;
+    let readable = RateLimiter::builder()
+        .limit(Limit::per_minute(1_000_000))
+        .limit(Limit::per_hour(500))
+        .limit(Limit::per_day(1_000_000))
+        .store(readable)
+        .deadline(PATIENCE)
+        .build()
+        .unwrap();
+    let (stop, mut stopped) = tokio::sync::oneshot::channel::<()>();
+    let several = tokio::spawn(async move {
+        let mut allowed = 0;
+        while stopped.try_recv().is_err() {
+            let decision = readable.check(&subject(0), 1).await;
+            assert_eq!(decision.origin(), Origin::Store);
+            allowed += u32::from(decision.is_allowed());
+        }
+        allowed
+    });
+    load.goes_on_for(0.3).await;
+
+    let mut operator = Bystander::new(&cluster.servers[0]).await;
+    for number in 0..5 {
+        let slot = slot_of(&mut operator, number).await;
+        let (home, other) = (owner(slot), (owner(slot) + 1) % 3);
+        cluster.move_slot(slot, home, other).await;
+        load.goes_on_for(0.2).await;
+        cluster.move_slot(slot, other, home).await;
+        load.goes_on_for(0.2).await;
+    }
+    stop.send(()).unwrap();
+    assert_eq!(several.await.unwrap(), 500);
+    let outcome = load.stop().await;
+    assert!(outcome.answers.len() > 5_000);
+    let strays = outcome.answers.iter().map(|answer| answer.decision.origin());
+    let strays: Vec<_> = strays.filter(|origin| *origin != Origin::Store).collect();
+    assert_eq!(strays, []);
+    assert_eq!(outcome.above_the_limit(), 0);
+}
+
+/// When the replica of the first primary says that it is one itself.
+async fn promotion(cluster: &RedisCluster) -> Timestamp {
+    let mut replica = Bystander::new(&cluster.servers[3]).await;
+    let mut ticks = tokio::time::interval(Duration::from_millis(2));
+    let promoted = async {
+        while !replica.query::<String>("INFO replication").await.contains("role:master") {
+            ticks.tick().await;
+        }
+        SystemClock.now()
+    };
+    tokio::time::timeout(PATIENCE, promoted).await.expect("a promotion in the end")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_of_a_cluster_that_dies_under_load_is_replaced_within_a_second_of_the_promotion()
+{
+    let mut cluster = start().await;
+    let mut load =
+        Load::start(RateLimiter::builder(), store(&cluster).connect().await.unwrap()).await;
+    load.goes_on_for(1.3).await;
+    cluster.servers[0].stop();
+    let failed = SystemClock.now();
+    let promoted = promotion(&cluster).await;
+    load.goes_on_for(2.0).await;
+    load.stop().await.figures(failed, promoted).assert_bounds("primary of a cluster killed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_of_a_cluster_that_hangs_under_load_is_replaced_within_a_second_of_the_promotion()
+{
+    let cluster = start().await;
+    let mut load =
+        Load::start(RateLimiter::builder(), store(&cluster).connect().await.unwrap()).await;
+    load.goes_on_for(1.3).await;
+    cluster.servers[0].signal("STOP");
+    let failed = SystemClock.now();
+    let promoted = promotion(&cluster).await;
+    load.goes_on_for(2.0).await;
+    load.stop().await.figures(failed, promoted).assert_bounds("primary of a cluster frozen");
+}
+
+/// A store that is made while no server runs finds the cluster once it is there.
+#[tokio::test]
+async fn a_store_that_is_made_before_the_cluster_enforces_once_it_is_there() {
+    let mut cluster = RedisCluster::start().await;
+    for server in &mut cluster.servers {
+        server.stop();
+    }
+    let store = of_administrator(&cluster).connect().await.unwrap();
+    let limiter = RateLimiter::builder().limit(Limit::per_hour(3)).store(store).build().unwrap();
+    let origin = limiter.check(&Subject::user("alice"), 1).await.origin();
+    assert!(matches!(origin, Origin::FailedOpen(_)), "{origin:?}");
+    // What a cluster knows of itself is in its folders.
+    for server in &mut cluster.servers {
+        server.restart();
+    }
+    rl_tests::web::eventually(|| async {
+        limiter.check(&Subject::user("alice"), 1).await.origin() == Origin::Store
+    })
+    .await;
+}

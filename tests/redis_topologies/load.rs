@@ -1,0 +1,206 @@
+//! Many requests while servers fail: what became of each.
+
+#![expect(clippy::print_stdout, reason = "the documentation quotes the figures")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rl_core::store::RedisStore;
+use rl_core::time::{Clock, SystemClock, Timestamp};
+use rl_core::{Decision, FailureKind, Limit, Origin, RateLimiterBuilder, Subject};
+use tokio::sync::{Mutex, MutexGuard, watch};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{MissedTickBehavior, interval};
+
+/// A decision takes 100 ms at most; the rest is for a machine that is busy with other tests.
+const IN_TIME: Duration = Duration::from_millis(100 + 150);
+
+/// The subjects that ask, each about 150 times a second.
+const SUBJECTS: usize = 20;
+
+/// How much each may in a second.
+const PER_SECOND: u32 = 100;
+
+/// How much each may in an hour: more than before a fail-over, and less than with what comes after
+/// it, so that every count that it loses is one more that passes.
+const PER_HOUR: u32 = 240;
+
+/// How many ask every five milliseconds.
+const AT_ONCE: usize = 15;
+
+/// Three thousand requests a second: fifteen every five milliseconds, whatever becomes of them.
+pub(super) struct Load {
+    stop: Arc<AtomicBool>,
+    sent: watch::Receiver<usize>,
+    running: JoinHandle<Outcome>,
+    // Two at once would measure each other.
+    _alone: MutexGuard<'static, ()>,
+}
+
+/// What became of a request.
+pub(super) struct Answer {
+    pub(super) sent: Timestamp,
+    pub(super) came: Timestamp,
+    pub(super) subject: usize,
+    pub(super) decision: Decision,
+}
+
+pub(super) fn subject(number: usize) -> Subject {
+    Subject::consumer(&format!("load-{number}"))
+}
+
+impl Load {
+    /// Until it is stopped, requests of subjects that may do [`PER_SECOND`].
+    pub(super) async fn start(limiter: RateLimiterBuilder, store: RedisStore) -> Self {
+        static ALONE: Mutex<()> = Mutex::const_new(());
+        let alone = ALONE.lock().await;
+        let limiter = limiter.limit(Limit::per_second(PER_SECOND)).limit(Limit::per_hour(PER_HOUR));
+        let limiter = limiter.store(store).build().unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let (count, sent) = watch::channel(0);
+        let running = tokio::spawn(async move {
+            let mut requests = JoinSet::new();
+            let mut ticks = interval(Duration::from_millis(5));
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
+            let mut numbers = (0..SUBJECTS).cycle();
+            let mut stall = Duration::ZERO;
+            while !stopped.load(Ordering::Relaxed) {
+                stall = stall.max(ticks.tick().await.elapsed());
+                count.send_modify(|sent| *sent += AT_ONCE);
+                for number in numbers.by_ref().take(AT_ONCE) {
+                    let limiter = limiter.clone();
+                    requests.spawn(async move {
+                        let sent = SystemClock.now();
+                        let decision = limiter.check(&subject(number), 1).await;
+                        Answer { sent, came: SystemClock.now(), subject: number, decision }
+                    });
+                }
+            }
+            let mut answers = requests.join_all().await;
+            answers.sort_by_key(|answer| answer.sent);
+            Outcome { answers, stall }
+        });
+        Self { stop, sent, running, _alone: alone }
+    }
+
+    /// Waits until so many seconds' worth of requests have been sent, from now on.
+    pub(super) async fn goes_on_for(&mut self, seconds: f64) {
+        let now = *self.sent.borrow();
+        let end = now + (seconds * 200.0) as usize * AT_ONCE;
+        self.sent.wait_for(|sent| *sent >= end).await.unwrap();
+    }
+
+    /// Stops, and tells what became of every request, in the order of their sending.
+    pub(super) async fn stop(self) -> Outcome {
+        self.stop.store(true, Ordering::Relaxed);
+        self.running.await.unwrap()
+    }
+}
+
+pub(super) struct Outcome {
+    pub(super) answers: Vec<Answer>,
+    /// The longest that the machine kept the load itself from running: nobody could be quicker.
+    stall: Duration,
+}
+
+/// What operators want to know of a fail-over.
+#[derive(Debug)]
+pub(super) struct Figures {
+    sent: usize,
+    requests_per_second: f64,
+    answered_in_time: usize,
+    /// While no server could be asked.
+    passed_without_limit: usize,
+    above_the_limit: u64,
+    /// What the server that failed had admitted in its last tenth of a second.
+    admitted_just_before: u64,
+    outage: Duration,
+    after_promotion: Duration,
+    stall: Duration,
+}
+
+impl Outcome {
+    /// Every request was answered in time: by the store, or because the store cannot be reached.
+    /// Of a server that failed and one that was promoted at these times.
+    pub(super) fn figures(&self, failed: Timestamp, promoted: Timestamp) -> Figures {
+        let mut without = Vec::new();
+        for answer in &self.answers {
+            match answer.decision.origin() {
+                Origin::Store => {}
+                Origin::FailedOpen(FailureKind::Unavailable | FailureKind::TimedOut) => {
+                    without.push(answer.sent);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        let micros = Duration::from_micros;
+        let is_in_time =
+            |answer: &&Answer| micros(answer.came.micros_since(answer.sent)) <= IN_TIME;
+        let last = without.last().copied().unwrap_or(failed);
+        let (begin, end) = (self.answers[0].sent, self.answers[self.answers.len() - 1].sent);
+        let just_before = |answer: &&Answer| {
+            answer.came <= failed
+                && failed.micros_since(answer.came) <= 100_000
+                && answer.decision.origin() == Origin::Store
+                && answer.decision.is_allowed()
+        };
+        Figures {
+            sent: self.answers.len(),
+            requests_per_second: self.answers.len() as f64
+                / micros(end.micros_since(begin)).as_secs_f64(),
+            answered_in_time: self.answers.iter().filter(is_in_time).count(),
+            passed_without_limit: without.len(),
+            above_the_limit: self.above_the_limit(),
+            admitted_just_before: self.answers.iter().filter(just_before).count() as u64,
+            outage: micros(last.micros_since(failed)),
+            after_promotion: micros(last.micros_since(promoted)),
+            stall: self.stall,
+        }
+    }
+
+    /// What the store admitted in its windows beyond what they have room for.
+    pub(super) fn above_the_limit(&self) -> u64 {
+        let mut seconds = BTreeMap::<_, u64>::new();
+        // No window of an hour ends meanwhile, and none may be forgotten.
+        let mut hours = BTreeMap::<_, u64>::new();
+        for answer in &self.answers {
+            let decision = &answer.decision;
+            if decision.origin() == Origin::Store && decision.is_allowed() {
+                let left = decision.limits().next().unwrap().reset_after();
+                let end = decision.at().plus_micros(u64::try_from(left.as_micros()).unwrap());
+                *seconds.entry((answer.subject, end)).or_default() += 1;
+                *hours.entry(answer.subject).or_default() += 1;
+            }
+        }
+        let (second, hour) = (u64::from(PER_SECOND), u64::from(PER_HOUR));
+        let are_exhausted = hours.values().all(|admitted| *admitted >= hour);
+        assert!(are_exhausted, "the load is too short to say anything");
+        let above = |windows: &mut dyn Iterator<Item = &u64>, max| {
+            windows.map(|admitted| admitted.saturating_sub(max)).sum::<u64>()
+        };
+        above(&mut seconds.values(), second).max(above(&mut hours.values(), hour))
+    }
+}
+
+impl Figures {
+    /// What a fail-over may cost, whoever makes it.
+    pub(super) fn assert_bounds(&self, what: &str) {
+        let Self { sent, requests_per_second, answered_in_time, .. } = self;
+        let Self { passed_without_limit, above_the_limit, admitted_just_before, .. } = self;
+        let Self { outage, after_promotion, stall, .. } = self;
+        println!(
+            "{what}: {sent} sent at {requests_per_second:.0}/s, {answered_in_time} answered in \
+             time, {passed_without_limit} passed without limit, {above_the_limit} above the limit \
+             ({admitted_just_before} admitted in the last 100 ms), outage {outage:?}, \
+             {after_promotion:?} after the promotion; the machine stalled for {stall:?}"
+        );
+        assert!(*requests_per_second >= 2_000.0, "{self:?}");
+        assert_eq!(answered_in_time, sent, "{self:?}");
+        assert!(*after_promotion < Duration::from_secs(1) + *stall, "{self:?}");
+        // Replication is asynchronous. It is quick: what it loses is less than this.
+        assert!(above_the_limit <= admitted_just_before, "{self:?}");
+    }
+}

@@ -1,0 +1,94 @@
+//! What Redis does when its memory is full.
+
+use rl_core::store::RedisStore;
+use rl_core::store::redis::Layout;
+use rl_core::{FailureKind, Limit, Origin, RateLimiter, Subject};
+use rl_tests::{Bystander, RedisCluster, RedisServer};
+use tracing::Level;
+
+use crate::redis_behaviour::access::documented_user;
+use crate::redis_failure::log::Log;
+
+const FORGETS: (Level, &str) = (Level::WARN, "Redis deletes keys when its memory is full");
+
+#[tokio::test]
+async fn a_server_that_may_forget_counters_is_a_line_when_the_store_is_made() {
+    let (log, _guard) = Log::capture();
+    let server = RedisServer::start();
+    let mut operator = Bystander::new(&server).await;
+    for (limit, policy, expected) in [
+        // Without a limit of memory nothing is ever evicted.
+        ("0", "allkeys-lru", None),
+        ("100mb", "noeviction", None),
+        ("100mb", "volatile-ttl", Some(FORGETS)),
+        ("100mb", "allkeys-lru", Some(FORGETS)),
+    ] {
+        let before = log.lines().len();
+        operator.query::<()>(&format!("CONFIG SET maxmemory {limit}")).await;
+        operator.query::<()>(&format!("CONFIG SET maxmemory-policy {policy}")).await;
+        RedisStore::builder(&server.url()).connections(4).connect().await.unwrap();
+        let lines = log.lines().split_off(before);
+        assert_eq!(lines.len(), usize::from(expected.is_some()), "{limit} {policy}: {lines:?}");
+        if let Some((level, words)) = expected {
+            assert!(lines[0].0 == level && lines[0].1.contains(words), "{lines:?}");
+            assert!(lines[0].1.contains(policy), "{lines:?}");
+        }
+    }
+
+    // A user who may not look at it is not told, and not held up.
+    let lines = log.lines().len();
+    operator.query::<()>(&documented_user(Layout::Packed)).await;
+    RedisStore::connect(&server.url_of("rl", "secret")).await.unwrap();
+    assert_eq!(log.lines().len(), lines);
+}
+
+#[tokio::test]
+async fn a_cluster_that_may_forget_counters_is_one_line_too() {
+    let (log, _guard) = Log::capture();
+    let cluster = RedisCluster::start().await;
+    for mut operator in cluster.operators().await {
+        operator.query::<()>("CONFIG SET maxmemory 100mb").await;
+        operator.query::<()>("CONFIG SET maxmemory-policy allkeys-random").await;
+    }
+    RedisStore::cluster(cluster.urls()).connect().await.unwrap();
+    log.assert_lines(&[FORGETS]);
+}
+
+/// Redis cannot count, which is no reason to tell clients that they asked too often.
+#[tokio::test]
+async fn a_full_server_is_an_outage_and_denies_nobody() {
+    let server = RedisServer::start_with(&["--maxmemory-policy", "noeviction"]);
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    let limiter = RateLimiter::builder().limit(Limit::per_hour(3)).store(store).build().unwrap();
+    let mut operator = Bystander::new(&server).await;
+    // Until a write of somebody else is refused.
+    let used: String = operator.query("INFO memory").await;
+    let used = used.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap();
+    let full: u64 = used.trim().parse::<u64>().unwrap() + 3_000_000;
+    operator.query::<()>(&format!("CONFIG SET maxmemory {full}")).await;
+    let mut somebody = server.connection().await;
+    let refused = loop {
+        let mut set = redis::cmd("SET");
+        set.arg(operator.now().await.as_micros()).arg("x".repeat(10_000));
+        if let Err(error) = set.query_async::<()>(&mut somebody).await {
+            break error;
+        }
+    };
+    assert_eq!(refused.code(), Some("OOM"));
+    for _ in 0..5 {
+        let decision = limiter.check(&Subject::user("alice"), 1).await;
+        assert!(decision.is_allowed());
+        assert_eq!(decision.origin(), Origin::FailedOpen(FailureKind::Unavailable));
+    }
+    operator.query::<()>("CONFIG SET maxmemory 0").await;
+    let allowed = {
+        let mut allowed = 0;
+        for _ in 0..5 {
+            let decision = limiter.check(&Subject::user("alice"), 1).await;
+            assert_eq!(decision.origin(), Origin::Store);
+            allowed += u32::from(decision.is_allowed());
+        }
+        allowed
+    };
+    assert_eq!(allowed, 3);
+}

@@ -1,0 +1,145 @@
+//! Behind sentinels: the primary is found, and found again after a fail-over.
+
+use std::time::Duration;
+
+use rl_core::conformance::{Suite, suite};
+use rl_core::store::RedisStore;
+use rl_core::store::redis::{ConnectError, Layout, RedisStoreBuilder};
+use rl_core::time::{Clock, SystemClock, Timestamp};
+use rl_core::{FailureKind, Origin, RateLimiter, Subject};
+use rl_tests::Sentinels;
+
+use super::load::Load;
+use super::{PATIENCE, assert_exactly_five_of_twenty_pass, patient};
+use crate::redis_behaviour::access::documented_user;
+use crate::store_conformance::{ServerTime, manual_clock};
+
+/// Every server has the user of the documentation, with the password that its test gives it.
+async fn start() -> Sentinels {
+    let sentinels = Sentinels::start().await;
+    for server in &sentinels.servers {
+        server.query::<()>(&documented_user(Layout::Packed)).await;
+    }
+    sentinels
+}
+
+fn store(sentinels: &Sentinels) -> RedisStoreBuilder {
+    RedisStore::sentinel(sentinels.urls(), Sentinels::NAME).user("rl").password("secret")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_primary_that_sentinels_name_keeps_the_contract() {
+    let mut sentinels = start().await;
+    let all = || store(&sentinels).user("default").password("any");
+    let clock = manual_clock();
+    let packed = patient(all().manual_clock(clock.clone())).await;
+    suite(&Suite::new(packed, clock)).await;
+    let readable = patient(all().layout(Layout::Readable)).await;
+    let time = ServerTime(sentinels.servers[0].connection().await);
+    suite(&Suite::new(readable, time).without_clock_windows().without_permits()).await;
+    assert_exactly_five_of_twenty_pass(patient(store(&sentinels)).await).await;
+    assert_eq!(sentinels.servers[0].keys_without_expiry().await, [""; 0]);
+
+    // One sentinel is enough.
+    sentinels.sentinels[0].stop();
+    sentinels.sentinels[1].signal("STOP");
+    assert_exactly_one_passes(patient(store(&sentinels)).await).await;
+}
+
+async fn assert_exactly_one_passes(store: RedisStore) {
+    let limiter = RateLimiter::builder().limit("1/hour".parse().unwrap()).store(store);
+    let limiter = limiter.deadline(PATIENCE).build().unwrap();
+    for allowed in [true, false] {
+        let decision = limiter.check(&Subject::user("alice"), 1).await;
+        assert_eq!((decision.origin(), decision.is_allowed()), (Origin::Store, allowed));
+    }
+}
+
+#[tokio::test]
+async fn what_sentinels_or_servers_refuse_is_an_error_when_the_store_is_made() {
+    let sentinels = start().await;
+    let plain: Vec<String> = sentinels.sentinels.iter().map(|sentinel| sentinel.url()).collect();
+    for (builder, kind) in [
+        (RedisStore::sentinel(plain, Sentinels::NAME), FailureKind::Refused),
+        (store(&sentinels).password("wrong"), FailureKind::Refused),
+        (RedisStore::sentinel(sentinels.urls(), "others"), FailureKind::Protocol),
+    ] {
+        let shown = format!("{builder:?}");
+        assert!(!shown.contains("hunter2") && !shown.contains("wrong"), "{shown}");
+        let builder = builder.user("rl").connect_timeout(PATIENCE);
+        match builder.connect().await.unwrap_err() {
+            ConnectError::Refused(error) => assert_eq!(error.kind(), kind, "{error}"),
+            other => panic!("{other}"),
+        }
+    }
+    for (urls, why) in [
+        (vec![], "at least one URL"),
+        (vec!["redis://h/", "rediss://h/"], "mix redis:// and rediss://"),
+        (vec!["redis://h/1"], "no databases"),
+    ] {
+        let error = RedisStore::sentinel(urls, Sentinels::NAME).connect().await.unwrap_err();
+        assert!(error.to_string().contains(why), "{error}");
+    }
+}
+
+/// When the sentinels name another primary than the one at this port.
+async fn promotion(sentinels: &Sentinels, port: u16) -> Timestamp {
+    let mut asking = tokio::task::JoinSet::new();
+    for mut operator in sentinels.operators().await {
+        asking.spawn(async move {
+            let mut ticks = tokio::time::interval(Duration::from_millis(2));
+            while Sentinels::primary_port(&mut operator).await == port {
+                ticks.tick().await;
+            }
+            SystemClock.now()
+        });
+    }
+    let first = tokio::time::timeout(PATIENCE, asking.join_next()).await;
+    first.expect("a promotion in the end").unwrap().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_that_dies_under_load_is_replaced_within_a_second_of_the_promotion() {
+    let mut sentinels = start().await;
+    let mut load =
+        Load::start(RateLimiter::builder(), store(&sentinels).connect().await.unwrap()).await;
+    load.goes_on_for(1.3).await;
+
+    let port = sentinels.servers[0].port();
+    sentinels.servers[0].stop();
+    let failed = SystemClock.now();
+    let promoted = promotion(&sentinels, port).await;
+    load.goes_on_for(2.0).await;
+    load.stop().await.figures(failed, promoted).assert_bounds("primary killed");
+}
+
+/// It does not know yet that it is none any more, and keeps its connections.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_that_hangs_under_load_is_replaced_within_a_second_of_the_promotion() {
+    let sentinels = start().await;
+    let mut load =
+        Load::start(RateLimiter::builder(), store(&sentinels).connect().await.unwrap()).await;
+    load.goes_on_for(1.3).await;
+
+    sentinels.servers[0].signal("STOP");
+    let failed = SystemClock.now();
+    let promoted = promotion(&sentinels, sentinels.servers[0].port()).await;
+    load.goes_on_for(2.0).await;
+    load.stop().await.figures(failed, promoted).assert_bounds("primary frozen");
+}
+
+/// A planned fail-over: the primary lives on as a replica.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_that_is_demoted_under_load_is_left_at_once() {
+    let sentinels = start().await;
+    let mut load =
+        Load::start(RateLimiter::builder(), store(&sentinels).connect().await.unwrap()).await;
+    load.goes_on_for(1.3).await;
+
+    let failed = SystemClock.now();
+    let mut operator = sentinels.operators().await.remove(0);
+    operator.query::<()>(&format!("SENTINEL FAILOVER {}", Sentinels::NAME)).await;
+    let promoted = promotion(&sentinels, sentinels.servers[0].port()).await;
+    load.goes_on_for(2.0).await;
+    load.stop().await.figures(failed, promoted).assert_bounds("primary demoted");
+}

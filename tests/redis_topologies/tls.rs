@@ -1,0 +1,239 @@
+//! TLS: who is believed, who is let in, and what is shown of it.
+
+use std::fs;
+
+use rl_core::conformance::{Suite, suite};
+use rl_core::store::redis::{ConnectError, Layout, RedisStoreBuilder, Tls};
+use rl_core::store::{RedisStore, StoreError};
+use rl_core::{FailureKind, Origin, RateLimiter, Subject};
+use rl_tests::web::eventually;
+use rl_tests::{RedisServer, free_port};
+
+use super::authority::{Authority, Identity};
+use super::{PATIENCE, assert_exactly_five_of_twenty_pass, patient};
+use crate::redis_failure::log::Log;
+use crate::store_conformance::{ServerTime, manual_clock};
+
+/// A server on a port with TLS, besides the one without that bystanders use.
+struct TlsServer {
+    server: RedisServer,
+    port: u16,
+}
+
+impl TlsServer {
+    /// A server that shows this certificate, and lets clients in that the authority knows if it
+    /// asks for them.
+    fn start(shown: &Identity, authority: &Authority, asks_clients: bool) -> Self {
+        let port = free_port();
+        let (port_text, asks) = (port.to_string(), if asks_clients { "yes" } else { "no" });
+        let server = RedisServer::stopped_with(&[
+            "--tls-port",
+            &port_text,
+            "--tls-auth-clients",
+            asks,
+            "--tls-cert-file",
+            "server.pem",
+            "--tls-key-file",
+            "server-key.pem",
+            "--tls-ca-cert-file",
+            "ca.pem",
+        ]);
+        let mut server = Self { server, port };
+        server.show(shown, authority);
+        server
+    }
+
+    /// Restarts with another certificate.
+    fn show(&mut self, shown: &Identity, authority: &Authority) {
+        self.server.stop();
+        let folder = self.server.folder();
+        fs::write(folder.join("server.pem"), &shown.certificate).unwrap();
+        fs::write(folder.join("server-key.pem"), &shown.key).unwrap();
+        fs::write(folder.join("ca.pem"), authority.pem()).unwrap();
+        self.server.restart();
+    }
+
+    fn store(&self, tls: Tls) -> RedisStoreBuilder {
+        RedisStore::builder(&format!("rediss://127.0.0.1:{}/", self.port)).tls(tls)
+    }
+}
+
+fn trusting(authority: &Authority) -> Tls {
+    Tls::new().ca(authority.pem())
+}
+
+async fn refused(store: RedisStoreBuilder) -> StoreError {
+    match store.connect_timeout(PATIENCE).connect().await.unwrap_err() {
+        ConnectError::Refused(error) => error,
+        other => panic!("{other}"),
+    }
+}
+
+#[tokio::test]
+async fn a_server_with_a_certificate_of_our_authority_keeps_the_contract() {
+    let authority = Authority::new();
+    let server = TlsServer::start(&authority.identity("127.0.0.1"), &authority, false);
+    let clock = manual_clock();
+    let packed = patient(server.store(trusting(&authority)).manual_clock(clock.clone())).await;
+    suite(&Suite::new(packed, clock)).await;
+
+    // From a file too.
+    let file = server.server.folder().join("ca.pem");
+    let readable = server.store(Tls::new().ca_file(file)).layout(Layout::Readable);
+    let time = ServerTime(server.server.connection().await);
+    let readable = Suite::new(patient(readable).await, time);
+    suite(&readable.without_clock_windows().without_permits()).await;
+    assert_eq!(server.server.keys_without_expiry().await, [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_at_once_exactly_as_many_pass_over_tls() {
+    let authority = Authority::new();
+    let server = TlsServer::start(&authority.identity("127.0.0.1"), &authority, false);
+    assert_exactly_five_of_twenty_pass(patient(server.store(trusting(&authority))).await).await;
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_prove_who_it_is_is_not_used() {
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let server = TlsServer::start(&authority.identity("127.0.0.1"), &authority, false);
+    let elsewhere = TlsServer::start(&authority.identity("redis.example"), &authority, false);
+    for (store, why) in [
+        (server.store(trusting(&stranger)), "issuer is not known"),
+        (elsewhere.store(trusting(&authority)), "another host name"),
+    ] {
+        let error = refused(store).await;
+        assert_eq!(error.kind(), FailureKind::Untrusted, "{error}");
+        assert!(error.to_string().contains(why), "{error}");
+    }
+    // The authorities of the system do not know the server either; there may be none.
+    match server.store(Tls::new()).connect_timeout(PATIENCE).connect().await.unwrap_err() {
+        ConnectError::Refused(error) => assert_eq!(error.kind(), FailureKind::Untrusted),
+        ConnectError::Certificate { why } => assert!(why.contains("the system has no"), "{why}"),
+        other => panic!("{other}"),
+    }
+    // The name in the URL is what counts, not the address that it leads to.
+    let named = format!("rediss://localhost:{}/", server.port);
+    let error = refused(RedisStore::builder(&named).tls(trusting(&authority))).await;
+    assert_eq!(error.kind(), FailureKind::Untrusted, "{error}");
+}
+
+/// Somebody who sits between a service and its Redis must not be able to open the gate.
+#[tokio::test]
+async fn a_server_that_is_replaced_by_an_impostor_turns_requests_away() {
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let mut server = TlsServer::start(&authority.identity("127.0.0.1"), &authority, false);
+    let store = server.store(trusting(&authority)).connect().await.unwrap();
+    let limiter = RateLimiter::builder().limit("5/hour".parse().unwrap()).store(store);
+    let limiter = limiter.build().unwrap();
+    let origin = || async { limiter.check(&Subject::user("alice"), 1).await.origin() };
+    eventually(|| async { origin().await == Origin::Store }).await;
+
+    let mut server = tokio::task::spawn_blocking(move || {
+        server.show(&stranger.identity("127.0.0.1"), &stranger);
+        server
+    })
+    .await
+    .unwrap();
+    let untrusted = Origin::FailedClosed(FailureKind::Untrusted);
+    eventually(|| async { origin().await == untrusted }).await;
+    for _ in 0..5 {
+        assert_eq!(origin().await, untrusted);
+    }
+
+    let _server = tokio::task::spawn_blocking(move || {
+        server.show(&authority.identity("127.0.0.1"), &authority);
+        server
+    })
+    .await
+    .unwrap();
+    eventually(|| async { origin().await == Origin::Store }).await;
+}
+
+#[tokio::test]
+async fn a_server_that_asks_for_a_client_certificate_is_given_one() {
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let server = TlsServer::start(&authority.identity("127.0.0.1"), &authority, true);
+    let tls = || trusting(&authority);
+
+    let ours = authority.identity("service");
+    let (certificate, key) = (&*ours.certificate, &*ours.key);
+    let store = server.store(tls().client_certificate(certificate, key));
+    assert_exactly_five_of_twenty_pass(patient(store).await).await;
+
+    let folder = server.server.folder();
+    let files = ["client.pem", "client-key.pem"].map(|name| folder.join(name));
+    fs::write(&files[0], certificate).unwrap();
+    fs::write(&files[1], key).unwrap();
+    let [certificate_file, key_file] = files;
+    let store = server.store(tls().client_certificate_files(certificate_file, key_file));
+    patient(store).await;
+
+    let error = refused(server.store(tls())).await;
+    assert_eq!(error.kind(), FailureKind::Refused, "{error}");
+    assert!(error.to_string().contains("asks for a client certificate"), "{error}");
+
+    // One that the server does not know. Whether its reason arrives before the connection is cut is
+    // a matter of luck; that it lets nobody in is not.
+    let theirs = stranger.identity("service");
+    let store = server.store(tls().client_certificate(theirs.certificate, theirs.key));
+    match store.connect_timeout(PATIENCE).connect().await {
+        Err(ConnectError::Refused(error)) => assert_eq!(error.kind(), FailureKind::Refused),
+        Err(other) => panic!("{other}"),
+        Ok(store) => {
+            let limiter = RateLimiter::builder().limit("5/hour".parse().unwrap()).store(store);
+            let decision = limiter.build().unwrap().check(&Subject::user("alice"), 1).await;
+            assert_ne!(decision.origin(), Origin::Store);
+        }
+    }
+}
+
+/// Each option that can hold a secret holds one, right and wrong; nothing that is shown does.
+#[tokio::test]
+async fn no_secret_is_shown_whatever_goes_wrong() {
+    const SECRET: &str = crate::redis_failure::PASSWORD;
+
+    let (log, _guard) = Log::capture();
+    let authority = Authority::new();
+    let server = TlsServer::start(&authority.identity("127.0.0.1"), &authority, true);
+    server.server.query::<()>(&format!("ACL SETUSER rl on >{SECRET} ~* +@all")).await;
+    let ours = authority.identity("service");
+    let secret_line = ours.key.lines().nth(1).unwrap().to_owned();
+    let other_key = authority.identity("other").key;
+    let broken_key = ours.key.replace("-----END", "----- END");
+    let tls = |key: &str| trusting(&authority).client_certificate(&*ours.certificate, key);
+    let with = |key: &str| server.store(tls(key));
+    let url = |text: &str| RedisStore::builder(&text.replace("PORT", &server.port.to_string()));
+
+    let good = with(&ours.key).user("rl").password(SECRET);
+    let mut shown = vec![format!("{good:?} {:?}", tls(&ours.key))];
+    let store = patient(good).await;
+    shown.push(format!("{store:?}"));
+    for builder in [
+        with(&other_key).user("rl").password(SECRET),
+        with(&broken_key).user("rl").password(SECRET),
+        with(SECRET),
+        server.store(trusting(&authority).client_certificate(SECRET, SECRET)),
+        server.store(Tls::new().ca(SECRET)),
+        server.store(Tls::new().ca_file("/nowhere/ca.pem")).password(SECRET),
+        with(&ours.key).user(SECRET).password("wrong"),
+        with(&ours.key).user("rl").password(&format!("{SECRET}-wrong")),
+        with(&ours.key).user("rl").password(SECRET).database(99),
+        server.store(trusting(&authority)).user("rl").password(SECRET),
+        url(&format!("rediss://rl:{SECRET}@127.0.0.1:PORT/#insecure")),
+        url(&format!("redis://rl:{SECRET}@127.0.0.1:PORT/")).tls(tls(&ours.key)),
+        url(&format!("rediss://rl:{SECRET}@127.0.0.1:PORT/x")),
+    ] {
+        shown.push(format!("{builder:?}"));
+        let error = builder.connect_timeout(PATIENCE).connect().await.unwrap_err();
+        let mut next: Option<&dyn std::error::Error> = Some(&error);
+        while let Some(error) = next {
+            shown.push(format!("{error} {error:?}"));
+            next = error.source();
+        }
+    }
+    shown.extend(log.all().into_iter().map(|(_, line)| line));
+    for text in shown {
+        assert!(!text.contains(SECRET) && !text.contains(&secret_line), "{text}");
+    }
+}

@@ -1,0 +1,203 @@
+use std::collections::HashMap;
+
+use crate::web::eventually;
+use crate::{Bystander, RedisServer, free_port};
+
+/// A primary, two replicas of it, and three sentinels that watch them.
+#[derive(Debug)]
+pub struct Sentinels {
+    /// The primary is the first.
+    pub servers: Vec<RedisServer>,
+    /// The sentinels.
+    pub sentinels: Vec<RedisServer>,
+}
+
+impl Sentinels {
+    /// What the sentinels call the primary.
+    pub const NAME: &str = "limits";
+
+    /// The password of the sentinels.
+    pub const PASSWORD: &str = "hunter2-sentinel";
+
+    /// Servers that have found each other.
+    pub async fn start() -> Self {
+        // Otherwise the primary waits five seconds for more replicas.
+        let at_once = ["--repl-diskless-sync-delay", "0"];
+        let primary = RedisServer::start_with(&at_once);
+        let port = primary.port();
+        let of_primary = ["--replicaof", "127.0.0.1", &port.to_string()];
+        let replica = || RedisServer::start_with(&[&at_once[..], &of_primary].concat());
+        let servers = vec![primary, replica(), replica()];
+        let (name, password) = (Self::NAME, Self::PASSWORD);
+        let configuration = format!(
+            "requirepass {password}\n\
+             sentinel sentinel-pass {password}\n\
+             sentinel monitor {name} 127.0.0.1 {port} 2\n\
+             sentinel down-after-milliseconds {name} 500\n\
+             sentinel failover-timeout {name} 3000\n\
+             sentinel parallel-syncs {name} 2\n"
+        );
+        let sentinel = |_| RedisServer::start_sentinel(&configuration);
+        let this = Self { servers, sentinels: (0..3).map(sentinel).collect() };
+        for operator in this.operators().await {
+            eventually(|| async {
+                let known = facts(&operator).await;
+                let replicas_are_in_sync = this.replicas_are_in_sync().await;
+                known["num-slaves"] == "2"
+                    && known["num-other-sentinels"] == "2"
+                    && replicas_are_in_sync
+            })
+            .await;
+        }
+        this
+    }
+
+    async fn replicas_are_in_sync(&self) -> bool {
+        let info: String = self.servers[0].query("INFO replication").await;
+        info.matches("state=online").count() == 2
+    }
+
+    /// The URLs of the sentinels, with their password.
+    #[must_use]
+    pub fn urls(&self) -> Vec<String> {
+        self.sentinels.iter().map(|sentinel| sentinel.url_of("", Self::PASSWORD)).collect()
+    }
+
+    /// Connections to the sentinels.
+    pub async fn operators(&self) -> Vec<Bystander> {
+        let mut operators = Vec::new();
+        for url in self.urls() {
+            operators.push(Bystander::at(&url).await);
+        }
+        operators
+    }
+
+    /// The port of the primary, as this sentinel knows it.
+    pub async fn primary_port(operator: &mut Bystander) -> u16 {
+        let command = format!("SENTINEL GET-MASTER-ADDR-BY-NAME {}", Self::NAME);
+        let (_, port): (String, u16) = operator.query(&command).await;
+        port
+    }
+}
+
+async fn facts(operator: &Bystander) -> HashMap<String, String> {
+    let mut operator = operator.clone();
+    operator.query(&format!("SENTINEL MASTER {}", Sentinels::NAME)).await
+}
+
+/// Three primaries with a third of the slots each, and a replica of each.
+#[derive(Debug)]
+pub struct RedisCluster {
+    /// The primaries come first, their replicas after them in the same order.
+    pub servers: Vec<RedisServer>,
+}
+
+impl RedisCluster {
+    /// The first slot of each primary, and the end.
+    pub const SHARES: [u16; 4] = [0, 5_461, 10_922, 16_384];
+
+    /// Servers that have found each other.
+    pub async fn start() -> Self {
+        let server = |_| {
+            let bus = free_port().to_string();
+            RedisServer::start_with(&[
+                "--cluster-enabled",
+                "yes",
+                "--cluster-port",
+                &bus,
+                "--cluster-node-timeout",
+                "1000",
+                "--cluster-replica-validity-factor",
+                "0",
+                "--repl-diskless-sync-delay",
+                "0",
+            ])
+        };
+        let this = Self { servers: (0..6).map(server).collect() };
+        let mut operators = this.operators().await;
+        for (number, operator) in operators.iter_mut().enumerate() {
+            operator.query::<()>(&format!("CLUSTER SET-CONFIG-EPOCH {}", number + 1)).await;
+        }
+        for (number, share) in Self::SHARES.windows(2).enumerate() {
+            let (from, to) = (share[0], share[1] - 1);
+            operators[number].query::<()>(&format!("CLUSTER ADDSLOTSRANGE {from} {to}")).await;
+        }
+        for server in &this.servers[1..] {
+            let bus: Vec<String> = server.query("CONFIG GET cluster-port").await;
+            let meet = format!("CLUSTER MEET 127.0.0.1 {} {}", server.port(), bus[1]);
+            operators[0].query::<()>(&meet).await;
+        }
+        for operator in &operators {
+            eventually(|| async {
+                let nodes: String = operator.clone().query("CLUSTER NODES").await;
+                nodes.lines().count() == 6 && !nodes.contains("handshake")
+            })
+            .await;
+        }
+        for number in 0..3 {
+            let primary: String = operators[number].query("CLUSTER MYID").await;
+            operators[number + 3].query::<()>(&format!("CLUSTER REPLICATE {primary}")).await;
+        }
+        this.is_whole().await;
+        this
+    }
+
+    /// Waits until every server knows three primaries with all slots, and a replica of each.
+    async fn is_whole(&self) {
+        for operator in self.operators().await {
+            eventually(|| async {
+                let mut operator = operator.clone();
+                let info: String = operator.query("CLUSTER INFO").await;
+                let nodes: String = operator.query("CLUSTER NODES").await;
+                let replication: String = operator.query("INFO replication").await;
+                let replicas = nodes.lines().filter(|line| line.contains("slave ")).count();
+                let is_linked = replication.contains("master_link_status:up")
+                    || replication.contains("state=online");
+                info.contains("cluster_state:ok") && replicas == 3 && is_linked
+            })
+            .await;
+        }
+    }
+
+    /// The URLs of the servers.
+    #[must_use]
+    pub fn urls(&self) -> Vec<String> {
+        self.servers.iter().map(RedisServer::url).collect()
+    }
+
+    /// Connections to all servers that run.
+    pub async fn operators(&self) -> Vec<Bystander> {
+        let mut operators = Vec::new();
+        for server in &self.servers {
+            operators.push(Bystander::new(server).await);
+        }
+        operators
+    }
+
+    /// Moves a slot with all of its keys from one primary to another, as `redis-cli` does.
+    pub async fn move_slot(&self, slot: u16, from: usize, to: usize) {
+        let (mut source, mut target) =
+            (Bystander::new(&self.servers[from]).await, Bystander::new(&self.servers[to]).await);
+        let source_id: String = source.query("CLUSTER MYID").await;
+        let target_id: String = target.query("CLUSTER MYID").await;
+        target.query::<()>(&format!("CLUSTER SETSLOT {slot} IMPORTING {source_id}")).await;
+        source.query::<()>(&format!("CLUSTER SETSLOT {slot} MIGRATING {target_id}")).await;
+        let port = self.servers[to].port();
+        loop {
+            let keys: Vec<String> =
+                source.query(&format!("CLUSTER GETKEYSINSLOT {slot} 100")).await;
+            if keys.is_empty() {
+                break;
+            }
+            for key in keys {
+                // A key may be gone by then, which is no error.
+                let mut migrate = redis::cmd("MIGRATE");
+                migrate.arg("127.0.0.1").arg(port).arg(key).arg(0).arg(5_000);
+                source.send::<String>(&migrate).await;
+            }
+        }
+        for operator in [&mut target, &mut source] {
+            operator.query::<()>(&format!("CLUSTER SETSLOT {slot} NODE {target_id}")).await;
+        }
+    }
+}
