@@ -1,7 +1,9 @@
 //! What callers get, and what operators read, when Redis is down, slow or refuses to work for us.
 
 mod configuration;
+mod load;
 mod log;
+mod under_load;
 
 use std::time::Duration;
 

@@ -1,0 +1,186 @@
+//! Faults of Redis while a service has two thousand requests per second.
+
+use std::time::Duration;
+
+use rl_core::limiter::Share;
+use rl_core::store::MemoryStore;
+use rl_tests::Bystander;
+
+use super::load::{LIMIT, Load, RATE, Report, Service, is_soak};
+use super::{PASSING, RECOVERED, restart, server, stopped_server};
+
+/// Half a second's requests.
+const HALF: usize = RATE / 2;
+
+/// The server knows its scripts until it is restarted or told to forget them; newer ones also drop
+/// those of others when there are many.
+#[tokio::test]
+async fn scripts_that_are_forgotten_in_mid_load_lose_no_request() {
+    let server = server();
+    let mut operator = Bystander::new(&server).await;
+    for script in 0..600 {
+        operator.send::<u64>(redis::cmd("EVAL").arg(format!("return {script}")).arg(0)).await;
+    }
+    let service = Service::start(&server, |limits| limits);
+    let load = Load::on(std::slice::from_ref(&service)).await;
+    for _ in 0..5 {
+        load.go_on(HALF).await;
+        operator.query::<()>("SCRIPT FLUSH").await;
+    }
+    load.go_on(HALF).await;
+    let report = load.finish().await;
+
+    report.assert_in_time();
+    report.assert_limits(0);
+    let by_store = report.count(|answer| answer.is_by_store());
+    assert_eq!(by_store, report.answers.len(), "no error reaches a client");
+    assert_eq!(service.charged().await, report.passed_by_store(), "counts are exact");
+    assert!(report.count(|answer| answer.status == 429) > 0);
+    service.log.assert_lines(&[]);
+    report.print("SCRIPT FLUSH, 5 times, after 600 foreign scripts", "");
+}
+
+#[tokio::test]
+async fn connections_that_are_killed_with_replies_in_flight_charge_no_request_twice() {
+    let server = server();
+    let service = Service::start(&server, |limits| limits);
+    let load = Load::on(std::slice::from_ref(&service)).await;
+    let kills = 8;
+    for _ in 0..kills {
+        load.go_on(HALF).await;
+        // A hundred requests gather, are carried out in one go, and their replies are cut off.
+        let mut pile = redis::pipe();
+        pile.cmd("EVAL").arg("for i = 1, 5000000 do end").arg(0).ignore();
+        pile.cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").arg("USER").arg("rl");
+        let (killed,): (u64,) = pile.query_async(&mut server.connection().await).await.unwrap();
+        assert!(killed > 0);
+    }
+    load.go_on(3 * HALF).await;
+    let report = load.finish().await;
+
+    report.assert_in_time();
+    report.assert_limits(0);
+    let unanswered = report.assert_charged_once(&service.charged().await);
+    let open = report.count(|answer| answer.origin == "failed_open");
+    assert!(open > 0, "no reply was cut off");
+    // What was under way and no more: nobody is turned away, and the breaker stays closed.
+    assert!(open <= kills * RATE / 5, "{open}");
+    let more = format!("; of {open} without an answer of Redis {unanswered} were charged");
+    report.print(&format!("CLIENT KILL of all connections, {kills} times"), &more);
+}
+
+/// What remains of a load during which the server was away from `gone` to `back`.
+async fn assert_outage(service: &Service, report: &Report, back: Duration, fault: &str) {
+    let recovery = report.recovery(back);
+    report.assert_in_time();
+    assert_eq!(report.count(|answer| ![200, 429].contains(&answer.status)), 0);
+    let open = report.count(|answer| answer.origin == "failed_open");
+    assert!(open > 0);
+    service.log.assert_lines(&[PASSING, RECOVERED]);
+    let more = format!(
+        "; {open} passed without limits; Redis decides again {:.0} ms after its return",
+        recovery.as_secs_f64() * 1e3
+    );
+    report.print(fault, &more);
+}
+
+#[tokio::test]
+async fn a_server_that_freezes_under_load_is_let_alone_and_decides_again_within_a_second() {
+    let server = server();
+    let service = Service::start(&server, |limits| limits);
+    let mut operator = Bystander::new(&server).await;
+    let load = Load::on(std::slice::from_ref(&service)).await;
+    load.go_on(HALF).await;
+    let calls = operator.calls().await["evalsha"];
+    let connections = connections_made(&mut operator).await;
+    let before = load.now();
+    server.signal("STOP");
+    load.go_on(if is_soak() { 10 * RATE } else { 5 * RATE }).await;
+    server.signal("CONT");
+    let back = load.now();
+    load.go_on(4 * HALF).await;
+    let report = load.finish().await;
+
+    // The herd: what the server finds before it when it is back.
+    let asked = operator.calls().await["evalsha"] - calls;
+    let answered = report.count(|answer| answer.sent >= before && answer.is_by_store()) as u64;
+    let unanswered = asked.saturating_sub(answered);
+    let connected = connections_made(&mut operator).await - connections;
+    // Requests of three deadlines, and a probe now and then.
+    assert!(unanswered <= (RATE / 2) as u64, "{unanswered} calls are in vain");
+    assert!(connected <= 40, "{connected} connections");
+    report.assert_limits(0);
+    report.assert_charged_once(&service.charged().await);
+    let away = (back - before).as_secs_f64();
+    let fault =
+        format!("frozen for {away:.1} s ({unanswered} calls and {connected} connections in vain)");
+    assert_outage(&service, &report, back, &fault).await;
+}
+
+async fn connections_made(operator: &mut Bystander) -> u64 {
+    let stats: String = operator.query("INFO stats").await;
+    let line = stats.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
+    line.unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_server_that_is_killed_and_restarted_empty_under_load_decides_within_a_second() {
+    let mut server = server();
+    let service = Service::start(&server, |limits| limits);
+    let load = Load::on(std::slice::from_ref(&service)).await;
+    load.go_on(HALF).await;
+    server.stop();
+    load.go_on(2 * RATE).await;
+    let server = restart(server).await;
+    let back = load.now();
+    load.go_on(4 * HALF).await;
+    let report = load.finish().await;
+
+    report.assert_limits(1);
+    drop(server);
+    assert_outage(&service, &report, back, "killed for 2 s and restarted empty").await;
+}
+
+#[tokio::test]
+async fn a_service_that_starts_without_its_server_under_load_enforces_within_a_second() {
+    let server = stopped_server();
+    let service = Service::start(&server, |limits| limits);
+    service.log.forget();
+    let load = Load::on(std::slice::from_ref(&service)).await;
+    load.go_on(2 * HALF).await;
+    let server = restart(server).await;
+    let back = load.now();
+    load.go_on(4 * HALF).await;
+    let report = load.finish().await;
+
+    report.assert_limits(0);
+    drop(server);
+    assert_outage(&service, &report, back, "down when the service starts").await;
+}
+
+/// What four instances let pass together while the store they share is down.
+#[tokio::test]
+async fn four_instances_that_fall_back_admit_the_limit_together() {
+    let mut server = server();
+    let fleet: Vec<_> = (0..4)
+        .map(|_| {
+            Service::start(&server, |limits| {
+                limits.fallback(MemoryStore::new(), Share::of_instances(4))
+            })
+        })
+        .collect();
+    server.stop();
+    let load = Load::on(&fleet).await;
+    load.go_on(6 * HALF).await;
+    let report = load.finish().await;
+
+    report.assert_in_time();
+    let others = report.count(|answer| answer.origin != "fallback");
+    assert_eq!(others, 0, "a fallback decides from the first request on");
+    let most = 4 * u64::from(LIMIT / 4) * report.windows();
+    let passed = report.passed_otherwise();
+    assert!(passed.iter().all(|passed| *passed <= most), "{passed:?} of {most}");
+    let more =
+        format!("; at most {} of one consumer passed, of {most}", passed.iter().max().unwrap());
+    report.print("down, four instances fall back on a quarter each", &more);
+}
