@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use rl_core::key::Identified;
 use rl_core::store::RedisStore;
+use rl_core::store::redis::RedisStoreBuilder;
 use rl_core::{Gate, Limit, RateLimiter, RateLimiterBuilder, Subject};
 use rl_tests::RedisServer;
 use rl_tests::web::{Axum, Site, Target};
@@ -24,17 +25,21 @@ use tracing::Level;
 use super::log::Log;
 use super::{GIVE_UP, url};
 
-/// Requests per second.
-pub(super) const RATE: usize = 2_000;
+/// Requests per second; the number of `tests/run --soak` is for a machine that does nothing else.
+pub(super) fn rate() -> usize {
+    if is_soak() { 2_000 } else { 400 }
+}
 
-/// Connections, so many that the rate is kept when every answer takes as long as it may.
-const CONNECTIONS: usize = 500;
+/// The time between two requests of a connection: the rate is kept when every answer takes as long as
+/// it may.
+const EVERY: Duration = Duration::from_millis(250);
 
-/// Consumers that are counted, each of whom asks for twice what it gets.
-pub(super) const SUBJECTS: usize = 10;
-
-/// Requests per second that one of them gets.
+/// Requests per second that a consumer gets. Each asks for twice as many.
 pub(super) const LIMIT: u32 = 100;
+
+fn subjects() -> usize {
+    rate() / (2 * LIMIT as usize)
+}
 
 /// What a decision may take, and what the way to the client may add.
 pub(super) const IN_TIME: Duration = Duration::from_millis(100 + 50);
@@ -42,8 +47,11 @@ pub(super) const IN_TIME: Duration = Duration::from_millis(100 + 50);
 /// One load at a time: two would measure each other.
 static ALONE: Mutex<()> = Mutex::const_new(());
 
-/// Longer parts, which `tests/run --soak` switches on.
-pub(super) fn is_soak() -> bool {
+/// A machine that keeps a thread from its work for so long misses deadlines by itself.
+const DISTURBED: Duration = Duration::from_millis(40);
+
+/// Whether `tests/run --soak` runs.
+fn is_soak() -> bool {
     std::env::var_os("RL_SOAK").is_some()
 }
 
@@ -68,9 +76,22 @@ pub(super) struct Service {
 }
 
 impl Service {
-    /// Serves with the [`limits`] on `redis`, changed by `settings`.
-    pub(super) fn start(
+    /// Serves with the [`limits`] on `redis`, and with settings as they come.
+    pub(super) fn start(redis: &RedisServer) -> Self {
+        Self::with(redis, |store| store, |limits| limits)
+    }
+
+    /// With deadlines that no pause of a busy machine exceeds: what is counted has been decided by the
+    /// store.
+    pub(super) fn patient(redis: &RedisServer) -> Self {
+        let wait = |store: RedisStoreBuilder| store.connection_wait(GIVE_UP);
+        Self::with(redis, wait, |limits| limits.deadline(GIVE_UP))
+    }
+
+    /// With settings of its own.
+    pub(super) fn with(
         redis: &RedisServer,
+        store: impl FnOnce(RedisStoreBuilder) -> RedisStoreBuilder + Send + 'static,
         settings: impl FnOnce(RateLimiterBuilder) -> RateLimiterBuilder + Send + 'static,
     ) -> Self {
         let (ready, is_ready) = mpsc::channel();
@@ -80,7 +101,7 @@ impl Service {
             let (log, _until_the_end) = Log::capture_from(Level::INFO);
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(async {
-                let store = RedisStore::connect(&url).await.unwrap();
+                let store = store(RedisStore::builder(&url)).connect().await.unwrap();
                 let limiter = settings(limits(store)).build().unwrap();
                 let site = Axum::serve(vec![Gate::new(limiter.clone()).key(Identified)]);
                 let stall = Stall::watch();
@@ -99,7 +120,7 @@ impl Service {
     /// What the store has charged the subjects, one by one.
     pub(super) async fn charged(&self) -> Vec<u64> {
         let mut charged = Vec::new();
-        for number in 0..SUBJECTS {
+        for number in 0..subjects() {
             let usage = self.limiter.usage(&subject(number)).await.unwrap();
             charged.push(usage.limits().nth(1).unwrap().used());
         }
@@ -165,7 +186,7 @@ impl Answer {
     }
 }
 
-/// [`RATE`] requests per second, from many connections, as long as it runs.
+/// A steady [`rate`] of requests, from many connections, as long as it runs.
 pub(super) struct Load {
     begun: Instant,
     sent: Arc<AtomicUsize>,
@@ -179,11 +200,11 @@ impl Load {
     /// Asks the instances of a service in turns.
     pub(super) async fn on(fleet: &[Service]) -> Self {
         let alone = ALONE.lock().await;
-        let mut connections = Vec::new();
-        for service in fleet.iter().cycle().take(CONNECTIONS) {
-            connections.push(TcpStream::connect(service.address()).await.unwrap());
+        let connections = rate() * EVERY.as_millis() as usize / 1_000;
+        let mut streams = Vec::new();
+        for service in fleet.iter().cycle().take(connections) {
+            streams.push(TcpStream::connect(service.address()).await.unwrap());
         }
-        let every = Duration::from_secs(1) * CONNECTIONS as u32 / RATE as u32;
         let (begun, stop, sent) = (Instant::now(), Arc::default(), Arc::default());
         let mut load = Self {
             begun,
@@ -194,16 +215,16 @@ impl Load {
             _alone: alone,
         };
         load.stalls.push(Stall::watch());
-        for (number, connection) in connections.into_iter().enumerate() {
+        for (number, connection) in streams.into_iter().enumerate() {
             let client = Client {
                 begun,
-                subject: number / fleet.len() % SUBJECTS,
+                subject: number / fleet.len() % subjects(),
                 connection: BufReader::new(connection),
                 answers: Vec::new(),
             };
             let (sent, stop) = (Arc::clone(&load.sent), Arc::clone(&load.stop));
-            let first = begun + every * number as u32 / CONNECTIONS as u32;
-            load.clients.spawn(client.ask(first, every, sent, stop));
+            let first = begun + EVERY * number as u32 / connections as u32;
+            load.clients.spawn(client.ask(first, sent, stop));
         }
         for stall in &load.stalls {
             stall.take();
@@ -216,9 +237,9 @@ impl Load {
         self.begun.elapsed()
     }
 
-    /// Goes on until so many more requests have been sent.
-    pub(super) async fn go_on(&self, requests: usize) {
-        let until = self.sent.load(Ordering::Relaxed) + requests;
+    /// Goes on until as many more requests have been sent as come in so many tenths of a second.
+    pub(super) async fn go_on(&self, tenths: usize) {
+        let until = self.sent.load(Ordering::Relaxed) + rate() * tenths / 10;
         let going_on = async {
             let mut look = interval(Duration::from_millis(1));
             while self.sent.load(Ordering::Relaxed) < until {
@@ -253,11 +274,10 @@ impl Client {
     async fn ask(
         mut self,
         first: Instant,
-        every: Duration,
         sent: Arc<AtomicUsize>,
         stop: Arc<AtomicBool>,
     ) -> io::Result<Vec<Answer>> {
-        let mut due = interval_at(first, every);
+        let mut due = interval_at(first, EVERY);
         while !stop.load(Ordering::Relaxed) {
             due.tick().await;
             sent.fetch_add(1, Ordering::Relaxed);
@@ -324,17 +344,30 @@ impl Report {
     }
 
     fn passed(&self, is_such: impl Fn(&Answer) -> bool) -> Vec<u64> {
-        let mut passed = vec![0; SUBJECTS];
+        let mut passed = vec![0; subjects()];
         for answer in self.answers.iter().filter(|answer| answer.passed() && is_such(answer)) {
             passed[answer.subject] += 1;
         }
         passed
     }
 
-    /// The rate was kept, and every answer came in time, but for what the machine was busy otherwise.
+    /// Whether the machine had so much else to do that deadlines were missed for no fault of Redis or
+    /// of ours. What does not depend on time holds nevertheless.
+    pub(super) fn is_disturbed(&self) -> bool {
+        let is_disturbed = !is_soak() && self.stall > DISTURBED;
+        if is_disturbed {
+            tell(&format!("this machine stalled for {:?}: times are not judged", self.stall));
+        }
+        is_disturbed
+    }
+
+    /// The rate was kept, and every answer came in time.
     pub(super) fn assert_in_time(&self) {
-        let rate = self.answers.len() as f64 / self.took.as_secs_f64();
-        assert!(rate > RATE as f64 * 0.95, "{rate} requests per second");
+        if self.is_disturbed() {
+            return;
+        }
+        let sent = self.answers.len() as f64 / self.took.as_secs_f64();
+        assert!(sent > rate() as f64 * 0.95, "{sent} requests per second");
         let slowest = self.answers.iter().max_by_key(|answer| answer.took).unwrap();
         assert!(slowest.took <= IN_TIME + self.stall, "stalled {:?}, {slowest:?}", self.stall);
     }
@@ -374,7 +407,7 @@ impl Report {
         let first = after().find(|answer| answer.is_by_store()).expect("the store decides again");
         let limits_hold = back + Duration::from_secs(1);
         let late = after().find(|answer| answer.sent > limits_hold && !answer.is_by_store());
-        assert!(late.is_none(), "{late:?}, back at {back:?}");
+        assert!(late.is_none() || self.is_disturbed(), "{late:?}, back at {back:?}");
         assert!(after().any(|answer| answer.sent > limits_hold), "the load has ended too early");
         first.sent + first.took - back
     }

@@ -1,16 +1,14 @@
-//! Faults of Redis while a service has two thousand requests per second.
+//! Faults of Redis while a service has hundreds or thousands of requests per second.
 
 use std::time::Duration;
 
+use rl_core::RateLimiterBuilder;
 use rl_core::limiter::Share;
 use rl_core::store::MemoryStore;
 use rl_tests::Bystander;
 
-use super::load::{LIMIT, Load, RATE, Report, Service, is_soak};
+use super::load::{LIMIT, Load, Report, Service, rate};
 use super::{PASSING, RECOVERED, restart, server, stopped_server};
-
-/// Half a second's requests.
-const HALF: usize = RATE / 2;
 
 /// The server knows its scripts until it is restarted or told to forget them; newer ones also drop
 /// those of others when there are many.
@@ -21,13 +19,13 @@ async fn scripts_that_are_forgotten_in_mid_load_lose_no_request() {
     for script in 0..600 {
         operator.send::<u64>(redis::cmd("EVAL").arg(format!("return {script}")).arg(0)).await;
     }
-    let service = Service::start(&server, |limits| limits);
+    let service = Service::patient(&server);
     let load = Load::on(std::slice::from_ref(&service)).await;
     for _ in 0..5 {
-        load.go_on(HALF).await;
+        load.go_on(5).await;
         operator.query::<()>("SCRIPT FLUSH").await;
     }
-    load.go_on(HALF).await;
+    load.go_on(5).await;
     let report = load.finish().await;
 
     report.assert_in_time();
@@ -43,28 +41,28 @@ async fn scripts_that_are_forgotten_in_mid_load_lose_no_request() {
 #[tokio::test]
 async fn connections_that_are_killed_with_replies_in_flight_charge_no_request_twice() {
     let server = server();
-    let service = Service::start(&server, |limits| limits);
+    let service = Service::start(&server);
     let load = Load::on(std::slice::from_ref(&service)).await;
-    let kills = 8;
+    let (kills, mut all) = (8, 0);
     for _ in 0..kills {
-        load.go_on(HALF).await;
+        load.go_on(5).await;
         // A hundred requests gather, are carried out in one go, and their replies are cut off.
         let mut pile = redis::pipe();
         pile.cmd("EVAL").arg("for i = 1, 5000000 do end").arg(0).ignore();
         pile.cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").arg("USER").arg("rl");
         let (killed,): (u64,) = pile.query_async(&mut server.connection().await).await.unwrap();
-        assert!(killed > 0);
+        all += killed;
     }
-    load.go_on(3 * HALF).await;
+    load.go_on(15).await;
     let report = load.finish().await;
 
     report.assert_in_time();
     report.assert_limits(0);
     let unanswered = report.assert_charged_once(&service.charged().await);
     let open = report.count(|answer| answer.origin == "failed_open");
-    assert!(open > 0, "no reply was cut off");
+    assert!(all > 0 && open > 0, "no reply was cut off");
     // What was under way and no more: nobody is turned away, and the breaker stays closed.
-    assert!(open <= kills * RATE / 5, "{open}");
+    assert!(open <= kills * rate() / 5 || report.is_disturbed(), "{open}");
     let more = format!("; of {open} without an answer of Redis {unanswered} were charged");
     report.print(&format!("CLIENT KILL of all connections, {kills} times"), &more);
 }
@@ -76,7 +74,9 @@ async fn assert_outage(service: &Service, report: &Report, back: Duration, fault
     assert_eq!(report.count(|answer| ![200, 429].contains(&answer.status)), 0);
     let open = report.count(|answer| answer.origin == "failed_open");
     assert!(open > 0);
-    service.log.assert_lines(&[PASSING, RECOVERED]);
+    if !report.is_disturbed() {
+        service.log.assert_lines(&[PASSING, RECOVERED]);
+    }
     let more = format!(
         "; {open} passed without limits; Redis decides again {:.0} ms after its return",
         recovery.as_secs_f64() * 1e3
@@ -87,18 +87,18 @@ async fn assert_outage(service: &Service, report: &Report, back: Duration, fault
 #[tokio::test]
 async fn a_server_that_freezes_under_load_is_let_alone_and_decides_again_within_a_second() {
     let server = server();
-    let service = Service::start(&server, |limits| limits);
+    let service = Service::start(&server);
     let mut operator = Bystander::new(&server).await;
     let load = Load::on(std::slice::from_ref(&service)).await;
-    load.go_on(HALF).await;
+    load.go_on(5).await;
     let calls = operator.calls().await["evalsha"];
     let connections = connections_made(&mut operator).await;
     let before = load.now();
     server.signal("STOP");
-    load.go_on(if is_soak() { 10 * RATE } else { 5 * RATE }).await;
+    load.go_on(50).await;
     server.signal("CONT");
     let back = load.now();
-    load.go_on(4 * HALF).await;
+    load.go_on(20).await;
     let report = load.finish().await;
 
     // The herd: what the server finds before it when it is back.
@@ -107,7 +107,8 @@ async fn a_server_that_freezes_under_load_is_let_alone_and_decides_again_within_
     let unanswered = asked.saturating_sub(answered);
     let connected = connections_made(&mut operator).await - connections;
     // Requests of three deadlines, and a probe now and then.
-    assert!(unanswered <= (RATE / 2) as u64, "{unanswered} calls are in vain");
+    let is_disturbed = report.is_disturbed();
+    assert!(unanswered <= (rate() / 2) as u64 || is_disturbed, "{unanswered} calls are in vain");
     assert!(connected <= 40, "{connected} connections");
     report.assert_limits(0);
     report.assert_charged_once(&service.charged().await);
@@ -126,14 +127,14 @@ async fn connections_made(operator: &mut Bystander) -> u64 {
 #[tokio::test]
 async fn a_server_that_is_killed_and_restarted_empty_under_load_decides_within_a_second() {
     let mut server = server();
-    let service = Service::start(&server, |limits| limits);
+    let service = Service::start(&server);
     let load = Load::on(std::slice::from_ref(&service)).await;
-    load.go_on(HALF).await;
+    load.go_on(5).await;
     server.stop();
-    load.go_on(2 * RATE).await;
+    load.go_on(20).await;
     let server = restart(server).await;
     let back = load.now();
-    load.go_on(4 * HALF).await;
+    load.go_on(20).await;
     let report = load.finish().await;
 
     report.assert_limits(1);
@@ -144,13 +145,13 @@ async fn a_server_that_is_killed_and_restarted_empty_under_load_decides_within_a
 #[tokio::test]
 async fn a_service_that_starts_without_its_server_under_load_enforces_within_a_second() {
     let server = stopped_server();
-    let service = Service::start(&server, |limits| limits);
+    let service = Service::start(&server);
     service.log.forget();
     let load = Load::on(std::slice::from_ref(&service)).await;
-    load.go_on(2 * HALF).await;
+    load.go_on(10).await;
     let server = restart(server).await;
     let back = load.now();
-    load.go_on(4 * HALF).await;
+    load.go_on(20).await;
     let report = load.finish().await;
 
     report.assert_limits(0);
@@ -164,14 +165,15 @@ async fn four_instances_that_fall_back_admit_the_limit_together() {
     let mut server = server();
     let fleet: Vec<_> = (0..4)
         .map(|_| {
-            Service::start(&server, |limits| {
-                limits.fallback(MemoryStore::new(), Share::of_instances(4))
-            })
+            let share = Share::of_instances(4);
+            let fall_back =
+                move |limits: RateLimiterBuilder| limits.fallback(MemoryStore::new(), share);
+            Service::with(&server, |store| store, fall_back)
         })
         .collect();
     server.stop();
     let load = Load::on(&fleet).await;
-    load.go_on(6 * HALF).await;
+    load.go_on(30).await;
     let report = load.finish().await;
 
     report.assert_in_time();
