@@ -1,6 +1,8 @@
 //! What callers get, and what operators read, when Redis is down, slow or refuses to work for us.
 
+mod cancelled;
 mod configuration;
+mod damage_under_load;
 mod load;
 mod log;
 mod under_load;

@@ -239,7 +239,12 @@ impl Load {
 
     /// Goes on until as many more requests have been sent as come in so many tenths of a second.
     pub(super) async fn go_on(&self, tenths: usize) {
-        let until = self.sent.load(Ordering::Relaxed) + rate() * tenths / 10;
+        self.go_on_by(rate() * tenths / 10).await;
+    }
+
+    /// Goes on until so many more requests have been sent.
+    pub(super) async fn go_on_by(&self, requests: usize) {
+        let until = self.sent.load(Ordering::Relaxed) + requests;
         let going_on = async {
             let mut look = interval(Duration::from_millis(1));
             while self.sent.load(Ordering::Relaxed) < until {

@@ -43,14 +43,22 @@ async fn connections_that_are_killed_with_replies_in_flight_charge_no_request_tw
     let server = server();
     let service = Service::start(&server);
     let load = Load::on(std::slice::from_ref(&service)).await;
+    let mut operator = Bystander::new(&server).await;
+    let mut stranger = server.connection().await;
     let (kills, mut all) = (8, 0);
     for _ in 0..kills {
         load.go_on(5).await;
-        // A hundred requests gather, are carried out in one go, and their replies are cut off.
-        let mut pile = redis::pipe();
-        pile.cmd("EVAL").arg("for i = 1, 5000000 do end").arg(0).ignore();
-        pile.cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").arg("USER").arg("rl");
-        let (killed,): (u64,) = pile.query_async(&mut server.connection().await).await.unwrap();
+        // While the server is busy requests gather. It carries them out before it comes to the end of
+        // the connections, with which their replies go.
+        let mut busy = redis::cmd("EVAL");
+        busy.arg("for i = 1, 6000000 do end").arg(0);
+        let busy = busy.query_async::<()>(&mut stranger);
+        let kill = async {
+            load.go_on_by(rate() / 50).await;
+            operator.query::<u64>("CLIENT KILL TYPE normal USER rl").await
+        };
+        let (done, killed) = tokio::join!(busy, kill);
+        done.unwrap();
         all += killed;
     }
     load.go_on(15).await;
