@@ -28,14 +28,13 @@ async fn scripts_that_are_forgotten_in_mid_load_lose_no_request() {
     load.go_on(5).await;
     let report = load.finish().await;
 
-    report.assert_in_time();
+    report.print("SCRIPT FLUSH, 5 times, after 600 foreign scripts", "");
     report.assert_limits(0);
     let by_store = report.count(|answer| answer.is_by_store());
     assert_eq!(by_store, report.answers.len(), "no error reaches a client");
     assert_eq!(service.charged().await, report.passed_by_store(), "counts are exact");
     assert!(report.count(|answer| answer.status == 429) > 0);
     service.log.assert_lines(&[]);
-    report.print("SCRIPT FLUSH, 5 times, after 600 foreign scripts", "");
 }
 
 #[tokio::test]
@@ -64,32 +63,33 @@ async fn connections_that_are_killed_with_replies_in_flight_charge_no_request_tw
     load.go_on(15).await;
     let report = load.finish().await;
 
-    report.assert_in_time();
-    report.assert_limits(0);
     let unanswered = report.assert_charged_once(&service.charged().await);
     let open = report.count(|answer| answer.origin == "failed_open");
+    let more = format!("; of {open} without an answer of Redis {unanswered} were charged");
+    report.print(&format!("CLIENT KILL of all connections, {kills} times"), &more);
+    report.assert_in_time();
+    report.assert_limits(0);
     assert!(all > 0 && open > 0, "no reply was cut off");
     // What was under way and no more: nobody is turned away, and the breaker stays closed.
     assert!(open <= kills * rate() / 5 || report.is_disturbed(), "{open}");
-    let more = format!("; of {open} without an answer of Redis {unanswered} were charged");
-    report.print(&format!("CLIENT KILL of all connections, {kills} times"), &more);
 }
 
-/// What remains of a load during which the server was away from `gone` to `back`.
+/// What every outage must be like, of a server that was away until `back`.
 async fn assert_outage(service: &Service, report: &Report, back: Duration, fault: &str) {
     let recovery = report.recovery(back);
-    report.assert_in_time();
-    assert_eq!(report.count(|answer| ![200, 429].contains(&answer.status)), 0);
     let open = report.count(|answer| answer.origin == "failed_open");
-    assert!(open > 0);
-    if !report.is_disturbed() {
-        service.log.assert_lines(&[PASSING, RECOVERED]);
-    }
     let more = format!(
         "; {open} passed without limits; Redis decides again {:.0} ms after its return",
         recovery.as_secs_f64() * 1e3
     );
     report.print(fault, &more);
+    report.assert_in_time();
+    report.assert_recovered(back);
+    assert_eq!(report.count(|answer| ![200, 429].contains(&answer.status)), 0);
+    assert!(open > 0);
+    if !report.is_disturbed() {
+        service.log.assert_lines(&[PASSING, RECOVERED]);
+    }
 }
 
 #[tokio::test]
@@ -114,16 +114,16 @@ async fn a_server_that_freezes_under_load_is_let_alone_and_decides_again_within_
     let answered = report.count(|answer| answer.sent >= before && answer.is_by_store()) as u64;
     let unanswered = asked.saturating_sub(answered);
     let connected = connections_made(&mut operator).await - connections;
+    let away = (back - before).as_secs_f64();
+    let fault =
+        format!("frozen for {away:.1} s ({unanswered} calls and {connected} connections in vain)");
+    assert_outage(&service, &report, back, &fault).await;
     // Requests of three deadlines, and a probe now and then.
     let is_disturbed = report.is_disturbed();
     assert!(unanswered <= (rate() / 2) as u64 || is_disturbed, "{unanswered} calls are in vain");
     assert!(connected <= 40, "{connected} connections");
     report.assert_limits(0);
     report.assert_charged_once(&service.charged().await);
-    let away = (back - before).as_secs_f64();
-    let fault =
-        format!("frozen for {away:.1} s ({unanswered} calls and {connected} connections in vain)");
-    assert_outage(&service, &report, back, &fault).await;
 }
 
 async fn connections_made(operator: &mut Bystander) -> u64 {
@@ -184,13 +184,13 @@ async fn four_instances_that_fall_back_admit_the_limit_together() {
     load.go_on(30).await;
     let report = load.finish().await;
 
-    report.assert_in_time();
     let others = report.count(|answer| answer.origin != "fallback");
     assert_eq!(others, 0, "a fallback decides from the first request on");
     let most = 4 * u64::from(LIMIT / 4) * report.windows();
     let passed = report.passed_otherwise();
-    assert!(passed.iter().all(|passed| *passed <= most), "{passed:?} of {most}");
     let more =
         format!("; at most {} of one consumer passed, of {most}", passed.iter().max().unwrap());
     report.print("down, four instances fall back on a quarter each", &more);
+    report.assert_in_time();
+    assert!(passed.iter().all(|passed| *passed <= most), "{passed:?} of {most}");
 }

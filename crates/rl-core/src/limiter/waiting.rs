@@ -16,7 +16,7 @@ impl RateLimiter {
     /// with at most `queue` requests of the subject in the line, first come first served.
     ///
     /// Denied at once is who would have to wait for longer, whoever comes when the line is full, and
-    /// what no wait helps; what stands in for a store that failed is no reason to wait. The order
+    /// what no wait helps; being turned away for a store that failed is no reason to wait. The order
     /// holds among the requests of this limiter and its clones; other instances that share its store
     /// have lines of their own.
     ///
