@@ -79,7 +79,7 @@ async fn ask_until(limiter: &RateLimiter, expected: impl Fn(Origin) -> bool) -> 
 /// failed for a while.
 async fn ask_until_logged(limiter: &RateLimiter, log: &Log, lines: usize) {
     let asking = async {
-        while log.lines().len() < lines {
+        while log.count() < lines {
             ask(limiter, "until").await;
         }
     };

@@ -1,6 +1,7 @@
 //! What the library logs, caught.
 
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tracing::field::{Field, Visit};
@@ -13,6 +14,8 @@ use super::PASSWORD;
 #[derive(Clone, Debug)]
 pub(super) struct Log {
     lines: Arc<Mutex<Vec<(Level, String)>>>,
+    // How many of them an operator reads.
+    count: Arc<AtomicUsize>,
     least: Level,
 }
 
@@ -23,7 +26,7 @@ impl Log {
 
     /// From this level on: details of every request would take the time that is measured.
     pub(super) fn capture_from(least: Level) -> (Self, subscriber::DefaultGuard) {
-        let log = Self { lines: Arc::default(), least };
+        let log = Self { lines: Arc::default(), count: Arc::default(), least };
         let guard = subscriber::set_default(log.clone());
         (log, guard)
     }
@@ -38,9 +41,15 @@ impl Log {
         self.all().into_iter().filter(|(level, _)| *level <= Level::INFO).collect()
     }
 
+    /// How many lines an operator has got to read.
+    pub(super) fn count(&self) -> usize {
+        self.count.load(Ordering::SeqCst)
+    }
+
     /// Forgets what was logged so far.
     pub(super) fn forget(&self) {
         self.lines.lock().unwrap().clear();
+        self.count.store(0, Ordering::SeqCst);
     }
 
     /// The lines must be of these levels and contain these words.
@@ -85,6 +94,7 @@ impl tracing::Subscriber for Log {
         let mut line = Line(String::new());
         event.record(&mut line);
         let level = *event.metadata().level();
+        self.count.fetch_add(usize::from(level <= Level::INFO), Ordering::SeqCst);
         self.lines.lock().unwrap().push((level, line.0));
     }
 

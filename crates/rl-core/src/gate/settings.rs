@@ -71,8 +71,8 @@ impl<K: KeyExtractor> Gate<K> {
         self.with(|rules| rules.cost = Some(Arc::new(cost)))
     }
 
-    /// Whether handlers can change what a request costs: then each finds a [`Permit`] in the request's
-    /// extensions. Defaults to `false`, as it takes an allocation.
+    /// Whether handlers can change what a request costs: then each finds a [`Permit`](crate::Permit) in
+    /// the request's extensions. Defaults to `false`, as it takes an allocation.
     #[must_use]
     pub fn metered(self, metered: bool) -> Self {
         self.with(|rules| rules.metered = metered)

@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicU8, AtomicUsize};
 use std::time::Duration;
 
 use tokio::task::{JoinSet, yield_now};
-use tokio::time::advance;
+use tokio::time::{Instant, advance};
 
 use super::circuit::{CALM, FIRST_WAIT, LONGEST_WAIT, Phase, ROUNDS, wait};
 use super::*;
