@@ -146,6 +146,8 @@ contract! {
     failures {
         requests_pass_without_headers_when_the_store_is_down,
         requests_are_turned_away_when_the_store_is_down_if_set,
+        a_fallback_answers_with_a_share_of_the_limit_when_the_store_is_down,
+        a_share_of_less_than_one_turns_away_as_an_outage,
         grpc_calls_are_told_of_the_outage_in_their_own_way,
         a_poisoned_counter_does_not_open_the_gate,
         a_service_that_starts_before_its_store_enforces_when_it_comes_up,

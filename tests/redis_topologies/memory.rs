@@ -3,6 +3,7 @@
 use rl_core::store::RedisStore;
 use rl_core::store::redis::Layout;
 use rl_core::{FailureKind, Limit, Origin, RateLimiter, Subject};
+use rl_tests::web::eventually;
 use rl_tests::{Bystander, RedisCluster, RedisServer};
 use tracing::Level;
 
@@ -81,6 +82,12 @@ async fn a_full_server_is_an_outage_and_denies_nobody() {
         assert_eq!(decision.origin(), Origin::FailedOpen(FailureKind::Unavailable));
     }
     operator.query::<()>("CONFIG SET maxmemory 0").await;
+    // The breaker finds out.
+    let is_back = async || {
+        let seen = limiter.peek(&Subject::user("alice"), 1).await;
+        seen.origin() == Origin::Store
+    };
+    eventually(is_back).await;
     let allowed = {
         let mut allowed = 0;
         for _ in 0..5 {

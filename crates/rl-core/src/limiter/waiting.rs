@@ -18,7 +18,8 @@ impl RateLimiter {
     /// with at most `queue` requests of the subject in the line, first come first served.
     ///
     /// Denied is whoever comes when the line is full, and when it is its turn, who would have to wait for
-    /// longer, and what no wait helps; what stands in for a store that failed is no reason to wait. The
+    /// longer, and what no wait helps; being turned away for a store that failed is no
+    /// reason to wait. The
     /// order holds among the requests of this limiter and its clones; other instances that share its
     /// store have lines of their own.
     ///
