@@ -70,8 +70,8 @@ async fn connections_that_are_killed_with_replies_in_flight_charge_no_request_tw
     report.assert_in_time();
     report.assert_limits(0);
     assert!(all > 0 && open > 0, "no reply was cut off");
-    // What was under way and no more: nobody is turned away, and the breaker stays closed.
-    assert!(open <= kills * rate() / 5 || report.is_disturbed(), "{open}");
+    // What came within a deadline of it, at the most: the connections are made anew.
+    assert!(open <= kills * rate() / 10 || report.is_disturbed(), "{open}");
 }
 
 /// What every outage must be like, of a server that was away until `back`.
