@@ -1,5 +1,6 @@
 //! Redis in other forms than one server on a bare socket.
 
+mod ambiguous;
 mod authority;
 mod cluster;
 mod load;

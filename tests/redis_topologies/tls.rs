@@ -7,7 +7,7 @@ use rl_core::store::redis::{ConnectError, Layout, RedisStoreBuilder, Tls};
 use rl_core::store::{RedisStore, StoreError};
 use rl_core::{FailureKind, Origin, RateLimiter, Subject};
 use rl_tests::web::eventually;
-use rl_tests::{RedisServer, free_port};
+use rl_tests::{RedisCluster, RedisServer, free_port};
 
 use super::authority::{Authority, Identity};
 use super::{PATIENCE, assert_exactly_five_of_twenty_pass, patient};
@@ -91,6 +91,34 @@ async fn of_many_at_once_exactly_as_many_pass_over_tls() {
     let authority = Authority::new();
     let server = TlsServer::start(&authority.identity("127.0.0.1"), &authority, false);
     assert_exactly_five_of_twenty_pass(patient(server.store(trusting(&authority))).await).await;
+}
+
+/// The others are reached over TLS too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_at_once_exactly_as_many_pass_on_a_cluster_over_tls() {
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let identity = authority.identity("127.0.0.1");
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let cluster = RedisCluster::start_with_tls(&[
+        "--tls-auth-clients",
+        "no",
+        "--tls-cert-file",
+        &file("server.pem", &identity.certificate),
+        "--tls-key-file",
+        &file("server-key.pem", &identity.key),
+        "--tls-ca-cert-file",
+        &file("ca.pem", &authority.pem()),
+    ])
+    .await;
+    let store = || RedisStore::cluster(&cluster.urls()[..1]);
+    assert_exactly_five_of_twenty_pass(patient(store().tls(trusting(&authority))).await).await;
+    let error = refused(store().tls(trusting(&stranger))).await;
+    assert_eq!(error.kind(), FailureKind::Untrusted, "{error}");
 }
 
 #[tokio::test]

@@ -90,6 +90,7 @@ async fn facts(operator: &Bystander) -> HashMap<String, String> {
 pub struct RedisCluster {
     /// The primaries come first, their replicas after them in the same order.
     pub servers: Vec<RedisServer>,
+    tls_ports: Vec<u16>,
 }
 
 impl RedisCluster {
@@ -98,22 +99,43 @@ impl RedisCluster {
 
     /// Servers that have found each other.
     pub async fn start() -> Self {
-        let server = |_| {
-            let bus = free_port().to_string();
-            RedisServer::start_with(&[
-                "--cluster-enabled",
-                "yes",
-                "--cluster-port",
-                &bus,
-                "--cluster-node-timeout",
-                "1000",
-                "--cluster-replica-validity-factor",
-                "0",
-                "--repl-diskless-sync-delay",
-                "0",
-            ])
-        };
-        let this = Self { servers: (0..6).map(server).collect() };
+        let server = |_| Self::server(&[]);
+        Self::join((0..6).map(server).collect(), Vec::new()).await
+    }
+
+    /// Servers that speak TLS with each other, and on a second port with clients, with these
+    /// settings for it.
+    pub async fn start_with_tls(settings: &[&str]) -> Self {
+        let (mut servers, mut ports) = (Vec::new(), Vec::new());
+        for _ in 0..6 {
+            let port = free_port();
+            let number = port.to_string();
+            let tls = ["--tls-port", &number, "--tls-cluster", "yes", "--tls-replication", "yes"];
+            servers.push(Self::server(&[&tls, settings].concat()));
+            ports.push(port);
+        }
+        Self::join(servers, ports).await
+    }
+
+    fn server(arguments: &[&str]) -> RedisServer {
+        let bus = free_port().to_string();
+        let of_cluster = [
+            "--cluster-enabled",
+            "yes",
+            "--cluster-port",
+            &bus,
+            "--cluster-node-timeout",
+            "1000",
+            "--cluster-replica-validity-factor",
+            "0",
+            "--repl-diskless-sync-delay",
+            "0",
+        ];
+        RedisServer::start_with(&[&of_cluster, arguments].concat())
+    }
+
+    async fn join(servers: Vec<RedisServer>, tls_ports: Vec<u16>) -> Self {
+        let this = Self { servers, tls_ports };
         let mut operators = this.operators().await;
         for (number, operator) in operators.iter_mut().enumerate() {
             operator.query::<()>(&format!("CLUSTER SET-CONFIG-EPOCH {}", number + 1)).await;
@@ -122,9 +144,10 @@ impl RedisCluster {
             let (from, to) = (share[0], share[1] - 1);
             operators[number].query::<()>(&format!("CLUSTER ADDSLOTSRANGE {from} {to}")).await;
         }
-        for server in &this.servers[1..] {
+        for (number, server) in this.servers.iter().enumerate().skip(1) {
             let bus: Vec<String> = server.query("CONFIG GET cluster-port").await;
-            let meet = format!("CLUSTER MEET 127.0.0.1 {} {}", server.port(), bus[1]);
+            let port = this.tls_ports.get(number).copied().unwrap_or(server.port());
+            let meet = format!("CLUSTER MEET 127.0.0.1 {port} {}", bus[1]);
             operators[0].query::<()>(&meet).await;
         }
         for operator in &operators {
@@ -162,7 +185,10 @@ impl RedisCluster {
     /// The URLs of the servers.
     #[must_use]
     pub fn urls(&self) -> Vec<String> {
-        self.servers.iter().map(RedisServer::url).collect()
+        if self.tls_ports.is_empty() {
+            return self.servers.iter().map(RedisServer::url).collect();
+        }
+        self.tls_ports.iter().map(|port| format!("rediss://127.0.0.1:{port}/")).collect()
     }
 
     /// Connections to all servers that run.

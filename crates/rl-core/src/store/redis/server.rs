@@ -1,7 +1,5 @@
 //! A server: where it is, how to log in, and how to reach it.
 
-use std::fmt;
-
 #[cfg(any(feature = "redis-tls", feature = "redis-sentinel", feature = "redis-cluster"))]
 use redis::ConnectionAddr;
 #[cfg(feature = "redis-sentinel")]
@@ -150,13 +148,6 @@ impl Server {
             (words, server.database(), server.is_tls())
         };
         login(self) == login(other)
-    }
-}
-
-// Shows nothing: what leads to a server may hold a password.
-impl fmt::Debug for Server {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Server").finish_non_exhaustive()
     }
 }
 
