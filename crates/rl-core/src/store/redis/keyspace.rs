@@ -5,6 +5,9 @@
 //! and id; for the entries of a sliding log `rl:1:default:consumer:{acme}:60000`, with its period in
 //! ms, of a concurrency limit `rl:1:default:consumer:{acme}:c10000`. Readable: `acme_PER_MINUTE`.
 
+#[cfg(test)]
+mod collisions;
+
 use std::fmt::Write;
 
 use crate::store::Namespace;
