@@ -12,6 +12,7 @@ mod denials;
 mod exemptions;
 mod failures;
 mod headers;
+mod hostile;
 mod nesting;
 mod on_actix;
 mod on_axum;
@@ -104,6 +105,17 @@ contract! {
         behind_a_proxy_the_rightmost_stranger_counts,
         every_line_of_the_header_counts,
         an_ipv6_network_is_one_client,
+    }
+    hostile {
+        nothing_of_a_request_is_repeated_in_an_answer,
+        control_characters_in_a_value_reach_nobody,
+        values_that_are_too_long_are_turned_away,
+        pipelined_requests_are_charged_one_by_one,
+        requests_of_two_lengths_are_not_served_uncharged,
+        who_changes_addresses_within_a_network_gains_nothing,
+        an_address_that_is_told_twice_is_not_believed,
+        ids_cannot_leave_their_place_in_a_key,
+        a_reader_who_takes_no_more_holds_its_place_until_the_end,
     }
     nesting {
         the_stricter_numbers_survive_from_outside,

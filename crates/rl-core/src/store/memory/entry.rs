@@ -2,7 +2,7 @@ use smallvec::SmallVec;
 
 use crate::algorithm::{self, State};
 use crate::model::{Cost, Limit, LimitSet, Mode, NamedLimit, Outcomes, Policy, StateId};
-use crate::store::Renewal;
+use crate::store::{Refund, Renewal};
 use crate::time::Timestamp;
 
 /// The most states of limits that the present policy does not name. They belong to other policies
@@ -19,8 +19,8 @@ pub(super) struct Entry {
     expires: Timestamp,
     /// Until when the subject is in a denied state.
     denied_until: Timestamp,
-    /// The units left when it was last charged.
-    available: u64,
+    /// Of the limit that it had used up the most when it was last charged, how many 1024ths.
+    consumed: u16,
 }
 
 /// The state of one limit.
@@ -71,12 +71,14 @@ impl Entry {
             }
             self.charge(policy, now, taken, uncharged);
             requests_left -= requests_left.min(1);
-            self.available = available.saturating_sub(taken).min(requests_left);
         }
         let mut outcomes = Outcomes::new();
         for (i, limit) in limits.iter().enumerate() {
             let needed = algorithm::needed(mode, cost, taken, uncharged.contains(i));
             outcomes.push(algorithm::outcome(limit.limit(), self.state(i, limit), now, needed));
+        }
+        if taken > 0 {
+            self.consumed = consumed(policy, &outcomes);
         }
         if taken >= available || requests_left == 0 {
             self.note_denial(policy, now, Cost::ONE);
@@ -189,6 +191,16 @@ impl Entry {
         self.note_denial(policy, now, Cost::ONE);
     }
 
+    /// Whether places that are to be freed or leased anew are held here.
+    pub(super) fn holds(&self, refund: &Refund<'_>, clock: Timestamp) -> bool {
+        let now = self.clamp(clock);
+        let mut limits = refund.policy.limits().iter().enumerate();
+        limits.any(|(i, named)| {
+            let (limit, units) = (named.limit(), refund.units_of(i));
+            algorithm::held(limit, self.state(i, named), now, refund.charged, units) > 0
+        })
+    }
+
     /// Begins anew the lease of units that were taken at `charged`, if every limit of concurrency
     /// still holds some of them. Returns when it begins.
     pub(super) fn renew(&mut self, renewal: &Renewal<'_>, clock: Timestamp) -> Option<Timestamp> {
@@ -218,8 +230,26 @@ impl Entry {
         self.clamp(now) < self.denied_until
     }
 
-    /// The units left when it was last charged: the more, the less is lost with it.
-    pub(super) const fn available(&self) -> u64 {
-        self.available
+    /// How much of its limits was used up when it was last charged: the less, the less is forgotten
+    /// with it.
+    pub(super) const fn consumed(&self) -> u16 {
+        self.consumed
     }
+}
+
+/// Of the limit that is used up the most, how many 1024ths are. Units do not compare: who has used a
+/// thousand of a large limit has more left than a newcomer under a small one.
+fn consumed(policy: &Policy, outcomes: &Outcomes) -> u16 {
+    let limits = policy.limits().iter().map(|named| named.limit()).zip(outcomes);
+    let enforced = limits.filter(|(limit, _)| !limit.is_shadow());
+    let shares = enforced.map(|(limit, outcome)| {
+        let capacity = limit.capacity().max(1);
+        (outcome.used().min(capacity), capacity)
+    });
+    let compare = |&(used, of): &(u64, u64), &(other, of_other): &(u64, u64)| {
+        (u128::from(used) * u128::from(of_other)).cmp(&(u128::from(other) * u128::from(of)))
+    };
+    // Neither exceeds 2^53.
+    let (used, of) = shares.max_by(compare).unwrap_or((0, 1));
+    u16::try_from(used * 1_024 / of).unwrap_or(u16::MAX)
 }
