@@ -1,11 +1,11 @@
 use std::collections::BTreeMap;
-use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufRead, BufReader};
-use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Child, Command, Stdio};
 
 use rl_core::time::Timestamp;
 use tempfile::TempDir;
+
+use crate::free_port;
 
 /// A redis-server of this test alone: a port of its own, a folder of its own, killed at the end.
 #[derive(Debug)]
@@ -179,18 +179,6 @@ impl RedisServer {
     pub async fn calls(&self, command: &str) -> u64 {
         let calls = Bystander::new(self).await.calls().await;
         calls.get(command).copied().unwrap_or(0)
-    }
-}
-
-/// A port that nothing listens on, below those that the system gives to connections: one of theirs
-/// could take it before the server does.
-fn free_port() -> u16 {
-    loop {
-        let random = RandomState::new().hash_one(0_u8);
-        let port = 20_000 + u16::try_from(random % 12_000).expect("it is below 12 000");
-        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
-            return port;
-        }
     }
 }
 
