@@ -111,7 +111,7 @@ async fn what_is_old_is_served_while_it_is_looked_up_again() {
     database.hold(2);
     database.0.clock.advance(Duration::from_micros(3_599_999_999));
     assert_eq!(known(&cache.get("a")), Some(1));
-    assert_eq!(cache.state().slots["a"].flight.is_some(), false);
+    assert!(cache.state().slots["a"].flight.is_none());
     database.0.clock.advance(Duration::from_micros(1));
     assert_eq!(known(&cache.get("a")), Some(1));
     let flight = cache.state().slots["a"].flight.clone().unwrap();
