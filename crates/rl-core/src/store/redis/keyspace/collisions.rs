@@ -66,7 +66,7 @@ fn packed_key((namespace, subject): &Owner) -> String {
 }
 
 fn readable_keys((namespace, subject): &Owner) -> Vec<String> {
-    let key = readable("", namespace, subject);
+    let key = readable("", namespace, subject, false);
     Period::NAMED.into_iter().map(|period| key(period).unwrap()).collect()
 }
 
