@@ -7,7 +7,9 @@ use rl_core::time::{Clock, ManualClock, Timestamp};
 use rl_core::{Limit, Policy, RateLimiter, Realm, Subject};
 use rl_records::{CallPeriod, RecordContent, Records, ResourceLimitContent, ZeroMeans};
 
-use super::{Database, HOUR, NOON, limits, on_every_database, patient, per_hour, policy_text};
+use super::{
+    Database, GIVE_UP, HOUR, NOON, limits, on_every_database, patient, per_hour, policy_text,
+};
 
 async fn add(
     records: &Records,
@@ -89,7 +91,8 @@ async fn without_a_record_the_defaults_hold_and_zero_means_what_is_set() {
 async fn zero_blocks_alone_and_adds_nothing_beside_others() {
     on_every_database(async |database: Database| {
         let records = database.connect().await;
-        let limiter = RateLimiter::builder().policies(patient(&records).start()).build().unwrap();
+        let limiter = RateLimiter::builder().policies(patient(&records).start());
+        let limiter = limiter.deadline(GIVE_UP).build().unwrap();
         let calls = async || limiter.check(&Subject::consumer("abc"), 1).await.is_allowed();
         assert!(calls().await);
 

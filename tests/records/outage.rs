@@ -15,8 +15,7 @@ async fn while_the_database_is_away_the_last_limits_hold_and_then_it_is_heard_ag
     let mut server = PostgresServer::start();
     let records = Records::connect(&server.url()).await.unwrap();
     let record = records.create(per_hour("abc", 5), "alice").await.unwrap();
-    let source = RecordSource::builder(&records);
-    let source = source.deadline(Duration::from_millis(250)).start();
+    let source = RecordSource::start(&records);
     until_policy(&source, "abc", "hour=5/hour").await;
 
     server.stop();

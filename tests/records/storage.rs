@@ -226,7 +226,7 @@ async fn every_change_is_remembered_with_who_and_when_and_what() {
 
         let before = Some(updated.number);
         let older = HistoryQuery { of, before, ..HistoryQuery::default() };
-        assert_eq!(records.history(&older).await.unwrap(), std::slice::from_ref(created));
+        assert_eq!(&records.history(&older).await.unwrap()[..], std::slice::from_ref(created));
         let item = Some(record.id.to_string());
         let of_one = HistoryQuery { item, limit: 2, ..HistoryQuery::default() };
         assert_eq!(records.history(&of_one).await.unwrap(), [deleted.clone(), updated.clone()]);
@@ -289,7 +289,10 @@ async fn limits_of_resources_are_kept_like_records() {
         assert!(matches!(late, ChangeError::Conflict { .. }));
         assert_eq!(records.read_resource("payments").await.unwrap(), Some(changed.clone()));
         assert_eq!(records.read_resource("payment").await.unwrap(), None);
-        assert_eq!(records.list_resources(None, 10).await.unwrap(), std::slice::from_ref(&changed));
+        assert_eq!(
+            records.list_resources(None, 10).await.unwrap()[..],
+            std::slice::from_ref(&changed)[..]
+        );
         assert_eq!(records.list_resources(Some("payments"), 10).await.unwrap(), []);
 
         let policy = changed.content.policy_for("Shop 2").unwrap();

@@ -47,9 +47,10 @@
 //!
 //! In the process that made it: with the next request. In others that share the database, as soon as
 //! they learn of it: through `LISTEN/NOTIFY` on PostgreSQL or Redis publish/subscribe (feature
-//! `redis`) within milliseconds, and in any case at the next look at the change counter, which is
-//! within one second unless [`RecordSourceBuilder::poll_every`] says otherwise. While the database
-//! is down, the last policies hold, and records begin and end as they were dated.
+//! `redis`) within milliseconds, and in any case at the next look at the change counter, which is one
+//! second after the last one unless [`RecordSourceBuilder::poll_every`] says otherwise. So the bound is
+//! that interval and the time of two look-ups. While the database is down, the last policies hold,
+//! and records begin and end as they were dated.
 //!
 //! # Features
 //!

@@ -52,6 +52,8 @@ struct Slot<V> {
     flight: Option<Flight<V>>,
     // What is known is older than a change.
     is_changed: bool,
+    // The look-up takes longer than anybody should wait who can have the last value.
+    is_late: bool,
     changed_at: u64,
     used_at: u64,
     retry_at: Timestamp,
@@ -109,7 +111,7 @@ impl<V: Send + Sync + 'static> Cache<V> {
             slot.flight = Some(self.start(key));
         }
         match (&slot.known, &slot.flight) {
-            (Some((value, _)), Some(flight)) if slot.is_changed => {
+            (Some((value, _)), Some(flight)) if slot.is_changed && !slot.is_late => {
                 Found::Wait(flight.clone(), Some(value.clone()))
             }
             // What is merely old is served while somebody looks whether it still holds.
@@ -161,8 +163,16 @@ impl<V: Send + Sync + 'static> Cache<V> {
             }
             Err(_) => slot.retry_at = now.plus_micros(PAUSE_MICROS),
         }
-        slot.flight = None;
+        (slot.flight, slot.is_late) = (None, false);
         Some(loaded)
+    }
+
+    /// Somebody has waited long enough for `key`: until its look-up ends, nobody waits who can have the
+    /// last value.
+    pub(super) fn give_up(&self, key: &str) {
+        if let Some(slot) = self.state().slots.get_mut(key) {
+            slot.is_late = slot.flight.is_some();
+        }
     }
 
     /// The value of `key` is another one: the next who asks waits for it.
@@ -216,6 +226,7 @@ impl<V> Slot<V> {
             known: None,
             flight: None,
             is_changed: false,
+            is_late: false,
             changed_at: 0,
             used_at: 0,
             retry_at: Timestamp::EPOCH,

@@ -32,8 +32,8 @@ use timeline::Timeline;
 /// looked up again after an hour while the old answer serves on. Records begin and end on time
 /// without a look-up. After a change the next request waits for the new answer, at most the
 /// [deadline](RecordSourceBuilder::deadline). If the database does not answer, the last good policy
-/// holds; for a consumer that was never looked up there is an error, and the limiter's failure
-/// policy decides.
+/// holds; a consumer that was never looked up is under the limiter's failure policy, by an error or
+/// when the limiter's own deadline has passed.
 ///
 /// A cheap handle: clones share what is kept.
 #[derive(Clone)]
@@ -102,28 +102,38 @@ impl RecordSource {
     /// ```
     pub fn resource(&self, name: &str, app: &str) -> PolicyFuture {
         let app = app.to_owned();
-        self.answer(self.inner.resources.get(name), move |resource| {
+        self.answer(&self.inner.resources, name, move |resource| {
             resource.as_ref().and_then(|resource| resource.policy_for(&app))
         })
     }
 
     fn answer<V: Send + Sync + 'static>(
         &self,
-        found: Found<V>,
+        cache: &Arc<Cache<V>>,
+        key: &str,
         policy: impl Fn(&V) -> Option<Policy> + Send + 'static,
     ) -> PolicyFuture {
-        let (flight, last) = match found {
+        let (flight, last) = match cache.get(key) {
             Found::Known(value) => return Eventual::ready(Ok(policy(&value))),
             Found::Down => return Eventual::ready(Err(no_answer(FailureKind::Unavailable))),
             Found::Wait(flight, last) => (flight, last),
         };
-        let deadline = self.inner.deadline;
+        let Some(last) = last else {
+            return Eventual::later(async move {
+                flight.await.map(|value| policy(&value)).map_err(no_answer)
+            });
+        };
+        let (deadline, cache, key) = (self.inner.deadline, cache.clone(), key.to_owned());
         Eventual::later(async move {
-            let answer = tokio::time::timeout(deadline, flight).await;
-            match (answer.unwrap_or(Err(FailureKind::TimedOut)), last) {
-                (Ok(value), _) | (Err(_), Some(value)) => Ok(policy(&value)),
-                (Err(kind), None) => Err(no_answer(kind)),
-            }
+            let value = match tokio::time::timeout(deadline, flight).await {
+                Ok(Ok(value)) => value,
+                Ok(Err(_)) => last,
+                Err(_) => {
+                    cache.give_up(&key);
+                    last
+                }
+            };
+            Ok(policy(&value))
         })
     }
 }
@@ -141,7 +151,7 @@ impl PolicySource for RecordSource {
             _ => return self.inner.others.policy(subject),
         };
         let clock = self.inner.records.clock().clone();
-        self.answer(self.inner.consumers.get(id), move |timeline| timeline.policy(clock.now()))
+        self.answer(&self.inner.consumers, id, move |timeline| timeline.policy(clock.now()))
     }
 }
 

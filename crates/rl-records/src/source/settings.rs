@@ -25,7 +25,7 @@ impl RecordSourceBuilder {
             records,
             others: Arc::new(Preset::OpenBank),
             capacity: 100_000,
-            deadline: Duration::from_millis(100),
+            deadline: Duration::from_millis(50),
             refresh_after: Duration::from_secs(3_600),
             poll_every: Duration::from_secs(1),
         }
@@ -45,7 +45,11 @@ impl RecordSourceBuilder {
         self
     }
 
-    /// The longest that a request waits for a look-up. Defaults to 100 ms.
+    /// The longest that a request waits for a limit that has changed; then the last one holds once
+    /// more. Defaults to 50 ms.
+    ///
+    /// It should be shorter than the [deadline of the limiter](rl_core::RateLimiterBuilder::deadline),
+    /// whose failure policy would stand in although a limit is known.
     pub const fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self

@@ -171,6 +171,25 @@ async fn while_the_database_is_down_the_last_value_holds_and_few_questions_are_a
     assert_eq!(wait(cache.get("never seen")).await, Ok(2));
 }
 
+/// With a database that hangs, every request waited as long as it may.
+#[tokio::test]
+async fn when_one_has_waited_long_enough_nobody_else_waits() {
+    let (cache, database) = cache(10);
+    database.answer(1);
+    assert_eq!(wait(cache.get("a")).await, Ok(1));
+    database.hold(2);
+    cache.changed("a");
+    let first = cache.get("a");
+    assert_eq!(known(&first), None);
+    cache.give_up("a");
+    assert_eq!(known(&cache.get("a")), Some(1));
+    database.answer(1);
+    assert_eq!(wait(first).await, Ok(2));
+    assert_eq!(known(&cache.get("a")), Some(2));
+    cache.changed("a");
+    assert_eq!(known(&cache.get("a")), None, "the next change is waited for again");
+}
+
 #[tokio::test]
 async fn it_holds_as_many_as_it_was_told_and_forgets_who_is_idle() {
     let (cache, database) = cache(100);
