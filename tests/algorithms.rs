@@ -1,5 +1,7 @@
 //! What every algorithm promises, on every store that holds it.
 
+mod properties;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,6 +38,12 @@ struct Tested {
 }
 
 impl Tested {
+    fn new(store: Arc<dyn Store>, clock: Arc<ManualClock>, limit: &str) -> Self {
+        let policy = Policy::new([limit.parse().unwrap()]).unwrap();
+        let (subject, namespace) = (Subject::consumer(limit), Namespace::default());
+        Self { store, clock, policy, subject, namespace }
+    }
+
     async fn decide(&self, mode: Mode, cost: u64) -> Decision {
         let Self { policy, subject, namespace, .. } = self;
         let cost = Cost::new(cost);
@@ -67,7 +75,6 @@ impl Tested {
 async fn each<F: Future<Output = ()>>(limits: &[&str], test: impl Fn(Tested) -> F) {
     let server = RedisServer::start();
     for text in limits {
-        let limit: Limit = text.parse().unwrap();
         for on_redis in [false, true] {
             let clock = Arc::new(ManualClock::at(Timestamp::from_secs(START)));
             let store: Arc<dyn Store> = if on_redis {
@@ -76,9 +83,7 @@ async fn each<F: Future<Output = ()>>(limits: &[&str], test: impl Fn(Tested) -> 
             } else {
                 Arc::new(MemoryStore::builder().clock(clock.clone()).build())
             };
-            let policy = Policy::new([limit]).unwrap();
-            let (subject, namespace) = (Subject::consumer(text), Namespace::default());
-            test(Tested { store, clock, policy, subject, namespace }).await;
+            test(Tested::new(store, clock, text)).await;
         }
     }
     assert_eq!(Bystander::new(&server).await.keys_without_expiry().await, [""; 0]);

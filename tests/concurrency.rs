@@ -13,7 +13,7 @@ use rl_core::store::redis::Layout;
 use rl_core::store::{MemoryStore, RedisStore};
 use rl_core::time::{ManualClock, Timestamp};
 use rl_core::{Decision, Eventual, Limit, Origin, RateLimiter, Subject};
-use rl_tests::RedisServer;
+use rl_tests::{Bystander, RedisServer};
 
 const CLIENTS: usize = 10;
 const LIMIT: u32 = 5;
@@ -113,9 +113,9 @@ struct Contender {
 }
 
 impl Contender {
-    fn start(server: &RedisServer) -> Self {
+    fn start(server: &RedisServer, limit: &str) -> Self {
         let mut process = Command::new(env!("CARGO_BIN_EXE_contender"))
-            .args([server.url(), LIMIT.to_string()])
+            .args([&server.url(), limit])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -151,7 +151,8 @@ impl Drop for Contender {
 #[test]
 fn of_ten_clients_in_four_processes_exactly_five_pass_on_redis() {
     let server = RedisServer::start();
-    let mut contenders: Vec<Contender> = (0..4).map(|_| Contender::start(&server)).collect();
+    let mut contenders: Vec<Contender> =
+        (0..4).map(|_| Contender::start(&server, "5/hour")).collect();
     for round in 0..ROUNDS {
         for (contender, calls) in contenders.iter_mut().zip([3, 3, 2, 2]) {
             contender.call(round, calls);
@@ -215,4 +216,33 @@ fn totals_of_six_limits_are_exact_under_many_threads() {
     }
     // Otherwise the smallest limit was never reached, and half of the paths not taken.
     assert!(denied.into_inner() > 0);
+}
+
+/// A process that holds permits renews them; when it is killed, they are free when their lease ends.
+#[tokio::test]
+async fn permits_of_a_process_that_dies_are_free_when_their_lease_ends() {
+    const LEASE: Duration = Duration::from_secs(1);
+
+    let server = RedisServer::start();
+    let mut bystander = Bystander::new(&server).await;
+    let mut holder = Contender::start(&server, "5:concurrency:lease=1s");
+    holder.call(0, 9);
+    assert_eq!(holder.answer(), "5");
+
+    let store = RedisStore::builder(&server.url()).connection_wait(PATIENCE).connect().await;
+    let limit: Limit = "5:concurrency:lease=1s".parse().unwrap();
+    let limiter = RateLimiter::builder().limit(limit).store(store.unwrap()).deadline(PATIENCE);
+    let limiter = limiter.build().unwrap();
+    let later =
+        |time: Timestamp, by: Duration| time.plus_micros(by.as_micros().try_into().unwrap());
+    let three_leases = later(bystander.now().await, 3 * LEASE);
+    while bystander.now().await < three_leases {
+        let decision = limiter.check(&subject(0), 1).await;
+        assert!(!decision.is_allowed(), "the holder lives: {decision:?}");
+    }
+    drop(holder);
+    let lease_ends = later(bystander.now().await, LEASE);
+    bystander.wait_until(lease_ends).await;
+    let permit = limiter.acquire(&subject(0), 5).await;
+    assert!(permit.decision().is_allowed(), "{:?}", permit.decision());
 }

@@ -104,7 +104,11 @@ fn limit(algorithms: Vec<&'static str>) -> impl Strategy<Value = Limit> {
             fits.or_else(|_| small().counted_by(algorithm)).unwrap_or_else(|_| small())
         });
     let is_shadow = prop::bool::weighted(0.2);
-    (limit, is_shadow).prop_map(|(limit, shadow)| if shadow { limit.in_shadow() } else { limit })
+    let counts_requests = prop::bool::weighted(0.2);
+    (limit, is_shadow, counts_requests).prop_map(|(limit, shadow, requests)| {
+        let limit = if requests { limit.counting_requests() } else { limit };
+        if shadow { limit.in_shadow() } else { limit }
+    })
 }
 
 /// A policy of any limits that do not share a state.

@@ -71,7 +71,7 @@ pub(super) async fn who_waits_gets_the_place_that_is_free<T: Target>() {
     }
 }
 
-/// Instances that share a store share its places; the lease of one that dies ends.
+/// Instances that share a store share its places.
 pub(super) async fn places_are_shared_by_all_instances<T: Target>() {
     let redis = RedisServer::start();
     let mut sites = Vec::new();

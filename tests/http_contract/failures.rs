@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use rl_core::limiter::OnFailure;
-use rl_core::{Gate, Limit, RateLimiter, RedisStore};
+use rl_core::limiter::{OnFailure, Share};
+use rl_core::{Gate, Limit, MemoryStore, RateLimiter, RedisStore};
 use rl_tests::RedisServer;
 use rl_tests::web::{Fetch, Target};
 use tokio::net::TcpSocket;
@@ -53,6 +53,34 @@ pub(super) async fn requests_are_turned_away_when_the_store_is_down_if_set<T: Ta
         (answer.header("content-type"), answer.header("cache-control"), site.handled()),
         (Some("application/json"), Some("no-store"), 0)
     );
+}
+
+/// A fallback tells what it holds clients to: this instance's share.
+pub(super) async fn a_fallback_answers_with_a_share_of_the_limit_when_the_store_is_down<
+    T: Target,
+>() {
+    let (_nobody, url) = nobody();
+    let store = RedisStore::connect(&url).await.unwrap();
+    let builder = RateLimiter::builder().limit(Limit::per_day(9)).store(store).deadline(PATIENCE);
+    let builder = builder.fallback(MemoryStore::new(), Share::of_instances(4));
+    let site = T::serve(vec![Gate::new(builder.build().unwrap())]);
+    let first = site.get("/").fetch().await;
+    assert_eq!((first.standing().as_str(), &*first.body), ("200 2-1-86400", "fallback day 1/2"));
+    assert!(site.get("/").fetch().await.standing().starts_with("200 2-0-"));
+    let denied = site.get("/").fetch().await;
+    assert!(denied.standing().starts_with("429 2-0-"), "{}", denied.standing());
+    assert!(denied.header("retry-after").is_some());
+}
+
+/// Nothing is left of the limit for this instance: that is not the client's fault.
+pub(super) async fn a_share_of_less_than_one_turns_away_as_an_outage<T: Target>() {
+    let (_nobody, url) = nobody();
+    let store = RedisStore::connect(&url).await.unwrap();
+    let builder = RateLimiter::builder().limit(Limit::per_day(3)).store(store).deadline(PATIENCE);
+    let builder = builder.fallback(MemoryStore::new(), Share::of_instances(4));
+    let site = T::serve(vec![Gate::new(builder.build().unwrap())]);
+    assert_eq!(site.get("/").fetch().await.standing(), "503, retry 1");
+    assert_eq!(site.handled(), 0);
 }
 
 pub(super) async fn grpc_calls_are_told_of_the_outage_in_their_own_way<T: Target>() {

@@ -12,6 +12,7 @@ mod denials;
 mod exemptions;
 mod failures;
 mod headers;
+mod hostile;
 mod nesting;
 mod on_actix;
 mod on_axum;
@@ -105,6 +106,17 @@ contract! {
         every_line_of_the_header_counts,
         an_ipv6_network_is_one_client,
     }
+    hostile {
+        nothing_of_a_request_is_repeated_in_an_answer,
+        control_characters_in_a_value_reach_nobody,
+        values_that_are_too_long_are_turned_away,
+        pipelined_requests_are_charged_one_by_one,
+        requests_of_two_lengths_are_not_served_uncharged,
+        who_changes_addresses_within_a_network_gains_nothing,
+        an_address_that_is_told_twice_is_not_believed,
+        ids_cannot_leave_their_place_in_a_key,
+        a_reader_who_takes_no_more_holds_its_place_until_the_end,
+    }
     nesting {
         the_stricter_numbers_survive_from_outside,
         the_stricter_numbers_survive_from_inside,
@@ -112,6 +124,8 @@ contract! {
         an_outer_denial_spares_the_inner_limiter,
         lists_stand_beside_each_other,
         each_limiter_charges_once,
+        a_cost_reaches_every_metered_limiter_around_the_handler,
+        a_request_is_degraded_by_a_limiter_around_another,
         the_same_limiter_twice_charges_once,
         the_same_limiter_around_another_charges_once,
         outer_layers_see_the_stricter_decision,
@@ -144,6 +158,8 @@ contract! {
     failures {
         requests_pass_without_headers_when_the_store_is_down,
         requests_are_turned_away_when_the_store_is_down_if_set,
+        a_fallback_answers_with_a_share_of_the_limit_when_the_store_is_down,
+        a_share_of_less_than_one_turns_away_as_an_outage,
         grpc_calls_are_told_of_the_outage_in_their_own_way,
         a_poisoned_counter_does_not_open_the_gate,
         a_service_that_starts_before_its_store_enforces_when_it_comes_up,

@@ -1,8 +1,9 @@
 //! Limiters around limiters.
 
+use rl_core::gate::OverLimit;
 use rl_core::headers::{HeaderFamily, Headers};
-use rl_core::{Gate, RateLimiter, Subject};
-use rl_tests::web::{Fetch, Target, limiter, new_year};
+use rl_core::{Cost, Gate, RateLimiter, Subject};
+use rl_tests::web::{Fetch, Target, eventually, limiter, new_year};
 
 fn of(limit: &str) -> RateLimiter {
     limiter(&new_year(), &[limit])
@@ -101,4 +102,34 @@ pub(super) async fn outer_layers_see_the_stricter_decision<T: Target>() {
         let denied = site.get("/").fetch().await;
         assert_eq!((denied.status, denied.header("x-outer-sees")), (429, Some("store minute 3/3")));
     }
+}
+
+/// A cost that a handler tells is for every metered limiter, and for no other: the others count
+/// something else.
+pub(super) async fn a_cost_reaches_every_metered_limiter_around_the_handler<T: Target>() {
+    let [outer, inner, other] = ["9000/hour", "5000/hour", "100/hour"].map(of);
+    let gates = vec![
+        Gate::new(outer.clone()).metered(true),
+        Gate::new(other.clone()).refund_if(|response| response.status() >= 500),
+        Gate::new(inner.clone()).metered(true),
+    ];
+    let site = T::serve(gates);
+    assert_eq!(site.get("/costs/400").fetch().await.status, 200);
+    eventually(|| async { used(&outer).await == 401 && used(&inner).await == 401 }).await;
+    assert_eq!(used(&other).await, 1);
+    assert_eq!(site.get("/fails").fetch().await.status, 500);
+    eventually(|| async { used(&other).await == 1 }).await;
+    assert_eq!((used(&outer).await, used(&inner).await), (402, 402));
+}
+
+pub(super) async fn a_request_is_degraded_by_a_limiter_around_another<T: Target>() {
+    let gates = vec![
+        Gate::new(of("1/hour")).over_limit(OverLimit::Degrade),
+        Gate::new(of("9/hour")).metered(true).response_cost(|_| Some(Cost::new(3))),
+    ];
+    let site = T::serve(gates);
+    assert_eq!(site.get("/").fetch().await.body, "store hour 1/9 < store hour 1/1");
+    let degraded = site.get("/").fetch().await;
+    assert!(degraded.body.starts_with("degraded store hour "), "{}", degraded.body);
+    assert_eq!(degraded.status, 200);
 }

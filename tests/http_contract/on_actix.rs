@@ -3,13 +3,16 @@
 use std::sync::Arc;
 
 use actix_web::middleware::{Condition, DefaultHeaders, Logger, NormalizePath};
-use actix_web::{App, web};
+use actix_web::{App, HttpRequest, web};
+use futures::StreamExt;
 use rl_actix::{Degrade, RateLimit};
 use rl_core::Gate;
 use rl_core::gate::OverLimit;
 use rl_core::key::Route;
 use rl_tests::web::actix::{application, serve};
 use rl_tests::web::{Fetch, limiter, new_year};
+
+use super::settling::settles_at;
 
 fn limit(limit: &str) -> RateLimit {
     RateLimit::new(limiter(&new_year(), &[limit]))
@@ -106,4 +109,32 @@ async fn another_handler_answers_degraded_requests() {
     assert_eq!(site.get("/").fetch().await.body, "store minute 1/1");
     let degraded = site.get("/").fetch().await;
     assert_eq!((degraded.standing().as_str(), &*degraded.body), ("200 1-0-60", "/ from the cache"));
+}
+
+/// To actix-web what is sent through a web socket is the body of the response.
+#[tokio::test]
+async fn a_place_is_held_for_as_long_as_a_web_socket() {
+    let limiter = limiter(&new_year(), &["1:concurrency"]);
+    let limit = RateLimit::new(limiter.clone());
+    let site = serve(move || {
+        let chat = async |request: HttpRequest, body: web::Payload| {
+            let (response, session, mut messages) = actix_ws::handle(&request, body)?;
+            actix_web::rt::spawn(async move {
+                while let Some(Ok(message)) = messages.next().await {
+                    if let actix_ws::Message::Close(reason) = message {
+                        let _ = session.close(reason).await;
+                        return;
+                    }
+                }
+            });
+            Ok::<_, actix_web::Error>(response)
+        };
+        App::new().configure(routes).route("/chat", web::get().to(chat)).wrap(limit.clone())
+    });
+    let address = site.url("/chat").replacen("http", "ws", 1);
+    let (mut socket, _) = tokio_tungstenite::connect_async(address).await.unwrap();
+    assert_eq!(site.get("/").fetch().await.status, 429);
+    socket.close(None).await.unwrap();
+    settles_at(&limiter, 0).await;
+    assert_eq!(site.get("/").fetch().await.status, 200);
 }

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::Request;
+use axum::extract::ws::WebSocketUpgrade;
 use axum::routing::get;
-use rl_core::Gate;
+use axum::{Extension, Router};
 use rl_core::gate::OverLimit;
 use rl_core::key::Route;
+use rl_core::{Gate, Permit};
 use rl_tests::web::axum::{application, serve};
 use rl_tests::web::{Axum, Fetch, Target, limiter, new_year};
 use rl_tower::{DegradeLayer, RateLimit, RateLimitLayer};
@@ -141,6 +142,26 @@ async fn a_place_is_free_when_the_client_goes_away() {
     site.reached(1).await;
     assert_eq!(site.get("/").fetch().await.status, 429);
     request.abort();
+    settles_at(&limiter, 0).await;
+    assert_eq!(site.get("/").fetch().await.status, 200);
+}
+
+/// To hyper the response to an upgrade ends at once: the handler takes the permit along.
+#[tokio::test]
+async fn a_place_is_held_for_as_long_as_a_web_socket() {
+    let limiter = limiter(&new_year(), &["1:concurrency"]);
+    let chat = async |upgrade: WebSocketUpgrade, Extension(permit): Extension<Permit>| {
+        upgrade.on_upgrade(async move |mut socket| {
+            while socket.recv().await.is_some() {}
+            drop(permit);
+        })
+    };
+    let app = app().route("/chat", get(chat)).layer(RateLimitLayer::new(limiter.clone()));
+    let site = serve(app);
+    let address = site.url("/chat").replacen("http", "ws", 1);
+    let (mut socket, _) = tokio_tungstenite::connect_async(address).await.unwrap();
+    assert_eq!(site.get("/").fetch().await.status, 429);
+    socket.close(None).await.unwrap();
     settles_at(&limiter, 0).await;
     assert_eq!(site.get("/").fetch().await.status, 200);
 }

@@ -24,8 +24,9 @@ pub(super) async fn requests_wait_for_their_turn_if_set<T: Target>() {
 }
 
 pub(super) async fn who_would_wait_too_long_is_turned_away_at_once<T: Target>() {
-    let site = T::serve(vec![waiting("1/hour", Duration::from_secs(60), 10)]);
-    assert_eq!(site.get("/").fetch().await.standing(), "200 1-0-3600");
+    let site = T::serve(vec![waiting("1/day", Duration::from_secs(86_000), 10)]);
+    assert_eq!(site.get("/").fetch().await.standing(), "200 1-0-86400");
+    // It would wait for most of a day if it did not see that this is not enough.
     assert_eq!(site.get("/").fetch().await.status, 429);
     assert_eq!(site.handled(), 1);
 }

@@ -41,7 +41,7 @@ pub(super) async fn what_fails_is_given_back_if_set<T: Target>() {
 
 pub(super) async fn the_response_says_what_a_request_costs<T: Target>() {
     let limiter = ten();
-    let gate = Gate::new(limiter.clone()).cost(|_| Cost::new(8)).true_cost(|response| {
+    let gate = Gate::new(limiter.clone()).cost(|_| Cost::new(8)).response_cost(|response| {
         let mut is_plain = false;
         response.header_lines("content-type", &mut |value| is_plain |= value.starts_with(b"text"));
         is_plain.then_some(Cost::new(3))

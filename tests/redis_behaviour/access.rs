@@ -10,16 +10,18 @@ use rl_tests::{Bystander, RedisServer};
 use super::{LAYOUTS, PATIENCE};
 
 /// The user that the documentation tells operators to make: what it prints is what must work.
-pub(crate) fn documented_user() -> String {
+pub(crate) fn documented_user(layout: Layout) -> String {
     let page = include_str!("../../crates/rl-core/docs/REDIS.md");
-    let line = page.lines().find(|line| line.starts_with("ACL SETUSER rl "));
-    let line = line.expect("the page has a section on permissions");
-    assert!(line.contains(" >PASSWORD ") && line.contains(" ~rl:* "), "{line}");
+    let keys = match layout {
+        Layout::Packed => " resetkeys ~rl:* resetchannels ",
+        Layout::Readable => " resetkeys ~*_PER_* resetchannels ",
+    };
+    let is_for_layout = |line: &&str| line.starts_with("ACL SETUSER rl ") && line.contains(keys);
+    let lines: Vec<&str> = page.lines().filter(is_for_layout).collect();
+    let [line] = lines[..] else { panic!("one line for {layout:?}: {lines:?}") };
+    assert!(line.contains(" >PASSWORD "), "{line}");
     line.replace(">PASSWORD", ">secret")
 }
-
-/// The keys of both layouts, as the same page says.
-const READABLE_KEYS: &str = "~*_PER_*";
 
 /// A limiter that connects as user `rl`.
 async fn limiter_of_user(server: &RedisServer, layout: Layout) -> RateLimiter {
@@ -96,12 +98,9 @@ async fn assert_works(limiter: &RateLimiter, operator: &mut Bystander) {
 async fn both_layouts_work_under_the_documented_minimal_user() {
     let server = RedisServer::start();
     let mut operator = Bystander::new(&server).await;
-    operator.query::<()>(&documented_user()).await;
     for layout in LAYOUTS {
         operator.query::<()>("FLUSHALL").await;
-        if layout == Layout::Readable {
-            operator.query::<()>(&format!("ACL SETUSER rl resetkeys {READABLE_KEYS}")).await;
-        }
+        operator.query::<()>(&documented_user(layout)).await;
         let limiter = limiter_of_user(&server, layout).await;
         assert_works(&limiter, &mut operator).await;
         if layout == Layout::Packed {
@@ -117,12 +116,14 @@ async fn both_layouts_work_under_the_documented_minimal_user() {
 async fn both_layouts_work_with_scripts_that_an_operator_has_loaded() {
     let server = RedisServer::start();
     let mut operator = Bystander::new(&server).await;
-    let user = documented_user();
     let without = ["+script|load", "+ping", "+hello", "+auth", "+client|setname"];
-    let user = without.iter().fold(user, |user, word| user.replace(&format!(" {word}"), ""));
-    operator.query::<()>(&format!("{user} {READABLE_KEYS}")).await;
+    let user_of = |layout| {
+        let user = documented_user(layout);
+        without.iter().fold(user, |user, word| user.replace(&format!(" {word}"), ""))
+    };
     for layout in LAYOUTS {
         operator.query::<()>("FLUSHALL").await;
+        operator.query::<()>(&user_of(layout)).await;
         for script in RedisStore::scripts(layout) {
             let mut load = redis::cmd("SCRIPT");
             let sha: String = operator.send(load.arg("LOAD").arg(script.text())).await;
@@ -135,6 +136,7 @@ async fn both_layouts_work_with_scripts_that_an_operator_has_loaded() {
     // Without them nothing passes: the store does not run scripts in any other way.
     operator.query::<()>("SCRIPT FLUSH").await;
     for layout in LAYOUTS {
+        operator.query::<()>(&user_of(layout)).await;
         let limiter = limiter_of_user(&server, layout).await;
         let denied = limiter.check(&Subject::consumer("bob"), 1).await;
         assert!(!denied.is_allowed());

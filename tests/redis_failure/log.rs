@@ -1,32 +1,55 @@
 //! What the library logs, caught.
 
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
 use tracing::{Level, span, subscriber};
 
 use super::PASSWORD;
 
 /// What is logged on this thread, by anybody, as long as it is held.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Log(Arc<Mutex<Vec<(Level, String)>>>);
+#[derive(Clone, Debug)]
+pub(crate) struct Log {
+    lines: Arc<Mutex<Vec<(Level, String)>>>,
+    // How many of them an operator reads.
+    count: Arc<AtomicUsize>,
+    least: Level,
+}
 
 impl Log {
     pub(crate) fn capture() -> (Self, subscriber::DefaultGuard) {
-        let log = Self::default();
+        Self::capture_from(Level::TRACE)
+    }
+
+    /// From this level on: details of every request would take the time that is measured.
+    pub(crate) fn capture_from(least: Level) -> (Self, subscriber::DefaultGuard) {
+        let log = Self { lines: Arc::default(), count: Arc::default(), least };
         let guard = subscriber::set_default(log.clone());
         (log, guard)
     }
 
     /// Everything, details for developers included.
     pub(crate) fn all(&self) -> Vec<(Level, String)> {
-        self.0.lock().unwrap().clone()
+        self.lines.lock().unwrap().clone()
     }
 
     /// What an operator reads: everything but details for developers.
     pub(crate) fn lines(&self) -> Vec<(Level, String)> {
         self.all().into_iter().filter(|(level, _)| *level <= Level::INFO).collect()
+    }
+
+    /// How many lines an operator has got to read.
+    pub(super) fn count(&self) -> usize {
+        self.count.load(Ordering::SeqCst)
+    }
+
+    /// Forgets what was logged so far.
+    pub(super) fn forget(&self) {
+        self.lines.lock().unwrap().clear();
+        self.count.store(0, Ordering::SeqCst);
     }
 
     /// The lines must be of these levels and contain these words.
@@ -47,8 +70,12 @@ impl Log {
 }
 
 impl tracing::Subscriber for Log {
-    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
-        true
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() <= self.least
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(self.least.into())
     }
 
     fn event(&self, event: &tracing::Event<'_>) {
@@ -67,7 +94,8 @@ impl tracing::Subscriber for Log {
         let mut line = Line(String::new());
         event.record(&mut line);
         let level = *event.metadata().level();
-        self.0.lock().unwrap().push((level, line.0));
+        self.count.fetch_add(usize::from(level <= Level::INFO), Ordering::SeqCst);
+        self.lines.lock().unwrap().push((level, line.0));
     }
 
     fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {

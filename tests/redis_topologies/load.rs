@@ -10,7 +10,7 @@ use std::time::Duration;
 use rl_core::store::RedisStore;
 use rl_core::time::{Clock, SystemClock, Timestamp};
 use rl_core::{Decision, FailureKind, Limit, Origin, RateLimiterBuilder, Subject};
-use rl_tests::{Bystander, RedisServer};
+use rl_tests::{Bystander, RedisServer, is_soak};
 use tokio::sync::{Mutex, MutexGuard, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval};
@@ -23,8 +23,10 @@ const IN_TIME: Duration = Duration::from_millis(100 + 150);
 /// While all is well nothing takes as long, unless the machine is busy with other work.
 const STALL: Duration = Duration::from_millis(50);
 
-/// The subjects that ask, each about 150 times a second.
-const SUBJECTS: usize = 20;
+/// The subjects that ask, each about 150 times a second: at the full rate if `tests/run --soak` runs.
+pub(super) fn subjects() -> usize {
+    if is_soak() { 20 } else { 4 }
+}
 
 /// How much each may in a second.
 const PER_SECOND: u32 = 100;
@@ -33,10 +35,12 @@ const PER_SECOND: u32 = 100;
 /// it, so that every count that it loses is one more that passes.
 const PER_HOUR: u32 = 240;
 
-/// How many ask every five milliseconds.
-const AT_ONCE: usize = 15;
+/// How many ask every five milliseconds: three thousand requests a second, or six hundred.
+fn at_once() -> usize {
+    subjects() * 3 / 4
+}
 
-/// Three thousand requests a second: fifteen every five milliseconds, whatever becomes of them.
+/// Requests at a steady rate, whatever becomes of them.
 pub(super) struct Load {
     stop: Arc<AtomicBool>,
     sent: watch::Receiver<usize>,
@@ -71,12 +75,12 @@ impl Load {
             let mut requests = JoinSet::new();
             let mut ticks = interval(Duration::from_millis(5));
             ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
-            let mut numbers = (0..SUBJECTS).cycle();
+            let mut numbers = (0..subjects()).cycle();
             let mut stall = Duration::ZERO;
             while !stopped.load(Ordering::Relaxed) {
                 stall = stall.max(ticks.tick().await.elapsed());
-                count.send_modify(|sent| *sent += AT_ONCE);
-                for number in numbers.by_ref().take(AT_ONCE) {
+                count.send_modify(|sent| *sent += at_once());
+                for number in numbers.by_ref().take(at_once()) {
                     let limiter = limiter.clone();
                     requests.spawn(async move {
                         let sent = SystemClock.now();
@@ -95,7 +99,7 @@ impl Load {
     /// Waits until so many seconds' worth of requests have been sent, from now on.
     pub(super) async fn goes_on_for(&mut self, seconds: f64) {
         let now = *self.sent.borrow();
-        let end = now + (seconds * 200.0) as usize * AT_ONCE;
+        let end = now + (seconds * 200.0) as usize * at_once();
         self.sent.wait_for(|sent| *sent >= end).await.unwrap();
     }
 
@@ -214,13 +218,15 @@ impl Figures {
         );
         // Replication is asynchronous. It is quick: what it loses is less than this.
         assert!(above_the_limit <= admitted_at_risk, "{self:?}");
+        assert!(*after_promotion < Duration::from_secs(20), "{self:?}");
+        // How fast depends on what else the machine does.
         if *is_busy {
             println!("{what}: the machine is too busy for measuring time");
-            return;
+        } else if is_soak() {
+            assert!(*requests_per_second >= 2_000.0, "{self:?}");
+            assert_eq!(answered_in_time, sent, "{self:?}");
+            assert!(*after_promotion < Duration::from_secs(1), "{self:?}");
         }
-        assert!(*requests_per_second >= 2_000.0, "{self:?}");
-        assert_eq!(answered_in_time, sent, "{self:?}");
-        assert!(*after_promotion < Duration::from_secs(1), "{self:?}");
     }
 }
 

@@ -1,7 +1,9 @@
 //! What Redis does when its memory is full.
 
 use rl_core::store::RedisStore;
+use rl_core::store::redis::Layout;
 use rl_core::{FailureKind, Limit, Origin, RateLimiter, Subject};
+use rl_tests::web::eventually;
 use rl_tests::{Bystander, RedisCluster, RedisServer};
 use tracing::Level;
 
@@ -36,7 +38,7 @@ async fn a_server_that_may_forget_counters_is_a_line_when_the_store_is_made() {
 
     // A user who may not look at it is not told, and not held up.
     let lines = log.lines().len();
-    operator.query::<()>(&documented_user()).await;
+    operator.query::<()>(&documented_user(Layout::Packed)).await;
     RedisStore::connect(&server.url_of("rl", "secret")).await.unwrap();
     assert_eq!(log.lines().len(), lines);
 }
@@ -80,6 +82,12 @@ async fn a_full_server_is_an_outage_and_denies_nobody() {
         assert_eq!(decision.origin(), Origin::FailedOpen(FailureKind::Unavailable));
     }
     operator.query::<()>("CONFIG SET maxmemory 0").await;
+    // The breaker finds out.
+    let is_back = async || {
+        let seen = limiter.peek(&Subject::user("alice"), 1).await;
+        seen.origin() == Origin::Store
+    };
+    eventually(is_back).await;
     let allowed = {
         let mut allowed = 0;
         for _ in 0..5 {

@@ -18,7 +18,7 @@ use crate::store_conformance::{ServerTime, manual_clock};
 async fn start() -> Sentinels {
     let sentinels = Sentinels::start().await;
     for server in &sentinels.servers {
-        server.query::<()>(&documented_user()).await;
+        server.query::<()>(&documented_user(Layout::Packed)).await;
     }
     sentinels
 }

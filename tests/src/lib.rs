@@ -8,6 +8,12 @@ pub mod web;
 pub use redis_server::{Bystander, RedisServer, free_port};
 pub use redis_topology::{RedisCluster, Sentinels};
 
+/// Whether `tests/run --soak` runs: the full load, and strict times.
+#[must_use]
+pub fn is_soak() -> bool {
+    std::env::var_os("RL_SOAK").is_some()
+}
+
 /// The first program of the README compiles as it is printed.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]

@@ -305,6 +305,18 @@ impl Bystander {
         lasting
     }
 
+    /// Every key, with its value as it is stored and when it expires, in milliseconds since the epoch.
+    pub async fn contents(&mut self) -> BTreeMap<String, (Vec<u8>, i64)> {
+        let keys: Vec<String> = self.query("KEYS *").await;
+        let mut contents = BTreeMap::new();
+        for key in keys {
+            let value = self.send(redis::cmd("DUMP").arg(&key)).await;
+            let expiry = self.send(redis::cmd("PEXPIRETIME").arg(&key)).await;
+            contents.insert(key, (value, expiry));
+        }
+        contents
+    }
+
     /// How often each command ran since the server started, by `INFO commandstats`.
     pub async fn calls(&mut self) -> BTreeMap<String, u64> {
         let stats: String = self.query("INFO commandstats").await;

@@ -91,7 +91,7 @@ impl<F, B, K> State<F, B, K> {
         K: KeyExtractor,
     {
         if decision.lets_pass() {
-            let permit = gate.permit(&decision, caller);
+            let permit = gate.permit(&decision, caller, request.extensions_mut().remove());
             let outer = request.extensions_mut().remove::<Decision>();
             request.extensions_mut().insert(decision.clone().inside(outer));
             if let Some(permit) = &permit {

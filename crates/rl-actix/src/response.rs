@@ -79,7 +79,7 @@ pub(crate) fn counted<B, K: KeyExtractor>(
     permit: Option<Permit>,
 ) -> ServiceResponse<ResponseBody<B>> {
     if let Some(permit) = &permit {
-        gate.answered(permit, &ActixResponse(response.response()));
+        gate.read_cost(permit, &ActixResponse(response.response()));
     }
     tell(response.response_mut(), gate, decision);
     response.map_body(|_, body| ResponseBody { body: EitherBody::left(body), permit })

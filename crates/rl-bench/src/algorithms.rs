@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use rl_core::{Limit, Period, Policy};
+use rl_core::{Limit, ParseLimitError, Period, Policy};
 
 /// An algorithm under a limit that the measurements do not reach in 17 requests.
 #[derive(Clone, Copy, Debug)]
@@ -11,36 +11,49 @@ pub(crate) struct Algorithm {
     pub(crate) limit: &'static str,
     /// Whether it is one of the six that are decided together.
     mixed: bool,
+    /// Whether a request holds its unit until it has ended. Such a limit has no hour, and no edge.
+    pub(crate) is_held: bool,
 }
 
 const fn alone(name: &'static str, limit: &'static str) -> Algorithm {
-    Algorithm { name, limit, mixed: false }
+    Algorithm { name, limit, mixed: false, is_held: false }
 }
 
 const fn mixed(name: &'static str, limit: &'static str) -> Algorithm {
-    Algorithm { name, limit, mixed: true }
+    Algorithm { name, limit, mixed: true, is_held: false }
+}
+
+const fn held(name: &'static str, limit: &'static str) -> Algorithm {
+    Algorithm { name, limit, mixed: false, is_held: true }
 }
 
 /// All of them. A line more here is a row more in every table.
 pub(crate) const ALGORITHMS: &[Algorithm] = &[
     mixed("fixed window", "10000/hour"),
     mixed("fixed window on the clock", "10000/hour:clock"),
+    alone("sliding log", "10000/hour:sliding-log"),
     mixed("sliding window, 60 buckets", "10000/hour:sliding-window:precision=minute"),
     alone("sliding window, 10 buckets", "10000/hour:sliding-window:precision=6minutes"),
     mixed("sliding window counter", "10000/hour:sliding-window-counter"),
     alone("token bucket", "10000/hour:token-bucket"),
     mixed("token bucket, interval refill", "10000/hour:token-bucket:refill=interval"),
     mixed("GCRA", "10000/hour:gcra"),
+    held("concurrency", "20:concurrency"),
 ];
 
-/// Which limits are drawn, under the name of the file and of the heading in `ALGORITHMS.md`.
+/// Which limits are drawn on the same requests, under the name of the file and of the heading in
+/// `ALGORITHMS.md`.
 pub(crate) const PICTURES: &[(&str, &str)] = &[
     ("fixed-window", "10/minute"),
+    ("sliding-log", "10/minute:sliding-log"),
     ("sliding-window", "10/minute:sliding-window:precision=10s"),
     ("sliding-window-counter", "10/minute:sliding-window-counter"),
     ("token-bucket", "10/minute:token-bucket"),
     ("gcra", "10/minute:gcra:burst=3"),
 ];
+
+/// The limit that is drawn on requests of its own, which take their time.
+pub(crate) const CONCURRENCY: (&str, &str) = ("concurrency", "4:concurrency");
 
 /// The same limit with another `max`, and a burst or capacity that follows it.
 pub(crate) fn with_max(limit: &str, max: u64) -> String {
@@ -53,36 +66,44 @@ pub(crate) fn with_max(limit: &str, max: u64) -> String {
 pub(crate) struct Row {
     pub(crate) name: &'static str,
     limits: Vec<String>,
+    /// Whether a request frees its place when it has ended.
+    pub(crate) is_held: bool,
 }
 
 impl Row {
     /// Every algorithm alone, six of them together, and six fixed windows beside them.
     pub(crate) fn all() -> Vec<Self> {
         let limit = |algorithm: &Algorithm| algorithm.limit.to_owned();
-        let one =
-            |algorithm: &Algorithm| Self { name: algorithm.name, limits: vec![limit(algorithm)] };
+        let one = |algorithm: &Algorithm| {
+            let Algorithm { name, is_held, .. } = *algorithm;
+            Self { name, limits: vec![limit(algorithm)], is_held }
+        };
         let six = ALGORITHMS.iter().filter(|algorithm| algorithm.mixed).map(limit).collect();
         let windows = Period::NAMED.map(|period| format!("10000/{period}")).to_vec();
         let mut rows: Vec<Self> = ALGORITHMS.iter().map(one).collect();
-        rows.push(Self { name: "six of different kinds", limits: six });
-        rows.push(Self { name: "six fixed windows", limits: windows });
+        for (name, limits) in [("six of different kinds", six), ("six fixed windows", windows)] {
+            rows.push(Self { name, limits, is_held: false });
+        }
         rows
     }
 
     /// Out of reach.
     pub(crate) fn roomy(&self) -> Result<Policy, Box<dyn Error>> {
-        self.policy(str::to_owned)
+        self.policy(str::parse)
     }
 
-    /// Used up by the first request.
+    /// Used up by the first request, whose lease does not end while others are denied.
     pub(crate) fn tight(&self) -> Result<Policy, Box<dyn Error>> {
-        self.policy(|limit| with_max(limit, 1))
+        self.policy(|limit| Ok(with_max(limit, 1).parse::<Limit>()?.leased(Period::HOUR)))
     }
 
-    fn policy(&self, text: impl Fn(&str) -> String) -> Result<Policy, Box<dyn Error>> {
+    fn policy(
+        &self,
+        limit: impl Fn(&str) -> Result<Limit, ParseLimitError>,
+    ) -> Result<Policy, Box<dyn Error>> {
         let mut policy = Policy::builder();
-        for (place, limit) in self.limits.iter().enumerate() {
-            policy = policy.named(&place.to_string(), text(limit).parse::<Limit>()?);
+        for (place, text) in self.limits.iter().enumerate() {
+            policy = policy.named(&place.to_string(), limit(text)?);
         }
         Ok(policy.build()?)
     }

@@ -2,6 +2,7 @@
 
 mod algorithms;
 mod contender;
+mod long_log;
 mod server;
 
 use std::error::Error;
@@ -16,8 +17,30 @@ use crate::machine;
 use crate::measure::{Estimate, median, time_async};
 use crate::table::Table;
 
-/// Requests in flight at once, and the decisions of a block with so many: about 0.1 s of work.
-const LOADS: [(usize, usize); 4] = [(1, 1_500), (16, 7_000), (64, 12_000), (256, 16_000)];
+/// What is done in a block.
+#[derive(Clone, Copy, Debug)]
+struct Load {
+    /// Requests at once.
+    in_flight: usize,
+    /// Requests in all.
+    decisions: usize,
+    /// Whom they are for, in turn.
+    subjects: usize,
+}
+
+impl Load {
+    const fn on_all(in_flight: usize, decisions: usize) -> Self {
+        Self { in_flight, decisions, subjects: SUBJECTS }
+    }
+}
+
+/// About 0.1 s of work each.
+const LOADS: [Load; 4] = [
+    Load::on_all(1, 1_500),
+    Load::on_all(16, 7_000),
+    Load::on_all(64, 12_000),
+    Load::on_all(256, 16_000),
+];
 /// Rounds for each load; in each, everybody has two blocks, there and back.
 const ROUNDS: usize = 11;
 /// The load at which the processor time of a decision is shown.
@@ -39,6 +62,7 @@ async fn measure() -> Result<(), Box<dyn Error>> {
     introduce();
     beside_others(&Server::start()?).await?;
     println!("{}", algorithms::speed().await?);
+    println!("{}", long_log::speed().await?);
     println!("{}", algorithms::space().await?);
     Ok(())
 }
@@ -75,8 +99,8 @@ async fn beside_others(server: &Server) -> Result<(), Box<dyn Error>> {
     .map(Arc::new);
     let mut bystander = server.bystander().await?;
     let mut results = Vec::new();
-    for (in_flight, decisions) in LOADS {
-        let rounds = rounds(&contenders, in_flight, decisions, ROUNDS, &mut bystander).await?;
+    for load in LOADS {
+        let rounds = rounds(&contenders, load, ROUNDS, &mut bystander).await?;
         let blocks = || rounds.iter().flatten().flatten();
         assert!(blocks().all(|block| block.admitted == 1.0), "the limits are out of reach");
         results.push(rounds);
@@ -109,8 +133,7 @@ type Round = Vec<[Block; 2]>;
 
 async fn rounds(
     contenders: &[Arc<Contender>],
-    in_flight: usize,
-    decisions: usize,
+    load: Load,
     count: usize,
     bystander: &mut Bystander,
 ) -> Result<Vec<Round>, Box<dyn Error>> {
@@ -118,10 +141,10 @@ async fn rounds(
     for _ in 0..=count {
         let (mut there, mut back) = (Vec::new(), Vec::new());
         for contender in contenders {
-            there.push(block(contender, in_flight, decisions, bystander).await?);
+            there.push(block(contender, load, bystander).await?);
         }
         for contender in contenders.iter().rev() {
-            back.push(block(contender, in_flight, decisions, bystander).await?);
+            back.push(block(contender, load, bystander).await?);
         }
         back.reverse();
         rounds.push(there.into_iter().zip(back).map(|(there, back)| [there, back]).collect());
@@ -132,33 +155,28 @@ async fn rounds(
 
 async fn block(
     contender: &Arc<Contender>,
-    in_flight: usize,
-    decisions: usize,
+    load: Load,
     bystander: &mut Bystander,
 ) -> Result<Block, Box<dyn Error>> {
     bystander.forget_commands().await?;
     let (server, client) = (bystander.processor_time().await?, client_time()?);
-    let (elapsed, admitted) = time_async(admitted(contender, in_flight, decisions, SUBJECTS)).await;
+    let (elapsed, admitted) = time_async(admitted(contender, load)).await;
     let client = client_time()? - client;
     let server = bystander.processor_time().await? - server;
-    let made = (decisions / in_flight * in_flight) as f64;
+    let made = (load.decisions / load.in_flight * load.in_flight) as f64;
     let each = |total: Duration| total.as_secs_f64() * 1e6 / made;
     Ok(Block {
         seconds: elapsed.as_secs_f64() / made,
-        command: bystander.command_micros(contender.command).await?,
+        command: bystander.command_micros(contender.command).await? / made,
         server: each(server),
         client: each(client),
         admitted: admitted as f64 / made,
     })
 }
 
-/// How many of `decisions` on the first `subjects` pass.
-async fn admitted(
-    contender: &Arc<Contender>,
-    in_flight: usize,
-    decisions: usize,
-    subjects: usize,
-) -> usize {
+/// How many of the load's requests pass.
+async fn admitted(contender: &Arc<Contender>, load: Load) -> usize {
+    let Load { in_flight, decisions, subjects } = load;
     let task = |first: usize| {
         let contender = Arc::clone(contender);
         tokio::spawn(async move {
@@ -191,7 +209,7 @@ fn typical(rounds: &[Round], contender: usize, of: impl Fn(&Block) -> f64) -> f6
 }
 
 fn rates(contenders: &[Arc<Contender>], results: &[Vec<Round>]) -> Table {
-    let loads = LOADS.map(|(in_flight, _)| in_flight.to_string());
+    let loads = LOADS.map(|load| load.in_flight.to_string());
     let header = ["in flight"].into_iter().chain(loads.iter().map(String::as_str));
     let mut table = Table::new("thousand decisions per second", header);
     for (place, contender) in contenders.iter().enumerate() {
@@ -208,7 +226,7 @@ fn costs(contenders: &[Arc<Contender>], results: &[Vec<Round>]) -> Table {
         &format!("µs of processor for each decision, {SHOWN} in flight"),
         ["", "server, command", "server, all", "client, all"],
     );
-    let rounds = &results[LOADS.iter().position(|(load, _)| *load == SHOWN).unwrap_or(0)];
+    let rounds = &results[LOADS.iter().position(|load| load.in_flight == SHOWN).unwrap_or(0)];
     for (place, contender) in contenders.iter().enumerate() {
         let micros = |of: fn(&Block) -> f64| format!("{:.2}", typical(rounds, place, of));
         let cells = [micros(|b| b.command), micros(|b| b.server), micros(|b| b.client)];
@@ -228,11 +246,11 @@ fn ratios(contenders: &[Arc<Contender>], results: &[Vec<Round>], theirs: usize) 
         let both = |blocks: &[Block; 2]| of(&blocks[0]) + of(&blocks[1]);
         OURS.map(|ours| ratio(rounds, &|round| both(&round[theirs]) / both(&round[ours])))
     };
-    for ((in_flight, _), rounds) in LOADS.iter().zip(results) {
+    for (load, rounds) in LOADS.iter().zip(results) {
         let speeds = ours(rounds, |block| block.seconds);
         // Who is compared with himself should come out at 1.
         let noise = ratio(rounds, &|round| round[OURS[0]][1].seconds / round[OURS[0]][0].seconds);
-        let name = format!("{in_flight} in flight");
+        let name = format!("{} in flight", load.in_flight);
         table.row([name].into_iter().chain(speeds).chain([noise]));
     }
     let work = ours(&results.concat(), |block| block.command);
@@ -255,7 +273,8 @@ async fn exactness(server: &Server) -> Result<Table, Box<dyn Error>> {
         Contender::limiter(server, 9, EACH).await?,
     ] {
         let name = contender.name.to_owned();
-        let admitted = admitted(&Arc::new(contender), 64, 100 * KEYS, KEYS).await;
+        let load = Load { in_flight: 64, decisions: 100 * KEYS, subjects: KEYS };
+        let admitted = admitted(&Arc::new(contender), load).await;
         let allowed = EACH as usize * KEYS;
         let numbers = [allowed, admitted, admitted.saturating_sub(allowed)];
         table.row([name].into_iter().chain(numbers.map(|number| number.to_string())));

@@ -91,8 +91,8 @@ impl<F, ResBody, K> State<F, ResBody, K> {
         K: KeyExtractor,
     {
         if decision.lets_pass() {
-            let permit = gate.permit(&decision, caller);
             let extensions = request.extensions_mut();
+            let permit = gate.permit(&decision, caller, extensions.remove());
             let outer = extensions.remove::<Decision>();
             extensions.insert(decision.clone().inside(outer));
             if let Some(permit) = &permit {

@@ -101,7 +101,7 @@ pub(crate) fn counted<B, K: KeyExtractor>(
     permit: Option<Permit>,
 ) -> Response<ResponseBody<B>> {
     if let Some(permit) = &permit {
-        gate.answered(permit, &HttpResponse(&response));
+        gate.read_cost(permit, &HttpResponse(&response));
     }
     tell(&mut response, gate, decision);
     response.map(|body| ResponseBody::inner(body, permit))

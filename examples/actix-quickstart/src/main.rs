@@ -8,12 +8,14 @@ use rl_core::RedisStore;
 
 #[actix_web::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    tracing_subscriber::fmt::init(); // shows what the limiter logs
     // Five requests in ten seconds and a thousand in an hour, for each client address.
     let mut limiter =
         RateLimiter::builder().limit("5/10seconds".parse()?).limit(Limit::per_hour(1_000));
     // In memory, unless several instances are to count together.
     if let Ok(url) = env::var("RL_REDIS_URL") {
-        limiter = limiter.store(RedisStore::connect(&url).await?);
+        let store = RedisStore::connect(&url).await;
+        limiter = limiter.store(store.map_err(|error| format!("RL_REDIS_URL: {error}"))?);
     }
     let limiter = limiter.build()?;
 
@@ -24,7 +26,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             .route("/", web::get().to(async || "Hello!\n"))
     });
     let listen = env::var("RL_LISTEN").unwrap_or_else(|_| "127.0.0.1:3000".to_owned());
-    let server = server.bind(listen)?;
+    let server = server
+        .bind(&listen)
+        .map_err(|error| format!("{listen}: {error}; RL_LISTEN chooses another"))?;
     let address = server.addrs()[0];
     println!("listening on http://{address}, try:\ncurl -i http://{address}/");
     server.run().await?;

@@ -34,7 +34,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let app = Router::new().route("/", get(show)).layer(RateLimitLayer::new(gate));
     let listen = env::var("RL_LISTEN").unwrap_or_else(|_| "127.0.0.1:3000".to_owned());
-    let listener = tokio::net::TcpListener::bind(listen).await?;
+    let listener = tokio::net::TcpListener::bind(&listen)
+        .await
+        .map_err(|error| format!("{listen}: {error}; RL_LISTEN chooses another"))?;
     let address = listener.local_addr()?;
     println!("listening on http://{address}, try:");
     println!("curl -i http://{address}/ -H 'X-Api-Key: key-of-alice'");

@@ -15,14 +15,17 @@ use rl_tower::{Limit, RateLimitLayer, RateLimiter};
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Here the proxy runs on the same machine; `curl` plays its part.
     let proxies = env::var("RL_PROXIES").unwrap_or_else(|_| "127.0.0.0/8, ::1".to_owned());
-    let proxies: TrustedProxies = proxies.parse()?;
+    let proxies: TrustedProxies =
+        proxies.parse().map_err(|error| format!("RL_PROXIES: {error}"))?;
 
     let limiter = RateLimiter::builder().limit(Limit::per_minute(3)).build()?;
     let gate = Gate::new(limiter).key(ClientAddress::new(ClientIp::behind(proxies)));
 
     let app = Router::new().route("/", get(async || "Hello!\n")).layer(RateLimitLayer::new(gate));
     let listen = env::var("RL_LISTEN").unwrap_or_else(|_| "127.0.0.1:3000".to_owned());
-    let listener = tokio::net::TcpListener::bind(listen).await?;
+    let listener = tokio::net::TcpListener::bind(&listen)
+        .await
+        .map_err(|error| format!("{listen}: {error}; RL_LISTEN chooses another"))?;
     let address = listener.local_addr()?;
     println!("listening on http://{address}, try:");
     println!("curl -i http://{address}/ -H 'X-Forwarded-For: 203.0.113.9'");

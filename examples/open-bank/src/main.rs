@@ -24,11 +24,11 @@ const CONSUMERS: [(&str, &str); 2] =
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    tracing_subscriber::fmt().init();
+    tracing_subscriber::fmt::init();
     let mut limiter = RateLimiter::builder().policies(Preset::OpenBank);
     if let Ok(url) = env::var("RL_REDIS_URL") {
-        limiter =
-            limiter.store(RedisStore::builder(&url).layout(Layout::Readable).connect().await?);
+        let store = RedisStore::builder(&url).layout(Layout::Readable).connect().await;
+        limiter = limiter.store(store.map_err(|error| format!("RL_REDIS_URL: {error}"))?);
     }
     let gate = Gate::new(limiter.build()?).key(Identified.or(ClientAddress::default()));
 
@@ -39,7 +39,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .layer(from_fn(authenticate));
 
     let listen = env::var("RL_LISTEN").unwrap_or_else(|_| "127.0.0.1:3000".to_owned());
-    let listener = tokio::net::TcpListener::bind(listen).await?;
+    let listener = tokio::net::TcpListener::bind(&listen)
+        .await
+        .map_err(|error| format!("{listen}: {error}; RL_LISTEN chooses another"))?;
     let address = listener.local_addr()?;
     println!("listening on http://{address}, try:");
     println!("curl -i http://{address}/obp/v6.0.0/banks");

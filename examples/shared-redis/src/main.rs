@@ -11,7 +11,7 @@ use rl_tower::{RateLimitLayer, RateLimiter};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    tracing_subscriber::fmt().init();
+    tracing_subscriber::fmt::init();
     let url = env::var("RL_REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1/".to_owned());
     let (first, second) = (Instance::start(&url, 3001).await?, Instance::start(&url, 3002).await?);
     println!("5 requests in 10 seconds, whichever server they reach; try:");
@@ -32,14 +32,15 @@ impl Instance<()> {
         port: u16,
     ) -> Result<Instance<impl Future<Output = std::io::Result<()>>>, Box<dyn std::error::Error>>
     {
-        let limiter = RateLimiter::builder()
-            .limit("5/10seconds".parse()?)
-            .store(RedisStore::connect(redis).await?)
-            .build()?;
+        let store = RedisStore::connect(redis).await;
+        let store = store.map_err(|error| format!("RL_REDIS_URL: {error}"))?;
+        let limiter = RateLimiter::builder().limit("5/10seconds".parse()?).store(store).build()?;
         let app = Router::new()
             .route("/", get(async move || format!("Hello from port {port}!\n")))
             .layer(RateLimitLayer::new(limiter));
-        let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await?;
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", port))
+            .await
+            .map_err(|error| format!("127.0.0.1:{port}: {error}"))?;
         let address = listener.local_addr()?;
         let app = app.into_make_service_with_connect_info::<SocketAddr>();
         Ok(Instance { address, server: async { axum::serve(listener, app).await } })

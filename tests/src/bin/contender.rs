@@ -1,7 +1,7 @@
 //! One of several processes that contend for a limit: `contender URL LIMIT`.
 //!
 //! Prints `ready` once connected. For each line `SUBJECT CALLS` it then makes so many calls at once
-//! and prints how many of them were allowed.
+//! and prints how many of them were allowed. Permits are held until the process ends.
 
 #![expect(clippy::print_stdout, reason = "what it prints is what it is run for")]
 
@@ -21,26 +21,29 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let patience = Duration::from_secs(30);
     let store = RedisStore::builder(url).connection_wait(patience);
     let limiter = RateLimiter::builder()
-        .limit(Limit::per_hour(limit.parse()?))
+        .limit(limit.parse::<Limit>()?)
         .store(store.connect().await?)
         .deadline(patience)
         .build()?;
     println!("ready");
 
+    let mut held = Vec::new();
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     while let Some(line) = lines.next_line().await? {
         let (subject, calls) = line.split_once(' ').ok_or("expected SUBJECT CALLS")?;
         let subject = Subject::user(subject);
         let calls: Vec<_> = (0..calls.parse::<usize>()?)
-            .map(|_| tokio::spawn(limiter.check(&subject, 1)))
+            .map(|_| tokio::spawn(limiter.acquire(&subject, 1)))
             .collect();
         let mut allowed = 0;
         for call in calls {
-            let decision = call.await?;
+            let permit = call.await?;
+            let decision = permit.decision();
             if decision.origin() != Origin::Store {
                 return Err(format!("the store did not decide: {decision:?}").into());
             }
             allowed += u32::from(decision.is_allowed());
+            held.push(permit);
         }
         println!("{allowed}");
     }

@@ -19,6 +19,7 @@
 pub mod actix;
 pub mod axum;
 mod client;
+mod raw;
 
 use std::convert::Infallible;
 use std::fmt::{self, Write};
@@ -32,6 +33,7 @@ pub use actix::Actix;
 pub use axum::Axum;
 pub use client::{Answer, Fetch, client};
 use futures::stream::{self, Stream, StreamExt};
+pub use raw::statuses;
 use reqwest::{Client, Method, RequestBuilder};
 use rl_core::key::KeyExtractor;
 use rl_core::store::MemoryStore;

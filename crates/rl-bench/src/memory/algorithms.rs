@@ -2,10 +2,9 @@
 
 use std::error::Error;
 
-use rl_core::Policy;
 use stats_alloc::Region;
 
-use super::contender::{Contender, Keys, Ours};
+use super::contender::{Contender, Keys, Ours, Served};
 use super::{FEW, block};
 use crate::algorithms::Row;
 use crate::measure::median;
@@ -28,8 +27,8 @@ pub(super) fn speed(keys: &Keys) -> Result<Table, Box<dyn Error>> {
     for _ in 0..ROUNDS {
         for place in (0..rows.len()).chain((0..rows.len()).rev()) {
             let [allowed, denied] = &mut nanos[place];
-            allowed.push(fresh(&rows[place].roomy()?, keys, true)?);
-            denied.push(fresh(&rows[place].tight()?, keys, false)?);
+            allowed.push(fresh(&rows[place], keys, true)?);
+            denied.push(fresh(&rows[place], keys, false)?);
         }
     }
     let mut table = Table::new(
@@ -43,13 +42,19 @@ pub(super) fn speed(keys: &Keys) -> Result<Table, Box<dyn Error>> {
     Ok(table)
 }
 
-/// Nanoseconds for each decision on subjects that are new but for one request.
-fn fresh(policy: &Policy, keys: &Keys, passes: bool) -> Result<f64, Box<dyn Error>> {
+/// Nanoseconds for each decision on subjects that are new but for one request, which keeps its place.
+fn fresh(row: &Row, keys: &Keys, passes: bool) -> Result<f64, Box<dyn Error>> {
+    let policy = if passes { row.roomy()? } else { row.tight()? };
     // So much room that no part of the store is full by chance.
-    let ours = Ours::under(policy, 100 * FEW)?;
+    let ours = Ours::under(&policy, 100 * FEW)?;
     let few = &keys.order[..FEW];
     block(&ours, keys, few, true);
-    Ok(block(&ours, keys, &few.repeat(VISITS), passes))
+    let visits = few.repeat(VISITS);
+    if row.is_held && passes {
+        Ok(block(&Served::by(ours)?, keys, &visits, true))
+    } else {
+        Ok(block(&ours, keys, &visits, passes))
+    }
 }
 
 /// Bytes for each subject.

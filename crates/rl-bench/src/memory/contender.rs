@@ -9,9 +9,14 @@ use fastrand::Rng;
 use governor::{DefaultKeyedRateLimiter, Quota};
 use rl_core::store::MemoryStore;
 use rl_core::{Eventual, Limit, Period, Policy, RateLimiter, Subject};
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::yield_now;
 
 /// More than is ever asked for, and the most that governor takes in a second.
 pub(super) const ENDLESS: u32 = 1_000_000_000;
+
+/// Requests that hold permits at the same time, all of different subjects.
+const SERVED_AT_ONCE: usize = 64;
 
 /// Everybody who is asked for, under a number.
 pub(super) struct Keys {
@@ -70,6 +75,51 @@ impl Contender for Ours {
             Eventual::Ready(Some(decision)) => black_box(&decision).is_allowed(),
             _ => unreachable!("decisions in memory are there at once"),
         }
+    }
+}
+
+/// Ours as a service asks it under a concurrency limit: each request holds a permit until it has
+/// ended.
+pub(super) struct Served {
+    limiter: RateLimiter,
+    runtime: Runtime,
+}
+
+impl Served {
+    pub(super) fn by(ours: Ours) -> Result<Self, Box<dyn Error>> {
+        // All tasks have had their turn when the measurement goes on.
+        let mut runtime = Builder::new_current_thread();
+        let runtime = runtime.enable_time().event_interval(2 * SERVED_AT_ONCE as u32).build()?;
+        Ok(Self { limiter: ours.0, runtime })
+    }
+
+    async fn serve(&self, keys: &Keys, visits: &[u32]) -> usize {
+        let mut permits = Vec::with_capacity(visits.len());
+        for key in visits {
+            permits.push(self.limiter.acquire(&keys.subjects[*key as usize], 1).await);
+        }
+        // Here those who are to renew the leases begin to wait, and below they end.
+        yield_now().await;
+        let passed = permits.iter().filter(|permit| permit.decision().is_allowed()).count();
+        drop(permits);
+        yield_now().await;
+        passed
+    }
+}
+
+impl Contender for Served {
+    fn admits(&self, keys: &Keys, key: u32) -> bool {
+        self.admitted(keys, &[key]) == 1
+    }
+
+    fn admitted(&self, keys: &Keys, visits: &[u32]) -> usize {
+        self.runtime.block_on(async {
+            let mut admitted = 0;
+            for visits in visits.chunks(SERVED_AT_ONCE) {
+                admitted += self.serve(keys, visits).await;
+            }
+            admitted
+        })
     }
 }
 

@@ -5,15 +5,15 @@ use std::fmt::Write;
 use super::timeline::{END, Request, Timeline};
 
 /// Where time begins and ends, in px.
-const LEFT: f64 = 48.0;
-const RIGHT: f64 = 700.0;
+pub(super) const LEFT: f64 = 48.0;
+pub(super) const RIGHT: f64 = 700.0;
 /// The bottom of the requests, and what one takes of the height.
 const REQUESTS: f64 = 174.0;
 const PITCH: f64 = 12.0;
 /// Requests of so many ms stand on each other.
 const COLUMN: u64 = 3_000;
 /// The bottom of the levels, their height, and the units at their top.
-const LEVELS: f64 = 310.0;
+pub(super) const LEVELS: f64 = 310.0;
 const HEIGHT: f64 = 110.0;
 const TOP: f64 = 20.0;
 
@@ -30,9 +30,10 @@ text{font:13px system-ui,sans-serif;fill:#59636e}.name{font-size:17px;font-weigh
 
 /// The picture of what `limit` did.
 pub(super) fn draw(limit: &str, timeline: &Timeline) -> String {
-    let summary = timeline.summary();
+    let (summary, details) = (timeline.summary(), timeline.details());
+    let details = format!("Requests over three minutes: {details}.");
     let parts = [
-        head(limit, &summary, &timeline.details()),
+        head(limit, &summary, &details, ""),
         legend(!timeline.edges.is_empty()),
         axes(),
         timeline.edges.iter().map(|edge| edge_at(*edge)).collect(),
@@ -43,12 +44,13 @@ pub(super) fn draw(limit: &str, timeline: &Timeline) -> String {
     parts.concat()
 }
 
-fn head(limit: &str, summary: &str, details: &str) -> String {
+/// What every picture begins with; `style` is added to the style of all.
+pub(super) fn head(limit: &str, summary: &str, details: &str, style: &str) -> String {
     format!(
         r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 340" width="720" height="340" role="img" aria-labelledby="title desc">
 <title id="title">{limit}: {summary}</title>
-<desc id="desc">Requests over three minutes: {details}.</desc>
-<style>{STYLE}</style>
+<desc id="desc">{details}</desc>
+<style>{STYLE}{style}</style>
 <rect class="ground" width="720" height="340" rx="8"/>
 <text class="name" x="16" y="28">{limit}</text>
 <text x="16" y="51">{summary}</text>
@@ -119,8 +121,7 @@ fn requests(requests: &[Request]) -> String {
 }
 
 fn levels(timeline: &Timeline) -> String {
-    let used = steps(&timeline.used);
-    let passed = steps(&timeline.passed);
+    let [used, passed] = [&timeline.used, &timeline.passed].map(|levels| steps(levels, x, y));
     let max = y(timeline.capacity);
     format!(
         r#"<path class="used" d="M{LEFT} {LEVELS}{used}V{LEVELS}Z"/>
@@ -131,7 +132,11 @@ fn levels(timeline: &Timeline) -> String {
 }
 
 /// Up or down at each change, and to the right in between.
-fn steps(levels: &[(u64, u64)]) -> String {
+pub(super) fn steps(
+    levels: &[(u64, u64)],
+    x: impl Fn(u64) -> f64,
+    y: impl Fn(u64) -> f64,
+) -> String {
     let mut path = String::new();
     for (at, level) in levels {
         let _ = write!(path, "H{:.1}V{:.1}", x(*at), y(*level));

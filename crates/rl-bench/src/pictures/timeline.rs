@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use rl_core::store::MemoryStore;
 use rl_core::time::{ManualClock, Timestamp};
-use rl_core::{Algorithm, Decision, Eventual, Limit, RateLimiter, Subject};
+use rl_core::{Algorithm, Decision, Eventual, Limit, Permit, RateLimiter, Subject};
 
 /// Seven in the evening, in seconds since 1970.
 pub(super) const START: u64 = 1_769_886_000;
 /// How long the requests last, in ms.
 pub(super) const END: u64 = 180_000;
 /// Requests come, and the level is read, at multiples of so many ms.
-const TICK: u64 = 100;
+pub(super) const TICK: u64 = 100;
 /// The span in which those that passed are counted, in ms: the period of every limit that is drawn.
 const MINUTE: u64 = 60_000;
 
@@ -39,6 +39,16 @@ impl Counted {
     /// Whether a request passes.
     pub(super) fn passes(&self) -> bool {
         at_once(self.limiter.check(&self.subject, 1)).is_allowed()
+    }
+
+    /// A request that takes its time, as long as the permit is held.
+    pub(super) fn acquire(&self) -> Permit {
+        at_once(self.limiter.acquire(&self.subject, 1))
+    }
+
+    /// How much is used.
+    pub(super) fn used(&self) -> u64 {
+        self.usage().limits().map(|limit| limit.used()).sum()
     }
 
     /// Where the limit stands.
@@ -145,7 +155,7 @@ impl Timeline {
 }
 
 /// Levels are kept where they change.
-fn push_change(levels: &mut Vec<(u64, u64)>, at: u64, level: u64) {
+pub(super) fn push_change(levels: &mut Vec<(u64, u64)>, at: u64, level: u64) {
     if levels.last().is_none_or(|(_, last)| *last != level) {
         levels.push((at, level));
     }

@@ -7,7 +7,7 @@ use rl_core::store::redis::Layout;
 
 use super::contender::{Contender, SUBJECTS, id};
 use super::server::Server;
-use super::{Block, SHOWN, admitted, rounds, typical};
+use super::{Block, Load, SHOWN, admitted, rounds, typical};
 use crate::algorithms::Row;
 use crate::table::Table;
 
@@ -21,14 +21,15 @@ pub(super) async fn speed() -> Result<Table, Box<dyn Error>> {
     let server = Server::start()?;
     let mut contenders = Vec::new();
     for row in Row::all() {
-        for policy in [row.roomy()?, row.tight()?] {
+        for (policy, frees) in [(row.roomy()?, row.is_held), (row.tight()?, false)] {
             let database = contenders.len();
             let one = Contender::policy(&server, database, Layout::Packed, row.name, policy);
-            contenders.push(Arc::new(one.await?));
+            let one = one.await?;
+            contenders.push(Arc::new(if frees { one.freeing() } else { one }));
         }
     }
     let mut bystander = server.bystander().await?;
-    let rounds = rounds(&contenders, SHOWN, SUBJECTS, ROUNDS, &mut bystander).await?;
+    let rounds = rounds(&contenders, Load::on_all(SHOWN, SUBJECTS), ROUNDS, &mut bystander).await?;
 
     let title = format!("server CPU per decision by algorithm: µs, {SHOWN} in flight");
     let columns = ["allowed: command", "all", "denied: command", "all"];
@@ -61,8 +62,8 @@ pub(super) async fn space() -> Result<Table, Box<dyn Error>> {
         let one = Arc::new(one);
         let mut cells = vec![row.name.to_owned()];
         // The second after the first; 99 in flight divide what is left.
-        for (in_flight, requests) in [(1, 1), (99, FULL - 1)] {
-            admitted(&one, in_flight, requests, 1).await;
+        for (in_flight, decisions) in [(1, 1), (99, FULL - 1)] {
+            admitted(&one, Load { in_flight, decisions, subjects: 1 }).await;
             cells.push(server.bytes(database, &id(0)).await?.to_string());
         }
         table.row(cells);

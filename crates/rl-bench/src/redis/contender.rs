@@ -7,7 +7,7 @@ use redis::Value;
 use redis::aio::MultiplexedConnection;
 use rl_core::limiter::OnFailure;
 use rl_core::store::redis::Layout;
-use rl_core::store::{Charge, Mode, Namespace, Store};
+use rl_core::store::{Charge, Mode, Namespace, Refund, RefundOf, Store};
 use rl_core::{Cost, Decision, Limit, Period, Policy, RateLimiter, RedisStore, Subject};
 
 use super::server::Server;
@@ -25,7 +25,7 @@ pub(super) struct Contender {
 
 enum Way {
     Command(Command),
-    Store(RedisStore, Namespace, Policy, Vec<Subject>),
+    Store(Stored),
     Limiter(RateLimiter, Vec<Subject>),
 }
 
@@ -35,6 +35,16 @@ struct Command {
     head: Vec<String>,
     keys: Vec<Vec<String>>,
     tail: Vec<u64>,
+}
+
+/// Our store, and what it is asked.
+struct Stored {
+    store: RedisStore,
+    namespace: Namespace,
+    policy: Policy,
+    subjects: Vec<Subject>,
+    /// Whether a request that passes frees its place.
+    frees: bool,
 }
 
 impl Contender {
@@ -94,8 +104,17 @@ impl Contender {
         policy: Policy,
     ) -> Result<Self, Box<dyn Error>> {
         let store = connect(server, database, layout).await?;
-        let way = Way::Store(store, Namespace::default(), policy, subjects());
+        let (namespace, subjects) = (Namespace::default(), subjects());
+        let way = Way::Store(Stored { store, namespace, policy, subjects, frees: false });
         Ok(Self { name, command: "evalsha", way })
+    }
+
+    /// The same, and a request that passes frees its place under concurrency limits.
+    pub(super) fn freeing(mut self) -> Self {
+        if let Way::Store(stored) = &mut self.way {
+            stored.frees = true;
+        }
+        self
     }
 
     /// All of ours, as an application calls it.
@@ -119,15 +138,26 @@ impl Contender {
         let decision = match &self.way {
             Way::Command(command) => return command.send(subject).await,
             Way::Limiter(limiter, subjects) => limiter.check(&subjects[subject], 1).await,
-            Way::Store(store, namespace, policy, subjects) => {
-                let subject = &subjects[subject];
-                let (mode, cost) = (Mode::Check, Cost::ONE);
-                let charge = Charge { namespace, subject, policy, mode, cost };
-                store.decide(charge).await.expect("the server is up")
-            }
+            Way::Store(stored) => stored.decide(&stored.subjects[subject]).await,
         };
         assert!(decision.policy().is_some(), "nobody stands in for the store");
         Decision::is_allowed(&decision)
+    }
+}
+
+impl Stored {
+    async fn decide(&self, subject: &Subject) -> Decision {
+        let Self { store, namespace, policy, .. } = self;
+        let (mode, cost) = (Mode::Check, Cost::ONE);
+        let charge = Charge { namespace, subject, policy, mode, cost };
+        let decision = store.decide(charge).await.expect("the server is up");
+        if self.frees && decision.is_allowed() {
+            let (charged, units) = (decision.at(), decision.granted());
+            let (of, uncharged) = (RefundOf::Permits, decision.uncharged());
+            let refund = Refund { namespace, subject, policy, charged, units, of, uncharged };
+            store.refund(refund).await.expect("the server is up");
+        }
+        decision
     }
 }
 

@@ -64,22 +64,33 @@ impl Server {
     /// table, but for the times at which they expire.
     pub(super) async fn bytes(&self, database: usize, id: &str) -> Result<u64, Box<dyn Error>> {
         let mut connection = self.connect(database).await?;
-        let (mut cursor, mut bytes) = (0_u64, 0);
-        loop {
-            let mut scan = redis::cmd("SCAN");
-            scan.arg(cursor).arg("MATCH").arg(format!("*{id}*"));
-            let (next, keys): (u64, Vec<String>) = scan.query_async(&mut connection).await?;
-            for key in keys {
-                let mut usage = redis::cmd("MEMORY");
-                // All members and not some of them.
-                usage.arg("USAGE").arg(key).arg("SAMPLES").arg(0);
-                bytes += usage.query_async::<u64>(&mut connection).await?;
-            }
-            if next == 0 {
-                return Ok(bytes);
-            }
-            cursor = next;
+        let mut bytes = 0;
+        for key in keys(&mut connection, id).await? {
+            let mut usage = redis::cmd("MEMORY");
+            // All members and not some of them.
+            usage.arg("USAGE").arg(key).arg("SAMPLES").arg(0);
+            bytes += usage.query_async::<u64>(&mut connection).await?;
         }
+        Ok(bytes)
+    }
+
+    /// Gives each of `others` what is stored of `id`.
+    pub(super) async fn copy(
+        &self,
+        database: usize,
+        id: &str,
+        others: impl Iterator<Item = String>,
+    ) -> Result<(), Box<dyn Error>> {
+        let mut connection = self.connect(database).await?;
+        let keys = keys(&mut connection, id).await?;
+        for other in others {
+            for key in &keys {
+                let mut copy = redis::cmd("COPY");
+                copy.arg(key).arg(key.replace(id, &other));
+                copy.query_async::<()>(&mut connection).await?;
+            }
+        }
+        Ok(())
     }
 
     /// A connection like the one that our store makes: without a timer for each command.
@@ -90,6 +101,24 @@ impl Server {
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
         let client = redis::Client::open(self.url(database))?;
         Ok(client.get_multiplexed_async_connection_with_config(&config).await?)
+    }
+}
+
+/// All keys in whose names `id` stands.
+async fn keys(
+    connection: &mut MultiplexedConnection,
+    id: &str,
+) -> Result<Vec<String>, Box<dyn Error>> {
+    let (mut cursor, mut all) = (0_u64, Vec::new());
+    loop {
+        let mut scan = redis::cmd("SCAN");
+        scan.arg(cursor).arg("MATCH").arg(format!("*{id}*"));
+        let (next, keys): (u64, Vec<String>) = scan.query_async(connection).await?;
+        all.extend(keys);
+        if next == 0 {
+            return Ok(all);
+        }
+        cursor = next;
     }
 }
 
@@ -108,12 +137,11 @@ impl Bystander {
         Ok(redis::cmd("CONFIG").arg("RESETSTAT").query_async(&mut self.0).await?)
     }
 
-    /// µs in each call of the command since they were forgotten.
+    /// µs in all calls of the command since they were forgotten.
     pub(super) async fn command_micros(&mut self, command: &str) -> Result<f64, Box<dyn Error>> {
         let of = self.info("commandstats", &format!("cmdstat_{command}")).await?;
-        let field = |name| of.split(',').find_map(|field| field.strip_prefix(name)?.parse().ok());
-        let (calls, micros): (Option<f64>, Option<f64>) = (field("calls="), field("usec="));
-        Ok(micros.zip(calls).map(|(micros, calls)| micros / calls).ok_or("no such command")?)
+        let micros = of.split(',').find_map(|field| field.strip_prefix("usec=")?.parse().ok());
+        Ok(micros.ok_or("no such command")?)
     }
 
     /// The processor time of the server since it started.

@@ -3,7 +3,8 @@
 //! Every algorithm answers the same questions ([`Counting`]) about the [`State`] of one limit; a
 //! store asks all limits of a policy, and charges all or none. Each file has a twin in
 //! `store/redis/lua/` that charges the same way. What a client is told ([`Counting::outcome`]) is
-//! computed here alone, from the state that either of the two left behind.
+//! computed here alone, from the state that either of the two left behind, or from what a script tells
+//! of a log that stays on Redis.
 //!
 //! To add an algorithm: a file here, its twin, a variant of [`Algorithm`], an arm in [`counting!`],
 //! a tag in `store/redis/codec.rs` and `store/redis/lua/slots.lua`. Concurrency is a sliding log
@@ -73,14 +74,16 @@ macro_rules! counting {
     }};
 }
 
-/// The units that `limit` would grant at `now`.
+/// The units of `limit` that may be taken at `now`: requests, if it counts those.
+///
+/// Below `units` are those of a request, of which such a limit takes one.
 pub(crate) fn available(limit: Limit, state: &State, now: Timestamp) -> u64 {
     counting!(limit, available(state, now))
 }
 
 /// Takes `units` at `now`.
 pub(crate) fn charge(limit: Limit, state: &mut State, now: Timestamp, units: u64) {
-    counting!(limit, charge(state, now, units));
+    counting!(limit, charge(state, now, limit.units(units)));
 }
 
 /// Gives back at `now` what still counts of `units` that were taken at `charged`.
@@ -92,7 +95,7 @@ pub(crate) fn refund(
     units: u64,
 ) {
     if !state.is_empty() && units > 0 {
-        counting!(limit, refund(state, now, charged, units));
+        counting!(limit, refund(state, now, charged, limit.units(units)));
     }
 }
 
@@ -105,7 +108,9 @@ pub(crate) fn held(
     units: u64,
 ) -> u64 {
     match limit.algorithm() {
-        Algorithm::Concurrency => SlidingLog::new(limit).held(state, now, charged, units),
+        Algorithm::Concurrency => {
+            SlidingLog::new(limit).held(state, now, charged, limit.units(units))
+        }
         _ => 0,
     }
 }
@@ -120,7 +125,7 @@ pub(crate) fn renew(
     units: u64,
 ) {
     if let Algorithm::Concurrency = limit.algorithm() {
-        SlidingLog::new(limit).renew(state, now, charged, units);
+        SlidingLog::new(limit).renew(state, now, charged, limit.units(units));
     }
 }
 
@@ -144,7 +149,7 @@ pub(crate) fn replied_cells(limit: Limit) -> usize {
 /// What the client is told about `limit`, for a request that needs `needed` units of the state that
 /// the decision left behind.
 pub(crate) fn outcome(limit: Limit, state: &State, now: Timestamp, needed: u64) -> Outcome {
-    counting!(limit, outcome(state, now, needed))
+    counting!(limit, outcome(state, now, limit.units(needed)))
 }
 
 /// The same, from what a script replied.
@@ -152,7 +157,7 @@ pub(crate) fn outcome(limit: Limit, state: &State, now: Timestamp, needed: u64) 
 pub(crate) fn replied_outcome(limit: Limit, cells: &State, now: Timestamp, needed: u64) -> Outcome {
     match limit.algorithm() {
         Algorithm::SlidingLog | Algorithm::Concurrency => {
-            SlidingLog::new(limit).replied(cells, now, needed)
+            SlidingLog::new(limit).replied(cells, now, limit.units(needed))
         }
         _ => outcome(limit, cells, now, needed),
     }

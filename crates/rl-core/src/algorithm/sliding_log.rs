@@ -264,6 +264,12 @@ impl Counting for SlidingLog {
         let Some((index, held)) = log.find(charged.as_micros()) else { return };
         let (returned, gone) = (units.min(held), usize::from(units >= held));
         let Head { begin, count, before, total } = log.head;
+        if index == 0 && gone == 1 {
+            // The oldest just leaves: leases that are renewed in turn are always the oldest.
+            let begin = (begin + 1) % log.ring.len();
+            Head { begin, count: count - 1, before: before + held, total }.write(state);
+            return;
+        }
         let head = Head { begin, count: count - gone, before, total: total - returned };
         let ring = head.write(state);
         let room = ring.len();

@@ -148,7 +148,7 @@ impl DenialBody {
             .expect("a String takes all text");
         if let Reason::OverLimit { decision, .. } = reason {
             body.push_str(r#","violated-policies":["#);
-            for (i, limit) in decision.limits().filter(|limit| limit.is_over()).enumerate() {
+            for (i, limit) in decision.enforced().filter(|limit| limit.is_over()).enumerate() {
                 if i != 0 {
                     body.push(',');
                 }

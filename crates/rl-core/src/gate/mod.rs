@@ -13,7 +13,7 @@
 //! 4. **Over its limits** a request is turned away, waits or is answered with less: [`OverLimit`].
 //!    Under a concurrency limit it holds its place until its response has ended, the body included.
 //! 5. **The cost** is one unit, or what [`Gate::cost`] finds in the request. What it was in the end can
-//!    be told by the handler ([`Gate::metered`]) and found in the response ([`Gate::true_cost`],
+//!    be told by the handler ([`Gate::metered`]) and found in the response ([`Gate::response_cost`],
 //!    [`Gate::refund_if`]); it is settled when the response has ended, its body included.
 //! 6. **Nested limiters** merge what they tell: of headers with a single value the stricter stay,
 //!    lists stand beside each other.
@@ -112,10 +112,12 @@ impl<K: KeyExtractor> Gate<K> {
             (Some(subject), _) => subject,
             (None, MissingKey::Share) => Subject::new(Realm::Unknown, ""),
             (None, MissingKey::Pass) => return Admission::Exempt,
-            (None, MissingKey::Deny) if self.limiter.is_shadow() => return Admission::Exempt,
             (None, MissingKey::Deny) => {
                 if !self.rules.missing_key_seen.swap(true, Ordering::Relaxed) {
                     observe::missing_key();
+                }
+                if self.limiter.is_shadow() {
+                    return Admission::Exempt;
                 }
                 let denial = self.rules.denial.missing_key(admission::speaks_grpc(request));
                 return Admission::TurnedAway(denial);
@@ -149,19 +151,29 @@ impl<K: KeyExtractor> Gate<K> {
     }
 
     /// What a request holds that goes on after `decision`: for adapters, who keep it until the body of
-    /// the response has ended, and put a clone into the request's extensions.
+    /// the response has ended, and leave a clone in the request's extensions. `outer` is the one that
+    /// they found there.
     #[must_use]
-    pub fn permit(&self, decision: &Decision, caller: Caller) -> Option<Permit> {
-        let holds_place = || decision.policy().is_some_and(Policy::has_permits);
-        let is_wanted = self.rules.metered || self.rules.true_cost.is_some() || holds_place();
-        is_wanted.then(|| self.limiter.permit(caller.into_subject(), decision.clone()))
+    pub fn permit(
+        &self,
+        decision: &Decision,
+        caller: Caller,
+        outer: Option<Permit>,
+    ) -> Option<Permit> {
+        let Rules { metered, response_cost, .. } = &self.rules;
+        let holds_permits = decision.policy().is_some_and(Policy::has_permits);
+        if !metered && response_cost.is_none() && !holds_permits {
+            return outer;
+        }
+        let permit = self.limiter.permit_of(caller.into_subject(), decision.clone());
+        Some(permit.metered(*metered).inside(outer))
     }
 
     /// Finds in the head of the response what the request did cost: for adapters.
-    pub fn answered(&self, permit: &Permit, response: &dyn ResponseInfo) {
-        let true_cost = self.rules.true_cost.as_ref();
-        if let Some(cost) = true_cost.and_then(|true_cost| true_cost(response)) {
-            permit.set_cost(cost);
+    pub fn read_cost(&self, permit: &Permit, response: &dyn ResponseInfo) {
+        let response_cost = self.rules.response_cost.as_ref();
+        if let Some(cost) = response_cost.and_then(|cost| cost(response)) {
+            permit.set_own_cost(cost);
         }
     }
 

@@ -17,7 +17,7 @@ pub(super) struct Rules {
     pub(super) exempt: Vec<Predicate>,
     pub(super) cost: Option<CostOf>,
     pub(super) metered: bool,
-    pub(super) true_cost: Option<TrueCostOf>,
+    pub(super) response_cost: Option<ResponseCostOf>,
     pub(super) over_limit: Option<OverLimitOf>,
     pub(super) headers: Headers,
     pub(super) denial: DenialBody,
@@ -27,7 +27,7 @@ pub(super) struct Rules {
 
 type Predicate = Arc<dyn Fn(&dyn RequestInfo) -> bool + Send + Sync>;
 type CostOf = Arc<dyn Fn(&dyn RequestInfo) -> Cost + Send + Sync>;
-type TrueCostOf = Arc<dyn Fn(&dyn ResponseInfo) -> Option<Cost> + Send + Sync>;
+type ResponseCostOf = Arc<dyn Fn(&dyn ResponseInfo) -> Option<Cost> + Send + Sync>;
 type OverLimitOf = Arc<dyn Fn(&dyn RequestInfo) -> OverLimit + Send + Sync>;
 type Responder = Arc<dyn Fn(&Decision, &Caller) -> Denial + Send + Sync>;
 
@@ -71,8 +71,24 @@ impl<K: KeyExtractor> Gate<K> {
         self.with(|rules| rules.cost = Some(Arc::new(cost)))
     }
 
-    /// Whether handlers can change what a request costs: then each finds a [`Permit`] in the request's
-    /// extensions. Defaults to `false`, as it takes an allocation.
+    /// Whether handlers can change what a request costs, by the [`Permit`](crate::Permit) in the
+    /// request's extensions. Defaults to `false`, as it takes an allocation.
+    ///
+    /// A request also holds a permit under a concurrency limit, or with
+    /// [`response_cost`](Self::response_cost): unless the gate is metered, a handler cannot change the
+    /// cost by that.
+    ///
+    /// ```
+    /// # use rl_core::{Gate, Limit, Permit, RateLimiter};
+    /// # let limiter = RateLimiter::builder().limit(Limit::per_minute(40_000)).build()?;
+    /// let gate = Gate::new(limiter).metered(true);
+    ///
+    /// /// In axum `Extension(permit): Extension<Permit>`, in actix-web `permit: ReqData<Permit>`.
+    /// fn answer(permit: &Permit, tokens: u64) {
+    ///     permit.set_cost(tokens);
+    /// }
+    /// # Ok::<(), rl_core::limiter::BuildError>(())
+    /// ```
     #[must_use]
     pub fn metered(self, metered: bool) -> Self {
         self.with(|rules| rules.metered = metered)
@@ -87,7 +103,7 @@ impl<K: KeyExtractor> Gate<K> {
     /// # use rl_core::{Cost, Gate, Limit, RateLimiter};
     /// # let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
     /// // What the cache answers is free.
-    /// let gate = Gate::new(limiter).true_cost(|response| {
+    /// let gate = Gate::new(limiter).response_cost(|response| {
     ///     let mut is_hit = false;
     ///     response.header_lines("x-cache", &mut |value| is_hit |= value == b"HIT");
     ///     is_hit.then_some(Cost::ZERO)
@@ -95,15 +111,15 @@ impl<K: KeyExtractor> Gate<K> {
     /// # Ok::<(), rl_core::limiter::BuildError>(())
     /// ```
     #[must_use]
-    pub fn true_cost(
+    pub fn response_cost(
         self,
         cost: impl Fn(&dyn ResponseInfo) -> Option<Cost> + Send + Sync + 'static,
     ) -> Self {
-        self.with(|rules| rules.true_cost = Some(Arc::new(cost)))
+        self.with(|rules| rules.response_cost = Some(Arc::new(cost)))
     }
 
     /// Gives back what a request has cost if its response is such: a short form of
-    /// [`true_cost`](Self::true_cost), which it replaces.
+    /// [`response_cost`](Self::response_cost), which it replaces.
     ///
     /// ```
     /// # use rl_core::{Gate, Limit, RateLimiter};
@@ -117,7 +133,7 @@ impl<K: KeyExtractor> Gate<K> {
         self,
         predicate: impl Fn(&dyn ResponseInfo) -> bool + Send + Sync + 'static,
     ) -> Self {
-        self.true_cost(move |response| predicate(response).then_some(Cost::ZERO))
+        self.response_cost(move |response| predicate(response).then_some(Cost::ZERO))
     }
 
     /// What becomes of requests that are over their limits. Defaults to [`OverLimit::Reject`].

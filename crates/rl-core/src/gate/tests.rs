@@ -280,3 +280,16 @@ fn debug_shows_settings_and_no_key() {
     assert!(shown.starts_with("Gate { limiter: RateLimiter"), "{shown}");
     assert!(shown.contains("missing_key: Deny"), "{shown}");
 }
+
+/// A trial turns nobody away, and says whom it would have.
+#[cfg(feature = "tracing")]
+#[tokio::test]
+async fn a_request_without_a_key_passes_a_limiter_in_shadow_and_is_logged() {
+    use crate::observe::capture::Capture;
+
+    let capture = Capture::start();
+    let limiter = RateLimiter::builder().limit(Limit::per_hour(1)).shadow(true).build().unwrap();
+    let gate = Gate::new(limiter).key(Identified);
+    assert!(is_exempt(&gate, &request()));
+    assert!(capture.lines()[0].contains("does not say who is counted"), "{:?}", capture.lines());
+}

@@ -2,7 +2,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Inner, OnFailure, RateLimiter};
+use super::{Fallback, Inner, OnFailure, RateLimiter, Share};
 use crate::observe::Observer;
 use crate::source::PolicySource;
 use crate::store::{InvalidNamespace, MemoryStore, Namespace, Store};
@@ -16,6 +16,7 @@ use crate::{InvalidPolicy, Limit, Policy, PolicyBuilder};
 /// |---|---|---|
 /// | store | memory | it works without installing anything |
 /// | deadline | 100 ms | a limiter must cost less than what it protects |
+/// | in flight | 4096 | at 100 ms each that is 40 000 decisions per second, and a few megabytes |
 /// | store failure | allow | an outage of the limiter should not be one of the service |
 /// | configuration failure | deny | it lasts until someone mends it, and could be provoked |
 #[must_use]
@@ -27,8 +28,10 @@ pub struct RateLimiterBuilder {
     enabled: bool,
     is_shadow: bool,
     deadline: Duration,
+    max_in_flight: usize,
     on_store_failure: OnFailure,
     on_configuration_failure: OnFailure,
+    fallback: Option<Fallback>,
     observer: Arc<dyn Observer>,
 }
 
@@ -42,8 +45,10 @@ impl Default for RateLimiterBuilder {
             enabled: true,
             is_shadow: false,
             deadline: Duration::from_millis(100),
+            max_in_flight: 4_096,
             on_store_failure: OnFailure::Allow,
             on_configuration_failure: OnFailure::Deny,
+            fallback: None,
             observer: Arc::new(()),
         }
     }
@@ -112,6 +117,16 @@ impl RateLimiterBuilder {
         self
     }
 
+    /// How many decisions may wait for the store at the same time. Defaults to 4096.
+    ///
+    /// Whoever comes beyond that is answered at once by the [failure
+    /// policy](Self::on_store_failure), as [overloaded](crate::FailureKind::Overloaded): a store that
+    /// is slow must not let requests pile up. What a store in memory decides does not wait.
+    pub fn max_in_flight(mut self, decisions: usize) -> Self {
+        self.max_in_flight = decisions;
+        self
+    }
+
     /// What happens when the store is down, slow or failing over. Defaults to
     /// [`OnFailure::Allow`].
     pub fn on_store_failure(mut self, on_failure: OnFailure) -> Self {
@@ -126,6 +141,18 @@ impl RateLimiterBuilder {
         self
     }
 
+    /// The store that decides when the other one is down, slow or failing over, on this instance's
+    /// share of the limits: [`OnFailure::Fallback`] for store failures.
+    ///
+    /// A [`MemoryStore`] answers at once; a store that has to be waited for is given the deadline anew.
+    /// Its decisions come with [`Origin::Fallback`](crate::Origin::Fallback) and tell the share. When
+    /// the store answers again it decides again, with the counts it had: what the fallback has let
+    /// pass is not added to them.
+    pub fn fallback(mut self, store: impl Store, share: Share) -> Self {
+        self.fallback = Some(Fallback { store: Arc::new(store), share });
+        self.on_store_failure(OnFailure::Fallback)
+    }
+
     /// Who is told what happens. Defaults to nobody; log lines are written in any case.
     pub fn observer(mut self, observer: impl Observer) -> Self {
         self.observer = Arc::new(observer);
@@ -137,8 +164,9 @@ impl RateLimiterBuilder {
     /// # Errors
     ///
     /// Returns an error if the limits do not make a policy, if there are both single limits and
-    /// [`policies`](Self::policies) or neither of them, if the namespace is not one, or if the
-    /// deadline is zero.
+    /// [`policies`](Self::policies) or neither of them, if the namespace is not one, if the deadline
+    /// is zero, if no decision may be in flight, or if a fallback is missing or is the share of no
+    /// instance.
     pub fn build(self) -> Result<RateLimiter, BuildError> {
         let Self {
             policy,
@@ -148,8 +176,10 @@ impl RateLimiterBuilder {
             enabled,
             is_shadow,
             deadline,
+            max_in_flight,
             on_store_failure,
             on_configuration_failure,
+            fallback,
             observer,
         } = self;
         let policies = match policies {
@@ -160,6 +190,18 @@ impl RateLimiterBuilder {
         if deadline.is_zero() {
             return Err(BuildError::ZeroDeadline);
         }
+        if max_in_flight == 0 {
+            return Err(BuildError::NoneInFlight);
+        }
+        let falls_back =
+            [on_store_failure, on_configuration_failure].contains(&OnFailure::Fallback);
+        match &fallback {
+            None if falls_back => return Err(BuildError::NoFallback),
+            Some(fallback) if fallback.share.instances() == 0 => {
+                return Err(BuildError::NoInstances);
+            }
+            _ => {}
+        }
         Ok(RateLimiter::from_inner(Inner {
             policies,
             store: store.unwrap_or_else(|| Arc::new(MemoryStore::new())),
@@ -169,8 +211,12 @@ impl RateLimiterBuilder {
             deadline,
             on_store_failure,
             on_configuration_failure,
+            fallback,
             observer,
-            health: super::failure::Health::default(),
+            breaker: Arc::default(),
+            in_flight: super::InFlight::at_most(max_in_flight),
+            source_health: super::SourceHealth::default(),
+            fallback_failures: super::Tally::default(),
             lines: Arc::default(),
             shadow_log: super::shadow::ShadowLog::default(),
         }))
@@ -201,6 +247,12 @@ pub enum BuildError {
     Namespace(InvalidNamespace),
     /// A deadline of no time.
     ZeroDeadline,
+    /// No decision may wait for the store.
+    NoneInFlight,
+    /// [`OnFailure::Fallback`] without a store to fall back on.
+    NoFallback,
+    /// A share of no instance.
+    NoInstances,
 }
 
 impl fmt::Display for BuildError {
@@ -215,6 +267,11 @@ impl fmt::Display for BuildError {
             }
             Self::Namespace(error) => error.fmt(f),
             Self::ZeroDeadline => f.write_str("a deadline of 0: expected more than no time"),
+            Self::NoneInFlight => f.write_str("0 decisions in flight: expected 1 at least"),
+            Self::NoFallback => {
+                f.write_str("`OnFailure::Fallback` without a store: expected `.fallback(..)`")
+            }
+            Self::NoInstances => f.write_str("a share of 0 instances: expected 1 at least"),
         }
     }
 }
@@ -224,7 +281,11 @@ impl std::error::Error for BuildError {
         match self {
             Self::Policy(error) => Some(error),
             Self::Namespace(error) => Some(error),
-            Self::LimitsAndPolicies | Self::ZeroDeadline => None,
+            Self::LimitsAndPolicies
+            | Self::ZeroDeadline
+            | Self::NoneInFlight
+            | Self::NoFallback
+            | Self::NoInstances => None,
         }
     }
 }

@@ -1,43 +1,74 @@
-//! From a question to a decision: the policy, the store, the deadline, and what stands in.
+//! From a question to a decision: the policy, the breaker, the store, the deadline, and what stands
+//! in.
 
-use super::failure::Ticket;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::breaker::Ticket;
 use super::{OnFailure, RateLimiter};
-use crate::store::{Charge, Mode, Reset, StoreError, StoreFuture};
+use crate::store::{Charge, Mode, Reset, Store, StoreError, StoreFuture};
 use crate::{Cost, Decision, Eventual, FailureKind, Origin, Policy, Subject, observe};
 
+/// What the limits of a subject are asked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Question {
+    pub(super) mode: Mode,
+    pub(super) cost: Cost,
+    pub(super) deadline: Duration,
+    /// Whether the decision is told to the observer and the log.
+    pub(super) is_told: bool,
+}
+
 impl RateLimiter {
-    pub(super) fn decide(&self, subject: &Subject, mode: Mode, cost: Cost) -> Eventual<Decision> {
+    pub(super) fn question(&self, mode: Mode, cost: Cost) -> Question {
+        Question { mode, cost, deadline: self.inner.deadline, is_told: true }
+    }
+
+    pub(super) fn decide(&self, subject: &Subject, question: Question) -> Eventual<Decision> {
         if !self.inner.enabled {
-            return self.undecided(subject, cost, Origin::Disabled);
+            return self.undecided(subject, question, Origin::Disabled);
         }
         match self.inner.policies.policy(subject) {
-            Eventual::Ready(Some(policy)) => self.decide_or_pass(policy, subject, mode, cost),
+            Eventual::Ready(Some(policy)) => self.decide_or_pass(policy, subject, question),
             found => {
                 let (this, subject) = (self.clone(), subject.clone());
                 Eventual::later(async move {
-                    let decided = async {
-                        let policy = found.await;
-                        this.decide_or_pass(policy, &subject, mode, cost).await
-                    };
                     // The look-up is part of the decision, and of its time.
-                    let decided = tokio::time::timeout(this.inner.deadline, decided).await;
-                    decided.unwrap_or_else(|_| this.stand_in(&subject, cost, &timed_out()))
+                    let (begun, deadline) = (Instant::now(), question.deadline);
+                    let found = tokio::time::timeout(deadline, found).await;
+                    let policy = found.unwrap_or_else(|_| Err(timed_out()));
+                    if policy.is_ok() && this.inner.source_health.answered() {
+                        observe::source_recovered();
+                    }
+                    let deadline = deadline.saturating_sub(begun.elapsed());
+                    this.decide_or_pass(policy, &subject, Question { deadline, ..question }).await
                 })
             }
         }
     }
 
-    pub(super) fn decide_or_pass(
+    fn decide_or_pass(
         &self,
         policy: Result<Option<Policy>, StoreError>,
         subject: &Subject,
-        mode: Mode,
-        cost: Cost,
+        question: Question,
     ) -> Eventual<Decision> {
+        let policy = match policy {
+            // Work that is done already holds no place.
+            Ok(Some(policy)) if question.mode == Mode::Charge => {
+                policy.only(|_, limit| !limit.holds_permits())
+            }
+            Ok(policy) => policy,
+            Err(error) => {
+                self.source_failed(&error);
+                return self.stand_in(None, subject, question, error.kind());
+            }
+        };
         match policy {
-            Ok(Some(policy)) => self.decide_under(&policy, subject, mode, cost),
-            Ok(None) => self.undecided(subject, cost, Origin::Unlimited),
-            Err(error) => Eventual::ready(self.stand_in(subject, cost, &error)),
+            Some(policy) => self.decide_under(&policy, subject, question),
+            None => self.undecided(subject, question, Origin::Unlimited),
         }
     }
 
@@ -45,44 +76,62 @@ impl RateLimiter {
         &self,
         policy: &Policy,
         subject: &Subject,
-        mode: Mode,
-        cost: Cost,
+        question: Question,
     ) -> Eventual<Decision> {
-        let ticket = self.inner.health.set_out();
-        match self.ask_store(policy, subject, mode, cost) {
+        let ticket = match self.inner.breaker.admit() {
+            Ok(ticket) => ticket,
+            Err(failure) => return self.stand_in(Some(policy), subject, question, failure),
+        };
+        let answer = if policy.has_permits() && question.mode != Mode::Peek {
+            self.ask_for_permits(policy, subject, question)
+        } else {
+            self.ask(&self.inner.store, policy, subject, question)
+        };
+        let answer = match answer {
             Eventual::Ready(Some(answer)) => {
-                Eventual::ready(self.conclude(subject, cost, ticket, answer))
-            }
-            answer => {
-                let (this, asked) = (self.clone(), subject.clone());
-                let decision = async move {
-                    let answer = answer.await;
-                    this.conclude(&asked, cost, ticket, answer)
+                return match self.conclude(subject, question, ticket, answer) {
+                    Ok(decision) => Eventual::ready(decision),
+                    Err(failure) => self.stand_in(Some(policy), subject, question, failure),
                 };
-                if policy.has_permits() && mode != Mode::Peek {
-                    self.see_through(subject.clone(), decision)
-                } else {
-                    Eventual::later(decision)
-                }
             }
-        }
+            answer => answer,
+        };
+        let Some(slot) = self.inner.in_flight.enter() else {
+            self.overloaded();
+            return self.stand_in(Some(policy), subject, question, FailureKind::Overloaded);
+        };
+        let (this, policy, subject) = (self.clone(), policy.clone(), subject.clone());
+        Eventual::later(async move {
+            let answer = answer.await;
+            drop(slot);
+            match this.conclude(&subject, question, ticket, answer) {
+                Ok(decision) => decision,
+                Err(failure) => this.stand_in(Some(&policy), &subject, question, failure).await,
+            }
+        })
     }
 
-    pub(super) fn ask_store(
+    /// Asks a store, for no longer than the deadline.
+    pub(super) fn ask(
         &self,
+        store: &Arc<dyn Store>,
         policy: &Policy,
         subject: &Subject,
-        mode: Mode,
-        cost: Cost,
+        question: Question,
+    ) -> StoreFuture<Decision> {
+        within(question.deadline, self.ask_at_leisure(store, policy, subject, question))
+    }
+
+    /// Asks a store that may take its time.
+    pub(super) fn ask_at_leisure(
+        &self,
+        store: &Arc<dyn Store>,
+        policy: &Policy,
+        subject: &Subject,
+        Question { mode, cost, .. }: Question,
     ) -> StoreFuture<Decision> {
         let namespace = &self.inner.namespace;
-        self.within_deadline(self.inner.store.decide(Charge {
-            namespace,
-            subject,
-            policy,
-            mode,
-            cost,
-        }))
+        store.decide(Charge { namespace, subject, policy, mode, cost })
     }
 
     pub(super) fn reset_store(
@@ -113,84 +162,115 @@ impl RateLimiter {
         }
     }
 
-    /// What is not there at once gets so much time and no more.
     pub(super) fn within_deadline<T: Send + 'static>(
         &self,
         answer: StoreFuture<T>,
     ) -> StoreFuture<T> {
-        let deadline = self.inner.deadline;
-        match answer {
-            Eventual::Ready(_) => answer,
-            Eventual::Boxed(answer) => Eventual::later(async move {
-                let answer = tokio::time::timeout(deadline, answer).await;
-                answer.unwrap_or_else(|_| Err(timed_out()))
-            }),
-        }
+        within(self.inner.deadline, answer)
     }
 
-    /// From the store's answer to the decision; a failure is stood in for.
-    pub(super) fn conclude(
+    /// From the store's answer to the decision; a failure is noted.
+    fn conclude(
         &self,
         subject: &Subject,
-        cost: Cost,
+        question: Question,
         ticket: Ticket,
         answer: Result<Decision, StoreError>,
-    ) -> Decision {
+    ) -> Result<Decision, FailureKind> {
         match answer {
             Ok(decision) => {
-                if self.inner.health.answered(ticket) {
+                if self.inner.breaker.answered(ticket) {
                     observe::store_recovered();
                     self.inner.observer.store_recovered();
                 }
                 let is_shadow = self.inner.is_shadow;
-                self.report(subject, if is_shadow { decision.in_shadow() } else { decision })
+                let decision = if is_shadow { decision.in_shadow() } else { decision };
+                Ok(self.report(subject, question, decision))
             }
-            Err(error) => self.stand_in(subject, cost, &error),
+            Err(error) => {
+                self.store_failed(ticket, &error);
+                Err(error.kind())
+            }
         }
     }
 
-    pub(super) fn stand_in(&self, subject: &Subject, cost: Cost, error: &StoreError) -> Decision {
-        let origin = match self.store_failed(error) {
-            _ if self.inner.is_shadow => Origin::FailedOpen(error.kind()),
-            OnFailure::Allow => Origin::FailedOpen(error.kind()),
-            OnFailure::Deny => Origin::FailedClosed(error.kind()),
-        };
-        self.report(subject, Decision::undecided(cost, origin))
-    }
-
-    /// Tells that the store could not answer; returns what that means for requests.
-    pub(super) fn store_failed(&self, error: &StoreError) -> OnFailure {
-        let kind = error.kind();
-        let on_failure = if kind.is_configuration() {
+    /// What a failure means for requests.
+    pub(super) fn on_failure(&self, kind: FailureKind) -> OnFailure {
+        if kind.is_configuration() {
             self.inner.on_configuration_failure
         } else {
             self.inner.on_store_failure
-        };
-        if self.inner.health.failed(kind) {
-            observe::store_failed(error, on_failure.consequence());
+        }
+    }
+
+    /// Tells that the store could not answer.
+    pub(super) fn store_failed(&self, ticket: Ticket, error: &StoreError) {
+        let kind = error.kind();
+        if self.inner.breaker.failed(ticket, kind) {
+            observe::store_failed(error, self.on_failure(kind).consequence());
         }
         self.inner.observer.store_failed(error);
-        on_failure
+    }
+
+    /// Tells that no policy could be found: that says nothing about the store.
+    fn source_failed(&self, error: &StoreError) {
+        if self.inner.source_health.failed() {
+            // Without a policy a fallback has nothing to decide.
+            let consequence = match self.on_failure(error.kind()) {
+                OnFailure::Fallback => OnFailure::Deny.consequence(),
+                other => other.consequence(),
+            };
+            observe::source_failed(error, consequence);
+        }
+        self.inner.observer.source_failed(error);
+    }
+
+    fn overloaded(&self) {
+        let in_flight = &self.inner.in_flight;
+        if in_flight.is_worth_a_line() {
+            let consequence = self.inner.on_store_failure.consequence();
+            observe::overloaded(in_flight.most(), consequence);
+        }
     }
 
     pub(super) fn undecided(
         &self,
         subject: &Subject,
-        cost: Cost,
+        question: Question,
         origin: Origin,
     ) -> Eventual<Decision> {
-        Eventual::ready(self.report(subject, Decision::undecided(cost, origin)))
+        let decision = Decision::undecided(question.cost, origin);
+        Eventual::ready(self.report(subject, question, decision))
     }
 
-    pub(super) fn report(&self, subject: &Subject, decision: Decision) -> Decision {
+    /// Tells what was decided. A decision that is worth a wait is told when the wait has ended.
+    pub(super) fn report(
+        &self,
+        subject: &Subject,
+        question: Question,
+        decision: Decision,
+    ) -> Decision {
         let decision = decision.by(self.id());
-        observe::decided(subject, &decision);
-        self.report_shadow(subject, &decision);
-        self.inner.observer.decided(subject, &decision);
+        if question.is_told || decision.is_allowed() {
+            observe::decided(subject, &decision);
+            self.report_shadow(subject, &decision);
+            self.inner.observer.decided(subject, &decision);
+        }
         decision
     }
 }
 
-const fn timed_out() -> StoreError {
+/// What is not there at once gets so much time and no more.
+fn within<T: Send + 'static>(deadline: Duration, answer: StoreFuture<T>) -> StoreFuture<T> {
+    match answer {
+        Eventual::Ready(_) => answer,
+        Eventual::Boxed(answer) => Eventual::later(async move {
+            let answer = tokio::time::timeout(deadline, answer).await;
+            answer.unwrap_or_else(|_| Err(timed_out()))
+        }),
+    }
+}
+
+pub(super) const fn timed_out() -> StoreError {
     StoreError::new(FailureKind::TimedOut)
 }

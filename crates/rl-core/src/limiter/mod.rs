@@ -25,10 +25,25 @@
 //! limiter.reset(&caller).await?;
 //! # Ok(()) }
 //! ```
+//!
+//! # When the store fails
+//!
+//! 1. **No decision takes longer than the [deadline](RateLimiterBuilder::deadline).**
+//! 2. Then [`OnFailure`] says what becomes of the request: it passes, is turned away, or is decided by a
+//!    [fallback](RateLimiterBuilder::fallback) on a [`Share`] of the limits. [`Decision::origin`] tells.
+//! 3. **A breaker** keeps requests from a store that is down or slow: after three failures in a row they
+//!    are answered at once, and one of them at a time, every 50 to 400 ms, finds out whether the store
+//!    is back. A store that *refuses* to work for us is asked on: its refusals deny.
+//! 4. **No more decisions wait** than [`max_in_flight`](RateLimiterBuilder::max_in_flight).
+//! 5. Units go back to the store that took them. Operations that ask for facts, such as
+//!    [`usage`](RateLimiter::usage), are errors then: nothing stands in for them.
 
+mod breaker;
 mod builder;
 mod decide;
 mod failure;
+mod fallback;
+mod in_flight;
 #[cfg(test)]
 mod paused;
 mod permit;
@@ -41,9 +56,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use breaker::Breaker;
 pub use builder::{BuildError, RateLimiterBuilder};
-use failure::Health;
 pub use failure::OnFailure;
+use failure::{SourceHealth, Tally};
+use fallback::Fallback;
+pub use fallback::Share;
+use in_flight::InFlight;
 pub use permit::Permit;
 use shadow::ShadowLog;
 use waiting::Lines;
@@ -70,8 +89,12 @@ struct Inner {
     deadline: Duration,
     on_store_failure: OnFailure,
     on_configuration_failure: OnFailure,
+    fallback: Option<Fallback>,
     observer: Arc<dyn Observer>,
-    health: Health,
+    breaker: Arc<Breaker>,
+    in_flight: Arc<InFlight>,
+    source_health: SourceHealth,
+    fallback_failures: Tally,
     // Who waits for units; see `waiting`.
     lines: Arc<Lines>,
     shadow_log: ShadowLog,
@@ -89,29 +112,32 @@ impl RateLimiter {
 
     /// Takes `cost` units from every limit of `subject`, or none from any.
     ///
+    /// Under a concurrency limit use [`acquire`](Self::acquire): nobody would give back what this takes.
+    ///
     /// The future is ready at once if the store is in memory.
     ///
     /// # Cancel safety
     ///
     /// If the future is dropped before it is ready, the units may or may not have been taken.
     pub fn check(&self, subject: &Subject, cost: impl Into<Cost>) -> Eventual<Decision> {
-        self.decide(subject, Mode::Check, cost.into())
+        self.decide(subject, self.question(Mode::Check, cost.into()))
     }
 
     /// Takes as many of `cost` units as every limit grants; denied if that is none.
     pub fn check_up_to(&self, subject: &Subject, cost: impl Into<Cost>) -> Eventual<Decision> {
-        self.decide(subject, Mode::CheckUpTo, cost.into())
+        self.decide(subject, self.question(Mode::CheckUpTo, cost.into()))
     }
 
     /// Would `cost` units be granted now? Takes nothing.
     pub fn peek(&self, subject: &Subject, cost: impl Into<Cost>) -> Eventual<Decision> {
-        self.decide(subject, Mode::Peek, cost.into())
+        self.decide(subject, self.question(Mode::Peek, cost.into()))
     }
 
     /// Takes `cost` units that were used already, even beyond the limits. Never denied by them; a
-    /// failure of the store is stood in for as ever.
+    /// failure of the store is stood in for as ever. Of concurrency limits it takes nothing: what is done
+    /// holds no place.
     pub fn charge(&self, subject: &Subject, cost: impl Into<Cost>) -> Eventual<Decision> {
-        self.decide(subject, Mode::Charge, cost.into())
+        self.decide(subject, self.question(Mode::Charge, cost.into()))
     }
 
     /// [`check`](Self::check) under a policy given for this call, instead of the subject's own.
@@ -121,33 +147,36 @@ impl RateLimiter {
         subject: &Subject,
         cost: impl Into<Cost>,
     ) -> Eventual<Decision> {
-        let cost = cost.into();
+        let question = self.question(Mode::Check, cost.into());
         if !self.inner.enabled {
-            return self.undecided(subject, cost, Origin::Disabled);
+            return self.undecided(subject, question, Origin::Disabled);
         }
-        self.decide_under(policy, subject, Mode::Check, cost)
+        self.decide_under(policy, subject, question)
     }
 
     /// Gives `units` of what `decision` took back: at most what it was granted, and only what still
     /// counts: in windows that are still open, and of tokens what has not come back by itself.
     ///
-    /// Once for each decision: whoever asks twice gives back what others have used.
+    /// Once for each decision: whoever asks twice gives back what others have used. What a fallback has
+    /// counted goes back to the fallback.
     ///
     /// # Errors
     ///
     /// Resolves to an error if the store could not answer; the units may be back nevertheless.
     pub fn refund(&self, subject: &Subject, decision: &Decision, units: u64) -> StoreFuture<()> {
-        let units = units.min(decision.granted());
+        let units = units.min(decision.taken());
         match decision.policy() {
-            Some(policy) if units > 0 => self.within_deadline(self.inner.store.refund(Refund {
-                namespace: &self.inner.namespace,
-                subject,
-                policy,
-                charged: decision.at(),
-                units,
-                of: RefundOf::All,
-                uncharged: decision.uncharged(),
-            })),
+            Some(policy) if units > 0 => {
+                self.within_deadline(self.store_of(decision).refund(Refund {
+                    namespace: &self.inner.namespace,
+                    subject,
+                    policy,
+                    charged: decision.at(),
+                    units,
+                    of: RefundOf::All,
+                    uncharged: decision.kept(units),
+                }))
+            }
             _ => Eventual::ready(Ok(())),
         }
     }
@@ -160,7 +189,11 @@ impl RateLimiter {
     /// Resolves to an error if the store could not answer.
     pub fn usage(&self, subject: &Subject) -> StoreFuture<Decision> {
         let usage = |limiter: &Self, subject: &Subject, policy: Option<&Policy>| match policy {
-            Some(policy) => limiter.ask_store(policy, subject, Mode::Peek, Cost::ZERO),
+            Some(policy) => {
+                let store = &limiter.inner.store;
+                let question = limiter.question(Mode::Peek, Cost::ZERO);
+                limiter.ask(store, policy, subject, question)
+            }
             None => Eventual::ready(Ok(Decision::undecided(Cost::ZERO, Origin::Unlimited))),
         };
         self.with_policy(subject, usage)
@@ -194,6 +227,13 @@ impl RateLimiter {
                     .with_detail(format!("the subject is under no limit called {name:?}")))),
             }
         })
+    }
+
+    /// How many decisions wait for the store now: a gauge for metrics. At most
+    /// [`max_in_flight`](RateLimiterBuilder::max_in_flight); always 0 on a store in memory.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.inner.in_flight.waiting()
     }
 
     /// Whether the limiter is switched on.

@@ -2,9 +2,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, advance};
 
-use crate::limiter::{BuildError, OnFailure};
+use crate::limiter::{BuildError, OnFailure, Share};
 use crate::observe::Observer;
 use crate::source::{ByRealm, PolicyFuture, PolicySource, Preset};
 use crate::store::{Charge, MemoryStore, Refund, Renewal, Reset, Store, StoreError, StoreFuture};
@@ -38,18 +38,18 @@ async fn used(limiter: &RateLimiter) -> u64 {
 
 /// A store in memory that fails while the test says so, and counts how often it is asked.
 #[derive(Debug, Default)]
-struct Faulty {
+pub(super) struct Faulty {
     memory: MemoryStore,
     failure: Mutex<Option<FailureKind>>,
     asked: AtomicUsize,
 }
 
 impl Faulty {
-    fn fail_with(&self, kind: impl Into<Option<FailureKind>>) {
+    pub(super) fn fail_with(&self, kind: impl Into<Option<FailureKind>>) {
         *self.failure.lock().unwrap() = kind.into();
     }
 
-    fn asked(&self) -> usize {
+    pub(super) fn asked(&self) -> usize {
         self.asked.load(Ordering::SeqCst)
     }
 
@@ -143,6 +143,10 @@ fn settings_that_make_no_limiter_are_named_with_what_was_expected() {
         (builder().limit(second).namespace(""), r#"namespace "": expected 1 to 64 characters of A-Z a-z 0-9 _ . -"#),
         (builder().limit(second).namespace(&long), &format!("namespace {long:?}: expected 1 to 64 characters of A-Z a-z 0-9 _ . -")),
         (builder().limit(second).deadline(Duration::ZERO), "a deadline of 0: expected more than no time"),
+        (builder().limit(second).max_in_flight(0), "0 decisions in flight: expected 1 at least"),
+        (builder().limit(second).on_store_failure(OnFailure::Fallback), "`OnFailure::Fallback` without a store: expected `.fallback(..)`"),
+        (builder().limit(second).on_configuration_failure(OnFailure::Fallback), "`OnFailure::Fallback` without a store: expected `.fallback(..)`"),
+        (builder().limit(second).fallback(MemoryStore::new(), Share::of_instances(0)), "a share of 0 instances: expected 1 at least"),
     ];
     for (builder, text) in cases {
         assert_eq!(builder.build().unwrap_err().to_string(), text);
@@ -173,7 +177,7 @@ async fn infrastructure_and_configuration_failures_have_policies_of_their_own() 
             let infrastructure = matches!(kind, FailureKind::Unavailable | FailureKind::TimedOut);
             let expected = match if infrastructure { on_store } else { on_configuration } {
                 OnFailure::Allow => (Origin::FailedOpen(kind), true, 2, RetryAfter::Now),
-                OnFailure::Deny => {
+                OnFailure::Deny | OnFailure::Fallback => {
                     (Origin::FailedClosed(kind), false, 0, RetryAfter::In(Duration::from_secs(1)))
                 }
             };
@@ -200,6 +204,39 @@ async fn by_default_outages_let_pass_and_misconfigurations_do_not() {
     }
     store.fail_with(None);
     assert_eq!(limiter.check(&alice(), 1).await.origin(), Origin::Store);
+}
+
+/// Whoever keeps the policies says nothing about the counters.
+#[cfg(feature = "tracing")]
+#[tokio::test(start_paused = true)]
+async fn an_outage_of_the_policies_is_two_lines_and_keeps_nobody_from_the_store() {
+    use crate::observe::capture::Capture;
+
+    let (capture, told) = (Capture::start(), Arc::new(Told::default()));
+    let is_down = Arc::new(Mutex::new(false));
+    let source = {
+        let is_down = Arc::clone(&is_down);
+        move |subject: &Subject| {
+            let one = Policy::new([Limit::per_hour(100)]).unwrap();
+            let fails = *is_down.lock().unwrap() && subject.realm() == &Realm::User;
+            let answer = if fails { Err(FailureKind::Unavailable) } else { Ok(Some(one)) };
+            Slow::new(1, answer).policy(subject)
+        }
+    };
+    let builder = RateLimiter::builder().policies(From(source)).observer(told.clone());
+    let limiter = builder.build().unwrap();
+    *is_down.lock().unwrap() = true;
+    for _ in 0..10 {
+        let origin = limiter.check(&alice(), 1).await.origin();
+        assert_eq!(origin, Origin::FailedOpen(FailureKind::Unavailable));
+    }
+    assert_eq!(told.take().iter().filter(|told| *told == "no policy: unavailable").count(), 10);
+    assert_eq!(limiter.check(&Subject::consumer("bob"), 1).await.origin(), Origin::Store);
+    *is_down.lock().unwrap() = false;
+    assert_eq!(limiter.check(&alice(), 1).await.origin(), Origin::Store);
+    let lines = capture.lines();
+    assert!(lines[0].starts_with("WARN no policy can be looked up: the store"), "{lines:#?}");
+    assert_eq!(lines[1..], ["INFO policies are found again"]);
 }
 
 /// Operators ask for facts: there nothing stands in for the store.
@@ -281,6 +318,15 @@ async fn a_source_may_take_its_time_and_may_fail() {
     assert_eq!(refused.check(&alice(), 1).await.origin(), failed_closed);
 }
 
+/// A source made of a function that answers later.
+struct From<F>(F);
+
+impl<F: Fn(&Subject) -> PolicyFuture + Send + Sync + 'static> PolicySource for From<F> {
+    fn policy(&self, subject: &Subject) -> PolicyFuture {
+        (self.0)(subject)
+    }
+}
+
 #[derive(Debug, Default)]
 struct Told(Mutex<Vec<String>>);
 
@@ -311,9 +357,13 @@ impl Observer for Told {
     fn store_recovered(&self) {
         self.push("recovered".to_owned());
     }
+
+    fn source_failed(&self, error: &StoreError) {
+        self.push(format!("no policy: {}", error.kind().as_str()));
+    }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_observer_is_told_of_every_decision_and_failure_and_of_the_recovery_once() {
     let (store, told) = (Arc::new(Faulty::default()), Arc::new(Told::default()));
     let limiter = three().store(store.clone()).observer(told.clone()).build().unwrap();
@@ -328,6 +378,9 @@ async fn the_observer_is_told_of_every_decision_and_failure_and_of_the_recovery_
     store.fail_with(FailureKind::Unavailable);
     let failure = ["failed: unavailable", "alice allowed by failed_open"];
     assert_eq!(ask(3).await, [failure; 3].concat());
+    // The breaker is open: nobody asks the store, and it does not fail.
+    assert_eq!(ask(2).await, ["alice allowed by failed_open"; 2]);
+    advance(Duration::from_secs(1)).await;
     store.fail_with(FailureKind::Corrupt);
     assert_eq!(ask(1).await, ["failed: corrupt", "alice denied by failed_closed"]);
 
@@ -340,7 +393,7 @@ async fn the_observer_is_told_of_every_decision_and_failure_and_of_the_recovery_
 }
 
 #[cfg(feature = "tracing")]
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_outage_is_one_log_line_when_it_begins_and_one_when_it_ends() {
     use crate::observe::capture::Capture;
 
@@ -348,6 +401,7 @@ async fn an_outage_is_one_log_line_when_it_begins_and_one_when_it_ends() {
     let limiter = three().store(store.clone()).build().unwrap();
     let capture = Capture::start();
     let ask = async || {
+        advance(Duration::from_secs(1)).await;
         for _ in 0..3 {
             limiter.check(&alice(), 1).await;
         }

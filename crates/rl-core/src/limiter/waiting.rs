@@ -9,16 +9,24 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
 use super::RateLimiter;
-use crate::{Algorithm, Cost, Decision, Eventual, LimitReport, Origin, RetryAfter, Subject};
+use super::decide::Question;
+use crate::store::Mode;
+use crate::{Algorithm, Cost, Decision, Eventual, LimitReport, RetryAfter, Subject};
 
 impl RateLimiter {
     /// [`check`](Self::check), which waits until the limits grant the cost: for `at_most` so long,
     /// with at most `queue` requests of the subject in the line, first come first served.
     ///
-    /// Denied at once is who would have to wait for longer, whoever comes when the line is full, and
-    /// what no wait helps; what stands in for a store that failed is no reason to wait. The order
-    /// holds among the requests of this limiter and its clones; other instances that share its store
-    /// have lines of their own.
+    /// Denied is whoever comes when the line is full, and when it is its turn, who would have to wait for
+    /// longer, and what no wait helps; being turned away for a store that failed is no
+    /// reason to wait. The
+    /// order holds among the requests of this limiter and its clones; other instances that share its
+    /// store have lines of their own.
+    ///
+    /// To hold a place under a concurrency limit, give the decision to [`permit`](Self::permit).
+    ///
+    /// The observer is told when a request begins to wait, by its denial, and when it is allowed in the
+    /// end.
     ///
     /// # Cancel safety
     ///
@@ -63,42 +71,52 @@ impl RateLimiter {
         Wait { at_most, queue }: Wait,
         denied: Option<Decision>,
     ) -> Decision {
-        let until = Instant::now() + at_most;
-        let lines = &self.inner.lines;
-        let Some(place) = lines.join(subject, queue, denied.as_ref()) else {
-            return self.or_check(subject, cost, denied.or_else(|| lines.latest(subject))).await;
-        };
-        let Ok(_turn) = timeout_at(until, place.turn()).await else {
-            return self.or_check(subject, cost, lines.latest(subject)).await;
-        };
-        let mut denied = denied;
-        loop {
-            let decision = match denied.take() {
-                Some(decision) => decision,
-                None => self.check(subject, cost).await,
+        let begin = Instant::now();
+        // For ever, if the clock does not reach so far.
+        let until = begin.checked_add(at_most).unwrap_or_else(|| begin + A_CENTURY);
+        let Some(place) = self.inner.lines.join(subject, queue) else {
+            return match denied {
+                Some(denied) => denied,
+                None => self.stand_back(subject, cost).await,
             };
-            if !is_worth_a_wait(&decision) {
-                return decision;
-            }
+        };
+        let (_turn, denied) = match place.turn_now() {
+            Some(turn) => (turn, denied),
+            // What was true before others had their turn will not be then.
+            None => match timeout_at(until, place.turn()).await {
+                Ok(turn) => (turn, None),
+                Err(_) => return self.stand_back(subject, cost).await,
+            },
+        };
+        let mut decision = match denied {
+            Some(denied) => denied,
+            None => self.check(subject, cost).await,
+        };
+        while is_worth_a_wait(&decision) {
             match Instant::now().checked_add(next_look(&decision)) {
+                // Looks sooner if a permit has been given back meanwhile.
                 Some(look) if look <= until => {
-                    place.tell(decision);
-                    // Looks sooner if a permit has been given back meanwhile.
                     let _ = timeout_at(look, place.moved_up.notified()).await;
                 }
-                _ => return decision,
+                _ => break,
             }
+            // Told when it has ended well; that it began to wait has been.
+            let question = Question { is_told: false, ..self.question(Mode::Check, cost) };
+            decision = self.decide(subject, question).await;
         }
+        decision
     }
 
-    /// What is known of the line, or else how the request itself fares.
-    async fn or_check(&self, subject: &Subject, cost: Cost, known: Option<Decision>) -> Decision {
-        match known {
-            Some(decision) => decision,
-            None => self.check(subject, cost).await,
-        }
+    /// How a request fares that does not get its turn: no better than those who wait.
+    async fn stand_back(&self, subject: &Subject, cost: Cost) -> Decision {
+        let seen = self.peek(subject, cost).await;
+        // The units that are there belong to who waits, unless nobody does any more.
+        if seen.is_allowed() { self.check(subject, cost).await } else { seen }
     }
 }
+
+/// The longest that a request waits.
+const A_CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 #[derive(Clone, Copy)]
 struct Wait {
@@ -109,7 +127,7 @@ struct Wait {
 /// Whether the limits deny it now and may grant it later.
 fn is_worth_a_wait(decision: &Decision) -> bool {
     !decision.is_allowed()
-        && decision.origin() == Origin::Store
+        && decision.origin().enforces()
         && decision.retry_after() != RetryAfter::Never
 }
 
@@ -131,22 +149,29 @@ fn next_look(denied: &Decision) -> Duration {
 #[derive(Debug, Default)]
 pub(super) struct Lines(Mutex<HashMap<Subject, Line>>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Line {
-    // Whose turn it is holds the only permit; a semaphore is fair.
-    turn: Arc<Semaphore>,
+    turn: Arc<Turn>,
     // Told when a permit is given back.
     moved_up: Arc<Notify>,
     waiting: usize,
-    // How the first in line fared last, once it is known.
-    latest: Option<Decision>,
+}
+
+/// Whose turn it is holds the only permit; a semaphore is fair.
+#[derive(Debug)]
+struct Turn(Arc<Semaphore>);
+
+impl Default for Turn {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(1)))
+    }
 }
 
 /// A place in a line, left when it is dropped.
 struct Place<'a> {
     lines: &'a Lines,
     subject: &'a Subject,
-    turn: Arc<Semaphore>,
+    turn: Arc<Turn>,
     moved_up: Arc<Notify>,
 }
 
@@ -162,29 +187,13 @@ impl Lines {
         }
     }
 
-    /// How the first in line fared last.
-    fn latest(&self, subject: &Subject) -> Option<Decision> {
-        self.lock().get(subject).and_then(|line| line.latest.clone())
-    }
-
-    /// A place at the end of the subject's line, unless it is full; `denied` is how a first in line
-    /// has fared.
-    fn join<'a>(
-        &'a self,
-        subject: &'a Subject,
-        queue: usize,
-        denied: Option<&Decision>,
-    ) -> Option<Place<'a>> {
+    /// A place at the end of the subject's line, unless it is full.
+    fn join<'a>(&'a self, subject: &'a Subject, queue: usize) -> Option<Place<'a>> {
         let mut lines = self.lock();
         if lines.get(subject).map_or(0, |line| line.waiting) >= queue {
             return None;
         }
-        let line = lines.entry(subject.clone()).or_insert_with(|| Line {
-            turn: Arc::new(Semaphore::new(1)),
-            moved_up: Arc::default(),
-            waiting: 0,
-            latest: denied.cloned(),
-        });
+        let line = lines.entry(subject.clone()).or_default();
         line.waiting += 1;
         let (turn, moved_up) = (Arc::clone(&line.turn), Arc::clone(&line.moved_up));
         Some(Place { lines: self, subject, turn, moved_up })
@@ -196,16 +205,14 @@ impl Lines {
 }
 
 impl Place<'_> {
-    async fn turn(&self) -> OwnedSemaphorePermit {
-        let turn = Arc::clone(&self.turn).acquire_owned().await;
-        turn.expect("the semaphore of a line is never closed")
+    /// The turn, if nobody is before.
+    fn turn_now(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.turn.0).try_acquire_owned().ok()
     }
 
-    /// Tells those behind how the first in line fares.
-    fn tell(&self, denied: Decision) {
-        if let Some(line) = self.lines.lock().get_mut(self.subject) {
-            line.latest = Some(denied);
-        }
+    async fn turn(&self) -> OwnedSemaphorePermit {
+        let turn = Arc::clone(&self.turn.0).acquire_owned().await;
+        turn.expect("the semaphore of a line is never closed")
     }
 }
 

@@ -22,6 +22,8 @@ pub enum Origin {
     Unlimited,
     /// The limiter is switched off; no store was asked.
     Disabled,
+    /// The store could not decide, and the fallback decided on this instance's share of the limits.
+    Fallback(FailureKind),
     /// No decision could be made, and the failure policy let the request pass.
     FailedOpen(FailureKind),
     /// No decision could be made, and the failure policy turned the request away.
@@ -37,9 +39,20 @@ impl Origin {
             Self::Shadow => "shadow",
             Self::Unlimited => "unlimited",
             Self::Disabled => "disabled",
+            Self::Fallback(_) => "fallback",
             Self::FailedOpen(_) => "failed_open",
             Self::FailedClosed(_) => "failed_closed",
         }
+    }
+
+    /// Whether limits decided, and are enforced.
+    pub(crate) const fn enforces(self) -> bool {
+        matches!(self, Self::Store | Self::Fallback(_))
+    }
+
+    /// Whether counters were asked, which may have charged.
+    pub(crate) const fn is_counted(self) -> bool {
+        matches!(self, Self::Store | Self::Shadow | Self::Fallback(_))
     }
 }
 
@@ -79,6 +92,8 @@ pub struct Decision {
     outcomes: Outcomes,
     cost: Cost,
     granted: u64,
+    // What the store took: less, if a limiter in shadow granted more.
+    taken: u64,
     verdict: Verdict,
     at: Timestamp,
     origin: Origin,
@@ -130,7 +145,18 @@ impl Decision {
         let denies = limits.any(|(limit, outcome)| outcome.is_over() && !limit.limit().is_shadow());
         let verdict = Verdict::of(!denies);
         let (policy, origin) = (Some(policy), Origin::Store);
-        Self { policy, outcomes, cost, granted, verdict, at, origin, limiter: 0, outer: None }
+        Self {
+            policy,
+            outcomes,
+            cost,
+            granted,
+            taken: granted,
+            verdict,
+            at,
+            origin,
+            limiter: 0,
+            outer: None,
+        }
     }
 
     /// What is decided without a store: denied for [`Origin::FailedClosed`], else allowed.
@@ -140,7 +166,18 @@ impl Decision {
         let granted = if allowed { cost.units() } else { 0 };
         let verdict = Verdict::of(allowed);
         let (policy, outcomes, at) = (None, Outcomes::new(), Timestamp::EPOCH);
-        Self { policy, outcomes, cost, granted, verdict, at, origin, limiter: 0, outer: None }
+        Self {
+            policy,
+            outcomes,
+            cost,
+            granted,
+            taken: 0,
+            verdict,
+            at,
+            origin,
+            limiter: 0,
+            outer: None,
+        }
     }
 
     /// Whether the request may pass.
@@ -149,11 +186,11 @@ impl Decision {
         matches!(self.verdict, Verdict::Allowed)
     }
 
-    /// Whether the limits deny the request and it goes on nevertheless, to be answered with less:
-    /// [`OverLimit::Degrade`](crate::gate::OverLimit::Degrade).
+    /// Whether limits deny the request, those of this limiter or of one around it, and it goes on
+    /// nevertheless, to be answered with less: [`OverLimit::Degrade`](crate::gate::OverLimit::Degrade).
     #[must_use]
-    pub const fn is_degraded(&self) -> bool {
-        matches!(self.verdict, Verdict::Degraded)
+    pub fn is_degraded(&self) -> bool {
+        self.verdict == Verdict::Degraded || self.outer().is_some_and(Self::is_degraded)
     }
 
     /// Whether the request goes on: it is allowed or [degraded](Self::is_degraded).
@@ -166,13 +203,23 @@ impl Decision {
     pub(crate) fn in_shadow(mut self) -> Self {
         if self.origin == Origin::Store {
             (self.origin, self.verdict) = (Origin::Shadow, Verdict::Allowed);
+            self.granted = self.cost.units();
         }
         self
     }
 
-    /// Lets a request that is over its limits go on.
+    /// The decision of a fallback, which was asked because the store failed.
+    pub(crate) fn in_place_of(mut self, failure: FailureKind) -> Self {
+        if self.origin == Origin::Store {
+            self.origin = Origin::Fallback(failure);
+        }
+        self
+    }
+
+    /// Lets a request that is over its limits go on, unless they never let it pass.
     pub(crate) fn or_degraded(mut self) -> Self {
-        if self.verdict == Verdict::Denied && self.origin == Origin::Store {
+        let is_for_a_time = self.retry_after() != RetryAfter::Never;
+        if self.verdict == Verdict::Denied && self.origin.enforces() && is_for_a_time {
             self.verdict = Verdict::Degraded;
         }
         self
@@ -250,6 +297,28 @@ impl Decision {
         let is_shadow =
             |limit: &LimitReport<'_>| self.origin == Origin::Shadow || limit.limit().is_shadow();
         self.limits().filter(move |limit| limit.is_over() && is_shadow(limit))
+    }
+
+    /// The units that the store took: those that can be given back.
+    pub(crate) const fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// Whether it would have been denied by a limiter that is not in shadow.
+    pub(crate) fn is_refused_in_shadow(&self) -> bool {
+        self.origin == Origin::Shadow && self.limits().any(|limit| limit.is_over())
+    }
+
+    /// The limits of which nothing comes back when `units` are given back: those that were not
+    /// charged, and unless it is all that was granted, those that count requests.
+    pub(crate) fn kept(&self, units: u64) -> LimitSet {
+        let mut kept = self.uncharged();
+        if units < self.taken {
+            let limits = self.limits().enumerate();
+            let requests = limits.filter(|(_, limit)| limit.limit().counts_requests());
+            requests.for_each(|(place, _)| kept.insert(place));
+        }
+        kept
     }
 
     /// The limits that were not charged although the request was granted: those in shadow that would

@@ -11,6 +11,8 @@ pub enum FailureKind {
     Unavailable,
     /// The store did not answer before the deadline.
     TimedOut,
+    /// Too many decisions wait for the store already; it was not asked.
+    Overloaded,
     /// The store refused the credentials or the permission for a command.
     Refused,
     /// The store did not prove who it is.
@@ -28,7 +30,7 @@ impl FailureKind {
     #[must_use]
     pub const fn is_configuration(self) -> bool {
         match self {
-            Self::Unavailable | Self::TimedOut => false,
+            Self::Unavailable | Self::TimedOut | Self::Overloaded => false,
             Self::Refused
             | Self::Untrusted
             | Self::Corrupt
@@ -43,6 +45,7 @@ impl FailureKind {
         match self {
             Self::Unavailable => "unavailable",
             Self::TimedOut => "timed_out",
+            Self::Overloaded => "overloaded",
             Self::Refused => "refused",
             Self::Untrusted => "untrusted",
             Self::Corrupt => "corrupt",
@@ -57,6 +60,7 @@ impl fmt::Display for FailureKind {
         f.write_str(match self {
             Self::Unavailable => "the store is unavailable",
             Self::TimedOut => "the store did not answer in time",
+            Self::Overloaded => "too many decisions wait for the store",
             Self::Refused => "the store refused the credentials or a permission",
             Self::Untrusted => "the certificate of the store is not to be trusted",
             Self::Corrupt => "the stored state is not ours or is damaged",

@@ -1,12 +1,12 @@
 use std::fmt;
 
-use super::{Algorithm, Anchor, Period, StateId};
+use super::{Algorithm, Anchor, InvalidLimit, Period, StateId};
 
 /// The largest number of units a limit may allow: integers up to here are exact in a Lua double.
 pub const MAX_UNITS: u64 = (1 << 53) - 1;
 
 /// The most buckets of a sliding window.
-const MAX_BUCKETS: u64 = 200;
+pub(super) const MAX_BUCKETS: u64 = 200;
 
 /// The most units of a sliding log: it remembers each of them.
 pub(super) const MAX_LOGGED: u64 = 100_000;
@@ -22,7 +22,7 @@ pub(super) const DEFAULT_LEASE: Period = match Period::from_millis(10_000) {
 
 /// At most so many units per [`Period`], under one [`Algorithm`].
 ///
-/// A limit of 0 blocks. "No limit" is the absence of a limit.
+/// A limit of 0 blocks: nothing passes, and no wait helps. "No limit" is the absence of a limit.
 ///
 /// A limit has a text form for configuration and logs: `10/second`, `100/15minutes`,
 /// `5000/day:clock`, `60/hour:sliding-log`, `100/minute:gcra:burst=20`,
@@ -47,6 +47,7 @@ pub struct Limit {
     max: u64,
     period: Period,
     algorithm: Algorithm,
+    counts_requests: bool,
     is_shadow: bool,
 }
 
@@ -65,7 +66,7 @@ impl Limit {
 
     const fn fixed_window(max: u64, period: Period) -> Self {
         let algorithm = Algorithm::FixedWindow { anchor: Anchor::FirstRequest };
-        Self { max, period, algorithm, is_shadow: false }
+        Self { max, period, algorithm, counts_requests: false, is_shadow: false }
     }
 
     /// Allows `max` units per second.
@@ -106,6 +107,9 @@ impl Limit {
 
     /// Allows `max` units at the same time, with leases of ten seconds.
     ///
+    /// A request of cost 3 takes three places, but of a limit that
+    /// [counts requests](Self::counting_requests).
+    ///
     /// # Errors
     ///
     /// Returns an error if `max` is above 10 000.
@@ -124,7 +128,8 @@ impl Limit {
             return Err(InvalidLimit::TooManyPermits { max });
         }
         let algorithm = Algorithm::Concurrency;
-        Ok(Self { max, period: DEFAULT_LEASE, algorithm, is_shadow: false })
+        let (period, counts_requests, is_shadow) = (DEFAULT_LEASE, false, false);
+        Ok(Self { max, period, algorithm, counts_requests, is_shadow })
     }
 
     /// The same concurrency limit with leases of this length: what is neither given back nor
@@ -218,6 +223,48 @@ impl Limit {
         self.period
     }
 
+    /// The same limit, counting requests: each is one unit, whatever it costs.
+    ///
+    /// So that one policy can bound both requests and what they cost. In its text form it ends in
+    /// `:requests`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use rl_core::{Limit, RateLimiter, Subject};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = RateLimiter::builder()
+    ///     .named_limit("tokens", Limit::per_minute(40_000))
+    ///     .named_limit("requests", "20/minute:sliding-window-counter:requests".parse()?)
+    ///     .build()?;
+    /// let decision = limiter.check(&Subject::user("alice"), 1_200).await;
+    /// let used: Vec<u64> = decision.limits().map(|limit| limit.used()).collect();
+    /// assert_eq!(used, [1_200, 1]);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub const fn counting_requests(mut self) -> Self {
+        self.counts_requests = true;
+        self
+    }
+
+    /// Whether a request is one unit, whatever it costs.
+    #[must_use]
+    pub const fn counts_requests(self) -> bool {
+        self.counts_requests
+    }
+
+    /// Whether its units are held and given back.
+    pub(crate) const fn holds_permits(self) -> bool {
+        matches!(self.algorithm, Algorithm::Concurrency)
+    }
+
+    /// The units of this limit that a cost of `units` is.
+    pub(crate) const fn units(self, units: u64) -> u64 {
+        if self.counts_requests && units > 1 { 1 } else { units }
+    }
+
     /// The same limit in shadow: it is decided and reported, and denies nobody.
     ///
     /// It counts what it would let pass, as it would if it were enforced, and keeps its count when it
@@ -252,6 +299,21 @@ impl Limit {
         self.is_shadow
     }
 
+    /// One of so many equal parts, rounded down: all parts together are at most the whole. A part of
+    /// less than a unit blocks.
+    pub(crate) fn divided_by(self, parts: u64) -> Self {
+        let algorithm = match self.algorithm {
+            Algorithm::Gcra { burst } => Algorithm::Gcra { burst: burst / parts },
+            Algorithm::TokenBucket { capacity, refill } => {
+                Algorithm::TokenBucket { capacity: capacity / parts, refill }
+            }
+            whole => whole,
+        };
+        let part = Self { max: self.max / parts, ..self };
+        // Without a unit to hold, or with more than can be counted exactly at a rate rounded down.
+        part.counted_by(algorithm).unwrap_or(Self { max: 0, ..self })
+    }
+
     /// How it counts.
     #[must_use]
     pub const fn algorithm(self) -> Algorithm {
@@ -273,78 +335,3 @@ impl fmt::Debug for Limit {
         write!(f, "Limit({self})")
     }
 }
-
-/// Why numbers do not make a [`Limit`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum InvalidLimit {
-    /// More units than can be counted exactly.
-    TooLarge {
-        /// The units.
-        max: u64,
-    },
-    /// A burst or capacity that is 0, or cannot be counted exactly.
-    Capacity {
-        /// The burst or capacity.
-        capacity: u64,
-        /// The units per period.
-        max: u64,
-    },
-    /// A sliding log that would remember too many units.
-    LogTooLong {
-        /// The units.
-        max: u64,
-    },
-    /// More units at the same time than can be kept apart.
-    TooManyPermits {
-        /// The units.
-        max: u64,
-    },
-    /// A period of more than 50 years, for two windows.
-    TooLong {
-        /// The period.
-        period: Period,
-    },
-    /// A sliding window of too many buckets.
-    TooPrecise {
-        /// The period.
-        period: Period,
-        /// The length of a bucket.
-        precision: Period,
-    },
-}
-
-impl fmt::Display for InvalidLimit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooLarge { max } => {
-                write!(f, "a limit of {max} is too large: {MAX_UNITS} at most")
-            }
-            Self::Capacity { capacity, max } => write!(
-                f,
-                "a burst or capacity of {capacity} with {max} per period: expected at least 1, at \
-                 most {MAX_UNITS} / {max}, and 50 years to fill"
-            ),
-            Self::LogTooLong { max } => write!(
-                f,
-                "a sliding log of {max} units is too long: it remembers each of them, so {MAX_LOGGED} \
-                 at most; a sliding window counter remembers two numbers"
-            ),
-            Self::TooManyPermits { max } => write!(
-                f,
-                "a concurrency limit of {max} is too large: it remembers each permit, so \
-                 {MAX_PERMITS} at most"
-            ),
-            Self::TooLong { period } => {
-                write!(f, "a period of {period} for two windows: expected 50 years at most")
-            }
-            Self::TooPrecise { period, precision } => write!(
-                f,
-                "a precision of {precision} for a period of {period}: expected at most \
-                 {MAX_BUCKETS} buckets"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for InvalidLimit {}

@@ -8,16 +8,21 @@ use super::limit::{DEFAULT_LEASE, MAX_LOGGED, MAX_PERMITS};
 use super::{Algorithm, Anchor, InvalidLimit, InvalidPeriod, Limit, Period, Refill};
 
 const MAX: &str = "a whole number of units, 9007199254740991 at most";
-const PERIOD: &str = "an optional count and a period: ms, second, minute, hour, day, week or month";
+const NEGATIVE: &str = "a whole number of units, not negative";
+const ONE_LIMIT: &str = "one limit in each text";
+const PERIOD: &str = "an optional count and, in lower case, ms, second or s, minute or m, hour or h, \
+                      day or d, week or w, month or mo";
 const SPAN: &str = "a period from 1ms to 100 years";
 const AFTER_MAX: &str = "\"/\" and a period, or \":concurrency\"";
-const ALGORITHM: &str =
-    "one of clock, sliding-log, sliding-window, sliding-window-counter, token-bucket, gcra, shadow";
-const NO_OPTION: &str = "the end of the text, or shadow";
+const ALGORITHM: &str = "one of clock, sliding-log, sliding-window, sliding-window-counter, token-bucket, gcra, requests, shadow";
+const NO_OPTION: &str = "the end of the text, requests or shadow";
 const BURST: &str = "burst=N";
+const SOME_BURST: &str = "a burst of at least 1";
+const SOME_CAPACITY: &str = "a capacity of at least 1";
 const BUCKET: &str = "capacity=N, refill=greedy or refill=interval, each once";
 const PRECISION: &str = "precision=PERIOD";
-const CAPACITY: &str = "at least 1, N × max at most 9007199254740991, and 50 years to fill";
+const CAPACITY: &str = "a burst or capacity N with N × max at most 9007199254740991, and at most \
+                        50 years to fill";
 const HALF_SPAN: &str = "a period of at most 50 years for this algorithm";
 const BUCKETS: &str = "a precision that makes at most 200 buckets";
 const LOG: &str = "at most 100000 units for a log, which remembers each of them";
@@ -27,12 +32,16 @@ const LEASE: &str = "lease=PERIOD";
 // The texts above name them.
 const _: () = assert!(MAX_LOGGED == 100_000 && MAX_PERMITS == 10_000);
 
-/// What stands behind all else.
+/// What stands behind all else, in this order.
+const REQUESTS: &str = ":requests";
 const SHADOW: &str = ":shadow";
 
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.fmt_enforced(f)?;
+        if self.counts_requests() {
+            f.write_str(REQUESTS)?;
+        }
         if self.is_shadow() { f.write_str(SHADOW) } else { Ok(()) }
     }
 }
@@ -81,10 +90,11 @@ impl FromStr for Limit {
     type Err = ParseLimitError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text.strip_suffix(SHADOW) {
-            Some(enforced) => Self::read(text, enforced).map(Self::in_shadow),
-            None => Self::read(text, text),
-        }
+        let (rest, is_shadow) = strip(text, SHADOW);
+        let (rest, counts_requests) = strip(rest, REQUESTS);
+        let limit = Self::read(text, rest)?;
+        let limit = if counts_requests { limit.counting_requests() } else { limit };
+        Ok(if is_shadow { limit.in_shadow() } else { limit })
     }
 }
 
@@ -95,7 +105,13 @@ impl Limit {
         let error = |at: usize, expected| ParseLimitError::new(whole, at, expected);
 
         let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-        let max: u64 = text[..digits].parse().map_err(|_| error(0, MAX))?;
+        let is_negative = text.starts_with('-');
+        let expected = if is_negative { NEGATIVE } else { MAX };
+        let max: u64 = text[..digits].parse().map_err(|_| error(0, expected))?;
+        // A comma right behind the digits may be meant to group them.
+        if let Some(comma) = text.find(',').filter(|comma| *comma > digits) {
+            return Err(error(comma, ONE_LIMIT));
+        }
         if let Some(rest) = text[digits..].strip_prefix(':') {
             let parts = Parts { text: whole, rest: Some(rest), at: digits, next: digits + 1 };
             return parts.concurrency(max);
@@ -129,6 +145,10 @@ impl Limit {
     }
 }
 
+fn strip<'a>(text: &'a str, suffix: &str) -> (&'a str, bool) {
+    text.strip_suffix(suffix).map_or((text, false), |rest| (rest, true))
+}
+
 /// What stands between the colons, and where.
 struct Parts<'a> {
     text: &'a str,
@@ -153,6 +173,12 @@ impl<'a> Parts<'a> {
 
     fn error(&self, expected: &'static str) -> ParseLimitError {
         ParseLimitError::new(self.text, self.at, expected)
+    }
+
+    /// An error behind the `=` of the last part.
+    fn error_in_value(&self, expected: &'static str) -> ParseLimitError {
+        let name = self.text[self.at..].find('=').map_or(0, |equals| equals + 1);
+        ParseLimitError::new(self.text, self.at + name, expected)
     }
 
     fn period(&self, text: &str) -> Result<Period, ParseLimitError> {
@@ -199,7 +225,10 @@ impl<'a> Parts<'a> {
             None => Ok(max),
             Some(part) => {
                 let number = part.strip_prefix("burst=").ok_or_else(|| self.error(BURST))?;
-                self.number(number, BURST)
+                match self.number(number, BURST)? {
+                    0 if max > 0 => Err(self.error_in_value(SOME_BURST)),
+                    burst => Ok(burst),
+                }
             }
         }
     }
@@ -210,6 +239,9 @@ impl<'a> Parts<'a> {
             match part.split_once('=') {
                 Some(("capacity", number)) if capacity.is_none() => {
                     capacity = Some(self.number(number, BUCKET)?);
+                    if capacity == Some(0) && max > 0 {
+                        return Err(self.error_in_value(SOME_CAPACITY));
+                    }
                 }
                 Some(("refill", "greedy")) if refill.is_none() => refill = Some(Refill::Greedy),
                 Some(("refill", "interval")) if refill.is_none() => refill = Some(Refill::Interval),
@@ -282,7 +314,7 @@ mod tests {
         let cases = [
             // text                         | column | expected
             ("",                              1,       MAX),
-            ("-1/second",                     1,       MAX),
+            ("-1/second",                     1,       NEGATIVE),
             ("ten/second",                    1,       MAX),
             ("9007199254740992/second",       1,       MAX),
             ("99999999999999999999/s",        1,       MAX),
@@ -291,6 +323,11 @@ mod tests {
             ("10:gcra",                       3,       AFTER_MAX),
             ("10/",                           4,       PERIOD),
             ("10/fortnight",                  4,       PERIOD),
+            ("10/Second",                     4,       PERIOD),
+            ("10/5MIN",                       4,       PERIOD),
+            ("10/second,5/day",               10,      ONE_LIMIT),
+            ("10/second:clock, 5:concurrency", 16,     ONE_LIMIT),
+            ("1,000/second",                  2,       AFTER_MAX),
             ("10/0seconds",                   4,       SPAN),
             ("10/200000days",                 4,       SPAN),
             ("10/second:",                    11,      ALGORITHM),
@@ -299,7 +336,8 @@ mod tests {
             ("10/secönd",                     4,       PERIOD),
             ("10/second:gcra:burst=",         16,      BURST),
             ("10/second:gcra:burst=+5",       16,      BURST),
-            ("10/second:gcra:burst=0",        11,      CAPACITY),
+            ("10/second:gcra:burst=0",        22,      SOME_BURST),
+            ("10/second:token-bucket:capacity=0", 33,  SOME_CAPACITY),
             ("10/second:gcra:size=5",         16,      BURST),
             ("10/second:gcra:burst=5:clock",  24,      NO_OPTION),
             ("9007199254740991/second:gcra",  25,      CAPACITY),
@@ -333,6 +371,7 @@ mod tests {
             ("100/60s:gcra",                               "100/minute:gcra"),
             ("100/minute:gcra:burst=100",                  "100/minute:gcra"),
             ("100/minute:gcra:burst=20",                   "100/minute:gcra:burst=20"),
+            ("0/minute:gcra:burst=0",                      "0/minute:gcra"),
             ("600/h:sliding-window:precision=60s",         "600/hour:sliding-window:precision=minute"),
             ("600/h:sliding-window:precision=2d",          "600/hour:sliding-window:precision=hour"),
             ("100/minute:sliding-window-counter",          "100/minute:sliding-window-counter"),

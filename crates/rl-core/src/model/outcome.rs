@@ -48,6 +48,11 @@ impl Outcome {
         Self { used, reset_micros, retry_micros: Self::NEVER }
     }
 
+    /// The units that are used.
+    pub(crate) const fn used(self) -> u64 {
+        self.used
+    }
+
     /// The wait of a limit that denies for a time.
     pub(crate) const fn wait_micros(self) -> Option<u64> {
         match self.retry_micros {

@@ -182,7 +182,8 @@ impl fmt::Display for InvalidPeriod {
             Self::TooLong => "a period is 100 years at most",
             Self::NotWholeMillis => "a period is a whole number of milliseconds",
             Self::UnknownUnit => {
-                "a period is an optional count and one of ms, second, minute, hour, day, week, month"
+                "a period is an optional count and, in lower case, ms, second or s, minute or m, \
+                 hour or h, day or d, week or w, month or mo"
             }
         })
     }

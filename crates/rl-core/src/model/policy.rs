@@ -47,10 +47,6 @@ impl NamedLimit {
     }
 
     /// The state that it counts in.
-    fn holds_permits(&self) -> bool {
-        matches!(self.limit.algorithm(), Algorithm::Concurrency)
-    }
-
     pub(crate) const fn state(&self) -> StateId {
         self.state
     }
@@ -88,17 +84,31 @@ impl Policy {
 
     /// Whether a limit of it is one of concurrency, whose units are held and given back.
     pub(crate) fn has_permits(&self) -> bool {
-        self.limits.iter().any(NamedLimit::holds_permits)
+        self.limits.iter().any(|limit| limit.limit.holds_permits())
     }
 
-    /// The policy without its concurrency limits, if any limit is left.
-    pub(crate) fn rates(&self) -> Option<Self> {
-        if !self.has_permits() {
-            return Some(self.clone());
+    /// The policy with the limits alone for which `is_kept` is true of their place and themselves, if
+    /// there are any.
+    pub(crate) fn only(&self, is_kept: impl Fn(usize, Limit) -> bool) -> Option<Self> {
+        let kept = || {
+            let limits = self.limits.iter().enumerate();
+            limits.filter(|(place, limit)| is_kept(*place, limit.limit)).map(|(_, limit)| limit)
+        };
+        match kept().count() {
+            0 => None,
+            all if all == self.limits.len() => Some(self.clone()),
+            _ => Some(Self { limits: kept().cloned().collect() }),
         }
-        let rates = self.limits.iter().filter(|limit| !limit.holds_permits()).cloned();
-        let limits: Arc<[NamedLimit]> = rates.collect();
-        (!limits.is_empty()).then_some(Self { limits })
+    }
+
+    /// The policy with one of so many equal parts of each limit, rounded down. It counts in the same
+    /// states.
+    pub(crate) fn divided_by(&self, parts: u64) -> Self {
+        let part = |limit: &NamedLimit| NamedLimit {
+            limit: limit.limit.divided_by(parts),
+            ..limit.clone()
+        };
+        Self { limits: self.limits.iter().map(part).collect() }
     }
 
     /// The place of the limit called `name`.

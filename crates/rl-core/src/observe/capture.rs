@@ -1,32 +1,49 @@
 //! What is logged, for tests.
 
+use std::cell::RefCell;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::marker::PhantomData;
+use std::sync::Once;
 
 use tracing::field::{Field, Visit};
-use tracing::subscriber::{self, DefaultGuard};
-use tracing::{Event, Level, Metadata, Subscriber, span};
+use tracing::{Event, Level, Metadata, Subscriber, span, subscriber};
+
+thread_local! {
+    static LINES: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
+}
 
 /// Keeps what operators read of the log lines of this thread, until it is dropped.
+///
+/// One subscriber for all threads: with one for each, threads that come and go make `tracing` forget
+/// for a moment that somebody listens.
 pub(crate) struct Capture {
-    lines: Arc<Mutex<Vec<String>>>,
-    _until_dropped: DefaultGuard,
+    // It stays in its thread.
+    _not_send: PhantomData<*const ()>,
 }
 
 impl Capture {
     pub(crate) fn start() -> Self {
-        let lines = Arc::<Mutex<Vec<String>>>::default();
-        let guard = subscriber::set_default(Log(Arc::clone(&lines)));
-        Self { lines, _until_dropped: guard }
+        static SUBSCRIBER: Once = Once::new();
+        SUBSCRIBER.call_once(|| {
+            subscriber::set_global_default(Log).expect("no other test sets one");
+        });
+        LINES.set(Some(Vec::new()));
+        Self { _not_send: PhantomData }
     }
 
     /// The lines so far, as `WARN message; field=value`.
     pub(crate) fn lines(&self) -> Vec<String> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        LINES.with_borrow(|lines| lines.clone().unwrap_or_default())
     }
 }
 
-struct Log(Arc<Mutex<Vec<String>>>);
+impl Drop for Capture {
+    fn drop(&mut self) {
+        LINES.set(None);
+    }
+}
+
+struct Log;
 
 impl Subscriber for Log {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
@@ -34,10 +51,12 @@ impl Subscriber for Log {
     }
 
     fn event(&self, event: &Event<'_>) {
-        let mut line = Line { message: String::new(), fields: String::new() };
-        event.record(&mut line);
-        let line = format!("{} {}{}", event.metadata().level(), line.message, line.fields);
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+        LINES.with_borrow_mut(|lines| {
+            let Some(lines) = lines else { return };
+            let mut line = Line { message: String::new(), fields: String::new() };
+            event.record(&mut line);
+            lines.push(format!("{} {}{}", event.metadata().level(), line.message, line.fields));
+        });
     }
 
     fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {

@@ -11,6 +11,16 @@ pub(crate) const fn store_failed(_: &StoreError, _: &str) {}
 
 pub(crate) const fn store_recovered() {}
 
+pub(crate) const fn source_failed(_: &StoreError, _: &str) {}
+
+pub(crate) const fn source_recovered() {}
+
+pub(crate) const fn fallback_failed(_: &StoreError) {}
+
+pub(crate) const fn overloaded(_: usize, _: &str) {}
+
+pub(crate) const fn caught_up() {}
+
 #[cfg(feature = "redis")]
 pub(crate) const fn healed(_: u64) {}
 

@@ -48,6 +48,34 @@ pub(crate) fn store_recovered() {
     tracing::info!(target: "rl_core", "the store answers again; limits hold");
 }
 
+pub(crate) fn source_failed(error: &StoreError, consequence: &str) {
+    let cause = error.source().map(tracing::field::display);
+    tracing::warn!(
+        target: "rl_core", kind = error.kind().as_str(), cause,
+        "no policy can be looked up: {error}; {consequence}",
+    );
+}
+
+pub(crate) fn source_recovered() {
+    tracing::info!(target: "rl_core", "policies are found again");
+}
+
+pub(crate) fn fallback_failed(error: &StoreError) {
+    let cause = error.source().map(tracing::field::display);
+    tracing::warn!(
+        target: "rl_core", kind = error.kind().as_str(), cause,
+        "the fallback failed: {error}; requests are turned away",
+    );
+}
+
+pub(crate) fn overloaded(most: usize, consequence: &str) {
+    tracing::warn!(target: "rl_core", most, "too many decisions wait for the store; {consequence}");
+}
+
+pub(crate) fn caught_up() {
+    tracing::info!(target: "rl_core", "there is room again for decisions that wait for the store");
+}
+
 #[cfg(feature = "redis")]
 pub(crate) fn healed(counters: u64) {
     tracing::warn!(target: "rl_core", counters, "counters without expiry were found and given one");

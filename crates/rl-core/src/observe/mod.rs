@@ -48,7 +48,10 @@ use std::sync::Arc;
 
 #[cfg(feature = "redis")]
 pub(crate) use log::{can_evict, healed, not_connected};
-pub(crate) use log::{decided, missing_key, store_failed, store_recovered, would_deny};
+pub(crate) use log::{
+    caught_up, decided, fallback_failed, missing_key, overloaded, source_failed, source_recovered,
+    store_failed, store_recovered, would_deny,
+};
 
 use crate::store::StoreError;
 use crate::{Decision, LimitReport, Subject};
@@ -66,13 +69,20 @@ pub trait Observer: fmt::Debug + Send + Sync + 'static {
         let _ = (subject, limit);
     }
 
-    /// The store could not answer. Called for every failure; log lines come once per outage.
+    /// A store could not answer. Called for every failure; log lines come once per outage. Requests
+    /// that are answered without asking the store, while the breaker is open or too many wait, are
+    /// [decided](Self::decided) alone.
     fn store_failed(&self, error: &StoreError) {
         let _ = error;
     }
 
     /// The store answers again.
     fn store_recovered(&self) {}
+
+    /// The source of policies could not answer. Called for every failure.
+    fn source_failed(&self, error: &StoreError) {
+        let _ = error;
+    }
 }
 
 /// No observer.
@@ -93,5 +103,9 @@ impl<O: Observer + ?Sized> Observer for Arc<O> {
 
     fn store_recovered(&self) {
         (**self).store_recovered();
+    }
+
+    fn source_failed(&self, error: &StoreError) {
+        (**self).source_failed(error);
     }
 }

@@ -1,7 +1,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::model::{Algorithm, Cost, Limit, LimitSet, Mode, Policy, Subject};
+use crate::model::{Cost, Limit, LimitSet, Mode, Policy, Subject};
 use crate::time::Timestamp;
 
 /// What a store is asked to decide.
@@ -34,7 +34,7 @@ pub struct Refund<'a> {
     pub units: u64,
     /// Which of the limits get them back.
     pub of: RefundOf,
-    /// The limits that were not charged.
+    /// The limits to leave alone: those that were not charged, and those that keep what they have.
     pub uncharged: LimitSet,
 }
 
@@ -45,12 +45,15 @@ impl Refund<'_> {
         (0..self.policy.limits().len()).all(|place| self.units_of(place) == 0)
     }
 
-    /// The units of the limit at `place`: 0, if it is not meant.
+    /// The units of the limit at `place`: 0 if it is not meant, 1 if it counts requests.
     #[must_use]
     pub fn units_of(&self, place: usize) -> u64 {
-        let limit = self.policy.limits().get(place);
-        let is_meant = limit.is_some_and(|limit| self.of.includes(limit.limit()));
-        if is_meant && !self.uncharged.contains(place) { self.units } else { 0 }
+        match self.policy.limits().get(place).map(|limit| limit.limit()) {
+            Some(limit) if self.of.includes(limit) && !self.uncharged.contains(place) => {
+                limit.units(self.units)
+            }
+            _ => 0,
+        }
     }
 }
 
@@ -73,11 +76,10 @@ impl RefundOf {
     /// Whether `limit` is meant.
     #[must_use]
     pub const fn includes(self, limit: Limit) -> bool {
-        let is_permit = matches!(limit.algorithm(), Algorithm::Concurrency);
         match self {
             Self::All => true,
-            Self::Rates => !is_permit,
-            Self::Permits => is_permit,
+            Self::Rates => !limit.holds_permits(),
+            Self::Permits => limit.holds_permits(),
         }
     }
 }
@@ -95,7 +97,7 @@ pub struct Renewal<'a> {
     pub charged: Timestamp,
     /// Units; those that were charged, at most.
     pub units: u64,
-    /// The limits that were not charged.
+    /// The limits to leave alone: those that were not charged, and those that keep what they have.
     pub uncharged: LimitSet,
 }
 

@@ -6,9 +6,13 @@ use tokio::time::timeout;
 
 use crate::limiter::OnFailure;
 use crate::limiter::paused::Paused;
-use crate::store::{Charge, MemoryStore, Refund, Renewal, Reset, Store, StoreError, StoreFuture};
+use crate::store::{
+    Charge, MemoryStore, Mode, Refund, Renewal, Reset, Store, StoreError, StoreFuture,
+};
 use crate::time::Timestamp;
-use crate::{Decision, Eventual, FailureKind, Limit, RateLimiter, Subject};
+use crate::{
+    Decision, Eventual, FailureKind, Limit, Origin, RateLimiter, RateLimiterBuilder, Subject,
+};
 
 fn limiter() -> RateLimiter {
     RateLimiter::builder().limit(Limit::per_hour(10)).build().unwrap()
@@ -186,4 +190,142 @@ async fn a_place_that_nobody_waits_for_any_more_is_freed() {
         assert_eq!(both(&limiter).await[0], 0, "given up after {steps} steps");
     }
     assert!(limiter.acquire(&alice(), 1).await.decision().is_allowed());
+}
+
+/// What a limit refused is not charged afterwards, however much of it was used.
+#[tokio::test]
+async fn what_was_refused_is_not_settled() {
+    for is_shadow in [false, true] {
+        let builder = RateLimiter::builder().limit(Limit::per_hour(10)).shadow(is_shadow);
+        let limiter = builder.build().unwrap();
+        limiter.check(&alice(), 10).await;
+        let permit = limiter.acquire(&alice(), 4).await;
+        assert_eq!(permit.decision().is_allowed(), is_shadow);
+        permit.set_cost(50);
+        permit.settle().await.unwrap();
+        assert_eq!(used(&limiter).await, 10);
+    }
+}
+
+#[tokio::test]
+async fn units_beyond_the_estimate_are_not_for_limits_that_were_not_charged() {
+    let limits = ["100/minute", "5/hour:shadow", "3/day:requests", "9:concurrency"];
+    let limits = limits.map(|limit| limit.parse().unwrap());
+    let limiter = limits.into_iter().fold(RateLimiter::builder(), RateLimiterBuilder::limit);
+    let limiter = limiter.build().unwrap();
+    for (cost, due, expected) in [
+        // The hour is not over yet.
+        (4, 4, [4, 4, 1, 0]),
+        (4, 20, [24, 4, 2, 0]),
+        (8, 3, [27, 4, 3, 0]),
+    ] {
+        let permit = limiter.acquire(&alice(), cost).await;
+        assert!(permit.decision().is_allowed(), "{:?}", permit.decision());
+        permit.set_cost(due);
+        permit.settle().await.unwrap();
+        let usage = limiter.usage(&alice()).await.unwrap();
+        let used: Vec<_> = usage.limits().map(|limit| limit.used()).collect();
+        assert_eq!(used, expected, "cost {cost}, due {due}");
+    }
+}
+
+/// Given back as a whole, a request is given back under limits that count requests, too.
+#[tokio::test]
+async fn a_request_comes_back_when_all_of_its_cost_does() {
+    let limit = "3/day:requests".parse().unwrap();
+    let limiter = RateLimiter::builder().limit(Limit::per_hour(100)).limit(limit).build().unwrap();
+    for (due, expected) in [(1, [1, 1]), (0, [1, 1])] {
+        let permit = limiter.acquire(&alice(), 7).await;
+        permit.set_cost(due);
+        permit.settle().await.unwrap();
+        assert_eq!(both(&limiter).await, expected);
+    }
+}
+
+/// A store in memory whose renewals take longer than a decision may.
+#[derive(Debug)]
+struct SlowToRenew(MemoryStore<Paused>);
+
+impl Store for SlowToRenew {
+    fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
+        self.0.decide(charge)
+    }
+
+    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
+        self.0.refund(refund)
+    }
+
+    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
+        let renewed = self.0.renew(renewal);
+        Eventual::later(async {
+            let _ = timeout(Duration::from_secs(1), pending::<()>()).await;
+            renewed.await
+        })
+    }
+
+    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
+        self.0.reset(reset)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_may_take_longer_than_a_decision() {
+    let store = MemoryStore::builder().clock(Paused::now()).build();
+    let limiter = two_at_once(SlowToRenew(store));
+    let held = limiter.acquire(&alice(), 1).await;
+    for _ in 0..10 {
+        timeout(Duration::from_secs(5), pending::<()>()).await.unwrap_err();
+        assert_eq!(both(&limiter).await, [1, 1]);
+    }
+    drop(held);
+    assert_eq!(both(&limiter).await, [0, 1]);
+}
+
+/// A store in memory that carries out at once what is asked, and says so too late.
+#[derive(Debug)]
+struct TooLate(MemoryStore<Paused>);
+
+impl Store for TooLate {
+    fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
+        let decided = self.0.decide(charge);
+        let is_late = charge.mode == Mode::Check;
+        Eventual::later(async move {
+            if is_late {
+                let _ = timeout(Duration::from_millis(200), pending::<()>()).await;
+            }
+            decided.await
+        })
+    }
+
+    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
+        self.0.refund(refund)
+    }
+
+    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
+        self.0.renew(renewal)
+    }
+
+    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
+        self.0.reset(reset)
+    }
+}
+
+/// Without this a server that is slow for a moment denies for a lease.
+#[tokio::test(start_paused = true)]
+async fn a_place_that_is_granted_too_late_is_freed() {
+    let limiter = two_at_once(TooLate(MemoryStore::builder().clock(Paused::now()).build()));
+    let permit = limiter.acquire(&alice(), 1).await;
+    assert!(matches!(permit.decision().origin(), Origin::FailedOpen(FailureKind::TimedOut)));
+    assert_eq!(both(&limiter).await, [1, 1], "it was carried out");
+    drop(permit);
+    timeout(Duration::from_millis(200), pending::<()>()).await.unwrap_err();
+    assert_eq!(both(&limiter).await, [0, 1]);
+}
+
+#[tokio::test]
+async fn work_that_is_done_already_holds_no_place() {
+    let limiter = two_at_once(MemoryStore::new());
+    let charged = limiter.charge(&alice(), 5).await;
+    assert_eq!((charged.is_allowed(), charged.limits().len()), (true, 1));
+    assert_eq!(both(&limiter).await, [0, 5]);
 }

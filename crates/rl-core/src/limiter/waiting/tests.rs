@@ -1,13 +1,15 @@
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::pin::{Pin, pin};
 use std::task::Poll;
 
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::*;
 use crate::limiter::paused::Paused;
-use crate::store::MemoryStore;
+use crate::observe::Observer;
+use crate::store::{Charge, MemoryStore, Refund, Renewal, Reset, Store, StoreFuture};
+use crate::time::Timestamp;
 use crate::{Limit, RateLimiter};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -133,10 +135,77 @@ async fn a_permit_that_is_given_back_lets_the_first_in_line_move_up() {
     begin(&mut second).await;
     let began = Instant::now();
     drop(held);
-    let served = limiter.permit(alice(), first.await);
+    let served = limiter.permit(&alice(), first.await);
     assert!(served.decision().is_allowed());
     begin(&mut second).await;
     drop(served);
     assert!(second.await.is_allowed());
     assert_eq!(began.elapsed(), Duration::ZERO);
+}
+
+/// A store in memory, two milliseconds away.
+#[derive(Debug)]
+struct Away(MemoryStore<Paused>);
+
+impl Store for Away {
+    fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
+        let decided = self.0.decide(charge);
+        Eventual::later(async {
+            let _ = timeout(Duration::from_millis(2), pending::<()>()).await;
+            decided.await
+        })
+    }
+
+    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
+        self.0.refund(refund)
+    }
+
+    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
+        self.0.renew(renewal)
+    }
+
+    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
+        self.0.reset(reset)
+    }
+}
+
+/// All four are denied or allowed before the first waits; what the last was told is old when its turn
+/// comes.
+#[tokio::test(start_paused = true)]
+async fn a_burst_is_served_as_units_come_in() {
+    let store = Away(MemoryStore::builder().clock(Paused::now()).build());
+    let limit = "2/500ms".parse().unwrap();
+    let limiter = RateLimiter::builder().limit(limit).store(store).build().unwrap();
+    let at_most = Duration::from_millis(900);
+    let burst = (0..4).map(|_| tokio::spawn(limiter.check_waiting(&alice(), 1, at_most, 10)));
+    let burst: Vec<_> = burst.collect();
+    for request in burst {
+        assert!(request.await.unwrap().is_allowed());
+    }
+    let for_ever = limiter.check_waiting(&alice(), 1, Duration::MAX, 10).await;
+    assert!(for_ever.is_allowed());
+}
+
+#[derive(Debug, Default)]
+struct Told(Mutex<Vec<bool>>);
+
+impl Observer for Told {
+    fn decided(&self, _: &Subject, decision: &Decision) {
+        self.0.lock().unwrap().push(decision.is_allowed());
+    }
+}
+
+/// Many looks are one denial.
+#[tokio::test(start_paused = true)]
+async fn the_observer_is_told_of_a_wait_when_it_begins_and_when_it_ends_well() {
+    let (told, limit) = (Arc::<Told>::default(), Limit::concurrency(1).unwrap());
+    let store = MemoryStore::builder().clock(Paused::now()).build();
+    let limiter = RateLimiter::builder().limit(limit).store(store).observer(told.clone());
+    let limiter = limiter.build().unwrap();
+    let held = limiter.acquire(&alice(), 1).await;
+    let waiting = tokio::spawn(limiter.check_waiting(&alice(), 1, LONG, 1));
+    timeout(Duration::from_secs(5), pending::<()>()).await.unwrap_err();
+    drop(held);
+    assert!(waiting.await.unwrap().is_allowed());
+    assert_eq!(*told.0.lock().unwrap(), [true, false, true]);
 }

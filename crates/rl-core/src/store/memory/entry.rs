@@ -2,7 +2,7 @@ use smallvec::SmallVec;
 
 use crate::algorithm::{self, State};
 use crate::model::{Cost, Limit, LimitSet, Mode, NamedLimit, Outcomes, Policy, StateId};
-use crate::store::Renewal;
+use crate::store::{Refund, Renewal};
 use crate::time::Timestamp;
 
 /// The most states of limits that the present policy does not name. They belong to other policies
@@ -19,8 +19,8 @@ pub(super) struct Entry {
     expires: Timestamp,
     /// Until when the subject is in a denied state.
     denied_until: Timestamp,
-    /// The units left when it was last charged.
-    available: u64,
+    /// Of the limit that it had used up the most when it was last charged, how many 1024ths.
+    consumed: u16,
 }
 
 /// The state of one limit.
@@ -51,15 +51,18 @@ impl Entry {
     ) -> Step {
         let now = self.clamp(clock);
         let limits = policy.limits();
-        let (mut available, mut has_shadow) = (u64::MAX, false);
+        let (mut units_left, mut requests_left, mut has_shadow) = (u64::MAX, u64::MAX, false);
         for (i, limit) in limits.iter().enumerate() {
             if limit.limit().is_shadow() {
                 has_shadow = true;
                 continue;
             }
             let left = algorithm::available(limit.limit(), self.state(i, limit), now);
-            available = available.min(left);
+            let counts_requests = limit.limit().counts_requests();
+            let least = if counts_requests { &mut requests_left } else { &mut units_left };
+            *least = left.min(*least);
         }
+        let available = if requests_left == 0 { 0 } else { units_left };
         let taken = mode.taken(cost, available);
         let mut uncharged = LimitSet::EMPTY;
         if taken > 0 {
@@ -67,14 +70,17 @@ impl Entry {
                 uncharged = self.would_deny(policy, now, taken);
             }
             self.charge(policy, now, taken, uncharged);
-            self.available = available.saturating_sub(taken);
+            requests_left -= requests_left.min(1);
         }
         let mut outcomes = Outcomes::new();
         for (i, limit) in limits.iter().enumerate() {
             let needed = algorithm::needed(mode, cost, taken, uncharged.contains(i));
             outcomes.push(algorithm::outcome(limit.limit(), self.state(i, limit), now, needed));
         }
-        if taken >= available {
+        if taken > 0 {
+            self.consumed = consumed(policy, &outcomes);
+        }
+        if taken >= available || requests_left == 0 {
             self.note_denial(policy, now, Cost::ONE);
         } else if taken == 0 {
             self.note_denial(policy, now, cost);
@@ -101,8 +107,9 @@ impl Entry {
     fn would_deny(&self, policy: &Policy, now: Timestamp, units: u64) -> LimitSet {
         let limits = policy.limits().iter().enumerate();
         let would_deny = limits.filter(|(i, limit)| {
+            let needed = limit.limit().units(units);
             limit.limit().is_shadow()
-                && algorithm::available(limit.limit(), self.state(*i, limit), now) < units
+                && algorithm::available(limit.limit(), self.state(*i, limit), now) < needed
         });
         would_deny.map(|(i, _)| i).collect()
     }
@@ -184,6 +191,16 @@ impl Entry {
         self.note_denial(policy, now, Cost::ONE);
     }
 
+    /// Whether places that are to be freed or leased anew are held here.
+    pub(super) fn holds(&self, refund: &Refund<'_>, clock: Timestamp) -> bool {
+        let now = self.clamp(clock);
+        let mut limits = refund.policy.limits().iter().enumerate();
+        limits.any(|(i, named)| {
+            let (limit, units) = (named.limit(), refund.units_of(i));
+            algorithm::held(limit, self.state(i, named), now, refund.charged, units) > 0
+        })
+    }
+
     /// Begins anew the lease of units that were taken at `charged`, if every limit of concurrency
     /// still holds some of them. Returns when it begins.
     pub(super) fn renew(&mut self, renewal: &Renewal<'_>, clock: Timestamp) -> Option<Timestamp> {
@@ -213,8 +230,26 @@ impl Entry {
         self.clamp(now) < self.denied_until
     }
 
-    /// The units left when it was last charged: the more, the less is lost with it.
-    pub(super) const fn available(&self) -> u64 {
-        self.available
+    /// How much of its limits was used up when it was last charged: the less, the less is forgotten
+    /// with it.
+    pub(super) const fn consumed(&self) -> u16 {
+        self.consumed
     }
+}
+
+/// Of the limit that is used up the most, how many 1024ths are. Units do not compare: who has used a
+/// thousand of a large limit has more left than a newcomer under a small one.
+fn consumed(policy: &Policy, outcomes: &Outcomes) -> u16 {
+    let limits = policy.limits().iter().map(|named| named.limit()).zip(outcomes);
+    let enforced = limits.filter(|(limit, _)| !limit.is_shadow());
+    let shares = enforced.map(|(limit, outcome)| {
+        let capacity = limit.capacity().max(1);
+        (outcome.used().min(capacity), capacity)
+    });
+    let compare = |&(used, of): &(u64, u64), &(other, of_other): &(u64, u64)| {
+        (u128::from(used) * u128::from(of_other)).cmp(&(u128::from(other) * u128::from(of)))
+    };
+    // Neither exceeds 2^53.
+    let (used, of) = shares.max_by(compare).unwrap_or((0, 1));
+    u16::try_from(used * 1_024 / of).unwrap_or(u16::MAX)
 }

@@ -4,11 +4,12 @@
 //!   and no allocation for a subject that is known already.
 //! * **Bounded**: at most `capacity` subjects, one million unless said. What has expired is dropped
 //!   in passing, without a thread in the background. When the store is full, of a few subjects that
-//!   are looked at the one with the most units left makes room; one that is in a denied state never
-//!   does. Should every subject that is
-//!   inspected be denied, newcomers are counted together until there is room again.
-//! * **Of the size of what counts**: a few integers for each limit. A sliding log or a limit of
-//!   concurrency has room for twice as many entries as it has held, its `max` at most.
+//!   are looked at the one that has used up the least of its limits makes room; one that is in a
+//!   denied state never does. Should every subject that is inspected be denied, newcomers are counted
+//!   together until there is room again.
+//! * **Of the size of what counts**: about 500 bytes for a subject of up to six limits. A sliding log
+//!   or a limit of concurrency has room for twice as many entries as it has held, its `max` at most,
+//!   and each takes 16 bytes; a sliding window 8 for each bucket.
 //! * Counters are lost when the process ends, and are not shared with other processes; for that
 //!   there is `RedisStore` (feature `redis`).
 //!
@@ -46,7 +47,7 @@ use entry::{Entry, Step};
 use fingerprint::{Fingerprint, Fingerprinter};
 use shard::Shard;
 
-use super::{Charge, Refund, Renewal, Reset, Store, StoreFuture};
+use super::{Charge, Refund, RefundOf, Renewal, Reset, Store, StoreFuture};
 use crate::algorithm;
 use crate::time::{Clock, SystemClock, Timestamp};
 use crate::{Decision, Eventual};
@@ -139,7 +140,12 @@ impl<C: Clock> Store for MemoryStore<C> {
         let subject = self.fingerprinter.fingerprint(refund.namespace, refund.subject);
         let mut shard = self.shard(subject);
         let clock = self.clock.now();
-        if let Some(entry) = shard.get_mut(subject) {
+        // Permits are told apart by the very time they were taken at, even where subjects share.
+        let entry = match refund.of {
+            RefundOf::Permits => shard.holding(subject, |entry| entry.holds(&refund, clock)),
+            RefundOf::All | RefundOf::Rates => shard.get_mut(subject),
+        };
+        if let Some(entry) = entry {
             entry.amend(refund.policy, clock, |place, limit, state, now| {
                 let units = refund.units_of(place);
                 algorithm::refund(limit, state, now, refund.charged, units);
@@ -156,7 +162,8 @@ impl<C: Clock> Store for MemoryStore<C> {
         let subject = self.fingerprinter.fingerprint(renewal.namespace, renewal.subject);
         let mut shard = self.shard(subject);
         let clock = self.clock.now();
-        let entry = shard.get_mut(subject);
+        let refund = renewal.as_refund();
+        let entry = shard.holding(subject, |entry| entry.holds(&refund, clock));
         let renewed = entry.and_then(|entry| entry.renew(&renewal, clock));
         drop(shard);
         Eventual::ready(Ok(renewed))
@@ -193,7 +200,7 @@ pub struct MemoryStoreBuilder<C = SystemClock> {
 impl<C: Clock> MemoryStoreBuilder<C> {
     /// The most subjects that are held at once. Defaults to one million.
     ///
-    /// It is rounded up to a multiple of 64, and a few more may be held.
+    /// It is rounded up to a multiple of 64, and up to 64 more may be held: what is counted together.
     pub fn capacity(mut self, subjects: usize) -> Self {
         self.capacity = subjects;
         self

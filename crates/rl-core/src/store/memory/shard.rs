@@ -33,6 +33,17 @@ impl Shard {
         self.entries.get_mut(&subject)
     }
 
+    /// The entry that holds permits of `subject`: its own, or the shared one. Who was counted with
+    /// others may have an entry since.
+    pub(super) fn holding(
+        &mut self,
+        subject: Fingerprint,
+        holds: impl Fn(&Entry) -> bool,
+    ) -> Option<&mut Entry> {
+        let is_own = self.entries.get(&subject).is_some_and(holds);
+        self.entries.get_mut(if is_own { &subject } else { &Fingerprint::OVERFLOW })
+    }
+
     pub(super) fn remove(&mut self, subject: Fingerprint) {
         self.entries.swap_remove(&subject);
     }
@@ -40,15 +51,20 @@ impl Shard {
     /// The entry of a subject that has none yet, or the shared one if there is no room.
     pub(super) fn add(&mut self, subject: Fingerprint, now: Timestamp) -> &mut Entry {
         let subject = if self.make_room(now) { subject } else { Fingerprint::OVERFLOW };
+        let len = self.entries.len();
+        if len == self.entries.capacity() && len <= self.capacity {
+            // Doubled as by itself, but never beyond what it may hold: that, and the shared one.
+            self.entries.reserve_exact(len.clamp(1, self.capacity + 1 - len));
+        }
         self.entries.entry(subject).or_default()
     }
 
     /// Drops what has expired among the next few entries. If the shard is still full, drops the one
-    /// that has used the least, but never one that is in a denied state: a caller must not get rid
-    /// of its debt by inventing subjects. Returns whether there is room.
+    /// that has used up the least of its limits, but never one that is in a denied state: a caller
+    /// must not get rid of its debt by inventing subjects. Returns whether there is room.
     fn make_room(&mut self, now: Timestamp) -> bool {
         for _ in 0..ROUNDS {
-            let mut victim: Option<(u64, Fingerprint)> = None;
+            let mut victim: Option<(u16, Fingerprint)> = None;
             for _ in 0..INSPECTED.min(self.entries.len()) {
                 if self.cursor >= self.entries.len() {
                     self.cursor = 0;
@@ -61,12 +77,11 @@ impl Shard {
                     self.entries.swap_remove_index(self.cursor);
                     continue;
                 }
-                let candidate = (entry.available(), *subject);
                 if !entry.is_denied(now)
                     && *subject != Fingerprint::OVERFLOW
-                    && victim.is_none_or(|(available, _)| candidate.0 > available)
+                    && victim.is_none_or(|(least, _)| entry.consumed() < least)
                 {
-                    victim = Some(candidate);
+                    victim = Some((entry.consumed(), *subject));
                 }
                 self.cursor += 1;
             }

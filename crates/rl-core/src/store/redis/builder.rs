@@ -279,6 +279,7 @@ mod tests {
         ] {
             let text = error(of(url)).await;
             assert!(text.contains("expected redis://"), "{url}: {text}");
+            assert!(!text.contains("invalidclientconfig"), "{url}: {text}");
         }
         let text = error(of("rediss://u:hunter2@h/#insecure")).await;
         assert!(text.contains("always verified"), "{text}");

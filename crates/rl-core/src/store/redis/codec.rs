@@ -55,14 +55,14 @@ pub(super) fn decide_plan(policy: &Policy, mode: Mode, cost: Cost) -> Vec<u8> {
     const FROM_FIRST_REQUEST: Algorithm = Algorithm::FixedWindow { anchor: Anchor::FirstRequest };
     let limits = || policy.limits().iter().map(|named| named.limit());
     let all_fixed =
-        limits().all(|limit| limit.algorithm() == FROM_FIRST_REQUEST && !limit.is_shadow());
+        limits().all(|limit| limit.algorithm() == FROM_FIRST_REQUEST && !has_mark(limit));
 
-    let mut plan = Vec::with_capacity(11 + 14 * policy.limits().len());
+    let mut plan = Vec::with_capacity(13 + 14 * policy.limits().len());
     plan.push(mode_byte(mode));
     plan.push(u8::from(all_fixed));
     push_u56(&mut plan, cost.units());
     if !all_fixed {
-        push_shadow(&mut plan, policy);
+        push_marks(&mut plan, policy);
     }
     for limit in limits() {
         // decide_fixed.lua does not read the tags, so it is told the periods.
@@ -132,10 +132,10 @@ pub(super) fn readable_periods(policy: &Policy) -> Vec<u8> {
 
 /// The argument of `readable.lua`.
 pub(super) fn readable_plan(policy: &Policy, mode: Mode, cost: Cost) -> Vec<u8> {
-    let mut plan = Vec::with_capacity(10 + 7 * policy.limits().len());
+    let mut plan = Vec::with_capacity(12 + 7 * policy.limits().len());
     plan.push(mode_byte(mode));
     push_u56(&mut plan, cost.units());
-    push_shadow(&mut plan, policy);
+    push_marks(&mut plan, policy);
     for limit in policy.limits() {
         push_u56(&mut plan, limit.limit().max());
     }
@@ -191,11 +191,17 @@ impl Reply {
     }
 }
 
-/// Which limits are in shadow.
-fn push_shadow(plan: &mut Vec<u8>, policy: &Policy) {
-    let limits = policy.limits().iter().enumerate();
-    let shadow = limits.filter(|(_, limit)| limit.limit().is_shadow()).map(|(place, _)| place);
-    plan.extend_from_slice(&shadow.collect::<LimitSet>().bits().to_be_bytes());
+const fn has_mark(limit: Limit) -> bool {
+    limit.is_shadow() || limit.counts_requests()
+}
+
+/// Which limits are in shadow, and which count requests.
+fn push_marks(plan: &mut Vec<u8>, policy: &Policy) {
+    for mark in [Limit::is_shadow, Limit::counts_requests] {
+        let limits = policy.limits().iter().enumerate();
+        let marked = limits.filter(|(_, limit)| mark(limit.limit())).map(|(place, _)| place);
+        plan.extend_from_slice(&marked.collect::<LimitSet>().bits().to_be_bytes());
+    }
 }
 
 fn mode_byte(mode: Mode) -> u8 {
@@ -240,7 +246,7 @@ mod tests {
         });
         let policy = Policy::new(limits).unwrap();
         assert_eq!(shape(&policy).len(), 2 + 16 * 13);
-        assert_eq!(decide_plan(&policy, Mode::Check, Cost::from(u64::MAX)).len(), 11 + 16 * 14);
+        assert_eq!(decide_plan(&policy, Mode::Check, Cost::from(u64::MAX)).len(), 13 + 16 * 14);
         assert_eq!(forget_plan(&policy, 15).len(), 8 + 16 * 14);
         let fixed = Policy::new([Limit::per_second(1), Limit::per_day(1)]).unwrap();
         assert_eq!(decide_plan(&fixed, Mode::Check, Cost::ONE).len(), 9 + 2 * 14);

@@ -52,6 +52,7 @@ fn kind(error: &RedisError, code: Option<&str>) -> FailureKind {
             | "MISCONF" | "NOREPLICAS" | "UNKILLABLE" | "NOSCRIPT",
         ) => return FailureKind::Unavailable,
         Some(_) if says("can't run this command") => return FailureKind::Refused,
+        Some(_) if is_about_database(error) && says("permission") => return FailureKind::Refused,
         Some(_) if says("WRONGTYPE") || says("RLCORRUPT") => return FailureKind::Corrupt,
         Some(_) if says("max number of clients") => return FailureKind::Unavailable,
         Some(_) => return FailureKind::Protocol,
@@ -69,9 +70,28 @@ fn kind(error: &RedisError, code: Option<&str>) -> FailureKind {
 /// The server's code or the kind of the failure: not its text, which may quote what was sent.
 fn detail(error: &RedisError, code: Option<&str>) -> String {
     match code {
+        Some(_) if is_about_database(error) => no_database(error).to_owned(),
         Some(code) => format!("Redis answered {code}"),
         None if error.is_connection_refusal() => "the connection was refused".to_owned(),
         None if error.is_connection_dropped() => "the connection was lost".to_owned(),
         None => error.category().to_owned(),
+    }
+}
+
+/// Whether a new connection could not change to the database of the URL: the library reports that in
+/// words of its own, and without the server's code.
+fn is_about_database(error: &RedisError) -> bool {
+    error.to_string().contains("refused to switch database")
+}
+
+/// What the server has against the database of the URL. In our words: its own may name the user.
+fn no_database(error: &RedisError) -> &'static str {
+    let says = |word: &str| error.to_string().contains(word);
+    if says("out of range") {
+        "Redis has no database of the number in the URL"
+    } else if says("permission") {
+        "the user may not select the database of the URL (+select)"
+    } else {
+        "Redis does not change to the database of the URL"
     }
 }

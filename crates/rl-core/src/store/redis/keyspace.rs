@@ -6,6 +6,9 @@
 //! ms, of a concurrency limit `rl:1:default:consumer:{acme}:c10000`. Readable: `acme_PER_MINUTE`, and
 //! `{acme}_PER_MINUTE` on a cluster.
 
+#[cfg(test)]
+mod collisions;
+
 use std::fmt::Write;
 
 use crate::store::Namespace;

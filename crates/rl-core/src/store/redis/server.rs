@@ -56,8 +56,12 @@ impl Server {
         let wrong = |why: &str| ConnectError::Url { shown: shown(url), why: why.to_owned() };
         let (plain, is_tls) = without_tls(url);
         let info = plain.as_str().into_connection_info();
-        // The library's words for what is wrong with a URL never quote it.
-        let info = info.map_err(|error| wrong(&error.to_string().to_lowercase()))?;
+        // The library's words for what is wrong with a URL never quote it; behind them it names the kind
+        // of error.
+        let info = info.map_err(|error| {
+            let text = error.to_string().to_lowercase();
+            wrong(text.split(" - ").next().unwrap_or_default())
+        })?;
         if is_tls && url.contains('#') {
             return Err(wrong("certificates are always verified: a fragment changes nothing"));
         }

@@ -6,7 +6,7 @@
 -- ARGV[2]   plan, packed, big-endian: mode (1 byte: 0 check, 1 check up to, 2 peek, 3 charge);
 --           1 byte: 1 if all limits are fixed windows that begin with the first request, else 0; cost
 --           (7 bytes); unless all are such windows, a bit for each limit in shadow, that of the first
---           is 1 (2 bytes); and for each limit, 7 bytes each, period µs and max if all are such
+--           is 1 (2 bytes), and the same for limits that count requests (2 bytes); and for each limit, 7 bytes each, period µs and max if all are such
 --           windows, else max and capacity (the burst, where there is one)
 --
 -- Returns   packed: healed (1 byte), a bit for each limit in shadow that would have denied what was
@@ -17,8 +17,11 @@
 -- only for a key that has lost its expiry. A denial changes no state.
 local mode, all_fixed = string.byte(ARGV[2], 1, 2)
 local cost, next_number = struct.unpack('>I7', ARGV[2], 3)
-local shadow = 0
-if all_fixed == 0 then shadow, next_number = struct.unpack('>I2', ARGV[2], next_number) end
+local shadow, requests = 0, 0
+if all_fixed == 0 then
+  shadow, requests, next_number = struct.unpack('>I2I2', ARGV[2], next_number)
+end
+local function has(set, place) return floor(set / 2 ^ (place - 1)) % 2 == 1 end
 local available = MAX_UNITS + 1
 for i, slot in ipairs(slots) do
   if all_fixed == 1 then
@@ -31,7 +34,9 @@ for i, slot in ipairs(slots) do
   end
   local algorithm = algorithms[slot.kind]
   slot.available = algorithm.available(slot.at, slot.period, slot.max, slot.extra, slot.kind)
-  slot.in_shadow = floor(shadow / 2 ^ (i - 1)) % 2 == 1
+  slot.in_shadow, slot.is_one = has(shadow, i), has(requests, i)
+  -- A request is one unit, whatever it costs.
+  if slot.is_one and slot.available > 0 then slot.available = MAX_UNITS + 1 end
   if not slot.in_shadow then available = min(available, slot.available) end
 end
 
@@ -46,12 +51,14 @@ local needed = 0
 if taken == 0 and mode < 3 then needed = mode == 1 and min(cost, 1) or cost end
 local healed, uncharged = 0, 0
 for i, slot in ipairs(slots) do
-  slot.needed = needed
+  slot.needed = slot.is_one and min(needed, 1) or needed
   if slot.in_shadow and mode ~= 3 and slot.available < taken then
-    slot.needed, uncharged = taken, uncharged + 2 ^ (i - 1)
+    slot.needed, uncharged = slot.is_one and 1 or taken, uncharged + 2 ^ (i - 1)
   elseif taken > 0 then
     local charge = algorithms[slot.kind].charge
-    charge(slot.at, slot.period, slot.max, slot.extra, slot.kind, taken)
+    slot.is_charged = true
+    local units = slot.is_one and 1 or taken
+    charge(slot.at, slot.period, slot.max, slot.extra, slot.kind, units)
   end
 end
 state[1] = now
@@ -66,7 +73,7 @@ end
 
 for _, slot in ipairs(slots) do
   local algorithm = algorithms[slot.kind]
-  if algorithm.heal and taken == 0 and mode ~= 2 and cost > 0
+  if algorithm.heal and not slot.is_charged and mode ~= 2 and cost > 0
       and algorithm.heal(slot.at, slot.period, slot.extra) then
     healed = healed + 1
   end

@@ -2,20 +2,23 @@
 --
 -- KEYS, ARGV[1]  see readable_counters.lua
 -- ARGV[2]        packed, big-endian: mode (1 byte: 0 check, 1 check up to, 2 peek, 3 charge), cost
---                (7 bytes), a bit for each limit in shadow, that of the first is 1 (2 bytes), and the
---                max of each limit (7 bytes each)
+--                (7 bytes), a bit for each limit in shadow, that of the first is 1 (2 bytes), the same
+--                for limits that count requests (2 bytes), and the max of each limit (7 bytes each)
 --
 -- Returns        as decide.lua
-local plan = { struct.unpack('>BI7I2' .. string.rep('I7', count), ARGV[2]) }
-local mode, cost, shadow = plan[1], plan[2], plan[3]
+local plan = { struct.unpack('>BI7I2I2' .. string.rep('I7', count), ARGV[2]) }
+local mode, cost, shadow, requests = plan[1], plan[2], plan[3], plan[4]
+local function has(set, place) return math.floor(set / 2 ^ (place - 1)) % 2 == 1 end
 local now_ms = math.floor(now / 1000)
 
-local states, left, in_shadow, available = {}, {}, {}, MAX_UNITS + 1
+local states, left, in_shadow, is_one, available = {}, {}, {}, {}, MAX_UNITS + 1
 for i = 1, count do
   states[2 * i - 1] = ttl[i] > 0 and (now_ms + ttl[i] - periods[i]) * 1000 or 0
   states[2 * i] = used[i]
-  left[i] = plan[i + 3] - used[i]
-  in_shadow[i] = math.floor(shadow / 2 ^ (i - 1)) % 2 == 1
+  left[i] = plan[i + 4] - used[i]
+  in_shadow[i], is_one[i] = has(shadow, i), has(requests, i)
+  -- A request is one unit, whatever it costs.
+  if is_one[i] and left[i] > 0 then left[i] = MAX_UNITS + 1 end
   if not in_shadow[i] then available = math.min(available, left[i]) end
 end
 available = math.max(available, 0)
@@ -32,7 +35,7 @@ for i = 1, count do
   if in_shadow[i] and mode ~= 3 and left[i] < taken then
     uncharged = uncharged + 2 ^ (i - 1)
   elseif taken > 0 then
-    local units = math.min(taken, MAX_UNITS - used[i])
+    local units = math.min(is_one[i] and 1 or taken, MAX_UNITS - used[i])
     if ttl[i] > 0 then
       redis.call('INCRBY', KEYS[i], string.format('%.0f', units))
     else

@@ -153,6 +153,14 @@ local sliding_log = {
     if not index then return end
     local count, gone = state[at + 1], units >= held and 1 or 0
     units = min(units, held)
+    if index == 0 and gone == 1 then
+      -- The oldest just leaves: leases that are renewed in turn are always the oldest.
+      state[at], state[at + 1] = (state[at] + 1) % state[at + 2], count - 1
+      state[at + 3] = state[at + 3] + units
+      if count == 1 then state[at + 5] = 0 end
+      redis.call('PEXPIRE', KEYS[ring], log_lifetime(at, period))
+      return
+    end
     local later = log_lowered(log_bytes(at, ring, index + gone, count), units)
     if #later > 0 then log_store(at, ring, index, later) end
     state[at + 1], state[at + 4] = count - gone, state[at + 4] - units

@@ -1,0 +1,563 @@
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU8, AtomicUsize};
+use std::time::Duration;
+
+use tokio::task::{JoinSet, yield_now};
+use tokio::time::{Instant, advance};
+
+use super::circuit::{CALM, FIRST_WAIT, LONGEST_WAIT, Phase, ROUNDS, wait};
+use super::*;
+use crate::store::{Charge, MemoryStore, Refund, Renewal, Reset, Store, StoreError, StoreFuture};
+use crate::time::Timestamp;
+use crate::{Decision, Eventual, Limit, Origin, RateLimiter, Subject};
+
+const DOWN: FailureKind = FailureKind::Unavailable;
+const LATE: FailureKind = FailureKind::TimedOut;
+
+type OnThreads = Circuit<AtomicU64>;
+
+/// Opens at `now`, with the longest wait that there is: 100.
+fn opened(circuit: &OnThreads, now: u64) {
+    for _ in 0..ROUNDS {
+        circuit.failed(circuit.look(), DOWN, now, FIRST_WAIT / 2);
+    }
+    assert_eq!(circuit.look().phase(), Phase::Open);
+}
+
+fn admit(circuit: &OnThreads, now: u64) -> Result<Pass, FailureKind> {
+    circuit.admit(|| now)
+}
+
+#[test]
+fn a_healthy_store_is_asked_without_a_look_at_the_clock() {
+    let circuit = OnThreads::default();
+    let no_clock = || unreachable!("the clock is read");
+    for _ in 0..3 {
+        let pass = circuit.admit(no_clock).unwrap();
+        assert!(!pass.is_probe() && !circuit.answered(pass, no_clock));
+    }
+}
+
+#[test]
+fn it_opens_after_three_failures_in_a_row() {
+    let circuit = OnThreads::default();
+    let fail = |kind| circuit.failed(admit(&circuit, 0).unwrap(), kind, 0, 0);
+    assert!(fail(DOWN), "the first is a line");
+    assert!(!fail(LATE));
+    assert_eq!(circuit.look().phase(), Phase::Failing);
+    assert!(!fail(LATE), "it has been logged");
+    assert_eq!(admit(&circuit, 0).unwrap_err(), LATE);
+}
+
+#[test]
+fn an_answer_in_between_begins_the_row_anew() {
+    let circuit = OnThreads::default();
+    for now in 0..50 {
+        circuit.failed(admit(&circuit, now).unwrap(), DOWN, now, 0);
+        circuit.failed(admit(&circuit, now).unwrap(), DOWN, now, 0);
+        assert!(!circuit.answered(admit(&circuit, now).unwrap(), || now), "it is not calm");
+        assert_eq!(circuit.look().phase(), Phase::Failing);
+    }
+}
+
+/// A broken connection takes all replies that are under way along.
+#[test]
+fn a_thousand_failures_of_requests_that_set_out_together_are_one() {
+    let circuit = OnThreads::default();
+    let passes: Vec<_> = (0..1_000).map(|_| admit(&circuit, 0).unwrap()).collect();
+    let lines = passes.into_iter().filter(|pass| circuit.failed(*pass, DOWN, 1, 0)).count();
+    assert_eq!((lines, circuit.look().phase()), (1, Phase::Failing));
+    let answered = circuit.answered(admit(&circuit, 1 + CALM).unwrap(), || 1 + CALM);
+    assert!(answered, "the next is answered");
+}
+
+#[test]
+fn it_is_well_again_when_an_answer_comes_and_nothing_has_failed_for_a_while() {
+    let circuit = OnThreads::default();
+    circuit.failed(circuit.look(), DOWN, 7, 0);
+    assert!(!circuit.answered(circuit.look(), || 6 + CALM));
+    let before = circuit.look();
+    circuit.failed(before, DOWN, 8, 0);
+    assert!(!circuit.answered(before, || 8 + CALM), "it set out before the last failure");
+    assert!(circuit.answered(circuit.look(), || 8 + CALM));
+    assert!(!circuit.answered(circuit.look(), || 8 + CALM));
+    assert_eq!(circuit.look().phase(), Phase::Well);
+}
+
+#[test]
+fn a_failure_from_before_the_end_of_an_outage_begins_no_other() {
+    let circuit = OnThreads::default();
+    let before = circuit.look();
+    opened(&circuit, 0);
+    let probe = admit(&circuit, 100).unwrap();
+    let during = circuit.look();
+    assert!(circuit.answered(probe, || 100));
+    for late in [before, during] {
+        assert!(!circuit.failed(late, LATE, 101, 0));
+        assert_eq!(circuit.look().phase(), Phase::Well);
+    }
+}
+
+#[test]
+fn open_it_lets_one_probe_through_after_the_wait() {
+    let circuit = OnThreads::default();
+    opened(&circuit, 1_000);
+    assert_eq!(admit(&circuit, 1_099).unwrap_err(), DOWN);
+    assert!(admit(&circuit, 1_100).unwrap().is_probe());
+    assert_eq!(admit(&circuit, 9_999).unwrap_err(), DOWN, "one probe at a time");
+}
+
+#[test]
+fn what_set_out_before_it_opened_moves_nothing() {
+    let circuit = OnThreads::default();
+    let before = circuit.look();
+    opened(&circuit, 0);
+    let open = circuit.look();
+    for pass in [before, open] {
+        assert!(!circuit.answered(pass, || 50));
+        assert!(!circuit.failed(pass, DOWN, 50, 0));
+        circuit.let_go(pass);
+        assert_eq!(circuit.look().phase(), Phase::Open);
+    }
+    assert!(admit(&circuit, 100).unwrap().is_probe(), "the wait is as it was");
+}
+
+#[test]
+fn a_probe_that_is_answered_closes_it() {
+    let circuit = OnThreads::default();
+    opened(&circuit, 0);
+    assert!(circuit.answered(admit(&circuit, 100).unwrap(), || 100));
+    assert_eq!(circuit.look().phase(), Phase::Well);
+    // The row begins anew.
+    circuit.failed(circuit.look(), DOWN, 101, 0);
+    assert_eq!(circuit.look().phase(), Phase::Failing);
+}
+
+#[test]
+fn a_probe_that_fails_opens_it_for_longer_up_to_the_longest_wait() {
+    let circuit = OnThreads::default();
+    let (mut now, mut waits) = (0, Vec::new());
+    opened(&circuit, now);
+    for _ in 0..20 {
+        let begun = now;
+        let probe = loop {
+            match admit(&circuit, now) {
+                Ok(probe) => break probe,
+                Err(_) => now += 1,
+            }
+        };
+        waits.push(now - begun);
+        // As much as chance adds.
+        assert!(!circuit.failed(probe, LATE, now, LONGEST_WAIT / 2), "it has been logged");
+        assert_eq!(admit(&circuit, now).unwrap_err(), LATE);
+    }
+    assert_eq!(waits[..5], [100, 199, 400, 400, 400]);
+    assert!(waits[5..].iter().all(|wait| *wait == LONGEST_WAIT));
+}
+
+#[test]
+fn a_probe_that_is_given_up_leaves_the_next_request_to_find_out() {
+    let circuit = OnThreads::default();
+    opened(&circuit, 0);
+    let probe = admit(&circuit, 100).unwrap();
+    circuit.let_go(probe);
+    assert!(admit(&circuit, 100).unwrap().is_probe());
+}
+
+#[test]
+fn refusals_do_not_open_it_and_are_one_line() {
+    let circuit = OnThreads::default();
+    let refuse = |now| circuit.misconfigured(admit(&circuit, now).unwrap(), now);
+    assert!(refuse(0));
+    assert!((1..100).all(|now| !refuse(now)));
+    assert!(admit(&circuit, 100).is_ok(), "it is asked on");
+    // What fails in between is of the same trouble.
+    assert!(!circuit.failed(circuit.look(), DOWN, 101, 0));
+    assert!(!circuit.answered(circuit.look(), || 98 + CALM));
+    assert!(circuit.failed(circuit.look(), DOWN, 99 + CALM, 0), "an outage after it");
+    assert!(refuse(700), "and the other way round");
+    assert!(circuit.answered(circuit.look(), || 700 + CALM));
+}
+
+/// A store that was restarted with another password is reached, and must not be passed by.
+#[test]
+fn a_probe_that_is_refused_closes_it_as_misconfigured() {
+    let circuit = OnThreads::default();
+    opened(&circuit, 0);
+    assert!(circuit.misconfigured(admit(&circuit, 100).unwrap(), 100));
+    let pass = admit(&circuit, 100).unwrap();
+    assert_eq!((pass.phase(), pass.is_probe()), (Phase::Misconfigured, false));
+}
+
+#[test]
+fn waits_are_between_half_and_all_of_what_is_doubled() {
+    for (doubled, whole) in [(0, 100), (1, 200), (2, 400), (3, 400), (15, 400), (u64::MAX, 400)] {
+        let chances = (0..1_000).chain(u64::MAX - 1_000..=u64::MAX);
+        let waits: HashSet<u64> = chances.map(|chance| wait(doubled, chance)).collect();
+        assert_eq!(waits, (whole / 2..=whole).collect());
+    }
+}
+
+#[test]
+fn instances_do_not_come_back_in_step() {
+    let waits: HashSet<u64> = (0..64)
+        .map(|_| {
+            let breaker = Arc::new(Breaker::default());
+            opened_by_failures(&breaker);
+            (0..).find(|now| breaker.circuit.admit(|| *now).is_ok()).unwrap()
+        })
+        .collect();
+    assert!(waits.len() > 8, "{waits:?}");
+}
+
+fn opened_by_failures(breaker: &Arc<Breaker>) {
+    while let Ok(ticket) = breaker.admit() {
+        breaker.failed(ticket, DOWN);
+    }
+}
+
+#[test]
+fn damaged_counters_say_nothing_about_the_store() {
+    let breaker = Arc::new(Breaker::default());
+    for _ in 0..100 {
+        let ticket = breaker.admit().unwrap();
+        assert!(!ticket.pass.is_probe());
+        breaker.failed(ticket, FailureKind::Corrupt);
+        breaker.failed(breaker.admit().unwrap(), FailureKind::Unsupported);
+    }
+    assert_eq!(breaker.circuit.look().phase(), Phase::Well);
+}
+
+const ANSWERS: u8 = 0;
+const FAILS: u8 = 1;
+const HANGS: u8 = 2;
+
+/// A store that is waited for.
+#[derive(Debug, Default)]
+struct Remote {
+    memory: MemoryStore,
+    does: AtomicU8,
+    asked: AtomicUsize,
+}
+
+impl Remote {
+    fn does(&self, what: u8) {
+        self.does.store(what, Ordering::SeqCst);
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.swap(0, Ordering::SeqCst)
+    }
+}
+
+impl Store for Remote {
+    fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
+        let decision = self.memory.decide(charge);
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        let does = self.does.load(Ordering::SeqCst);
+        Eventual::later(async move {
+            yield_now().await;
+            match does {
+                ANSWERS => decision.await,
+                FAILS => Err(StoreError::new(DOWN)),
+                _ => std::future::pending().await,
+            }
+        })
+    }
+
+    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
+        self.memory.refund(refund)
+    }
+
+    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
+        self.memory.renew(renewal)
+    }
+
+    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
+        self.memory.reset(reset)
+    }
+}
+
+fn limiter(limit: Limit) -> (Arc<Remote>, RateLimiter) {
+    let remote = Arc::new(Remote::default());
+    let limiter = RateLimiter::builder().limit(limit).store(Arc::clone(&remote)).build().unwrap();
+    (remote, limiter)
+}
+
+/// So many requests at once; their origins.
+async fn at_once(limiter: &RateLimiter, requests: usize) -> Vec<Origin> {
+    let mut asking = JoinSet::new();
+    for _ in 0..requests {
+        let limiter = limiter.clone();
+        asking.spawn(async move { limiter.check(&Subject::user("alice"), 1).await.origin() });
+    }
+    asking.join_all().await
+}
+
+async fn until_open(remote: &Remote, limiter: &RateLimiter) {
+    remote.does(FAILS);
+    for _ in 0..ROUNDS {
+        at_once(limiter, 1).await;
+    }
+    assert_eq!(remote.asked(), ROUNDS as usize);
+    at_once(limiter, 100).await;
+    assert_eq!(remote.asked(), 0, "open");
+}
+
+const WAIT: Duration = Duration::from_millis(FIRST_WAIT);
+
+#[tokio::test(start_paused = true)]
+async fn of_a_thousand_requests_at_once_one_is_the_probe() {
+    let (remote, limiter) = limiter(Limit::per_hour(10_000));
+    for does in [FAILS, HANGS, ANSWERS] {
+        until_open(&remote, &limiter).await;
+        advance(WAIT).await;
+        remote.does(does);
+        let origins = at_once(&limiter, 1_000).await;
+        assert_eq!(remote.asked(), 1);
+        let by_store = origins.iter().filter(|origin| **origin == Origin::Store).count();
+        assert_eq!(by_store, usize::from(does == ANSWERS));
+        // Closes it for the next.
+        advance(WAIT * 2).await;
+        remote.does(ANSWERS);
+        at_once(&limiter, 1).await;
+        assert_eq!(at_once(&limiter, 10).await, [Origin::Store; 10]);
+        remote.asked();
+    }
+}
+
+/// A client that hangs up must not take the only way back along.
+#[tokio::test(start_paused = true)]
+async fn a_probe_whose_client_hangs_up_is_not_the_last() {
+    let (remote, limiter) = limiter(Limit::per_hour(10_000));
+    until_open(&remote, &limiter).await;
+    advance(WAIT).await;
+    remote.does(HANGS);
+    for _ in 0..50 {
+        let alice = Subject::user("alice");
+        let mut probe = limiter.check(&alice, 1);
+        std::future::poll_fn(|cx| {
+            assert!(std::pin::Pin::new(&mut probe).poll(cx).is_pending());
+            std::task::Poll::Ready(())
+        })
+        .await;
+        assert_eq!(remote.asked(), 1);
+        at_once(&limiter, 10).await;
+        assert_eq!(remote.asked(), 0);
+        drop(probe);
+    }
+    assert_eq!(limiter.in_flight(), 0);
+    remote.does(ANSWERS);
+    assert_eq!(at_once(&limiter, 1).await, [Origin::Store]);
+}
+
+/// A long outage under load: how often it is asked, and how soon it decides when it is back.
+#[tokio::test(start_paused = true)]
+async fn a_failing_store_is_asked_a_few_times_a_second_and_decides_soon_after_its_return() {
+    let (remote, limiter) = limiter(Limit::per_hour(1_000_000));
+    for does in [FAILS, HANGS] {
+        until_open(&remote, &limiter).await;
+        remote.does(does);
+        let mut asking = JoinSet::new();
+        // 10 000 requests in 10 s.
+        for _ in 0..10_000 {
+            let limiter = limiter.clone();
+            asking.spawn(async move {
+                let asked = Instant::now();
+                limiter.check(&Subject::user("alice"), 1).await;
+                // A step of this test's clock late at most.
+                let took = asked.elapsed();
+                assert!(took <= Duration::from_millis(101), "{took:?}");
+            });
+            advance(Duration::from_millis(1)).await;
+        }
+        while let Some(done) = asking.join_next().await {
+            done.unwrap();
+        }
+        let asked = remote.asked();
+        assert!((15..=55).contains(&asked), "{asked} in 10 s");
+
+        remote.does(ANSWERS);
+        let back = Instant::now();
+        while at_once(&limiter, 1).await != [Origin::Store] {
+            advance(Duration::from_millis(1)).await;
+        }
+        assert!(
+            back.elapsed() <= Duration::from_millis(LONGEST_WAIT + 100),
+            "{:?}",
+            back.elapsed()
+        );
+        assert_eq!(at_once(&limiter, 1_000).await, [Origin::Store; 1_000]);
+        remote.asked();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_hangs_holds_up_requests_for_three_deadlines() {
+    let (remote, limiter) = limiter(Limit::per_hour(10_000));
+    remote.does(HANGS);
+    let begun = Instant::now();
+    let mut asking = JoinSet::new();
+    while limiter.inner.breaker.admit().is_ok() {
+        let limiter = limiter.clone();
+        asking.spawn(async move { limiter.check(&Subject::user("alice"), 1).await });
+        advance(Duration::from_millis(1)).await;
+        yield_now().await;
+    }
+    let took = begun.elapsed().as_millis();
+    assert!((300..=310).contains(&took), "{took} ms");
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_decisions_wait_than_are_allowed() {
+    let remote = Arc::new(Remote::default());
+    let builder = RateLimiter::builder().limit(Limit::per_hour(10_000)).store(remote.clone());
+    let limiter = builder.max_in_flight(10).build().unwrap();
+    remote.does(HANGS);
+    let waiting = {
+        let limiter = limiter.clone();
+        tokio::spawn(async move { at_once(&limiter, 10).await })
+    };
+    while limiter.in_flight() < 10 {
+        yield_now().await;
+    }
+    let asked = Instant::now();
+    let overloaded = Origin::FailedOpen(FailureKind::Overloaded);
+    assert_eq!(at_once(&limiter, 1_000).await, [overloaded; 1_000]);
+    assert_eq!((asked.elapsed(), limiter.in_flight()), (Duration::ZERO, 10));
+    waiting.await.unwrap();
+    assert_eq!(limiter.in_flight(), 0);
+    // Too many are no failure of the store: it is asked on.
+    remote.does(ANSWERS);
+    assert_eq!(at_once(&limiter, 10).await, [Origin::Store; 10]);
+}
+
+/// What several threads do at once, in every order that there is.
+mod every_order {
+    use loom::sync::Arc;
+    use loom::sync::atomic::{AtomicU64, Ordering};
+    use loom::thread;
+
+    use super::*;
+
+    impl Word for AtomicU64 {
+        fn new(value: u64) -> Self {
+            Self::new(value)
+        }
+
+        fn load(&self) -> u64 {
+            self.load(Ordering::Relaxed)
+        }
+
+        fn exchange(&self, current: u64, next: u64) -> bool {
+            self.compare_exchange(current, next, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        }
+    }
+
+    type Loomed = Circuit<AtomicU64>;
+    type Act = Box<dyn FnOnce(&Loomed) -> bool>;
+
+    fn open() -> Arc<Loomed> {
+        let circuit = Loomed::default();
+        for _ in 0..ROUNDS {
+            circuit.failed(circuit.look(), DOWN, 0, 0);
+        }
+        Arc::new(circuit)
+    }
+
+    /// What each of several threads comes to.
+    fn each(circuit: &Arc<Loomed>, acts: impl IntoIterator<Item = Act>) -> Vec<bool> {
+        let threads: Vec<_> = acts
+            .into_iter()
+            .map(|act| {
+                let circuit = Arc::clone(circuit);
+                thread::spawn(move || act(&circuit))
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    }
+
+    fn is_probe(circuit: &Loomed) -> bool {
+        circuit.admit(|| 1_000).is_ok_and(Pass::is_probe)
+    }
+
+    #[test]
+    fn one_of_two_is_the_probe() {
+        loom::model(|| {
+            let circuit = open();
+            let acts = (0..2).map(|_| Box::new(is_probe) as Act);
+            let probes = each(&circuit, acts);
+            assert_eq!(probes.into_iter().filter(|probe| *probe).count(), 1);
+        });
+    }
+
+    #[test]
+    fn failures_that_set_out_together_are_one_line_and_one_failure() {
+        loom::model(|| {
+            let circuit = Arc::new(Loomed::default());
+            let pass = circuit.look();
+            let fail = move |circuit: &Loomed| circuit.failed(pass, DOWN, 1, 0);
+            let acts = (0..2).map(|_| Box::new(fail) as Act);
+            let lines = each(&circuit, acts);
+            assert_eq!(lines.into_iter().filter(|line| *line).count(), 1);
+            assert!(!circuit.failed(circuit.look(), DOWN, 1, 0));
+            assert_eq!(circuit.look().phase(), Phase::Failing, "two so far");
+        });
+    }
+
+    #[test]
+    fn a_probe_that_is_answered_wins_over_late_failures() {
+        loom::model(|| {
+            let circuit = Arc::new(Loomed::default());
+            let before = circuit.look();
+            for _ in 0..ROUNDS {
+                circuit.failed(circuit.look(), DOWN, 0, 0);
+            }
+            let probe = circuit.admit(|| 1_000).unwrap();
+            let acts: [Act; 3] = [
+                Box::new(move |circuit| circuit.answered(probe, || 1_000)),
+                Box::new(move |circuit| circuit.failed(before, LATE, 1_000, 0)),
+                Box::new(move |circuit| circuit.answered(before, || 1_000)),
+            ];
+            assert_eq!(each(&circuit, acts), [true, false, false]);
+            assert_eq!(circuit.look().phase(), Phase::Well);
+        });
+    }
+
+    #[test]
+    fn a_probe_that_is_given_up_makes_way_for_one_other() {
+        loom::model(|| {
+            let circuit = open();
+            let probe = circuit.admit(|| 1_000).unwrap();
+            let acts: [Act; 3] = [
+                Box::new(move |circuit| {
+                    circuit.let_go(probe);
+                    false
+                }),
+                Box::new(is_probe),
+                Box::new(is_probe),
+            ];
+            let probes = each(&circuit, acts).into_iter().filter(|probe| *probe).count();
+            // Nobody may have looked in time; then the next one is.
+            assert_eq!(probes + usize::from(is_probe(&circuit)), 1);
+        });
+    }
+
+    #[test]
+    fn an_answer_and_a_failure_leave_it_well_or_failing_and_one_line_for_each_way() {
+        loom::model(|| {
+            let circuit = Arc::new(Loomed::default());
+            circuit.failed(circuit.look(), DOWN, 0, 0);
+            let pass = circuit.look();
+            let acts: [Act; 2] = [
+                Box::new(move |circuit| circuit.answered(pass, || CALM)),
+                Box::new(move |circuit| circuit.failed(pass, DOWN, CALM, 0)),
+            ];
+            let lines = each(&circuit, acts);
+            let phase = circuit.look().phase();
+            let is_well = phase == Phase::Well;
+            assert!(is_well || phase == Phase::Failing);
+            assert_eq!(lines, [is_well, false]);
+        });
+    }
+}

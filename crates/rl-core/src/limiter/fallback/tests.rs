@@ -1,0 +1,188 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::Share;
+use crate::limiter::tests::Faulty;
+use crate::store::MemoryStore;
+use crate::time::ManualClock;
+use crate::{
+    Algorithm, Cost, FailureKind, Limit, Origin, Period, Policy, RateLimiter, RateLimiterBuilder,
+    Refill, RetryAfter, Subject,
+};
+
+const DOWN: FailureKind = FailureKind::Unavailable;
+
+fn alice() -> Subject {
+    Subject::user("alice")
+}
+
+/// One of four instances on a store of all.
+fn on(store: &Arc<Faulty>) -> RateLimiterBuilder {
+    let builder = RateLimiter::builder().store(Arc::clone(store));
+    builder.fallback(MemoryStore::new(), Share::of_instances(4))
+}
+
+#[tokio::test]
+async fn four_instances_admit_four_shares_during_an_outage() {
+    let store = Arc::new(Faulty::default());
+    let fleet: Vec<_> =
+        (0..4).map(|_| on(&store).limit(Limit::per_hour(103)).build().unwrap()).collect();
+    store.fail_with(DOWN);
+    let mut admitted = 0;
+    for _ in 0..60 {
+        for limiter in &fleet {
+            let decision = limiter.check(&alice(), 1).await;
+            assert_eq!(decision.origin(), Origin::Fallback(DOWN));
+            let limit = decision.limits().next().unwrap();
+            assert_eq!((limit.name(), limit.max()), ("hour", 25));
+            admitted += u32::from(decision.is_allowed());
+        }
+    }
+    assert_eq!(admitted, 4 * 25);
+}
+
+/// A fallback that went on after the outage would keep instances apart for ever.
+#[tokio::test(start_paused = true)]
+async fn the_store_decides_again_when_it_answers_again() {
+    let store = Arc::new(Faulty::default());
+    let limiter = on(&store).limit(Limit::per_hour(8)).build().unwrap();
+    let origin = async || limiter.check(&alice(), 1).await.origin();
+    for _ in 0..3 {
+        assert_eq!(origin().await, Origin::Store);
+        store.fail_with(DOWN);
+        assert_eq!(origin().await, Origin::Fallback(DOWN));
+        store.fail_with(None);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(origin().await, Origin::Store);
+    }
+    // What the fallback has let pass is not counted by the store.
+    let usage = limiter.usage(&alice()).await.unwrap();
+    assert_eq!(usage.limits().next().unwrap().used(), 6);
+}
+
+#[tokio::test(start_paused = true)]
+async fn units_go_back_to_the_store_that_took_them() {
+    let (store, fallback) = (Arc::new(Faulty::default()), Arc::new(MemoryStore::new()));
+    let share = Share::of_instances(4);
+    let builder = RateLimiter::builder().limit(Limit::per_hour(40)).store(store.clone());
+    let limiter = builder.fallback(fallback.clone(), share).build().unwrap();
+    let beside = RateLimiter::builder().limit(Limit::per_hour(10)).store(fallback).build().unwrap();
+    let used = async |limiter: &RateLimiter| {
+        limiter.usage(&alice()).await.unwrap().limits().next().unwrap().used()
+    };
+
+    let of_store = limiter.acquire(&alice(), 5).await;
+    store.fail_with(DOWN);
+    let of_fallback = limiter.check(&alice(), 5).await;
+    let settled_down = limiter.acquire(&alice(), 5).await;
+    let settled_up = limiter.acquire(&alice(), 1).await;
+    assert!(!settled_up.decision().is_allowed(), "the share of 10 is used up");
+    assert_eq!(used(&beside).await, 10);
+    limiter.refund(&alice(), &of_fallback, 3).await.unwrap();
+    assert_eq!(used(&beside).await, 7);
+    settled_down.set_cost(1);
+    drop(settled_down);
+    assert_eq!(used(&beside).await, 3);
+
+    let of_fallback = limiter.acquire(&alice(), 2).await;
+    store.fail_with(None);
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert_eq!((used(&limiter).await, used(&beside).await), (5, 5));
+    // Beyond what was granted it is charged where it was granted.
+    of_fallback.set_cost(4);
+    drop(of_fallback);
+    of_store.set_cost(1);
+    drop(of_store);
+    assert_eq!((used(&limiter).await, used(&beside).await), (1, 7));
+}
+
+#[tokio::test]
+async fn a_place_that_the_fallback_gave_is_free_again() {
+    let store = Arc::new(Faulty::default());
+    let limiter = on(&store).limit(Limit::concurrency(8).unwrap()).build().unwrap();
+    store.fail_with(DOWN);
+    for _ in 0..5 {
+        let held = [limiter.acquire(&alice(), 1).await, limiter.acquire(&alice(), 1).await];
+        assert!(held.iter().all(|permit| permit.decision().is_allowed()));
+        assert!(!limiter.acquire(&alice(), 1).await.decision().is_allowed());
+    }
+}
+
+/// "Never" would be a lie: it is granted when the store is back.
+#[tokio::test]
+async fn less_than_a_unit_of_a_limit_is_turned_away_as_undecided() {
+    let store = Arc::new(Faulty::default());
+    let limiter = |limit| on(&store).limit(limit).build().unwrap();
+    store.fail_with(DOWN);
+    let gcra = Limit::per_minute(60).counted_by(Algorithm::Gcra { burst: 3 }).unwrap();
+    for (limit, cost) in [(Limit::per_hour(3), 1), (Limit::per_hour(10), 3), (gcra, 1)] {
+        let denied = limiter(limit).check(&alice(), cost).await;
+        assert_eq!(denied.origin(), Origin::FailedClosed(DOWN), "{limit}");
+        assert_eq!(denied.retry_after(), RetryAfter::In(Duration::from_secs(1)));
+    }
+    // What the whole limit never grants is never granted.
+    for (limit, cost) in [(Limit::per_hour(0), 1), (Limit::per_hour(3), 4)] {
+        let denied = limiter(limit).check(&alice(), cost).await;
+        assert_eq!(denied.origin(), Origin::Fallback(DOWN), "{limit}");
+        assert_eq!(denied.retry_after(), RetryAfter::Never);
+    }
+}
+
+#[tokio::test]
+async fn a_fallback_that_fails_too_turns_away() {
+    let (store, fallback) = (Arc::new(Faulty::default()), Arc::new(Faulty::default()));
+    let builder = RateLimiter::builder().limit(Limit::per_hour(8)).store(store.clone());
+    let limiter = builder.fallback(fallback.clone(), Share::of_instances(2)).build().unwrap();
+    store.fail_with(DOWN);
+    fallback.fail_with(FailureKind::TimedOut);
+    let denied = limiter.check(&alice(), 1).await;
+    assert_eq!(denied.origin(), Origin::FailedClosed(FailureKind::TimedOut));
+}
+
+/// A fallback is for outages; what somebody may have provoked is denied unless told otherwise.
+#[tokio::test]
+async fn a_configuration_failure_does_not_fall_back() {
+    let store = Arc::new(Faulty::default());
+    let limiter = on(&store).limit(Limit::per_hour(8)).build().unwrap();
+    store.fail_with(FailureKind::Corrupt);
+    let denied = limiter.check(&alice(), 1).await;
+    assert_eq!(denied.origin(), Origin::FailedClosed(FailureKind::Corrupt));
+}
+
+fn any_limit() -> impl Strategy<Value = Limit> {
+    let period = (1..=10_000_u64).prop_map(|millis| Period::from_millis(millis).unwrap());
+    let algorithms = prop_oneof![
+        Just(Algorithm::FixedWindow { anchor: crate::Anchor::FirstRequest }),
+        Just(Algorithm::SlidingLog),
+        Just(Algorithm::SlidingWindowCounter),
+        (1..=400_u64).prop_map(|burst| Algorithm::Gcra { burst }),
+        (1..=400_u64)
+            .prop_map(|capacity| Algorithm::TokenBucket { capacity, refill: Refill::Greedy }),
+    ];
+    (0..=400_u64, period, algorithms).prop_filter_map("a limit", |(max, period, algorithm)| {
+        Limit::new(max, period).unwrap().counted_by(algorithm).ok()
+    })
+}
+
+proptest! {
+    /// Under every algorithm, and from idle: what all instances hold together is within the limit.
+    #[test]
+    fn all_shares_together_are_at_most_the_limit(limit in any_limit(), instances in 1..=20_u32) {
+        let policy = Policy::new([limit]).unwrap();
+        let share = Share::of_instances(instances).of(&policy);
+        let part = share.limits()[0].limit();
+        let instances = u64::from(instances);
+        prop_assert!(part.max() * instances <= limit.max());
+        prop_assert!(part.capacity() * instances <= limit.capacity());
+        prop_assert!(part.shares_state_with(limit));
+
+        let clock = Arc::new(ManualClock::default());
+        let store = MemoryStore::builder().clock(clock).build();
+        let alone = RateLimiter::builder().policies(share).store(store).build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let granted = runtime.block_on(alone.check_up_to(&alice(), Cost::new(1_000))).granted();
+        prop_assert!(granted * instances <= limit.capacity());
+    }
+}

@@ -1,0 +1,167 @@
+//! Whatever callers call themselves: distinct counters have distinct keys.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// Ids that try to be another's: with what parts keys, what is escaped, and the ends of keys.
+fn any_id() -> impl Strategy<Value = String> {
+    let piece = prop_oneof![
+        4 => prop::sample::select(vec![
+            "{", "}", ":", "|", "||", "%", "%7B", "%7C", "~", "~~", " ", "\0", "\r\n", "a", "b", "user",
+            "user|", "default", ":c10000", ":60000", "_PER_HOUR", "_PER_MINUTE", "rl:1:", "ü", "💥",
+        ]).prop_map(str::to_owned),
+        1 => "[0-9a-f]{32}",
+        1 => any::<char>().prop_map(String::from),
+    ];
+    let short = prop::collection::vec(piece, 0..6).prop_map(|pieces| pieces.concat());
+    // Around the lengths at which an id is escaped beyond its place, or hashed from the start.
+    let long = (short.clone(), 20..130_usize).prop_map(|(id, times)| id.repeat(times));
+    prop_oneof![4 => short, 1 => long]
+}
+
+fn any_subject() -> impl Strategy<Value = Subject> {
+    let realms = vec![
+        Realm::Ip,
+        Realm::Key,
+        Realm::Consumer,
+        Realm::User,
+        Realm::Global,
+        Realm::custom("a").unwrap(),
+        Realm::custom("default").unwrap(),
+        Realm::custom(&"r".repeat(32)).unwrap(),
+    ];
+    let text = (prop::sample::select(realms.clone()), any_id());
+    let digest = (prop::sample::select(realms), any::<[u8; 16]>());
+    prop_oneof![
+        4 => text.prop_map(|(realm, id)| Subject::new(realm, &id)),
+        1 => digest.prop_map(|(realm, digest)| Subject::digest(realm, digest)),
+    ]
+}
+
+fn any_namespace() -> impl Strategy<Value = Namespace> {
+    let longest = "n".repeat(64);
+    let names = ["default", "a", "user", "rl", "1", &longest];
+    let named = prop::sample::select(names.map(|name| name.parse().unwrap()).to_vec());
+    prop_oneof![3 => Just(Namespace::default()), 2 => named]
+}
+
+/// A limit that has entries of its own: the period, and whether it is of concurrency.
+fn any_log() -> impl Strategy<Value = Limit> {
+    let period = prop_oneof![Just(10_000), Just(60_000), 1..100_u64, Just(3_153_600_000_000)];
+    (period, any::<bool>()).prop_map(|(millis, is_concurrency)| {
+        let period = Period::from_millis(millis).unwrap();
+        if is_concurrency {
+            Limit::concurrency(1).unwrap().leased(period)
+        } else {
+            Limit::new(1, period).unwrap().counted_by(Algorithm::SlidingLog).unwrap()
+        }
+    })
+}
+
+type Owner = (Namespace, Subject);
+
+fn packed_key((namespace, subject): &Owner) -> String {
+    packed("rl", namespace, subject)
+}
+
+fn readable_keys(owner: &Owner) -> Vec<String> {
+    readable_keys_of(owner, false)
+}
+
+fn readable_keys_of((namespace, subject): &Owner, is_tagged: bool) -> Vec<String> {
+    let key = readable("", namespace, subject, is_tagged);
+    Period::NAMED.into_iter().map(|period| key(period).unwrap()).collect()
+}
+
+/// Whose readable counters they are: consumers and addresses share one space of names, as the format
+/// that it follows wants it.
+fn readable_owner((namespace, subject): &Owner) -> (Namespace, Option<Realm>, crate::SubjectId) {
+    let realm = subject.realm().clone();
+    let realm = (!matches!(realm, Realm::Consumer | Realm::Ip)).then_some(realm);
+    (namespace.clone(), realm, subject.id().clone())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
+
+    /// The state and the rings of one owner are no key of another, and each ring belongs to one log.
+    #[test]
+    fn packed_keys_and_rings_belong_to_one_counter(
+        one in (any_namespace(), any_subject()), other in (any_namespace(), any_subject()),
+        first: bool, one_log in any_log(), other_log in any_log(),
+    ) {
+        let other = if first { one.clone() } else { other };
+        let (key, other_key) = (packed_key(&one), packed_key(&other));
+        prop_assert_eq!(key == other_key, one == other, "{:?}", (key, other_key));
+        let (one_ring, other_ring) = (ring(&key, one_log).unwrap(), ring(&other_key, other_log).unwrap());
+        let is_one_log = one == other
+            && (one_log.period(), one_log.algorithm()) == (other_log.period(), other_log.algorithm());
+        prop_assert_eq!(one_ring == other_ring, is_one_log, "{}", one_ring);
+        prop_assert!(one_ring != other_key && other_ring != key, "{}", one_ring);
+        // All keys of an owner are in one slot of a cluster, and nobody chooses in which.
+        let tag = &key[key.find('{').unwrap()..];
+        prop_assert_eq!(tag.find('}'), Some(tag.len() - 1));
+        let mark = one_ring.strip_prefix(&*key).unwrap();
+        prop_assert!(mark.bytes().all(|b| b":c0123456789".contains(&b)), "{}", mark);
+        prop_assert!(key.len() < one_ring.len() && one_ring.len() <= MAX_KEY_LEN);
+    }
+
+    /// Every counter of one owner is no counter of another, whatever the periods, and no packed key.
+    #[test]
+    fn readable_keys_belong_to_one_counter(
+        one in (any_namespace(), any_subject()), other in (any_namespace(), any_subject()),
+        is_tagged: bool,
+    ) {
+        let keys = readable_keys_of(&one, is_tagged);
+        let other_keys = readable_keys_of(&other, is_tagged);
+        let is_one = readable_owner(&one) == readable_owner(&other);
+        for (place, key) in keys.iter().enumerate() {
+            for (other_place, other_key) in other_keys.iter().enumerate() {
+                prop_assert_eq!(key == other_key, is_one && place == other_place, "{}", key);
+            }
+            prop_assert!(key.len() <= MAX_KEY_LEN && *key != packed_key(&other));
+            // A tag that a cluster needs is the only one, and nothing that is read as none.
+            let braces = (key.matches('{').count(), key.matches('}').count());
+            prop_assert_eq!(braces, (is_tagged.into(), is_tagged.into()), "{}", key);
+            let is_safe = !key.contains([':', ' ', '\n']) && !key.contains("{}");
+            prop_assert!(is_safe, "{}", key);
+        }
+    }
+
+    /// Who calls themselves what stands in another's key, or what would be escaped to it.
+    #[test]
+    fn nobody_is_another_by_the_name_of_its_key(one in (any_namespace(), any_subject())) {
+        let (namespace, subject) = &one;
+        let (realm, id) = (subject.realm().as_str(), subject.id().to_string());
+        let (key, readable_key) = (packed_key(&one), readable_keys(&one).remove(0));
+        let bare = readable_key.strip_suffix(SUFFIXES[0]).unwrap();
+        let escaped = key[key.find('{').unwrap() + 1..].trim_end_matches('}');
+        for name in [
+            &id, &key, &readable_key, bare, escaped, &format!("~{id}"), &format!("~~{id}"),
+            &format!("{realm}|{id}"), &format!("{namespace}||{id}"),
+            &format!("{namespace}||{realm}|{id}"), &format!("{id}{}", SUFFIXES[0]),
+        ] {
+            for realm in [Realm::Consumer, Realm::User, Realm::custom("a").unwrap()] {
+                let other = (Namespace::default(), Subject::new(realm, name));
+                prop_assert_eq!(packed_key(&other) == key, other == one, "{}", key);
+                let is_one = readable_owner(&other) == readable_owner(&one);
+                let other_keys = readable_keys(&other);
+                prop_assert_eq!(other_keys.contains(&readable_key), is_one, "{}", readable_key);
+            }
+        }
+    }
+
+    /// Parts of one text that could be moved from one into the next.
+    #[test]
+    fn parts_do_not_run_together(text in "[a|:~%{}]{0,12}", one in 0..=12_usize, two in 0..=12_usize) {
+        let (one, two) = (one.min(text.len()), two.min(text.len()));
+        let owner = |at: usize| {
+            let realm = Realm::custom(&"a".repeat(at + 1)).unwrap();
+            (Namespace::default(), Subject::new(realm, &text[at..]))
+        };
+        let (one_owner, other_owner) = (owner(one), owner(two));
+        prop_assert_eq!(packed_key(&one_owner) == packed_key(&other_owner), one == two);
+        prop_assert_eq!(readable_keys(&one_owner) == readable_keys(&other_owner), one == two);
+    }
+}

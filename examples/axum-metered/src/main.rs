@@ -1,0 +1,50 @@
+//! Costs that are known afterwards, two at once, a wait, and a limit in shadow.
+//!
+//! A client has 200 words a minute. A request reserves 20 of them, and is settled with as many as the
+//! answer has when its body has ended. A client is served two requests at once; a third waits for its
+//! turn, for up to five seconds. Answers that fail are free. A limit of 500 words an hour is planned:
+//! it is in shadow, so that the log and a header tell whom it would deny.
+
+use std::{env, net::SocketAddr, time::Duration};
+
+use axum::{Extension, Router, extract::Path, http::StatusCode, routing::get};
+use rl_core::gate::OverLimit;
+use rl_core::{Cost, Gate};
+use rl_tower::{Limit, Permit, RateLimitLayer, RateLimiter};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    tracing_subscriber::fmt::init();
+    let limiter = RateLimiter::builder()
+        .limit(Limit::concurrency(2)?.counting_requests())
+        .limit(Limit::per_minute(200))
+        .limit(Limit::per_hour(500).in_shadow())
+        .build()?;
+    let gate = Gate::new(limiter)
+        .cost(|_| Cost::new(20))
+        .metered(true)
+        .refund_if(|response| response.status() >= 400)
+        .over_limit(OverLimit::Wait { at_most: Duration::from_secs(5), queue: 10 });
+
+    let app = Router::new().route("/words/{count}", get(words)).layer(RateLimitLayer::new(gate));
+    let listen = env::var("RL_LISTEN").unwrap_or_else(|_| "127.0.0.1:3000".to_owned());
+    let listener = tokio::net::TcpListener::bind(&listen)
+        .await
+        .map_err(|error| format!("{listen}: {error}; RL_LISTEN chooses another"))?;
+    let address = listener.local_addr()?;
+    println!("listening on http://{address}, try:");
+    println!("curl -i http://{address}/words/90");
+    axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
+    Ok(())
+}
+
+async fn words(
+    Extension(permit): Extension<Permit>,
+    Path(count): Path<u64>,
+) -> Result<String, (StatusCode, &'static str)> {
+    if count > 1_000 {
+        return Err((StatusCode::UNPROCESSABLE_ENTITY, "at most 1000 words"));
+    }
+    permit.set_cost(count);
+    Ok("word ".repeat(count as usize) + "\n")
+}

@@ -1,0 +1,192 @@
+//! What holds whatever happens, on random traffic.
+
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use rl_core::Algorithm;
+use rl_core::store::{Refund, RefundOf, Reset};
+
+use super::*;
+
+/// So many calls on each limit and store.
+const CALLS: usize = 300;
+
+/// Time that passes before a call, and its cost: now and then a long pause, mostly none to speak of.
+fn traffic() -> Vec<(u64, u64)> {
+    let pause = prop_oneof![
+        6 => 0..2_000_000_u64,
+        3 => 2_000_000..20_000_000_u64,
+        1 => 20_000_000..200_000_000_u64,
+    ];
+    let calls = prop::collection::vec((pause, 1..4_u64), CALLS);
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    calls.new_tree(&mut runner).unwrap().current()
+}
+
+/// The most units that may pass in any span of `micros`, one period or less.
+fn guarantee(limit: Limit, micros: u64) -> u64 {
+    let (max, period) = (limit.max(), limit.period().as_micros());
+    let accrued = (u128::from(micros) * u128::from(max)).div_ceil(u128::from(period));
+    let accrued = u64::try_from(accrued).unwrap();
+    match limit.algorithm() {
+        Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } | Algorithm::Concurrency => max,
+        Algorithm::TokenBucket { capacity, refill: rl_core::Refill::Greedy } => capacity + accrued,
+        Algorithm::TokenBucket { capacity, .. } => capacity + max,
+        Algorithm::Gcra { burst } => burst + accrued,
+        // A window and the next.
+        _ => 2 * max,
+    }
+}
+
+#[tokio::test]
+async fn never_above_its_guarantee_in_any_span_under_every_algorithm() {
+    each(&LIMITS, |tested| async move {
+        let limit = tested.policy.limits()[0].limit();
+        let period = limit.period().as_micros();
+        let mut admitted = VecDeque::<(u64, u64)>::new();
+        let mut denied = 0;
+        for (pause, cost) in traffic() {
+            tested.clock.advance(Duration::from_micros(pause));
+            if !tested.decide(Mode::Check, cost).await.is_allowed() {
+                denied += 1;
+                continue;
+            }
+            let now = tested.clock.now().as_micros();
+            admitted.push_back((now, cost));
+            admitted.retain(|(time, _)| time + period > now);
+            // Every span that ends now, and is shorter than a period.
+            let mut units = 0;
+            for (time, cost) in admitted.iter().rev() {
+                units += cost;
+                assert!(
+                    units <= guarantee(limit, now - time),
+                    "{limit}: {units} in {}",
+                    now - time
+                );
+            }
+        }
+        assert!(denied > CALLS / 4, "{limit}: the limit was felt {denied} times");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_peek_changes_no_byte_under_any_algorithm() {
+    let server = RedisServer::start();
+    let mut bystander = Bystander::new(&server).await;
+    for text in LIMITS {
+        let clock = Arc::new(ManualClock::at(Timestamp::from_secs(START)));
+        let store = RedisStore::builder(&server.url()).manual_clock(clock.clone());
+        let tested = Tested::new(Arc::new(store.connect().await.unwrap()), clock, text);
+        tested.exhaust().await;
+        let before = bystander.contents().await;
+        assert!(!before.is_empty());
+        for cost in [0, 1, 5, u64::MAX] {
+            tested.clock.advance(Duration::from_secs(2));
+            tested.decide(Mode::Peek, cost).await;
+            tested.decide(Mode::Check, 0).await;
+        }
+        assert_eq!(bystander.contents().await, before, "{text}");
+        bystander.query::<()>("FLUSHALL").await;
+    }
+}
+
+/// In memory there are no bytes to look at: a store that was looked at decides as its twin that was
+/// not.
+#[tokio::test]
+async fn a_peek_changes_no_decision_in_memory_under_any_algorithm() {
+    for text in LIMITS {
+        let clock = Arc::new(ManualClock::at(Timestamp::from_secs(START)));
+        let [looked_at, left_alone] = [(); 2].map(|()| {
+            let store = MemoryStore::builder().clock(clock.clone()).build();
+            Tested::new(Arc::new(store), clock.clone(), text)
+        });
+        for (pause, cost) in traffic() {
+            clock.advance(Duration::from_micros(pause));
+            for cost in [0, cost, 50] {
+                looked_at.decide(Mode::Peek, cost).await;
+            }
+            let one = looked_at.decide(Mode::Check, cost).await;
+            let other = left_alone.decide(Mode::Check, cost).await;
+            assert_eq!(format!("{one:?}"), format!("{other:?}"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_key_has_an_expiry_after_every_step_under_every_algorithm() {
+    let server = RedisServer::start();
+    let mut bystander = Bystander::new(&server).await;
+    for text in LIMITS {
+        let clock = Arc::new(ManualClock::at(Timestamp::from_secs(START)));
+        let store = RedisStore::builder(&server.url()).manual_clock(clock.clone());
+        let tested = Tested::new(Arc::new(store.connect().await.unwrap()), clock, text);
+        let Tested { namespace, subject, policy, .. } = &tested;
+        for step in 0..40_u64 {
+            tested.clock.advance(Duration::from_millis(step * 977));
+            match step % 8 {
+                6 => {
+                    let reset = Reset { namespace, subject, policy, limit: Some(0) };
+                    tested.store.reset(reset).await.unwrap();
+                }
+                7 => {
+                    let charged = tested.decide(Mode::Charge, 9).await;
+                    let refund = Refund {
+                        namespace,
+                        subject,
+                        policy,
+                        charged: charged.at(),
+                        units: 4,
+                        of: RefundOf::All,
+                        uncharged: charged.uncharged(),
+                    };
+                    tested.store.refund(refund).await.unwrap();
+                }
+                mode => {
+                    let modes = [Mode::Check, Mode::CheckUpTo, Mode::Charge, Mode::Peek];
+                    tested.decide(modes[mode as usize % 4], 1 + step % 3).await;
+                }
+            }
+            assert_eq!(bystander.keys_without_expiry().await, [""; 0], "{text}, step {step}");
+        }
+    }
+}
+
+/// Four of seven are used; what is left follows the limit, and other limits come and go beside it.
+#[tokio::test]
+async fn a_change_of_policy_keeps_what_was_used_under_every_algorithm() {
+    each(&LIMITS, |mut tested| async move {
+        let limit = tested.policy.limits()[0].limit();
+        tested.decide(Mode::Check, 4).await;
+        let used = |decision: &Decision| decision.limits().next().unwrap().used();
+        let before = tested.decide(Mode::Peek, 0).await;
+        assert_eq!(used(&before), 4);
+
+        // Other limits come in front of it and behind, are charged, and go again.
+        let (others, alone) = (["900/day", "800/hour:sliding-log"], tested.policy.clone());
+        let others = others.map(|text| text.parse::<Limit>().unwrap());
+        tested.policy = Policy::new([others[0], limit, others[1]]).unwrap();
+        let beside = tested.decide(Mode::Check, 1).await;
+        let beside: Vec<_> = beside.limits().map(|limit| limit.used()).collect();
+        assert_eq!(beside, [1, 5, 1], "{limit}");
+        tested.policy = alone;
+        assert_eq!(used(&tested.decide(Mode::Peek, 0).await), 5, "{limit}");
+
+        // A larger max, and the old one again. Where a rate is kept as a share of time, the share stays.
+        let is_share = matches!(
+            limit.algorithm(),
+            Algorithm::Gcra { .. } | Algorithm::TokenBucket { refill: rl_core::Refill::Greedy, .. }
+        );
+        let larger = match limit.algorithm() {
+            Algorithm::Concurrency => Limit::concurrency(70).unwrap().leased(limit.period()),
+            algorithm => Limit::new(70, limit.period()).unwrap().counted_by(algorithm).unwrap(),
+        };
+        let smaller = std::mem::replace(&mut tested.policy, Policy::new([larger]).unwrap());
+        let raised = used(&tested.decide(Mode::Peek, 0).await);
+        assert_eq!(raised, if is_share { raised.max(1) } else { 5 }, "{limit}");
+        tested.policy = smaller;
+        assert_eq!(used(&tested.decide(Mode::Peek, 0).await), 5, "{limit}");
+    })
+    .await;
+}

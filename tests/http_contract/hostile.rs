@@ -1,0 +1,254 @@
+//! Requests made to do harm, some of which no client library would send.
+
+use std::collections::BTreeSet;
+use std::net::Ipv6Addr;
+use std::time::Duration;
+
+use reqwest::header::HeaderValue;
+use rl_core::client_ip::ClientIp;
+use rl_core::denial::DenialBody;
+use rl_core::headers::{HeaderFamily, Headers};
+use rl_core::key::{ApiKey, ClientAddress, Constant, Header, KeySecret};
+use rl_core::{Gate, Limit, RateLimiter, Realm, RedisStore, Subject};
+use rl_tests::RedisServer;
+use rl_tests::web::{Fetch, Site, Target, eventually, limiter, new_year, statuses};
+
+/// However busy this machine is with other tests.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+async fn used(limiter: &RateLimiter, subject: &Subject) -> u64 {
+    let usage = limiter.usage(subject).await.unwrap();
+    usage.limits().next().unwrap().used()
+}
+
+/// So many requests per minute of everyone together, and their limiter.
+fn together<T: Target>(limit: &str) -> (Site, RateLimiter) {
+    let limiter = limiter(&new_year(), &[limit]);
+    (T::serve(vec![Gate::new(limiter.clone()).key(Constant)]), limiter)
+}
+
+/// A request with this line more, after which the connection ends.
+fn with_line(line: &[u8]) -> Vec<u8> {
+    [b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n", line, b"\r\n\r\n"].concat()
+}
+
+/// Whoever reads an answer, or the log of a cache, must not read what somebody else wrote.
+pub(super) async fn nothing_of_a_request_is_repeated_in_an_answer<T: Target>() {
+    const MARK: &str = "x4711x";
+    let bodies =
+        [DenialBody::open_bank(), DenialBody::problem(), DenialBody::text(), DenialBody::empty()];
+    for body in bodies {
+        let headers = Headers::new(HeaderFamily::Ietf).and(HeaderFamily::OpenBank);
+        let key = Header::new("x-key", Realm::Consumer).unwrap();
+        let gate = Gate::new(limiter(&new_year(), &["1/minute"])).key(key);
+        let site = T::serve(vec![gate.headers(headers).denial_body(body)]);
+        // Granted, denied, denied in the manner of gRPC, and without a key.
+        for (key, kind, status) in [
+            ("x-key", "text/x", 200),
+            ("x-key", "text/x", 429),
+            ("x-key", "application/grpc", 200),
+            ("y", "text/x", 403),
+        ] {
+            let request = format!(
+                "{MARK} /users/{MARK}%0d%0a{MARK}?{MARK}={MARK} HTTP/1.1\r\nhost: {MARK}\r\n\
+                 {key}: {MARK}\" \\{{}}\r\nx-consumer: {MARK}\r\nx-forwarded-for: {MARK}\r\n\
+                 forwarded: for={MARK}\r\ncookie: {MARK}={MARK}\r\norigin: {MARK}\r\n\
+                 x-request-id: {MARK}\r\ncontent-type: {kind}; {MARK}\r\nconnection: close\r\n\r\n"
+            );
+            let answer = site.send(request).await;
+            let text = String::from_utf8_lossy(&answer);
+            assert_eq!(statuses(&answer), [status], "{text}");
+            assert!(!text.contains(MARK), "{text}");
+        }
+        assert_eq!(site.handled(), 1);
+    }
+}
+
+/// They cannot become lines of their own, neither in an answer nor in a store: the server refuses
+/// them before anybody is asked.
+pub(super) async fn control_characters_in_a_value_reach_nobody<T: Target>() {
+    let limiter = limiter(&new_year(), &["9/minute"]);
+    let key = Header::new("x-key", Realm::Consumer).unwrap();
+    let site = T::serve(vec![Gate::new(limiter).key(key)]);
+    for value in [&b"a\0b"[..], b"a\rb", b"a\x01b", b"a\x1bb", b"a\x7fb", b"a\r\n b", b"\0"] {
+        let answer = site.send(with_line(&[b"x-key: ", value].concat())).await;
+        let statuses = statuses(&answer);
+        assert_eq!(statuses, [400], "{}", value.escape_ascii());
+    }
+    assert_eq!(site.handled(), 0);
+    // A line feed alone may end a line: then there are two, and the value ends at the first.
+    let answer = site.send(with_line(b"x-key: a\nx-key: b")).await;
+    assert!(matches!(statuses(&answer)[..], [] | [400 | 403]));
+    assert_eq!(site.get("/").header("x-key", "a").fetch().await.standing(), "200 9-8-60");
+}
+
+/// What the server lets through, the limiter does not take for a key; a header of addresses that is
+/// too long is not read.
+pub(super) async fn values_that_are_too_long_are_turned_away<T: Target>() {
+    let secret = KeySecret::new(b"a secret of the tests").unwrap();
+    let key = ApiKey::header("x-key", secret).unwrap();
+    let site = T::serve(vec![Gate::new(limiter(&new_year(), &["9/minute"])).key(key)]);
+    for (length, expected) in [(60_000, [403; 1]), (1_000_000, [431; 1])] {
+        let line = format!("x-key: {}", "k".repeat(length));
+        let statuses = statuses(&site.send(with_line(line.as_bytes())).await);
+        // How a server ends a connection whose request it has not read is its own affair.
+        let is_cut = length > 60_000 && matches!(statuses[..], [] | [400 | 413]);
+        assert!(is_cut || statuses == expected, "{length}: {statuses:?}");
+    }
+    assert_eq!(site.handled(), 0);
+    assert_eq!(site.get("/").header("x-key", "k").fetch().await.standing(), "200 9-8-60");
+
+    let behind = ClientAddress::new(ClientIp::behind("127.0.0.0/8".parse().unwrap()));
+    let site = T::serve(vec![Gate::new(limiter(&new_year(), &["9/minute"])).key(behind)]);
+    let long = format!("{}, 198.51.100.7", "6".repeat(60_000));
+    for remaining in [8, 7] {
+        let answer = site.get("/").header("x-forwarded-for", &long).fetch().await;
+        assert_eq!(answer.standing(), format!("200 9-{remaining}-60"), "as the proxy");
+    }
+    assert_eq!(site.get("/").fetch().await.standing(), "200 9-6-60");
+}
+
+/// Many requests in one packet are as many charges, and no more.
+pub(super) async fn pipelined_requests_are_charged_one_by_one<T: Target>() {
+    let (site, limiter) = together::<T>("4/minute");
+    let get = "GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+    let head = "HEAD / HTTP/1.1\r\nhost: a\r\n\r\n";
+    let post = "POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nhello";
+    let last = "GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
+    let answers = site.send([get, head, post, get, get, head, last].concat()).await;
+    assert_eq!(statuses(&answers), [200, 200, 200, 200, 429, 429, 429]);
+    assert_eq!((used(&limiter, &Subject::global()).await, site.handled()), (4, 4));
+}
+
+/// Where a request ends is the server's to say, and some say it in two ways. However it is read,
+/// nothing is served that was not counted, and nothing is counted twice.
+pub(super) async fn requests_of_two_lengths_are_not_served_uncharged<T: Target>() {
+    let inner = "GET /users/7 HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
+    let lengths = [
+        "content-length: 5\r\ntransfer-encoding: chunked".to_owned(),
+        "transfer-encoding: chunked\r\ncontent-length: 5".to_owned(),
+        "content-length: 5\r\ncontent-length: 6".to_owned(),
+        format!("content-length: 5\r\ncontent-length: {}", 5 + inner.len()),
+        "content-length: 5, 6".to_owned(),
+        "content-length: +5".to_owned(),
+        "content-length: 0x5".to_owned(),
+        "transfer-encoding: chunked, identity\r\ncontent-length: 5".to_owned(),
+        "transfer-encoding: xchunked\r\ncontent-length: 5".to_owned(),
+        "transfer-encoding : chunked\r\ncontent-length: 5".to_owned(),
+    ];
+    for length in lengths {
+        let (site, limiter) = together::<T>("9/minute");
+        let outer = format!("POST /echo HTTP/1.1\r\nhost: a\r\n{length}\r\n\r\n0\r\n\r\n");
+        let answers = site.send(format!("{outer}{inner}")).await;
+        let statuses = statuses(&answers);
+        let served = statuses.iter().filter(|status| **status == 200).count();
+        assert!(statuses.iter().all(|status| matches!(status, 200 | 400 | 501)), "{statuses:?}");
+        let counted = used(&limiter, &Subject::global()).await;
+        assert!(served <= site.handled() && served <= 2, "{length}: {statuses:?}");
+        // A request whose body turns out to be none is counted, and reaches no handler.
+        assert!((site.handled() as u64..=2).contains(&counted), "{length}: {counted}");
+        assert_eq!(together::<T>("9/minute").0.get("/").fetch().await.status, 200);
+    }
+}
+
+/// Whoever has a network has 2^64 addresses, and as many ways to write each.
+pub(super) async fn who_changes_addresses_within_a_network_gains_nothing<T: Target>() {
+    let behind = ClientAddress::new(ClientIp::behind("127.0.0.0/8".parse().unwrap()));
+    let site = T::serve(vec![Gate::new(limiter(&new_year(), &["20/minute"])).key(behind)]);
+    let network = 0x2001_0db8_0001_0002_u128 << 64;
+    let mut passed = 0;
+    for n in 0..200_u128 {
+        let host = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) & u128::from(u64::MAX);
+        let address = Ipv6Addr::from_bits(network | host);
+        let groups = address.segments().map(|group| format!("{group:04X}")).join(":");
+        let written = match n % 4 {
+            0 => address.to_string(),
+            1 => groups,
+            2 => format!("[{groups}]:{}", 1_024 + n),
+            _ => format!("{address}%eth{n}"),
+        };
+        let answer = site.get("/").header("x-forwarded-for", written).fetch().await;
+        passed += u32::from(answer.status == 200);
+    }
+    assert_eq!((passed, site.handled()), (20, 20));
+    let neighbour = site.get("/").header("x-forwarded-for", "2001:db8:1:3::1").fetch().await;
+    assert_eq!(neighbour.standing(), "200 20-19-60");
+}
+
+/// A proxy overwrites the header: if there are two, one is the client's.
+pub(super) async fn an_address_that_is_told_twice_is_not_believed<T: Target>() {
+    let rule = ClientIp::behind("127.0.0.0/8".parse().unwrap());
+    let rule = rule.single_header("x-real-ip").unwrap();
+    let gate = Gate::new(limiter(&new_year(), &["9/minute"])).key(ClientAddress::new(rule));
+    let site = T::serve(vec![gate]);
+    let one = site.get("/").header("x-real-ip", "198.51.100.7").fetch().await;
+    assert_eq!(one.standing(), "200 9-8-60");
+    for (remaining, other) in [(8, "198.51.100.7"), (7, "6.6.6.6"), (6, "")] {
+        let twice = site.get("/").header("x-real-ip", "198.51.100.7").header("x-real-ip", other);
+        assert_eq!(twice.fetch().await.standing(), format!("200 9-{remaining}-60"), "the proxy's");
+    }
+}
+
+/// In a cluster the braces of a key say where it lives; colons part realms and namespaces.
+pub(super) async fn ids_cannot_leave_their_place_in_a_key<T: Target>() {
+    let redis = RedisServer::start();
+    let store = RedisStore::builder(&redis.url()).connection_wait(PATIENCE).connect().await;
+    let limits = RateLimiter::builder().limit(Limit::per_day(2)).deadline(PATIENCE);
+    let limiter = limits.store(store.unwrap()).build().unwrap();
+    let key = Header::new("x-key", Realm::Consumer).unwrap();
+    let site = T::serve(vec![Gate::new(limiter).key(key)]);
+    let mut ids = BTreeSet::from(
+        [
+            "a", "{a}", "a}:b{", "}", "{", "a:{b}", "%7Ba%7D", "*", "?[a]", "~a", "~~a", "a|b",
+            "..", "a b",
+        ]
+        .map(str::to_owned),
+    );
+    // The same to the eye, and not the same.
+    ids.extend(
+        ["\u{e9}", "e\u{301}", "\u{430}", "a\u{200b}", "\u{202e}a", "💥"].map(str::to_owned),
+    );
+    ids.extend([300, 301, 4_096].map(|length| "{}".repeat(length / 2) + &"x".repeat(length % 2)));
+    for standing in ["200 2-1-86400", "200 2-0-86400", "429 2-0-86400, retry 86400"] {
+        for id in &ids {
+            let value = HeaderValue::from_bytes(id.as_bytes()).unwrap();
+            let answer = site.get("/").header("x-key", value).fetch().await.standing();
+            // Time passes on the server.
+            let (answer, expected) = (answer.split(['-', ',']), standing.split(['-', ',']));
+            assert!(answer.take(2).eq(expected.take(2)), "{id:?}");
+        }
+    }
+    let keys: Vec<String> = redis.query("KEYS *").await;
+    assert_eq!(keys.len(), ids.len());
+    for key in keys {
+        let id = key.strip_prefix("rl:1:default:consumer:{").and_then(|key| key.strip_suffix('}'));
+        let id = id.unwrap_or_else(|| panic!("{key}"));
+        assert!(!id.contains(['{', '}', ':', ' ']) && key.len() <= 200, "{key}");
+    }
+}
+
+/// How long a client may take to read is for the server to limit. As long as it does not, the place
+/// is held: the lease is renewed, and it is free when the body has ended or cannot be written.
+pub(super) async fn a_reader_who_takes_no_more_holds_its_place_until_the_end<T: Target>() {
+    let lease = Duration::from_millis(300);
+    let clock = new_year();
+    let limiter = limiter(&clock, &["1:concurrency:lease=300ms"]);
+    let site = T::serve(vec![Gate::new(limiter.clone()).key(Constant)]);
+    let mut response = site.get("/streams").send().await.unwrap();
+    assert_eq!(response.chunk().await.unwrap().unwrap(), "first ");
+    for _ in 0..8 {
+        // Nearly a whole lease: only who renews it in time keeps it.
+        clock.advance(lease - Duration::from_millis(1));
+        assert_eq!(site.get("/").fetch().await.status, 429);
+        let reset = async || {
+            let usage = limiter.usage(&Subject::global()).await.unwrap();
+            usage.limits().next().unwrap().reset_after()
+        };
+        eventually(async || reset().await == lease).await;
+    }
+    drop(response);
+    site.cue();
+    let free = || async { used(&limiter, &Subject::global()).await == 0 };
+    eventually(free).await;
+    assert_eq!(site.get("/").fetch().await.status, 200);
+}

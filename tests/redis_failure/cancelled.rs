@@ -1,0 +1,84 @@
+//! Clients that hang up before they are answered.
+
+use std::time::Duration;
+
+use rl_core::gate::OverLimit;
+use rl_core::key::Identified;
+use rl_core::store::RedisStore;
+use rl_core::{Gate, Limit, RateLimiter, Subject};
+use rl_tests::web::{Axum, Target, eventually};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+use super::load::{request, tell};
+use super::{GIVE_UP, server, url};
+
+const CLIENTS: usize = 10_000;
+const AT_ONCE: usize = 200;
+const PLACES: u64 = 20;
+
+/// What a request holds, it must give back however it ends: the place under a concurrency limit, the
+/// slot of a decision that waits for the store, the place in the line of those who wait.
+#[tokio::test]
+async fn ten_thousand_clients_that_hang_up_in_mid_request_leave_nothing_behind() {
+    let server = server();
+    let store = RedisStore::builder(&url(&server)).connection_wait(GIVE_UP).connect().await;
+    let builder = RateLimiter::builder().limit(Limit::concurrency(PLACES).unwrap());
+    let limiter = builder.store(store.unwrap()).deadline(GIVE_UP).build().unwrap();
+    let line = OverLimit::Wait { at_most: GIVE_UP, queue: AT_ONCE };
+    let gate = Gate::new(limiter.clone()).key(Identified).over_limit(line);
+    let site = Axum::serve(vec![gate]);
+    let address = site.url("");
+    let address = address.trim_start_matches("http://");
+    let alice = Subject::consumer("c0");
+
+    let is_empty = || async { limiter.in_flight() == 0 };
+    let mut handled = 0;
+    for round in 0..CLIENTS / AT_ONCE {
+        let is_frozen = round % 2 == 0;
+        if is_frozen {
+            server.signal("STOP");
+        }
+        let mut clients = Vec::with_capacity(AT_ONCE);
+        for _ in 0..AT_ONCE {
+            let mut client = TcpStream::connect(address).await.unwrap();
+            client.write_all(request("/waits", 0).as_bytes()).await.unwrap();
+            clients.push(client);
+        }
+        if is_frozen {
+            // They hang up while the server thinks about them.
+            eventually(|| async { limiter.in_flight() >= AT_ONCE / 2 }).await;
+            drop(clients);
+            server.signal("CONT");
+        } else {
+            // They hang up while they are handled, or wait in the line.
+            site.reached(handled + 1).await;
+            drop(clients);
+        }
+        eventually(is_empty).await;
+        handled = site.handled();
+    }
+
+    let used = || async {
+        let usage = limiter.usage(&alice).await.unwrap();
+        usage.limits().next().unwrap().used()
+    };
+    eventually(|| async { used().await == 0 }).await;
+    assert_eq!(limiter.in_flight(), 0);
+    let mut permits = Vec::new();
+    for _ in 0..PLACES {
+        let permit = limiter.acquire(&alice, 1).await;
+        assert!(permit.decision().is_allowed());
+        permits.push(permit);
+    }
+    // If somebody who has gone were still in the line, it would be full for a queue of one.
+    let waiting = limiter.check_waiting(&alice, 1, GIVE_UP, 1);
+    let waiting = tokio::spawn(waiting);
+    permits.pop();
+    let decision = tokio::time::timeout(Duration::from_secs(20), waiting).await.unwrap().unwrap();
+    assert!(decision.is_allowed());
+    tell(&format!(
+        "{CLIENTS} clients hang up: {handled} were handled; afterwards 0 decisions in flight, 0 \
+         places taken, 0 in the line"
+    ));
+}

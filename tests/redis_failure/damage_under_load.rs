@@ -1,0 +1,138 @@
+//! Somebody at our keys, and a clock that is set back, while a service has requests.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rl_core::store::RedisStore;
+use rl_core::store::redis::Layout;
+use rl_core::time::{ManualClock, Timestamp};
+use rl_core::{Limit, Origin, RateLimiter, Subject};
+use rl_tests::Bystander;
+
+use super::load::{Load, Service};
+use super::{GIVE_UP, server, url};
+
+/// The keys of one consumer: all are of the same shape.
+async fn keys_of(operator: &mut Bystander, subject: &str) -> Vec<String> {
+    let keys: Vec<String> = operator.query("KEYS *").await;
+    keys.into_iter().filter(|key| key.contains(subject)).collect()
+}
+
+#[tokio::test]
+async fn keys_that_lose_their_expiry_under_load_are_given_one() {
+    let server = server();
+    let service = Service::patient(&server);
+    let mut operator = Bystander::new(&server).await;
+    let load = Load::on(std::slice::from_ref(&service)).await;
+    let mut persisted = 0;
+    for _ in 0..5 {
+        load.go_on(2).await;
+        for key in keys_of(&mut operator, "c").await {
+            persisted += u32::from(operator.query::<bool>(&format!("PERSIST {key}")).await);
+        }
+    }
+    load.go_on(2).await;
+    let report = load.finish().await;
+
+    assert!(persisted >= 5, "{persisted}");
+    assert_eq!(operator.keys_without_expiry().await, [""; 0]);
+    let by_store = report.count(|answer| answer.is_by_store());
+    assert_eq!(by_store, report.answers.len(), "nobody is the worse for it");
+    assert_eq!(service.charged().await, report.passed_by_store(), "counts are exact");
+    report.assert_limits(0);
+    report.print(&format!("PERSIST of {persisted} keys"), "");
+}
+
+/// Who deletes a key gives its subject a new window, and costs nobody an answer.
+#[tokio::test]
+async fn keys_that_are_deleted_under_load_begin_anew() {
+    let server = server();
+    let service = Service::patient(&server);
+    let mut operator = Bystander::new(&server).await;
+    let load = Load::on(std::slice::from_ref(&service)).await;
+    for _ in 0..5 {
+        load.go_on(2).await;
+        for key in keys_of(&mut operator, "c").await {
+            operator.query::<u64>(&format!("DEL {key}")).await;
+        }
+    }
+    load.go_on(2).await;
+    let report = load.finish().await;
+
+    let by_store = report.count(|answer| answer.is_by_store());
+    assert_eq!(by_store, report.answers.len());
+    assert_eq!(operator.keys_without_expiry().await, [""; 0]);
+    report.assert_limits(5);
+    report.print("DEL of every key, 5 times", "");
+}
+
+/// One subject's damage is not an outage: it is denied, others are decided, and no line is logged for
+/// each request.
+#[tokio::test]
+async fn a_value_that_is_damaged_under_load_denies_its_subject_alone() {
+    let server = server();
+    let service = Service::patient(&server);
+    let mut operator = Bystander::new(&server).await;
+    let load = Load::on(std::slice::from_ref(&service)).await;
+    load.go_on(3).await;
+    let key = keys_of(&mut operator, "c0").await.remove(0);
+    let mut damage = redis::cmd("SET");
+    operator.send::<()>(damage.arg(&key).arg("garbage").arg("PX").arg(100_000)).await;
+    let damaged = load.now();
+    load.go_on(5).await;
+    operator.query::<u64>(&format!("DEL {key}")).await;
+    let mended = load.now();
+    load.go_on(5).await;
+    let report = load.finish().await;
+
+    let refused = report.count(|answer| answer.status == 503);
+    assert!(refused > 0);
+    for answer in &report.answers {
+        // What is under way at the edge may be decided on either side of it.
+        let is_in = answer.sent + answer.took >= damaged && answer.sent <= mended;
+        match &*answer.origin {
+            "store" => assert!([200, 429].contains(&answer.status)),
+            "failed_closed" => assert!(answer.subject == 0 && is_in, "{answer:?}"),
+            origin => panic!("{origin}"),
+        }
+    }
+    let well = |answer: &super::load::Answer| answer.sent > mended && answer.subject == 0;
+    assert!(report.count(|answer| well(answer) && answer.is_by_store()) > 0, "it is mended");
+    let lines = service.log.lines().len();
+    assert!(lines <= 1 + refused.ilog2() as usize, "{lines} lines");
+    report.print(&format!("a damaged value ({lines} lines in the log)"), "");
+}
+
+/// Two instances whose clocks are five seconds apart, and a server whose clock is set back: what is
+/// granted together is the limit.
+#[tokio::test]
+async fn a_server_clock_that_is_set_back_grants_nothing_twice() {
+    let server = server();
+    let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_750_000_000)));
+    for layout in [Layout::Packed, Layout::Readable] {
+        let fleet = [
+            instance(&url(&server), &clock, layout).await,
+            instance(&url(&server), &clock, layout).await,
+        ];
+        let subject = Subject::consumer(&format!("{layout:?}"));
+        let mut passed = 0;
+        for seconds in [0_u64, 5, 0, 4, 1] {
+            clock.set(Timestamp::from_secs(1_750_000_000 + seconds));
+            for limiter in &fleet {
+                for _ in 0..10 {
+                    let decision = limiter.check(&subject, 1).await;
+                    assert_eq!(decision.origin(), Origin::Store);
+                    passed += u32::from(decision.is_allowed());
+                }
+            }
+        }
+        assert_eq!(passed, 10, "{layout:?}: a minute has not passed in any order");
+    }
+}
+
+async fn instance(url: &str, clock: &Arc<ManualClock>, layout: Layout) -> RateLimiter {
+    let store = RedisStore::builder(url).layout(layout).manual_clock(Arc::clone(clock));
+    let store = store.connection_wait(GIVE_UP).connect().await.unwrap();
+    let limiter = RateLimiter::builder().limit(Limit::per_minute(10)).store(store);
+    limiter.deadline(Duration::from_secs(20)).build().unwrap()
+}

@@ -1,0 +1,455 @@
+//! A service on axum that counts on Redis, and a steady load on it.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rl_core::key::Identified;
+use rl_core::store::RedisStore;
+use rl_core::store::redis::RedisStoreBuilder;
+use rl_core::{Gate, Limit, RateLimiter, RateLimiterBuilder, Subject};
+use rl_tests::RedisServer;
+use rl_tests::is_soak;
+use rl_tests::web::{Axum, Site, Target};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+use tokio::sync::{Mutex, MutexGuard, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval, interval_at, timeout};
+
+use tracing::Level;
+
+use super::log::Log;
+use super::{GIVE_UP, url};
+
+/// Requests per second; the number of `tests/run --soak` is for a machine that does nothing else.
+pub(super) fn rate() -> usize {
+    if is_soak() { 2_000 } else { 400 }
+}
+
+/// The time between two requests of a connection: the rate is kept when every answer takes as long as
+/// it may.
+const EVERY: Duration = Duration::from_millis(250);
+
+/// Requests per second that a consumer gets. Each asks for twice as many.
+pub(super) const LIMIT: u32 = 100;
+
+fn subjects() -> usize {
+    rate() / (2 * LIMIT as usize)
+}
+
+/// What a decision may take, and what the way to the client may add.
+pub(super) const IN_TIME: Duration = Duration::from_millis(100 + 50);
+
+/// One load at a time: two would measure each other.
+static ALONE: Mutex<()> = Mutex::const_new(());
+
+/// A machine that keeps a thread from its work for so long misses deadlines by itself.
+const DISTURBED: Duration = Duration::from_millis(40);
+
+pub(super) fn subject(number: usize) -> Subject {
+    Subject::consumer(&format!("c{number}"))
+}
+
+/// 100 requests per second, and a count of all that were charged.
+pub(super) fn limits(store: RedisStore) -> RateLimiterBuilder {
+    let builder = RateLimiter::builder().store(store);
+    builder.limit(Limit::per_second(LIMIT)).limit(Limit::per_day(100_000_000))
+}
+
+/// A service with a thread of its own, as far from its clients as one machine allows.
+pub(super) struct Service {
+    pub(super) limiter: RateLimiter,
+    pub(super) log: Log,
+    site: Site,
+    stall: Arc<Stall>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Service {
+    /// Serves with the [`limits`] on `redis`, and with settings as they come.
+    pub(super) fn start(redis: &RedisServer) -> Self {
+        Self::with(redis, |store| store, |limits| limits)
+    }
+
+    /// With deadlines that no pause of a busy machine exceeds: what is counted has been decided by the
+    /// store.
+    pub(super) fn patient(redis: &RedisServer) -> Self {
+        let wait = |store: RedisStoreBuilder| store.connection_wait(GIVE_UP);
+        Self::with(redis, wait, |limits| limits.deadline(GIVE_UP))
+    }
+
+    /// With settings of its own.
+    pub(super) fn with(
+        redis: &RedisServer,
+        store: impl FnOnce(RedisStoreBuilder) -> RedisStoreBuilder + Send + 'static,
+        settings: impl FnOnce(RateLimiterBuilder) -> RateLimiterBuilder + Send + 'static,
+    ) -> Self {
+        let (ready, is_ready) = mpsc::channel();
+        let (stop, stopped) = oneshot::channel();
+        let url = url(redis);
+        let thread = std::thread::spawn(move || {
+            let (log, _until_the_end) = Log::capture_from(Level::INFO);
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(async {
+                let store = store(RedisStore::builder(&url)).connect().await.unwrap();
+                let limiter = settings(limits(store)).build().unwrap();
+                let site = Axum::serve(vec![Gate::new(limiter.clone()).key(Identified)]);
+                let stall = Stall::watch();
+                ready.send((limiter, log, site, stall)).unwrap();
+                let _ = stopped.await;
+            });
+        });
+        let (limiter, log, site, stall) = is_ready.recv().expect("the service starts");
+        Self { limiter, log, site, stall, stop: Some(stop), thread: Some(thread) }
+    }
+
+    pub(super) fn address(&self) -> String {
+        self.site.url("").trim_start_matches("http://").to_owned()
+    }
+
+    /// What the store has charged the subjects, one by one.
+    pub(super) async fn charged(&self) -> Vec<u64> {
+        let mut charged = Vec::new();
+        for number in 0..subjects() {
+            let usage = self.limiter.usage(&subject(number)).await.unwrap();
+            charged.push(usage.limits().nth(1).unwrap().used());
+        }
+        charged
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        let ended = self.thread.take().map(JoinHandle::join);
+        assert!(std::thread::panicking() || matches!(ended, Some(Ok(()))), "the service panicked");
+    }
+}
+
+/// How long a thread has been kept from its work by others, at most: that much a request that it
+/// serves may take longer.
+#[derive(Debug, Default)]
+struct Stall(AtomicU64);
+
+impl Stall {
+    fn watch() -> Arc<Self> {
+        const TICK: Duration = Duration::from_millis(2);
+
+        let stall = Arc::<Self>::default();
+        let watched = Arc::clone(&stall);
+        tokio::spawn(async move {
+            let mut ticks = interval(TICK);
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            loop {
+                let due = ticks.tick().await;
+                let late = u64::try_from(due.elapsed().as_micros()).unwrap();
+                watched.0.fetch_max(late, Ordering::Relaxed);
+            }
+        });
+        stall
+    }
+
+    fn take(&self) -> Duration {
+        Duration::from_micros(self.0.swap(0, Ordering::Relaxed))
+    }
+}
+
+/// How one request fared.
+#[derive(Clone, Debug)]
+pub(super) struct Answer {
+    pub(super) subject: usize,
+    /// Since the load began.
+    pub(super) sent: Duration,
+    pub(super) took: Duration,
+    pub(super) status: u16,
+    /// How the decision came about.
+    pub(super) origin: String,
+}
+
+impl Answer {
+    pub(super) fn is_by_store(&self) -> bool {
+        self.origin == "store"
+    }
+
+    pub(super) fn passed(&self) -> bool {
+        self.status == 200
+    }
+}
+
+/// A steady [`rate`] of requests, from many connections, as long as it runs.
+pub(super) struct Load {
+    begun: Instant,
+    sent: Arc<AtomicUsize>,
+    stop: Arc<AtomicBool>,
+    clients: JoinSet<io::Result<Vec<Answer>>>,
+    stalls: Vec<Arc<Stall>>,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Load {
+    /// Asks the instances of a service in turns.
+    pub(super) async fn on(fleet: &[Service]) -> Self {
+        let alone = ALONE.lock().await;
+        let connections = rate() * EVERY.as_millis() as usize / 1_000;
+        let mut streams = Vec::new();
+        for service in fleet.iter().cycle().take(connections) {
+            streams.push(TcpStream::connect(service.address()).await.unwrap());
+        }
+        let (begun, stop, sent) = (Instant::now(), Arc::default(), Arc::default());
+        let mut load = Self {
+            begun,
+            sent,
+            stop,
+            clients: JoinSet::new(),
+            stalls: fleet.iter().map(|service| Arc::clone(&service.stall)).collect(),
+            _alone: alone,
+        };
+        load.stalls.push(Stall::watch());
+        for (number, connection) in streams.into_iter().enumerate() {
+            let client = Client {
+                begun,
+                subject: number / fleet.len() % subjects(),
+                connection: BufReader::new(connection),
+                answers: Vec::new(),
+            };
+            let (sent, stop) = (Arc::clone(&load.sent), Arc::clone(&load.stop));
+            let first = begun + EVERY * number as u32 / connections as u32;
+            load.clients.spawn(client.ask(first, sent, stop));
+        }
+        for stall in &load.stalls {
+            stall.take();
+        }
+        load
+    }
+
+    /// Since the load began.
+    pub(super) fn now(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
+    /// Goes on until as many more requests have been sent as come in so many tenths of a second.
+    pub(super) async fn go_on(&self, tenths: usize) {
+        self.go_on_by(rate() * tenths / 10).await;
+    }
+
+    /// Goes on until so many more requests have been sent.
+    pub(super) async fn go_on_by(&self, requests: usize) {
+        let until = self.sent.load(Ordering::Relaxed) + requests;
+        let going_on = async {
+            let mut look = interval(Duration::from_millis(1));
+            while self.sent.load(Ordering::Relaxed) < until {
+                look.tick().await;
+            }
+        };
+        timeout(GIVE_UP, going_on).await.expect("the load goes on");
+    }
+
+    /// Ends when every request has been answered.
+    pub(super) async fn finish(mut self) -> Report {
+        let took = self.now();
+        self.stop.store(true, Ordering::Relaxed);
+        let mut answers = Vec::new();
+        while let Some(client) = self.clients.join_next().await {
+            answers.append(&mut client.unwrap().expect("every request is answered"));
+        }
+        answers.sort_by_key(|answer| answer.sent);
+        let stall = self.stalls.iter().map(|stall| stall.take()).sum();
+        Report { answers, took, stall }
+    }
+}
+
+struct Client {
+    begun: Instant,
+    subject: usize,
+    connection: BufReader<TcpStream>,
+    answers: Vec<Answer>,
+}
+
+impl Client {
+    async fn ask(
+        mut self,
+        first: Instant,
+        sent: Arc<AtomicUsize>,
+        stop: Arc<AtomicBool>,
+    ) -> io::Result<Vec<Answer>> {
+        let mut due = interval_at(first, EVERY);
+        while !stop.load(Ordering::Relaxed) {
+            due.tick().await;
+            sent.fetch_add(1, Ordering::Relaxed);
+            let answer = self.ask_once().await?;
+            self.answers.push(answer);
+        }
+        Ok(self.answers)
+    }
+
+    async fn ask_once(&mut self) -> io::Result<Answer> {
+        let asked = Instant::now();
+        let request = request("/", self.subject);
+        self.connection.get_mut().write_all(request.as_bytes()).await?;
+        let (mut status, mut origin, mut length) = (0, String::new(), 0);
+        let mut line = String::new();
+        loop {
+            line.clear();
+            self.connection.read_line(&mut line).await?;
+            let text = line.trim_end();
+            if text.is_empty() {
+                break;
+            } else if let Some((name, value)) = text.split_once(": ") {
+                match name {
+                    "content-length" => length = value.parse().unwrap(),
+                    "x-outer-sees" => origin = value.split(' ').next().unwrap().to_owned(),
+                    _ => {}
+                }
+            } else {
+                status = text.split(' ').nth(1).unwrap().parse().unwrap();
+            }
+        }
+        let mut body = vec![0; length];
+        self.connection.read_exact(&mut body).await?;
+        let (sent, took) = (asked.duration_since(self.begun), asked.elapsed());
+        Ok(Answer { subject: self.subject, sent, took, status, origin })
+    }
+}
+
+pub(super) fn request(path: &str, subject: usize) -> String {
+    format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nx-consumer: c{subject}\r\n\r\n")
+}
+
+/// How a load fared.
+pub(super) struct Report {
+    /// In the order in which they were sent.
+    pub(super) answers: Vec<Answer>,
+    took: Duration,
+    stall: Duration,
+}
+
+impl Report {
+    pub(super) fn count(&self, is_such: impl Fn(&Answer) -> bool) -> usize {
+        self.answers.iter().filter(|answer| is_such(answer)).count()
+    }
+
+    /// What the store let pass, subject by subject.
+    pub(super) fn passed_by_store(&self) -> Vec<u64> {
+        self.passed(|answer| answer.is_by_store())
+    }
+
+    /// What passed without the store, subject by subject.
+    pub(super) fn passed_otherwise(&self) -> Vec<u64> {
+        self.passed(|answer| !answer.is_by_store())
+    }
+
+    fn passed(&self, is_such: impl Fn(&Answer) -> bool) -> Vec<u64> {
+        let mut passed = vec![0; subjects()];
+        for answer in self.answers.iter().filter(|answer| answer.passed() && is_such(answer)) {
+            passed[answer.subject] += 1;
+        }
+        passed
+    }
+
+    /// Whether the machine had so much else to do that deadlines were missed for no fault of Redis or
+    /// of ours. What does not depend on time holds nevertheless.
+    pub(super) fn is_disturbed(&self) -> bool {
+        let is_disturbed = !is_soak() && self.stall > DISTURBED;
+        if is_disturbed {
+            tell(&format!("this machine stalled for {:?}: times are not judged", self.stall));
+        }
+        is_disturbed
+    }
+
+    /// The rate was kept, and every answer came in time.
+    pub(super) fn assert_in_time(&self) {
+        if self.is_disturbed() {
+            return;
+        }
+        let sent = self.answers.len() as f64 / self.took.as_secs_f64();
+        assert!(sent > rate() as f64 * 0.95, "{sent} requests per second");
+        let slowest = self.answers.iter().max_by_key(|answer| answer.took).unwrap();
+        assert!(slowest.took <= IN_TIME, "stalled {:?}, {slowest:?}", self.stall);
+    }
+
+    /// The store has let nobody have more than a limit for each window that fits into the time, of
+    /// which there are as many as `emptied` begun anew.
+    pub(super) fn assert_limits(&self, emptied: u64) {
+        let windows = self.windows() + emptied;
+        for (subject, passed) in self.passed_by_store().iter().enumerate() {
+            assert!(*passed <= windows * u64::from(LIMIT), "c{subject}: {passed} of {windows}");
+        }
+    }
+
+    /// How many windows of a second may have begun.
+    pub(super) fn windows(&self) -> u64 {
+        self.took.as_secs() + 2
+    }
+
+    /// Each request was charged once at most: what the store has charged is what it let pass, and of
+    /// those that it could not answer not more than there were.
+    ///
+    /// Returns how many were charged without an answer.
+    pub(super) fn assert_charged_once(&self, charged: &[u64]) -> u64 {
+        let (passed, otherwise) = (self.passed_by_store(), self.passed_otherwise());
+        let mut unanswered = 0;
+        for (subject, charged) in charged.iter().enumerate() {
+            let (least, most) = (passed[subject], passed[subject] + otherwise[subject]);
+            assert!((least..=most).contains(charged), "c{subject}: {charged} of {least} to {most}");
+            unanswered += charged - least;
+        }
+        unanswered
+    }
+
+    /// From `back`, when the store was back, until it decided again.
+    pub(super) fn recovery(&self, back: Duration) -> Duration {
+        let mut after = self.answers.iter().filter(|answer| answer.sent >= back);
+        let first = after.find(|answer| answer.is_by_store());
+        first.map_or(Duration::MAX, |first| first.sent + first.took - back)
+    }
+
+    /// A second after the store was back, nobody else decided.
+    pub(super) fn assert_recovered(&self, back: Duration) {
+        if self.is_disturbed() {
+            return;
+        }
+        let limits_hold = back + Duration::from_secs(1);
+        let mut after = self.answers.iter().filter(|answer| answer.sent > limits_hold).peekable();
+        assert!(after.peek().is_some(), "the load has ended too early");
+        let late = after.find(|answer| !answer.is_by_store());
+        assert!(late.is_none(), "{late:?}, back at {back:?}");
+    }
+
+    /// The figures of REDIS.md.
+    pub(super) fn print(&self, fault: &str, more: &str) {
+        let took = |percent: usize| {
+            let mut times: Vec<_> = self.answers.iter().map(|answer| answer.took).collect();
+            times.sort_unstable();
+            times[(times.len() - 1) * percent / 100].as_secs_f64() * 1e3
+        };
+        let mut origins = BTreeMap::<_, usize>::new();
+        for answer in &self.answers {
+            *origins.entry(format!("{} {}", answer.origin, answer.status)).or_default() += 1;
+        }
+        let mut words = String::new();
+        origins.iter().for_each(|(origin, n)| write!(words, ", {origin}: {n}").unwrap());
+        let late = self.count(|answer| answer.took > IN_TIME);
+        tell(&format!(
+            "{fault}: {} sent in {:.1} s, {late} late (50 % {:.1} ms, 99 % {:.1} ms, slowest {:.1} ms, \
+             machine stalled {:.1} ms){words}{more}",
+            self.answers.len(),
+            self.took.as_secs_f64(),
+            took(50),
+            took(99),
+            took(100),
+            self.stall.as_secs_f64() * 1e3,
+        ));
+    }
+}
+
+/// Figures are the point of these tests.
+#[expect(clippy::print_stdout, reason = "shown by --nocapture")]
+pub(super) fn tell(figures: &str) {
+    println!("figures | {figures}");
+}

@@ -1,0 +1,196 @@
+//! Faults of Redis while a service has hundreds or thousands of requests per second.
+
+use std::time::Duration;
+
+use rl_core::RateLimiterBuilder;
+use rl_core::limiter::Share;
+use rl_core::store::MemoryStore;
+use rl_tests::Bystander;
+
+use super::load::{LIMIT, Load, Report, Service, rate};
+use super::{PASSING, RECOVERED, restart, server, stopped_server};
+
+/// The server knows its scripts until it is restarted or told to forget them; newer ones also drop
+/// those of others when there are many.
+#[tokio::test]
+async fn scripts_that_are_forgotten_in_mid_load_lose_no_request() {
+    let server = server();
+    let mut operator = Bystander::new(&server).await;
+    for script in 0..600 {
+        operator.send::<u64>(redis::cmd("EVAL").arg(format!("return {script}")).arg(0)).await;
+    }
+    let service = Service::patient(&server);
+    let load = Load::on(std::slice::from_ref(&service)).await;
+    for _ in 0..5 {
+        load.go_on(5).await;
+        operator.query::<()>("SCRIPT FLUSH").await;
+    }
+    load.go_on(5).await;
+    let report = load.finish().await;
+
+    report.print("SCRIPT FLUSH, 5 times, after 600 foreign scripts", "");
+    report.assert_limits(0);
+    let by_store = report.count(|answer| answer.is_by_store());
+    assert_eq!(by_store, report.answers.len(), "no error reaches a client");
+    assert_eq!(service.charged().await, report.passed_by_store(), "counts are exact");
+    assert!(report.count(|answer| answer.status == 429) > 0);
+    service.log.assert_lines(&[]);
+}
+
+#[tokio::test]
+async fn connections_that_are_killed_with_replies_in_flight_charge_no_request_twice() {
+    let server = server();
+    let service = Service::start(&server);
+    let load = Load::on(std::slice::from_ref(&service)).await;
+    let mut operator = Bystander::new(&server).await;
+    let mut stranger = server.connection().await;
+    let (kills, mut all) = (8, 0);
+    for _ in 0..kills {
+        load.go_on(5).await;
+        // While the server is busy requests gather. It carries them out before it comes to the end of
+        // the connections, with which their replies go.
+        let mut busy = redis::cmd("EVAL");
+        busy.arg("for i = 1, 6000000 do end").arg(0);
+        let busy = busy.query_async::<()>(&mut stranger);
+        let kill = async {
+            load.go_on_by(rate() / 50).await;
+            operator.query::<u64>("CLIENT KILL TYPE normal USER rl").await
+        };
+        let (done, killed) = tokio::join!(busy, kill);
+        done.unwrap();
+        all += killed;
+    }
+    load.go_on(15).await;
+    let report = load.finish().await;
+
+    let unanswered = report.assert_charged_once(&service.charged().await);
+    let open = report.count(|answer| answer.origin == "failed_open");
+    let more = format!("; of {open} without an answer of Redis {unanswered} were charged");
+    report.print(&format!("CLIENT KILL of all connections, {kills} times"), &more);
+    report.assert_in_time();
+    report.assert_limits(0);
+    assert!(all > 0 && open > 0, "no reply was cut off");
+    // What came within a deadline of it, at the most: the connections are made anew.
+    assert!(open <= kills * rate() / 10 || report.is_disturbed(), "{open}");
+}
+
+/// What every outage must be like, of a server that was away until `back`.
+async fn assert_outage(service: &Service, report: &Report, back: Duration, fault: &str) {
+    let recovery = report.recovery(back);
+    let open = report.count(|answer| answer.origin == "failed_open");
+    let more = format!(
+        "; {open} passed without limits; Redis decides again {:.0} ms after its return",
+        recovery.as_secs_f64() * 1e3
+    );
+    report.print(fault, &more);
+    report.assert_in_time();
+    report.assert_recovered(back);
+    assert_eq!(report.count(|answer| ![200, 429].contains(&answer.status)), 0);
+    assert!(open > 0);
+    if !report.is_disturbed() {
+        service.log.assert_lines(&[PASSING, RECOVERED]);
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_freezes_under_load_is_let_alone_and_decides_again_within_a_second() {
+    let server = server();
+    let service = Service::start(&server);
+    let mut operator = Bystander::new(&server).await;
+    let load = Load::on(std::slice::from_ref(&service)).await;
+    load.go_on(5).await;
+    let calls = operator.calls().await["evalsha"];
+    let connections = connections_made(&mut operator).await;
+    let before = load.now();
+    server.signal("STOP");
+    load.go_on(50).await;
+    server.signal("CONT");
+    let back = load.now();
+    load.go_on(20).await;
+    let report = load.finish().await;
+
+    // The herd: what the server finds before it when it is back.
+    let asked = operator.calls().await["evalsha"] - calls;
+    let answered = report.count(|answer| answer.sent >= before && answer.is_by_store()) as u64;
+    let unanswered = asked.saturating_sub(answered);
+    let connected = connections_made(&mut operator).await - connections;
+    let away = (back - before).as_secs_f64();
+    let fault =
+        format!("frozen for {away:.1} s ({unanswered} calls and {connected} connections in vain)");
+    assert_outage(&service, &report, back, &fault).await;
+    // Requests of three deadlines, and a probe now and then.
+    let is_disturbed = report.is_disturbed();
+    assert!(unanswered <= (rate() / 2) as u64 || is_disturbed, "{unanswered} calls are in vain");
+    assert!(connected <= 40, "{connected} connections");
+    report.assert_limits(0);
+    report.assert_charged_once(&service.charged().await);
+}
+
+async fn connections_made(operator: &mut Bystander) -> u64 {
+    let stats: String = operator.query("INFO stats").await;
+    let line = stats.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
+    line.unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_server_that_is_killed_and_restarted_empty_under_load_decides_within_a_second() {
+    let mut server = server();
+    let service = Service::start(&server);
+    let load = Load::on(std::slice::from_ref(&service)).await;
+    load.go_on(5).await;
+    server.stop();
+    load.go_on(20).await;
+    let server = restart(server).await;
+    let back = load.now();
+    load.go_on(20).await;
+    let report = load.finish().await;
+
+    report.assert_limits(1);
+    drop(server);
+    assert_outage(&service, &report, back, "killed for 2 s and restarted empty").await;
+}
+
+#[tokio::test]
+async fn a_service_that_starts_without_its_server_under_load_enforces_within_a_second() {
+    let server = stopped_server();
+    let service = Service::start(&server);
+    service.log.forget();
+    let load = Load::on(std::slice::from_ref(&service)).await;
+    load.go_on(10).await;
+    let server = restart(server).await;
+    let back = load.now();
+    load.go_on(20).await;
+    let report = load.finish().await;
+
+    report.assert_limits(0);
+    drop(server);
+    assert_outage(&service, &report, back, "down when the service starts").await;
+}
+
+/// What four instances let pass together while the store they share is down.
+#[tokio::test]
+async fn four_instances_that_fall_back_admit_the_limit_together() {
+    let mut server = server();
+    let fleet: Vec<_> = (0..4)
+        .map(|_| {
+            let share = Share::of_instances(4);
+            let fall_back =
+                move |limits: RateLimiterBuilder| limits.fallback(MemoryStore::new(), share);
+            Service::with(&server, |store| store, fall_back)
+        })
+        .collect();
+    server.stop();
+    let load = Load::on(&fleet).await;
+    load.go_on(30).await;
+    let report = load.finish().await;
+
+    let others = report.count(|answer| answer.origin != "fallback");
+    assert_eq!(others, 0, "a fallback decides from the first request on");
+    let most = 4 * u64::from(LIMIT / 4) * report.windows();
+    let passed = report.passed_otherwise();
+    let more =
+        format!("; at most {} of one consumer passed, of {most}", passed.iter().max().unwrap());
+    report.print("down, four instances fall back on a quarter each", &more);
+    report.assert_in_time();
+    assert!(passed.iter().all(|passed| *passed <= most), "{passed:?} of {most}");
+}

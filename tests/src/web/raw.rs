@@ -1,0 +1,40 @@
+//! Requests that no client library sends.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::Site;
+
+impl Site {
+    /// Sends these bytes over a connection of their own, and reads until the server closes it: the
+    /// last request should ask for that.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the server does not close the connection.
+    pub async fn send(&self, request: impl AsRef<[u8]>) -> Vec<u8> {
+        let mut stream = TcpStream::connect(self.address).await.expect("the server listens");
+        let mut answer = Vec::new();
+        let (mut from, mut to) = stream.split();
+        // Both at once: a server may answer before it has read everything, and read no further.
+        let exchange = async {
+            let (read, _) =
+                tokio::join!(from.read_to_end(&mut answer), to.write_all(request.as_ref()));
+            // A connection that is cut may have been answered before.
+            let _ = read;
+        };
+        timeout(Duration::from_secs(20), exchange).await.expect("the server ends the connection");
+        answer
+    }
+}
+
+/// The statuses of the answers in what a server sent.
+#[must_use]
+pub fn statuses(answers: &[u8]) -> Vec<u16> {
+    let text = String::from_utf8_lossy(answers);
+    let heads = text.split("HTTP/1.1 ").skip(1);
+    heads.filter_map(|head| head.get(..3)?.parse().ok()).collect()
+}
