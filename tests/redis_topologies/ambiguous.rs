@@ -9,6 +9,8 @@ use rl_tests::Sentinels;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
+use super::{PATIENCE, patient};
+
 /// A server, a sentinel and a cluster in one, which takes decisions and hangs up without a word.
 struct HangsUp {
     port: u16,
@@ -45,6 +47,7 @@ async fn serve(mut stream: BufReader<TcpStream>, port: u16, heard: Arc<Mutex<Vec
         let answer = match (&*words[0], words.get(1).map(|word| &**word)) {
             ("EVALSHA", _) => return,
             ("CLUSTER", _) => format!("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n{address}"),
+            ("SENTINEL", Some("MASTER")) => "*0\r\n".to_owned(),
             ("SENTINEL", _) => format!("*2\r\n$9\r\n127.0.0.1\r\n$5\r\n{port:05}\r\n"),
             ("SCRIPT", Some("LOAD")) => "$1\r\nx\r\n".to_owned(),
             ("INFO" | "CONFIG" | "HELLO", _) => "-NOPERM no\r\n".to_owned(),
@@ -83,9 +86,9 @@ async fn a_decision_that_may_have_been_made_is_not_asked_for_twice() {
     ];
     for (what, connect) in ways {
         let server = HangsUp::start().await;
-        let store = connect(&server.url()).connect().await.unwrap();
+        let store = patient(connect(&server.url())).await;
         let limiter = RateLimiter::builder().limit(Limit::per_hour(3)).store(store);
-        let limiter = limiter.build().unwrap();
+        let limiter = limiter.deadline(PATIENCE).build().unwrap();
         // Then the breaker opens.
         for asked in 1..=3 {
             let decision = limiter.check(&Subject::user("alice"), 1).await;

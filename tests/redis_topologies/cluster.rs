@@ -9,7 +9,7 @@ use rl_core::time::{Clock, SystemClock, Timestamp};
 use rl_core::{FailureKind, Limit, Origin, RateLimiter, Subject};
 use rl_tests::{Bystander, RedisCluster};
 
-use super::load::{Load, subject, subjects};
+use super::load::{Load, first_asked, subject, subjects};
 use super::{PATIENCE, assert_exactly_five_of_twenty_pass, patient};
 use crate::redis_behaviour::access::documented_user;
 use crate::store_conformance::{ServerTime, manual_clock};
@@ -182,8 +182,12 @@ async fn a_primary_of_a_cluster_that_dies_under_load_is_replaced_within_a_second
     cluster.servers[0].stop();
     let failed = SystemClock.now();
     let promoted = promotion(&cluster).await;
-    load.goes_on_for(2.0).await;
-    load.stop().await.figures(failed, promoted).assert_bounds("primary of a cluster killed");
+    let asked = first_asked(&cluster.servers[3]).await;
+    load.goes_on_for(3.0).await;
+    load.stop()
+        .await
+        .figures(failed, failed, promoted, asked)
+        .assert_bounds("primary of a cluster killed");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -196,8 +200,12 @@ async fn a_primary_of_a_cluster_that_hangs_under_load_is_replaced_within_a_secon
     cluster.servers[0].signal("STOP");
     let failed = SystemClock.now();
     let promoted = promotion(&cluster).await;
-    load.goes_on_for(2.0).await;
-    load.stop().await.figures(failed, promoted).assert_bounds("primary of a cluster frozen");
+    let asked = first_asked(&cluster.servers[3]).await;
+    load.goes_on_for(3.0).await;
+    load.stop()
+        .await
+        .figures(failed, failed, promoted, asked)
+        .assert_bounds("primary of a cluster frozen");
 }
 
 /// A store that is made while no server runs finds the cluster once it is there.

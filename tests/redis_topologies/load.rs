@@ -10,13 +10,18 @@ use std::time::Duration;
 use rl_core::store::RedisStore;
 use rl_core::time::{Clock, SystemClock, Timestamp};
 use rl_core::{Decision, FailureKind, Limit, Origin, RateLimiterBuilder, Subject};
-use rl_tests::is_soak;
+use rl_tests::{Bystander, RedisServer, is_soak};
 use tokio::sync::{Mutex, MutexGuard, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::PATIENCE;
+
 /// A decision takes 100 ms at most; the rest is for a machine that is busy with other tests.
 const IN_TIME: Duration = Duration::from_millis(100 + 150);
+
+/// While all is well nothing takes as long, unless the machine is busy with other work.
+const STALL: Duration = Duration::from_millis(50);
 
 /// The subjects that ask, each about 150 times a second: at the full rate if `tests/run --soak` runs.
 pub(super) fn subjects() -> usize {
@@ -120,17 +125,25 @@ pub(super) struct Figures {
     /// While no server could be asked.
     passed_without_limit: usize,
     above_the_limit: u64,
-    /// What the server that failed had admitted in its last tenth of a second.
-    admitted_just_before: u64,
+    /// What the server that failed admitted in its last tenth of a second, and while clients still
+    /// asked it although it had been replaced.
+    admitted_at_risk: u64,
     outage: Duration,
     after_promotion: Duration,
-    stall: Duration,
+    /// Other work kept the machine so busy that time says nothing of ours.
+    is_busy: bool,
 }
 
 impl Outcome {
-    /// Every request was answered in time: by the store, or because the store cannot be reached.
-    /// Of a server that failed and one that was promoted at these times.
-    pub(super) fn figures(&self, failed: Timestamp, promoted: Timestamp) -> Figures {
+    /// Of a server that failed and was last asked, and one that was promoted and first asked, at
+    /// these times.
+    pub(super) fn figures(
+        &self,
+        failed: Timestamp,
+        left: Timestamp,
+        promoted: Timestamp,
+        asked: Timestamp,
+    ) -> Figures {
         let mut without = Vec::new();
         for answer in &self.answers {
             match answer.decision.origin() {
@@ -142,12 +155,13 @@ impl Outcome {
             }
         }
         let micros = Duration::from_micros;
-        let is_in_time =
-            |answer: &&Answer| micros(answer.came.micros_since(answer.sent)) <= IN_TIME;
+        let took = |answer: &Answer| micros(answer.came.micros_since(answer.sent));
+        let is_in_time = |answer: &&Answer| took(answer) <= IN_TIME;
+        let mut before = self.answers.iter().take_while(|answer| answer.came < failed).map(took);
         let last = without.last().copied().unwrap_or(failed);
         let (begin, end) = (self.answers[0].sent, self.answers[self.answers.len() - 1].sent);
-        let just_before = |answer: &&Answer| {
-            answer.came <= failed
+        let is_at_risk = |answer: &&Answer| {
+            answer.came <= left
                 && failed.micros_since(answer.came) <= 100_000
                 && answer.decision.origin() == Origin::Store
                 && answer.decision.is_allowed()
@@ -159,10 +173,10 @@ impl Outcome {
             answered_in_time: self.answers.iter().filter(is_in_time).count(),
             passed_without_limit: without.len(),
             above_the_limit: self.above_the_limit(),
-            admitted_just_before: self.answers.iter().filter(just_before).count() as u64,
+            admitted_at_risk: self.answers.iter().filter(is_at_risk).count() as u64,
             outage: micros(last.micros_since(failed)),
-            after_promotion: micros(last.micros_since(promoted)),
-            stall: self.stall,
+            after_promotion: micros(last.max(asked).micros_since(promoted)),
+            is_busy: self.stall > STALL || before.any(|took| took > STALL),
         }
     }
 
@@ -194,22 +208,37 @@ impl Figures {
     /// What a fail-over may cost, whoever makes it.
     pub(super) fn assert_bounds(&self, what: &str) {
         let Self { sent, requests_per_second, answered_in_time, .. } = self;
-        let Self { passed_without_limit, above_the_limit, admitted_just_before, .. } = self;
-        let Self { outage, after_promotion, stall, .. } = self;
+        let Self { passed_without_limit, above_the_limit, admitted_at_risk, .. } = self;
+        let Self { outage, after_promotion, is_busy, .. } = self;
         println!(
             "{what}: {sent} sent at {requests_per_second:.0}/s, {answered_in_time} answered in \
              time, {passed_without_limit} passed without limit, {above_the_limit} above the limit \
-             ({admitted_just_before} admitted in the last 100 ms), outage {outage:?}, \
-             {after_promotion:?} after the promotion; the machine stalled for {stall:?}"
+             ({admitted_at_risk} at risk), outage {outage:?}, \
+             {after_promotion:?} after the promotion"
         );
+        // Replication is asynchronous. It is quick: what it loses is less than this.
+        assert!(above_the_limit <= admitted_at_risk, "{self:?}");
+        assert!(*after_promotion < Duration::from_secs(20), "{self:?}");
         // How fast depends on what else the machine does.
-        if is_soak() {
+        if *is_busy {
+            println!("{what}: the machine is too busy for measuring time");
+        } else if is_soak() {
             assert!(*requests_per_second >= 2_000.0, "{self:?}");
             assert_eq!(answered_in_time, sent, "{self:?}");
-            assert!(*after_promotion < Duration::from_secs(1) + *stall, "{self:?}");
+            assert!(*after_promotion < Duration::from_secs(1), "{self:?}");
         }
-        assert!(*after_promotion < Duration::from_secs(20), "{self:?}");
-        // Replication is asynchronous. It is quick: what it loses is less than this.
-        assert!(above_the_limit <= admitted_just_before, "{self:?}");
     }
+}
+
+/// When this server is first asked for a decision.
+pub(super) async fn first_asked(server: &RedisServer) -> Timestamp {
+    let mut operator = Bystander::new(server).await;
+    let mut ticks = interval(Duration::from_millis(2));
+    let asked = async {
+        while !operator.calls().await.contains_key("evalsha") {
+            ticks.tick().await;
+        }
+        SystemClock.now()
+    };
+    tokio::time::timeout(PATIENCE, asked).await.expect("a decision in the end")
 }

@@ -9,7 +9,7 @@ use rl_core::time::{Clock, SystemClock, Timestamp};
 use rl_core::{FailureKind, Origin, RateLimiter, Subject};
 use rl_tests::Sentinels;
 
-use super::load::Load;
+use super::load::{Load, first_asked};
 use super::{PATIENCE, assert_exactly_five_of_twenty_pass, patient};
 use crate::redis_behaviour::access::documented_user;
 use crate::store_conformance::{ServerTime, manual_clock};
@@ -82,8 +82,9 @@ async fn what_sentinels_or_servers_refuse_is_an_error_when_the_store_is_made() {
     }
 }
 
-/// When the sentinels name another primary than the one at this port.
-async fn promotion(sentinels: &Sentinels, port: u16) -> Timestamp {
+/// When the sentinels name another primary than the first, and when that is asked.
+async fn promotion(sentinels: &Sentinels) -> (Timestamp, Timestamp) {
+    let port = sentinels.servers[0].port();
     let mut asking = tokio::task::JoinSet::new();
     for mut operator in sentinels.operators().await {
         asking.spawn(async move {
@@ -91,11 +92,13 @@ async fn promotion(sentinels: &Sentinels, port: u16) -> Timestamp {
             while Sentinels::primary_port(&mut operator).await == port {
                 ticks.tick().await;
             }
-            SystemClock.now()
+            (SystemClock.now(), Sentinels::primary_port(&mut operator).await)
         });
     }
     let first = tokio::time::timeout(PATIENCE, asking.join_next()).await;
-    first.expect("a promotion in the end").unwrap().unwrap()
+    let (promoted, port) = first.expect("a promotion in the end").unwrap().unwrap();
+    let server = sentinels.servers.iter().find(|server| server.port() == port).unwrap();
+    (promoted, first_asked(server).await)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -105,12 +108,11 @@ async fn a_primary_that_dies_under_load_is_replaced_within_a_second_of_the_promo
         Load::start(RateLimiter::builder(), store(&sentinels).connect().await.unwrap()).await;
     load.goes_on_for(1.3).await;
 
-    let port = sentinels.servers[0].port();
     sentinels.servers[0].stop();
     let failed = SystemClock.now();
-    let promoted = promotion(&sentinels, port).await;
-    load.goes_on_for(2.0).await;
-    load.stop().await.figures(failed, promoted).assert_bounds("primary killed");
+    let (promoted, asked) = promotion(&sentinels).await;
+    load.goes_on_for(3.0).await;
+    load.stop().await.figures(failed, failed, promoted, asked).assert_bounds("primary killed");
 }
 
 /// It does not know yet that it is none any more, and keeps its connections.
@@ -123,12 +125,12 @@ async fn a_primary_that_hangs_under_load_is_replaced_within_a_second_of_the_prom
 
     sentinels.servers[0].signal("STOP");
     let failed = SystemClock.now();
-    let promoted = promotion(&sentinels, sentinels.servers[0].port()).await;
-    load.goes_on_for(2.0).await;
-    load.stop().await.figures(failed, promoted).assert_bounds("primary frozen");
+    let (promoted, asked) = promotion(&sentinels).await;
+    load.goes_on_for(3.0).await;
+    load.stop().await.figures(failed, failed, promoted, asked).assert_bounds("primary frozen");
 }
 
-/// A planned fail-over: the primary lives on as a replica.
+/// A planned fail-over: for some seconds the old primary knows nothing of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_primary_that_is_demoted_under_load_is_left_at_once() {
     let sentinels = start().await;
@@ -139,7 +141,7 @@ async fn a_primary_that_is_demoted_under_load_is_left_at_once() {
     let failed = SystemClock.now();
     let mut operator = sentinels.operators().await.remove(0);
     operator.query::<()>(&format!("SENTINEL FAILOVER {}", Sentinels::NAME)).await;
-    let promoted = promotion(&sentinels, sentinels.servers[0].port()).await;
-    load.goes_on_for(2.0).await;
-    load.stop().await.figures(failed, promoted).assert_bounds("primary demoted");
+    let (promoted, asked) = promotion(&sentinels).await;
+    load.goes_on_for(3.0).await;
+    load.stop().await.figures(failed, asked, promoted, asked).assert_bounds("primary demoted");
 }

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use super::error::{self, classify};
 use super::script::Script;
 #[cfg(feature = "redis-sentinel")]
-use super::sentinel::{self, Sentinels};
+use super::sentinel::Sentinels;
 use super::server::Server;
 use crate::FailureKind;
 use crate::store::StoreError;
@@ -76,7 +76,7 @@ impl Manager {
             match &self.upstream {
                 Upstream::Server(server) => self.open_to(server).await,
                 #[cfg(feature = "redis-sentinel")]
-                Upstream::Sentinels(sentinels) => sentinel::connect(sentinels, self).await,
+                Upstream::Sentinels(sentinels) => sentinels.connect(self).await,
             }
         });
         let late = || StoreError::new(FailureKind::TimedOut).with_detail("no connection in time");
@@ -97,6 +97,12 @@ impl Manager {
         };
         connection.greet(&self.settings.scripts).await.map_err(classify)?;
         Ok(connection)
+    }
+
+    /// The age of the connections: who raises it ends them all.
+    #[cfg(feature = "redis-sentinel")]
+    pub(super) fn generation(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.generation)
     }
 
     /// Why the last attempt to connect failed, if it did. All who wait learn of it: to the one who

@@ -1,10 +1,17 @@
 //! The primary that sentinels name: it is looked for anew with each connection, so that a fail-over
 //! is no more than a connection that fails.
+//!
+//! A primary that is replaced while it works goes on working for some seconds, as a planned
+//! fail-over does it, or as long as it is cut off from the sentinels. What it counts then is lost. So
+//! the sentinels are also asked while all is well, and connections to a server that is no longer
+//! named are left.
 
-use std::collections::HashSet;
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use redis::aio::MultiplexedConnection;
 use tokio::task::JoinSet;
 
 use super::ConnectError;
@@ -14,17 +21,40 @@ use super::server::{Address, Login, Server};
 use crate::FailureKind;
 use crate::store::StoreError;
 
-/// How long an attempt to connect may hang before the sentinels are asked again: they may name
-/// another server meanwhile.
+/// How often the sentinels are asked whether the primary is still the same, and again while a
+/// server that they named does not answer.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
+
+/// How long the others have once one sentinel has answered: one of them may know more.
+const GRACE: Duration = Duration::from_millis(50);
 
 /// Sentinels, and the primary that they watch.
 pub(super) struct Sentinels {
-    sentinels: Vec<Server>,
-    name: Arc<str>,
+    sentinels: Vec<Arc<Sentinel>>,
     // How to log in to what they name.
     primary: Server,
+    // Where connections lead.
+    current: Mutex<Option<Address>>,
+    is_watched: AtomicBool,
 }
+
+/// A sentinel, and a connection to it while it works.
+struct Sentinel {
+    server: Server,
+    name: String,
+    connection: tokio::sync::Mutex<Option<MultiplexedConnection>>,
+}
+
+/// The primary by a sentinel, and how new that is: answers are compared by the rank first.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Named {
+    rank: Rank,
+    address: Address,
+}
+
+/// The number of the last fail-over that the sentinel knows to be done, and whether it leads
+/// another that has gone far enough to name its result.
+type Rank = (u64, bool);
 
 impl Sentinels {
     /// The URLs say how to log in to the sentinels, `login` how to log in to the servers.
@@ -34,80 +64,147 @@ impl Sentinels {
             tls: login.tls.clone(),
             ..Login::default()
         };
-        let sentinels: Result<Vec<_>, _> =
+        let servers: Result<Vec<_>, _> =
             urls.iter().map(|url| Server::at_url(url, &to_sentinels)).collect();
-        let sentinels = sentinels?;
-        let Some(first) = sentinels.first() else {
+        let servers = servers?;
+        let Some(first) = servers.first() else {
             return Err(ConnectError::Servers { why: "no sentinel: expected at least one URL" });
         };
-        if sentinels.iter().any(|sentinel| sentinel.is_tls() != first.is_tls()) {
+        if servers.iter().any(|server| server.is_tls() != first.is_tls()) {
             let why =
                 "the sentinels' URLs mix redis:// and rediss://: the servers use what they do";
             return Err(ConnectError::Servers { why });
         }
-        if sentinels.iter().any(|sentinel| sentinel.database() != 0) {
+        if servers.iter().any(|server| server.database() != 0) {
             let why = "a sentinel has no databases: set that of the servers with `database`";
             return Err(ConnectError::Servers { why });
         }
         let primary = first.with_login(login);
-        Ok(Self { sentinels, name: name.into(), primary })
+        let sentinel = |server| {
+            let connection = tokio::sync::Mutex::default();
+            Arc::new(Sentinel { server, name: name.to_owned(), connection })
+        };
+        Ok(Self {
+            sentinels: servers.into_iter().map(sentinel).collect(),
+            primary,
+            current: Mutex::default(),
+            is_watched: AtomicBool::new(false),
+        })
     }
 
-    fn ask_all(&self, events: &mut JoinSet<Event>) {
+    /// The primary, by the sentinel that knows most.
+    async fn ask(&self) -> Result<Address, StoreError> {
+        let mut asking = JoinSet::new();
         for sentinel in &self.sentinels {
-            let (sentinel, name) = (sentinel.clone(), Arc::clone(&self.name));
-            events.spawn(async move { Event::Named(ask(&sentinel, &name).await) });
+            let sentinel = Arc::clone(sentinel);
+            asking.spawn(async move { sentinel.ask().await });
+        }
+        let mut best: Option<Named> = None;
+        let mut failure = None;
+        loop {
+            let answer = match &best {
+                None => asking.join_next().await,
+                Some(_) => tokio::time::timeout(GRACE, asking.join_next()).await.unwrap_or(None),
+            };
+            match answer {
+                Some(Ok(Ok(named))) => best = best.max(Some(named)),
+                Some(Ok(Err(error))) => failure = Some(worse(failure, error)),
+                // The runtime is ending.
+                Some(Err(_)) => {}
+                None => break,
+            }
+        }
+        let none = || failure.unwrap_or_else(|| StoreError::new(FailureKind::Unavailable));
+        best.map(|named| named.address).ok_or_else(none)
+    }
+
+    /// A connection to the primary.
+    pub(super) async fn connect(
+        self: &Arc<Self>,
+        manager: &Manager,
+    ) -> Result<Connection, StoreError> {
+        let mut opening = JoinSet::new();
+        let mut tried = None;
+        loop {
+            let address = self.ask().await?;
+            if tried.as_ref() != Some(&address) {
+                // What was named before is out of the running.
+                opening.abort_all();
+                opening = JoinSet::new();
+                let (server, manager) = (self.primary.at(&address), manager.clone());
+                opening.spawn(async move { open_to_primary(&server, &manager).await });
+                tried = Some(address);
+            }
+            // A server that hangs may be replaced meanwhile.
+            match tokio::time::timeout(ASK_AGAIN, opening.join_next()).await {
+                Ok(Some(Ok(opened))) => {
+                    let connection = opened?;
+                    *self.current.lock().unwrap_or_else(PoisonError::into_inner) = tried;
+                    self.watch(manager);
+                    return Ok(connection);
+                }
+                Ok(_) => return Err(StoreError::new(FailureKind::Unavailable)),
+                Err(_) => {}
+            }
         }
     }
-}
 
-/// What has come of asking or connecting.
-enum Event {
-    Named(Result<Address, StoreError>),
-    Opened(Address, Result<Connection, StoreError>),
-}
-
-/// A connection to the primary: the first of the servers that sentinels name, at that moment or
-/// soon, which says that it is one.
-pub(super) async fn connect(
-    sentinels: &Sentinels,
-    manager: &Manager,
-) -> Result<Connection, StoreError> {
-    let mut events = JoinSet::new();
-    sentinels.ask_all(&mut events);
-    let mut trying = HashSet::new();
-    // What a server says counts for more than that a sentinel is away or does not let us in.
-    let (mut of_sentinels, mut of_servers) = (None, None);
-    loop {
-        let event = match tokio::time::timeout(ASK_AGAIN, events.join_next()).await {
-            Ok(Some(event)) => event,
-            Ok(None) => break,
-            Err(_) => {
-                sentinels.ask_all(&mut events);
-                continue;
-            }
-        };
-        match event {
-            Ok(Event::Named(Ok(address))) => {
-                if trying.insert(address.clone()) {
-                    let (server, manager) = (sentinels.primary.at(&address), manager.clone());
-                    events.spawn(async move {
-                        Event::Opened(address, open_to_primary(&server, &manager).await)
-                    });
+    /// Asks on, until the store is gone, whether the primary is still the same; ends the connections
+    /// if it is not.
+    #[expect(clippy::disallowed_methods, reason = "there is no event to wait for")]
+    fn watch(self: &Arc<Self>, manager: &Manager) {
+        if self.is_watched.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (this, generation) = (Arc::downgrade(self), manager.generation());
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(ASK_AGAIN).await;
+                let Some(this) = this.upgrade() else { return };
+                // Sentinels that do not answer do not change anything.
+                let Ok(Ok(named)) = tokio::time::timeout(ASK_AGAIN, this.ask()).await else {
+                    continue;
+                };
+                let mut current = this.current.lock().unwrap_or_else(PoisonError::into_inner);
+                if current.as_ref().is_some_and(|current| *current != named) {
+                    // Once: the next connection sets it.
+                    *current = None;
+                    generation.fetch_add(1, Ordering::AcqRel);
                 }
             }
-            Ok(Event::Named(Err(error))) => of_sentinels = Some(worse(of_sentinels, error)),
-            Ok(Event::Opened(_, Ok(connection))) => return Ok(connection),
-            Ok(Event::Opened(address, Err(error))) => {
-                trying.remove(&address);
-                of_servers = Some(worse(of_servers, error));
-            }
-            // The runtime is ending.
-            Err(_) => {}
-        }
+        });
     }
-    let failure = of_servers.or(of_sentinels);
-    Err(failure.unwrap_or_else(|| StoreError::new(FailureKind::Unavailable)))
+}
+
+impl Sentinel {
+    async fn ask(&self) -> Result<Named, StoreError> {
+        // One at a time, or a sentinel that hangs collects connections.
+        let mut kept = self.connection.lock().await;
+        let mut connection = match kept.take() {
+            Some(connection) => connection,
+            None => self.server.connect().await?,
+        };
+        let named = ask(&mut connection, &self.name).await?;
+        *kept = Some(connection);
+        Ok(named)
+    }
+}
+
+/// The primary, as a sentinel knows it.
+async fn ask(connection: &mut MultiplexedConnection, name: &str) -> Result<Named, StoreError> {
+    let mut command = redis::cmd("SENTINEL");
+    command.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
+    let named: Option<(String, u16)> = command.query_async(connection).await.map_err(classify)?;
+    let (host, port) = named.ok_or_else(|| {
+        StoreError::new(FailureKind::Protocol).with_detail("a sentinel knows no such primary")
+    })?;
+    let mut command = redis::cmd("SENTINEL");
+    command.arg("MASTER").arg(name);
+    let facts: HashMap<String, String> = command.query_async(connection).await.map_err(classify)?;
+    let fact = |fact: &str| facts.get(fact).map_or("", String::as_str);
+    let epoch = fact("config-epoch").parse().unwrap_or(0);
+    let is_ahead = fact("ip") != host || fact("port") != port.to_string();
+    Ok(Named { rank: (epoch, is_ahead), address: Address { host, port } })
 }
 
 /// Of two, the one that lasts until somebody mends it.
@@ -116,19 +213,6 @@ fn worse(one: Option<StoreError>, other: StoreError) -> StoreError {
         Some(one) if one.kind().is_configuration() => one,
         _ => other,
     }
-}
-
-/// The address of the primary, as a sentinel knows it.
-async fn ask(sentinel: &Server, name: &str) -> Result<Address, StoreError> {
-    let mut connection = sentinel.connect().await?;
-    let mut command = redis::cmd("SENTINEL");
-    command.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
-    let answer: Option<(String, u16)> =
-        command.query_async(&mut connection).await.map_err(classify)?;
-    let (host, port) = answer.ok_or_else(|| {
-        StoreError::new(FailureKind::Protocol).with_detail("a sentinel knows no such primary")
-    })?;
-    Ok(Address { host, port })
 }
 
 async fn open_to_primary(server: &Server, manager: &Manager) -> Result<Connection, StoreError> {

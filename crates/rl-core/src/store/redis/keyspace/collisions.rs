@@ -65,8 +65,12 @@ fn packed_key((namespace, subject): &Owner) -> String {
     packed("rl", namespace, subject)
 }
 
-fn readable_keys((namespace, subject): &Owner) -> Vec<String> {
-    let key = readable("", namespace, subject, false);
+fn readable_keys(owner: &Owner) -> Vec<String> {
+    readable_keys_of(owner, false)
+}
+
+fn readable_keys_of((namespace, subject): &Owner, is_tagged: bool) -> Vec<String> {
+    let key = readable("", namespace, subject, is_tagged);
     Period::NAMED.into_iter().map(|period| key(period).unwrap()).collect()
 }
 
@@ -107,15 +111,20 @@ proptest! {
     #[test]
     fn readable_keys_belong_to_one_counter(
         one in (any_namespace(), any_subject()), other in (any_namespace(), any_subject()),
+        is_tagged: bool,
     ) {
-        let (keys, other_keys) = (readable_keys(&one), readable_keys(&other));
+        let keys = readable_keys_of(&one, is_tagged);
+        let other_keys = readable_keys_of(&other, is_tagged);
         let is_one = readable_owner(&one) == readable_owner(&other);
         for (place, key) in keys.iter().enumerate() {
             for (other_place, other_key) in other_keys.iter().enumerate() {
                 prop_assert_eq!(key == other_key, is_one && place == other_place, "{}", key);
             }
             prop_assert!(key.len() <= MAX_KEY_LEN && *key != packed_key(&other));
-            let is_safe = !key.contains(['{', '}', ':', ' ', '\n']);
+            // A tag that a cluster needs is the only one, and nothing that is read as none.
+            let braces = (key.matches('{').count(), key.matches('}').count());
+            prop_assert_eq!(braces, (is_tagged.into(), is_tagged.into()), "{}", key);
+            let is_safe = !key.contains([':', ' ', '\n']) && !key.contains("{}");
             prop_assert!(is_safe, "{}", key);
         }
     }
