@@ -2,6 +2,7 @@
 
 mod access;
 mod commands;
+mod corruption;
 mod damage;
 mod denials;
 mod keys;
