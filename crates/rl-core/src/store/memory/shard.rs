@@ -33,15 +33,19 @@ impl Shard {
         self.entries.get_mut(&subject)
     }
 
-    /// The entry that holds permits of `subject`: its own, or the shared one. Who was counted with
-    /// others may have an entry since.
+    /// The entry that holds permits of `subject`: its own, unless there is none or they are held by
+    /// the shared one. Who was counted with others may have an entry since.
     pub(super) fn holding(
         &mut self,
         subject: Fingerprint,
         holds: impl Fn(&Entry) -> bool,
     ) -> Option<&mut Entry> {
-        let is_own = self.entries.get(&subject).is_some_and(holds);
-        self.entries.get_mut(if is_own { &subject } else { &Fingerprint::OVERFLOW })
+        let shared = Fingerprint::OVERFLOW;
+        let is_shared = match self.entries.get(&subject) {
+            Some(own) => !holds(own) && self.entries.get(&shared).is_some_and(holds),
+            None => true,
+        };
+        self.entries.get_mut(if is_shared { &shared } else { &subject })
     }
 
     pub(super) fn remove(&mut self, subject: Fingerprint) {
