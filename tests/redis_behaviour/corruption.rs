@@ -39,7 +39,7 @@ fn damaged(sound: &[u8], number: &mut impl FnMut(u64) -> u64) -> Vec<u8> {
         _ => number(256) as u8,
     };
     let mut value = sound.to_vec();
-    match number(8) {
+    match number(10) {
         0 => (0..number(64)).map(|_| byte(number)).collect(),
         1 => number(u64::MAX >> 31).to_string().into_bytes(),
         2 => {
@@ -50,14 +50,26 @@ fn damaged(sound: &[u8], number: &mut impl FnMut(u64) -> u64) -> Vec<u8> {
             value.extend((0..=number(30)).map(|_| byte(number)));
             value
         }
-        4 => {
-            // Whole numbers of seven bytes, where they may stand.
-            let from = number(1 + value.len() as u64) as usize;
-            let (what, to) = (byte(number), value.len().min(from + 7));
-            value[from..to].fill(what);
+        4..=6 => {
+            // Whole numbers, where ours stand: of seven bytes each, up to the end.
+            for _ in 0..=number(2) {
+                let from = value.len().saturating_sub(7 * (1 + number(16) as usize));
+                let old =
+                    value.iter().skip(from).take(7).fold(0, |n, byte| n << 8 | u64::from(*byte));
+                let what = match number(6) {
+                    0 => number(10),
+                    1 => old.saturating_add(number(1 << 33)),
+                    2 => old.saturating_sub(number(1 << 33)),
+                    3 => (1 << 53) - 1 - number(2),
+                    4 => number(1 << 33) << number(20),
+                    _ => old.saturating_add(number(1 << 33) << number(20)),
+                };
+                let bytes = what.to_be_bytes().into_iter().skip(1);
+                value.iter_mut().skip(from).zip(bytes).for_each(|(old, new)| *old = new);
+            }
             value
         }
-        5 => [&value[value.len() / 2..], &value[..value.len() / 2]].concat(),
+        7 => [&value[value.len() / 2..], &value[..value.len() / 2]].concat(),
         _ => {
             for _ in 0..=number(3) {
                 let at = number(value.len().max(1) as u64) as usize;
@@ -110,6 +122,8 @@ async fn assert_no_damage_opens_a_gate(layout: Layout, policies: &[&[&str]]) {
                 Origin::FailedClosed(FailureKind::Corrupt | FailureKind::Protocol) => refused += 1,
                 other => panic!("{other:?}: {context}"),
             }
+            // What the script took is what is told here.
+            assert_eq!(decision.is_allowed(), decision.granted() == 1, "{decision:?} {context}");
             passed += u32::from(decision.is_allowed());
         }
         assert!(passed <= 4, "{passed} passed: {context}");
@@ -128,4 +142,40 @@ async fn no_bytes_under_a_packed_key_or_a_ring_open_a_gate() {
 #[tokio::test]
 async fn no_bytes_under_a_readable_key_open_a_gate() {
     assert_no_damage_opens_a_gate(Layout::Readable, &READABLE).await;
+}
+
+/// Found by the above, and each a gate that stood open. A period of a bucket that begins years ahead:
+/// the script denied, and charged nothing, while the decision was made from the state as it is. A last
+/// change in the last microseconds that there are: arrival times ended there, and lay ahead no longer.
+#[tokio::test]
+async fn states_that_once_opened_a_gate_do_not() {
+    let server = RedisServer::start();
+    let mut operator = Bystander::new(&server).await;
+    let (last, ahead, latest) =
+        (1_769_903_998_000_000_u64, 8_525_338_000_000_000_u64, (1_u64 << 53) - 2);
+    let clock = Arc::new(ManualClock::at(Timestamp::from_micros(last)));
+    let store = RedisStore::builder(&server.url()).manual_clock(clock);
+    let store = store.connection_wait(PATIENCE).connect().await.unwrap();
+    let cases = [
+        ("4/hour:token-bucket:refill=interval", 0x63, vec![last, ahead, 3, last + 3_600_000_000]),
+        ("4/hour:gcra", 0x43, vec![latest, last + 900_000_000, 0]),
+    ];
+    for (limit, tag, numbers) in cases {
+        let alice = Subject::consumer(limit);
+        let builder = RateLimiter::builder().store(store.clone()).deadline(PATIENCE);
+        let limiter = builder.limit(limit.parse().unwrap()).build().unwrap();
+        assert_eq!(limiter.check(&alice, 1).await.origin(), Origin::Store);
+        let keys: Vec<String> = operator.query("KEYS *").await;
+        let key = keys.iter().find(|key| key.contains(&limit.replace(':', "%3A"))).unwrap();
+        let stored: Vec<u8> = operator.send(redis::cmd("GET").arg(key)).await;
+        let mut value = vec![1, 1, tag];
+        numbers.iter().for_each(|number| value.extend(&number.to_be_bytes()[1..]));
+        assert_eq!((stored.len(), &stored[..3]), (value.len(), &value[..3]), "{limit}");
+        operator.send::<()>(redis::cmd("SET").arg(key).arg(&value).arg("KEEPTTL")).await;
+        let mut passed = 0;
+        for _ in 0..12 {
+            passed += u32::from(limiter.check(&alice, 1).await.is_allowed());
+        }
+        assert!(passed <= 1, "{limit}: {passed}");
+    }
 }

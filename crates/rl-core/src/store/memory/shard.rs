@@ -33,8 +33,8 @@ impl Shard {
         self.entries.get_mut(&subject)
     }
 
-    /// The entry that holds permits of `subject`: its own, or the shared one. Who was counted with
-    /// others may have an entry since.
+    /// The entry that holds permits of `subject`: its own, unless there is none or they are held by
+    /// the shared one. Who was counted with others may have an entry since.
     pub(super) fn holding(
         &mut self,
         subject: Fingerprint,

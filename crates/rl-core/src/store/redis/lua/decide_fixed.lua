@@ -25,7 +25,7 @@ if stored and string.byte(ARGV[2]) == 0 and string.byte(ARGV[2], 2) == 1
       if plan[i + 3] - used < available then available = -1 end
       if ends > expires then expires = ends end
     end
-    if largest > 9007199254740991 then
+    if largest > 9007199254740991 or now >= 4503599627370496 then
       return redis.error_reply('RLCORRUPT the stored state is not ours or is damaged')
     end
     if cost > 0 and available == cost then

@@ -21,6 +21,7 @@
 --          foreign: what other policies of the subject left and still counts, and
 --          clock: the time that keys expire by, while now is never before the last change
 local NAMED = { 1000000, 60000000, 3600000000, DAY, 7 * DAY, 30 * DAY }
+local LATEST = 4503599627370496
 local KINDS = { [2] = 4, [3] = 5, [4] = 6, [5] = 6, [6] = 7 }
 
 -- Reads tags into slots whose cells lie behind `last`. Returns the slots, where the tags end and how
@@ -91,11 +92,12 @@ elseif stored then
   end
 end
 
--- No time and no count that we store is larger; struct.pack would cut it off.
-for i = 1, size do
-  if state[i] > MAX_UNITS then
-    return redis.error_reply('RLCORRUPT the stored state is not ours or is damaged')
-  end
+-- No time and no count that we store is larger; struct.pack would cut it off. No clock shows a time of
+-- the upper half, from 2112 on: what is charged then would end at the largest time, and count no longer.
+local is_ours = state[1] < LATEST
+for i = 1, size do is_ours = is_ours and state[i] <= MAX_UNITS end
+if not is_ours then
+  return redis.error_reply('RLCORRUPT the stored state is not ours or is damaged')
 end
 
 -- A clock that stepped back grants nothing: decisions are not made before the last change. Keys

@@ -7,7 +7,8 @@
 -- The period that it is now, and the tokens that are missing.
 local function bucket_now(at, period, max)
   local since, used = state[at], state[at + 1]
-  local periods = floor((now - since) / period)
+  -- A beginning that lies ahead was not written by us; no period has ended since.
+  local periods = max_of(0, floor((now - since) / period))
   if now >= state[at + 2] or periods >= ceil(used / max) then return now, 0 end
   return since + periods * period, used - periods * max
 end
