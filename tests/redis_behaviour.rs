@@ -2,6 +2,7 @@
 
 pub(crate) mod access;
 mod commands;
+mod corruption;
 mod damage;
 mod denials;
 mod keys;

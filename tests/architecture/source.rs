@@ -16,7 +16,8 @@ pub(super) fn read(path: impl AsRef<Path>) -> String {
     fs::read_to_string(&path).unwrap_or_else(|why| panic!("{}: {why}", path.display()))
 }
 
-/// Every file below `folder` with this ending, as paths from the top; what is built is left out.
+/// Every file below `folder` with this ending, as paths from the top; what is built is left out, and
+/// the fuzz targets, a workspace of their own whose sources have no `main`.
 pub(super) fn files(folder: &str, ending: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut folders = vec![top().join(folder)];
@@ -24,7 +25,7 @@ pub(super) fn files(folder: &str, ending: &str) -> Vec<String> {
         for entry in fs::read_dir(&folder).unwrap() {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
-            if path.is_dir() && name != "target" && !name.starts_with('.') {
+            if path.is_dir() && !["target", "fuzz"].contains(&&*name) && !name.starts_with('.') {
                 folders.push(path);
             } else if name.ends_with(ending) {
                 found.push(from_top(&path));

@@ -88,7 +88,7 @@ fn policy(limits: &[&str]) -> Policy {
 }
 
 /// Numbers that look random, the same on each run.
-fn numbers() -> impl FnMut(u64) -> u64 {
+pub(super) fn numbers() -> impl FnMut(u64) -> u64 {
     let mut state = 1_u64;
     move |below| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

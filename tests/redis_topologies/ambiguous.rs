@@ -89,8 +89,8 @@ async fn a_decision_that_may_have_been_made_is_not_asked_for_twice() {
         let store = patient(connect(&server.url())).await;
         let limiter = RateLimiter::builder().limit(Limit::per_hour(3)).store(store);
         let limiter = limiter.deadline(PATIENCE).build().unwrap();
-        // Fewer than it takes for the limiter to stop asking.
-        for asked in 1..=2 {
+        // Then the breaker opens.
+        for asked in 1..=3 {
             let decision = limiter.check(&Subject::user("alice"), 1).await;
             let lost = Origin::FailedOpen(FailureKind::Unavailable);
             assert_eq!(decision.origin(), lost, "{what}");

@@ -1,17 +1,39 @@
 //! What the tests stand on: servers that they start and stop themselves.
 
+mod postgres_server;
 mod redis_server;
 mod redis_topology;
 pub mod scenario;
 pub mod web;
 
-pub use redis_server::{Bystander, RedisServer, free_port};
+use std::hash::{BuildHasher, RandomState};
+use std::net::{Ipv4Addr, TcpListener};
+
+pub use postgres_server::PostgresServer;
+pub use redis_server::{Bystander, RedisServer};
 pub use redis_topology::{RedisCluster, Sentinels};
 
 /// Whether `tests/run --soak` runs: the full load, and strict times.
 #[must_use]
 pub fn is_soak() -> bool {
     std::env::var_os("RL_SOAK").is_some()
+}
+
+/// A port that nothing listens on, below those that the system gives to connections: one of theirs
+/// could take it before the server does.
+///
+/// # Panics
+///
+/// Never: the remainder is small.
+#[must_use]
+pub fn free_port() -> u16 {
+    loop {
+        let random = RandomState::new().hash_one(0_u8);
+        let port = 20_000 + u16::try_from(random % 12_000).expect("it is below 12 000");
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// The first program of the README compiles as it is printed.

@@ -1,13 +1,13 @@
 use std::collections::BTreeMap;
 use std::fs;
-use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufRead, BufReader};
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use rl_core::time::Timestamp;
 use tempfile::TempDir;
+
+use crate::free_port;
 
 /// A redis-server of this test alone: a port of its own, a folder of its own, killed at the end.
 #[derive(Debug)]
@@ -211,23 +211,6 @@ async fn connect(url: &str) -> redis::aio::MultiplexedConnection {
     let patient =
         redis::AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
     client.get_multiplexed_async_connection_with_config(&patient).await.expect("the server runs")
-}
-
-/// A port that nothing listens on, below those that the system gives to connections: one of theirs
-/// could take it before the server does.
-///
-/// # Panics
-///
-/// Never: the remainder is small.
-#[must_use]
-pub fn free_port() -> u16 {
-    loop {
-        let random = RandomState::new().hash_one(0_u8);
-        let port = 20_000 + u16::try_from(random % 12_000).expect("it is below 12 000");
-        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
-            return port;
-        }
-    }
 }
 
 impl Drop for RedisServer {

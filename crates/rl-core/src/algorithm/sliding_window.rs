@@ -40,9 +40,10 @@ impl SlidingWindow {
         (self.period.div_ceil(self.precision) + 1) as usize
     }
 
-    /// When the bucket of this number has left.
+    /// When the bucket of this number has left. A number that somebody else has written may be one
+    /// that no time has.
     const fn leaves(self, number: u64) -> u64 {
-        (number + 1) * self.precision + self.period
+        number.saturating_add(1).saturating_mul(self.precision).saturating_add(self.period)
     }
 
     /// The buckets that count at `now`, newest first: number and units.
@@ -123,6 +124,17 @@ mod tests {
 
     fn at(secs: u64) -> Timestamp {
         Timestamp::from_secs(1_750_000_020 + secs)
+    }
+
+    #[test]
+    fn a_bucket_of_no_time_never_leaves() {
+        let limit: Limit = "10/minute:sliding-window:precision=20s".parse().unwrap();
+        let limit = SlidingWindow::new(limit, Period::from_millis(20_000).unwrap());
+        let mut state = State::empty();
+        limit.charge(&mut state, at(5), 10);
+        state.many_mut(limit.cells())[0] = MAX_UNITS;
+        assert_eq!(limit.available(&state, at(99_999)), 0);
+        assert_eq!(limit.expires(&state).as_micros(), u64::MAX);
     }
 
     #[test]

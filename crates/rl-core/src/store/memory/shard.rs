@@ -40,8 +40,9 @@ impl Shard {
         subject: Fingerprint,
         holds: impl Fn(&Entry) -> bool,
     ) -> Option<&mut Entry> {
-        let is_own = self.entries.get(&subject).is_some_and(holds);
-        self.entries.get_mut(if is_own { &subject } else { &Fingerprint::OVERFLOW })
+        let is_in = |subject| self.entries.get(subject).is_some_and(&holds);
+        let is_shared = !is_in(&subject) && is_in(&Fingerprint::OVERFLOW);
+        self.entries.get_mut(if is_shared { &Fingerprint::OVERFLOW } else { &subject })
     }
 
     pub(super) fn remove(&mut self, subject: Fingerprint) {

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::algorithm::{self, State};
-use crate::model::{Algorithm, Anchor, LimitSet, Mode, Refill};
+use crate::model::{Algorithm, Anchor, LimitSet, MAX_UNITS, Mode, Refill};
 use crate::store::{Refund, Renewal, StoreError};
 use crate::time::Timestamp;
 use crate::{Cost, FailureKind, Limit, Period, Policy};
@@ -182,12 +182,38 @@ impl Reply {
             return Err(malformed());
         }
         let mut numbers = numbers.iter().copied().map(read_u56);
+        // No time and no count that a script replies is larger: with those, nothing overflows.
+        if numbers.clone().any(|number| number > MAX_UNITS + 1) {
+            return Err(StoreError::new(FailureKind::Protocol)
+                .with_detail("a script replied a number beyond 2^53"));
+        }
         let taken = numbers.next().unwrap_or_default();
         let now = Timestamp::from_micros(numbers.next().unwrap_or_default());
         let states = cells().map(|cells| State::from_cells(numbers.by_ref().take(cells)));
         let (healed, uncharged) =
             (u64::from(healed), LimitSet::from_bits(u16::from_be_bytes(uncharged)));
         Ok(Self { healed, uncharged, taken, now, states: states.collect() })
+    }
+}
+
+#[cfg(any(test, feature = "conformance"))]
+impl super::RedisStore {
+    /// The decision that a server tells with this reply, for those who try to break the reading of
+    /// it.
+    #[doc(hidden)]
+    pub fn decision_of(
+        reply: &[u8],
+        policy: &Policy,
+        mode: Mode,
+        cost: Cost,
+    ) -> Result<crate::Decision, StoreError> {
+        let Reply { uncharged, taken, now, states, .. } = Reply::read(reply, policy)?;
+        let limits = policy.limits().iter().zip(&states).enumerate();
+        let outcomes = limits.map(|(place, (limit, state))| {
+            let needed = algorithm::needed(mode, cost, taken, uncharged.contains(place));
+            algorithm::replied_outcome(limit.limit(), state, now, needed)
+        });
+        Ok(crate::Decision::of(policy.clone(), cost, taken, now, outcomes.collect()))
     }
 }
 
@@ -305,12 +331,54 @@ mod tests {
         assert_eq!(read_renewed(&[0; 8]).unwrap_err().kind(), FailureKind::Protocol);
     }
 
+    /// Limits whose replies have many shapes.
+    fn any_policy() -> impl Strategy<Value = Policy> {
+        let limits = [
+            "5/second",
+            "5/month:clock",
+            "5/minute:sliding-log",
+            "5/100ms:sliding-window:precision=30ms",
+            "5/36500d:sliding-window:precision=365d",
+            "5/18000d:sliding-window-counter",
+            "5/3d:gcra:burst=9",
+            "5/1ms:token-bucket:capacity=9:refill=interval",
+            "0/hour",
+            "5:concurrency",
+            "5/day:requests",
+            "5/week:shadow",
+        ];
+        prop::sample::subsequence(limits.to_vec(), 1..=limits.len()).prop_map(|limits| {
+            Policy::new(limits.into_iter().map(|text| text.parse().unwrap())).unwrap()
+        })
+    }
+
     proptest! {
         #[test]
         fn any_reply_is_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
             let policy = Policy::new([Limit::per_second(1), Limit::per_day(1)]).unwrap();
             if let Ok(reply) = Reply::read(&bytes, &policy) {
                 prop_assert_eq!((bytes.len(), reply.states.len()), (17 + 14 * 2, 2));
+            }
+        }
+
+        /// A reply of the right length with any numbers in it: it can be told, or is refused.
+        #[test]
+        fn any_numbers_of_a_reply_can_be_told(
+            policy in any_policy(), head: [u8; 3], mode in 0..4_usize, cost: u64,
+            numbers in prop::collection::vec(
+                prop_oneof![0..9_u64, Just(MAX_UNITS + 1), 0..=MAX_UNITS, 0..1_u64 << 56], 300,
+            ),
+        ) {
+            let limits = policy.limits().iter().map(|limit| limit.limit());
+            let count = 2 + limits.map(algorithm::replied_cells).sum::<usize>();
+            let mut reply = head.to_vec();
+            numbers.iter().take(count).for_each(|number| push_u56(&mut reply, *number));
+            let mode = [Mode::Check, Mode::CheckUpTo, Mode::Peek, Mode::Charge][mode];
+            let decided = crate::RedisStore::decision_of(&reply, &policy, mode, Cost::new(cost));
+            let is_sound = numbers.iter().take(count).all(|number| *number <= MAX_UNITS + 1);
+            prop_assert_eq!(decided.is_ok(), is_sound);
+            for limit in decided.iter().flat_map(|decision| decision.limits()) {
+                prop_assert!(limit.remaining() <= limit.limit().capacity());
             }
         }
     }

@@ -73,8 +73,9 @@ static READABLE: LazyLock<Script> = LazyLock::new(|| {
 });
 static READABLE_REFUND: LazyLock<Script> = LazyLock::new(|| {
     let refund = include_str!("lua/readable_refund.lua");
+    // The time first: a window must not seem to begin after the charge that began it.
     Script::new("readable_refund", |prologue| {
-        vec![prologue.windows, READABLE_COUNTERS, prologue.time, refund]
+        vec![prologue.windows, prologue.time, READABLE_COUNTERS, refund]
     })
 });
 

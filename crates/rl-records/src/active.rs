@@ -1,0 +1,213 @@
+use rl_core::time::Timestamp;
+use rl_core::{MAX_UNITS, Policy};
+
+use crate::{CallLimit, CallLimits, CallPeriod, Record, RecordId, ZeroMeans};
+
+/// How the records of one consumer become one limit for each period.
+///
+/// # Examples
+///
+/// ```
+/// use rl_records::{Aggregation, CallLimits};
+///
+/// let (one, other) = ([100, 0, -1, 0, -1, -1], [50, 10, -1, -1, -1, -1]);
+/// let records = [CallLimits::from_numbers(one)?, CallLimits::from_numbers(other)?];
+/// let limits = Aggregation::default().limits(&records);
+/// assert_eq!(limits.numbers(), [150, 10, -1, 0, -1, -1]);
+/// # Ok::<(), rl_records::InvalidField>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Aggregation {
+    /// What holds for a consumer without any active record.
+    pub defaults: CallLimits,
+    /// What 0 means when no record has more.
+    pub zero_means: ZeroMeans,
+}
+
+impl Default for Aggregation {
+    /// No limits without records; 0 blocks.
+    fn default() -> Self {
+        Self { defaults: CallLimits::UNLIMITED, zero_means: ZeroMeans::Blocked }
+    }
+}
+
+impl Aggregation {
+    /// The limits that these records make together. In the answer 0 always blocks.
+    #[must_use]
+    pub fn limits<'a>(&self, records: impl IntoIterator<Item = &'a CallLimits>) -> CallLimits {
+        let mut records = records.into_iter();
+        // A record among the others adds nothing to itself: the first is the beginning of the sum.
+        let sum = match records.next() {
+            Some(first) => records.fold(*first, plus),
+            None => self.defaults,
+        };
+        CallPeriod::ALL.into_iter().fold(sum, |limits, period| match limits.get(period) {
+            CallLimit::AtMost(0) if self.zero_means == ZeroMeans::Unlimited => {
+                limits.with(period, CallLimit::Unlimited)
+            }
+            _ => limits,
+        })
+    }
+}
+
+fn plus(sum: CallLimits, other: &CallLimits) -> CallLimits {
+    CallPeriod::ALL.into_iter().fold(sum, |limits, period| {
+        let limit = match (sum.get(period), other.get(period)) {
+            (CallLimit::Unlimited, limit) | (limit, CallLimit::Unlimited) => limit,
+            // Sums are checked when a record is stored; who writes past this crate gets the largest.
+            (CallLimit::AtMost(a), CallLimit::AtMost(b)) => {
+                CallLimit::AtMost(a.saturating_add(b).min(MAX_UNITS))
+            }
+        };
+        limits.with(period, limit)
+    })
+}
+
+/// What one record has to do with the limits that hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Contribution {
+    /// The record.
+    pub id: RecordId,
+    /// What it says.
+    pub limits: CallLimits,
+    /// The first instant at which it is active.
+    pub from_date: Timestamp,
+    /// The last instant at which it is active.
+    pub to_date: Timestamp,
+}
+
+impl Contribution {
+    /// The calls it adds to the limit of `period`: 0 unless it has a limit above 0.
+    #[must_use]
+    pub const fn added(&self, period: CallPeriod) -> u64 {
+        match self.limits.get(period) {
+            CallLimit::AtMost(calls) => calls,
+            CallLimit::Unlimited => 0,
+        }
+    }
+}
+
+/// The limits of a consumer at a time, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ActiveLimits {
+    limits: CallLimits,
+    considered: Vec<Contribution>,
+}
+
+impl ActiveLimits {
+    pub(crate) fn of(records: &[Record], aggregation: &Aggregation) -> Self {
+        let limits = aggregation.limits(records.iter().map(|record| &record.content.limits));
+        let considered = records.iter().map(|record| Contribution {
+            id: record.id,
+            limits: record.content.limits,
+            from_date: record.content.from_date,
+            to_date: record.content.to_date,
+        });
+        Self { limits, considered: considered.collect() }
+    }
+
+    /// The limit of each period. 0 blocks: [`ZeroMeans`] is accounted for.
+    #[must_use]
+    pub const fn limits(&self) -> CallLimits {
+        self.limits
+    }
+
+    /// The records that were considered, in the order in which they begin.
+    pub fn considered_ids(&self) -> impl Iterator<Item = RecordId> + '_ {
+        self.considered.iter().map(|record| record.id)
+    }
+
+    /// What each of them says.
+    #[must_use]
+    pub fn contributions(&self) -> &[Contribution] {
+        &self.considered
+    }
+
+    /// Whether there was no record, so that the configured defaults hold.
+    #[must_use]
+    pub fn are_defaults(&self) -> bool {
+        self.considered.is_empty()
+    }
+
+    /// The policy they make; `None` if there is no limit.
+    #[must_use]
+    pub fn policy(&self) -> Option<Policy> {
+        self.limits.policy()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn sum(zero_means: ZeroMeans, records: &[i64]) -> i64 {
+        let defaults = CallLimits::from_numbers([7, 1, 1, 1, 1, 1]).unwrap();
+        let of = |number: &i64| CallLimits::from_numbers([*number, -1, -1, -1, -1, -1]).unwrap();
+        let records: Vec<CallLimits> = records.iter().map(of).collect();
+        Aggregation { defaults, zero_means }.limits(&records).numbers()[0]
+    }
+
+    #[test]
+    fn records_add_up_as_the_table_says() {
+        const LARGEST: i64 = MAX_UNITS.cast_signed();
+        #[rustfmt::skip]
+        let table: &[(&str, &[i64], i64, i64)] = &[
+            // case                              records              0 blocks   0 is no limit
+            ("no record: the default",           &[],                 7,         7),
+            ("one",                              &[10],               10,        10),
+            ("100 + 50",                         &[100, 50],          150,       150),
+            ("-1 adds nothing",                  &[100, -1],          100,       100),
+            ("-1 adds nothing, first",           &[-1, 100],          100,       100),
+            ("0 adds nothing",                   &[0, 10],            10,        10),
+            ("all three",                        &[0, -1, 10, 5],     15,        15),
+            ("all -1: no limit, no default",     &[-1, -1],           -1,        -1),
+            ("0 alone",                          &[0],                0,         -1),
+            ("0 beside -1",                      &[-1, 0, -1],        0,         -1),
+            ("the largest",                      &[LARGEST],          LARGEST,   LARGEST),
+            ("beyond the largest",               &[LARGEST, LARGEST], LARGEST,   LARGEST),
+        ];
+        for (case, records, blocks, is_none) in table {
+            assert_eq!(sum(ZeroMeans::Blocked, records), *blocks, "{case}");
+            assert_eq!(sum(ZeroMeans::Unlimited, records), *is_none, "{case}");
+        }
+    }
+
+    #[test]
+    fn a_default_of_zero_means_what_a_record_of_zero_means() {
+        let defaults = CallLimits::from_numbers([0, 5, -1, -1, -1, -1]).unwrap();
+        let of = |zero_means| Aggregation { defaults, zero_means }.limits([]).numbers();
+        assert_eq!(of(ZeroMeans::Blocked), [0, 5, -1, -1, -1, -1]);
+        assert_eq!(of(ZeroMeans::Unlimited), [-1, 5, -1, -1, -1, -1]);
+    }
+
+    proptest! {
+        #[test]
+        fn the_order_of_records_does_not_matter(
+            mut records in prop::collection::vec(-1_i64..1_000, 1..8),
+            turn in 0_usize..8,
+        ) {
+            let before = sum(ZeroMeans::Blocked, &records);
+            let turn = turn % records.len();
+            records.rotate_left(turn);
+            prop_assert_eq!(sum(ZeroMeans::Blocked, &records), before);
+            records.reverse();
+            prop_assert_eq!(sum(ZeroMeans::Blocked, &records), before);
+        }
+
+        #[test]
+        fn positive_values_are_the_sum_whatever_stands_beside_them(
+            records in prop::collection::vec(-1_i64..1_000_000, 1..8),
+        ) {
+            let positive: i64 = records.iter().filter(|number| **number > 0).sum();
+            let expected = match positive {
+                0 if records.contains(&0) => 0,
+                0 => -1,
+                sum => sum,
+            };
+            prop_assert_eq!(sum(ZeroMeans::Blocked, &records), expected);
+        }
+    }
+}

@@ -1,0 +1,202 @@
+use sqlx::any::AnyRow;
+use sqlx::{Any, Executor, Row};
+
+use super::failure::failed;
+use super::sql::Sql;
+use super::{Kind, Records, micros, time_of};
+use crate::record::check_name;
+use crate::{ChangeError, DatabaseError, ResourceLimit, ResourceLimitContent};
+
+impl Records {
+    /// Stores the limit of a new resource.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a field cannot be stored, [`ChangeError::Conflict`] if there is a limit of
+    /// this name, and an error if the database does not answer.
+    pub async fn create_resource(
+        &self,
+        content: ResourceLimitContent,
+        by: &str,
+    ) -> Result<ResourceLimit, ChangeError<ResourceLimit>> {
+        let content = content.checked()?;
+        check_name("created_by", by)?;
+        let (mut transaction, change) = self.begin().await?;
+        if let Some(current) = read(&mut *transaction, &content.name).await? {
+            return Err(ChangeError::Conflict { current: Box::new(current) });
+        }
+        let now = self.clock().now();
+        sqlx::query(
+            "INSERT INTO rl_resource_limits (name, apps, max_permits, rate, \
+             created_by, updated_by, created_at, updated_at, revision) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+        )
+        .bind(&content.name)
+        .bind(content.apps.join("\n"))
+        .bind(content.max_permits.cast_signed())
+        .bind(content.rate.cast_signed())
+        .bind(by)
+        .bind(by)
+        .bind(micros(now))
+        .bind(micros(now))
+        .bind(1_i64)
+        .execute(&mut *transaction)
+        .await
+        .map_err(failed)?;
+        let entry = self.entry(change, Kind::Resource, &content.name, by);
+        entry.write(&mut *transaction, &content.name, None, Some(&content)).await?;
+        self.commit(transaction, Kind::Resource, &content.name).await?;
+        let (created_by, updated_by) = (by.to_owned(), by.to_owned());
+        let (created_at, updated_at) = (now, now);
+        Ok(ResourceLimit { content, created_by, updated_by, created_at, updated_at, revision: 1 })
+    }
+
+    /// The limit of the resource of this name, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the database does not answer.
+    pub async fn read_resource(&self, name: &str) -> Result<Option<ResourceLimit>, DatabaseError> {
+        read(&self.inner.pool, name).await
+    }
+
+    /// Limits of resources by name: at most `limit`, those after the name `after`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the database does not answer.
+    pub async fn list_resources(
+        &self,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<ResourceLimit>, DatabaseError> {
+        let mut sql = Sql::new("SELECT * FROM rl_resource_limits WHERE");
+        let after = after.unwrap_or_default().replace('\0', "\u{1}");
+        let limit = i64::from(limit.clamp(1, 1_000));
+        sql.push(" name > ? ORDER BY name LIMIT ?", [after.into(), limit.into()]);
+        let rows = sql.fetch_all(&self.inner.pool).await.map_err(failed)?;
+        rows.iter().map(resource_of).collect()
+    }
+
+    /// Writes `content` over the limit of its name, if nobody changed it since it had `revision`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a field cannot be stored, [`ChangeError::NotFound`] if there is no such
+    /// limit, [`ChangeError::Conflict`] if it has another revision, and an error if the database does
+    /// not answer.
+    pub async fn update_resource(
+        &self,
+        content: ResourceLimitContent,
+        revision: i64,
+        by: &str,
+    ) -> Result<ResourceLimit, ChangeError<ResourceLimit>> {
+        let content = content.checked()?;
+        check_name("updated_by", by)?;
+        let (mut transaction, change) = self.begin().await?;
+        let before = seen(read(&mut *transaction, &content.name).await?, revision)?;
+        let after = ResourceLimit {
+            content,
+            updated_by: by.to_owned(),
+            updated_at: self.clock().now(),
+            revision: revision + 1,
+            ..before.clone()
+        };
+        let content = &after.content;
+        sqlx::query(
+            "UPDATE rl_resource_limits SET apps = $2, max_permits = $3, rate = $4, \
+             updated_by = $5, updated_at = $6, revision = $7 WHERE name = $1",
+        )
+        .bind(&content.name)
+        .bind(content.apps.join("\n"))
+        .bind(content.max_permits.cast_signed())
+        .bind(content.rate.cast_signed())
+        .bind(by)
+        .bind(micros(after.updated_at))
+        .bind(after.revision)
+        .execute(&mut *transaction)
+        .await
+        .map_err(failed)?;
+        let entry = self.entry(change, Kind::Resource, &content.name, by);
+        let name = &content.name;
+        entry.write(&mut *transaction, name, Some(&before.content), Some(content)).await?;
+        self.commit(transaction, Kind::Resource, name).await?;
+        Ok(after)
+    }
+
+    /// Deletes the limit of a resource, if nobody changed it since it had `revision`; tells how it
+    /// was.
+    ///
+    /// # Errors
+    ///
+    /// [`ChangeError::NotFound`] if there is no such limit, [`ChangeError::Conflict`] if it has another
+    /// revision, and an error if the database does not answer.
+    pub async fn delete_resource(
+        &self,
+        name: &str,
+        revision: i64,
+        by: &str,
+    ) -> Result<ResourceLimit, ChangeError<ResourceLimit>> {
+        check_name("updated_by", by)?;
+        let (mut transaction, change) = self.begin().await?;
+        let before = seen(read(&mut *transaction, name).await?, revision)?;
+        sqlx::query("DELETE FROM rl_resource_limits WHERE name = $1")
+            .bind(name)
+            .execute(&mut *transaction)
+            .await
+            .map_err(failed)?;
+        let entry = self.entry(change, Kind::Resource, name, by);
+        entry.write(&mut *transaction, name, Some(&before.content), None).await?;
+        self.commit(transaction, Kind::Resource, name).await?;
+        Ok(before)
+    }
+}
+
+/// What is to be changed, if the caller has seen what is there.
+fn seen(
+    limit: Option<ResourceLimit>,
+    revision: i64,
+) -> Result<ResourceLimit, ChangeError<ResourceLimit>> {
+    match limit {
+        None => Err(ChangeError::NotFound),
+        Some(limit) if limit.revision != revision => {
+            Err(ChangeError::Conflict { current: Box::new(limit) })
+        }
+        Some(limit) => Ok(limit),
+    }
+}
+
+async fn read(
+    executor: impl Executor<'_, Database = Any>,
+    name: &str,
+) -> Result<Option<ResourceLimit>, DatabaseError> {
+    if name.contains('\0') {
+        return Ok(None);
+    }
+    let row = sqlx::query("SELECT * FROM rl_resource_limits WHERE name = $1")
+        .bind(name)
+        .fetch_optional(executor)
+        .await
+        .map_err(failed)?;
+    row.as_ref().map(resource_of).transpose()
+}
+
+fn resource_of(row: &AnyRow) -> Result<ResourceLimit, DatabaseError> {
+    let text = |column: &str| row.try_get::<String, _>(column).map_err(failed);
+    let number = |column: &str| row.try_get::<i64, _>(column).map_err(failed);
+    let time = |column: &str| time_of(row, column).map_err(failed);
+    let apps = text("apps")?;
+    Ok(ResourceLimit {
+        content: ResourceLimitContent {
+            name: text("name")?,
+            apps: apps.lines().map(ToOwned::to_owned).collect(),
+            max_permits: number("max_permits")?.cast_unsigned(),
+            rate: number("rate")?.cast_unsigned(),
+        },
+        created_by: text("created_by")?,
+        updated_by: text("updated_by")?,
+        created_at: time("created_at")?,
+        updated_at: time("updated_at")?,
+        revision: number("revision")?,
+    })
+}

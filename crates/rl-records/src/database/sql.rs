@@ -1,0 +1,72 @@
+use sqlx::any::{AnyArguments, AnyRow};
+use sqlx::query::Query;
+use sqlx::{Any, AssertSqlSafe};
+
+/// A statement that is put together from parts of the source code; what people gave is bound.
+#[derive(Debug)]
+pub(super) struct Sql {
+    text: String,
+    values: Vec<Bound>,
+}
+
+/// A value for a placeholder.
+#[derive(Clone, Debug)]
+pub(super) enum Bound {
+    Text(String),
+    Number(i64),
+}
+
+impl From<i64> for Bound {
+    fn from(number: i64) -> Self {
+        Self::Number(number)
+    }
+}
+
+impl From<String> for Bound {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<&str> for Bound {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl Sql {
+    pub(super) fn new(text: &'static str) -> Self {
+        Self { text: text.to_owned(), values: Vec::new() }
+    }
+
+    /// Adds a part; each `?` in it is the place of one value.
+    pub(super) fn push<const N: usize>(&mut self, part: &'static str, values: [Bound; N]) {
+        let mut values = values.into_iter();
+        for piece in part.split_inclusive('?') {
+            match piece.strip_suffix('?') {
+                Some(before) => {
+                    self.text.push_str(before);
+                    self.values.push(values.next().expect("a value for each place"));
+                    self.text.push('$');
+                    self.text.push_str(&self.values.len().to_string());
+                }
+                None => self.text.push_str(piece),
+            }
+        }
+    }
+
+    pub(super) async fn fetch_all(
+        self,
+        executor: impl sqlx::Executor<'_, Database = Any>,
+    ) -> Result<Vec<AnyRow>, sqlx::Error> {
+        self.query().fetch_all(executor).await
+    }
+
+    fn query(self) -> Query<'static, Any, AnyArguments> {
+        let query = sqlx::query(AssertSqlSafe(self.text));
+        self.values.into_iter().fold(query, |query, value| match value {
+            Bound::Text(text) => query.bind(text),
+            Bound::Number(number) => query.bind(number),
+        })
+    }
+}

@@ -1,0 +1,188 @@
+use std::fmt;
+
+use rl_core::{Limit, MAX_UNITS, Period, Policy};
+
+use crate::InvalidField;
+
+/// One of the six periods of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CallPeriod {
+    /// One second.
+    Second,
+    /// 60 seconds.
+    Minute,
+    /// 3 600 seconds.
+    Hour,
+    /// 24 hours.
+    Day,
+    /// Seven days.
+    Week,
+    /// 30 days.
+    Month,
+}
+
+impl CallPeriod {
+    /// All six, the shortest first.
+    pub const ALL: [Self; 6] =
+        [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month];
+
+    /// The name of the field, such as `per_minute_call_limit`.
+    #[must_use]
+    pub const fn field(self) -> &'static str {
+        match self {
+            Self::Second => "per_second_call_limit",
+            Self::Minute => "per_minute_call_limit",
+            Self::Hour => "per_hour_call_limit",
+            Self::Day => "per_day_call_limit",
+            Self::Week => "per_week_call_limit",
+            Self::Month => "per_month_call_limit",
+        }
+    }
+
+    /// The period as limits have it.
+    #[must_use]
+    pub const fn period(self) -> Period {
+        match self {
+            Self::Second => Period::SECOND,
+            Self::Minute => Period::MINUTE,
+            Self::Hour => Period::HOUR,
+            Self::Day => Period::DAY,
+            Self::Week => Period::WEEK,
+            Self::Month => Period::MONTH,
+        }
+    }
+}
+
+/// What a record says of one period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CallLimit {
+    /// No limit from this record: −1 outside.
+    Unlimited,
+    /// At most so many calls. What 0 means is decided by [`ZeroMeans`].
+    AtMost(u64),
+}
+
+impl CallLimit {
+    /// The number that stands for it in tables and documents: −1 is no limit.
+    #[must_use]
+    pub const fn as_number(self) -> i64 {
+        match self {
+            Self::Unlimited => -1,
+            // Checked wherever limits come in; the cast is saturating all the same.
+            Self::AtMost(max) if max <= MAX_UNITS => max.cast_signed(),
+            Self::AtMost(_) => MAX_UNITS.cast_signed(),
+        }
+    }
+
+    /// Reads the number of `field`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that names `field` unless the number is −1, or 0 to [`MAX_UNITS`].
+    pub fn from_number(field: &'static str, number: i64) -> Result<Self, InvalidField> {
+        let limit = match number {
+            -1 => Self::Unlimited,
+            _ => Self::AtMost(u64::try_from(number).unwrap_or(u64::MAX)),
+        };
+        limit.checked().map_err(|expected| InvalidField::new(field, number, expected))
+    }
+
+    pub(crate) const fn checked(self) -> Result<Self, &'static str> {
+        match self {
+            Self::AtMost(max) if max > MAX_UNITS => {
+                Err("-1 (no limit), or 0 to 9007199254740991 calls")
+            }
+            limit => Ok(limit),
+        }
+    }
+}
+
+/// The limits of the six periods.
+///
+/// # Examples
+///
+/// ```
+/// use rl_records::{CallLimit, CallLimits, CallPeriod};
+///
+/// let limits = CallLimits::from_numbers([10, 100, -1, -1, -1, -1])?;
+/// assert_eq!(limits.get(CallPeriod::Minute), CallLimit::AtMost(100));
+/// assert_eq!(limits.policy().unwrap().to_string(), "second=10/second, minute=100/minute");
+///
+/// let wrong = CallLimits::from_numbers([10, -5, -1, -1, -1, -1]).unwrap_err();
+/// assert_eq!(
+///     wrong.to_string(),
+///     "per_minute_call_limit \"-5\": expected -1 (no limit), or 0 to 9007199254740991 calls"
+/// );
+/// # Ok::<(), rl_records::InvalidField>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CallLimits([CallLimit; 6]);
+
+impl CallLimits {
+    /// No limit in any period.
+    pub const UNLIMITED: Self = Self([CallLimit::Unlimited; 6]);
+
+    /// Reads the six numbers, the shortest period first.
+    ///
+    /// # Errors
+    ///
+    /// As [`CallLimit::from_number`].
+    pub fn from_numbers(numbers: [i64; 6]) -> Result<Self, InvalidField> {
+        let mut limits = Self::UNLIMITED;
+        for (period, number) in CallPeriod::ALL.into_iter().zip(numbers) {
+            limits = limits.with(period, CallLimit::from_number(period.field(), number)?);
+        }
+        Ok(limits)
+    }
+
+    /// The six numbers, the shortest period first.
+    #[must_use]
+    pub fn numbers(&self) -> [i64; 6] {
+        self.0.map(CallLimit::as_number)
+    }
+
+    /// The limit of one period.
+    #[must_use]
+    pub const fn get(&self, period: CallPeriod) -> CallLimit {
+        self.0[period as usize]
+    }
+
+    /// The same limits but for one period.
+    #[must_use]
+    pub const fn with(mut self, period: CallPeriod, limit: CallLimit) -> Self {
+        self.0[period as usize] = limit;
+        self
+    }
+
+    /// The policy they make: fixed windows from the first request; `None` if there is no limit.
+    #[must_use]
+    #[expect(clippy::missing_panics_doc, reason = "limits of different periods make a policy")]
+    pub fn policy(&self) -> Option<Policy> {
+        let mut policy = Policy::builder();
+        for period in CallPeriod::ALL {
+            if let CallLimit::AtMost(max) = self.get(period) {
+                let limit = Limit::new(max.min(MAX_UNITS), period.period());
+                policy = policy.limit(limit.expect("it is not above the largest number"));
+            }
+        }
+        let is_empty = policy.is_empty();
+        (!is_empty).then(|| policy.build().expect("limits of different periods"))
+    }
+}
+
+/// The six numbers, the shortest period first.
+impl fmt::Debug for CallLimits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("CallLimits").field(&self.numbers()).finish()
+    }
+}
+
+/// What a limit of 0 means when no active record has more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ZeroMeans {
+    /// Nothing passes: a person who types 0 means that.
+    #[default]
+    Blocked,
+    /// No limit, as for −1: the older reading of open banking systems.
+    Unlimited,
+}

@@ -1,0 +1,237 @@
+//! Records as a source of policies.
+
+mod cache;
+mod settings;
+mod timeline;
+mod watch;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::{BoxFuture, FutureExt};
+use rl_core::source::{PolicyFuture, PolicySource};
+use rl_core::store::StoreError;
+use rl_core::time::Timestamp;
+use rl_core::{Eventual, FailureKind, Policy, Realm, Subject};
+use tokio::task::AbortHandle;
+
+pub use settings::RecordSourceBuilder;
+
+use crate::database::{Kind, Listener};
+use crate::{Records, ResourceLimitContent};
+use cache::{Cache, Found, Load};
+use timeline::Timeline;
+
+/// The policies that records make, as a [`PolicySource`].
+///
+/// Consumers ([`Realm::Consumer`]) are under their records; every other realm is under the policies
+/// of [`RecordSourceBuilder::others`].
+///
+/// What was looked up is kept, at most [capacity](RecordSourceBuilder::capacity) consumers, and
+/// looked up again after an hour while the old answer serves on. Records begin and end on time
+/// without a look-up. After a change the next request waits for the new answer, at most the
+/// [deadline](RecordSourceBuilder::deadline). If the database does not answer, the last good policy
+/// holds; a consumer that was never looked up is under the limiter's failure policy, by an error or
+/// when the limiter's own deadline has passed.
+///
+/// A cheap handle: clones share what is kept.
+#[derive(Clone)]
+pub struct RecordSource {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    consumers: Arc<Cache<Timeline>>,
+    resources: Arc<Cache<Option<ResourceLimitContent>>>,
+    records: Records,
+    others: Arc<dyn PolicySource>,
+    deadline: Duration,
+    // What waits for changes of others ends with the last handle.
+    tasks: std::sync::Mutex<Vec<AbortHandle>>,
+}
+
+impl RecordSource {
+    /// A source with the default settings, that begins to listen for changes.
+    ///
+    /// # Panics
+    ///
+    /// Panics outside a tokio runtime.
+    #[must_use]
+    pub fn start(records: &Records) -> Self {
+        Self::builder(records).start()
+    }
+
+    /// A source with settings of its own.
+    pub fn builder(records: &Records) -> RecordSourceBuilder {
+        RecordSourceBuilder::new(records.clone())
+    }
+
+    /// The policy that `app` is under when it uses a resource; `None` if the resource is not
+    /// configured for it.
+    ///
+    /// # Errors
+    ///
+    /// Resolves to an error if it was never looked up and the database does not answer.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use rl_core::{Limit, RateLimiter, Realm, Subject};
+    /// use rl_records::{RecordSource, Records, ResourceLimitContent};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let records = Records::connect("sqlite::memory:").await?;
+    /// let content = ResourceLimitContent {
+    ///     name: "payments".into(),
+    ///     apps: vec!["shop".into()],
+    ///     max_permits: 2,
+    ///     rate: 1,
+    /// };
+    /// records.create_resource(content, "alice").await?;
+    ///
+    /// let source = RecordSource::start(&records);
+    /// let limiter = RateLimiter::builder().policies(source.clone()).build()?;
+    /// let bucket = Subject::new(Realm::custom("resource")?, "payments");
+    ///
+    /// let policy = source.resource("payments", "shop").await?.expect("it is configured");
+    /// assert!(limiter.check_under(&policy, &bucket, 2).await.is_allowed());
+    /// assert!(!limiter.check_under(&policy, &bucket, 1).await.is_allowed());
+    /// assert!(source.resource("payments", "sho").await?.is_none());
+    /// # Ok(()) }
+    /// ```
+    pub fn resource(&self, name: &str, app: &str) -> PolicyFuture {
+        let app = app.to_owned();
+        self.answer(&self.inner.resources, name, move |resource| {
+            resource.as_ref().and_then(|resource| resource.policy_for(&app))
+        })
+    }
+
+    fn answer<V: Send + Sync + 'static>(
+        &self,
+        cache: &Arc<Cache<V>>,
+        key: &str,
+        policy: impl Fn(&V) -> Option<Policy> + Send + 'static,
+    ) -> PolicyFuture {
+        let (flight, last) = match cache.get(key) {
+            Found::Known(value) => return Eventual::ready(Ok(policy(&value))),
+            Found::Down => return Eventual::ready(Err(no_answer(FailureKind::Unavailable))),
+            Found::Wait(flight, last) => (flight, last),
+        };
+        let Some(last) = last else {
+            return Eventual::later(async move {
+                flight.await.map(|value| policy(&value)).map_err(no_answer)
+            });
+        };
+        let (deadline, cache, key) = (self.inner.deadline, cache.clone(), key.to_owned());
+        Eventual::later(async move {
+            let value = match tokio::time::timeout(deadline, flight).await {
+                Ok(Ok(value)) => value,
+                Ok(Err(_)) => last,
+                Err(_) => {
+                    cache.give_up(&key);
+                    last
+                }
+            };
+            Ok(policy(&value))
+        })
+    }
+}
+
+impl PolicySource for RecordSource {
+    fn policy(&self, subject: &Subject) -> PolicyFuture {
+        let id = match (subject.realm(), subject.id().as_text()) {
+            (Realm::Consumer, Some(id)) => id,
+            // Longer than the id of any record.
+            (Realm::Consumer, None) => {
+                let none = [];
+                let limits = self.inner.records.aggregation().limits(&none);
+                return Eventual::ready(Ok(limits.policy()));
+            }
+            _ => return self.inner.others.policy(subject),
+        };
+        let clock = self.inner.records.clock().clone();
+        self.answer(&self.inner.consumers, id, move |timeline| timeline.policy(clock.now()))
+    }
+}
+
+fn no_answer(kind: FailureKind) -> StoreError {
+    StoreError::new(kind).with_detail("the database of records")
+}
+
+impl Listener for Inner {
+    fn changed(&self, kind: Kind, owner: &str) {
+        match kind {
+            Kind::Record => self.consumers.changed(owner),
+            Kind::Resource => self.resources.changed(owner),
+        }
+    }
+}
+
+impl Inner {
+    fn all_changed(&self) {
+        self.consumers.all_changed();
+        self.resources.all_changed();
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let tasks = self.tasks.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+        tasks.iter().for_each(AbortHandle::abort);
+    }
+}
+
+impl fmt::Debug for RecordSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecordSource")
+            .field("records", &self.inner.records)
+            .field("consumers", &self.inner.consumers)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Reads what the caches keep.
+struct FromRecords(Records);
+
+impl FromRecords {
+    fn failed(error: &crate::DatabaseError) -> FailureKind {
+        let cause = std::error::Error::source(error).map(tracing::field::display);
+        tracing::debug!(target: "rl_records", kind = error.kind().as_str(), cause, "{error}");
+        error.kind()
+    }
+}
+
+impl Load<Timeline> for FromRecords {
+    fn load(&self, consumer: Arc<str>) -> BoxFuture<'static, Result<Timeline, FailureKind>> {
+        let records = self.0.clone();
+        async move {
+            let now = records.clock().now();
+            let found = records.since(&consumer, now).await.map_err(|why| Self::failed(&why))?;
+            Ok(Timeline::new(&found, records.aggregation(), now))
+        }
+        .boxed()
+    }
+
+    fn now(&self) -> Timestamp {
+        self.0.clock().now()
+    }
+}
+
+impl Load<Option<ResourceLimitContent>> for FromRecords {
+    fn load(
+        &self,
+        name: Arc<str>,
+    ) -> BoxFuture<'static, Result<Option<ResourceLimitContent>, FailureKind>> {
+        let records = self.0.clone();
+        async move {
+            let found = records.read_resource(&name).await.map_err(|why| Self::failed(&why))?;
+            Ok(found.map(|resource| resource.content))
+        }
+        .boxed()
+    }
+
+    fn now(&self) -> Timestamp {
+        self.0.clock().now()
+    }
+}

@@ -1,0 +1,112 @@
+use std::fmt;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use rl_core::source::{PolicySource, Preset};
+use tokio::runtime::Handle;
+
+use super::{Cache, FromRecords, Inner, RecordSource, watch};
+use crate::Records;
+
+/// Settings of a [`RecordSource`].
+#[must_use]
+pub struct RecordSourceBuilder {
+    records: Records,
+    others: Arc<dyn PolicySource>,
+    capacity: usize,
+    deadline: Duration,
+    refresh_after: Duration,
+    poll_every: Duration,
+}
+
+impl RecordSourceBuilder {
+    pub(super) fn new(records: Records) -> Self {
+        Self {
+            records,
+            others: Arc::new(Preset::OpenBank),
+            capacity: 100_000,
+            deadline: Duration::from_millis(50),
+            refresh_after: Duration::from_secs(3_600),
+            poll_every: Duration::from_secs(1),
+        }
+    }
+
+    /// The policies of everybody who is not a consumer. Defaults to [`Preset::OpenBank`]: 1 000
+    /// requests per hour for an anonymous address.
+    pub fn others(mut self, policies: impl PolicySource) -> Self {
+        self.others = Arc::new(policies);
+        self
+    }
+
+    /// The most consumers, and the most resources, whose limits are kept in memory; those that were
+    /// not used for long make room. Defaults to 100 000.
+    pub const fn capacity(mut self, count: usize) -> Self {
+        self.capacity = count;
+        self
+    }
+
+    /// The longest that a request waits for a limit that has changed; then the last one holds once
+    /// more. Defaults to 50 ms.
+    ///
+    /// It should be shorter than the [deadline of the limiter](rl_core::RateLimiterBuilder::deadline),
+    /// whose failure policy would stand in although a limit is known.
+    pub const fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// After how long limits are looked up again although no change was announced. Defaults to one
+    /// hour.
+    pub const fn refresh_after(mut self, age: Duration) -> Self {
+        self.refresh_after = age;
+        self
+    }
+
+    /// How often the change counter of the database is read, which is how a change of another
+    /// instance is learnt at the latest. Defaults to one second.
+    ///
+    /// It takes one look-up by primary key. Announcements through PostgreSQL or Redis are quicker, and
+    /// are only a reason to look at once: losing one loses nothing.
+    ///
+    /// An interval of 0 is one millisecond.
+    pub const fn poll_every(mut self, interval: Duration) -> Self {
+        self.poll_every = interval;
+        self
+    }
+
+    /// Begins to listen for changes.
+    ///
+    /// # Panics
+    ///
+    /// Panics outside a tokio runtime.
+    #[must_use]
+    pub fn start(self) -> RecordSource {
+        let runtime = Handle::current();
+        let fresh = u64::try_from(self.refresh_after.as_micros()).unwrap_or(u64::MAX);
+        let load = || FromRecords(self.records.clone());
+        let inner = Arc::new(Inner {
+            consumers: Arc::new(Cache::new(load(), self.capacity, fresh, runtime.clone())),
+            resources: Arc::new(Cache::new(load(), self.capacity, fresh, runtime)),
+            records: self.records,
+            others: self.others,
+            deadline: self.deadline,
+            tasks: Mutex::default(),
+        });
+        let listener: Weak<Inner> = Arc::downgrade(&inner);
+        inner.records.tell(listener);
+        watch::start(&inner, self.poll_every.max(Duration::from_millis(1)));
+        RecordSource { inner }
+    }
+}
+
+impl fmt::Debug for RecordSourceBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecordSourceBuilder")
+            .field("records", &self.records)
+            .field("capacity", &self.capacity)
+            .field("deadline", &self.deadline)
+            .field("refresh_after", &self.refresh_after)
+            .field("poll_every", &self.poll_every)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,130 @@
+use std::sync::{PoisonError, RwLock};
+
+use rl_core::Policy;
+use rl_core::time::Timestamp;
+
+use crate::{Aggregation, CallLimits, Record};
+
+/// The records of one consumer from a time on: enough to tell its policy at any later time without
+/// asking again.
+#[derive(Debug)]
+pub(super) struct Timeline {
+    spans: Vec<Span>,
+    aggregation: Aggregation,
+    current: RwLock<Stretch>,
+}
+
+#[derive(Debug)]
+struct Span {
+    from: Timestamp,
+    to: Timestamp,
+    limits: CallLimits,
+}
+
+/// A policy, and from when to when it holds, both included.
+#[derive(Clone, Debug)]
+struct Stretch {
+    from: Timestamp,
+    to: Timestamp,
+    policy: Option<Policy>,
+}
+
+impl Timeline {
+    pub(super) fn new(records: &[Record], aggregation: Aggregation, now: Timestamp) -> Self {
+        let spans = records.iter().map(|record| {
+            let content = &record.content;
+            Span { from: content.from_date, to: content.to_date, limits: content.limits }
+        });
+        let spans: Vec<Span> = spans.collect();
+        let current = RwLock::new(stretch(&spans, &aggregation, now));
+        Self { spans, aggregation, current }
+    }
+
+    /// The policy at `now`; `None` if there is no limit.
+    pub(super) fn policy(&self, now: Timestamp) -> Option<Policy> {
+        {
+            let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+            if (current.from..=current.to).contains(&now) {
+                return current.policy.clone();
+            }
+        }
+        let found = stretch(&self.spans, &self.aggregation, now);
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        *current = found;
+        current.policy.clone()
+    }
+}
+
+/// What holds at `now`, and between which edges of records.
+fn stretch(spans: &[Span], aggregation: &Aggregation, now: Timestamp) -> Stretch {
+    let mut from = Timestamp::EPOCH;
+    let mut to = Timestamp::from_micros(u64::MAX);
+    for span in spans {
+        if span.from > now {
+            to = to.min(Timestamp::from_micros(span.from.as_micros() - 1));
+        } else if span.to >= now {
+            (from, to) = (from.max(span.from), to.min(span.to));
+        } else {
+            from = from.max(span.to.plus_micros(1));
+        }
+    }
+    let active = spans.iter().filter(|span| (span.from..=span.to).contains(&now));
+    let limits = aggregation.limits(active.map(|span| &span.limits));
+    Stretch { from, to, policy: limits.policy() }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{CallLimit, CallPeriod};
+
+    fn timeline(spans: &[(u64, u64, u64)]) -> Timeline {
+        let spans = spans.iter().map(|(from, to, max)| Span {
+            from: Timestamp::from_micros(*from),
+            to: Timestamp::from_micros(*to),
+            limits: CallLimits::UNLIMITED.with(CallPeriod::Hour, CallLimit::AtMost(*max)),
+        });
+        let (spans, aggregation) = (spans.collect::<Vec<_>>(), Aggregation::default());
+        let current = RwLock::new(stretch(&spans, &aggregation, Timestamp::EPOCH));
+        Timeline { spans, aggregation, current }
+    }
+
+    fn max(timeline: &Timeline, now: u64) -> Option<u64> {
+        let policy = timeline.policy(Timestamp::from_micros(now));
+        policy.map(|policy| policy.limits()[0].limit().max())
+    }
+
+    #[test]
+    fn a_record_holds_from_its_first_to_its_last_microsecond() {
+        let timeline = timeline(&[(100, 199, 10), (150, 300, 5), (301, 301, 1)]);
+        #[rustfmt::skip]
+        let edges = [
+            (0, None), (99, None), (100, Some(10)), (149, Some(10)), (150, Some(15)),
+            (199, Some(15)), (200, Some(5)), (300, Some(5)), (301, Some(1)), (302, None),
+            // A clock that is set back finds what held then.
+            (150, Some(15)), (u64::MAX, None),
+        ];
+        for (now, expected) in edges {
+            assert_eq!(max(&timeline, now), expected, "{now}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn at_every_time_exactly_the_records_of_that_time_count(
+            spans in prop::collection::vec((0_u64..40, 0_u64..20, 1_u64..100), 0..6),
+            times in prop::collection::vec(0_u64..70, 1..20),
+        ) {
+            let spans: Vec<_> =
+                spans.into_iter().map(|(from, length, max)| (from, from + length, max)).collect();
+            let timeline = timeline(&spans);
+            for now in times {
+                let active = spans.iter().filter(|(from, to, _)| (*from..=*to).contains(&now));
+                let sum: u64 = active.map(|(.., max)| max).sum();
+                prop_assert_eq!(max(&timeline, now), (sum > 0).then_some(sum));
+            }
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! What the records of a consumer add up to, and how that is enforced.
+
+use std::sync::Arc;
+
+use rl_core::source::PolicySource;
+use rl_core::time::{Clock, ManualClock, Timestamp};
+use rl_core::{Limit, Policy, RateLimiter, Realm, Subject};
+use rl_records::{CallPeriod, RecordContent, Records, ResourceLimitContent, ZeroMeans};
+
+use super::{
+    Database, GIVE_UP, HOUR, NOON, limits, on_every_database, patient, per_hour, policy_text,
+};
+
+async fn add(
+    records: &Records,
+    from: Timestamp,
+    to: Timestamp,
+    numbers: [i64; 6],
+) -> rl_records::Record {
+    records.create(RecordContent::new("abc", from, to, limits(numbers)), "alice").await.unwrap()
+}
+
+#[tokio::test]
+async fn records_that_overlap_add_up_from_edge_to_edge() {
+    on_every_database(async |database: Database| {
+        let records = database.connect().await;
+        let at = |micros: u64| NOON.plus_micros(micros);
+        let one = add(&records, at(10), at(20), [10, 100, 1_000, 5_000, -1, -1]).await;
+        let two = add(&records, at(15), at(30), [5, 50, 500, 2_500, -1, -1]).await;
+        add(&records, at(40), at(40), [0, 0, -1, -1, -1, -1]).await;
+        records.create(per_hour("somebody else", 1), "alice").await.unwrap();
+        #[rustfmt::skip]
+        let table: [(u64, &[_], [i64; 6]); 10] = [
+            (9,  &[],               [-1; 6]),
+            (10, &[one.id],         [10, 100, 1_000, 5_000, -1, -1]),
+            (14, &[one.id],         [10, 100, 1_000, 5_000, -1, -1]),
+            (15, &[one.id, two.id], [15, 150, 1_500, 7_500, -1, -1]),
+            (20, &[one.id, two.id], [15, 150, 1_500, 7_500, -1, -1]),
+            (21, &[two.id],         [5, 50, 500, 2_500, -1, -1]),
+            (30, &[two.id],         [5, 50, 500, 2_500, -1, -1]),
+            (31, &[],               [-1; 6]),
+            (39, &[],               [-1; 6]),
+            (41, &[],               [-1; 6]),
+        ];
+        for (now, ids, numbers) in table {
+            let active = records.active_limits("abc", at(now)).await.unwrap();
+            assert_eq!(active.considered_ids().collect::<Vec<_>>(), ids, "{now}");
+            assert_eq!(active.limits().numbers(), numbers, "{now}");
+            assert_eq!(active.are_defaults(), ids.is_empty());
+        }
+        let active = records.active_limits("abc", at(40)).await.unwrap();
+        assert_eq!(active.limits().numbers(), [0, 0, -1, -1, -1, -1]);
+        assert!(active.policy().is_some());
+
+        let both = records.active_limits("abc", at(15)).await.unwrap();
+        let why: Vec<_> =
+            both.contributions().iter().map(|record| record.added(CallPeriod::Minute)).collect();
+        assert_eq!(why, [100, 50]);
+        let hour = records.active_limits_during("abc", at(0), at(29)).await.unwrap();
+        assert_eq!(hour.considered_ids().count(), 2, "all that touch the hour");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn without_a_record_the_defaults_hold_and_zero_means_what_is_set() {
+    on_every_database(async |database: Database| {
+        let defaults = limits([7, 0, -1, -1, -1, -1]);
+        let blocks = database.builder().defaults(defaults).connect().await.unwrap();
+        let active = blocks.active_limits("abc", NOON).await.unwrap();
+        assert!(active.are_defaults());
+        assert_eq!(active.limits(), defaults);
+        add(&blocks, NOON, NOON, [-1, -1, 0, -1, -1, -1]).await;
+        let active = blocks.active_limits("abc", NOON).await.unwrap().limits().numbers();
+        assert_eq!(active, [-1, -1, 0, -1, -1, -1], "a record puts the defaults aside");
+
+        let literal = database.builder().defaults(defaults).zero_means(ZeroMeans::Unlimited);
+        let literal = literal.connect().await.unwrap();
+        if database.is_shared {
+            let active = literal.active_limits("abc", NOON).await.unwrap();
+            assert!(!active.are_defaults() && active.policy().is_none());
+        }
+        let active = literal.active_limits("nobody", NOON).await.unwrap().limits().numbers();
+        assert_eq!(active, [7, -1, -1, -1, -1, -1]);
+    })
+    .await;
+}
+
+/// A record of 0 beside one of 10, as people block and unblock a consumer.
+#[tokio::test]
+async fn zero_blocks_alone_and_adds_nothing_beside_others() {
+    on_every_database(async |database: Database| {
+        let records = database.connect().await;
+        let limiter = RateLimiter::builder().policies(patient(&records).start());
+        let limiter = limiter.deadline(GIVE_UP).build().unwrap();
+        let calls = async || limiter.check(&Subject::consumer("abc"), 1).await.is_allowed();
+        assert!(calls().await);
+
+        let zero = records.create(per_hour("abc", 0), "alice").await.unwrap();
+        assert!(!calls().await);
+        let ten = records.create(per_hour("abc", 10), "alice").await.unwrap();
+        assert!(calls().await);
+        records.delete(ten.id, 1, "alice").await.unwrap();
+        assert!(!calls().await);
+        records.delete(zero.id, 1, "alice").await.unwrap();
+        assert!(calls().await);
+        records.create(per_hour("abc", -1), "alice").await.unwrap();
+        assert!(calls().await);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn records_begin_and_end_on_time_although_they_were_looked_up_before() {
+    on_every_database(async |database: Database| {
+        let clock = Arc::new(ManualClock::at(NOON));
+        let records = database.builder().clock(clock.clone()).connect().await.unwrap();
+        let (from, to) = (NOON.plus_micros(HOUR / 2), NOON.plus_micros(3 * HOUR));
+        add(&records, from, to, [1, -1, -1, -1, -1, -1]).await;
+        let source = patient(&records).start();
+        assert_eq!(policy_text(&source, "abc").await, "-");
+        // What is known is enough: nothing can be asked any more.
+        records.close().await;
+        let micro = |time: Timestamp| Timestamp::from_micros(time.as_micros() - 1);
+        for (now, expected) in [
+            (micro(from), "-"),
+            (from, "second=1/second"),
+            (to, "second=1/second"),
+            (to.plus_micros(1), "-"),
+            (from, "second=1/second"),
+        ] {
+            clock.set(now);
+            assert_eq!(policy_text(&source, "abc").await, expected, "{:?}", clock.now());
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn consumers_have_records_and_everybody_else_has_policies() {
+    on_every_database(async |database: Database| {
+        let records = database.connect().await;
+        records.create(per_hour("10.0.0.1", 5), "alice").await.unwrap();
+        let source = patient(&records).start();
+        let text = async |source: &rl_records::RecordSource, subject: &Subject| {
+            let found = source.policy(subject).await.unwrap();
+            found.map_or_else(|| "-".to_owned(), |policy| policy.to_string())
+        };
+        assert_eq!(text(&source, &Subject::consumer("10.0.0.1")).await, "hour=5/hour");
+        assert_eq!(text(&source, &Subject::ip("10.0.0.1")).await, "hour=1000/hour");
+        let long = Subject::consumer(&"a".repeat(1_000));
+        assert_eq!(text(&source, &long).await, "-");
+
+        let own = Policy::new([Limit::per_minute(3)]).unwrap();
+        let source = patient(&records).others(own).start();
+        assert_eq!(text(&source, &Subject::ip("10.0.0.1")).await, "minute=3/minute");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_application_that_is_not_listed_is_not_configured() {
+    on_every_database(async |database: Database| {
+        let records = database.connect().await;
+        let content = |rate| ResourceLimitContent {
+            name: "payments".into(),
+            apps: vec!["shop".into()],
+            max_permits: 3,
+            rate,
+        };
+        let source = patient(&records).start();
+        let limiter = RateLimiter::builder().policies(source.clone()).build().unwrap();
+        let bucket = Subject::new(Realm::custom("resource").unwrap(), "payments");
+        assert!(source.resource("payments", "shop").await.unwrap().is_none());
+
+        records.create_resource(content(1), "alice").await.unwrap();
+        let policy = source.resource("payments", "shop").await.unwrap().unwrap();
+        assert_eq!(policy.to_string(), "resource=1/second:token-bucket:capacity=3");
+        assert!(source.resource("payments", "Shop").await.unwrap().is_none());
+        assert!(!limiter.check_under(&policy, &bucket, 4).await.is_allowed());
+        assert!(limiter.check_under(&policy, &bucket, 3).await.is_allowed());
+
+        records.update_resource(content(0), 1, "bob").await.unwrap();
+        let policy = source.resource("payments", "shop").await.unwrap().unwrap();
+        assert!(!limiter.check_under(&policy, &bucket, 1).await.is_allowed());
+        records.delete_resource("payments", 2, "bob").await.unwrap();
+        assert!(source.resource("payments", "shop").await.unwrap().is_none());
+    })
+    .await;
+}

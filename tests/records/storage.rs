@@ -1,0 +1,353 @@
+//! What is stored, found, refused and remembered.
+
+use std::sync::Arc;
+
+use rl_core::time::{Clock, ManualClock};
+use rl_core::{FailureKind, MAX_UNITS};
+use rl_records::{
+    CallLimit, CallLimits, CallPeriod, ChangeError, HistoryQuery, RecordContent, RecordQuery,
+    Records, ResourceLimitContent,
+};
+
+use super::{Database, HOUR, NOON, limits, on_every_database, per_hour};
+
+fn whole(consumer: &str) -> RecordContent {
+    RecordContent {
+        api_name: Some("getBanks".into()),
+        api_version: Some("v6.0.0".into()),
+        bank_id: Some("gh.29.uk".into()),
+        ..RecordContent::new(
+            consumer,
+            NOON,
+            NOON.plus_micros(HOUR),
+            limits([1, 20, 300, 4_000, -1, 0]),
+        )
+    }
+}
+
+#[tokio::test]
+async fn a_record_is_created_read_changed_and_deleted() {
+    on_every_database(async |database: Database| {
+        let clock = Arc::new(ManualClock::at(NOON));
+        let records = database.builder().clock(clock.clone()).connect().await.unwrap();
+        let created = records.create(whole("abc"), "alice").await.unwrap();
+        assert_eq!(created.content, whole("abc"));
+        assert_eq!((&*created.created_by, &*created.updated_by), ("alice", "alice"));
+        assert_eq!((created.created_at, created.updated_at, created.revision), (NOON, NOON, 1));
+        assert_eq!(records.read(created.id).await.unwrap(), Some(created.clone()));
+
+        clock.set(NOON.plus_micros(1));
+        let mut content = whole("abc");
+        content.api_name = Some(String::new());
+        content.limits = CallLimits::UNLIMITED;
+        content.to_date = NOON;
+        let changed = records.update(created.id, content, 1, "bob").await.unwrap();
+        assert_eq!(changed.content.api_name, None, "an empty text is none");
+        assert_eq!((&*changed.created_by, &*changed.updated_by), ("alice", "bob"));
+        assert_eq!((changed.created_at, changed.updated_at), (NOON, clock.now()));
+        assert_eq!(records.read(created.id).await.unwrap(), Some(changed.clone()));
+
+        assert_eq!(records.delete(created.id, 2, "carol").await.unwrap(), changed);
+        assert_eq!(records.read(created.id).await.unwrap(), None);
+        let gone = records.delete(created.id, 2, "carol").await.unwrap_err();
+        assert!(matches!(gone, ChangeError::NotFound), "{gone:?}");
+        let gone = records.update(created.id, whole("abc"), 2, "carol").await.unwrap_err();
+        assert!(matches!(gone, ChangeError::NotFound), "{gone:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_stored_is_named_and_nothing_is_stored() {
+    on_every_database(async |database: Database| {
+        let records = database.connect().await;
+        let stored = records.create(per_hour("abc", MAX_UNITS.cast_signed()), "al").await.unwrap();
+        let too_many = CallLimits::UNLIMITED.with(CallPeriod::Day, CallLimit::AtMost(u64::MAX));
+        let ok = || per_hour("abc", -1);
+        #[rustfmt::skip]
+        let cases = [
+            ("consumer_id", RecordContent { consumer_id: String::new(), ..ok() }, "\"\": expected 1 to 250 bytes"),
+            ("consumer_id", RecordContent { consumer_id: "ä".repeat(126), ..ok() }, "expected 1 to 250 bytes"),
+            ("consumer_id", RecordContent { consumer_id: "a\0b".into(), ..ok() }, "without control characters"),
+            ("api_name", RecordContent { api_name: Some("a\nb".into()), ..ok() }, "without control characters"),
+            ("bank_id", RecordContent { bank_id: Some("a".repeat(251)), ..ok() }, "expected 1 to 250 bytes"),
+            ("per_day_call_limit", RecordContent { limits: too_many, ..ok() }, "\"18446744073709551615\": expected -1 (no limit), or 0 to"),
+            ("from_date", RecordContent { to_date: NOON, from_date: NOON.plus_micros(1), ..ok() }, "not after to_date"),
+            ("to_date", RecordContent { to_date: NOON.plus_micros(u64::MAX), ..ok() }, "before the year 10000"),
+            ("per_hour_call_limit", per_hour("abc", 1), "together with the records that overlap"),
+        ];
+        for (field, content, words) in cases {
+            for error in [
+                records.create(content.clone(), "alice").await.unwrap_err(),
+                records.update(stored.id, content, 1, "alice").await.err().unwrap_or_else(|| {
+                    // Alone, one call per hour is no overflow.
+                    ChangeError::NotFound
+                }),
+            ] {
+                match error {
+                    ChangeError::Invalid(error) => {
+                        assert_eq!(error.field(), field);
+                        assert!(error.to_string().contains(words), "{error}");
+                    }
+                    ChangeError::NotFound => assert_eq!(field, "per_hour_call_limit"),
+                    error => panic!("{field}: {error}"),
+                }
+            }
+        }
+        let nobody = records.create(ok(), "").await.unwrap_err();
+        assert!(nobody.to_string().starts_with("created_by \"\": expected"), "{nobody}");
+        let other = records.update(stored.id, per_hour("other", 1), 2, "al").await.unwrap_err();
+        assert!(other.to_string().starts_with("consumer_id \"other\": expected"), "{other}");
+        let all = records.list(&RecordQuery::default()).await.unwrap().records;
+        assert_eq!(all.len(), 1);
+        assert_eq!(records.history(&HistoryQuery::default()).await.unwrap().len(), 2);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn hostile_text_comes_back_as_it_was_and_does_nothing() {
+    on_every_database(async |database: Database| {
+        let records = database.connect().await;
+        let long = "ü".repeat(125);
+        let texts = [
+            "'; DROP TABLE rl_records; --",
+            "\" OR 1=1",
+            "<script>alert(1)</script>",
+            "$1 ?",
+            "%",
+            "_",
+            "!",
+            "\\",
+            "NULL",
+            "a}{b",
+            "👩‍👩‍👧",
+            "\u{202e}abc",
+            &long,
+        ];
+        for text in texts {
+            let content = RecordContent {
+                api_name: Some(text.into()),
+                bank_id: Some(text.into()),
+                ..per_hour(text, 1)
+            };
+            let stored = records.create(content.clone(), text).await.unwrap();
+            let read = records.read(stored.id).await.unwrap().unwrap();
+            assert_eq!((read.content, read.created_by), (content, text.to_owned()));
+            let found = records.active_limits(text, NOON).await.unwrap();
+            assert_eq!(found.considered_ids().collect::<Vec<_>>(), [stored.id], "{text}");
+            for query in [
+                RecordQuery { consumer: Some(text.into()), ..RecordQuery::default() },
+                RecordQuery { search: Some(text.into()), ..RecordQuery::default() },
+            ] {
+                let found = records.list(&query).await.unwrap().records;
+                assert!(found.iter().any(|record| record.id == stored.id), "{query:?}");
+                let has_text = |id: &str| id.contains(text);
+                assert!(found.iter().all(|found| has_text(&found.content.consumer_id)), "{text}");
+            }
+        }
+        for text in ["\0", "a\0", "' OR ''='"] {
+            let query = RecordQuery { search: Some(text.into()), ..RecordQuery::default() };
+            assert!(records.list(&query).await.unwrap().records.is_empty(), "{text:?}");
+            assert!(records.active_limits(text, NOON).await.unwrap().are_defaults());
+            assert_eq!(records.read_resource(text).await.unwrap(), None);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_list_has_pages_and_can_be_searched() {
+    on_every_database(async |database: Database| {
+        let records = database.connect().await;
+        for number in (0..25_u64).rev() {
+            let consumer = format!("Shop-{}", number / 5);
+            let from = NOON.plus_micros((number % 5) * HOUR);
+            let to = from.plus_micros(HOUR - 1);
+            let content = RecordContent::new(&consumer, from, to, limits([1, -1, -1, -1, -1, -1]));
+            records.create(content, "alice").await.unwrap();
+        }
+        let mut query = RecordQuery { limit: 10, ..RecordQuery::default() };
+        let mut seen = Vec::new();
+        loop {
+            let page = records.list(&query).await.unwrap();
+            assert!(page.records.len() <= 10);
+            seen.extend(page.records);
+            let Some(next) = page.next else { break };
+            // Through the hands of a client, and past a record that is gone meanwhile.
+            query.after = Some(next.to_string().parse().unwrap());
+            if seen.len() == 10 {
+                records.delete(seen[9].id, 1, "alice").await.unwrap();
+            }
+        }
+        assert_eq!(seen.len(), 25);
+        let order = |record: &rl_records::Record| {
+            (record.content.consumer_id.clone(), record.content.from_date)
+        };
+        assert!(seen.is_sorted_by_key(order));
+
+        let count = async |query: RecordQuery| records.list(&query).await.unwrap().records.len();
+        let all = RecordQuery::default;
+        assert_eq!(count(RecordQuery { search: Some("sHOP-3".into()), ..all() }).await, 5);
+        assert_eq!(count(RecordQuery { search: Some("hop_3".into()), ..all() }).await, 0);
+        assert_eq!(count(RecordQuery { consumer: Some("Shop-3".into()), ..all() }).await, 5);
+        assert_eq!(count(RecordQuery { consumer: Some("shop-3".into()), ..all() }).await, 0);
+        let second_hour = Some(NOON.plus_micros(HOUR));
+        assert_eq!(count(RecordQuery { active_at: second_hour, ..all() }).await, 5);
+        assert_eq!(count(RecordQuery { limit: 0, ..all() }).await, 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn every_change_is_remembered_with_who_and_when_and_what() {
+    on_every_database(async |database: Database| {
+        let clock = Arc::new(ManualClock::at(NOON));
+        let records = database.builder().clock(clock.clone()).connect().await.unwrap();
+        let record = records.create(whole("abc"), "alice").await.unwrap();
+        clock.set(NOON.plus_micros(7));
+        records.update(record.id, per_hour("abc", 5), 1, "bob").await.unwrap();
+        records.create(per_hour("other", 1), "alice").await.unwrap();
+        records.delete(record.id, 2, "carol").await.unwrap();
+
+        let of = Some("abc".to_owned());
+        let query = HistoryQuery { of: of.clone(), ..HistoryQuery::default() };
+        let history = records.history(&query).await.unwrap();
+        let [deleted, updated, created] = &history[..] else { panic!("{history:?}") };
+        assert_eq!((&created.before, &created.after), (&None, &Some(whole("abc"))));
+        assert_eq!(
+            (&updated.before, &updated.after),
+            (&Some(whole("abc")), &Some(per_hour("abc", 5)))
+        );
+        assert_eq!((&deleted.before, &deleted.after), (&Some(per_hour("abc", 5)), &None));
+        assert_eq!([&*created.by, &*updated.by, &*deleted.by], ["alice", "bob", "carol"]);
+        assert_eq!([created.at, updated.at], [NOON, NOON.plus_micros(7)]);
+        assert!(history.iter().all(|change| change.item == record.id.to_string()));
+
+        let before = Some(updated.number);
+        let older = HistoryQuery { of, before, ..HistoryQuery::default() };
+        assert_eq!(&records.history(&older).await.unwrap()[..], std::slice::from_ref(created));
+        let item = Some(record.id.to_string());
+        let of_one = HistoryQuery { item, limit: 2, ..HistoryQuery::default() };
+        assert_eq!(records.history(&of_one).await.unwrap(), [deleted.clone(), updated.clone()]);
+        assert!(records.resource_history(&HistoryQuery::default()).await.unwrap().is_empty());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn of_people_who_edit_at_once_one_wins_and_the_others_learn_of_it() {
+    on_every_database(async |database: Database| {
+        let records = database.connect().await;
+        let other = if database.is_shared { database.connect().await } else { records.clone() };
+        let record = records.create(per_hour("abc", 1), "alice").await.unwrap();
+        let edits = (0..10_i64).map(|number| {
+            let records = if number % 2 == 0 { records.clone() } else { other.clone() };
+            tokio::spawn(async move {
+                records.update(record.id, per_hour("abc", 100 + number), 1, "bob").await
+            })
+        });
+        let edits: Vec<_> = edits.collect();
+        let (mut won, mut lost) = (Vec::new(), Vec::new());
+        for edit in edits {
+            match edit.await.unwrap() {
+                Ok(record) => won.push(record),
+                Err(ChangeError::Conflict { current }) => lost.push(*current),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert_eq!((won.len(), lost.len()), (1, 9));
+        assert!(lost.iter().all(|current| *current == won[0]), "they see who won");
+        assert_eq!(records.read(record.id).await.unwrap(), won.pop());
+        let late = records.delete(record.id, 1, "carol").await.unwrap_err();
+        assert!(matches!(late, ChangeError::Conflict { .. }), "{late:?}");
+        assert_eq!(records.history(&HistoryQuery::default()).await.unwrap().len(), 2);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn limits_of_resources_are_kept_like_records() {
+    on_every_database(async |database: Database| {
+        let records = database.connect().await;
+        let content = |rate| ResourceLimitContent {
+            name: "payments".into(),
+            apps: vec!["shop".into(), "Shop 2".into()],
+            max_permits: 50,
+            rate,
+        };
+        let created = records.create_resource(content(10), "alice").await.unwrap();
+        let again = records.create_resource(content(11), "bob").await.unwrap_err();
+        let ChangeError::Conflict { current } = again else { panic!("{again}") };
+        assert_eq!(*current, created);
+        let changed = records.update_resource(content(11), 1, "bob").await.unwrap();
+        assert_eq!(
+            (changed.revision, &*changed.created_by, &*changed.updated_by),
+            (2, "alice", "bob")
+        );
+        let late = records.update_resource(content(12), 1, "carol").await.unwrap_err();
+        assert!(matches!(late, ChangeError::Conflict { .. }));
+        assert_eq!(records.read_resource("payments").await.unwrap(), Some(changed.clone()));
+        assert_eq!(records.read_resource("payment").await.unwrap(), None);
+        assert_eq!(
+            records.list_resources(None, 10).await.unwrap()[..],
+            std::slice::from_ref(&changed)[..]
+        );
+        assert_eq!(records.list_resources(Some("payments"), 10).await.unwrap(), []);
+
+        let policy = changed.content.policy_for("Shop 2").unwrap();
+        assert_eq!(policy.to_string(), "resource=11/second:token-bucket:capacity=50");
+        for app in ["", "sho", "shop2", "SHOP", "shop\n"] {
+            assert!(changed.content.policy_for(app).is_none(), "{app:?}");
+        }
+        let wrong = ResourceLimitContent { apps: vec!["a\nb".into()], ..content(1) };
+        let wrong = records.update_resource(wrong, 2, "bob").await.unwrap_err();
+        assert!(wrong.to_string().starts_with("apps \"a\\nb\": expected"), "{wrong}");
+        let huge = ResourceLimitContent { max_permits: MAX_UNITS, ..content(2) };
+        let huge = records.update_resource(huge, 2, "bob").await.unwrap_err();
+        assert!(huge.to_string().starts_with("max_permits"), "{huge}");
+
+        records.delete_resource("payments", 2, "carol").await.unwrap();
+        let history = records.resource_history(&HistoryQuery::default()).await.unwrap();
+        assert_eq!(history.len(), 3);
+        assert_eq!((&*history[0].by, history[0].after.is_none()), ("carol", true));
+        assert_eq!(history[1].before, Some(content(10)));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_stored_is_there_for_those_who_connect_later_or_at_the_same_time() {
+    on_every_database(async |database: Database| {
+        if !database.is_shared {
+            return;
+        }
+        let starting = (0..4).map(|_| database.connect());
+        let handles = futures::future::join_all(starting).await;
+        let record = handles[0].create(whole("abc"), "alice").await.unwrap();
+        assert_eq!(handles[3].read(record.id).await.unwrap(), Some(record.clone()));
+        for handle in handles {
+            handle.close().await;
+            let closed = handle.read(record.id).await.unwrap_err();
+            assert_eq!(closed.kind(), FailureKind::Unavailable);
+        }
+        assert_eq!(database.connect().await.read(record.id).await.unwrap(), Some(record));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_database_that_is_none_is_an_error_without_its_password() {
+    for (url, kind) in [
+        ("mysql://root:hunter2@localhost/db", FailureKind::Unsupported),
+        ("", FailureKind::Unsupported),
+        ("sqlite:///no/such/folder/hunter2.db", FailureKind::Unavailable),
+        ("postgres://rl:hunter2@[::1/db", FailureKind::Protocol),
+    ] {
+        let error = Records::connect(url).await.unwrap_err();
+        assert_eq!(error.kind(), kind, "{url}: {error:?}");
+        assert!(!format!("{error} {error:?}").contains("hunter2"), "{error:?}");
+    }
+    let records = Records::connect("sqlite::memory:?cache=shared").await.unwrap();
+    assert!(!format!("{records:?}").contains("memory"));
+}

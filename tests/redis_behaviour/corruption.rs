@@ -1,0 +1,131 @@
+//! Any bytes under our keys: random ones, and states of ours with a few changed. Whatever they are,
+//! nothing panics, no script hangs, no gate opens, and no more passes than an empty counter lets pass.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rl_core::store::RedisStore;
+use rl_core::store::redis::Layout;
+use rl_core::time::{ManualClock, Timestamp};
+use rl_core::{FailureKind, Limit, Origin, RateLimiter, Subject};
+use rl_tests::{Bystander, RedisServer};
+
+use super::PATIENCE;
+use super::logs::numbers;
+
+/// Damages on each run and layout; a soak (`RL_SOAK=1`) does a hundred times as many.
+const DAMAGES: usize = 300;
+
+const PACKED: [&[&str]; 9] = [
+    &["4/minute"],
+    &["4/minute", "9/hour:clock", "9/month:clock"],
+    &["9/minute", "4/hour:sliding-log"],
+    &["4/minute:sliding-window:precision=7s", "9/hour"],
+    &["9/day", "4/hour:sliding-window-counter"],
+    &["4/hour:gcra", "9/day:gcra:burst=8"],
+    &["4/hour:token-bucket:refill=interval", "9/1500ms"],
+    &["4:concurrency:lease=1m", "9/day:sliding-log"],
+    &["9/day:requests", "4/second", "1/week:shadow"],
+];
+const READABLE: [&[&str]; 3] =
+    [&["4/minute"], &["9/hour", "4/day"], &["4/second", "9/month:shadow"]];
+
+/// What somebody made of a value.
+fn damaged(sound: &[u8], number: &mut impl FnMut(u64) -> u64) -> Vec<u8> {
+    let byte = |number: &mut dyn FnMut(u64) -> u64| match number(4) {
+        0 => 0,
+        1 => 0xff,
+        2 => b"0123456789-+. e\n"[number(16) as usize],
+        _ => number(256) as u8,
+    };
+    let mut value = sound.to_vec();
+    match number(8) {
+        0 => (0..number(64)).map(|_| byte(number)).collect(),
+        1 => number(u64::MAX >> 31).to_string().into_bytes(),
+        2 => {
+            value.truncate(number(1 + value.len() as u64) as usize);
+            value
+        }
+        3 => {
+            value.extend((0..=number(30)).map(|_| byte(number)));
+            value
+        }
+        4 => {
+            // Whole numbers of seven bytes, where they may stand.
+            let from = number(1 + value.len() as u64) as usize;
+            let (what, to) = (byte(number), value.len().min(from + 7));
+            value[from..to].fill(what);
+            value
+        }
+        5 => [&value[value.len() / 2..], &value[..value.len() / 2]].concat(),
+        _ => {
+            for _ in 0..=number(3) {
+                let at = number(value.len().max(1) as u64) as usize;
+                let what = byte(number);
+                value.get_mut(at).into_iter().for_each(|old| *old = what);
+            }
+            value
+        }
+    }
+}
+
+async fn assert_no_damage_opens_a_gate(layout: Layout, policies: &[&[&str]]) {
+    let server = RedisServer::start();
+    let mut operator = Bystander::new(&server).await;
+    let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_769_903_998)));
+    let store = RedisStore::builder(&server.url()).layout(layout).manual_clock(clock.clone());
+    let store = store.connection_wait(PATIENCE).connect().await.unwrap();
+    let limiters: Vec<RateLimiter> = policies
+        .iter()
+        .map(|limits| {
+            let builder = RateLimiter::builder().store(store.clone()).deadline(PATIENCE);
+            let limits = limits.iter().map(|text| text.parse::<Limit>().unwrap());
+            limits.fold(builder, |builder, limit| builder.limit(limit)).build().unwrap()
+        })
+        .collect();
+    let alice = Subject::consumer("alice");
+    let mut number = numbers();
+    let times = if std::env::var_os("RL_SOAK").is_some() { 100 } else { 1 };
+    let (mut refused, mut read) = (0, 0);
+    for step in 0..DAMAGES * times {
+        operator.query::<()>("FLUSHALL").await;
+        let limiter = &limiters[step % limiters.len()];
+        for _ in 0..1 + number(3) {
+            clock.advance(Duration::from_millis(1 + number(300)));
+            assert_eq!(limiter.check(&alice, 1).await.origin(), Origin::Store);
+        }
+        let keys: Vec<String> = operator.query("KEYS *").await;
+        let key = &keys[number(keys.len() as u64) as usize];
+        let sound: Vec<u8> = operator.send(redis::cmd("GET").arg(key)).await;
+        let value = damaged(&sound, &mut number);
+        let mut set = redis::cmd("SET");
+        operator.send::<()>(set.arg(key).arg(&value).arg("KEEPTTL")).await;
+
+        let context = format!("{layout:?}, step {step}: {limiter:?}, {}", value.escape_ascii());
+        let mut passed = 0;
+        for _ in 0..12 {
+            let decision = limiter.check(&alice, 1).await;
+            match decision.origin() {
+                Origin::Store => read += 1,
+                Origin::FailedClosed(FailureKind::Corrupt | FailureKind::Protocol) => refused += 1,
+                other => panic!("{other:?}: {context}"),
+            }
+            passed += u32::from(decision.is_allowed());
+        }
+        assert!(passed <= 4, "{passed} passed: {context}");
+        let _ = (limiter.usage(&alice).await, limiter.check_up_to(&alice, 3).await);
+        let left = operator.keys_without_expiry().await;
+        assert_eq!(left, [""; 0], "{context}");
+    }
+    assert!(refused > DAMAGES && read > DAMAGES);
+}
+
+#[tokio::test]
+async fn no_bytes_under_a_packed_key_or_a_ring_open_a_gate() {
+    assert_no_damage_opens_a_gate(Layout::Packed, &PACKED).await;
+}
+
+#[tokio::test]
+async fn no_bytes_under_a_readable_key_open_a_gate() {
+    assert_no_damage_opens_a_gate(Layout::Readable, &READABLE).await;
+}

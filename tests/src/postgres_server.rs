@@ -1,0 +1,188 @@
+use std::ffi::OsStr;
+use std::io::{self, BufRead, BufReader};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use tempfile::TempDir;
+
+use crate::free_port;
+
+/// A PostgreSQL of this test alone: a port of its own, a folder of its own, killed at the end.
+///
+/// It refuses to run as root; then it runs as `postgres` or, if there is no such user, as `nobody`.
+#[derive(Debug)]
+pub struct PostgresServer {
+    programs: PathBuf,
+    user: Option<(&'static str, &'static str)>,
+    port: u16,
+    folder: TempDir,
+    child: Option<Child>,
+}
+
+impl PostgresServer {
+    /// A server that accepts connections, with nothing in it.
+    ///
+    /// # Panics
+    ///
+    /// Panics if PostgreSQL is not installed, or does not come up.
+    #[must_use]
+    pub fn start() -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let owner = folder.path().metadata().expect("it is there").uid();
+        let user = (owner == 0).then(|| {
+            let known = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+            let has_own = known.lines().any(|line| line.starts_with("postgres:"));
+            if has_own { ("postgres", "postgres") } else { ("nobody", "nogroup") }
+        });
+        let server = Self { programs: programs(), user, port: free_port(), folder, child: None };
+        if let Some((user, _)) = user {
+            let given = Command::new("chown").arg(user).arg(server.folder.path()).status();
+            assert!(given.expect("chown").success());
+        }
+        let made = server
+            .program("initdb")
+            .args(["--auth=trust", "--username=rl", "--no-sync", "--no-locale", "--encoding=UTF8"])
+            .arg("--pgdata")
+            .arg(server.data())
+            .output()
+            .expect("initdb");
+        assert!(made.status.success(), "initdb: {}", String::from_utf8_lossy(&made.stderr));
+        let mut server = server;
+        server.restart();
+        server
+    }
+
+    /// The server of all tests that run at the same time; killed when the last of them has ended.
+    ///
+    /// # Panics
+    ///
+    /// As [`start`](Self::start).
+    #[must_use]
+    pub fn shared() -> Arc<Self> {
+        static RUNNING: Mutex<Weak<PostgresServer>> = Mutex::new(Weak::new());
+        let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        running.upgrade().unwrap_or_else(|| {
+            let server = Arc::new(Self::start());
+            *running = Arc::downgrade(&server);
+            server
+        })
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    fn program(&self, name: &str) -> Command {
+        let program = self.programs.join(name);
+        let mut command = match self.user {
+            // Of the commands that change the user, the one that becomes the program: what is killed is it.
+            Some((user, group)) => {
+                let mut command = Command::new("setpriv");
+                command.args(["--reuid", user, "--regid", group, "--clear-groups", "--"]);
+                command.arg(program);
+                command
+            }
+            None => Command::new(program),
+        };
+        command.current_dir(self.folder.path());
+        command
+    }
+
+    /// Starts the server on the same port, with what it held; stops it first if it runs.
+    ///
+    /// # Panics
+    ///
+    /// Panics if it does not come up.
+    pub fn restart(&mut self) {
+        self.stop();
+        let mut child = self
+            .program("postgres")
+            .arg("-D")
+            .arg(self.data())
+            .args(["-p", &self.port.to_string(), "-c", "listen_addresses=127.0.0.1"])
+            .args(["-c", "unix_socket_directories=", "-c", "fsync=off", "-c", "lc_messages=C"])
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("postgres");
+        let log = child.stderr.take().expect("it is piped");
+        self.child = Some(child);
+
+        let mut log = BufReader::new(log);
+        let mut line = String::new();
+        let mut all = String::new();
+        while log.read_line(&mut line).is_ok_and(|length| length > 0) {
+            if line.contains("ready to accept connections") {
+                // Somebody has to read on, or the server stops when the pipe is full.
+                std::thread::spawn(move || io::copy(&mut log, &mut io::sink()));
+                return;
+            }
+            all.push_str(&std::mem::take(&mut line));
+        }
+        self.stop();
+        panic!("postgres did not come up: {all}");
+    }
+
+    /// Ends the server and all connections at once.
+    pub fn stop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            // Killed, it would leave its children; told to quit at once, it ends them and itself.
+            let told = Command::new("kill").args(["-s", "QUIT", &child.id().to_string()]).status();
+            if !told.is_ok_and(|status| status.success()) {
+                let _ = child.kill();
+            }
+            let _ = child.wait();
+        }
+    }
+
+    /// The URL of a database that is there from the beginning.
+    #[must_use]
+    pub fn url(&self) -> String {
+        self.url_of("postgres")
+    }
+
+    /// The URL of a new, empty database.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the server does not run.
+    #[must_use]
+    pub fn new_database(&self) -> String {
+        static COUNT: AtomicU64 = AtomicU64::new(1);
+        let name = format!("test{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        let port = self.port.to_string();
+        let made = self
+            .program("createdb")
+            .args(["--host=127.0.0.1", "--username=rl", "--port", &port, &name])
+            .status();
+        assert!(made.expect("createdb").success());
+        self.url_of(&name)
+    }
+
+    fn url_of(&self, database: &str) -> String {
+        format!("postgres://rl@127.0.0.1:{}/{database}", self.port)
+    }
+}
+
+impl Drop for PostgresServer {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// The newest that Debian installed, else what is on the `PATH`.
+fn programs() -> PathBuf {
+    let installed = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let version = |path: &Path| {
+        let name = path.file_name().and_then(OsStr::to_str);
+        name.and_then(|name| name.parse::<u32>().ok()).unwrap_or_default()
+    };
+    installed
+        .map(|folder| folder.path())
+        .filter(|folder| folder.join("bin/initdb").exists())
+        .max_by_key(|folder| version(folder))
+        .map(|folder| folder.join("bin"))
+        .unwrap_or_default()
+}
