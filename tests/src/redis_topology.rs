@@ -1,4 +1,5 @@
 use std::collections::HashMap;
+use std::time::Duration;
 
 use crate::web::eventually;
 use crate::{Bystander, RedisServer, free_port};
@@ -144,25 +145,44 @@ impl RedisCluster {
             let (from, to) = (share[0], share[1] - 1);
             operators[number].query::<()>(&format!("CLUSTER ADDSLOTSRANGE {from} {to}")).await;
         }
-        for (number, server) in this.servers.iter().enumerate().skip(1) {
-            let bus: Vec<String> = server.query("CONFIG GET cluster-port").await;
-            let port = this.tls_ports.get(number).copied().unwrap_or(server.port());
-            let meet = format!("CLUSTER MEET 127.0.0.1 {port} {}", bus[1]);
-            operators[0].query::<()>(&meet).await;
-        }
-        for operator in &operators {
-            eventually(|| async {
-                let nodes: String = operator.clone().query("CLUSTER NODES").await;
-                nodes.lines().count() == 6 && !nodes.contains("handshake")
-            })
-            .await;
-        }
+        this.meet(&operators).await;
         for number in 0..3 {
             let primary: String = operators[number].query("CLUSTER MYID").await;
             operators[number + 3].query::<()>(&format!("CLUSTER REPLICATE {primary}")).await;
         }
         this.is_whole().await;
         this
+    }
+
+    /// Introduces the servers to each other: again and again, because one that is slow to answer, as
+    /// on a busy machine, is forgotten.
+    async fn meet(&self, operators: &[Bystander]) {
+        let know_all = async |operator: &Bystander| {
+            let nodes: String = operator.clone().query("CLUSTER NODES").await;
+            nodes.lines().count() == 6 && !nodes.contains("handshake")
+        };
+        let mut ticks = tokio::time::interval(Duration::from_millis(100));
+        let meeting = async {
+            for round in 0_u64.. {
+                let mut all_know_all = true;
+                for operator in operators {
+                    all_know_all &= know_all(operator).await;
+                }
+                if all_know_all {
+                    return;
+                }
+                if round % 20 == 0 {
+                    for (number, server) in self.servers.iter().enumerate().skip(1) {
+                        let bus: Vec<String> = server.query("CONFIG GET cluster-port").await;
+                        let port = self.tls_ports.get(number).copied().unwrap_or(server.port());
+                        let meet = format!("CLUSTER MEET 127.0.0.1 {port} {}", bus[1]);
+                        operators[0].clone().query::<()>(&meet).await;
+                    }
+                }
+                ticks.tick().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), meeting).await.expect("they meet in the end");
     }
 
     /// Waits until every server knows three primaries with all slots, and a replica of each.

@@ -29,7 +29,8 @@ const MAX_REDIRECTS: usize = 16;
 /// How long a command waits while the keys of its subject are on their way to another server.
 const ON_THE_WAY: Duration = Duration::from_millis(2);
 
-/// The shortest time between two looks at the map of the cluster.
+/// The shortest time between two looks at the map of the cluster, and the time between them while
+/// one of its servers cannot be reached.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// How many servers are asked for the map at once: one of them may be gone.
@@ -150,18 +151,37 @@ impl Cluster {
         known().ok_or_else(|| unavailable("no server of the cluster is known to hold the key"))
     }
 
-    /// Looks at the map in the background, unless somebody does already.
+    /// Looks at the map in the background, unless somebody does already, until every server in it
+    /// can be reached. Whoever keeps requests away from a store that fails would otherwise keep it
+    /// from learning that it need not fail any more.
     fn look_soon(&self) {
         if self.0.looking.swap(true, Ordering::AcqRel) {
             return;
         }
-        let this = self.clone();
+        let inner = Arc::downgrade(&self.0);
         self.0.runtime.spawn(async move {
-            let _ = this.look().await;
-            this.0.looked.notify_waiters();
-            pause(LOOK_AGAIN).await;
-            this.0.looking.store(false, Ordering::Release);
+            // The store may be gone meanwhile.
+            while let Some(this) = inner.upgrade().map(Self) {
+                let is_whole = this.look().await.is_ok() && this.reaches_all().await;
+                this.0.looked.notify_waiters();
+                pause(LOOK_AGAIN).await;
+                if is_whole {
+                    this.0.looking.store(false, Ordering::Release);
+                    return;
+                }
+            }
         });
+    }
+
+    async fn reaches_all(&self) -> bool {
+        let mut opening = JoinSet::new();
+        for address in self.read_slots(Slots::owners) {
+            let pool = self.pool(&address);
+            let wait = self.0.settings.connect_timeout;
+            opening.spawn(async move { tokio::time::timeout(wait, pool.get()).await });
+        }
+        let opened = opening.join_all().await;
+        opened.into_iter().all(|opened| matches!(opened, Ok(Ok(_))))
     }
 
     /// Asks servers for the map, a few at a time, until one answers.
