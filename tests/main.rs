@@ -7,6 +7,7 @@ mod algorithms;
 mod architecture;
 mod concurrency;
 mod http_contract;
+mod races;
 mod records;
 mod redis_behaviour;
 mod redis_failure;

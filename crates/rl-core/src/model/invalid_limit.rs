@@ -3,7 +3,7 @@ use std::fmt;
 use super::limit::{MAX_BUCKETS, MAX_LOGGED, MAX_PERMITS};
 use super::{MAX_UNITS, Period};
 
-/// Why numbers do not make a [`Limit`].
+/// Why numbers do not make a [`Limit`](super::Limit).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidLimit {

@@ -1,0 +1,169 @@
+//! Races in what is synchronised by hand.
+//!
+//! Two models, run by loom through every order that the memory model allows, stand beside the code they
+//! are of; change both. The third is a race on real tasks.
+
+use std::sync::Arc as StdArc;
+use std::time::Duration;
+
+use loom::sync::atomic::{AtomicU64, Ordering};
+use loom::sync::{Arc, Mutex};
+use loom::thread;
+use rl_core::store::{Charge, MemoryStore, Refund, Renewal, Reset, Store, StoreFuture};
+use rl_core::time::Timestamp;
+use rl_core::{Decision, Eventual, Limit, RateLimiter, Subject};
+use rl_tests::web::eventually;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+/// How connections leave the pool: `Life` in `store/redis/connection.rs`.
+struct Life {
+    generation: u64,
+    current: Arc<AtomicU64>,
+}
+
+impl Life {
+    fn open(current: &Arc<AtomicU64>) -> Self {
+        Self { generation: current.load(Ordering::Acquire), current: Arc::clone(current) }
+    }
+
+    fn fail(&self) {
+        let (this, next) = (self.generation, self.generation + 1);
+        let _ = self.current.compare_exchange(this, next, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    fn is_stale(&self) -> bool {
+        self.generation != self.current.load(Ordering::Acquire)
+    }
+}
+
+/// Many tasks fail together, on connections of one age, while another connection is made: one age
+/// ends, its connections are stale for good, and the one that is made afterwards is not.
+#[test]
+fn an_age_of_connections_ends_once_however_many_fail_together() {
+    loom::model(|| {
+        let current = Arc::new(AtomicU64::new(0));
+        let old = [Life::open(&current), Life::open(&current)];
+        let failing = old.map(|connection| {
+            thread::spawn(move || {
+                connection.fail();
+                assert!(connection.is_stale());
+            })
+        });
+        let between = Life::open(&current);
+        failing.into_iter().for_each(|task| task.join().unwrap());
+        assert_eq!(current.load(Ordering::Relaxed), 1);
+        assert_eq!(between.is_stale(), between.generation == 0);
+        // Late news of the old age does no harm to the new one.
+        let new = Life::open(&current);
+        Life { generation: 0, current: Arc::clone(&current) }.fail();
+        assert!(!new.is_stale());
+    });
+}
+
+/// What is held of a permit: `Account` in `limiter/permit.rs`.
+struct Account {
+    leased: u64,
+    is_settled: bool,
+}
+
+/// A store of one place: since when it is taken.
+type Place = Mutex<Option<u64>>;
+
+fn free(place: &Place, leased: u64) {
+    let mut taken = place.lock().unwrap();
+    if *taken == Some(leased) {
+        *taken = None;
+    }
+}
+
+/// The lease is renewed while the permit is settled: `Held::renew` and `Held::settle`. In whichever
+/// order they meet in the store, the place is free in the end.
+#[test]
+fn a_place_that_is_settled_while_it_is_renewed_is_free() {
+    loom::model(|| {
+        let account = Arc::new(Mutex::new(Account { leased: 1, is_settled: false }));
+        let place: Arc<Place> = Arc::new(Mutex::new(Some(1)));
+        let (theirs, store) = (Arc::clone(&account), Arc::clone(&place));
+        let renewing = thread::spawn(move || {
+            let charged = theirs.lock().unwrap().leased;
+            let renewed = {
+                let mut taken = store.lock().unwrap();
+                if *taken != Some(charged) {
+                    return;
+                }
+                *taken = Some(charged + 1);
+                charged + 1
+            };
+            let is_settled = {
+                let mut account = theirs.lock().unwrap();
+                account.leased = renewed;
+                account.is_settled
+            };
+            if is_settled {
+                free(&store, renewed);
+            }
+        });
+        let leased = {
+            let mut account = account.lock().unwrap();
+            account.is_settled = true;
+            account.leased
+        };
+        free(&place, leased);
+        renewing.join().unwrap();
+        assert_eq!(*place.lock().unwrap(), None);
+    });
+}
+
+/// A store that renews at once, and answers when it is told to.
+#[derive(Debug)]
+struct SlowToAnswer {
+    inside: MemoryStore,
+    asked: Semaphore,
+    told: StdArc<Semaphore>,
+}
+
+impl Store for SlowToAnswer {
+    fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
+        self.inside.decide(charge)
+    }
+
+    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
+        self.inside.refund(refund)
+    }
+
+    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
+        let (renewed, told) = (self.inside.renew(renewal), StdArc::clone(&self.told));
+        self.asked.add_permits(1);
+        Eventual::later(async move {
+            told.acquire().await.unwrap().forget();
+            renewed.await
+        })
+    }
+
+    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
+        self.inside.reset(reset)
+    }
+}
+
+/// The renewal is on its way, and done in the store, when the permit goes.
+#[tokio::test]
+async fn a_permit_that_goes_while_its_renewal_is_on_its_way_frees_its_place() {
+    let told = StdArc::new(Semaphore::new(0));
+    let inside = MemoryStore::new();
+    let store = StdArc::new(SlowToAnswer { inside, asked: Semaphore::new(0), told: told.clone() });
+    let limit: Limit = "1:concurrency:lease=6s".parse().unwrap();
+    let limiter = RateLimiter::builder().limit(limit).store(store.clone()).build().unwrap();
+    let alice = Subject::user("alice");
+    for _ in 0..2 {
+        let permit = limiter.acquire(&alice, 1).await;
+        assert!(permit.decision().is_allowed());
+        store.asked.acquire().await.unwrap().forget();
+        drop(permit);
+        told.add_permits(1);
+        // Long before its lease ends.
+        let used = async || limiter.usage(&alice).await.unwrap().limits().next().unwrap().used();
+        let free = eventually(async || used().await == 0);
+        timeout(Duration::from_secs(4), free).await.expect("the place is free");
+    }
+}
