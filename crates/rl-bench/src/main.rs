@@ -3,6 +3,7 @@
 //! ```text
 //! cargo run --release -p rl-bench -- memory
 //! cargo run --release -p rl-bench -- redis
+//! cargo run --release -p rl-bench -- outage
 //! cargo run -p rl-bench -- pictures
 //! ```
 //!
@@ -15,6 +16,7 @@ mod algorithms;
 mod machine;
 mod measure;
 mod memory;
+mod outage;
 mod pictures;
 mod redis;
 mod table;
@@ -28,11 +30,12 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 static ALLOCATOR: &StatsAlloc<std::alloc::System> = &INSTRUMENTED_SYSTEM;
 
 const USAGE: &str = "\
-usage: cargo run --release -p rl-bench -- memory|redis|pictures
+usage: cargo run --release -p rl-bench -- memory|redis|outage|pictures
 
   memory    decisions in this process, beside governor, and the price of each algorithm
   redis     decisions on a Redis server of its own, beside plain commands and the usual script, and
             the price of each algorithm
+  outage    what requests wait for while Redis is down
   pictures  draws what each algorithm admits into crates/rl-core/docs/pictures, and prints how
             much of two bursts passes";
 
@@ -41,9 +44,10 @@ fn main() -> ExitCode {
     let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["memory"] => memory::run(),
         ["redis"] => redis::run(),
+        ["outage"] => outage::run(),
         ["pictures"] => pictures::run(),
         [] => return refuse("which measurement?"),
-        ["memory" | "redis" | "pictures", extra, ..] => {
+        ["memory" | "redis" | "outage" | "pictures", extra, ..] => {
             return refuse(&format!("{extra:?} is one word too many"));
         }
         [unknown, ..] => return refuse(&format!("there is no measurement {unknown:?}")),
