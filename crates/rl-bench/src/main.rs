@@ -3,6 +3,7 @@
 //! ```text
 //! cargo run --release -p rl-bench -- memory
 //! cargo run --release -p rl-bench -- redis
+//! cargo run --release -p rl-bench -- records
 //! cargo run -p rl-bench -- pictures
 //! ```
 //!
@@ -16,6 +17,7 @@ mod machine;
 mod measure;
 mod memory;
 mod pictures;
+mod records;
 mod redis;
 mod table;
 
@@ -28,11 +30,12 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 static ALLOCATOR: &StatsAlloc<std::alloc::System> = &INSTRUMENTED_SYSTEM;
 
 const USAGE: &str = "\
-usage: cargo run --release -p rl-bench -- memory|redis|pictures
+usage: cargo run --release -p rl-bench -- memory|redis|records|pictures
 
   memory    decisions in this process, beside governor, and the price of each algorithm
   redis     decisions on a Redis server of its own, beside plain commands and the usual script, and
             the price of each algorithm
+  records   look-ups and pages of 300 000 records of 100 000 consumers on SQLite
   pictures  draws what each algorithm admits into crates/rl-core/docs/pictures, and prints how
             much of two bursts passes";
 
@@ -41,9 +44,10 @@ fn main() -> ExitCode {
     let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["memory"] => memory::run(),
         ["redis"] => redis::run(),
+        ["records"] => records::run(),
         ["pictures"] => pictures::run(),
         [] => return refuse("which measurement?"),
-        ["memory" | "redis" | "pictures", extra, ..] => {
+        ["memory" | "redis" | "records" | "pictures", extra, ..] => {
             return refuse(&format!("{extra:?} is one word too many"));
         }
         [unknown, ..] => return refuse(&format!("there is no measurement {unknown:?}")),

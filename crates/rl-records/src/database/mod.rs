@@ -2,11 +2,13 @@
 
 mod failure;
 mod history;
+mod members;
 mod open;
 mod query;
 mod records;
 mod resources;
 mod sql;
+mod tiers;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -54,6 +56,10 @@ pub(crate) trait Listener: Send + Sync {
 pub(crate) enum Kind {
     Record,
     Resource,
+    Tier,
+    // Which tier a consumer, or a key, is in.
+    Consumer,
+    Key,
 }
 
 impl Kind {
@@ -61,7 +67,15 @@ impl Kind {
         match self {
             Self::Record => "record",
             Self::Resource => "resource",
+            Self::Tier => "tier",
+            Self::Consumer => "consumer",
+            Self::Key => "key",
         }
+    }
+
+    fn from_name(name: &str) -> Option<Self> {
+        let all = [Self::Record, Self::Resource, Self::Tier, Self::Consumer, Self::Key];
+        all.into_iter().find(|kind| kind.as_str() == name)
     }
 }
 

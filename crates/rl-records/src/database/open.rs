@@ -13,8 +13,14 @@ use crate::DatabaseError;
 /// How long a call waits for a connection.
 const ACQUIRE: Duration = Duration::from_secs(5);
 
-const SQLITE: [&str; 1] = [include_str!("../../migrations/sqlite/0001_records.sql")];
-const POSTGRES: [&str; 1] = [include_str!("../../migrations/postgres/0001_records.sql")];
+const SQLITE: [&str; 2] = [
+    include_str!("../../migrations/sqlite/0001_records.sql"),
+    include_str!("../../migrations/sqlite/0002_tiers.sql"),
+];
+const POSTGRES: [&str; 2] = [
+    include_str!("../../migrations/postgres/0001_records.sql"),
+    include_str!("../../migrations/postgres/0002_tiers.sql"),
+];
 
 impl RecordsBuilder {
     /// Connects and brings the tables up to date.

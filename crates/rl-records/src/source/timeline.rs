@@ -3,7 +3,7 @@ use std::sync::{PoisonError, RwLock};
 use rl_core::Policy;
 use rl_core::time::Timestamp;
 
-use crate::{Aggregation, CallLimits, Record};
+use crate::{Aggregation, CallLimits, Record, TierContent};
 
 /// The records of one consumer from a time on: enough to tell its policy at any later time without
 /// asking again.
@@ -11,6 +11,7 @@ use crate::{Aggregation, CallLimits, Record};
 pub(super) struct Timeline {
     spans: Vec<Span>,
     aggregation: Aggregation,
+    tier: Option<String>,
     current: RwLock<Stretch>,
 }
 
@@ -30,14 +31,26 @@ struct Stretch {
 }
 
 impl Timeline {
-    pub(super) fn new(records: &[Record], aggregation: Aggregation, now: Timestamp) -> Self {
+    /// Of a consumer in `tier`, which holds whenever no record does.
+    pub(super) fn new(
+        records: &[Record],
+        tier: Option<TierContent>,
+        aggregation: Aggregation,
+        now: Timestamp,
+    ) -> Self {
+        let aggregation = aggregation.in_tier(tier.as_ref());
         let spans = records.iter().map(|record| {
             let content = &record.content;
             Span { from: content.from_date, to: content.to_date, limits: content.limits }
         });
         let spans: Vec<Span> = spans.collect();
         let current = RwLock::new(stretch(&spans, &aggregation, now));
-        Self { spans, aggregation, current }
+        Self { spans, aggregation, tier: tier.map(|tier| tier.name), current }
+    }
+
+    /// The tier that it was read with.
+    pub(super) fn tier(&self) -> Option<&str> {
+        self.tier.as_deref()
     }
 
     /// The policy at `now`; `None` if there is no limit.
@@ -88,7 +101,7 @@ mod tests {
         });
         let (spans, aggregation) = (spans.collect::<Vec<_>>(), Aggregation::default());
         let current = RwLock::new(stretch(&spans, &aggregation, Timestamp::EPOCH));
-        Timeline { spans, aggregation, current }
+        Timeline { spans, aggregation, tier: None, current }
     }
 
     fn max(timeline: &Timeline, now: u64) -> Option<u64> {
