@@ -187,3 +187,40 @@ async fn a_changed_tier_reaches_other_instances() {
         until_policy(&source, "abc", "hour=6/hour").await;
     }
 }
+
+#[tokio::test]
+async fn consumers_with_records_or_a_tier_are_listed_by_their_ids() {
+    on_every_database(async |database: Database| {
+        use rl_records::ConsumerQuery;
+
+        let records = database.connect().await;
+        records.create_tier(tier("gold", 1), "alice").await.unwrap();
+        for name in ["b", "Bob", "c%"] {
+            records.create(per_hour(name, 1), "alice").await.unwrap();
+            records.create(per_hour(name, 2), "alice").await.unwrap();
+        }
+        put(&records, "a", "gold").await;
+        put(&records, "b", "gold").await;
+        let list = async |search: Option<&str>, after: Option<&str>, limit| {
+            let (search, after) = (search.map(Into::into), after.map(Into::into));
+            let query = ConsumerQuery { search, after, limit };
+            let page = records.consumers(&query, NOON).await.unwrap();
+            let ids: Vec<String> =
+                page.consumers.iter().map(|one| one.consumer_id.clone()).collect();
+            (ids.join(" "), page.next, page.consumers)
+        };
+        let (ids, next, all) = list(None, None, 10).await;
+        assert_eq!((&*ids, next), ("Bob a b c%", None));
+        let seen: Vec<_> =
+            all.iter().map(|one| (one.records, one.active, one.tier.as_deref())).collect();
+        assert_eq!(seen, [(2, 2, None), (0, 0, Some("gold")), (2, 2, Some("gold")), (2, 2, None)]);
+        let (ids, next, _) = list(None, None, 2).await;
+        assert_eq!((&*ids, next.as_deref()), ("Bob a", Some("a")));
+        let (ids, next, _) = list(None, next.as_deref(), 2).await;
+        assert_eq!((&*ids, next), ("b c%", None));
+        assert_eq!(list(Some("B"), None, 10).await.0, "Bob b");
+        assert_eq!(list(Some("%"), None, 10).await.0, "c%");
+        assert_eq!(list(Some("\0"), None, 10).await.0, "");
+    })
+    .await;
+}

@@ -7,7 +7,8 @@ use rl_core::source::PolicySource;
 use rl_core::time::{Clock, SystemClock, Timestamp};
 use rl_core::{Realm, Subject};
 use rl_records::{
-    CallLimits, HistoryQuery, RecordCursor, RecordQuery, RecordSource, Records, TierContent,
+    CallLimits, ConsumerQuery, HistoryQuery, RecordCursor, RecordQuery, RecordSource, Records,
+    TierContent,
 };
 use sqlx::sqlite::SqlitePool;
 
@@ -64,9 +65,22 @@ async fn measure() -> Result<(), Box<dyn Error>> {
     ] {
         row(name, &pages(&records, &query).await?, "100");
     }
+    for (name, search) in
+        [("first page of consumers", None), ("search that finds the last", Some("99999"))]
+    {
+        let search = search.map(str::to_owned);
+        let query = ConsumerQuery { search, ..ConsumerQuery::default() };
+        let mut samples = Vec::new();
+        for _ in 0..PAGES {
+            let (took, page) = time_async(records.consumers(&query, now)).await;
+            page?;
+            samples.push(took.as_secs_f64() * 1e3);
+        }
+        row(name, &samples, "100");
+    }
     let mut history = Vec::new();
     for page in 0..PAGES {
-        let of = Some(format!("consumer-{page}"));
+        let of = Some(format!("consumer-{page:05}"));
         let query = HistoryQuery { of, ..HistoryQuery::default() };
         let (took, found) = time_async(records.history(&query)).await;
         assert_eq!(found?.len(), 3, "each record was created");

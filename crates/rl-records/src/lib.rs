@@ -79,7 +79,10 @@ mod database;
 mod source;
 
 pub use active::{ActiveLimits, Aggregation, Contribution};
-pub use database::{RecordCursor, RecordPage, RecordQuery, Records, RecordsBuilder};
+pub use database::{
+    ConsumerPage, ConsumerQuery, ConsumerSummary, RecordCursor, RecordPage, RecordQuery, Records,
+    RecordsBuilder,
+};
 pub use error::{ChangeError, DatabaseError, InvalidField};
 pub use history::{Change, HistoryQuery};
 pub use limits::{CallLimit, CallLimits, CallPeriod, ZeroMeans};

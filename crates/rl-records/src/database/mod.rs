@@ -1,5 +1,6 @@
 //! The tables: connecting, and what every change has in common.
 
+mod consumers;
 mod failure;
 mod history;
 mod members;
@@ -17,6 +18,7 @@ use rl_core::time::{Clock, SystemClock, Timestamp};
 use sqlx::any::AnyRow;
 use sqlx::{Any, AnyPool, Row, Transaction};
 
+pub use consumers::{ConsumerPage, ConsumerQuery, ConsumerSummary};
 pub(crate) use history::Since;
 pub use query::{RecordCursor, RecordPage, RecordQuery};
 
