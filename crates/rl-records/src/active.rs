@@ -75,6 +75,8 @@ pub struct Contribution {
     pub from_date: Timestamp,
     /// The last instant at which it is active.
     pub to_date: Timestamp,
+    /// Whether it blocks, whatever the others say.
+    pub blocks: bool,
 }
 
 impl Contribution {
@@ -97,12 +99,17 @@ pub struct ActiveLimits {
 
 impl ActiveLimits {
     pub(crate) fn of(records: &[Record], aggregation: &Aggregation) -> Self {
-        let limits = aggregation.limits(records.iter().map(|record| &record.content.limits));
+        let limits = if records.iter().any(|record| record.content.blocks) {
+            CallLimits::BLOCKED
+        } else {
+            aggregation.limits(records.iter().map(|record| &record.content.limits))
+        };
         let considered = records.iter().map(|record| Contribution {
             id: record.id,
             limits: record.content.limits,
             from_date: record.content.from_date,
             to_date: record.content.to_date,
+            blocks: record.content.blocks,
         });
         Self { limits, considered: considered.collect() }
     }
@@ -122,6 +129,12 @@ impl ActiveLimits {
     #[must_use]
     pub fn contributions(&self) -> &[Contribution] {
         &self.considered
+    }
+
+    /// Whether one of the records blocks.
+    #[must_use]
+    pub fn are_blocked(&self) -> bool {
+        self.considered.iter().any(|record| record.blocks)
     }
 
     /// Whether there was no record, so that the configured defaults hold.

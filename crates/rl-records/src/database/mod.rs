@@ -3,6 +3,7 @@
 mod failure;
 mod history;
 mod open;
+mod put;
 mod query;
 mod records;
 mod resources;
