@@ -32,7 +32,7 @@
 //! 2. Then [`OnFailure`] says what becomes of the request: it passes, is turned away, or is decided by a
 //!    [fallback](RateLimiterBuilder::fallback) on a [`Share`] of the limits. [`Decision::origin`] tells.
 //! 3. **A breaker** keeps requests from a store that is down or slow: after three failures in a row they
-//!    are answered at once, and one of them at a time, every 50 to 400 ms, finds out whether the store
+//!    are answered at once, and one of them at a time, every 50 to 200 ms, finds out whether the store
 //!    is back. A store that *refuses* to work for us is asked on: its refusals deny.
 //! 4. **No more decisions wait** than [`max_in_flight`](RateLimiterBuilder::max_in_flight).
 //! 5. Units go back to the store that took them. Operations that ask for facts, such as
