@@ -150,7 +150,7 @@ async fn fill(url: &str, now: Timestamp) -> Result<(), Box<dyn Error>> {
          substr(hex(randomblob(2)), 2), substr(hex(randomblob(2)), 2), hex(randomblob(6)))), \
          printf('consumer-%05d', n), 'getBanks', 'v6.0.0', NULL, 10 + p, 100, 1000, -1, -1, -1, \
          $2 + (p - 1) * 3600000000 - 1800000000, $2 + (p - 1) * 3600000000 + 1799999999, \
-         'bench', 'bench', $2, $2, 1 FROM consumer, part ORDER BY random()",
+         'bench', 'bench', $2, $2, 1, 0 FROM consumer, part ORDER BY random()",
     )
     .bind(i64::from(CONSUMERS) - 1)
     .bind(now)

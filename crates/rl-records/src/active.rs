@@ -80,6 +80,8 @@ pub struct Contribution {
     pub from_date: Timestamp,
     /// The last instant at which it is active.
     pub to_date: Timestamp,
+    /// Whether it blocks, whatever the others say.
+    pub blocks: bool,
 }
 
 impl Contribution {
@@ -109,12 +111,17 @@ impl ActiveLimits {
         aggregation: Aggregation,
     ) -> Self {
         let aggregation = aggregation.in_tier(tier.as_ref());
-        let limits = aggregation.limits(records.iter().map(|record| &record.content.limits));
+        let limits = if records.iter().any(|record| record.content.blocks) {
+            CallLimits::BLOCKED
+        } else {
+            aggregation.limits(records.iter().map(|record| &record.content.limits))
+        };
         let considered = records.iter().map(|record| Contribution {
             id: record.id,
             limits: record.content.limits,
             from_date: record.content.from_date,
             to_date: record.content.to_date,
+            blocks: record.content.blocks,
         });
         let tier = tier.filter(|_| records.is_empty()).map(|tier| tier.name);
         Self { limits, considered: considered.collect(), tier }
@@ -141,6 +148,12 @@ impl ActiveLimits {
     #[must_use]
     pub fn tier(&self) -> Option<&str> {
         self.tier.as_deref()
+    }
+
+    /// Whether one of the records blocks.
+    #[must_use]
+    pub fn are_blocked(&self) -> bool {
+        self.considered.iter().any(|record| record.blocks)
     }
 
     /// Whether there was no record and no tier, so that the configured defaults hold.

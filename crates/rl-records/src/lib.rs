@@ -38,6 +38,7 @@
 //! | one or more above 0 | their sum; 0 and −1 add nothing |
 //! | none above 0, one or more 0 | 0: every call is denied, or no limit with [`ZeroMeans::Unlimited`] |
 //! | all −1 | no limit; the default does not apply, since there is a record |
+//! | one that [blocks](RecordContent::block) | 0 in every period, whatever the others say |
 //!
 //! So −1 beside 100 gives 100: "no limit" does not win. A record is active from its `from_date` to
 //! its `to_date`, both included, to the microsecond. [`Records::active_limits`] tells what holds at

@@ -225,6 +225,22 @@ impl RateLimiter {
         self.inner.observer.source_failed(error);
     }
 
+    /// An answer that is waited for, if no more than so many wait already.
+    pub(super) fn bounded(&self, answer: StoreFuture<Decision>) -> StoreFuture<Decision> {
+        if let Eventual::Ready(_) = answer {
+            return answer;
+        }
+        let Some(slot) = self.inner.in_flight.enter() else {
+            self.overloaded();
+            return Eventual::ready(Err(StoreError::new(FailureKind::Overloaded)));
+        };
+        Eventual::later(async move {
+            let answer = answer.await;
+            drop(slot);
+            answer
+        })
+    }
+
     fn overloaded(&self) {
         let in_flight = &self.inner.in_flight;
         if in_flight.is_worth_a_line() {

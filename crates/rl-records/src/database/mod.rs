@@ -5,6 +5,7 @@ mod failure;
 mod history;
 mod members;
 mod open;
+mod put;
 mod query;
 mod records;
 mod resources;

@@ -20,6 +20,7 @@ struct Span {
     from: Timestamp,
     to: Timestamp,
     limits: CallLimits,
+    blocks: bool,
 }
 
 /// A policy, and from when to when it holds, both included.
@@ -41,7 +42,8 @@ impl Timeline {
         let aggregation = aggregation.in_tier(tier.as_ref());
         let spans = records.iter().map(|record| {
             let content = &record.content;
-            Span { from: content.from_date, to: content.to_date, limits: content.limits }
+            let (from, to) = (content.from_date, content.to_date);
+            Span { from, to, limits: content.limits, blocks: content.blocks }
         });
         let spans: Vec<Span> = spans.collect();
         let current = RwLock::new(stretch(&spans, &aggregation, now));
@@ -81,8 +83,12 @@ fn stretch(spans: &[Span], aggregation: &Aggregation, now: Timestamp) -> Stretch
             from = from.max(span.to.plus_micros(1));
         }
     }
-    let active = spans.iter().filter(|span| (span.from..=span.to).contains(&now));
-    let limits = aggregation.limits(active.map(|span| &span.limits));
+    let active = || spans.iter().filter(|span| (span.from..=span.to).contains(&now));
+    let limits = if active().any(|span| span.blocks) {
+        CallLimits::BLOCKED
+    } else {
+        aggregation.limits(active().map(|span| &span.limits))
+    };
     Stretch { from, to, policy: limits.policy() }
 }
 
@@ -98,6 +104,7 @@ mod tests {
             from: Timestamp::from_micros(*from),
             to: Timestamp::from_micros(*to),
             limits: CallLimits::UNLIMITED.with(CallPeriod::Hour, CallLimit::AtMost(*max)),
+            blocks: false,
         });
         let (spans, aggregation) = (spans.collect::<Vec<_>>(), Aggregation::default());
         let current = RwLock::new(stretch(&spans, &aggregation, Timestamp::EPOCH));

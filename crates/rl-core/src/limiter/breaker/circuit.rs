@@ -27,9 +27,9 @@ pub(super) const ROUNDS: u64 = 3;
 /// The first wait before a probe, in milliseconds. It is doubled with each probe that fails.
 pub(super) const FIRST_WAIT: u64 = 100;
 
-/// The longest wait before a probe, in milliseconds. With the deadline of a probe that just missed
-/// the return of the store, and of the one after it, limits hold again within a second.
-pub(super) const LONGEST_WAIT: u64 = 400;
+/// The longest wait before a probe, in milliseconds. Limits must hold again within a second of the
+/// return of the store: there is time for a probe that just missed it, and for two more.
+pub(super) const LONGEST_WAIT: u64 = 200;
 
 /// After so many milliseconds without a failure the store is well again. A store of which one part
 /// is down answers and fails in turns: that is one outage.

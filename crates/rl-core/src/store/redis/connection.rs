@@ -6,14 +6,18 @@
 //! led to the same server. One that owes an answer for too long has failed as well.
 
 use std::fmt;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use bb8_redis::bb8;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{FromRedisValue, RedisResult, Value};
 use tokio::runtime::Handle;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::error::{self, classify};
@@ -51,9 +55,18 @@ pub(super) struct Manager {
     runtime: Handle,
     // Raised when a connection fails; connections made before that are not handed out again.
     generation: Arc<AtomicU64>,
-    // Why the last attempt to connect failed, as long as none succeeds: the pool itself only says
-    // that it waited too long.
-    last_failure: Arc<Mutex<Option<(FailureKind, String)>>>,
+    // Why the last attempt to connect failed, and when, as long as none succeeds: the pool itself only
+    // says that it waited too long.
+    last_failure: Arc<Mutex<Option<Failure>>>,
+    // Told of every attempt that fails.
+    failed: Arc<Notify>,
+}
+
+/// Why an attempt to connect failed.
+struct Failure {
+    kind: FailureKind,
+    detail: String,
+    at: Instant,
 }
 
 /// What a pool's connections lead to.
@@ -66,8 +79,8 @@ pub(super) enum Upstream {
 
 impl Manager {
     fn new(upstream: Upstream, settings: Arc<Settings>, runtime: Handle) -> Self {
-        let (generation, last_failure) = (Arc::default(), Arc::default());
-        Self { upstream, settings, runtime, generation, last_failure }
+        let (generation, last_failure, failed) = Default::default();
+        Self { upstream, settings, runtime, generation, last_failure, failed }
     }
 
     /// A new connection that knows the scripts.
@@ -108,13 +121,33 @@ impl Manager {
     /// Why the last attempt to connect failed, if it did. All who wait learn of it: to the one who
     /// did not, a wrong password would look like an outage, which may open the gate.
     pub(super) fn last_failure(&self) -> Option<StoreError> {
-        let failure = self.lock_failure();
-        let (kind, detail) = failure.as_ref()?;
-        Some(StoreError::new(*kind).with_detail(detail.clone()))
+        self.lock_failure().as_ref().map(Failure::error)
     }
 
-    fn lock_failure(&self) -> MutexGuard<'_, Option<(FailureKind, String)>> {
+    /// That the server does not let us in: nobody has to wait for what it has just refused.
+    async fn refusal(&self) -> StoreError {
+        loop {
+            // Registered before the look, so that nothing is missed in between.
+            let failed = self.failed.notified();
+            let refusal = self.lock_failure().as_ref().and_then(|failure| {
+                let is_recent = failure.at.elapsed() < self.settings.connect_timeout;
+                (failure.kind.is_configuration() && is_recent).then(|| failure.error())
+            });
+            match refusal {
+                Some(refusal) => return refusal,
+                None => failed.await,
+            }
+        }
+    }
+
+    fn lock_failure(&self) -> MutexGuard<'_, Option<Failure>> {
         self.last_failure.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Failure {
+    fn error(&self) -> StoreError {
+        StoreError::new(self.kind).with_detail(self.detail.clone())
     }
 }
 
@@ -129,9 +162,12 @@ impl bb8::ManageConnection for Manager {
             // The runtime in which the store was made has ended.
             Err(_) => Err(StoreError::new(FailureKind::Unavailable)),
         };
-        let failure = opened.as_ref().err();
-        *self.lock_failure() =
-            failure.map(|error| (error.kind(), format!("could not connect: {error}")));
+        *self.lock_failure() = opened.as_ref().err().map(|error| Failure {
+            kind: error.kind(),
+            detail: format!("could not connect: {error}"),
+            at: Instant::now(),
+        });
+        self.failed.notify_waiters();
         opened
     }
 
@@ -319,14 +355,19 @@ impl Pool {
 
     /// A handle on a connection; the slot in the pool is given back already.
     pub(super) async fn get(&self) -> Result<Connection, StoreError> {
-        match self.0.pool.get().await {
+        let PoolInner { pool, manager } = &*self.0;
+        let (mut connection, mut refusal) = (pin!(pool.get()), pin!(manager.refusal()));
+        let connection = poll_fn(|cx| match connection.as_mut().poll(cx) {
+            Poll::Ready(connection) => Poll::Ready(Ok(connection)),
+            // Asked second: where there is no connection, one is being made by now.
+            Poll::Pending => refusal.as_mut().poll(cx).map(Err),
+        });
+        match connection.await? {
             Ok(connection) => Ok(connection.clone()),
             Err(bb8::RunError::User(error)) => Err(error),
-            Err(bb8::RunError::TimedOut) => {
-                Err(self.0.manager.last_failure().unwrap_or_else(|| {
-                    StoreError::new(FailureKind::TimedOut).with_detail("no connection in time")
-                }))
-            }
+            Err(bb8::RunError::TimedOut) => Err(manager.last_failure().unwrap_or_else(|| {
+                StoreError::new(FailureKind::TimedOut).with_detail("no connection in time")
+            })),
         }
     }
 
