@@ -92,6 +92,11 @@ pub(crate) fn compare(
     Comparison { ours: median(&ours), theirs: median(&theirs), ratio: Estimate::of(&ratios) }
 }
 
+/// The value that 99 of 100 do not exceed; not a number if there are none.
+pub(crate) fn p99(samples: &[f64]) -> f64 {
+    quantile(&sorted(samples), 0.99)
+}
+
 /// In ascending order.
 pub(crate) fn sorted(samples: &[f64]) -> Vec<f64> {
     let mut sorted = samples.to_vec();

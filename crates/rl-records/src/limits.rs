@@ -122,6 +122,9 @@ impl CallLimits {
     /// No limit in any period.
     pub const UNLIMITED: Self = Self([CallLimit::Unlimited; 6]);
 
+    /// 0 in every period.
+    pub const BLOCKED: Self = Self([CallLimit::AtMost(0); 6]);
+
     /// Reads the six numbers, the shortest period first.
     ///
     /// # Errors

@@ -3,7 +3,7 @@ use std::sync::{PoisonError, RwLock};
 use rl_core::Policy;
 use rl_core::time::Timestamp;
 
-use crate::{Aggregation, CallLimits, Record};
+use crate::{Aggregation, CallLimits, Record, TierContent};
 
 /// The records of one consumer from a time on: enough to tell its policy at any later time without
 /// asking again.
@@ -11,6 +11,7 @@ use crate::{Aggregation, CallLimits, Record};
 pub(super) struct Timeline {
     spans: Vec<Span>,
     aggregation: Aggregation,
+    tier: Option<String>,
     current: RwLock<Stretch>,
 }
 
@@ -19,6 +20,7 @@ struct Span {
     from: Timestamp,
     to: Timestamp,
     limits: CallLimits,
+    blocks: bool,
 }
 
 /// A policy, and from when to when it holds, both included.
@@ -30,14 +32,27 @@ struct Stretch {
 }
 
 impl Timeline {
-    pub(super) fn new(records: &[Record], aggregation: Aggregation, now: Timestamp) -> Self {
+    /// Of a consumer in `tier`, which holds whenever no record does.
+    pub(super) fn new(
+        records: &[Record],
+        tier: Option<TierContent>,
+        aggregation: Aggregation,
+        now: Timestamp,
+    ) -> Self {
+        let aggregation = aggregation.in_tier(tier.as_ref());
         let spans = records.iter().map(|record| {
             let content = &record.content;
-            Span { from: content.from_date, to: content.to_date, limits: content.limits }
+            let (from, to) = (content.from_date, content.to_date);
+            Span { from, to, limits: content.limits, blocks: content.blocks }
         });
         let spans: Vec<Span> = spans.collect();
         let current = RwLock::new(stretch(&spans, &aggregation, now));
-        Self { spans, aggregation, current }
+        Self { spans, aggregation, tier: tier.map(|tier| tier.name), current }
+    }
+
+    /// The tier that it was read with.
+    pub(super) fn tier(&self) -> Option<&str> {
+        self.tier.as_deref()
     }
 
     /// The policy at `now`; `None` if there is no limit.
@@ -68,8 +83,12 @@ fn stretch(spans: &[Span], aggregation: &Aggregation, now: Timestamp) -> Stretch
             from = from.max(span.to.plus_micros(1));
         }
     }
-    let active = spans.iter().filter(|span| (span.from..=span.to).contains(&now));
-    let limits = aggregation.limits(active.map(|span| &span.limits));
+    let active = || spans.iter().filter(|span| (span.from..=span.to).contains(&now));
+    let limits = if active().any(|span| span.blocks) {
+        CallLimits::BLOCKED
+    } else {
+        aggregation.limits(active().map(|span| &span.limits))
+    };
     Stretch { from, to, policy: limits.policy() }
 }
 
@@ -85,10 +104,11 @@ mod tests {
             from: Timestamp::from_micros(*from),
             to: Timestamp::from_micros(*to),
             limits: CallLimits::UNLIMITED.with(CallPeriod::Hour, CallLimit::AtMost(*max)),
+            blocks: false,
         });
         let (spans, aggregation) = (spans.collect::<Vec<_>>(), Aggregation::default());
         let current = RwLock::new(stretch(&spans, &aggregation, Timestamp::EPOCH));
-        Timeline { spans, aggregation, current }
+        Timeline { spans, aggregation, tier: None, current }
     }
 
     fn max(timeline: &Timeline, now: u64) -> Option<u64> {
