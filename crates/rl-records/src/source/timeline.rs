@@ -3,6 +3,7 @@ use std::sync::{PoisonError, RwLock};
 use rl_core::Policy;
 use rl_core::time::Timestamp;
 
+use super::PolicyOf;
 use crate::{Aggregation, CallLimits, Record};
 
 /// The records of one consumer from a time on: enough to tell its policy at any later time without
@@ -11,6 +12,7 @@ use crate::{Aggregation, CallLimits, Record};
 pub(super) struct Timeline {
     spans: Vec<Span>,
     aggregation: Aggregation,
+    policy_of: PolicyOf,
     current: RwLock<Stretch>,
 }
 
@@ -31,15 +33,20 @@ struct Stretch {
 }
 
 impl Timeline {
-    pub(super) fn new(records: &[Record], aggregation: Aggregation, now: Timestamp) -> Self {
+    pub(super) fn new(
+        records: &[Record],
+        aggregation: Aggregation,
+        policy_of: PolicyOf,
+        now: Timestamp,
+    ) -> Self {
         let spans = records.iter().map(|record| {
             let content = &record.content;
             let (from, to) = (content.from_date, content.to_date);
             Span { from, to, limits: content.limits, blocks: content.blocks }
         });
         let spans: Vec<Span> = spans.collect();
-        let current = RwLock::new(stretch(&spans, &aggregation, now));
-        Self { spans, aggregation, current }
+        let current = RwLock::new(stretch(&spans, &aggregation, policy_of, now));
+        Self { spans, aggregation, policy_of, current }
     }
 
     /// The policy at `now`; `None` if there is no limit.
@@ -50,7 +57,7 @@ impl Timeline {
                 return current.policy.clone();
             }
         }
-        let found = stretch(&self.spans, &self.aggregation, now);
+        let found = stretch(&self.spans, &self.aggregation, self.policy_of, now);
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
         *current = found;
         current.policy.clone()
@@ -58,7 +65,12 @@ impl Timeline {
 }
 
 /// What holds at `now`, and between which edges of records.
-fn stretch(spans: &[Span], aggregation: &Aggregation, now: Timestamp) -> Stretch {
+fn stretch(
+    spans: &[Span],
+    aggregation: &Aggregation,
+    policy_of: PolicyOf,
+    now: Timestamp,
+) -> Stretch {
     let mut from = Timestamp::EPOCH;
     let mut to = Timestamp::from_micros(u64::MAX);
     for span in spans {
@@ -76,7 +88,7 @@ fn stretch(spans: &[Span], aggregation: &Aggregation, now: Timestamp) -> Stretch
     } else {
         aggregation.limits(active().map(|span| &span.limits))
     };
-    Stretch { from, to, policy: limits.policy() }
+    Stretch { from, to, policy: policy_of(&limits) }
 }
 
 #[cfg(test)]
@@ -94,8 +106,9 @@ mod tests {
             blocks: false,
         });
         let (spans, aggregation) = (spans.collect::<Vec<_>>(), Aggregation::default());
-        let current = RwLock::new(stretch(&spans, &aggregation, Timestamp::EPOCH));
-        Timeline { spans, aggregation, current }
+        let policy_of: PolicyOf = CallLimits::policy;
+        let current = RwLock::new(stretch(&spans, &aggregation, policy_of, Timestamp::EPOCH));
+        Timeline { spans, aggregation, policy_of, current }
     }
 
     fn max(timeline: &Timeline, now: u64) -> Option<u64> {
