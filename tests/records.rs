@@ -4,6 +4,7 @@ mod changes;
 mod limits;
 mod outage;
 mod storage;
+mod tiers;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -63,8 +63,9 @@ fn body_of(method: &str) -> Option<serde_json::Value> {
 async fn whoever_is_not_known_gets_401_everywhere() {
     in_both_worlds(async |bank: Bank| {
         let long = "x".repeat(4_000);
-        for (method, path, _) in
-            OPERATIONS.into_iter().chain([("GET", "/nothing", None), ("PATCH", "/management/history", None)])
+        for (method, path, _) in OPERATIONS
+            .into_iter()
+            .chain([("GET", "/nothing", None), ("PATCH", "/management/history", None)])
         {
             for token in ["", "wrong", ALICE.trim_end_matches('l'), &format!("{ALICE}x"), &long] {
                 let answer = bank.as_who(token, method, path, body_of(method)).await;

@@ -1,13 +1,16 @@
 //! The tables: connecting, and what every change has in common.
 
+mod consumers;
 mod failure;
 mod history;
+mod members;
 mod open;
 mod put;
 mod query;
 mod records;
 mod resources;
 mod sql;
+mod tiers;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -16,6 +19,7 @@ use rl_core::time::{Clock, SystemClock, Timestamp};
 use sqlx::any::AnyRow;
 use sqlx::{Any, AnyPool, Row, Transaction};
 
+pub use consumers::{ConsumerPage, ConsumerQuery, ConsumerSummary};
 pub(crate) use history::Since;
 pub use query::{RecordCursor, RecordPage, RecordQuery};
 
@@ -55,6 +59,10 @@ pub(crate) trait Listener: Send + Sync {
 pub(crate) enum Kind {
     Record,
     Resource,
+    Tier,
+    // Which tier a consumer, or a key, is in.
+    Consumer,
+    Key,
 }
 
 impl Kind {
@@ -62,7 +70,15 @@ impl Kind {
         match self {
             Self::Record => "record",
             Self::Resource => "resource",
+            Self::Tier => "tier",
+            Self::Consumer => "consumer",
+            Self::Key => "key",
         }
+    }
+
+    fn from_name(name: &str) -> Option<Self> {
+        let all = [Self::Record, Self::Resource, Self::Tier, Self::Consumer, Self::Key];
+        all.into_iter().find(|kind| kind.as_str() == name)
     }
 }
 

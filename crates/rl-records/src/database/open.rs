@@ -13,13 +13,15 @@ use crate::DatabaseError;
 /// How long a call waits for a connection.
 const ACQUIRE: Duration = Duration::from_secs(5);
 
-const SQLITE: [(&str, &str); 2] = [
+const SQLITE: [(&str, &str); 3] = [
     ("records", include_str!("../../migrations/sqlite/0001_records.sql")),
     ("blocks", include_str!("../../migrations/sqlite/0002_blocks.sql")),
+    ("tiers", include_str!("../../migrations/sqlite/0003_tiers.sql")),
 ];
-const POSTGRES: [(&str, &str); 2] = [
+const POSTGRES: [(&str, &str); 3] = [
     ("records", include_str!("../../migrations/postgres/0001_records.sql")),
     ("blocks", include_str!("../../migrations/postgres/0002_blocks.sql")),
+    ("tiers", include_str!("../../migrations/postgres/0003_tiers.sql")),
 ];
 
 impl RecordsBuilder {

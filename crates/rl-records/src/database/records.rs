@@ -213,7 +213,8 @@ impl Records {
         Ok(before)
     }
 
-    /// What `consumer` may do at an instant, and which records say so.
+    /// What `consumer` may do at an instant, and which records or which tier say so. The tier is the
+    /// one that it is in today, whatever the instant.
     ///
     /// # Errors
     ///
@@ -239,7 +240,12 @@ impl Records {
         end: Timestamp,
     ) -> Result<ActiveLimits, DatabaseError> {
         let records = overlapping(&self.inner.pool, consumer, start, end).await?;
-        Ok(ActiveLimits::of(&records, &self.inner.aggregation))
+        // What holds without a record is asked for when there is none.
+        let tier = match records.is_empty() {
+            true => self.tier_limits("consumer", consumer).await?,
+            false => None,
+        };
+        Ok(ActiveLimits::of(&records, tier, self.inner.aggregation))
     }
 
     /// All records of a consumer that are active at `at` or later.

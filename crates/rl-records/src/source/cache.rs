@@ -187,10 +187,20 @@ impl<V: Send + Sync + 'static> Cache<V> {
 
     /// Every value may be another one.
     pub(super) fn all_changed(&self) {
+        self.changed_if(|_| true);
+    }
+
+    /// The values of which `is_concerned` is true may be other ones, and those that are being looked up.
+    pub(super) fn changed_if(&self, is_concerned: impl Fn(&V) -> bool) {
         let mut state = self.state();
         state.tick += 1;
         let tick = state.tick;
-        state.slots.values_mut().for_each(|slot| slot.change(tick));
+        for slot in state.slots.values_mut() {
+            let concerns = slot.known.as_ref().is_none_or(|(value, _)| is_concerned(value));
+            if concerns || slot.flight.is_some() {
+                slot.change(tick);
+            }
+        }
     }
 
     #[cfg(test)]

@@ -25,8 +25,10 @@ use timeline::Timeline;
 
 /// The policies that records make, as a [`PolicySource`].
 ///
-/// Consumers ([`Realm::Consumer`]) are under their records; every other realm is under the policies
-/// of [`RecordSourceBuilder::others`].
+/// Consumers ([`Realm::Consumer`]) are under their records, else under their tier, else under the
+/// defaults; API keys ([`Realm::Key`]) under their tier, if
+/// [that is wanted](RecordSourceBuilder::tiers_of_keys). Everybody else is under the policies of
+/// [`RecordSourceBuilder::others`].
 ///
 /// What was looked up is kept, at most [capacity](RecordSourceBuilder::capacity) consumers, and
 /// looked up again after an hour while the old answer serves on. Records begin and end on time
@@ -47,12 +49,19 @@ type PolicyOf = fn(&CallLimits) -> Option<Policy>;
 struct Inner {
     consumers: Arc<Cache<Timeline>>,
     resources: Arc<Cache<Option<ResourceLimitContent>>>,
+    keys: Option<Arc<Cache<Option<InTier>>>>,
     records: Records,
     others: Arc<dyn PolicySource>,
     policy_of: PolicyOf,
     deadline: Duration,
     // What waits for changes of others ends with the last handle.
     tasks: std::sync::Mutex<Vec<AbortHandle>>,
+}
+
+/// The tier of a key.
+struct InTier {
+    name: String,
+    policy: Option<Policy>,
 }
 
 impl RecordSource {
@@ -111,12 +120,32 @@ impl RecordSource {
         })
     }
 
-    fn answer<V: Send + Sync + 'static>(
+    /// The policy of the tier that the key is in, or else that of the others.
+    fn of_key(&self, keys: &Arc<Cache<Option<InTier>>>, key: &Subject) -> PolicyFuture {
+        let id = key.id().to_string();
+        let answer = self.answer(keys, &id, |tier| tier.as_ref().map(|tier| tier.policy.clone()));
+        let pending = match answer {
+            Eventual::Ready(Some(Ok(None))) => return self.inner.others.policy(key),
+            Eventual::Ready(answer) => {
+                return Eventual::Ready(answer.map(|answer| answer.map(Option::flatten)));
+            }
+            Eventual::Boxed(pending) => pending,
+        };
+        let (others, key) = (self.inner.others.clone(), key.clone());
+        Eventual::later(async move {
+            match pending.await? {
+                Some(policy) => Ok(policy),
+                None => others.policy(&key).await,
+            }
+        })
+    }
+
+    fn answer<V: Send + Sync + 'static, T: Send + 'static>(
         &self,
         cache: &Arc<Cache<V>>,
         key: &str,
-        policy: impl Fn(&V) -> Option<Policy> + Send + 'static,
-    ) -> PolicyFuture {
+        policy: impl Fn(&V) -> T + Send + 'static,
+    ) -> Eventual<Result<T, StoreError>> {
         let (flight, last) = match cache.get(key) {
             Found::Known(value) => return Eventual::ready(Ok(policy(&value))),
             Found::Down => return Eventual::ready(Err(no_answer(FailureKind::Unavailable))),
@@ -152,6 +181,10 @@ impl PolicySource for RecordSource {
                 let limits = self.inner.records.aggregation().limits(&none);
                 return Eventual::ready(Ok((self.inner.policy_of)(&limits)));
             }
+            (Realm::Key, None) => {
+                let Some(keys) = &self.inner.keys else { return self.inner.others.policy(subject) };
+                return self.of_key(keys, subject);
+            }
             _ => return self.inner.others.policy(subject),
         };
         let clock = self.inner.records.clock().clone();
@@ -168,6 +201,14 @@ impl Listener for Inner {
         match kind {
             Kind::Record => self.consumers.changed(owner),
             Kind::Resource => self.resources.changed(owner),
+            Kind::Consumer => self.consumers.changed(owner),
+            Kind::Key => self.keys.iter().for_each(|keys| keys.changed(owner)),
+            Kind::Tier => {
+                self.consumers.changed_if(|timeline| timeline.tier() == Some(owner));
+                let is_in =
+                    |tier: &Option<InTier>| tier.as_ref().is_some_and(|tier| tier.name == owner);
+                self.keys.iter().for_each(|keys| keys.changed_if(is_in));
+            }
         }
     }
 }
@@ -176,6 +217,7 @@ impl Inner {
     fn all_changed(&self) {
         self.consumers.all_changed();
         self.resources.all_changed();
+        self.keys.iter().for_each(|keys| keys.all_changed());
     }
 }
 
@@ -215,7 +257,9 @@ impl Load<Timeline> for FromRecords {
         async move {
             let now = records.clock().now();
             let found = records.since(&consumer, now).await.map_err(|why| Self::failed(&why))?;
-            Ok(Timeline::new(&found, records.aggregation(), policy_of, now))
+            let tier = records.tier_limits("consumer", &consumer).await;
+            let tier = tier.map_err(|why| Self::failed(&why))?;
+            Ok(Timeline::new(&found, tier, records.aggregation(), policy_of, now))
         }
         .boxed()
     }
@@ -234,6 +278,25 @@ impl Load<Option<ResourceLimitContent>> for FromRecords {
         async move {
             let found = records.read_resource(&name).await.map_err(|why| Self::failed(&why))?;
             Ok(found.map(|resource| resource.content))
+        }
+        .boxed()
+    }
+
+    fn now(&self) -> Timestamp {
+        self.records.clock().now()
+    }
+}
+
+impl Load<Option<InTier>> for FromRecords {
+    fn load(&self, key: Arc<str>) -> BoxFuture<'static, Result<Option<InTier>, FailureKind>> {
+        let (records, policy_of) = (self.records.clone(), self.policy_of);
+        async move {
+            let tier = records.tier_limits("key", &key).await.map_err(|why| Self::failed(&why))?;
+            Ok(tier.map(|tier| {
+                let aggregation = records.aggregation().in_tier(Some(&tier));
+                let none = [];
+                InTier { name: tier.name, policy: policy_of(&aggregation.limits(&none)) }
+            }))
         }
         .boxed()
     }

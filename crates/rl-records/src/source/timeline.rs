@@ -4,7 +4,7 @@ use rl_core::Policy;
 use rl_core::time::Timestamp;
 
 use super::PolicyOf;
-use crate::{Aggregation, CallLimits, Record};
+use crate::{Aggregation, CallLimits, Record, TierContent};
 
 /// The records of one consumer from a time on: enough to tell its policy at any later time without
 /// asking again.
@@ -13,6 +13,7 @@ pub(super) struct Timeline {
     spans: Vec<Span>,
     aggregation: Aggregation,
     policy_of: PolicyOf,
+    tier: Option<String>,
     current: RwLock<Stretch>,
 }
 
@@ -33,12 +34,15 @@ struct Stretch {
 }
 
 impl Timeline {
+    /// Of a consumer in `tier`, which holds whenever no record does.
     pub(super) fn new(
         records: &[Record],
+        tier: Option<TierContent>,
         aggregation: Aggregation,
         policy_of: PolicyOf,
         now: Timestamp,
     ) -> Self {
+        let aggregation = aggregation.in_tier(tier.as_ref());
         let spans = records.iter().map(|record| {
             let content = &record.content;
             let (from, to) = (content.from_date, content.to_date);
@@ -46,7 +50,13 @@ impl Timeline {
         });
         let spans: Vec<Span> = spans.collect();
         let current = RwLock::new(stretch(&spans, &aggregation, policy_of, now));
-        Self { spans, aggregation, policy_of, current }
+        let tier = tier.map(|tier| tier.name);
+        Self { spans, aggregation, policy_of, tier, current }
+    }
+
+    /// The tier that it was read with.
+    pub(super) fn tier(&self) -> Option<&str> {
+        self.tier.as_deref()
     }
 
     /// The policy at `now`; `None` if there is no limit.
@@ -108,7 +118,7 @@ mod tests {
         let (spans, aggregation) = (spans.collect::<Vec<_>>(), Aggregation::default());
         let policy_of: PolicyOf = CallLimits::policy;
         let current = RwLock::new(stretch(&spans, &aggregation, policy_of, Timestamp::EPOCH));
-        Timeline { spans, aggregation, policy_of, current }
+        Timeline { spans, aggregation, policy_of, tier: None, current }
     }
 
     fn max(timeline: &Timeline, now: u64) -> Option<u64> {
