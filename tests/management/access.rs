@@ -9,7 +9,7 @@ use super::{
 };
 
 /// Every operation: its method, its path, and the role it needs.
-const OPERATIONS: [(&str, &str, Option<Role>); 33] = [
+const OPERATIONS: [(&str, &str, Option<Role>); 36] = [
     ("GET", "/management/rate-limiting", None),
     ("GET", "/health/redis", None),
     ("GET", "/openapi.json", None),
@@ -46,6 +46,9 @@ const OPERATIONS: [(&str, &str, Option<Role>); 33] = [
     ("POST", "/management/resources", Some(Role::CanCreateRateLimits)),
     ("PUT", "/management/resources/payments", Some(Role::CanUpdateRateLimits)),
     ("DELETE", "/management/resources/payments", Some(Role::CanDeleteRateLimits)),
+    ("GET", "/management/resources/payments", Some(Role::CanGetRateLimits)),
+    ("GET", "/management/resources/payments/usage", Some(Role::CanGetRateLimits)),
+    ("GET", "/management/resources/payments/history", Some(Role::CanGetRateLimits)),
     ("GET", "/management/applications/shop/resources", Some(Role::CanGetRateLimits)),
 ];
 
@@ -142,5 +145,26 @@ async fn without_an_authorization_nobody_gets_in() {
         let method = reqwest::Method::from_bytes(method.as_bytes()).unwrap();
         let request = site.request(method, path).bearer_auth(ALICE);
         assert_eq!(request.send().await.unwrap().status(), 401, "{path}");
+    }
+}
+
+/// An operation that is not in the table above would be tried by nobody.
+#[tokio::test]
+async fn every_operation_of_the_document_is_tried() {
+    let bank = Bank::embedded().await;
+    let document = bank.get("/openapi.json").await;
+    let is_tried = |method: &str, template: &str| {
+        OPERATIONS.iter().any(|(tried, path, _)| {
+            let mut parts = path.split('/').zip(template.split('/'));
+            *tried == method
+                && path.matches('/').count() == template.matches('/').count()
+                && parts.all(|(part, named)| named.starts_with('{') || part == named)
+        })
+    };
+    for (path, operations) in document["paths"].as_object().unwrap() {
+        for method in operations.as_object().unwrap().keys() {
+            let method = method.to_uppercase();
+            assert!(is_tried(&method, path), "{method} {path}");
+        }
     }
 }

@@ -13,6 +13,7 @@ mod enforcement;
 mod explaining;
 mod lists;
 mod resources;
+mod schema;
 
 use std::sync::Arc;
 use std::time::Duration;
