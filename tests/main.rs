@@ -7,6 +7,7 @@ mod algorithms;
 mod architecture;
 mod concurrency;
 mod http_contract;
+mod management;
 mod races;
 mod records;
 mod redis_behaviour;
