@@ -10,6 +10,7 @@
 pub mod access;
 
 mod admin;
+pub mod console;
 mod error;
 mod routes;
 
