@@ -1,5 +1,6 @@
 //! What the tests stand on: servers that they start and stop themselves.
 
+mod browser;
 mod postgres_server;
 mod redis_server;
 mod redis_topology;
@@ -9,6 +10,7 @@ pub mod web;
 use std::hash::{BuildHasher, RandomState};
 use std::net::{Ipv4Addr, TcpListener};
 
+pub use browser::Browser;
 pub use postgres_server::PostgresServer;
 pub use redis_server::{Bystander, RedisServer};
 pub use redis_topology::{RedisCluster, Sentinels};

@@ -48,7 +48,7 @@ pub(super) fn section(
                     tfoot { tr {
                         th scope="row" { "Limit" }
                         @for period in CallPeriod::ALL {
-                            td.number { (text::limit(limits.limits().get(period))) }
+                            td.number data-label=(text::period(period)) { (text::limit(limits.limits().get(period))) }
                         }
                     } }
                 }
@@ -101,12 +101,12 @@ fn row(console: &Console, record: &Contribution) -> Markup {
         tr {
             th scope="row" {
                 a href={ (console.path()) "/record/edit?record=" (id) } {
-                    (text::date(record.from_date)) " to " (text::date(record.to_date))
+                    (text::minute(record.from_date)) " to " (text::minute(record.to_date))
                 }
                 @if record.blocks { " " span.state { "blocks" } }
             }
             @for period in CallPeriod::ALL {
-                td.number {
+                td.number data-label=(text::period(period)) {
                     @match record.limits.get(period) {
                         CallLimit::AtMost(max) => { "+" (text::number(max)) }
                         CallLimit::Unlimited => { span.faint title="no limit: adds nothing" { "–" } }

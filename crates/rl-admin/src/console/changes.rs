@@ -41,7 +41,7 @@ pub(super) async fn list(
                 @if consumer.is_some() { a href=(path) { "All" } }
             }
         }
-        (table(&console, &history))
+        (table(&console, &history, false))
         @if history.len() == PAGE as usize && let Some(last) = history.last() {
             nav.pages aria-label="Pages" {
                 a rel="next" href=(link(&path, &[("consumer", consumer.unwrap_or_default()), ("before", &last.number.to_string())])) { "Older changes" }
@@ -51,8 +51,8 @@ pub(super) async fn list(
     Ok(page(&console, Some(&visitor), "Changes", Tab::Changes, main))
 }
 
-/// The changes, the newest first.
-pub(super) fn table(console: &Console, history: &[Change<RecordContent>]) -> Markup {
+/// The changes, the newest first; with whose they are, unless all are of one consumer.
+pub(super) fn table(console: &Console, history: &[Change<RecordContent>], of_one: bool) -> Markup {
     html! {
         @if history.is_empty() {
             p.empty { "Nothing was changed." }
@@ -61,7 +61,7 @@ pub(super) fn table(console: &Console, history: &[Change<RecordContent>]) -> Mar
                 thead { tr {
                     th scope="col" { "When (UTC)" }
                     th scope="col" { "Who" }
-                    th scope="col" { "Consumer" }
+                    @if !of_one { th scope="col" { "Consumer" } }
                     th scope="col" { "What" }
                 } }
                 tbody { @for change in history {
@@ -70,7 +70,11 @@ pub(super) fn table(console: &Console, history: &[Change<RecordContent>]) -> Mar
                     tr {
                         td data-label="When" { time { (text::time(change.at)) } }
                         td data-label="Who" { (change.by) }
-                        td data-label="Consumer" { a.id href=(link(&format!("{}/consumer", console.path()), &[("id", id)])) { (id) } }
+                        @if !of_one {
+                            td data-label="Consumer" {
+                                a.id href=(link(&format!("{}/consumer", console.path()), &[("id", id)])) { (id) }
+                            }
+                        }
                         td data-label="What" { (what(change)) }
                     }
                 } }

@@ -82,7 +82,7 @@ pub(super) async fn show(
         (tiers::of_consumer(&console, &visitor, id, member.as_ref(), &known))
         section aria-labelledby="changes" {
             h2 #changes { "Changes" }
-            (changes::table(&console, &history))
+            (changes::table(&console, &history, true))
             @if history.len() == 10 {
                 p { a href=(link(&format!("{}/changes", console.path()), &[("consumer", id)])) { "All changes of this consumer" } }
             }

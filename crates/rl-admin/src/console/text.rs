@@ -12,6 +12,11 @@ pub(super) fn time(time: Timestamp) -> String {
     written(time, "%Y-%m-%d %H:%M:%S")
 }
 
+/// `2026-11-21 14:05`.
+pub(super) fn minute(time: Timestamp) -> String {
+    written(time, "%Y-%m-%d %H:%M")
+}
+
 /// `2026-11-21`.
 pub(super) fn date(time: Timestamp) -> String {
     written(time, "%Y-%m-%d")

@@ -53,7 +53,7 @@ pub(super) async fn list(
                             a href=(link(&format!("{path}/tier/edit"), &[("name", name)])) { (name) }
                         } @else { (name) }
                     }
-                    @for period in CallPeriod::ALL { td.number { (text::limit(tier.content.limits.get(period))) } }
+                    @for period in CallPeriod::ALL { td.number data-label=(text::period(period)) { (text::limit(tier.content.limits.get(period))) } }
                 } } }
             } }
         }

@@ -49,7 +49,7 @@ impl Scale {
             let micros = self.start + (self.end - self.start) / 3 * tick;
             let time = Timestamp::from_micros(micros);
             let words =
-                if is_short { text::time(time)[5..16].to_owned() } else { text::date(time) };
+                if is_short { text::minute(time)[5..].to_owned() } else { text::date(time) };
             (tick * 100_000 / 3, words)
         })
     }
@@ -76,7 +76,7 @@ pub(super) fn list(
                 svg width="100%" height="20" focusable="false" {
                     @for (place, words) in scale.ticks() {
                         @let anchor = match place { 0 => "start", 100_000 => "end", _ => "middle" };
-                        text x=(percent(place)) y="14" text-anchor=(anchor) { (words) }
+                        text.(anchor) x=(percent(place)) y="14" text-anchor=(anchor) { (words) }
                     }
                 }
             }
@@ -104,7 +104,7 @@ fn line(
     let id = record.id.to_string();
     let to_record =
         |what: &str| link(&format!("{}/record/{what}", console.path()), &[("record", &id)]);
-    let dates = format!("{} to {}", text::time(content.from_date), text::time(content.to_date));
+    let dates = format!("{} to {}", text::minute(content.from_date), text::minute(content.to_date));
     html! {
         li data-state=(state) {
             div.what {

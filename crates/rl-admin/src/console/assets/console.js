@@ -13,6 +13,7 @@ function live() {
   const pause = document.getElementById("pause");
   let wait = EVERY;
   let isPaused = false;
+  let isLooking = false;
   let timer = 0;
 
   // What a screen reader is told: only that a limit is used up, or is no longer.
@@ -62,6 +63,8 @@ function live() {
   }
 
   async function turn() {
+    if (isLooking) return;
+    isLooking = true;
     if (!isPaused && !document.hidden) {
       try {
         await look();
@@ -70,6 +73,7 @@ function live() {
         pulse.textContent = "No answer; these are the last numbers. Trying again.";
       }
     }
+    isLooking = false;
     if (!pause.hidden) timer = setTimeout(turn, wait);
   }
 
