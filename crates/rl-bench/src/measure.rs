@@ -97,14 +97,15 @@ pub(crate) fn p99(samples: &[f64]) -> f64 {
     quantile(&sorted(samples), 0.99)
 }
 
-fn sorted(samples: &[f64]) -> Vec<f64> {
+/// In ascending order.
+pub(crate) fn sorted(samples: &[f64]) -> Vec<f64> {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted
 }
 
 /// Between the two neighbours of the place, in proportion.
-fn quantile(sorted: &[f64], q: f64) -> f64 {
+pub(crate) fn quantile(sorted: &[f64], q: f64) -> f64 {
     let place = q * sorted.len().saturating_sub(1) as f64;
     let (below, above) = (place.floor() as usize, place.ceil() as usize);
     match (sorted.get(below), sorted.get(above)) {
