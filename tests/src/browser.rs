@@ -188,7 +188,8 @@ impl Browser {
         let entries = entries.as_array().cloned().unwrap_or_default();
         let is_grave = |entry: &&Value| {
             // A status other than success is an answer, too.
-            entry["source"] != "network" && (entry["level"] == "SEVERE" || entry["level"] == "WARNING")
+            entry["source"] != "network"
+                && (entry["level"] == "SEVERE" || entry["level"] == "WARNING")
         };
         let grave = entries.iter().filter(is_grave);
         grave.map(|entry| entry["message"].to_string()).collect()
