@@ -1,5 +1,6 @@
 //! What the tests stand on: servers that they start and stop themselves.
 
+mod browser;
 mod postgres_server;
 mod redis_server;
 mod redis_topology;
@@ -11,6 +12,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::{Mutex, PoisonError};
 
+pub use browser::Browser;
 pub use postgres_server::PostgresServer;
 pub use redis_server::{Bystander, RedisServer};
 pub use redis_topology::{RedisCluster, Sentinels};
