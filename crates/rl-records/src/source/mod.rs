@@ -37,8 +37,12 @@ use timeline::Timeline;
 /// looked up again after an hour while the old answer serves on. Records begin and end on time
 /// without a look-up. After a change the next request waits for the new answer, at most the
 /// [deadline](RecordSourceBuilder::deadline). If the database does not answer, the last good policy
-/// holds; a consumer that was never looked up is under the limiter's failure policy, by an error or
-/// when the limiter's own deadline has passed.
+/// holds, however many others are asked for; a consumer that was never looked up is under the limiter's
+/// failure policy, by an error or when the limiter's own deadline has passed.
+///
+/// Few look-ups run at once and few wait, whoever invents consumers: beyond that there is an error
+/// ([`FailureKind::Overloaded`]) at once. After one that failed, there is one each second until one
+/// succeeds.
 ///
 /// A cheap handle: clones share what is kept.
 #[derive(Clone)]
@@ -150,7 +154,7 @@ impl RecordSource {
     ) -> Eventual<Result<T, StoreError>> {
         let (flight, last) = match cache.get(key) {
             Found::Known(value) => return Eventual::ready(Ok(policy(&value))),
-            Found::Down => return Eventual::ready(Err(no_answer(FailureKind::Unavailable))),
+            Found::No(kind) => return Eventual::ready(Err(no_answer(kind))),
             Found::Wait(flight, last) => (flight, last),
         };
         let Some(last) = last else {

@@ -57,8 +57,8 @@ impl RecordSourceBuilder {
         self
     }
 
-    /// The longest that a request waits for a limit that has changed; then the last one holds once
-    /// more. Defaults to 50 ms.
+    /// The longest that a request waits for a limit that has changed; then the last one holds until
+    /// the look-up has ended. Defaults to 50 ms.
     ///
     /// It should be shorter than the [deadline of the limiter](rl_core::RateLimiterBuilder::deadline),
     /// whose failure policy would stand in although a limit is known.
@@ -97,12 +97,13 @@ impl RecordSourceBuilder {
         let runtime = Handle::current();
         let fresh = u64::try_from(self.refresh_after.as_micros()).unwrap_or(u64::MAX);
         let load = || FromRecords(self.records.clone());
+        let gate = || self.records.gate().clone();
         let inner = Arc::new(Inner {
-            consumers: Arc::new(Cache::new(load(), self.capacity, fresh, runtime.clone())),
-            resources: Arc::new(Cache::new(load(), self.capacity, fresh, runtime.clone())),
+            consumers: Arc::new(Cache::new(load(), gate(), self.capacity, fresh, runtime.clone())),
+            resources: Arc::new(Cache::new(load(), gate(), self.capacity, fresh, runtime.clone())),
             keys: self
                 .has_keys
-                .then(|| Arc::new(Cache::new(load(), self.capacity, fresh, runtime))),
+                .then(|| Arc::new(Cache::new(load(), gate(), self.capacity, fresh, runtime))),
             records: self.records,
             others: self.others,
             deadline: self.deadline,
