@@ -2,13 +2,8 @@ use std::cmp::{Ordering, Reverse};
 use std::sync::Arc;
 use std::time::Duration;
 
-use smallvec::SmallVec;
-
-use super::{Cost, FailureKind, LimitReport, LimitSet, Outcome, Policy, RetryAfter};
+use super::{Cost, FailureKind, LimitReport, LimitSet, Outcome, Outcomes, Policy, RetryAfter};
 use crate::time::Timestamp;
-
-/// The outcomes of a decision, in the order of the policy's limits; six fit without allocating.
-pub(crate) type Outcomes = SmallVec<[Outcome; 6]>;
 
 /// How a decision came about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -143,20 +138,39 @@ impl Decision {
         debug_assert_eq!(policy.limits().len(), outcomes.len());
         let mut limits = policy.limits().iter().zip(&outcomes);
         let denies = limits.any(|(limit, outcome)| outcome.is_over() && !limit.limit().is_shadow());
-        let verdict = Verdict::of(!denies);
-        let (policy, origin) = (Some(policy), Origin::Store);
+        let mut decision = Self::begun(policy, cost);
+        decision.outcomes = outcomes;
+        decision.concluded(granted, at, !denies);
+        decision
+    }
+
+    /// A decision that a store is about to make.
+    #[inline]
+    pub(crate) fn begun(policy: Policy, cost: Cost) -> Self {
         Self {
-            policy,
-            outcomes,
+            policy: Some(policy),
+            outcomes: Outcomes::new(),
             cost,
-            granted,
-            taken: granted,
-            verdict,
-            at,
-            origin,
+            granted: 0,
+            taken: 0,
+            verdict: Verdict::Denied,
+            at: Timestamp::EPOCH,
+            origin: Origin::Store,
             limiter: 0,
             outer: None,
         }
+    }
+
+    /// Where the outcomes go, in the order of the policy's limits.
+    pub(crate) const fn outcomes_mut(&mut self) -> &mut Outcomes {
+        &mut self.outcomes
+    }
+
+    /// What came out: `taken` units at `at`.
+    #[inline]
+    pub(crate) fn concluded(&mut self, taken: u64, at: Timestamp, is_allowed: bool) {
+        (self.granted, self.taken, self.at) = (taken, taken, at);
+        self.verdict = Verdict::of(is_allowed);
     }
 
     /// What is decided without a store: denied for [`Origin::FailedClosed`], else allowed.
@@ -199,13 +213,12 @@ impl Decision {
         !matches!(self.verdict, Verdict::Denied)
     }
 
-    /// The decision of a limiter in shadow.
-    pub(crate) fn in_shadow(mut self) -> Self {
+    /// Makes it the decision of a limiter in shadow.
+    pub(crate) fn put_in_shadow(&mut self) {
         if self.origin == Origin::Store {
             (self.origin, self.verdict) = (Origin::Shadow, Verdict::Allowed);
             self.granted = self.cost.units();
         }
-        self
     }
 
     /// The decision of a fallback, which was asked because the store failed.
@@ -261,9 +274,8 @@ impl Decision {
         self.outer.as_deref()
     }
 
-    pub(crate) fn by(mut self, limiter: usize) -> Self {
+    pub(crate) const fn set_limiter(&mut self, limiter: usize) {
         self.limiter = limiter;
-        self
     }
 
     /// The decision of a limiter inside of the one that made `outer`: for adapters.
@@ -290,6 +302,11 @@ impl Decision {
     /// The limits that can deny: those that are not in shadow.
     pub fn enforced(&self) -> impl Iterator<Item = LimitReport<'_>> {
         self.limits().filter(|limit| self.origin != Origin::Shadow && !limit.limit().is_shadow())
+    }
+
+    /// Whether a limit of it may be in shadow.
+    pub(crate) fn has_shadow(&self) -> bool {
+        self.origin == Origin::Shadow || self.policy.as_ref().is_some_and(Policy::has_shadow)
     }
 
     /// The limits that would have denied the request if they were not in shadow.

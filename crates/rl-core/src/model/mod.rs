@@ -30,16 +30,17 @@ mod limit_set;
 mod limit_text;
 mod mode;
 mod outcome;
+mod outcomes;
 mod period;
 mod policy;
 #[cfg(feature = "serde")]
 mod serde;
 mod state_id;
 mod subject;
+mod window_plan;
 
 pub use algorithm::{Algorithm, Anchor, Refill};
 pub use cost::Cost;
-pub(crate) use decision::Outcomes;
 pub use decision::{Decision, Follow, Origin};
 pub use failure::FailureKind;
 pub use invalid_limit::InvalidLimit;
@@ -48,7 +49,9 @@ pub use limit_set::LimitSet;
 pub use limit_text::ParseLimitError;
 pub use mode::Mode;
 pub use outcome::{LimitReport, Outcome, RetryAfter};
+pub(crate) use outcomes::Outcomes;
 pub use period::{InvalidPeriod, Period};
 pub use policy::{InvalidPolicy, NamedLimit, Policy, PolicyBuilder};
 pub(crate) use state_id::StateId;
 pub use subject::{CustomRealm, InvalidRealm, Realm, Redacted, Subject, SubjectId};
+pub(crate) use window_plan::{Grid, WindowPlan};
