@@ -85,6 +85,23 @@ pub(crate) fn decide(
     cost: Cost,
     outcomes: &mut Outcomes,
 ) -> Option<Decided> {
+    if plan.begin == 0 {
+        decide_on::<false>(plan, states, at, mode, cost, outcomes)
+    } else {
+        decide_on::<true>(plan, states, at, mode, cost, outcomes)
+    }
+}
+
+/// The same, knowing whether there are windows on the clock.
+#[inline(always)]
+fn decide_on<const CLOCK: bool>(
+    plan: &WindowPlan,
+    states: &mut Packed,
+    at: Moment,
+    mode: Mode,
+    cost: Cost,
+    outcomes: &mut Outcomes,
+) -> Option<Decided> {
     let kept = at.kept;
     // The clock may be at the time where times begin, or where they end.
     if kept <= plan.begin || kept >> 48 != 0 {
@@ -95,7 +112,7 @@ pub(crate) fn decide(
     let (mut available, mut most_used) = (u64::MAX, 0);
     for place in 0..count {
         let since = states.time(place);
-        let end = since + length(plan, place, since, at);
+        let end = since + length::<CLOCK>(plan, place, since, at);
         // 0 is no window, and no time is as early.
         if since != 0 && kept < end {
             (ends[place], used[place]) = (end, states.number(place));
@@ -115,9 +132,9 @@ pub(crate) fn decide(
     let outcomes = outcomes.few_mut(count);
     for place in 0..count {
         if ends[place] == 0 {
-            let since = begin(plan, place, at);
+            let since = begin::<CLOCK>(plan, place, at);
             states.set_time(place, since);
-            ends[place] = since + length(plan, place, since, at);
+            ends[place] = since + length::<CLOCK>(plan, place, since, at);
         }
         let used = used[place] + taken;
         states.numbers[place] = used as u32;
@@ -175,9 +192,9 @@ const fn share(used: u64, unit: u64) -> u64 {
 
 /// How long the window lasts that begins at `since`, as it is kept.
 #[inline]
-const fn length(plan: &WindowPlan, place: usize, since: u64, at: Moment) -> u64 {
+const fn length<const CLOCK: bool>(plan: &WindowPlan, place: usize, since: u64, at: Moment) -> u64 {
     match plan.grid[place] {
-        Grid::Month if since != 0 => {
+        Grid::Month if CLOCK && since != 0 => {
             let (_, length) = calendar_month(at.now - (at.kept - since));
             length
         }
@@ -186,9 +203,14 @@ const fn length(plan: &WindowPlan, place: usize, since: u64, at: Moment) -> u64 
 }
 
 /// Where a window that is charged first now begins, as it is kept.
-#[cold]
-const fn begin(plan: &WindowPlan, place: usize, Moment { now, kept }: Moment) -> u64 {
+#[inline]
+const fn begin<const CLOCK: bool>(
+    plan: &WindowPlan,
+    place: usize,
+    Moment { now, kept }: Moment,
+) -> u64 {
     match plan.grid[place] {
+        _ if !CLOCK => kept,
         Grid::None => kept,
         Grid::Shifted(shift) => kept - (now + shift) % plan.micros[place],
         Grid::Month => {

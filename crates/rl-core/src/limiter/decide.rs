@@ -30,6 +30,17 @@ impl RateLimiter {
         if !self.inner.enabled {
             return self.undecided(subject, question, Origin::Disabled);
         }
+        // Work that is done already holds no place: its policy may be another.
+        if question.mode != Mode::Charge
+            && let Some(policy) = self.inner.policies.at_hand(subject)
+        {
+            return self.decide_under(policy, subject, question);
+        }
+        self.look_up_and_decide(subject, question)
+    }
+
+    /// Under a policy that may have to be waited for.
+    fn look_up_and_decide(&self, subject: &Subject, question: Question) -> Eventual<Decision> {
         match self.inner.policies.policy(subject) {
             Eventual::Ready(Some(policy)) => self.decide_or_pass(policy, subject, question),
             found => {
@@ -88,11 +99,15 @@ impl RateLimiter {
         } else {
             self.ask_at_leisure(&self.inner.store, policy, subject, question)
         };
+        let mut answer = answer;
+        if let Eventual::Ready(Some(Ok(decision))) = &mut answer {
+            self.conclude(subject, question, ticket, decision);
+            return match answer {
+                Eventual::Ready(Some(Ok(decision))) => Eventual::ready(decision),
+                _ => unreachable!("it was there"),
+            };
+        }
         match answer {
-            Eventual::Ready(Some(Ok(mut decision))) => {
-                self.conclude(subject, question, ticket, &mut decision);
-                Eventual::ready(decision)
-            }
             Eventual::Ready(Some(Err(error))) => {
                 self.store_failed(ticket, &error);
                 self.stand_in(Some(policy), subject, question, error.kind())

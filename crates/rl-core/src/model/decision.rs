@@ -2,6 +2,7 @@ use std::cmp::{Ordering, Reverse};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::held_policy::HeldPolicy;
 use super::{Cost, FailureKind, LimitReport, LimitSet, Outcome, Outcomes, Policy, RetryAfter};
 use crate::time::Timestamp;
 
@@ -83,7 +84,7 @@ pub enum Follow {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Decision {
-    policy: Option<Policy>,
+    policy: HeldPolicy,
     outcomes: Outcomes,
     cost: Cost,
     granted: u64,
@@ -138,7 +139,7 @@ impl Decision {
         debug_assert_eq!(policy.limits().len(), outcomes.len());
         let mut limits = policy.limits().iter().zip(&outcomes);
         let denies = limits.any(|(limit, outcome)| outcome.is_over() && !limit.limit().is_shadow());
-        let mut decision = Self::begun(policy, cost);
+        let mut decision = Self::begun_under(HeldPolicy::of(policy), cost);
         decision.outcomes = outcomes;
         decision.concluded(granted, at, !denies);
         decision
@@ -146,9 +147,14 @@ impl Decision {
 
     /// A decision that a store is about to make.
     #[inline]
-    pub(crate) fn begun(policy: Policy, cost: Cost) -> Self {
+    pub(crate) fn begun(policy: &Policy, cost: Cost) -> Self {
+        Self::begun_under(HeldPolicy::handle_of(policy), cost)
+    }
+
+    #[inline]
+    const fn begun_under(policy: HeldPolicy, cost: Cost) -> Self {
         Self {
-            policy: Some(policy),
+            policy,
             outcomes: Outcomes::new(),
             cost,
             granted: 0,
@@ -179,7 +185,7 @@ impl Decision {
         let allowed = !matches!(origin, Origin::FailedClosed(_));
         let granted = if allowed { cost.units() } else { 0 };
         let verdict = Verdict::of(allowed);
-        let (policy, outcomes, at) = (None, Outcomes::new(), Timestamp::EPOCH);
+        let (policy, outcomes, at) = (HeldPolicy::NONE, Outcomes::new(), Timestamp::EPOCH);
         Self {
             policy,
             outcomes,
@@ -265,7 +271,7 @@ impl Decision {
     /// The policy that was decided; none if no store decided.
     #[must_use]
     pub const fn policy(&self) -> Option<&Policy> {
-        self.policy.as_ref()
+        self.policy.get()
     }
 
     /// The decision of the limiter around this one, if the request has passed one before.
@@ -292,7 +298,7 @@ impl Decision {
 
     /// Where each limit stands, in the order of the policy.
     pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitReport<'_>> {
-        let limits = self.policy.as_ref().map_or(&[][..], Policy::limits);
+        let limits = self.policy().map_or(&[][..], Policy::limits);
         limits
             .iter()
             .zip(&self.outcomes)
@@ -306,7 +312,7 @@ impl Decision {
 
     /// Whether a limit of it may be in shadow.
     pub(crate) fn has_shadow(&self) -> bool {
-        self.origin == Origin::Shadow || self.policy.as_ref().is_some_and(Policy::has_shadow)
+        self.origin == Origin::Shadow || self.policy().is_some_and(Policy::has_shadow)
     }
 
     /// The limits that would have denied the request if they were not in shadow.
@@ -385,7 +391,7 @@ impl Decision {
 
     fn strictness(&self, other: &Self) -> Ordering {
         let denied = (!self.is_allowed()).cmp(&!other.is_allowed());
-        let known = self.policy.is_some().cmp(&other.policy.is_some());
+        let known = self.policy().is_some().cmp(&other.policy().is_some());
         denied.then(known).then_with(|| {
             let remaining = |decision: &Self| {
                 decision

@@ -24,6 +24,7 @@ mod algorithm;
 mod cost;
 mod decision;
 mod failure;
+mod held_policy;
 mod invalid_limit;
 mod limit;
 mod limit_set;

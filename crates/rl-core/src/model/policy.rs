@@ -127,6 +127,17 @@ impl Policy {
         self.inner.has_shadow
     }
 
+    /// Whether both share their limits.
+    #[inline]
+    pub(super) fn is_handle_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
+    #[cfg(test)]
+    pub(super) fn handles(&self) -> usize {
+        Arc::strong_count(&self.inner)
+    }
+
     /// Whether a limit of it is one of concurrency, whose units are held and given back.
     pub(crate) fn has_permits(&self) -> bool {
         self.inner.has_permits

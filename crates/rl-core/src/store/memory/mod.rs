@@ -111,7 +111,7 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
 impl<C: Clock> Store for MemoryStore<C> {
     fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
         let Charge { namespace, subject, policy, mode, cost } = charge;
-        let mut decision = Decision::begun(policy.clone(), cost);
+        let mut decision = Decision::begun(policy, cost);
         let subject = self.fingerprinter.fingerprint(namespace, subject);
         let mut shard = self.shard(subject);
         // Read under the lock: the order of the decisions is the order of their times.
