@@ -30,13 +30,19 @@ fn main() -> ExitCode {
     let policy = Policy::new(limits).expect("a policy");
     let limiter = RateLimiter::builder().policies(policy).build().expect("a limiter");
     let subject = Subject::consumer("consumer-00000001");
-    for _ in 0..times {
-        match limiter.check(black_box(&subject), cost) {
-            Eventual::Ready(Some(decision)) => drop(black_box(decision)),
-            _ => return refuse("a store in memory decides at once"),
-        }
-    }
+    // What is there once for all of them: the entry, the clock, the spare handles of the thread.
+    decide(&limiter, &subject, cost, 2);
+    decide(&limiter, &subject, cost, times);
     ExitCode::SUCCESS
+}
+
+/// What is counted: callgrind is told its name.
+#[inline(never)]
+fn decide(limiter: &RateLimiter, subject: &Subject, cost: u64, times: u64) {
+    for _ in 0..times {
+        let answer = limiter.check(black_box(subject), cost);
+        assert!(matches!(black_box(&answer), Eventual::Ready(Some(_))), "it decides at once");
+    }
 }
 
 fn windows(algorithm: &str) -> Vec<String> {

@@ -139,10 +139,13 @@ fn decide_on<const CLOCK: bool>(
         let used = used[place] + taken;
         states.numbers[place] = used as u32;
         consumed = share(used, plan.unit[place]).max(consumed);
-        if used >= plan.max[place] && plan.max[place] > 0 {
-            denied_until = ends[place].max(denied_until);
-        }
         outcomes[place] = Outcome::granted(used, ends[place] - kept);
+    }
+    if taken >= available {
+        for place in 0..count {
+            let is_full = used[place] + taken >= plan.max[place] && plan.max[place] > 0;
+            denied_until = if is_full { ends[place].max(denied_until) } else { denied_until };
+        }
     }
     let consumed = consumed.min(u8::MAX.into()) as u8;
     Some(Decided { taken, is_allowed: true, consumed, denied_until })

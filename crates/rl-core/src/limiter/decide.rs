@@ -26,21 +26,58 @@ impl RateLimiter {
         Question { mode, cost, deadline: self.inner.deadline, is_told: true }
     }
 
+    #[inline]
     pub(super) fn decide(&self, subject: &Subject, question: Question) -> Eventual<Decision> {
+        // Made where it is returned, if the store answers at once.
+        let mut answer = Eventual::ready(Decision::begun(question.cost));
+        if !self.decide_at_once(subject, question, &mut answer) {
+            self.replace_by_slow(subject, question, &mut answer);
+        }
+        answer
+    }
+
+    /// Not in line, or all that may be returned would be built elsewhere and moved.
+    #[cold]
+    fn replace_by_slow(
+        &self,
+        subject: &Subject,
+        question: Question,
+        answer: &mut Eventual<Decision>,
+    ) {
+        *answer = self.decide_slowly(subject, question);
+    }
+
+    /// Decides what is nearly always asked: whether it could.
+    #[inline]
+    fn decide_at_once(
+        &self,
+        subject: &Subject,
+        question: Question,
+        answer: &mut Eventual<Decision>,
+    ) -> bool {
+        let inner = &*self.inner;
+        let (Question { mode, cost, .. }, Eventual::Ready(Some(decision))) = (question, answer)
+        else {
+            return false;
+        };
+        if let Some(policy) = inner.policies.at_hand(subject)
+            && inner.enabled
+            && !policy.has_permits()
+            && inner.breaker.is_well()
+            && let namespace = &inner.namespace
+            && let charge = (Charge { namespace, subject, policy, mode, cost })
+            && inner.store.decide_at_once(charge, decision)
+        {
+            self.tell(subject, question, decision);
+            return true;
+        }
+        false
+    }
+
+    fn decide_slowly(&self, subject: &Subject, question: Question) -> Eventual<Decision> {
         if !self.inner.enabled {
             return self.undecided(subject, question, Origin::Disabled);
         }
-        // Work that is done already holds no place: its policy may be another.
-        if question.mode != Mode::Charge
-            && let Some(policy) = self.inner.policies.at_hand(subject)
-        {
-            return self.decide_under(policy, subject, question);
-        }
-        self.look_up_and_decide(subject, question)
-    }
-
-    /// Under a policy that may have to be waited for.
-    fn look_up_and_decide(&self, subject: &Subject, question: Question) -> Eventual<Decision> {
         match self.inner.policies.policy(subject) {
             Eventual::Ready(Some(policy)) => self.decide_or_pass(policy, subject, question),
             found => {
@@ -99,15 +136,11 @@ impl RateLimiter {
         } else {
             self.ask_at_leisure(&self.inner.store, policy, subject, question)
         };
-        let mut answer = answer;
-        if let Eventual::Ready(Some(Ok(decision))) = &mut answer {
-            self.conclude(subject, question, ticket, decision);
-            return match answer {
-                Eventual::Ready(Some(Ok(decision))) => Eventual::ready(decision),
-                _ => unreachable!("it was there"),
-            };
-        }
         match answer {
+            Eventual::Ready(Some(Ok(mut decision))) => {
+                self.conclude(subject, question, ticket, &mut decision);
+                Eventual::ready(decision)
+            }
             Eventual::Ready(Some(Err(error))) => {
                 self.store_failed(ticket, &error);
                 self.stand_in(Some(policy), subject, question, error.kind())
@@ -225,9 +258,6 @@ impl RateLimiter {
             observe::store_recovered();
             self.inner.observer.store_recovered();
         }
-        if self.inner.is_shadow {
-            decision.put_in_shadow();
-        }
         self.tell(subject, question, decision);
     }
 
@@ -293,6 +323,9 @@ impl RateLimiter {
 
     #[inline]
     fn tell(&self, subject: &Subject, question: Question, decision: &mut Decision) {
+        if self.inner.is_shadow {
+            decision.put_in_shadow();
+        }
         decision.set_limiter(self.id());
         if question.is_told || decision.is_allowed() {
             observe::decided(subject, decision);

@@ -139,7 +139,8 @@ impl Decision {
         debug_assert_eq!(policy.limits().len(), outcomes.len());
         let mut limits = policy.limits().iter().zip(&outcomes);
         let denies = limits.any(|(limit, outcome)| outcome.is_over() && !limit.limit().is_shadow());
-        let mut decision = Self::begun_under(HeldPolicy::of(policy), cost);
+        let mut decision = Self::begun(cost);
+        decision.policy = HeldPolicy::of(policy);
         decision.outcomes = outcomes;
         decision.concluded(granted, at, !denies);
         decision
@@ -147,14 +148,9 @@ impl Decision {
 
     /// A decision that a store is about to make.
     #[inline]
-    pub(crate) fn begun(policy: &Policy, cost: Cost) -> Self {
-        Self::begun_under(HeldPolicy::handle_of(policy), cost)
-    }
-
-    #[inline]
-    const fn begun_under(policy: HeldPolicy, cost: Cost) -> Self {
+    pub(crate) const fn begun(cost: Cost) -> Self {
         Self {
-            policy,
+            policy: HeldPolicy::NONE,
             outcomes: Outcomes::new(),
             cost,
             granted: 0,
@@ -168,7 +164,9 @@ impl Decision {
     }
 
     /// Where the outcomes go, in the order of the policy's limits.
-    pub(crate) const fn outcomes_mut(&mut self) -> &mut Outcomes {
+    #[inline]
+    pub(crate) fn decide_under(&mut self, policy: &Policy, cost: Cost) -> &mut Outcomes {
+        (self.policy, self.cost) = (HeldPolicy::handle_of(policy), cost);
         &mut self.outcomes
     }
 

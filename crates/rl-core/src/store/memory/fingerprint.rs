@@ -10,8 +10,8 @@ use crate::store::Namespace;
 ///
 /// # Why two subjects never share one
 ///
-/// Namespace, realm and id are cut into numbers *m* of less than 2^57, each with a place of its own;
-/// their lengths are among them, so distinct subjects have distinct numbers. A lane is
+/// Realm and id are cut into numbers *m* of less than 2^57, each with a place of its own; their lengths
+/// and a digest of the namespace are among them, so distinct subjects have distinct numbers. A lane is
 /// k₀ + Σ kᵢ × mᵢ modulo the prime 2^61 − 1, with keys *k* drawn at random when the store is made. Where
 /// two subjects differ in a number mᵢ, exactly one value of kᵢ makes their sums equal, whatever the
 /// other keys are: a lane is equal for two subjects with a probability of 2^-61, both lanes with 2^-122
@@ -56,9 +56,7 @@ const PRIME: u64 = (1 << 61) - 1;
 /// Bytes of a number.
 const BYTES: usize = 7;
 
-/// Numbers of a namespace, of the name of a realm of one's own, and of an id: what is longer is kept
-/// as a digest.
-const OF_NAMESPACE: usize = 64_usize.div_ceil(BYTES) + 1;
+/// Numbers of the name of a realm of one's own, and of an id: what is longer is kept as a digest.
 const OF_REALM: usize = 32_usize.div_ceil(BYTES) + 1;
 const OF_ID: usize = Subject::MAX_ID_LEN.div_ceil(BYTES) + 1;
 
@@ -74,7 +72,7 @@ struct Keys {
     sums: [u64; 2],
     lengths: Key,
     id: [Key; OF_ID],
-    namespace: [Key; OF_NAMESPACE],
+    namespace: [Key; 2],
     realm: [Key; OF_REALM],
 }
 
@@ -94,7 +92,7 @@ impl Fingerprinter {
             sums: key(),
             lengths: key(),
             id: std::array::from_fn(|_| key()),
-            namespace: std::array::from_fn(|_| key()),
+            namespace: [key(), key()],
             realm: std::array::from_fn(|_| key()),
         }))
     }
@@ -102,7 +100,7 @@ impl Fingerprinter {
     #[inline]
     pub(super) fn fingerprint(&self, namespace: &Namespace, subject: &Subject) -> Fingerprint {
         let keys = &*self.0;
-        let (namespace, id) = (namespace.as_str().as_bytes(), subject.id());
+        let (id, is_digest) = subject.id().parts();
         let mut sums = Sums(keys.sums.map(u128::from));
         // A realm is the length of its name if it is one's own, else a number above all lengths.
         let realm = match subject.realm() {
@@ -118,12 +116,12 @@ impl Fingerprinter {
             Realm::Global => 68,
             Realm::Unknown => 69,
         };
-        let is_digest = u64::from(id.as_text().is_none());
-        let id = id.as_bytes();
         // Each is far below what stands above it.
-        let lengths = (id.len() as u64) << 24 | (namespace.len() as u64) << 16 | realm << 8;
-        sums.add(lengths | is_digest, keys.lengths);
-        sums.add_bytes(namespace, &keys.namespace);
+        let lengths = (id.len() as u64) << 16 | realm << 8 | u64::from(is_digest);
+        sums.add(lengths, keys.lengths);
+        for (number, key) in namespace.digest().into_iter().zip(keys.namespace) {
+            sums.add(number, key);
+        }
         sums.add_bytes(id, &keys.id);
         Fingerprint { lanes: sums.0.map(modulo) }
     }
@@ -162,7 +160,11 @@ impl Sums {
                     .map(|four| four.map_or(0, |four| u64::from(u32::from_le_bytes(*four))));
                 first | last << 24
             }
-            _ => rest.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)),
+            // First, middle and last, of which some may be the same.
+            len => {
+                let byte = |place: usize| u64::from(rest[place]);
+                byte(0) | byte(len / 2) << 8 | byte(len - 1) << 16
+            }
         };
         let Some(key) = keys.next() else { return };
         self.add(number, *key);
@@ -183,5 +185,56 @@ const fn modulo(sum: u128) -> u64 {
 impl fmt::Debug for Fingerprinter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Fingerprinter(…)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    /// Each differs from the others in one thing.
+    #[test]
+    fn what_differs_in_anything_has_another_fingerprint() {
+        let fingerprinter = Fingerprinter::random();
+        let [default, login]: [Namespace; 2] =
+            ["default", "login"].map(|name| name.parse().unwrap());
+        let mut subjects = vec![
+            Subject::user(""),
+            Subject::global(),
+            Subject::ip("10.0.0.1"),
+            Subject::consumer("10.0.0.1"),
+            Subject::digest(Realm::Key, [b'a'; 16]),
+            Subject::new(Realm::Key, &"a".repeat(16)),
+            Subject::new(Realm::custom("tenant").unwrap(), "10.0.0.1"),
+            Subject::new(Realm::custom("tenan").unwrap(), "10.0.0.1"),
+            Subject::new(Realm::custom("tenants").unwrap(), "10.0.0.1"),
+        ];
+        // Ids of every length, and with a bit more in each byte.
+        for len in 1..=Subject::MAX_ID_LEN + 1 {
+            let id = "a".repeat(len);
+            subjects.push(Subject::user(&id));
+            for place in (0..len.min(40)).chain([len - 1]) {
+                let mut id = id.clone().into_bytes();
+                id[place] = b'c';
+                subjects.push(Subject::user(&String::from_utf8(id).unwrap()));
+            }
+        }
+        let distinct: HashSet<_> = subjects.iter().cloned().collect();
+        let fingerprints: HashSet<_> = distinct
+            .iter()
+            .flat_map(|subject| [(&default, subject), (&login, subject)])
+            .map(|(namespace, subject)| fingerprinter.fingerprint(namespace, subject).lanes)
+            .collect();
+        assert_eq!(fingerprints.len(), 2 * distinct.len());
+        assert!(fingerprints.iter().flatten().all(|lane| *lane < PRIME));
+    }
+
+    #[test]
+    fn sums_are_reduced_by_the_prime() {
+        let prime = u128::from(PRIME);
+        for sum in [0, 1, prime - 1, prime, prime + 1, 2 * prime, prime * prime, u128::MAX >> 4] {
+            assert_eq!(u128::from(modulo(sum)), sum % prime, "{sum}");
+        }
     }
 }

@@ -110,17 +110,22 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
 
 impl<C: Clock> Store for MemoryStore<C> {
     fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
+        let mut decision = Decision::begun(charge.cost);
+        self.decide_at_once(charge, &mut decision);
+        Eventual::ready(Ok(decision))
+    }
+
+    fn decide_at_once(&self, charge: Charge<'_>, decision: &mut Decision) -> bool {
         let Charge { namespace, subject, policy, mode, cost } = charge;
-        let mut decision = Decision::begun(policy, cost);
         let subject = self.fingerprinter.fingerprint(namespace, subject);
+        let outcomes = decision.decide_under(policy, cost);
         let mut shard = self.shard(subject);
         // Read under the lock: the order of the decisions is the order of their times.
         let clock = self.clock.now();
-        let asked = (mode, cost);
-        let step = shard.decide(subject, policy, clock, asked, decision.outcomes_mut());
+        let step = shard.decide(subject, policy, clock, (mode, cost), outcomes);
         drop(shard);
         decision.concluded(step.taken, step.now, step.is_allowed);
-        Eventual::ready(Ok(decision))
+        true
     }
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
