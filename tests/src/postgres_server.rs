@@ -42,9 +42,11 @@ impl PostgresServer {
             let given = Command::new("chown").arg(user).arg(server.folder.path()).status();
             assert!(given.expect("chown").success());
         }
+        // In the order of a language, as many databases are, and not of bytes.
         let made = server
             .program("initdb")
-            .args(["--auth=trust", "--username=rl", "--no-sync", "--no-locale", "--encoding=UTF8"])
+            .args(["--auth=trust", "--username=rl", "--no-sync", "--encoding=UTF8"])
+            .args(["--locale=C", "--locale-provider=icu", "--icu-locale=en-US"])
             .arg("--pgdata")
             .arg(server.data())
             .output()
@@ -123,6 +125,37 @@ impl PostgresServer {
         }
         self.stop();
         panic!("postgres did not come up: {all}");
+    }
+
+    /// Stops the server and all that it has begun, without closing anything: it hangs.
+    ///
+    /// # Panics
+    ///
+    /// Panics if it does not run, or has ended meanwhile.
+    pub fn hang(&self) {
+        self.signal("STOP");
+    }
+
+    /// Lets it go on after [`hang`](Self::hang).
+    ///
+    /// # Panics
+    ///
+    /// As [`hang`](Self::hang).
+    pub fn go_on(&self) {
+        self.signal("CONT");
+    }
+
+    /// To the server, and then to those who serve its connections: no more of them begin meanwhile.
+    fn signal(&self, signal: &str) {
+        let server = self.child.as_ref().expect("it runs").id().to_string();
+        let send = |process: &str| {
+            let sent = Command::new("kill").args(["-s", signal, process]).status();
+            assert!(sent.expect("kill").success(), "{signal} {process}");
+        };
+        send(&server);
+        let children = Command::new("ps").args(["-o", "pid=", "--ppid", &server]).output();
+        let children = String::from_utf8(children.expect("ps").stdout).expect("numbers");
+        children.split_whitespace().for_each(send);
     }
 
     /// Ends the server and all connections at once.
