@@ -133,7 +133,11 @@ impl PostgresServer {
     ///
     /// Panics if it does not run, or has ended meanwhile.
     pub fn hang(&self) {
-        self.signal("STOP");
+        let server = self.process();
+        // The server first: no more of those who serve its connections begin, and none that ends is gone
+        // before it is told.
+        send("STOP", &server);
+        children(&server).iter().for_each(|child| send("STOP", child));
     }
 
     /// Lets it go on after [`hang`](Self::hang).
@@ -142,20 +146,13 @@ impl PostgresServer {
     ///
     /// As [`hang`](Self::hang).
     pub fn go_on(&self) {
-        self.signal("CONT");
+        let server = self.process();
+        children(&server).iter().for_each(|child| send("CONT", child));
+        send("CONT", &server);
     }
 
-    /// To the server, and then to those who serve its connections: no more of them begin meanwhile.
-    fn signal(&self, signal: &str) {
-        let server = self.child.as_ref().expect("it runs").id().to_string();
-        let send = |process: &str| {
-            let sent = Command::new("kill").args(["-s", signal, process]).status();
-            assert!(sent.expect("kill").success(), "{signal} {process}");
-        };
-        send(&server);
-        let children = Command::new("ps").args(["-o", "pid=", "--ppid", &server]).output();
-        let children = String::from_utf8(children.expect("ps").stdout).expect("numbers");
-        children.split_whitespace().for_each(send);
+    fn process(&self) -> String {
+        self.child.as_ref().expect("it runs").id().to_string()
     }
 
     /// Ends the server and all connections at once.
@@ -203,6 +200,17 @@ impl Drop for PostgresServer {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+fn send(signal: &str, process: &str) {
+    let sent = Command::new("kill").args(["-s", signal, process]).status();
+    assert!(sent.expect("kill").success(), "{signal} {process}");
+}
+
+fn children(process: &str) -> Vec<String> {
+    let found = Command::new("ps").args(["-o", "pid=", "--ppid", process]).output();
+    let found = String::from_utf8(found.expect("ps").stdout).expect("numbers");
+    found.split_whitespace().map(ToOwned::to_owned).collect()
 }
 
 /// The newest that Debian installed, else what is on the `PATH`.
