@@ -6,6 +6,7 @@ mod acceptance;
 mod algorithms;
 mod architecture;
 mod concurrency;
+mod console;
 mod http_contract;
 mod management;
 mod races;

@@ -18,6 +18,8 @@ mod audit;
 mod read;
 mod routes;
 
+pub mod console;
+
 pub use access::{Actor, Authorize, BearerTokens, Role, Roles};
 pub use admin::{Admin, AdminBuilder};
 pub use backend::Backend;
