@@ -169,7 +169,8 @@ async fn the_server_finishes_what_it_has_begun_and_keeps_what_was_stored() {
     let status = tokio::time::timeout(PATIENCE, server.process.ended()).await.unwrap();
     assert_eq!(status.code(), Some(0));
     let log = server.process.log();
-    assert!(log.contains("actor=\"alice\"") || log.contains("alice"), "changes are logged: {log}");
+    let changed = "rl_admin::audit: changed actor=\"alice\" action=\"created\" owner=\"abc\" item=";
+    assert_eq!(log.matches(changed).count(), 2, "{log}");
     assert!(!log.contains(ALICE), "a token is in the log");
 
     let server = Server::start(&database, &[]).await;
