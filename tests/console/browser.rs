@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use fantoccini::Locator;
 use rl_core::time::{Clock, SystemClock};
 use rl_records::{CallLimits, RecordContent, TierContent};
-use rl_tests::Browser;
+use rl_tests::{Browser, RedisServer};
 
 use super::{HOUR, House, OWNER, VIEWER};
 
@@ -33,7 +33,8 @@ async fn find(browser: &Browser, part: &str, id: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_owner_adds_a_record_sees_it_used_up_and_raises_it() {
-    let house = House::on_redis().await;
+    let redis = RedisServer::start();
+    let house = House::connected_to(&redis).await;
     for id in ["acme-partner-gateway", "billing-batch", "checkout-web", "fraud-scoring"] {
         house.record(id, 600, 20_000).await;
     }
