@@ -8,6 +8,7 @@ mod architecture;
 mod concurrency;
 mod console;
 mod http_contract;
+mod management;
 mod races;
 mod records;
 mod redis_behaviour;

@@ -18,7 +18,13 @@ pub(crate) fn field_and_expected(path: &str, message: &str) -> (String, String) 
     let expected = message.rsplit_once("expected ").map_or("something else", |(_, text)| text);
     let expected = expected.split(" at line ").next().unwrap_or_default();
     if let Some(field) = quoted("unknown") {
-        return (field, format!("no such field, but {}", expected.replace('`', "")));
+        // Of the names in the list, those that are taken for others are not told.
+        let names = expected.trim_start_matches("one of ").split(", ");
+        let names: Vec<_> = names.filter(|name| !name.ends_with("_rate_limit`")).collect();
+        return (
+            field,
+            format!("one of {}: there is no such field", names.join(", ").replace('`', "")),
+        );
     }
     let field = if path == "." { "body" } else { path };
     (field.to_owned(), expected.to_owned())
@@ -36,8 +42,8 @@ mod tests {
             ("day", "expected a time such as 2025", "day", "a time such as 2025"),
             (".", "missing field `to_date` at line 1 column 2", "to_date", "a value: it is missing"),
             (".", "duplicate field `to_date`", "to_date", "one value: it is there twice"),
-            ("x", "unknown field `x`, expected one of `a`, `b`", "x", "no such field, but one of a, b"),
-            ("x", "unknown field `y`, expected `b`, expected `a`", "y`, expected `b", "no such field, but a"),
+            ("x", "unknown field `x`, expected one of `a`, `b`", "x", "one of a, b: there is no such field"),
+            ("x", "unknown field `y`, expected `b`, expected `a`", "y`, expected `b", "one of a: there is no such field"),
             (".", "invalid type: null, expected struct Input", "body", "struct Input"),
         ];
         for (path, message, field, expected) in table {

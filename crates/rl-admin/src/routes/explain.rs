@@ -23,6 +23,8 @@ pub(super) struct Explanation {
     decided_by: &'static str,
     /// Where the limits come from.
     source: Source,
+    /// The tier that the consumer is in; `null` if it is in none, or if records put it aside.
+    tier: Option<String>,
     /// The records behind them, in the order in which they begin.
     considered: Vec<Considered>,
     /// The policy that the limiter enforces, as text; `null` if no limit applies.
@@ -41,7 +43,9 @@ enum Source {
     Records,
     /// A record that blocks the consumer.
     Block,
-    /// There is no record: the configured defaults.
+    /// There is no record: the tier that the consumer is in.
+    Tier,
+    /// There is no record and no tier: the configured defaults.
     Defaults,
     /// It is no consumer: the policies of the service.
     Service,
@@ -85,6 +89,7 @@ async fn explain(admin: &Admin, subject: &Subject, cost: u64) -> Result<Explanat
     let decision = admin.limiter().peek(subject, cost).await;
     let source = match &active {
         None => Source::Service,
+        Some(active) if active.tier().is_some() => Source::Tier,
         Some(active) if active.are_defaults() => Source::Defaults,
         Some(active) if active.are_blocked() => Source::Block,
         Some(_) => Source::Records,
@@ -96,6 +101,7 @@ async fn explain(admin: &Admin, subject: &Subject, cost: u64) -> Result<Explanat
         cost,
         decided_by: decision.origin().as_str(),
         source,
+        tier: active.as_ref().and_then(|active| active.tier().map(ToOwned::to_owned)),
         considered: records.iter().map(Considered::of).collect(),
         policy: decision.policy().map(ToString::to_string),
         limits: decision.limits().map(Standing::of).collect(),

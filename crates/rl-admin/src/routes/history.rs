@@ -6,7 +6,7 @@ use crate::error::Refusals;
 use crate::read::{
     Allowed, ConsumerId, History, In, Parameters, RateLimitingId, ResourceName, ToGet,
 };
-use crate::wire::{Change, Changes, Content, ResourceContent};
+use crate::wire::{Changes, RecordChange, ResourceChange};
 use crate::{Admin, ApiError};
 
 fn query(history: &History, of: Option<&str>, item: Option<String>) -> HistoryQuery {
@@ -14,10 +14,10 @@ fn query(history: &History, of: Option<&str>, item: Option<String>) -> HistoryQu
     HistoryQuery { of, item, before: history.before, limit: history.limit.0 }
 }
 
-async fn page(admin: &Admin, query: HistoryQuery) -> Result<Json<Changes<Content>>, ApiError> {
+async fn page(admin: &Admin, query: HistoryQuery) -> Result<Json<Changes<RecordChange>>, ApiError> {
     let changes = admin.records().history(&query).await?;
     let next = next(&query, &changes);
-    let changes = changes.iter().map(|change| Change::of(change, Content::of)).collect();
+    let changes = changes.iter().map(RecordChange::of).collect();
     Ok(Json(Changes { changes, next }))
 }
 
@@ -29,25 +29,25 @@ fn next<T>(query: &HistoryQuery, changes: &[rl_records::Change<T>]) -> Option<i6
 
 /// Changes of the records of all consumers, the newest first
 #[utoipa::path(get, path = "/management/history", tag = "history", params(History),
-    responses((status = OK, body = Changes<Content>), Refusals))]
+    responses((status = OK, body = Changes<RecordChange>), Refusals))]
 pub(super) async fn of_all(
     State(admin): State<Admin>,
     _: Allowed<ToGet>,
     Parameters(history): Parameters<History>,
-) -> Result<Json<Changes<Content>>, ApiError> {
+) -> Result<Json<Changes<RecordChange>>, ApiError> {
     page(&admin, query(&history, None, None)).await
 }
 
 /// Changes of the records of a consumer, the newest first
 #[utoipa::path(get, path = "/management/consumers/{CONSUMER_ID}/history", tag = "history",
     params(In<ConsumerId>, History),
-    responses((status = OK, body = Changes<Content>), Refusals))]
+    responses((status = OK, body = Changes<RecordChange>), Refusals))]
 pub(super) async fn of_consumer(
     State(admin): State<Admin>,
     _: Allowed<ToGet>,
     In(ConsumerId(consumer)): In<ConsumerId>,
     Parameters(history): Parameters<History>,
-) -> Result<Json<Changes<Content>>, ApiError> {
+) -> Result<Json<Changes<RecordChange>>, ApiError> {
     page(&admin, query(&history, Some(consumer.as_str()), None)).await
 }
 
@@ -55,30 +55,30 @@ pub(super) async fn of_consumer(
 #[utoipa::path(get,
     path = "/management/consumers/{CONSUMER_ID}/consumer/rate-limits/{RATE_LIMITING_ID}/history",
     tag = "history", params(In<ConsumerId>, In<RateLimitingId>, History),
-    responses((status = OK, body = Changes<Content>), Refusals))]
+    responses((status = OK, body = Changes<RecordChange>), Refusals))]
 pub(super) async fn of_record(
     State(admin): State<Admin>,
     _: Allowed<ToGet>,
     In(ConsumerId(consumer)): In<ConsumerId>,
     In(RateLimitingId(id)): In<RateLimitingId>,
     Parameters(history): Parameters<History>,
-) -> Result<Json<Changes<Content>>, ApiError> {
+) -> Result<Json<Changes<RecordChange>>, ApiError> {
     page(&admin, query(&history, Some(consumer.as_str()), Some(id.to_string()))).await
 }
 
 /// Changes of the limit of a resource, the newest first
 #[utoipa::path(get, path = "/management/resources/{RESOURCE}/history", tag = "history",
     params(In<ResourceName>, History),
-    responses((status = OK, body = Changes<ResourceContent>), Refusals))]
+    responses((status = OK, body = Changes<ResourceChange>), Refusals))]
 pub(super) async fn of_resource(
     State(admin): State<Admin>,
     _: Allowed<ToGet>,
     In(ResourceName(name)): In<ResourceName>,
     Parameters(history): Parameters<History>,
-) -> Result<Json<Changes<ResourceContent>>, ApiError> {
+) -> Result<Json<Changes<ResourceChange>>, ApiError> {
     let query = query(&history, Some(name.as_str()), None);
     let changes = admin.records().resource_history(&query).await?;
     let next = next(&query, &changes);
-    let changes = changes.iter().map(|change| Change::of(change, ResourceContent::of)).collect();
+    let changes = changes.iter().map(ResourceChange::of).collect();
     Ok(Json(Changes { changes, next }))
 }

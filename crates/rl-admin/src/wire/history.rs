@@ -1,24 +1,10 @@
+use rl_records::{RecordContent, ResourceLimitContent};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::Date;
+use super::{Content, Date, ResourceContent};
 
-/// One change: who made it, when, and what was there before and after.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Change<T> {
-    /// Its number; later changes have larger ones.
-    number: i64,
-    /// The id of the record, or the name of the resource.
-    item: String,
-    at: Date,
-    by: String,
-    kind: Kind,
-    /// As it was; `null` if it was created.
-    before: Option<T>,
-    /// As it is since; `null` if it was deleted.
-    after: Option<T>,
-}
-
+/// What happened.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum Kind {
@@ -27,21 +13,74 @@ enum Kind {
     Deleted,
 }
 
-impl<T> Change<T> {
-    pub(crate) fn of<S>(change: &rl_records::Change<S>, content: impl Fn(&S) -> T) -> Self {
-        let kind = match (&change.before, &change.after) {
-            (None, _) => Kind::Created,
-            (Some(_), Some(_)) => Kind::Updated,
-            (Some(_), None) => Kind::Deleted,
-        };
+impl Kind {
+    const fn of<T>(change: &rl_records::Change<T>) -> Self {
+        match (&change.before, &change.after) {
+            (None, _) => Self::Created,
+            (Some(_), Some(_)) => Self::Updated,
+            (Some(_), None) => Self::Deleted,
+        }
+    }
+}
+
+// Twice, and not generic: the document would forget that `before` and `after` may be `null`.
+
+/// One change of a record: who made it, when, and what was there before and after.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct RecordChange {
+    /// Its number; later changes have larger ones.
+    number: i64,
+    /// The id of the record.
+    item: String,
+    at: Date,
+    by: String,
+    kind: Kind,
+    /// As it was; `null` if it was created.
+    before: Option<Content>,
+    /// As it is since; `null` if it was deleted.
+    after: Option<Content>,
+}
+
+impl RecordChange {
+    pub(crate) fn of(change: &rl_records::Change<RecordContent>) -> Self {
         Self {
             number: change.number,
             item: change.item.clone(),
             at: Date(change.at),
             by: change.by.clone(),
-            kind,
-            before: change.before.as_ref().map(&content),
-            after: change.after.as_ref().map(&content),
+            kind: Kind::of(change),
+            before: change.before.as_ref().map(Content::of),
+            after: change.after.as_ref().map(Content::of),
+        }
+    }
+}
+
+/// One change of the limit of a resource.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ResourceChange {
+    /// Its number; later changes have larger ones.
+    number: i64,
+    /// The name of the resource.
+    item: String,
+    at: Date,
+    by: String,
+    kind: Kind,
+    /// As it was; `null` if it was created.
+    before: Option<ResourceContent>,
+    /// As it is since; `null` if it was deleted.
+    after: Option<ResourceContent>,
+}
+
+impl ResourceChange {
+    pub(crate) fn of(change: &rl_records::Change<ResourceLimitContent>) -> Self {
+        Self {
+            number: change.number,
+            item: change.item.clone(),
+            at: Date(change.at),
+            by: change.by.clone(),
+            kind: Kind::of(change),
+            before: change.before.as_ref().map(ResourceContent::of),
+            after: change.after.as_ref().map(ResourceContent::of),
         }
     }
 }
@@ -50,7 +89,7 @@ impl<T> Change<T> {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Changes<T> {
     /// The newest first.
-    pub(crate) changes: Vec<Change<T>>,
+    pub(crate) changes: Vec<T>,
     /// Where the next page begins, to be given as `before`; `null` on the last one.
     pub(crate) next: Option<i64>,
 }

@@ -12,7 +12,7 @@ mod standing;
 
 pub(crate) use active::ActiveRateLimits;
 pub(crate) use date::{Date, Hour};
-pub(crate) use history::{Change, Changes};
+pub(crate) use history::{Changes, RecordChange, ResourceChange};
 pub(crate) use limits::{Calls, Limits};
 pub(crate) use name::{Name, Optional};
 pub(crate) use periods::{CallCounter, CallCounters, CallState, Periods, all_periods};

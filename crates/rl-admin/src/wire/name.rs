@@ -1,4 +1,5 @@
 use serde::{Deserialize, Serialize};
+use utoipa::openapi::schema::SchemaType;
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
 
@@ -61,6 +62,8 @@ impl ToSchema for Name {}
 pub(crate) struct Optional(pub(crate) Option<Name>);
 
 impl Optional {
+    const PATTERN: &'static str = r"^[A-Za-z0-9._:@/+~{}$#\-]{0,250}$";
+
     pub(crate) fn into_text(self) -> Option<String> {
         self.0.map(String::from)
     }
@@ -74,6 +77,16 @@ impl TryFrom<Option<String>> for Optional {
         text.map(Name::try_from).transpose().map(Self)
     }
 }
+
+impl PartialSchema for Optional {
+    fn schema() -> RefOr<Schema> {
+        let types = SchemaType::from_iter([Type::String, Type::Null]);
+        let text = ObjectBuilder::new().schema_type(types).pattern(Some(Self::PATTERN));
+        text.description(Some("A name, or none: null, or an empty text.")).into()
+    }
+}
+
+impl ToSchema for Optional {}
 
 #[cfg(test)]
 mod tests {

@@ -14,15 +14,15 @@ pub(crate) struct RateLimitInput {
     to_date: Date,
     /// An endpoint; for information only.
     #[serde(default)]
-    #[schema(value_type = Option<Name>)]
+    #[schema(required = false)]
     api_name: Optional,
     /// A version of the API; for information only.
     #[serde(default)]
-    #[schema(value_type = Option<Name>)]
+    #[schema(required = false)]
     api_version: Optional,
     /// A bank; for information only.
     #[serde(default)]
-    #[schema(value_type = Option<Name>)]
+    #[schema(required = false)]
     bank_id: Optional,
     #[serde(alias = "per_second_rate_limit")]
     per_second_call_limit: Calls,

@@ -42,6 +42,13 @@ impl RecordSourceBuilder {
         self
     }
 
+    /// Whether periods without a limit are counted too, so that reports show what is used in all six.
+    /// Defaults to `false`; it costs what six limits cost.
+    pub const fn count_unlimited(mut self, counts: bool) -> Self {
+        self.counts_all = counts;
+        self
+    }
+
     /// Looks up which tier an API key ([`Realm::Key`](rl_core::Realm::Key)) is in; keys in none are under
     /// the policies of [`others`](Self::others), as all are unless this is called.
     ///
@@ -49,13 +56,6 @@ impl RecordSourceBuilder {
     /// genuine, or who invents keys keeps the database busy.
     pub const fn tiers_of_keys(mut self) -> Self {
         self.has_keys = true;
-        self
-    }
-
-    /// Whether periods without a limit are counted too, so that reports show what is used in all six.
-    /// Defaults to `false`; it costs what six limits cost.
-    pub const fn count_unlimited(mut self, counts: bool) -> Self {
-        self.counts_all = counts;
         self
     }
 

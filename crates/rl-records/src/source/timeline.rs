@@ -12,8 +12,8 @@ use crate::{Aggregation, CallLimits, Record, TierContent};
 pub(super) struct Timeline {
     spans: Vec<Span>,
     aggregation: Aggregation,
-    tier: Option<String>,
     policy_of: PolicyOf,
+    tier: Option<String>,
     current: RwLock<Stretch>,
 }
 
@@ -51,7 +51,7 @@ impl Timeline {
         let spans: Vec<Span> = spans.collect();
         let current = RwLock::new(stretch(&spans, &aggregation, policy_of, now));
         let tier = tier.map(|tier| tier.name);
-        Self { spans, aggregation, tier, policy_of, current }
+        Self { spans, aggregation, policy_of, tier, current }
     }
 
     /// The tier that it was read with.
@@ -118,7 +118,7 @@ mod tests {
         let (spans, aggregation) = (spans.collect::<Vec<_>>(), Aggregation::default());
         let policy_of: PolicyOf = CallLimits::policy;
         let current = RwLock::new(stretch(&spans, &aggregation, policy_of, Timestamp::EPOCH));
-        Timeline { spans, aggregation, tier: None, policy_of, current }
+        Timeline { spans, aggregation, policy_of, tier: None, current }
     }
 
     fn max(timeline: &Timeline, now: u64) -> Option<u64> {
