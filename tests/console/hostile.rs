@@ -376,3 +376,16 @@ async fn forms_of_any_bytes_are_answered() {
     let page = owner.get("/console/record/new?consumer=abc").await.body;
     assert_eq!(field_of(&page, "consumer_id"), "abc");
 }
+
+#[tokio::test]
+async fn the_console_guards_its_own_paths_and_no_others() {
+    let house = House::new().await;
+    for path in ["/", "/elsewhere", "/consoles", "/console.css", "/api/elsewhere"] {
+        assert_eq!(house.site.get(path).fetch().await.status, 404, "{path}");
+        assert_eq!(house.site.post(path).fetch().await.status, 404, "{path}");
+    }
+    assert_eq!(house.call("abc").await, 200);
+    for path in ["/console/elsewhere", "/console/", "/console/a/b/c"] {
+        assert_eq!(house.site.get(path).fetch().await.status, 303, "{path}");
+    }
+}
