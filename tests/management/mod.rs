@@ -14,6 +14,7 @@ mod explaining;
 mod lists;
 mod resources;
 mod schema;
+mod server;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -3,6 +3,7 @@
 mod settings;
 
 use std::error::Error;
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -21,7 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
+    let log = tracing_subscriber::fmt().with_writer(std::io::stderr);
+    log.with_ansi(std::io::stderr().is_terminal()).init();
     match run().await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -132,9 +132,12 @@ impl RecordContent {
 
 /// A name that fits into an index, a line of text and the id of a subject.
 pub(crate) fn check_name(field: &'static str, value: &str) -> Result<(), InvalidField> {
-    let fits = (1..=250).contains(&value.len()) && !value.chars().any(char::is_control);
     let expected = "1 to 250 bytes of text without control characters";
-    if fits { Ok(()) } else { Err(InvalidField::new(field, value, expected)) }
+    if is_name(value) { Ok(()) } else { Err(InvalidField::new(field, value, expected)) }
+}
+
+pub(crate) fn is_name(value: &str) -> bool {
+    (1..=250).contains(&value.len()) && !value.chars().any(char::is_control)
 }
 
 /// A record as it is stored.

@@ -2,6 +2,7 @@
 
 mod consumers;
 mod failure;
+mod gate;
 mod history;
 mod members;
 mod open;
@@ -20,6 +21,7 @@ use sqlx::any::AnyRow;
 use sqlx::{Any, AnyPool, Row, Transaction};
 
 pub use consumers::{ConsumerPage, ConsumerQuery, ConsumerSummary};
+pub(crate) use gate::{Gate, PAUSE_MICROS, Ticket, pauses};
 pub(crate) use history::Since;
 pub use query::{RecordCursor, RecordPage, RecordQuery};
 
@@ -39,6 +41,7 @@ pub struct Records {
 
 struct Inner {
     pool: AnyPool,
+    gate: Arc<Gate>,
     url: String,
     is_postgres: bool,
     clock: Arc<dyn Clock>,
@@ -119,6 +122,11 @@ impl Records {
 
     pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
         &self.inner.clock
+    }
+
+    /// Through which look-ups go.
+    pub(crate) fn gate(&self) -> &Arc<Gate> {
+        &self.inner.gate
     }
 
     /// Where PostgreSQL announces changes.

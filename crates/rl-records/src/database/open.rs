@@ -7,7 +7,7 @@ use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::{AnyPool, Executor, SqlSafeStr};
 
 use super::failure::failed;
-use super::{Inner, Records, RecordsBuilder};
+use super::{Gate, Inner, Records, RecordsBuilder};
 use crate::DatabaseError;
 
 /// How long a call waits for a connection.
@@ -50,8 +50,10 @@ impl RecordsBuilder {
             open_sqlite(&url, self.max_connections).await?
         };
         migrate(&pool, is_postgres).await?;
+        let gate = Gate::new(self.max_connections.saturating_sub(2) as usize);
         let inner = Inner {
             pool,
+            gate,
             url,
             is_postgres,
             clock: self.clock,

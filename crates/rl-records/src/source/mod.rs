@@ -19,6 +19,7 @@ use tokio::task::AbortHandle;
 pub use settings::RecordSourceBuilder;
 
 use crate::database::{Kind, Listener};
+use crate::record::is_name;
 use crate::{CallLimits, Records, ResourceLimitContent};
 use cache::{Cache, Found, Load};
 use timeline::Timeline;
@@ -28,14 +29,20 @@ use timeline::Timeline;
 /// Consumers ([`Realm::Consumer`]) are under their records, else under their tier, else under the
 /// defaults; API keys ([`Realm::Key`]) under their tier, if
 /// [that is wanted](RecordSourceBuilder::tiers_of_keys). Everybody else is under the policies of
-/// [`RecordSourceBuilder::others`].
+/// [`RecordSourceBuilder::others`]. Of subjects [made one](rl_core::key::KeyExtractor::and), the first
+/// is looked up: a consumer on each route is under the records of the consumer. A consumer that is known
+/// by a digest only ([`Subject::digest`]) cannot have any, which is an error of the configuration.
 ///
 /// What was looked up is kept, at most [capacity](RecordSourceBuilder::capacity) consumers, and
 /// looked up again after an hour while the old answer serves on. Records begin and end on time
 /// without a look-up. After a change the next request waits for the new answer, at most the
 /// [deadline](RecordSourceBuilder::deadline). If the database does not answer, the last good policy
-/// holds; a consumer that was never looked up is under the limiter's failure policy, by an error or
-/// when the limiter's own deadline has passed.
+/// holds, however many others are asked for; a consumer that was never looked up is under the limiter's
+/// failure policy, by an error or when the limiter's own deadline has passed.
+///
+/// Few look-ups run at once and few wait, whoever invents consumers: beyond that there is an error
+/// ([`FailureKind::Overloaded`]) at once. After one that failed, there is one each second until one
+/// succeeds.
 ///
 /// A cheap handle: clones share what is kept.
 #[derive(Clone)]
@@ -114,6 +121,9 @@ impl RecordSource {
     /// # Ok(()) }
     /// ```
     pub fn resource(&self, name: &str, app: &str) -> PolicyFuture {
+        if !is_name(name) {
+            return Eventual::ready(Ok(None));
+        }
         let app = app.to_owned();
         self.answer(&self.inner.resources, name, move |resource| {
             resource.as_ref().and_then(|resource| resource.policy_for(&app))
@@ -122,7 +132,7 @@ impl RecordSource {
 
     /// The policy of the tier that the key is in, or else that of the others.
     fn of_key(&self, keys: &Arc<Cache<Option<InTier>>>, key: &Subject) -> PolicyFuture {
-        let id = key.id().to_string();
+        let id = key.owner().to_string();
         let answer = self.answer(keys, &id, |tier| tier.as_ref().map(|tier| tier.policy.clone()));
         let pending = match answer {
             Eventual::Ready(Some(Ok(None))) => return self.inner.others.policy(key),
@@ -148,7 +158,7 @@ impl RecordSource {
     ) -> Eventual<Result<T, StoreError>> {
         let (flight, last) = match cache.get(key) {
             Found::Known(value) => return Eventual::ready(Ok(policy(&value))),
-            Found::Down => return Eventual::ready(Err(no_answer(FailureKind::Unavailable))),
+            Found::No(kind) => return Eventual::ready(Err(no_answer(kind))),
             Found::Wait(flight, last) => (flight, last),
         };
         let Some(last) = last else {
@@ -173,10 +183,17 @@ impl RecordSource {
 
 impl PolicySource for RecordSource {
     fn policy(&self, subject: &Subject) -> PolicyFuture {
-        let id = match (subject.realm(), subject.id().as_text()) {
-            (Realm::Consumer, Some(id)) => id,
-            // Longer than the id of any record.
-            (Realm::Consumer, None) => {
+        let owner = subject.owner();
+        let id = match (subject.realm(), owner.as_text()) {
+            (Realm::Consumer, Some(id)) if is_name(id) => id,
+            // Nobody can have written records for it: to find none would be no answer.
+            (Realm::Consumer, None) if !owner.is_of_long_text() => {
+                let error = StoreError::new(FailureKind::Unsupported);
+                let detail = "a consumer that is known by a digest, which has no records";
+                return Eventual::ready(Err(error.with_detail(detail)));
+            }
+            // No record has such an id.
+            (Realm::Consumer, _) => {
                 let none = [];
                 let limits = self.inner.records.aggregation().limits(&none);
                 return Eventual::ready(Ok((self.inner.policy_of)(&limits)));

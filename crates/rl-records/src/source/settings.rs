@@ -66,8 +66,8 @@ impl RecordSourceBuilder {
         self
     }
 
-    /// The longest that a request waits for a limit that has changed; then the last one holds once
-    /// more. Defaults to 50 ms.
+    /// The longest that a request waits for a limit that has changed; then the last one holds until
+    /// the look-up has ended. Defaults to 50 ms.
     ///
     /// It should be shorter than the [deadline of the limiter](rl_core::RateLimiterBuilder::deadline),
     /// whose failure policy would stand in although a limit is known.
@@ -111,12 +111,13 @@ impl RecordSourceBuilder {
             CallLimits::policy
         };
         let load = || FromRecords { records: self.records.clone(), policy_of };
+        let gate = || self.records.gate().clone();
         let inner = Arc::new(Inner {
-            consumers: Arc::new(Cache::new(load(), self.capacity, fresh, runtime.clone())),
-            resources: Arc::new(Cache::new(load(), self.capacity, fresh, runtime.clone())),
+            consumers: Arc::new(Cache::new(load(), gate(), self.capacity, fresh, runtime.clone())),
+            resources: Arc::new(Cache::new(load(), gate(), self.capacity, fresh, runtime.clone())),
             keys: self
                 .has_keys
-                .then(|| Arc::new(Cache::new(load(), self.capacity, fresh, runtime))),
+                .then(|| Arc::new(Cache::new(load(), gate(), self.capacity, fresh, runtime))),
             records: self.records,
             others: self.others,
             policy_of,
