@@ -20,6 +20,7 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::{Router, routing::get};
 use rl_admin::Backend;
+use rl_admin::console::Console;
 use rl_core::Gate;
 use rl_core::denial::DenialBody;
 use rl_core::headers::{HeaderFamily, Headers};
@@ -54,7 +55,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let limiter = limiter.build()?;
     let (admin, token) = management::admin(records, source, limiter.clone(), backend)?;
 
-    let app = service(limiter).nest(PREFIX, admin.router());
+    // Pages for people. The cookie needs TLS unless it is said that there is none.
+    let console = Console::builder(admin.clone()).without_tls().build();
+    let app = service(limiter).nest(PREFIX, admin.router()).merge(console.router());
     let listen = env::var("RL_LISTEN").unwrap_or_else(|_| "127.0.0.1:3000".to_owned());
     let listener = tokio::net::TcpListener::bind(&listen)
         .await

@@ -46,6 +46,7 @@ pub(crate) fn admin(
 
 pub(crate) fn print_help(api: &str, token: Option<&str>, consumer: &str) {
     let token = token.unwrap_or("one-of-RL_ADMIN_TOKENS");
+    println!("the console is at /console, the token for it is {token}");
     println!("the management is at {api}/management, its document at {api}/openapi.json:");
     println!("curl -H 'Authorization: Bearer {token}' {api}/management/consumers/{consumer}");
     println!(
