@@ -180,7 +180,12 @@ impl RateLimiter {
                     decision
                 }
                 Err(error) => {
-                    this.store_failed(ticket, &error);
+                    // If the look-up of the policy took most of the time, that says nothing about the
+                    // store. A ticket that is dropped has told nothing.
+                    let had_time = question.deadline >= this.inner.deadline / 2;
+                    if had_time || error.kind() != FailureKind::TimedOut {
+                        this.store_failed(ticket, &error);
+                    }
                     this.stand_in(Some(&policy), &subject, question, error.kind()).await
                 }
             }
@@ -290,6 +295,22 @@ impl RateLimiter {
             observe::source_failed(error, consequence);
         }
         self.inner.observer.source_failed(error);
+    }
+
+    /// An answer that is waited for, if no more than so many wait already.
+    pub(super) fn bounded(&self, answer: StoreFuture<Decision>) -> StoreFuture<Decision> {
+        if let Eventual::Ready(_) = answer {
+            return answer;
+        }
+        let Some(slot) = self.inner.in_flight.enter() else {
+            self.overloaded();
+            return Eventual::ready(Err(StoreError::new(FailureKind::Overloaded)));
+        };
+        Eventual::later(async move {
+            let answer = answer.await;
+            drop(slot);
+            answer
+        })
     }
 
     fn overloaded(&self) {
