@@ -246,7 +246,9 @@ impl SubjectId {
         match &self.0 {
             IdRepr::Short(id) => (id.as_bytes(), false),
             IdRepr::Long(id) => (id.as_bytes(), false),
-            IdRepr::Digest(digest) => (digest, true),
+            IdRepr::TooLong(digest) | IdRepr::Digest(digest) | IdRepr::Combined(digest, _) => {
+                (digest, true)
+            }
         }
     }
 
