@@ -65,9 +65,13 @@ impl State {
         self.few = cells;
     }
 
-    /// The cells, if there are more than three.
+    /// All cells, however many, if there is something to remember.
     pub(super) fn many(&self) -> &[u64] {
-        self.more.as_deref().unwrap_or_default()
+        match &self.more {
+            Some(more) => more,
+            None if self.few == [0; 3] => &[],
+            None => &self.few,
+        }
     }
 
     /// So many cells to change, 0 where there were none.
