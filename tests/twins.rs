@@ -111,6 +111,21 @@ fn limit(algorithms: Vec<&'static str>) -> impl Strategy<Value = Limit> {
     })
 }
 
+/// Fixed windows alone, as most services have them: 1 to 16.
+fn fixed_windows() -> impl Strategy<Value = Policy> {
+    let max = prop_oneof![8 => 0..9_u64, 1 => Just(rl_core::MAX_UNITS)];
+    let periods = prop_oneof![
+        2 => (1..=6_usize).prop_map(|count| Period::NAMED[..count].to_vec()),
+        1 => (1..=16_u64).prop_map(|count| {
+            (1..=count).map(|n| Period::from_millis(700 * n * n).unwrap()).collect()
+        }),
+    ];
+    (periods, prop::collection::vec(max, 16)).prop_map(|(periods, maxima)| {
+        let limits = periods.into_iter().zip(maxima);
+        Policy::new(limits.map(|(period, max)| Limit::new(max, period).unwrap())).unwrap()
+    })
+}
+
 /// A policy of any limits that do not share a state.
 fn policy(algorithms: Vec<&'static str>) -> impl Strategy<Value = Policy> {
     prop::collection::vec(limit(algorithms), 1..=7).prop_map(|limits| {
@@ -327,7 +342,14 @@ fn rust_and_lua_decide_alike() {
     };
     let lively = prop::collection::vec(step(), STEPS_PER_TIMELINE);
     let calm = prop::collection::vec(step().prop_map(Step::calm), STEPS_PER_TIMELINE);
-    let policies = [policy(algorithms()), policy(algorithms()), policy(algorithms())];
+    let any = || policy(algorithms()).boxed();
+    // What most services have takes a way of its own, and that is to be met often.
+    let plain = || prop_oneof![2 => any(), 1 => fixed_windows()];
+    let policies = if one.is_some() {
+        [any(), any(), any()]
+    } else {
+        [plain().boxed(), any(), plain().boxed()]
+    };
     drive(steps() / STEPS_PER_TIMELINE, (start(), policies, prop_oneof![lively, calm]));
 }
 

@@ -29,6 +29,13 @@ impl State {
         }
     }
 
+    /// The state before so many units of the second of its two cells were counted.
+    #[cfg(feature = "redis")]
+    pub(crate) fn with_less(&self, units: u64) -> Self {
+        let [since, used] = self.two;
+        Self { two: [since, used.saturating_sub(units)], more: self.more.clone() }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.two == [0; 2] && self.more.iter().flatten().all(|cell| *cell == 0)
     }

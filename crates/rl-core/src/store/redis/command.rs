@@ -49,7 +49,7 @@ impl Commands {
     pub(super) fn decide(&self, charge: &Charge<'_>) -> Result<Command, StoreError> {
         let Charge { namespace, subject, policy, mode, cost } = *charge;
         let arguments = match self.layout {
-            Layout::Packed => vec![codec::shape(policy), codec::decide_plan(policy, mode, cost)],
+            Layout::Packed => vec![codec::shape(policy), codec::decide_plan(policy, mode, cost, 1)],
             Layout::Readable => {
                 vec![codec::readable_periods(policy), codec::readable_plan(policy, mode, cost)]
             }

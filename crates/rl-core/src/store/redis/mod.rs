@@ -44,6 +44,7 @@ mod error;
 mod eviction;
 mod keyspace;
 mod layout;
+mod reply;
 mod route;
 mod script;
 #[cfg(feature = "redis-sentinel")]
@@ -60,10 +61,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use builder::RedisStoreBuilder;
 use builder::Servers;
-use codec::Reply;
 use command::{Command, Commands};
 pub use connect_error::ConnectError;
 pub use layout::Layout;
+use reply::Asked;
 use route::Route;
 pub use script::Script;
 #[cfg(feature = "redis-tls")]
@@ -71,11 +72,10 @@ pub use script::Script;
 pub use tls::Tls;
 
 use super::{Charge, Refund, Renewal, Reset, Store, StoreError, StoreFuture};
-use crate::model::Outcomes;
 use crate::time::Timestamp;
 #[cfg(feature = "conformance")]
 use crate::time::{Clock, ManualClock};
-use crate::{Decision, Eventual, algorithm, observe};
+use crate::{Decision, Eventual, observe};
 
 /// Counters on Redis. The [module](self) says what it guarantees.
 ///
@@ -178,6 +178,13 @@ impl RedisStore {
         self.inner.route.send(&command).await
     }
 
+    fn note_healed(&self, healed: u64) {
+        if healed > 0 {
+            self.inner.healed.fetch_add(healed, Ordering::Relaxed);
+            observe::healed(healed);
+        }
+    }
+
     /// Sends what has no answer but that it was done.
     fn carry_out(&self, command: Result<Command, StoreError>) -> StoreFuture<()> {
         match command {
@@ -200,18 +207,12 @@ impl Store for RedisStore {
             (self.clone(), charge.policy.clone(), charge.mode, charge.cost);
         Eventual::later(async move {
             let reply = this.send(command).await?;
-            let Reply { healed, uncharged, taken, now, states } = Reply::read(&reply, &policy)?;
-            if healed > 0 {
-                this.inner.healed.fetch_add(healed, Ordering::Relaxed);
-                observe::healed(healed);
-            }
-            let limits = policy.limits().iter().zip(&states);
-            let outcomes = limits.enumerate().map(|(place, (limit, state))| {
-                let needed = algorithm::needed(mode, cost, taken, uncharged.contains(place));
-                algorithm::replied_outcome(limit.limit(), state, now, needed)
-            });
-            let outcomes: Outcomes = outcomes.collect();
-            Ok(Decision::of(policy, cost, taken, now, outcomes))
+            let asked = Asked { policy: &policy, mode, cost, calls: 1 };
+            let shape = codec::shape_len(&policy);
+            let answer = reply::read(&reply, 1, shape, asked)?.pop().flatten();
+            let answer = answer.ok_or_else(reply::undecided)?;
+            this.note_healed(answer.healed);
+            Ok(answer.decision(0, asked))
         })
     }
 
