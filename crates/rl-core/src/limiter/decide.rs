@@ -179,7 +179,9 @@ impl RateLimiter {
     ) -> Result<Decision, FailureKind> {
         match answer {
             Ok(decision) => {
-                if self.inner.breaker.answered(ticket) {
+                // What is known without asking says nothing about the store.
+                let was_asked = decision.origin() != Origin::LocalDeny;
+                if was_asked && self.inner.breaker.answered(ticket) {
                     observe::store_recovered();
                     self.inner.observer.store_recovered();
                 }

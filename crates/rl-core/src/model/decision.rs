@@ -18,6 +18,8 @@ pub enum Origin {
     Store,
     /// A store decided for a limiter in shadow, which denies nothing.
     Shadow,
+    /// The store's denial of the same request a moment ago, which still holds; it was not asked again.
+    LocalDeny,
     /// The subject is under no limit; no store was asked.
     Unlimited,
     /// The limiter is switched off; no store was asked.
@@ -37,6 +39,7 @@ impl Origin {
         match self {
             Self::Store => "store",
             Self::Shadow => "shadow",
+            Self::LocalDeny => "local_deny",
             Self::Unlimited => "unlimited",
             Self::Disabled => "disabled",
             Self::Fallback(_) => "fallback",
@@ -47,7 +50,7 @@ impl Origin {
 
     /// Whether limits decided, and are enforced.
     pub(crate) const fn enforces(self) -> bool {
-        matches!(self, Self::Store | Self::Fallback(_))
+        matches!(self, Self::Store | Self::LocalDeny | Self::Fallback(_))
     }
 
     /// Whether counters were asked, which may have charged.
@@ -199,9 +202,17 @@ impl Decision {
         !matches!(self.verdict, Verdict::Denied)
     }
 
+    /// The same denial so many microseconds later, when it still holds.
+    #[cfg(feature = "redis")]
+    pub(crate) fn denied_again(&self, micros: u64) -> Self {
+        let outcomes = self.outcomes.iter().map(|outcome| outcome.after(micros)).collect();
+        let at = self.at.plus_micros(micros);
+        Self { outcomes, at, origin: Origin::LocalDeny, ..self.clone() }
+    }
+
     /// The decision of a limiter in shadow.
     pub(crate) fn in_shadow(mut self) -> Self {
-        if self.origin == Origin::Store {
+        if matches!(self.origin, Origin::Store | Origin::LocalDeny) {
             (self.origin, self.verdict) = (Origin::Shadow, Verdict::Allowed);
             self.granted = self.cost.units();
         }
@@ -210,7 +221,7 @@ impl Decision {
 
     /// The decision of a fallback, which was asked because the store failed.
     pub(crate) fn in_place_of(mut self, failure: FailureKind) -> Self {
-        if self.origin == Origin::Store {
+        if matches!(self.origin, Origin::Store | Origin::LocalDeny) {
             self.origin = Origin::Fallback(failure);
         }
         self

@@ -7,8 +7,10 @@ use tokio::runtime::Handle;
 
 #[cfg(feature = "redis-cluster")]
 use super::cluster::Cluster;
+use super::combine::Combiner;
 use super::command::Commands;
 use super::connection::{Connection, Pool, Settings, Upstream};
+use super::denials::Denials;
 use super::route::Route;
 #[cfg(feature = "redis-sentinel")]
 use super::sentinel::Sentinels;
@@ -33,6 +35,9 @@ pub struct RedisStoreBuilder {
     connection_wait: Duration,
     connect_timeout: Duration,
     response_timeout: Duration,
+    coalesce: bool,
+    // None: unless a test makes up the time.
+    local_denial: Option<bool>,
     #[cfg(feature = "conformance")]
     clock: Option<Arc<ManualClock>>,
 }
@@ -61,6 +66,8 @@ impl RedisStoreBuilder {
             connection_wait: Duration::from_millis(75),
             connect_timeout: Duration::from_secs(1),
             response_timeout: Duration::from_millis(500),
+            coalesce: true,
+            local_denial: None,
             #[cfg(feature = "conformance")]
             clock: None,
         }
@@ -140,6 +147,28 @@ impl RedisStoreBuilder {
         self
     }
 
+    /// Whether checks that are asked for while others are in flight travel together: those of one
+    /// subject as a list of costs in one script call, those of many subjects in as few calls as there
+    /// are policies. Defaults to `true`: they are decided as if they had come one after the other, and
+    /// nobody waits for company. Only in the packed layout, and not for limits of concurrency; on a
+    /// cluster only those of one subject.
+    pub fn coalesce(mut self, coalesce: bool) -> Self {
+        self.coalesce = coalesce;
+        self
+    }
+
+    /// Whether a subject that is denied until some time is denied without asking the server before it.
+    /// Defaults to `true`: such a denial is what the server would answer.
+    ///
+    /// It is remembered for one second at most, so a reset or a refund by another instance, or by an
+    /// operator, is heeded within a second; one through this store, or another policy, at once. Checks
+    /// alone are answered so, and not under limits of concurrency. Their decisions come with
+    /// [`Origin::LocalDeny`](crate::Origin::LocalDeny).
+    pub fn local_denial(mut self, local_denial: bool) -> Self {
+        self.local_denial = Some(local_denial);
+        self
+    }
+
     /// Decides on this clock instead of the server's: for tests that step through invented time.
     #[cfg(feature = "conformance")]
     #[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
@@ -187,15 +216,27 @@ impl RedisStoreBuilder {
                 let _ = tokio::time::timeout(settings.connect_timeout, warn).await;
             }
         }
+        let is_cluster = route.is_cluster();
+        let combines = self.coalesce && self.layout == Layout::Packed;
         Ok(RedisStore {
             inner: Arc::new(Inner {
-                commands: Commands { layout: self.layout, prefix, tagged: route.is_cluster() },
+                combiner: combines.then(|| Combiner::new(is_cluster, self.response_timeout)),
+                denials: self.denials(),
+                commands: Commands { layout: self.layout, prefix, tagged: is_cluster },
                 route,
                 healed: AtomicU64::new(0),
                 #[cfg(feature = "conformance")]
                 clock: self.clock,
             }),
         })
+    }
+
+    fn denials(&self) -> Option<Denials> {
+        #[cfg(feature = "conformance")]
+        let clock = self.clock.clone();
+        #[cfg(not(feature = "conformance"))]
+        let clock = None;
+        self.local_denial.unwrap_or(clock.is_none()).then(|| Denials::new(clock))
     }
 
     fn checked_prefix(&self) -> Result<String, ConnectError> {
@@ -252,6 +293,8 @@ impl fmt::Debug for RedisStoreBuilder {
             .field("connection_wait", &self.connection_wait)
             .field("connect_timeout", &self.connect_timeout)
             .field("response_timeout", &self.response_timeout)
+            .field("coalesce", &self.coalesce)
+            .field("local_denial", &self.local_denial)
             .finish_non_exhaustive()
     }
 }

@@ -86,6 +86,13 @@ pub(super) fn decide_plan(policy: &Policy, mode: Mode, cost: Cost, calls: u16) -
     plan
 }
 
+/// The argument of `decide.lua` that names the cost of each call, for a plan of 0 calls.
+pub(super) fn costs(costs: &[Cost]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(7 * costs.len());
+    costs.iter().for_each(|cost| push_u56(&mut bytes, cost.units()));
+    bytes
+}
+
 /// The argument of `amend.lua` that gives units back.
 pub(super) fn refund_plan(refund: &Refund<'_>) -> Vec<u8> {
     amend_plan(refund.policy, 0, refund.charged, |place| refund.units_of(place))

@@ -37,9 +37,11 @@ mod builder;
 #[cfg(feature = "redis-cluster")]
 mod cluster;
 mod codec;
+mod combine;
 mod command;
 mod connect_error;
 mod connection;
+mod denials;
 mod error;
 mod eviction;
 mod keyspace;
@@ -54,6 +56,7 @@ mod server;
 mod slots;
 #[cfg(feature = "redis-tls")]
 mod tls;
+mod who;
 
 use std::fmt;
 use std::sync::Arc;
@@ -61,8 +64,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use builder::RedisStoreBuilder;
 use builder::Servers;
+use combine::Combiner;
 use command::{Command, Commands};
 pub use connect_error::ConnectError;
+use denials::{Asking, Denials, Forgetting};
 pub use layout::Layout;
 use reply::Asked;
 use route::Route;
@@ -70,12 +75,13 @@ pub use script::Script;
 #[cfg(feature = "redis-tls")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis-tls")))]
 pub use tls::Tls;
+use who::{Who, WhoRef};
 
-use super::{Charge, Refund, Renewal, Reset, Store, StoreError, StoreFuture};
+use super::{Charge, Mode, Refund, Renewal, Reset, Store, StoreError, StoreFuture};
 use crate::time::Timestamp;
 #[cfg(feature = "conformance")]
 use crate::time::{Clock, ManualClock};
-use crate::{Decision, Eventual, observe};
+use crate::{Cost, Decision, Eventual, Policy, observe};
 
 /// Counters on Redis. The [module](self) says what it guarantees.
 ///
@@ -88,6 +94,10 @@ pub struct RedisStore {
 struct Inner {
     route: Route,
     commands: Commands,
+    /// Unless every call travels alone.
+    combiner: Option<Combiner>,
+    /// Unless every denial is asked for.
+    denials: Option<Denials>,
     healed: AtomicU64,
     #[cfg(feature = "conformance")]
     clock: Option<Arc<ManualClock>>,
@@ -185,12 +195,32 @@ impl RedisStore {
         }
     }
 
+    /// Checks, together with others if that is wanted; a denial is remembered if that is.
+    fn check(
+        &self,
+        who: Who,
+        policy: Policy,
+        cost: Cost,
+        asking: Option<Asking>,
+    ) -> StoreFuture<Decision> {
+        let this = self.clone();
+        Eventual::later(async move {
+            match &this.inner.combiner {
+                Some(combiner) => this.check_together(combiner, who, policy, cost, asking).await,
+                None => this.check_and_note(who.as_ref(), &policy, cost, asking).await,
+            }
+        })
+    }
+
     /// Sends what has no answer but that it was done.
-    fn carry_out(&self, command: Result<Command, StoreError>) -> StoreFuture<()> {
+    fn carry_out(&self, who: WhoRef<'_>, command: Result<Command, StoreError>) -> StoreFuture<()> {
         match command {
             Ok(command) => {
-                let this = self.clone();
-                Eventual::later(async move { this.send(command).await.map(drop) })
+                let (this, who) = (self.clone(), who.to_owned());
+                Eventual::later(async move {
+                    let _forgetting = Forgetting { denials: this.inner.denials.as_ref(), who };
+                    this.send(command).await.map(drop)
+                })
             }
             Err(error) => Eventual::ready(Err(error)),
         }
@@ -199,6 +229,20 @@ impl RedisStore {
 
 impl Store for RedisStore {
     fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
+        let Charge { namespace, subject, policy, mode, cost } = charge;
+        if mode == Mode::Check && cost > Cost::ZERO && !policy.has_permits() {
+            let who = WhoRef { namespace, subject };
+            let asking = match &self.inner.denials {
+                Some(denials) => match denials.find(who, policy, cost) {
+                    Ok(denial) => return Eventual::ready(Ok(denial)),
+                    Err(asking) => Some(asking),
+                },
+                None => None,
+            };
+            if self.inner.combiner.is_some() || asking.is_some() {
+                return self.check(who.to_owned(), policy.clone(), cost, asking);
+            }
+        }
         let command = match self.inner.commands.decide(&charge) {
             Ok(command) => command,
             Err(error) => return Eventual::ready(Err(error)),
@@ -220,7 +264,8 @@ impl Store for RedisStore {
         if refund.is_empty() {
             return Eventual::ready(Ok(()));
         }
-        self.carry_out(self.inner.commands.refund(&refund))
+        let who = WhoRef { namespace: refund.namespace, subject: refund.subject };
+        self.carry_out(who, self.inner.commands.refund(&refund))
     }
 
     fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
@@ -237,7 +282,8 @@ impl Store for RedisStore {
     }
 
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        self.carry_out(self.inner.commands.reset(&reset))
+        let who = WhoRef { namespace: reset.namespace, subject: reset.subject };
+        self.carry_out(who, self.inner.commands.reset(&reset))
     }
 }
 

@@ -5,11 +5,12 @@
 -- ARGV[1]   shape (see slots.lua)
 -- ARGV[2]   plan, packed, big-endian: mode (1 byte: 0 check, 1 check up to, 2 peek, 3 charge);
 --           1 byte: 1 if all limits are fixed windows that begin with the first request, else 0; cost
---           (7 bytes); how many calls of this cost it is, that came one after the other (2 bytes);
+--           (7 bytes); how many calls of this cost it is, that came one after the other (2 bytes), or 0;
 --           unless all are such windows, a bit for each limit in shadow, that of the first is 1 (2
 --           bytes), and the same for limits that count requests (2 bytes); and for each limit, 7 bytes
 --           each, period µs and max if all are such windows, else max and capacity (the burst, where
 --           there is one)
+-- ARGV[3]   if the number of calls is 0: the cost of each (7 bytes)
 --
 -- Returns   packed: 0 (1 byte), healed (1 byte), and for each call: a bit for each limit in shadow that
 --           would have denied what was granted, and is not charged (2 bytes), units taken (7 bytes),
@@ -21,6 +22,11 @@
 -- denial changes no state.
 local mode, all_fixed = string.byte(ARGV[2], 1, 2)
 local cost, times, next_number = struct.unpack('>I7I2', ARGV[2], 3)
+local costs
+if times == 0 then
+  times = #ARGV[3] / 7
+  costs = { struct.unpack('>' .. string.rep('I7', times), ARGV[3]) }
+end
 local shadow, requests = 0, 0
 if all_fixed == 0 then
   shadow, requests, next_number = struct.unpack('>I2I2', ARGV[2], next_number)
@@ -40,6 +46,7 @@ end
 
 local replies, packed, taken, any_taken = {}, nil, nil, false
 for call = 1, times do
+  if costs then cost = costs[call] end
   local available = MAX_UNITS + 1
   for _, slot in ipairs(slots) do
     local algorithm = algorithms[slot.kind]
@@ -74,7 +81,7 @@ for call = 1, times do
   packed, any_taken = pack_state(), any_taken or taken > 0
   replies[call] = struct.pack('>I2I7', uncharged, taken) .. told_state(packed)
   -- What was denied once is denied again: nothing has changed.
-  if taken == 0 then break end
+  if taken == 0 and not costs then break end
 end
 
 local healed = 0
