@@ -180,7 +180,7 @@ impl RateLimiter {
         match answer {
             Ok(decision) => {
                 // What is known without asking says nothing about the store.
-                let was_asked = decision.origin() != Origin::LocalDeny;
+                let was_asked = !matches!(decision.origin(), Origin::LocalDeny | Origin::Leased);
                 if was_asked && self.inner.breaker.answered(ticket) {
                     observe::store_recovered();
                     self.inner.observer.store_recovered();

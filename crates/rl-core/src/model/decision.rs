@@ -20,6 +20,8 @@ pub enum Origin {
     Shadow,
     /// The store's denial of the same request a moment ago, which still holds; it was not asked again.
     LocalDeny,
+    /// Units that the store had given ahead were spent; it was not asked again.
+    Leased,
     /// The subject is under no limit; no store was asked.
     Unlimited,
     /// The limiter is switched off; no store was asked.
@@ -40,6 +42,7 @@ impl Origin {
             Self::Store => "store",
             Self::Shadow => "shadow",
             Self::LocalDeny => "local_deny",
+            Self::Leased => "leased",
             Self::Unlimited => "unlimited",
             Self::Disabled => "disabled",
             Self::Fallback(_) => "fallback",
@@ -48,14 +51,19 @@ impl Origin {
         }
     }
 
+    /// Whether the store decided, now or before.
+    const fn is_of_store(self) -> bool {
+        matches!(self, Self::Store | Self::LocalDeny | Self::Leased)
+    }
+
     /// Whether limits decided, and are enforced.
     pub(crate) const fn enforces(self) -> bool {
-        matches!(self, Self::Store | Self::LocalDeny | Self::Fallback(_))
+        matches!(self, Self::Store | Self::LocalDeny | Self::Leased | Self::Fallback(_))
     }
 
     /// Whether counters were asked, which may have charged.
     pub(crate) const fn is_counted(self) -> bool {
-        matches!(self, Self::Store | Self::Shadow | Self::Fallback(_))
+        matches!(self, Self::Store | Self::Shadow | Self::Leased | Self::Fallback(_))
     }
 }
 
@@ -210,9 +218,15 @@ impl Decision {
         Self { outcomes, at, origin: Origin::LocalDeny, ..self.clone() }
     }
 
+    /// The same decision, come about so.
+    #[cfg(feature = "redis")]
+    pub(crate) fn from(self, origin: Origin) -> Self {
+        Self { origin, ..self }
+    }
+
     /// The decision of a limiter in shadow.
     pub(crate) fn in_shadow(mut self) -> Self {
-        if matches!(self.origin, Origin::Store | Origin::LocalDeny) {
+        if self.origin.is_of_store() {
             (self.origin, self.verdict) = (Origin::Shadow, Verdict::Allowed);
             self.granted = self.cost.units();
         }
@@ -221,7 +235,7 @@ impl Decision {
 
     /// The decision of a fallback, which was asked because the store failed.
     pub(crate) fn in_place_of(mut self, failure: FailureKind) -> Self {
-        if matches!(self.origin, Origin::Store | Origin::LocalDeny) {
+        if self.origin.is_of_store() {
             self.origin = Origin::Fallback(failure);
         }
         self

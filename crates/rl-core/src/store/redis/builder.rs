@@ -11,12 +11,14 @@ use super::combine::Combiner;
 use super::command::Commands;
 use super::connection::{Connection, Pool, Settings, Upstream};
 use super::denials::Denials;
+use super::leases::Leases;
 use super::route::Route;
 #[cfg(feature = "redis-sentinel")]
 use super::sentinel::Sentinels;
 use super::server::{Login, Server, shown};
 #[cfg(feature = "redis-tls")]
 use super::tls::Tls;
+use super::watch::Watch;
 use super::{ConnectError, Inner, Layout, RedisStore, eviction, script};
 use crate::observe;
 use crate::store::StoreError;
@@ -38,6 +40,7 @@ pub struct RedisStoreBuilder {
     coalesce: bool,
     // None: unless a test makes up the time.
     local_denial: Option<bool>,
+    lease: u32,
     #[cfg(feature = "conformance")]
     clock: Option<Arc<ManualClock>>,
 }
@@ -68,6 +71,7 @@ impl RedisStoreBuilder {
             response_timeout: Duration::from_millis(500),
             coalesce: true,
             local_denial: None,
+            lease: 0,
             #[cfg(feature = "conformance")]
             clock: None,
         }
@@ -169,6 +173,25 @@ impl RedisStoreBuilder {
         self
     }
 
+    /// Takes up to so many units of a subject ahead, in one call and in every window of its policy, and
+    /// spends them without asking the server until the first of those windows ends. Defaults to 0: none
+    /// are.
+    ///
+    /// No more than the limits say is admitted, whatever the number of instances, and whichever of them
+    /// or their replies are lost. Others may be *denied* what an instance holds and has not spent, at
+    /// most this many units for each instance; it comes back when the lease ends. What
+    /// [`usage`](crate::RateLimiter::usage) shows and other instances tell counts units that are held as
+    /// used, and a reset by another instance does not reach those that are held here until the lease
+    /// ends.
+    ///
+    /// For subjects whose limits are much larger than this. Checks under fixed windows that begin with
+    /// the first request are leased, in the packed layout; others ask the server each time. Decisions
+    /// that were not asked for come with [`Origin::Leased`](crate::Origin::Leased).
+    pub fn lease(mut self, units: u32) -> Self {
+        self.lease = units;
+        self
+    }
+
     /// Decides on this clock instead of the server's: for tests that step through invented time.
     #[cfg(feature = "conformance")]
     #[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
@@ -217,11 +240,16 @@ impl RedisStoreBuilder {
             }
         }
         let is_cluster = route.is_cluster();
-        let combines = self.coalesce && self.layout == Layout::Packed;
+        let (watch, remembers) = self.watch();
+        let is_packed = self.layout == Layout::Packed;
+        let lease = u64::from(self.lease);
+        let patience = self.response_timeout;
+        let combines = self.coalesce && is_packed;
         Ok(RedisStore {
             inner: Arc::new(Inner {
-                combiner: combines.then(|| Combiner::new(is_cluster, self.response_timeout)),
-                denials: self.denials(),
+                combiner: combines.then(|| Combiner::new(is_cluster, patience)),
+                denials: remembers.then(|| Denials::new(watch.clone())),
+                leases: (lease > 0 && is_packed).then(|| Leases::new(lease, patience, watch)),
                 commands: Commands { layout: self.layout, prefix, tagged: is_cluster },
                 route,
                 healed: AtomicU64::new(0),
@@ -231,12 +259,14 @@ impl RedisStoreBuilder {
         })
     }
 
-    fn denials(&self) -> Option<Denials> {
+    /// What measures the time here, and whether denials are remembered.
+    fn watch(&self) -> (Watch, bool) {
         #[cfg(feature = "conformance")]
         let clock = self.clock.clone();
         #[cfg(not(feature = "conformance"))]
         let clock = None;
-        self.local_denial.unwrap_or(clock.is_none()).then(|| Denials::new(clock))
+        let remembers = self.local_denial.unwrap_or(clock.is_none());
+        (Watch::new(clock), remembers)
     }
 
     fn checked_prefix(&self) -> Result<String, ConnectError> {
@@ -295,6 +325,7 @@ impl fmt::Debug for RedisStoreBuilder {
             .field("response_timeout", &self.response_timeout)
             .field("coalesce", &self.coalesce)
             .field("local_denial", &self.local_denial)
+            .field("lease", &self.lease)
             .finish_non_exhaustive()
     }
 }

@@ -265,7 +265,7 @@ impl RedisStore {
         }
     }
 
-    fn note_denial(&self, who: WhoRef<'_>, decision: &Decision, asking: Option<Asking>) {
+    pub(super) fn note_denial(&self, who: WhoRef<'_>, decision: &Decision, asking: Option<Asking>) {
         if let (Some(denials), Some(asking)) = (&self.inner.denials, asking)
             && !decision.is_allowed()
         {

@@ -11,23 +11,18 @@
 //!   for.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use indexmap::IndexMap;
-use tokio::time::Instant;
 
+use super::watch::{Watch, lasts_until};
 use super::who::{Who, WhoRef};
-use crate::time::{Clock, ManualClock};
 use crate::{Cost, Decision, Policy, RetryAfter};
 
 /// The longest that a denial is remembered.
 const LONGEST: Duration = Duration::from_secs(1);
-
-/// Clocks do not run alike: of each wait so small a part is left to the server.
-const DRIFT: u64 = 1_000;
 
 /// Denials that are remembered at most.
 const MOST: usize = 16_384;
@@ -39,12 +34,6 @@ pub(super) struct Denials {
     shards: Box<[Shard]>,
     hasher: RandomState,
     watch: Watch,
-}
-
-/// What measures the time between sending and now.
-enum Watch {
-    Running(Instant),
-    Manual(Arc<ManualClock>),
 }
 
 struct Shard {
@@ -71,9 +60,8 @@ pub(super) struct Asking {
 }
 
 impl Denials {
-    pub(super) fn new(clock: Option<Arc<ManualClock>>) -> Self {
+    pub(super) fn new(watch: Watch) -> Self {
         let shard = || Shard { forgotten: AtomicU64::new(0), denied: Mutex::default() };
-        let watch = clock.map_or_else(|| Watch::Running(Instant::now()), Watch::Manual);
         let shards = std::iter::repeat_with(shard).take(SHARDS).collect();
         Self { shards, hasher: RandomState::new(), watch }
     }
@@ -86,7 +74,8 @@ impl Denials {
         cost: Cost,
     ) -> Result<Decision, Asking> {
         let shard = self.shard(who);
-        let (forgotten, now) = (self.shards[shard].forgotten.load(Ordering::Acquire), self.now());
+        let (forgotten, now) =
+            (self.shards[shard].forgotten.load(Ordering::Acquire), self.watch.now());
         let asking = Asking { shard, forgotten, sent: now };
         let denied = self.shards[shard].lock();
         let known = denied.get(&who).filter(|known| known.cost == cost && known.policy == *policy);
@@ -107,7 +96,7 @@ impl Denials {
             RetryAfter::Now => return,
         };
         let wait = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
-        let (heard, until) = (self.now(), asking.sent.saturating_add(wait - wait.div_ceil(DRIFT)));
+        let (heard, until) = (self.watch.now(), lasts_until(asking.sent, wait));
         if heard >= until {
             return;
         }
@@ -143,14 +132,6 @@ impl Denials {
     fn shard(&self, who: WhoRef<'_>) -> usize {
         // The remainder is smaller than the number of shards.
         usize::try_from(self.hasher.hash_one(who) % SHARDS as u64).unwrap_or(0)
-    }
-
-    /// Microseconds.
-    fn now(&self) -> u64 {
-        match &self.watch {
-            Watch::Running(begun) => u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX),
-            Watch::Manual(clock) => clock.now().as_micros(),
-        }
     }
 }
 

@@ -46,6 +46,7 @@ mod error;
 mod eviction;
 mod keyspace;
 mod layout;
+mod leases;
 mod reply;
 mod route;
 mod script;
@@ -56,6 +57,7 @@ mod server;
 mod slots;
 #[cfg(feature = "redis-tls")]
 mod tls;
+mod watch;
 mod who;
 
 use std::fmt;
@@ -69,6 +71,7 @@ use command::{Command, Commands};
 pub use connect_error::ConnectError;
 use denials::{Asking, Denials, Forgetting};
 pub use layout::Layout;
+use leases::Leases;
 use reply::Asked;
 use route::Route;
 pub use script::Script;
@@ -98,6 +101,8 @@ struct Inner {
     combiner: Option<Combiner>,
     /// Unless every denial is asked for.
     denials: Option<Denials>,
+    /// Unless every unit is asked for.
+    leases: Option<Leases>,
     healed: AtomicU64,
     #[cfg(feature = "conformance")]
     clock: Option<Arc<ManualClock>>,
@@ -212,13 +217,43 @@ impl RedisStore {
         })
     }
 
+    /// Asks the server, in a call of its own.
+    fn ask_for(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
+        let command = match self.inner.commands.decide(&charge) {
+            Ok(command) => command,
+            Err(error) => return Eventual::ready(Err(error)),
+        };
+        let (this, policy, mode, cost) =
+            (self.clone(), charge.policy.clone(), charge.mode, charge.cost);
+        Eventual::later(async move {
+            let reply = this.send(command).await?;
+            let asked = Asked { policy: &policy, mode, cost, calls: 1 };
+            let shape = codec::shape_len(&policy);
+            let answer = reply::read(&reply, 1, shape, asked)?.pop().flatten();
+            let answer = answer.ok_or_else(reply::undecided)?;
+            this.note_healed(answer.healed);
+            Ok(answer.decision(0, asked))
+        })
+    }
+
     /// Sends what has no answer but that it was done.
-    fn carry_out(&self, who: WhoRef<'_>, command: Result<Command, StoreError>) -> StoreFuture<()> {
+    fn carry_out(
+        &self,
+        who: WhoRef<'_>,
+        command: Result<Command, StoreError>,
+        is_reset: bool,
+    ) -> StoreFuture<()> {
         match command {
             Ok(command) => {
                 let (this, who) = (self.clone(), who.to_owned());
                 Eventual::later(async move {
-                    let _forgetting = Forgetting { denials: this.inner.denials.as_ref(), who };
+                    let denials = this.inner.denials.as_ref();
+                    let forgetting = Forgetting { denials, who };
+                    // What is held was charged to counts that are about to go.
+                    let _nobody_spends = match &this.inner.leases {
+                        Some(leases) if is_reset => leases.give_up(forgetting.who.as_ref()).await,
+                        _ => None,
+                    };
                     this.send(command).await.map(drop)
                 })
             }
@@ -239,25 +274,16 @@ impl Store for RedisStore {
                 },
                 None => None,
             };
+            if let Some(leases) = &self.inner.leases
+                && codec::is_all_fixed(policy)
+            {
+                return self.check_leased(leases, charge, asking);
+            }
             if self.inner.combiner.is_some() || asking.is_some() {
                 return self.check(who.to_owned(), policy.clone(), cost, asking);
             }
         }
-        let command = match self.inner.commands.decide(&charge) {
-            Ok(command) => command,
-            Err(error) => return Eventual::ready(Err(error)),
-        };
-        let (this, policy, mode, cost) =
-            (self.clone(), charge.policy.clone(), charge.mode, charge.cost);
-        Eventual::later(async move {
-            let reply = this.send(command).await?;
-            let asked = Asked { policy: &policy, mode, cost, calls: 1 };
-            let shape = codec::shape_len(&policy);
-            let answer = reply::read(&reply, 1, shape, asked)?.pop().flatten();
-            let answer = answer.ok_or_else(reply::undecided)?;
-            this.note_healed(answer.healed);
-            Ok(answer.decision(0, asked))
-        })
+        self.ask_for(charge)
     }
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
@@ -265,7 +291,7 @@ impl Store for RedisStore {
             return Eventual::ready(Ok(()));
         }
         let who = WhoRef { namespace: refund.namespace, subject: refund.subject };
-        self.carry_out(who, self.inner.commands.refund(&refund))
+        self.carry_out(who, self.inner.commands.refund(&refund), false)
     }
 
     fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
@@ -283,7 +309,7 @@ impl Store for RedisStore {
 
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
         let who = WhoRef { namespace: reset.namespace, subject: reset.subject };
-        self.carry_out(who, self.inner.commands.reset(&reset))
+        self.carry_out(who, self.inner.commands.reset(&reset), true)
     }
 }
 

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::codec::read_u56;
 use crate::algorithm::{self, State};
-use crate::model::{LimitSet, MAX_UNITS, Mode, Outcomes};
+use crate::model::{LimitSet, MAX_UNITS, Mode, Origin, Outcomes};
 use crate::store::StoreError;
 use crate::time::Timestamp;
 use crate::{Cost, Decision, FailureKind, Policy};
@@ -86,6 +86,54 @@ impl Answer {
                 Decision::of(policy.clone(), cost, *taken, *now, outcomes)
             }
         }
+    }
+}
+
+impl Answer {
+    /// The state after the last call.
+    fn last(&self) -> Option<&After> {
+        match &self.told {
+            Told::Passing { after, .. } => Some(after),
+            Told::Each(calls) => calls.last().map(|(_, _, after)| after),
+        }
+    }
+
+    /// The decision on a call that was given `taken` of units that were charged before, of which
+    /// `unspent` are not used yet, so many microseconds later. Of fixed windows.
+    pub(super) fn with_unspent(
+        &self,
+        policy: &Policy,
+        cost: Cost,
+        taken: u64,
+        unspent: u64,
+        micros: u64,
+    ) -> Decision {
+        let after = self.last();
+        let charged = after.map_or(Timestamp::EPOCH, |after| after.now);
+        let now = charged.plus_micros(micros);
+        let needed = if taken == 0 { cost.units() } else { 0 };
+        let states = after.into_iter().flat_map(|after| &after.states);
+        let outcomes: Outcomes = policy
+            .limits()
+            .iter()
+            .zip(states)
+            .map(|(limit, state)| {
+                let state = state.with_less(unspent);
+                algorithm::replied_outcome(limit.limit(), &state, now, needed)
+            })
+            .collect();
+        Decision::of(policy.clone(), cost, taken, charged, outcomes).from(Origin::Leased)
+    }
+
+    /// The units that were left under the strictest limit. Of fixed windows.
+    pub(super) fn least_left(&self, policy: &Policy) -> u64 {
+        let states = self.last().into_iter().flat_map(|after| &after.states);
+        let limits = policy.limits().iter().zip(states);
+        let left = limits.map(|(limit, state)| {
+            let now = self.last().map_or(Timestamp::EPOCH, |after| after.now);
+            algorithm::available(limit.limit(), state, now)
+        });
+        left.min().unwrap_or_default()
     }
 }
 
