@@ -169,6 +169,9 @@ async fn other_limits_are_asked_for_each_time() {
     let (server, clock) = (RedisServer::start(), Arc::new(ManualClock::default()));
     clock.set(Timestamp::from_secs(1_700_000_000));
     let store = node(&server, &clock, 20).connect().await.unwrap();
+    let policy = Policy::new([Limit::per_hour(10)]).unwrap();
+    decide(&store, &Subject::global(), &policy, Mode::Peek, 0).await;
+    let before = server.calls("evalsha").await;
     for text in
         ["100/minute:gcra", "100/minute:clock", "100/minute:sliding-log", "100/minute:shadow"]
     {
