@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rl_core::store::redis::Layout;
 use rl_core::store::{MemoryStore, RedisStore};
-use rl_core::time::{ManualClock, Timestamp};
+use rl_core::time::{Clock, ManualClock, SystemClock, Timestamp};
 use rl_core::{Decision, Eventual, Limit, Origin, RateLimiter, Subject};
 use rl_tests::{Bystander, RedisServer};
 
@@ -112,22 +112,34 @@ struct Contender {
     process: Child,
     orders: ChildStdin,
     answers: BufReader<ChildStdout>,
+    /// What its clock said when it was ready, in seconds.
+    clock: i64,
 }
 
 impl Contender {
     fn start(server: &RedisServer, limit: &str) -> Self {
-        let mut process = Command::new(env!("CARGO_BIN_EXE_contender"))
-            .args([&server.url(), limit])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        Self::run(Command::new(env!("CARGO_BIN_EXE_contender")).args([&server.url(), limit]))
+    }
+
+    /// One whose system's clock is wrong by so many seconds.
+    fn start_off(server: &RedisServer, limit: &str, seconds: i64) -> Self {
+        let mut command = Command::new("faketime");
+        // Time limits are not of the calendar: they go on as they are.
+        command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").args(["-f", &format!("{seconds:+}s")]);
+        let contender = env!("CARGO_BIN_EXE_contender");
+        Self::run(command.args([contender, &server.url(), limit]))
+    }
+
+    fn run(command: &mut Command) -> Self {
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut contender = Self {
             orders: process.stdin.take().unwrap(),
             answers: BufReader::new(process.stdout.take().unwrap()),
             process,
+            clock: 0,
         };
-        assert_eq!(contender.answer(), "ready");
+        let ready = contender.answer();
+        contender.clock = ready.strip_prefix("ready ").unwrap().parse().unwrap();
         contender
     }
 
@@ -162,6 +174,32 @@ fn of_ten_clients_in_four_processes_exactly_five_pass_on_redis() {
         let answers: Vec<String> = contenders.iter_mut().map(Contender::answer).collect();
         let allowed = answers.iter().map(|answer| answer.parse::<u32>().unwrap());
         assert_eq!(allowed.sum::<u32>(), LIMIT, "round {round}: {answers:?}");
+    }
+}
+
+fn seconds_now() -> i64 {
+    i64::try_from(SystemClock.now().as_micros() / 1_000_000).unwrap()
+}
+
+/// It is the server's clock that counts. By that of a client far ahead every round would find the
+/// buckets full again and the windows over.
+#[test]
+fn clients_whose_clocks_are_apart_decide_as_one() {
+    let server = RedisServer::start();
+    for limit in ["5/hour", "5/hour:sliding-log", "5/hour:gcra:burst=5", "5/hour:token-bucket"] {
+        let clocks = [0, -5, 5, -7_200, 7_200];
+        let begun = seconds_now();
+        let mut contenders = clocks.map(|off| Contender::start_off(&server, limit, off));
+        let started = begun..=seconds_now();
+        for (contender, off) in contenders.iter().zip(clocks) {
+            assert!(started.contains(&(contender.clock - off)), "{off} s: {}", contender.clock);
+        }
+        let mut allowed = 0;
+        for contender in &mut contenders {
+            contender.call(0, 3);
+            allowed += contender.answer().parse::<u32>().unwrap();
+        }
+        assert_eq!(allowed, 5, "{limit}");
     }
 }
 

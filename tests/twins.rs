@@ -296,7 +296,8 @@ fn steps() -> usize {
 fn drive(timelines: usize, timeline: impl Strategy<Value = (u64, [Policy; 3], Vec<Step>)>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let server = RedisServer::start();
-    let clock = Arc::new(ManualClock::default());
+    // Most timelines are in the eight years that the store in memory keeps compactly, some begin before.
+    let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_700_000_000)));
     let twins = Twins {
         memory: MemoryStore::builder().clock(clock.clone()).build(),
         redis: runtime

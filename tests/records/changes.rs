@@ -7,7 +7,7 @@ use rl_tests::RedisServer;
 
 use super::{Database, NEVER, on_every_database, patient, per_hour, policy_text, until_policy};
 
-/// What a busy machine may add to the stated second.
+/// What a busy machine may add to the stated second; alone it takes half of that.
 const SLACK: Duration = Duration::from_secs(2);
 
 /// Creates, changes and deletes on one; tells how long the other takes to follow.

@@ -1,10 +1,13 @@
 //! What the records of a consumer add up to, and how that is enforced.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
+use rl_core::key::{Identified, KeyExtractor, KeySecret, RequestInfo, Route};
+use rl_core::limiter::OnFailure;
 use rl_core::source::PolicySource;
 use rl_core::time::{Clock, ManualClock, Timestamp};
-use rl_core::{Limit, Policy, RateLimiter, Realm, Subject};
+use rl_core::{FailureKind, Limit, Policy, RateLimiter, Realm, Subject};
 use rl_records::{CallPeriod, RecordContent, Records, ResourceLimitContent, ZeroMeans};
 
 use super::{
@@ -187,4 +190,77 @@ async fn an_application_that_is_not_listed_is_not_configured() {
         assert!(source.resource("payments", "shop").await.unwrap().is_none());
     })
     .await;
+}
+
+/// A request of a consumer on a route.
+struct Request {
+    consumer: Subject,
+    route: &'static str,
+}
+
+impl RequestInfo for Request {
+    fn method(&self) -> &str {
+        "GET"
+    }
+
+    fn path(&self) -> &str {
+        "/"
+    }
+
+    fn query(&self) -> Option<&str> {
+        None
+    }
+
+    fn route(&self) -> Option<&str> {
+        Some(self.route)
+    }
+
+    fn header_lines<'a>(&'a self, _: &str, _: &mut dyn FnMut(&'a [u8])) {}
+
+    fn peer(&self) -> Option<IpAddr> {
+        None
+    }
+
+    fn extension<T: Send + Sync + 'static, U>(&self, read: impl FnOnce(&T) -> U) -> Option<U> {
+        (&self.consumer as &dyn std::any::Any).downcast_ref().map(read)
+    }
+}
+
+/// Two subjects as one are known by a digest, which was taken for an id that is too long to have
+/// records: whoever was counted by route had no limit at all.
+#[tokio::test]
+async fn a_consumer_who_is_counted_by_route_is_under_the_records_of_the_consumer() {
+    let records = Database::memory().connect().await;
+    records.create(per_hour("blocked", 0), "alice").await.unwrap();
+    records.create(per_hour("abc", 1), "alice").await.unwrap();
+    let limiter = RateLimiter::builder().policies(patient(&records).start()).build().unwrap();
+    let is_allowed = async |consumer: &str, route| {
+        let request = Request { consumer: Subject::consumer(consumer), route };
+        let by_route = Identified.and(Route).subject(&request).unwrap();
+        let twice = Identified.and(Route).and(Route).subject(&request).unwrap();
+        assert_ne!(by_route, twice);
+        [
+            limiter.check(&by_route, 1).await.is_allowed(),
+            limiter.check(&twice, 1).await.is_allowed(),
+        ]
+    };
+    assert_eq!(is_allowed("blocked", "/a").await, [false; 2]);
+    assert_eq!(is_allowed("abc", "/a").await, [true; 2]);
+    assert_eq!(is_allowed("abc", "/a").await, [false; 2]);
+    assert_eq!(is_allowed("abc", "/b").await, [true; 2], "each route has its counters");
+    let unlimited = "a".repeat(300);
+    assert_eq!(is_allowed(&unlimited, "/a").await, [true; 2], "no record has so long an id");
+}
+
+/// Nobody can have written records for it: to let it pass without a limit would be silent.
+#[tokio::test]
+async fn a_consumer_that_is_known_by_a_digest_only_is_a_mistake_of_the_configuration() {
+    let records = Database::memory().connect().await;
+    let source = patient(&records).start();
+    let secret = KeySecret::new(b"a secret of the tests").unwrap();
+    let consumer = secret.subject(Realm::Consumer, b"abc");
+    let error = source.policy(&consumer).await.unwrap_err();
+    assert_eq!(error.kind(), FailureKind::Unsupported);
+    let limiter = RateLimiter::builder().policies(source).on_store_failure(OnFailure::Allow);
+    assert!(!limiter.build().unwrap().check(&consumer, 1).await.is_allowed());
 }

@@ -1,15 +1,17 @@
 //! What lasts until somebody mends it: requests are turned away, and the log says why.
 
+use std::time::Duration;
+
 use rl_core::store::RedisStore;
 use rl_core::store::redis::ConnectError;
-use rl_core::{FailureKind, Origin};
+use rl_core::{FailureKind, Origin, Subject};
 use rl_tests::Bystander;
 use tracing::Level;
 
 use super::log::Log;
 use super::{
-    PASSWORD, RECOVERED, ask, ask_until, ask_until_logged, asking, assert_limit_holds, is_store,
-    server, three_per_hour, url,
+    GIVE_UP, PASSWORD, RECOVERED, ask, ask_until, ask_until_logged, asking, assert_limit_holds,
+    is_store, server, three_per_hour, url,
 };
 
 const REFUSED: (Level, &str) = (Level::ERROR, "the store refused the credentials");
@@ -83,6 +85,33 @@ async fn a_permission_that_is_taken_away_turns_requests_away_and_is_an_error_lin
         ask_until_logged(&limiter, &log, expected.len()).await;
     }
     log.assert_lines(&expected);
+}
+
+/// However patient the settings are with a server that is away.
+#[tokio::test]
+async fn nobody_waits_for_a_connection_that_was_refused() {
+    let server = server();
+    let patience = Duration::from_secs(600);
+    let store = RedisStore::builder(&url(&server)).connection_wait(patience);
+    let limiter = three_per_hour(store.connect().await.unwrap()).deadline(patience);
+    let limiter = limiter.build().unwrap();
+
+    let mut operator = Bystander::new(&server).await;
+    operator.query::<()>("ACL SETUSER rl resetpass >another").await;
+    operator.query::<()>("CLIENT KILL USER rl").await;
+    let refused = async {
+        let mut refusals = 0;
+        while refusals < 100 {
+            let decision = limiter.check(&Subject::user("alice"), 1).await;
+            refusals += usize::from(is_refused(decision.origin()));
+        }
+    };
+    tokio::time::timeout(GIVE_UP, refused).await.expect("refusals at once");
+    operator.query::<()>(&format!("ACL SETUSER rl resetpass >{PASSWORD}")).await;
+    let mended = async {
+        while limiter.check(&Subject::user("alice"), 1).await.origin() != Origin::Store {}
+    };
+    tokio::time::timeout(GIVE_UP, mended).await.expect("a decision by the store");
 }
 
 fn is_refused(origin: Origin) -> bool {

@@ -3,6 +3,8 @@
 //! ```text
 //! cargo run --release -p rl-bench -- memory
 //! cargo run --release -p rl-bench -- redis
+//! cargo run --release -p rl-bench -- outage
+//! cargo run --release -p rl-bench -- records
 //! cargo run -p rl-bench -- pictures
 //! ```
 //!
@@ -16,7 +18,9 @@ mod goals;
 mod machine;
 mod measure;
 mod memory;
+mod outage;
 mod pictures;
+mod records;
 mod redis;
 mod table;
 
@@ -29,25 +33,28 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 static ALLOCATOR: &StatsAlloc<std::alloc::System> = &INSTRUMENTED_SYSTEM;
 
 const USAGE: &str = "\
-usage: cargo run --release -p rl-bench -- memory|redis|pictures
+usage: cargo run --release -p rl-bench -- memory|redis|outage|records|pictures
 
   memory    decisions in this process, beside governor, and the price of each algorithm
   redis     decisions on a Redis server of its own, beside plain commands and the usual script, and
             the price of each algorithm
+  outage    what requests wait for while Redis is down
+  records   look-ups and pages of 300 000 records of 100 000 consumers on SQLite
   pictures  draws what each algorithm admits into crates/rl-core/docs/pictures, and prints how
             much of two bursts passes";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let result = match words[..] {
+        [] => return refuse("which measurement?"),
+        [_, extra, ..] => return refuse(&format!("{extra:?} is one word too many")),
         ["memory"] => memory::run(),
         ["redis"] => redis::run(),
+        ["outage"] => outage::run(),
+        ["records"] => records::run(),
         ["pictures"] => pictures::run(),
-        [] => return refuse("which measurement?"),
-        ["memory" | "redis" | "pictures", extra, ..] => {
-            return refuse(&format!("{extra:?} is one word too many"));
-        }
-        [unknown, ..] => return refuse(&format!("there is no measurement {unknown:?}")),
+        [unknown] => return refuse(&format!("there is no measurement {unknown:?}")),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -92,14 +92,20 @@ pub(crate) fn compare(
     Comparison { ours: median(&ours), theirs: median(&theirs), ratio: Estimate::of(&ratios) }
 }
 
-fn sorted(samples: &[f64]) -> Vec<f64> {
+/// The value that 99 of 100 do not exceed; not a number if there are none.
+pub(crate) fn p99(samples: &[f64]) -> f64 {
+    quantile(&sorted(samples), 0.99)
+}
+
+/// In ascending order.
+pub(crate) fn sorted(samples: &[f64]) -> Vec<f64> {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted
 }
 
 /// Between the two neighbours of the place, in proportion.
-fn quantile(sorted: &[f64], q: f64) -> f64 {
+pub(crate) fn quantile(sorted: &[f64], q: f64) -> f64 {
     let place = q * sorted.len().saturating_sub(1) as f64;
     let (below, above) = (place.floor() as usize, place.ceil() as usize);
     match (sorted.get(below), sorted.get(above)) {

@@ -1,7 +1,7 @@
 use rl_core::time::Timestamp;
 use rl_core::{MAX_UNITS, Policy};
 
-use crate::{CallLimit, CallLimits, CallPeriod, Record, RecordId, ZeroMeans};
+use crate::{CallLimit, CallLimits, CallPeriod, Record, RecordId, TierContent, ZeroMeans};
 
 /// How the records of one consumer become one limit for each period.
 ///
@@ -18,7 +18,7 @@ use crate::{CallLimit, CallLimits, CallPeriod, Record, RecordId, ZeroMeans};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aggregation {
-    /// What holds for a consumer without any active record.
+    /// What holds for a consumer without any active record, and without a tier.
     pub defaults: CallLimits,
     /// What 0 means when no record has more.
     pub zero_means: ZeroMeans,
@@ -32,6 +32,11 @@ impl Default for Aggregation {
 }
 
 impl Aggregation {
+    /// The same, if these are the limits of the consumer's tier.
+    pub(crate) fn in_tier(self, tier: Option<&TierContent>) -> Self {
+        Self { defaults: tier.map_or(self.defaults, |tier| tier.limits), ..self }
+    }
+
     /// The limits that these records make together. In the answer 0 always blocks.
     #[must_use]
     pub fn limits<'a>(&self, records: impl IntoIterator<Item = &'a CallLimits>) -> CallLimits {
@@ -75,6 +80,8 @@ pub struct Contribution {
     pub from_date: Timestamp,
     /// The last instant at which it is active.
     pub to_date: Timestamp,
+    /// Whether it blocks, whatever the others say.
+    pub blocks: bool,
 }
 
 impl Contribution {
@@ -93,18 +100,31 @@ impl Contribution {
 pub struct ActiveLimits {
     limits: CallLimits,
     considered: Vec<Contribution>,
+    tier: Option<String>,
 }
 
 impl ActiveLimits {
-    pub(crate) fn of(records: &[Record], aggregation: &Aggregation) -> Self {
-        let limits = aggregation.limits(records.iter().map(|record| &record.content.limits));
+    /// Of a consumer in `tier`, which counts if there is no record.
+    pub(crate) fn of(
+        records: &[Record],
+        tier: Option<TierContent>,
+        aggregation: Aggregation,
+    ) -> Self {
+        let aggregation = aggregation.in_tier(tier.as_ref());
+        let limits = if records.iter().any(|record| record.content.blocks) {
+            CallLimits::BLOCKED
+        } else {
+            aggregation.limits(records.iter().map(|record| &record.content.limits))
+        };
         let considered = records.iter().map(|record| Contribution {
             id: record.id,
             limits: record.content.limits,
             from_date: record.content.from_date,
             to_date: record.content.to_date,
+            blocks: record.content.blocks,
         });
-        Self { limits, considered: considered.collect() }
+        let tier = tier.filter(|_| records.is_empty()).map(|tier| tier.name);
+        Self { limits, considered: considered.collect(), tier }
     }
 
     /// The limit of each period. 0 blocks: [`ZeroMeans`] is accounted for.
@@ -124,10 +144,22 @@ impl ActiveLimits {
         &self.considered
     }
 
-    /// Whether there was no record, so that the configured defaults hold.
+    /// The tier whose limits hold, because there was no record.
+    #[must_use]
+    pub fn tier(&self) -> Option<&str> {
+        self.tier.as_deref()
+    }
+
+    /// Whether one of the records blocks.
+    #[must_use]
+    pub fn are_blocked(&self) -> bool {
+        self.considered.iter().any(|record| record.blocks)
+    }
+
+    /// Whether there was no record and no tier, so that the configured defaults hold.
     #[must_use]
     pub fn are_defaults(&self) -> bool {
-        self.considered.is_empty()
+        self.considered.is_empty() && self.tier.is_none()
     }
 
     /// The policy they make; `None` if there is no limit.

@@ -120,6 +120,8 @@ pub enum ChangeError<T> {
         /// As it is.
         current: Box<T>,
     },
+    /// There are several that could be meant.
+    Several,
     /// The database could not answer. If that was while the change was committed, it may have been
     /// made.
     Database(DatabaseError),
@@ -145,6 +147,7 @@ impl<T> fmt::Display for ChangeError<T> {
             Self::Conflict { .. } => {
                 f.write_str("somebody else changed it meanwhile: look at it and try again")
             }
+            Self::Several => f.write_str("there are several limits that could be meant"),
             Self::Database(error) => error.fmt(f),
         }
     }

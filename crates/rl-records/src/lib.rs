@@ -34,22 +34,28 @@
 //!
 //! | active records, for one period | what holds |
 //! |---|---|
-//! | no record at all | the default of that period ([`RecordsBuilder::defaults`]), no limit unless said |
+//! | no record at all | that of its tier, if it is in one; else the default ([`RecordsBuilder::defaults`]), no limit unless said |
 //! | one or more above 0 | their sum; 0 and −1 add nothing |
 //! | none above 0, one or more 0 | 0: every call is denied, or no limit with [`ZeroMeans::Unlimited`] |
 //! | all −1 | no limit; the default does not apply, since there is a record |
+//! | one that [blocks](RecordContent::block) | 0 in every period, whatever the others say |
 //!
 //! So −1 beside 100 gives 100: "no limit" does not win. A record is active from its `from_date` to
 //! its `to_date`, both included, to the microsecond. [`Records::active_limits`] tells what holds at
 //! a time and which record contributed what; [`RecordSource`] enforces the same answer.
 //!
+//! A tier ([`Records::create_tier`]) has six limits and no dates: it is what its consumers have instead
+//! of the defaults. A record of a consumer's own puts them aside as long as it is active, in every
+//! period. API keys can be in a tier too, and have no records: see
+//! [`RecordSourceBuilder::tiers_of_keys`].
+//!
 //! # When a change takes effect
 //!
 //! In the process that made it: with the next request. In others that share the database, as soon as
 //! they learn of it: through `LISTEN/NOTIFY` on PostgreSQL or Redis publish/subscribe (feature
-//! `redis`) within milliseconds, and in any case at the next look at the change counter, which is one
-//! second after the last one unless [`RecordSourceBuilder::poll_every`] says otherwise. So the bound is
-//! that interval and the time of two look-ups. While the database is down, the last policies hold,
+//! `redis`) within milliseconds, and in any case at the next look at the change counter, which is half
+//! a second after the last one unless [`RecordSourceBuilder::poll_every`] says otherwise. So the bound
+//! is that interval and the time of two look-ups: below one second with a database that answers. While the database is down, the last policies hold,
 //! and records begin and end as they were dated.
 //!
 //! # Features
@@ -65,6 +71,7 @@ mod limits;
 
 mod record;
 mod resource;
+mod tier;
 
 mod active;
 mod history;
@@ -73,10 +80,14 @@ mod database;
 mod source;
 
 pub use active::{ActiveLimits, Aggregation, Contribution};
-pub use database::{RecordCursor, RecordPage, RecordQuery, Records, RecordsBuilder};
+pub use database::{
+    ConsumerPage, ConsumerQuery, ConsumerSummary, RecordCursor, RecordPage, RecordQuery, Records,
+    RecordsBuilder,
+};
 pub use error::{ChangeError, DatabaseError, InvalidField};
 pub use history::{Change, HistoryQuery};
 pub use limits::{CallLimit, CallLimits, CallPeriod, ZeroMeans};
 pub use record::{InvalidRecordId, Record, RecordContent, RecordId};
 pub use resource::{ResourceLimit, ResourceLimitContent};
 pub use source::{RecordSource, RecordSourceBuilder};
+pub use tier::{Tier, TierContent, TierMember};

@@ -70,6 +70,9 @@ pub struct RecordContent {
     pub from_date: Timestamp,
     /// The last instant at which it is active.
     pub to_date: Timestamp,
+    /// Whether it blocks the consumer while it is active, whatever this and other records say: unlike
+    /// a limit of 0, which adds nothing to the limits of others.
+    pub blocks: bool,
 }
 
 impl RecordContent {
@@ -78,7 +81,14 @@ impl RecordContent {
     pub fn new(consumer_id: &str, from: Timestamp, to: Timestamp, limits: CallLimits) -> Self {
         let (api_name, api_version, bank_id) = (None, None, None);
         let consumer_id = consumer_id.to_owned();
-        Self { consumer_id, api_name, api_version, bank_id, limits, from_date: from, to_date: to }
+        let (from_date, to_date, blocks) = (from, to, false);
+        Self { consumer_id, api_name, api_version, bank_id, limits, from_date, to_date, blocks }
+    }
+
+    /// A record that blocks the consumer.
+    #[must_use]
+    pub fn block(consumer_id: &str, from: Timestamp, to: Timestamp) -> Self {
+        Self { blocks: true, ..Self::new(consumer_id, from, to, CallLimits::BLOCKED) }
     }
 
     /// Checks every field; an empty name, version or bank becomes none.
@@ -122,9 +132,12 @@ impl RecordContent {
 
 /// A name that fits into an index, a line of text and the id of a subject.
 pub(crate) fn check_name(field: &'static str, value: &str) -> Result<(), InvalidField> {
-    let fits = (1..=250).contains(&value.len()) && !value.chars().any(char::is_control);
     let expected = "1 to 250 bytes of text without control characters";
-    if fits { Ok(()) } else { Err(InvalidField::new(field, value, expected)) }
+    if is_name(value) { Ok(()) } else { Err(InvalidField::new(field, value, expected)) }
+}
+
+pub(crate) fn is_name(value: &str) -> bool {
+    (1..=250).contains(&value.len()) && !value.chars().any(char::is_control)
 }
 
 /// A record as it is stored.
@@ -150,10 +163,20 @@ pub struct Record {
 /// In the history, under the names of the columns.
 impl Stored for RecordContent {
     fn to_json(&self) -> Value {
-        let Self { consumer_id, api_name, api_version, bank_id, limits, from_date, to_date } = self;
+        let Self {
+            consumer_id,
+            api_name,
+            api_version,
+            bank_id,
+            limits,
+            from_date,
+            to_date,
+            blocks,
+        } = self;
         let mut json = json!({
             "consumer_id": consumer_id, "api_name": api_name, "api_version": api_version,
             "bank_id": bank_id, "from_date": from_date.as_micros(), "to_date": to_date.as_micros(),
+            "blocks": blocks,
         });
         for (period, number) in CallPeriod::ALL.into_iter().zip(limits.numbers()) {
             json[period.field()] = number.into();
@@ -176,6 +199,8 @@ impl Stored for RecordContent {
             limits: CallLimits::from_numbers(numbers).ok()?,
             from_date: time("from_date")?,
             to_date: time("to_date")?,
+            // Entries of before there were blocks do not have it.
+            blocks: json["blocks"].as_bool().unwrap_or_default(),
         })
     }
 }

@@ -1,6 +1,6 @@
 //! One of several processes that contend for a limit: `contender URL LIMIT`.
 //!
-//! Prints `ready` once connected. For each line `SUBJECT CALLS` it then makes so many calls at once
+//! Prints `ready` and what its clock says, in seconds since 1970, once connected. For each line `SUBJECT CALLS` it then makes so many calls at once
 //! and prints how many of them were allowed. Permits are held until the process ends.
 
 #![expect(clippy::print_stdout, reason = "what it prints is what it is run for")]
@@ -8,6 +8,7 @@
 use std::error::Error;
 use std::time::Duration;
 
+use rl_core::time::{Clock, SystemClock};
 use rl_core::{Limit, Origin, RateLimiter, RedisStore, Subject};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
@@ -25,7 +26,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .store(store.connect().await?)
         .deadline(patience)
         .build()?;
-    println!("ready");
+    println!("ready {}", SystemClock.now().as_micros() / 1_000_000);
 
     let mut held = Vec::new();
     let mut lines = BufReader::new(tokio::io::stdin()).lines();

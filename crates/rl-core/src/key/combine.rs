@@ -43,7 +43,7 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for And<A, B> {
 /// Keeps the digests of pairs apart from all other digests; it is no secret.
 const PAIR: &[u8; 32] = b"rl-core: two subjects as one, v1";
 
-/// Both as one subject, in the realm of the first.
+/// Both as one subject, in the realm of the first and [its](Subject::owner).
 ///
 /// A digest, because every text is the id of somebody who is counted alone.
 fn pair(first: &Subject, second: &Subject) -> Subject {
@@ -59,7 +59,7 @@ fn pair(first: &Subject, second: &Subject) -> Subject {
     }
     let mut digest = [0; 16];
     digest.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
-    Subject::digest(first.realm().clone(), digest)
+    Subject::combined(first, digest)
 }
 
 #[cfg(test)]
@@ -95,6 +95,7 @@ mod tests {
         let alice = request.extension_value(Subject::consumer("alice"));
         let on_route = who.subject(&alice).unwrap();
         assert_eq!(on_route.realm(), &Realm::Consumer);
+        assert_eq!(on_route.owner().as_text(), Some("alice"));
         assert_ne!(on_route, Subject::consumer("alice"));
         assert_eq!(says("alice").and(says_nothing()).subject(&alice), None);
         assert_ne!(Route.and(Identified).subject(&alice), Some(on_route));

@@ -113,8 +113,9 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// Counts each pair of what both say on its own, such as each consumer on each route:
     /// `Identified.and(Route)`. If one does not say, the pair does not.
     ///
-    /// The pair is in the realm of the first, so that it is under the policy of the first. Its id is
-    /// a digest: no pair is another pair, or anyone who is counted alone.
+    /// The pair is in the realm of the first and [belongs to it](Subject::owner), so that it is under
+    /// the policy of the first. Its id is a digest: no pair is another pair, or anyone who is counted
+    /// alone.
     fn and<E>(self, other: E) -> And<Self, E>
     where
         Self: Sized,

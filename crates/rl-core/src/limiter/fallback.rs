@@ -104,7 +104,8 @@ impl RateLimiter {
         let (this, whole, asked) = (self.clone(), whole.clone(), subject.clone());
         let Question { mode, cost, .. } = question;
         let question = Question { deadline: self.inner.deadline, ..question };
-        self.ask(&fallback.store, &share, subject, question).map(move |answer| {
+        let answer = self.ask(&fallback.store, &share, subject, question);
+        self.bounded(answer).map(move |answer| {
             let decision = match answer {
                 Ok(decision) if exceeds_share(&decision, &whole, mode, cost) => {
                     Decision::undecided(cost, Origin::FailedClosed(failure))

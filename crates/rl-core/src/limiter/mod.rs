@@ -28,11 +28,12 @@
 //!
 //! # When the store fails
 //!
-//! 1. **No decision takes longer than the [deadline](RateLimiterBuilder::deadline).**
+//! 1. **No decision takes longer than the [deadline](RateLimiterBuilder::deadline)**, and as long again
+//!    where a [fallback](RateLimiterBuilder::fallback) is a server.
 //! 2. Then [`OnFailure`] says what becomes of the request: it passes, is turned away, or is decided by a
 //!    [fallback](RateLimiterBuilder::fallback) on a [`Share`] of the limits. [`Decision::origin`] tells.
 //! 3. **A breaker** keeps requests from a store that is down or slow: after three failures in a row they
-//!    are answered at once, and one of them at a time, every 50 to 400 ms, finds out whether the store
+//!    are answered at once, and one of them at a time, every 50 to 200 ms, finds out whether the store
 //!    is back. A store that *refuses* to work for us is asked on: its refusals deny.
 //! 4. **No more decisions wait** than [`max_in_flight`](RateLimiterBuilder::max_in_flight).
 //! 5. Units go back to the store that took them. Operations that ask for facts, such as
@@ -189,14 +190,38 @@ impl RateLimiter {
     /// Resolves to an error if the store could not answer.
     pub fn usage(&self, subject: &Subject) -> StoreFuture<Decision> {
         let usage = |limiter: &Self, subject: &Subject, policy: Option<&Policy>| match policy {
-            Some(policy) => {
-                let store = &limiter.inner.store;
-                let question = limiter.question(Mode::Peek, Cost::ZERO);
-                limiter.ask(store, policy, subject, question)
-            }
+            Some(policy) => limiter.usage_under(policy, subject),
             None => Eventual::ready(Ok(Decision::undecided(Cost::ZERO, Origin::Unlimited))),
         };
         self.with_policy(subject, usage)
+    }
+
+    /// [`usage`](Self::usage) of limits given for this call, instead of the subject's own: of periods
+    /// that it was under before, for instance.
+    ///
+    /// # Errors
+    ///
+    /// Resolves to an error if the store could not answer.
+    pub fn usage_under(&self, policy: &Policy, subject: &Subject) -> StoreFuture<Decision> {
+        let question = self.question(Mode::Peek, Cost::ZERO);
+        self.ask(&self.inner.store, policy, subject, question)
+    }
+
+    /// Forgets what `subject` has used of the limit called `name` in `policy`, or of all of them.
+    ///
+    /// # Errors
+    ///
+    /// Resolves to an error if the policy has no limit of this name, or if the store could not answer.
+    pub fn reset_under(
+        &self,
+        policy: &Policy,
+        subject: &Subject,
+        name: Option<&str>,
+    ) -> StoreFuture<()> {
+        match name.map(|name| policy.position(name).ok_or(name)).transpose() {
+            Ok(position) => self.reset_store(subject, policy, position),
+            Err(name) => no_limit_called(name),
+        }
     }
 
     /// Forgets all that `subject` has used.
@@ -223,8 +248,7 @@ impl RateLimiter {
             let limit = policy.and_then(|policy| Some((policy, policy.position(&name)?)));
             match limit {
                 Some((policy, position)) => limiter.reset_store(subject, policy, Some(position)),
-                None => Eventual::ready(Err(StoreError::new(FailureKind::Unsupported)
-                    .with_detail(format!("the subject is under no limit called {name:?}")))),
+                None => no_limit_called(&name),
             }
         })
     }
@@ -252,6 +276,11 @@ impl RateLimiter {
     pub(crate) fn id(&self) -> usize {
         Arc::as_ptr(&self.inner).addr()
     }
+}
+
+fn no_limit_called<T>(name: &str) -> StoreFuture<T> {
+    let detail = format!("the subject is under no limit called {name:?}");
+    Eventual::ready(Err(StoreError::new(FailureKind::Unsupported).with_detail(detail)))
 }
 
 impl fmt::Debug for RateLimiter {

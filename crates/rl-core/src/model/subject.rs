@@ -1,4 +1,5 @@
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use arrayvec::ArrayString;
@@ -116,15 +117,18 @@ pub struct Subject {
 const INLINE: usize = 40;
 
 /// The id of a [`Subject`].
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone)]
 pub struct SubjectId(IdRepr);
 
-// One id has one representation, so that derived equality is right.
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone)]
 enum IdRepr {
     Short(ArrayString<INLINE>),
     Long(Arc<str>),
+    // Of a text that is longer than ids are.
+    TooLong([u8; 16]),
     Digest([u8; 16]),
+    // Of several subjects as one, and the id of the first.
+    Combined([u8; 16], Arc<SubjectId>),
 }
 
 impl Subject {
@@ -140,7 +144,7 @@ impl Subject {
             Err(_) => {
                 let mut digest = [0; 16];
                 digest.copy_from_slice(&blake3::hash(id.as_bytes()).as_bytes()[..16]);
-                IdRepr::Digest(digest)
+                IdRepr::TooLong(digest)
             }
         };
         Self { realm, id: SubjectId(id) }
@@ -150,6 +154,15 @@ impl Subject {
     #[must_use]
     pub const fn digest(realm: Realm, digest: [u8; 16]) -> Self {
         Self { realm, id: SubjectId(IdRepr::Digest(digest)) }
+    }
+
+    /// Several subjects as one, which belongs to the first of them.
+    pub(crate) fn combined(first: &Self, digest: [u8; 16]) -> Self {
+        let owner = match &first.id.0 {
+            IdRepr::Combined(_, owner) => owner.clone(),
+            _ => Arc::new(first.id.clone()),
+        };
+        Self { realm: first.realm.clone(), id: SubjectId(IdRepr::Combined(digest, owner)) }
     }
 
     /// A client address, as text.
@@ -188,6 +201,33 @@ impl Subject {
         &self.id
     }
 
+    /// Whose subject it is, in the same realm: the id, or that of the first where several were made
+    /// one by [`and`](crate::key::KeyExtractor::and). Whoever looks up what a consumer may do looks
+    /// for this one.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use rl_core::key::RequestInfo;
+    /// use rl_core::Subject;
+    /// use rl_core::key::{Constant, KeyExtractor};
+    ///
+    /// # fn subject(request: &impl RequestInfo) {
+    /// let consumer = |_: &dyn RequestInfo| Some(Subject::consumer("abc123"));
+    /// if let Some(both) = consumer.and(Constant).subject(request) {
+    ///     assert_eq!(both.id().as_text(), None);
+    ///     assert_eq!(both.owner().as_text(), Some("abc123"));
+    /// }
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn owner(&self) -> &SubjectId {
+        match &self.id.0 {
+            IdRepr::Combined(_, owner) => owner,
+            _ => &self.id,
+        }
+    }
+
     /// Eight hexadecimal digits that tell subjects apart in logs without telling who they are.
     #[must_use]
     pub fn redacted(&self) -> Redacted {
@@ -200,14 +240,33 @@ impl Subject {
 }
 
 impl SubjectId {
+    /// The bytes, and whether they are a digest's.
+    #[inline]
+    pub(crate) fn parts(&self) -> (&[u8], bool) {
+        match &self.0 {
+            IdRepr::Short(id) => (id.as_bytes(), false),
+            IdRepr::Long(id) => (id.as_bytes(), false),
+            IdRepr::TooLong(digest) | IdRepr::Digest(digest) | IdRepr::Combined(digest, _) => {
+                (digest, true)
+            }
+        }
+    }
+
     /// The id as text, unless only a digest is known.
     #[must_use]
     pub fn as_text(&self) -> Option<&str> {
         match &self.0 {
             IdRepr::Short(id) => Some(id),
             IdRepr::Long(id) => Some(id),
-            IdRepr::Digest(_) => None,
+            IdRepr::TooLong(_) | IdRepr::Digest(_) | IdRepr::Combined(..) => None,
         }
+    }
+
+    /// Whether it was given as a text of more than [`Subject::MAX_ID_LEN`] bytes, of which only a
+    /// digest is kept.
+    #[must_use]
+    pub const fn is_of_long_text(&self) -> bool {
+        matches!(self.0, IdRepr::TooLong(_))
     }
 
     /// The bytes of the text or of the digest. A text and a digest may have the same bytes; use
@@ -217,8 +276,26 @@ impl SubjectId {
         match &self.0 {
             IdRepr::Short(id) => id.as_bytes(),
             IdRepr::Long(id) => id.as_bytes(),
-            IdRepr::Digest(digest) => digest,
+            IdRepr::TooLong(digest) | IdRepr::Digest(digest) | IdRepr::Combined(digest, _) => {
+                digest
+            }
         }
+    }
+}
+
+// What a digest was made of is a remark about it, not a part: stores count by the bytes.
+impl PartialEq for SubjectId {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_text().is_some() == other.as_text().is_some() && self.as_bytes() == other.as_bytes()
+    }
+}
+
+impl Eq for SubjectId {}
+
+impl Hash for SubjectId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_text().is_some().hash(state);
+        self.as_bytes().hash(state);
     }
 }
 
@@ -272,6 +349,25 @@ mod tests {
         let digest = Subject::digest(Realm::Key, [0x61; 16]);
         assert_ne!(digest, Subject::new(Realm::Key, &"a".repeat(16)));
         assert_ne!(digest, Subject::new(Realm::Key, &digest.id().to_string()));
+    }
+
+    #[test]
+    fn subjects_as_one_belong_to_the_first_and_are_known_by_their_digest() {
+        let alice = Subject::consumer("alice");
+        let pair = Subject::combined(&alice, [1; 16]);
+        let nested = Subject::combined(&pair, [2; 16]);
+        for both in [&pair, &nested] {
+            assert_eq!((both.owner(), both.realm()), (alice.owner(), alice.realm()));
+            assert_eq!((both.id().as_text(), both.id().is_of_long_text()), (None, false));
+        }
+        assert_eq!(alice.owner().as_text(), Some("alice"));
+        assert_ne!(pair, nested);
+        // As the store, which sees the digest and not whose it is.
+        assert_eq!(pair, Subject::digest(Realm::Consumer, [1; 16]));
+        let long = Subject::consumer(&"a".repeat(Subject::MAX_ID_LEN + 1));
+        assert!(long.id().is_of_long_text());
+        assert!(!Subject::digest(Realm::Consumer, [1; 16]).id().is_of_long_text());
+        assert_eq!(size_of::<SubjectId>(), 48, "what every request copies");
     }
 
     #[test]

@@ -7,7 +7,9 @@ use super::failure::failed;
 use super::sql::Sql;
 use super::{Kind, Records, micros, time_of};
 use crate::history::Stored;
-use crate::{Change, DatabaseError, HistoryQuery, RecordContent, ResourceLimitContent};
+use crate::{
+    Change, DatabaseError, HistoryQuery, RecordContent, ResourceLimitContent, TierContent,
+};
 
 /// The most changes that are read at once; behind more, everything is looked up again.
 const MOST: i64 = 1_000;
@@ -94,7 +96,19 @@ impl Records {
         self.changes(Kind::Resource, query).await
     }
 
-    async fn changes<T: Stored>(
+    /// Changes of tiers, the newest first.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the database does not answer.
+    pub async fn tier_history(
+        &self,
+        query: &HistoryQuery,
+    ) -> Result<Vec<Change<TierContent>>, DatabaseError> {
+        self.changes(Kind::Tier, query).await
+    }
+
+    pub(super) async fn changes<T: Stored>(
         &self,
         kind: Kind,
         query: &HistoryQuery,
@@ -135,8 +149,10 @@ impl Records {
         for row in rows {
             newest = row.try_get("change").map_err(failed)?;
             let kind: String = row.try_get("kind").map_err(failed)?;
-            let kind = if kind == "record" { Kind::Record } else { Kind::Resource };
-            changes.push((kind, row.try_get("owner").map_err(failed)?));
+            // A kind that a later version of this crate writes is nothing that is kept here.
+            if let Some(kind) = Kind::from_name(&kind) {
+                changes.push((kind, row.try_get("owner").map_err(failed)?));
+            }
         }
         Ok(Since::Changes(changes, newest))
     }

@@ -1,12 +1,17 @@
 //! The tables: connecting, and what every change has in common.
 
+mod consumers;
 mod failure;
+mod gate;
 mod history;
+mod members;
 mod open;
+mod put;
 mod query;
 mod records;
 mod resources;
 mod sql;
+mod tiers;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -15,6 +20,8 @@ use rl_core::time::{Clock, SystemClock, Timestamp};
 use sqlx::any::AnyRow;
 use sqlx::{Any, AnyPool, Row, Transaction};
 
+pub use consumers::{ConsumerPage, ConsumerQuery, ConsumerSummary};
+pub(crate) use gate::{Gate, PAUSE_MICROS, Ticket, pauses};
 pub(crate) use history::Since;
 pub use query::{RecordCursor, RecordPage, RecordQuery};
 
@@ -34,6 +41,7 @@ pub struct Records {
 
 struct Inner {
     pool: AnyPool,
+    gate: Arc<Gate>,
     url: String,
     is_postgres: bool,
     clock: Arc<dyn Clock>,
@@ -54,6 +62,10 @@ pub(crate) trait Listener: Send + Sync {
 pub(crate) enum Kind {
     Record,
     Resource,
+    Tier,
+    // Which tier a consumer, or a key, is in.
+    Consumer,
+    Key,
 }
 
 impl Kind {
@@ -61,7 +73,15 @@ impl Kind {
         match self {
             Self::Record => "record",
             Self::Resource => "resource",
+            Self::Tier => "tier",
+            Self::Consumer => "consumer",
+            Self::Key => "key",
         }
+    }
+
+    fn from_name(name: &str) -> Option<Self> {
+        let all = [Self::Record, Self::Resource, Self::Tier, Self::Consumer, Self::Key];
+        all.into_iter().find(|kind| kind.as_str() == name)
     }
 }
 
@@ -102,6 +122,11 @@ impl Records {
 
     pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
         &self.inner.clock
+    }
+
+    /// Through which look-ups go.
+    pub(crate) fn gate(&self) -> &Arc<Gate> {
+        &self.inner.gate
     }
 
     /// Where PostgreSQL announces changes.

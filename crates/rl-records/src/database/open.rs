@@ -7,14 +7,22 @@ use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::{AnyPool, Executor, SqlSafeStr};
 
 use super::failure::failed;
-use super::{Inner, Records, RecordsBuilder};
+use super::{Gate, Inner, Records, RecordsBuilder};
 use crate::DatabaseError;
 
 /// How long a call waits for a connection.
 const ACQUIRE: Duration = Duration::from_secs(5);
 
-const SQLITE: [&str; 1] = [include_str!("../../migrations/sqlite/0001_records.sql")];
-const POSTGRES: [&str; 1] = [include_str!("../../migrations/postgres/0001_records.sql")];
+const SQLITE: [(&str, &str); 3] = [
+    ("records", include_str!("../../migrations/sqlite/0001_records.sql")),
+    ("blocks", include_str!("../../migrations/sqlite/0002_blocks.sql")),
+    ("tiers", include_str!("../../migrations/sqlite/0003_tiers.sql")),
+];
+const POSTGRES: [(&str, &str); 3] = [
+    ("records", include_str!("../../migrations/postgres/0001_records.sql")),
+    ("blocks", include_str!("../../migrations/postgres/0002_blocks.sql")),
+    ("tiers", include_str!("../../migrations/postgres/0003_tiers.sql")),
+];
 
 impl RecordsBuilder {
     /// Connects and brings the tables up to date.
@@ -42,8 +50,10 @@ impl RecordsBuilder {
             open_sqlite(&url, self.max_connections).await?
         };
         migrate(&pool, is_postgres).await?;
+        let gate = Gate::new(self.max_connections.saturating_sub(2) as usize);
         let inner = Inner {
             pool,
+            gate,
             url,
             is_postgres,
             clock: self.clock,
@@ -80,9 +90,8 @@ async fn open_sqlite(url: &str, max_connections: u32) -> Result<AnyPool, Databas
 
 async fn migrate(pool: &AnyPool, is_postgres: bool) -> Result<(), DatabaseError> {
     let steps = if is_postgres { POSTGRES } else { SQLITE };
-    let migrations = (1..).zip(steps).map(|(version, sql)| {
-        let name = "records".into();
-        Migration::new(version, name, MigrationType::Simple, sql.into_sql_str(), false)
+    let migrations = (1..).zip(steps).map(|(version, (name, sql))| {
+        Migration::new(version, name.into(), MigrationType::Simple, sql.into_sql_str(), false)
     });
     // A table of our own: the application may keep its migrations in the same database.
     let mut migrator = Migrator::with_migrations(migrations.collect());

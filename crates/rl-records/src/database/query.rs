@@ -107,11 +107,7 @@ impl RecordQuery {
             sql.push(" AND consumer_id = ?", [without_nul(consumer).into()]);
         }
         if let Some(search) = &self.search {
-            let search = without_nul(search).to_ascii_lowercase();
-            let pattern = ['!', '%', '_']
-                .iter()
-                .fold(search, |text, special| text.replace(*special, &format!("!{special}")));
-            let pattern = format!("%{pattern}%");
+            let pattern = search_pattern(search);
             sql.push(" AND lower(consumer_id) LIKE ? ESCAPE '!'", [pattern.into()]);
         }
         if let Some(at) = self.active_at {
@@ -138,7 +134,16 @@ impl RecordQuery {
     }
 }
 
+/// What finds `search` in small letters, whatever it contains.
+pub(super) fn search_pattern(search: &str) -> String {
+    let search = without_nul(search).to_ascii_lowercase();
+    let pattern = ['!', '%', '_']
+        .iter()
+        .fold(search, |text, special| text.replace(*special, &format!("!{special}")));
+    format!("%{pattern}%")
+}
+
 /// PostgreSQL refuses NUL in text. No stored id has one or the character that stands for it.
-fn without_nul(text: &str) -> String {
+pub(super) fn without_nul(text: &str) -> String {
     text.replace('\0', "\u{1}")
 }

@@ -1,7 +1,7 @@
 use rl_core::time::Timestamp;
 use rl_core::{FailureKind, MAX_UNITS};
 use sqlx::any::AnyRow;
-use sqlx::{Any, Executor, Row};
+use sqlx::{Any, Executor, Row, Transaction};
 
 use super::failure::failed;
 use super::sql::Sql;
@@ -26,7 +26,18 @@ impl Records {
     ) -> Result<Record, ChangeError<Record>> {
         let content = content.checked()?;
         check_name("created_by", by)?;
-        let (mut transaction, change) = self.begin().await?;
+        let (transaction, change) = self.begin().await?;
+        self.insert(transaction, change, content, by).await
+    }
+
+    /// The rest of the change that [`create`](Self::create) begins.
+    pub(super) async fn insert(
+        &self,
+        mut transaction: Transaction<'static, Any>,
+        change: i64,
+        content: RecordContent,
+        by: &str,
+    ) -> Result<Record, ChangeError<Record>> {
         let now = self.clock().now();
         let record = Record {
             id: RecordId::random(),
@@ -44,8 +55,9 @@ impl Records {
             "INSERT INTO rl_records (rate_limiting_id, consumer_id, api_name, api_version, bank_id, \
              per_second_call_limit, per_minute_call_limit, per_hour_call_limit, \
              per_day_call_limit, per_week_call_limit, per_month_call_limit, from_date, to_date, \
-             created_by, updated_by, created_at, updated_at, revision) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)",
+             created_by, updated_by, created_at, updated_at, revision, blocks) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, \
+             $19)",
         )
         .bind(record.id.to_string())
         .bind(&content.consumer_id)
@@ -65,6 +77,7 @@ impl Records {
         .bind(micros(record.created_at))
         .bind(micros(record.updated_at))
         .bind(record.revision)
+        .bind(i64::from(content.blocks))
         .execute(&mut *transaction)
         .await
         .map_err(failed)?;
@@ -115,12 +128,25 @@ impl Records {
             let expected = "the consumer that the record belongs to";
             return Err(InvalidField::new("consumer_id", content.consumer_id, expected).into());
         }
+        self.overwrite(transaction, change, before, content, by).await
+    }
+
+    /// The rest of the change that [`update`](Self::update) begins.
+    pub(super) async fn overwrite(
+        &self,
+        mut transaction: Transaction<'static, Any>,
+        change: i64,
+        before: Record,
+        content: RecordContent,
+        by: &str,
+    ) -> Result<Record, ChangeError<Record>> {
+        let id = before.id;
         let after = Record {
             id,
             content,
             updated_by: by.to_owned(),
             updated_at: self.clock().now(),
-            revision: revision + 1,
+            revision: before.revision + 1,
             ..before.clone()
         };
         check_sum(&mut *transaction, &after).await?;
@@ -130,8 +156,8 @@ impl Records {
             "UPDATE rl_records SET api_name = $2, api_version = $3, bank_id = $4, \
              per_second_call_limit = $5, per_minute_call_limit = $6, per_hour_call_limit = $7, \
              per_day_call_limit = $8, per_week_call_limit = $9, per_month_call_limit = $10, \
-             from_date = $11, to_date = $12, updated_by = $13, updated_at = $14, revision = $15 \
-             WHERE rate_limiting_id = $1",
+             from_date = $11, to_date = $12, updated_by = $13, updated_at = $14, revision = $15, \
+             blocks = $16 WHERE rate_limiting_id = $1",
         )
         .bind(id.to_string())
         .bind(content.api_name.as_deref())
@@ -148,6 +174,7 @@ impl Records {
         .bind(&after.updated_by)
         .bind(micros(after.updated_at))
         .bind(after.revision)
+        .bind(i64::from(content.blocks))
         .execute(&mut *transaction)
         .await
         .map_err(failed)?;
@@ -186,7 +213,8 @@ impl Records {
         Ok(before)
     }
 
-    /// What `consumer` may do at an instant, and which records say so.
+    /// What `consumer` may do at an instant, and which records or which tier say so. The tier is the
+    /// one that it is in today, whatever the instant.
     ///
     /// # Errors
     ///
@@ -212,7 +240,12 @@ impl Records {
         end: Timestamp,
     ) -> Result<ActiveLimits, DatabaseError> {
         let records = overlapping(&self.inner.pool, consumer, start, end).await?;
-        Ok(ActiveLimits::of(&records, &self.inner.aggregation))
+        // What holds without a record is asked for when there is none.
+        let tier = match records.is_empty() {
+            true => self.tier_limits("consumer", consumer).await?,
+            false => None,
+        };
+        Ok(ActiveLimits::of(&records, tier, self.inner.aggregation))
     }
 
     /// All records of a consumer that are active at `at` or later.
@@ -226,7 +259,7 @@ impl Records {
 }
 
 /// What is to be changed, if the caller has seen what is there.
-fn seen(record: Option<Record>, revision: i64) -> Result<Record, ChangeError<Record>> {
+pub(super) fn seen(record: Option<Record>, revision: i64) -> Result<Record, ChangeError<Record>> {
     match record {
         None => Err(ChangeError::NotFound),
         Some(record) if record.revision != revision => {
@@ -288,7 +321,7 @@ async fn overlapping(
     records_of(&sql.fetch_all(executor).await.map_err(failed)?)
 }
 
-fn records_of(rows: &[AnyRow]) -> Result<Vec<Record>, DatabaseError> {
+pub(super) fn records_of(rows: &[AnyRow]) -> Result<Vec<Record>, DatabaseError> {
     rows.iter().map(record_of).collect()
 }
 
@@ -311,6 +344,7 @@ fn record_of(row: &AnyRow) -> Result<Record, DatabaseError> {
             limits: CallLimits::from_numbers(numbers).map_err(|_| corrupt())?,
             from_date: time("from_date")?,
             to_date: time("to_date")?,
+            blocks: row.try_get::<i64, _>("blocks").map_err(failed)? != 0,
         },
         created_by: needed("created_by")?,
         updated_by: needed("updated_by")?,

@@ -78,6 +78,32 @@ impl Records {
         rows.iter().map(resource_of).collect()
     }
 
+    /// [Limits of resources](Self::list_resources) that list this application.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the database does not answer.
+    pub async fn list_resources_of(
+        &self,
+        app: &str,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<ResourceLimit>, DatabaseError> {
+        // No stored name has a control character: this finds nothing, as it should.
+        let app = app.replace(['\0', '\n'], "\u{1}");
+        let after = after.unwrap_or_default().replace('\0', "\u{1}");
+        let mut sql = Sql::new("SELECT * FROM rl_resource_limits WHERE");
+        // One line of the list is this one: exactly, on both databases.
+        sql.push(
+            " replace('\n' || apps || '\n', ?, '') <> '\n' || apps || '\n'",
+            [format!("\n{app}\n").into()],
+        );
+        let limit = i64::from(limit.clamp(1, 1_000));
+        sql.push(" AND name > ? ORDER BY name LIMIT ?", [after.into(), limit.into()]);
+        let rows = sql.fetch_all(&self.inner.pool).await.map_err(failed)?;
+        rows.iter().map(resource_of).collect()
+    }
+
     /// Writes `content` over the limit of its name, if nobody changed it since it had `revision`.
     ///
     /// # Errors

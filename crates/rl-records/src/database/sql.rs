@@ -55,6 +55,15 @@ impl Sql {
         }
     }
 
+    /// Adds ` IN (…)`; of no values, nothing is in it.
+    pub(super) fn push_list(&mut self, values: &[String]) {
+        self.push(" IN (NULL", []);
+        for value in values {
+            self.push(", ?", [value.as_str().into()]);
+        }
+        self.push(")", []);
+    }
+
     pub(super) async fn fetch_all(
         self,
         executor: impl sqlx::Executor<'_, Database = Any>,

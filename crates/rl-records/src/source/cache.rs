@@ -1,3 +1,4 @@
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -8,15 +9,21 @@ use indexmap::IndexMap;
 use rl_core::FailureKind;
 use rl_core::time::Timestamp;
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+use crate::database::{Gate, PAUSE_MICROS, Ticket, pauses};
 
 /// How many entries are compared to find one that has not been used for long.
 const SAMPLE: usize = 8;
 
-/// How long nothing is asked after a failure.
-const PAUSE_MICROS: u64 = 1_000_000;
+/// How long a look-up may take from its turn on, whoever waits for it.
+const LONGEST: Duration = Duration::from_secs(3);
 
-/// How long a look-up may take, whoever waits for it.
-const LONGEST: Duration = Duration::from_secs(5);
+/// How often a value is read in one look-up while it changes.
+const ROUNDS: usize = 4;
+
+/// The most keys of which is kept that they cannot be read.
+const MOST_DAMAGED: usize = 1_024;
 
 /// Looks a value up; shared by all who wait for it.
 type Flight<V> = Shared<BoxFuture<'static, Result<Arc<V>, FailureKind>>>;
@@ -33,30 +40,39 @@ pub(super) trait Load<V>: Send + Sync + 'static {
 pub(super) struct Cache<V> {
     state: Mutex<State<V>>,
     load: Box<dyn Load<V>>,
+    gate: Arc<Gate>,
     capacity: usize,
     fresh_micros: u64,
     // Look-ups run where the source was made: the runtime of a worker may end before them.
     runtime: Handle,
 }
 
+/// A look-up takes no room among what is known before it has found something: what is asked in vain
+/// displaces nothing.
 struct State<V> {
-    slots: IndexMap<Arc<str>, Slot<V>>,
-    // Counts uses and changes; orders them.
+    known: IndexMap<Arc<str>, Known<V>>,
+    // No more than the gate lets wait and ask.
+    flights: HashMap<Arc<str>, Flying<V>>,
+    // What the database refuses to tell, and until when it is not asked again.
+    damaged: HashMap<Arc<str>, (FailureKind, Timestamp)>,
+    // Counts uses; orders them.
     tick: u64,
-    // After a failure, until when nothing is asked for what is not known.
-    down_until: Timestamp,
 }
 
-struct Slot<V> {
-    known: Option<(Arc<V>, Timestamp)>,
-    flight: Option<Flight<V>>,
-    // What is known is older than a change.
+struct Known<V> {
+    value: Arc<V>,
+    read_at: Timestamp,
+    // It is older than a change.
     is_changed: bool,
-    // The look-up takes longer than anybody should wait who can have the last value.
-    is_late: bool,
-    changed_at: u64,
     used_at: u64,
-    retry_at: Timestamp,
+}
+
+struct Flying<V> {
+    flight: Flight<V>,
+    // There was a change since it began to read.
+    is_changed: bool,
+    // It takes longer than anybody should wait who can have the last value.
+    is_late: bool,
 }
 
 /// The answer of a [`Cache`].
@@ -65,20 +81,21 @@ pub(super) enum Found<V> {
     Known(Arc<V>),
     /// It is being looked up; until then, and if that fails, this is the last that was known.
     Wait(Flight<V>, Option<Arc<V>>),
-    /// Nothing is known, and the database failed a moment ago.
-    Down,
+    /// Nothing is known, and the database is not asked.
+    No(FailureKind),
 }
 
 impl<V: Send + Sync + 'static> Cache<V> {
     pub(super) fn new(
         load: impl Load<V>,
+        gate: Arc<Gate>,
         capacity: usize,
         fresh_micros: u64,
         runtime: Handle,
     ) -> Self {
-        let (slots, tick, down_until) = (IndexMap::new(), 0, Timestamp::EPOCH);
-        let state = Mutex::new(State { slots, tick, down_until });
-        Self { state, load: Box::new(load), capacity: capacity.max(1), fresh_micros, runtime }
+        let (known, flights, damaged) = (IndexMap::new(), HashMap::new(), HashMap::new());
+        let state = Mutex::new(State { known, flights, damaged, tick: 0 });
+        Self { state, load: Box::new(load), gate, capacity: capacity.max(1), fresh_micros, runtime }
     }
 
     fn state(&self) -> MutexGuard<'_, State<V>> {
@@ -86,155 +103,203 @@ impl<V: Send + Sync + 'static> Cache<V> {
     }
 
     pub(super) fn get(self: &Arc<Self>, key: &str) -> Found<V> {
-        let now = self.load.now();
         let mut state = self.state();
-        state.tick += 1;
-        let (tick, is_down) = (state.tick, pauses(now, state.down_until));
-        if !state.slots.contains_key(key) {
-            if is_down {
-                return Found::Down;
-            }
-            state.make_room(self.capacity);
-            state.slots.insert(key.into(), Slot::new());
-        }
-        let (key, slot) = match state.slots.get_full_mut(key) {
-            Some((_, key, slot)) => (key.clone(), slot),
-            None => return Found::Down,
-        };
-        slot.used_at = tick;
-        let is_old = slot
-            .known
-            .as_ref()
-            .is_none_or(|(_, read_at)| now.micros_since(*read_at) >= self.fresh_micros);
-        let may_ask = !pauses(now, slot.retry_at) && (slot.known.is_some() || !is_down);
-        if (is_old || slot.is_changed) && slot.flight.is_none() && may_ask {
-            slot.flight = Some(self.start(key));
-        }
-        match (&slot.known, &slot.flight) {
-            (Some((value, _)), Some(flight)) if slot.is_changed && !slot.is_late => {
-                Found::Wait(flight.clone(), Some(value.clone()))
-            }
-            // What is merely old is served while somebody looks whether it still holds.
-            (Some((value, _)), _) => Found::Known(value.clone()),
-            (None, Some(flight)) => Found::Wait(flight.clone(), None),
-            (None, None) => Found::Down,
-        }
-    }
-
-    fn start(self: &Arc<Self>, key: Arc<str>) -> Flight<V> {
-        let this = self.clone();
-        // A task of its own: whoever asked first may go away.
-        let task = self.runtime.spawn(async move {
-            loop {
-                let began = this.state().tick;
-                let loading = tokio::time::timeout(LONGEST, this.load.load(key.clone()));
-                let loaded = loading.await.unwrap_or(Err(FailureKind::TimedOut));
-                if let Some(result) = this.finish(&key, began, loaded) {
-                    return result;
+        // Read under the lock: what was looked up before is not from the future.
+        let now = self.load.now();
+        let (last, is_changed) = match state.used(key) {
+            Some(known) => {
+                // A clock that was set back tells nothing about an age.
+                let is_changed = known.is_changed || now < known.read_at;
+                let age = now.micros_since(known.read_at);
+                if !is_changed && age < self.fresh_micros {
+                    return Found::Known(known.value.clone());
                 }
+                (Some(known.value.clone()), is_changed)
             }
-        });
-        task.map(|done| done.unwrap_or(Err(FailureKind::Unavailable))).boxed().shared()
+            None => (None, true),
+        };
+        let flying = state.flights.get(key);
+        let is_late = flying.is_some_and(|flying| flying.is_late);
+        let flight = match flying {
+            Some(flying) => flying.flight.clone(),
+            None => match self.start(state, key, last.is_some(), now) {
+                Ok(flight) => flight,
+                Err(kind) => return last.map_or(Found::No(kind), Found::Known),
+            },
+        };
+        match last {
+            // What is merely old is served while somebody looks whether it still holds.
+            Some(value) if !is_changed || is_late => Found::Known(value),
+            last => Found::Wait(flight, last),
+        }
     }
 
-    /// Keeps what was loaded; `None` if it changed while it was read.
+    /// Begins a look-up, if the database is to be asked.
+    fn start(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, State<V>>,
+        key: &str,
+        is_known: bool,
+        now: Timestamp,
+    ) -> Result<Flight<V>, FailureKind> {
+        if let Some((kind, until)) = state.damaged.get(key)
+            && pauses(now, *until)
+        {
+            return Err(*kind);
+        }
+        let ticket = self.gate.enter(is_known, now)?;
+        let (tell, told) = oneshot::channel();
+        let told = told.map(|told| told.unwrap_or(Err(FailureKind::Unavailable)));
+        let flight = told.boxed().shared();
+        let key: Arc<str> = key.into();
+        let flying = Flying { flight: flight.clone(), is_changed: false, is_late: false };
+        state.flights.insert(key.clone(), flying);
+        drop(state);
+        let landing = Landing { cache: self.clone(), key, has_landed: false };
+        // A task of its own: whoever asked first may go away.
+        self.runtime.spawn(async move {
+            let _ = tell.send(landing.look_up(ticket).await);
+        });
+        Ok(flight)
+    }
+
+    /// Keeps what was loaded; `None` if it changed while it was read and is to be read again.
     fn finish(
         &self,
-        key: &str,
-        began: u64,
+        key: &Arc<str>,
         loaded: Result<V, FailureKind>,
+        is_last: bool,
     ) -> Option<Result<Arc<V>, FailureKind>> {
+        let mut state = self.state();
         let now = self.load.now();
         let loaded = loaded.map(Arc::new);
-        let mut state = self.state();
+        let is_changed = state.flights.get(key).is_some_and(|flying| flying.is_changed);
         match &loaded {
-            Ok(_) => state.down_until = Timestamp::EPOCH,
-            // One damaged record is no reason not to ask for others.
-            Err(kind) if kind.is_configuration() => {}
-            Err(_) => state.down_until = now.plus_micros(PAUSE_MICROS),
-        }
-        let Some(slot) = state.slots.get_mut(key) else { return Some(loaded) };
-        match &loaded {
-            Ok(_) if slot.changed_at > began => return None,
             Ok(value) => {
-                slot.known = Some((value.clone(), now));
-                slot.is_changed = false;
-                slot.retry_at = Timestamp::EPOCH;
+                let value = value.clone();
+                state.keep(key, value, now, is_changed, self.capacity);
             }
-            Err(_) => slot.retry_at = now.plus_micros(PAUSE_MICROS),
+            Err(kind) if kind.is_configuration() => {
+                state.damaged.retain(|_, (_, until)| pauses(now, *until));
+                if state.damaged.len() < MOST_DAMAGED {
+                    let until = now.plus_micros(PAUSE_MICROS);
+                    state.damaged.insert(key.clone(), (*kind, until));
+                }
+            }
+            Err(_) => {}
         }
-        (slot.flight, slot.is_late) = (None, false);
+        if is_changed && !is_last && loaded.is_ok() {
+            state.flights.entry(key.clone()).and_modify(|flying| flying.is_changed = false);
+            return None;
+        }
+        state.flights.remove(key);
         Some(loaded)
     }
 
     /// Somebody has waited long enough for `key`: until its look-up ends, nobody waits who can have the
     /// last value.
     pub(super) fn give_up(&self, key: &str) {
-        if let Some(slot) = self.state().slots.get_mut(key) {
-            slot.is_late = slot.flight.is_some();
+        if let Some(flying) = self.state().flights.get_mut(key) {
+            flying.is_late = true;
         }
     }
 
     /// The value of `key` is another one: the next who asks waits for it.
     pub(super) fn changed(&self, key: &str) {
         let mut state = self.state();
-        state.tick += 1;
-        let tick = state.tick;
-        if let Some(slot) = state.slots.get_mut(key) {
-            slot.change(tick);
+        state.damaged.remove(key);
+        if let Some(known) = state.known.get_mut(key) {
+            known.is_changed = true;
+        }
+        if let Some(flying) = state.flights.get_mut(key) {
+            flying.is_changed = true;
         }
     }
 
     /// Every value may be another one.
     pub(super) fn all_changed(&self) {
+        self.changed_if(|_| true);
+    }
+
+    /// The values of which `is_concerned` is true may be other ones, and those that are being looked up.
+    pub(super) fn changed_if(&self, is_concerned: impl Fn(&V) -> bool) {
         let mut state = self.state();
-        state.tick += 1;
-        let tick = state.tick;
-        state.slots.values_mut().for_each(|slot| slot.change(tick));
+        state.damaged.clear();
+        for known in state.known.values_mut() {
+            known.is_changed |= is_concerned(&known.value);
+        }
+        state.flights.values_mut().for_each(|flying| flying.is_changed = true);
     }
 
     #[cfg(test)]
     fn len(&self) -> usize {
-        self.state().slots.len()
+        self.state().known.len()
     }
 }
 
-/// Whether a pause until then goes on. A clock that was set back does not make it longer.
-const fn pauses(now: Timestamp, until: Timestamp) -> bool {
-    let left = until.micros_since(now);
-    0 < left && left <= PAUSE_MICROS
+/// A look-up on its way. However it ends, also with its runtime, somebody else can begin another.
+struct Landing<V: Send + Sync + 'static> {
+    cache: Arc<Cache<V>>,
+    key: Arc<str>,
+    has_landed: bool,
+}
+
+impl<V: Send + Sync + 'static> Landing<V> {
+    async fn look_up(mut self, mut ticket: Ticket) -> Result<Arc<V>, FailureKind> {
+        ticket.turn().await?;
+        let mut round = 1;
+        loop {
+            let loading = tokio::time::timeout(LONGEST, self.cache.load.load(self.key.clone()));
+            let loaded = loading.await.unwrap_or(Err(FailureKind::TimedOut));
+            if let Some(found) = self.cache.finish(&self.key, loaded, round == ROUNDS) {
+                self.has_landed = true;
+                ticket.ended(found.as_ref().err().copied(), self.cache.load.now());
+                return found;
+            }
+            round += 1;
+        }
+    }
+}
+
+impl<V: Send + Sync + 'static> Drop for Landing<V> {
+    fn drop(&mut self) {
+        if !self.has_landed {
+            self.cache.state().flights.remove(&self.key);
+        }
+    }
 }
 
 impl<V> State<V> {
+    /// What is known of a key that is asked for.
+    fn used(&mut self, key: &str) -> Option<&Known<V>> {
+        self.tick += 1;
+        let known = self.known.get_mut(key)?;
+        known.used_at = self.tick;
+        Some(known)
+    }
+
+    fn keep(
+        &mut self,
+        key: &Arc<str>,
+        value: Arc<V>,
+        read_at: Timestamp,
+        is_changed: bool,
+        capacity: usize,
+    ) {
+        if !self.known.contains_key(key) {
+            self.make_room(capacity);
+        }
+        let known = Known { value, read_at, is_changed, used_at: self.tick };
+        self.known.insert(key.clone(), known);
+    }
+
     fn make_room(&mut self, capacity: usize) {
-        while self.slots.len() >= capacity {
-            let count = self.slots.len();
+        while self.known.len() >= capacity {
+            let count = self.known.len();
             let places = (0..SAMPLE).map(|_| fastrand::usize(..count));
-            let idle = places.filter(|place| self.slots[*place].flight.is_none());
-            match idle.min_by_key(|place| self.slots[*place].used_at) {
-                Some(place) => self.slots.swap_remove_index(place),
-                // All of them are being looked up: whoever waits keeps the flight.
-                None => self.slots.swap_remove_index(fastrand::usize(..count)),
-            };
+            let idle = places.min_by_key(|place| self.known[*place].used_at);
+            self.known.swap_remove_index(idle.unwrap_or_default());
         }
-    }
-}
-
-impl<V> Slot<V> {
-    const fn new() -> Self {
-        Self {
-            known: None,
-            flight: None,
-            is_changed: false,
-            is_late: false,
-            changed_at: 0,
-            used_at: 0,
-            retry_at: Timestamp::EPOCH,
-        }
-    }
-
-    const fn change(&mut self, tick: u64) {
-        (self.is_changed, self.changed_at, self.retry_at) = (true, tick, Timestamp::EPOCH);
     }
 }
 

@@ -19,21 +19,30 @@ use tokio::task::AbortHandle;
 pub use settings::RecordSourceBuilder;
 
 use crate::database::{Kind, Listener};
-use crate::{Records, ResourceLimitContent};
+use crate::record::is_name;
+use crate::{CallLimits, Records, ResourceLimitContent};
 use cache::{Cache, Found, Load};
 use timeline::Timeline;
 
 /// The policies that records make, as a [`PolicySource`].
 ///
-/// Consumers ([`Realm::Consumer`]) are under their records; every other realm is under the policies
-/// of [`RecordSourceBuilder::others`].
+/// Consumers ([`Realm::Consumer`]) are under their records, else under their tier, else under the
+/// defaults; API keys ([`Realm::Key`]) under their tier, if
+/// [that is wanted](RecordSourceBuilder::tiers_of_keys). Everybody else is under the policies of
+/// [`RecordSourceBuilder::others`]. Of subjects [made one](rl_core::key::KeyExtractor::and), the first
+/// is looked up: a consumer on each route is under the records of the consumer. A consumer that is known
+/// by a digest only ([`Subject::digest`]) cannot have any, which is an error of the configuration.
 ///
 /// What was looked up is kept, at most [capacity](RecordSourceBuilder::capacity) consumers, and
 /// looked up again after an hour while the old answer serves on. Records begin and end on time
 /// without a look-up. After a change the next request waits for the new answer, at most the
 /// [deadline](RecordSourceBuilder::deadline). If the database does not answer, the last good policy
-/// holds; a consumer that was never looked up is under the limiter's failure policy, by an error or
-/// when the limiter's own deadline has passed.
+/// holds, however many others are asked for; a consumer that was never looked up is under the limiter's
+/// failure policy, by an error or when the limiter's own deadline has passed.
+///
+/// Few look-ups run at once and few wait, whoever invents consumers: beyond that there is an error
+/// ([`FailureKind::Overloaded`]) at once. After one that failed, there is one each second until one
+/// succeeds.
 ///
 /// A cheap handle: clones share what is kept.
 #[derive(Clone)]
@@ -41,14 +50,25 @@ pub struct RecordSource {
     inner: Arc<Inner>,
 }
 
+/// What the limits of a consumer become.
+type PolicyOf = fn(&CallLimits) -> Option<Policy>;
+
 struct Inner {
     consumers: Arc<Cache<Timeline>>,
     resources: Arc<Cache<Option<ResourceLimitContent>>>,
+    keys: Option<Arc<Cache<Option<InTier>>>>,
     records: Records,
     others: Arc<dyn PolicySource>,
+    policy_of: PolicyOf,
     deadline: Duration,
     // What waits for changes of others ends with the last handle.
     tasks: std::sync::Mutex<Vec<AbortHandle>>,
+}
+
+/// The tier of a key.
+struct InTier {
+    name: String,
+    policy: Option<Policy>,
 }
 
 impl RecordSource {
@@ -101,21 +121,44 @@ impl RecordSource {
     /// # Ok(()) }
     /// ```
     pub fn resource(&self, name: &str, app: &str) -> PolicyFuture {
+        if !is_name(name) {
+            return Eventual::ready(Ok(None));
+        }
         let app = app.to_owned();
         self.answer(&self.inner.resources, name, move |resource| {
             resource.as_ref().and_then(|resource| resource.policy_for(&app))
         })
     }
 
-    fn answer<V: Send + Sync + 'static>(
+    /// The policy of the tier that the key is in, or else that of the others.
+    fn of_key(&self, keys: &Arc<Cache<Option<InTier>>>, key: &Subject) -> PolicyFuture {
+        let id = key.owner().to_string();
+        let answer = self.answer(keys, &id, |tier| tier.as_ref().map(|tier| tier.policy.clone()));
+        let pending = match answer {
+            Eventual::Ready(Some(Ok(None))) => return self.inner.others.policy(key),
+            Eventual::Ready(answer) => {
+                return Eventual::Ready(answer.map(|answer| answer.map(Option::flatten)));
+            }
+            Eventual::Boxed(pending) => pending,
+        };
+        let (others, key) = (self.inner.others.clone(), key.clone());
+        Eventual::later(async move {
+            match pending.await? {
+                Some(policy) => Ok(policy),
+                None => others.policy(&key).await,
+            }
+        })
+    }
+
+    fn answer<V: Send + Sync + 'static, T: Send + 'static>(
         &self,
         cache: &Arc<Cache<V>>,
         key: &str,
-        policy: impl Fn(&V) -> Option<Policy> + Send + 'static,
-    ) -> PolicyFuture {
+        policy: impl Fn(&V) -> T + Send + 'static,
+    ) -> Eventual<Result<T, StoreError>> {
         let (flight, last) = match cache.get(key) {
             Found::Known(value) => return Eventual::ready(Ok(policy(&value))),
-            Found::Down => return Eventual::ready(Err(no_answer(FailureKind::Unavailable))),
+            Found::No(kind) => return Eventual::ready(Err(no_answer(kind))),
             Found::Wait(flight, last) => (flight, last),
         };
         let Some(last) = last else {
@@ -140,13 +183,24 @@ impl RecordSource {
 
 impl PolicySource for RecordSource {
     fn policy(&self, subject: &Subject) -> PolicyFuture {
-        let id = match (subject.realm(), subject.id().as_text()) {
-            (Realm::Consumer, Some(id)) => id,
-            // Longer than the id of any record.
-            (Realm::Consumer, None) => {
+        let owner = subject.owner();
+        let id = match (subject.realm(), owner.as_text()) {
+            (Realm::Consumer, Some(id)) if is_name(id) => id,
+            // Nobody can have written records for it: to find none would be no answer.
+            (Realm::Consumer, None) if !owner.is_of_long_text() => {
+                let error = StoreError::new(FailureKind::Unsupported);
+                let detail = "a consumer that is known by a digest, which has no records";
+                return Eventual::ready(Err(error.with_detail(detail)));
+            }
+            // No record has such an id.
+            (Realm::Consumer, _) => {
                 let none = [];
                 let limits = self.inner.records.aggregation().limits(&none);
-                return Eventual::ready(Ok(limits.policy()));
+                return Eventual::ready(Ok((self.inner.policy_of)(&limits)));
+            }
+            (Realm::Key, None) => {
+                let Some(keys) = &self.inner.keys else { return self.inner.others.policy(subject) };
+                return self.of_key(keys, subject);
             }
             _ => return self.inner.others.policy(subject),
         };
@@ -164,6 +218,14 @@ impl Listener for Inner {
         match kind {
             Kind::Record => self.consumers.changed(owner),
             Kind::Resource => self.resources.changed(owner),
+            Kind::Consumer => self.consumers.changed(owner),
+            Kind::Key => self.keys.iter().for_each(|keys| keys.changed(owner)),
+            Kind::Tier => {
+                self.consumers.changed_if(|timeline| timeline.tier() == Some(owner));
+                let is_in =
+                    |tier: &Option<InTier>| tier.as_ref().is_some_and(|tier| tier.name == owner);
+                self.keys.iter().for_each(|keys| keys.changed_if(is_in));
+            }
         }
     }
 }
@@ -172,6 +234,7 @@ impl Inner {
     fn all_changed(&self) {
         self.consumers.all_changed();
         self.resources.all_changed();
+        self.keys.iter().for_each(|keys| keys.all_changed());
     }
 }
 
@@ -192,7 +255,10 @@ impl fmt::Debug for RecordSource {
 }
 
 /// Reads what the caches keep.
-struct FromRecords(Records);
+struct FromRecords {
+    records: Records,
+    policy_of: PolicyOf,
+}
 
 impl FromRecords {
     fn failed(error: &crate::DatabaseError) -> FailureKind {
@@ -204,17 +270,19 @@ impl FromRecords {
 
 impl Load<Timeline> for FromRecords {
     fn load(&self, consumer: Arc<str>) -> BoxFuture<'static, Result<Timeline, FailureKind>> {
-        let records = self.0.clone();
+        let (records, policy_of) = (self.records.clone(), self.policy_of);
         async move {
             let now = records.clock().now();
             let found = records.since(&consumer, now).await.map_err(|why| Self::failed(&why))?;
-            Ok(Timeline::new(&found, records.aggregation(), now))
+            let tier = records.tier_limits("consumer", &consumer).await;
+            let tier = tier.map_err(|why| Self::failed(&why))?;
+            Ok(Timeline::new(&found, tier, records.aggregation(), policy_of, now))
         }
         .boxed()
     }
 
     fn now(&self) -> Timestamp {
-        self.0.clock().now()
+        self.records.clock().now()
     }
 }
 
@@ -223,7 +291,7 @@ impl Load<Option<ResourceLimitContent>> for FromRecords {
         &self,
         name: Arc<str>,
     ) -> BoxFuture<'static, Result<Option<ResourceLimitContent>, FailureKind>> {
-        let records = self.0.clone();
+        let records = self.records.clone();
         async move {
             let found = records.read_resource(&name).await.map_err(|why| Self::failed(&why))?;
             Ok(found.map(|resource| resource.content))
@@ -232,6 +300,25 @@ impl Load<Option<ResourceLimitContent>> for FromRecords {
     }
 
     fn now(&self) -> Timestamp {
-        self.0.clock().now()
+        self.records.clock().now()
+    }
+}
+
+impl Load<Option<InTier>> for FromRecords {
+    fn load(&self, key: Arc<str>) -> BoxFuture<'static, Result<Option<InTier>, FailureKind>> {
+        let (records, policy_of) = (self.records.clone(), self.policy_of);
+        async move {
+            let tier = records.tier_limits("key", &key).await.map_err(|why| Self::failed(&why))?;
+            Ok(tier.map(|tier| {
+                let aggregation = records.aggregation().in_tier(Some(&tier));
+                let none = [];
+                InTier { name: tier.name, policy: policy_of(&aggregation.limits(&none)) }
+            }))
+        }
+        .boxed()
+    }
+
+    fn now(&self) -> Timestamp {
+        self.records.clock().now()
     }
 }

@@ -3,7 +3,8 @@ use std::sync::{PoisonError, RwLock};
 use rl_core::Policy;
 use rl_core::time::Timestamp;
 
-use crate::{Aggregation, CallLimits, Record};
+use super::PolicyOf;
+use crate::{Aggregation, CallLimits, Record, TierContent};
 
 /// The records of one consumer from a time on: enough to tell its policy at any later time without
 /// asking again.
@@ -11,6 +12,8 @@ use crate::{Aggregation, CallLimits, Record};
 pub(super) struct Timeline {
     spans: Vec<Span>,
     aggregation: Aggregation,
+    policy_of: PolicyOf,
+    tier: Option<String>,
     current: RwLock<Stretch>,
 }
 
@@ -19,6 +22,7 @@ struct Span {
     from: Timestamp,
     to: Timestamp,
     limits: CallLimits,
+    blocks: bool,
 }
 
 /// A policy, and from when to when it holds, both included.
@@ -30,14 +34,29 @@ struct Stretch {
 }
 
 impl Timeline {
-    pub(super) fn new(records: &[Record], aggregation: Aggregation, now: Timestamp) -> Self {
+    /// Of a consumer in `tier`, which holds whenever no record does.
+    pub(super) fn new(
+        records: &[Record],
+        tier: Option<TierContent>,
+        aggregation: Aggregation,
+        policy_of: PolicyOf,
+        now: Timestamp,
+    ) -> Self {
+        let aggregation = aggregation.in_tier(tier.as_ref());
         let spans = records.iter().map(|record| {
             let content = &record.content;
-            Span { from: content.from_date, to: content.to_date, limits: content.limits }
+            let (from, to) = (content.from_date, content.to_date);
+            Span { from, to, limits: content.limits, blocks: content.blocks }
         });
         let spans: Vec<Span> = spans.collect();
-        let current = RwLock::new(stretch(&spans, &aggregation, now));
-        Self { spans, aggregation, current }
+        let current = RwLock::new(stretch(&spans, &aggregation, policy_of, now));
+        let tier = tier.map(|tier| tier.name);
+        Self { spans, aggregation, policy_of, tier, current }
+    }
+
+    /// The tier that it was read with.
+    pub(super) fn tier(&self) -> Option<&str> {
+        self.tier.as_deref()
     }
 
     /// The policy at `now`; `None` if there is no limit.
@@ -48,7 +67,7 @@ impl Timeline {
                 return current.policy.clone();
             }
         }
-        let found = stretch(&self.spans, &self.aggregation, now);
+        let found = stretch(&self.spans, &self.aggregation, self.policy_of, now);
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
         *current = found;
         current.policy.clone()
@@ -56,7 +75,12 @@ impl Timeline {
 }
 
 /// What holds at `now`, and between which edges of records.
-fn stretch(spans: &[Span], aggregation: &Aggregation, now: Timestamp) -> Stretch {
+fn stretch(
+    spans: &[Span],
+    aggregation: &Aggregation,
+    policy_of: PolicyOf,
+    now: Timestamp,
+) -> Stretch {
     let mut from = Timestamp::EPOCH;
     let mut to = Timestamp::from_micros(u64::MAX);
     for span in spans {
@@ -68,9 +92,13 @@ fn stretch(spans: &[Span], aggregation: &Aggregation, now: Timestamp) -> Stretch
             from = from.max(span.to.plus_micros(1));
         }
     }
-    let active = spans.iter().filter(|span| (span.from..=span.to).contains(&now));
-    let limits = aggregation.limits(active.map(|span| &span.limits));
-    Stretch { from, to, policy: limits.policy() }
+    let active = || spans.iter().filter(|span| (span.from..=span.to).contains(&now));
+    let limits = if active().any(|span| span.blocks) {
+        CallLimits::BLOCKED
+    } else {
+        aggregation.limits(active().map(|span| &span.limits))
+    };
+    Stretch { from, to, policy: policy_of(&limits) }
 }
 
 #[cfg(test)]
@@ -85,10 +113,12 @@ mod tests {
             from: Timestamp::from_micros(*from),
             to: Timestamp::from_micros(*to),
             limits: CallLimits::UNLIMITED.with(CallPeriod::Hour, CallLimit::AtMost(*max)),
+            blocks: false,
         });
         let (spans, aggregation) = (spans.collect::<Vec<_>>(), Aggregation::default());
-        let current = RwLock::new(stretch(&spans, &aggregation, Timestamp::EPOCH));
-        Timeline { spans, aggregation, current }
+        let policy_of: PolicyOf = CallLimits::policy;
+        let current = RwLock::new(stretch(&spans, &aggregation, policy_of, Timestamp::EPOCH));
+        Timeline { spans, aggregation, policy_of, tier: None, current }
     }
 
     fn max(timeline: &Timeline, now: u64) -> Option<u64> {

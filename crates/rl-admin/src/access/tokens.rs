@@ -1,0 +1,196 @@
+use std::fmt;
+
+use axum::http::header;
+use axum::http::request::Parts;
+use rl_core::Eventual;
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
+
+use super::{Actor, Authorize, Authorized, Role, Roles, UnknownRole};
+
+/// A token shorter than this can be guessed.
+const SHORTEST: usize = 20;
+
+/// People and programs that send `Authorization: Bearer …`.
+///
+/// Tokens are kept as SHA-256 digests, and are compared with all of them in constant time.
+///
+/// # Examples
+///
+/// ```
+/// use rl_admin::{BearerTokens, Role, Roles};
+///
+/// let tokens = BearerTokens::new().with("alice", "a-long-and-random-token", Roles::all())?;
+///
+/// // The digest is what `printf %s TOKEN | sha256sum` says.
+/// let tokens = BearerTokens::from_json(r#"[
+///     { "name": "alice", "token": "a-long-and-random-token", "roles": ["CanReadCallLimits"] },
+///     { "name": "bob",
+///       "token_sha256": "f2c0bf1f3a0b5d6b4f8a6f1fd2f6a4f8f2c0bf1f3a0b5d6b4f8a6f1fd2f6a4f8",
+///       "roles": ["CanGetRateLimits", "CanCreateRateLimits"] }
+/// ]"#)?;
+/// # Ok::<(), rl_admin::access::InvalidTokens>(())
+/// ```
+#[derive(Clone, Default)]
+pub struct BearerTokens {
+    known: Vec<([u8; 32], Actor)>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    name: String,
+    token: Option<String>,
+    token_sha256: Option<String>,
+    roles: Vec<String>,
+}
+
+impl BearerTokens {
+    /// Nobody.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { known: Vec::new() }
+    }
+
+    /// These, and whoever sends `token`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the token is shorter than 20 bytes, or if it is somebody else's.
+    pub fn with(self, name: &str, token: &str, roles: Roles) -> Result<Self, InvalidTokens> {
+        if token.len() < SHORTEST {
+            return Err(InvalidTokens(format!(
+                "the token of {name:?}: expected {SHORTEST} bytes or more, as random as can be"
+            )));
+        }
+        self.with_digest(name, digest(token), roles)
+    }
+
+    fn with_digest(
+        mut self,
+        name: &str,
+        digest: [u8; 32],
+        roles: Roles,
+    ) -> Result<Self, InvalidTokens> {
+        let fits = (1..=250).contains(&name.len()) && !name.chars().any(char::is_control);
+        if !fits {
+            return Err(InvalidTokens(format!(
+                "name {name:?}: expected 1 to 250 bytes without control characters"
+            )));
+        }
+        if let Some((_, other)) = self.known.iter().find(|(known, _)| *known == digest) {
+            let other = other.name();
+            return Err(InvalidTokens(format!("{name:?} and {other:?} have the same token")));
+        }
+        self.known.push((digest, Actor::new(name, roles)));
+        Ok(self)
+    }
+
+    /// Reads a list of objects with `name`, `token` or `token_sha256`, and `roles`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that says what is wrong, without any token.
+    pub fn from_json(json: &str) -> Result<Self, InvalidTokens> {
+        let entries: Vec<Entry> = serde_json::from_str(json).map_err(|error| {
+            // Its text may quote a value, which may be a token.
+            InvalidTokens(format!(
+                "line {} column {}: expected a list such as [{{\"name\": \"alice\", \"token\": \"…\", \
+                 \"roles\": [\"CanReadCallLimits\"]}}]",
+                error.line(),
+                error.column()
+            ))
+        })?;
+        entries.into_iter().try_fold(Self::new(), |tokens, entry| {
+            let Entry { name, token, token_sha256, roles } = entry;
+            let roles: Result<Roles, UnknownRole> =
+                roles.iter().map(|role| role.parse::<Role>()).collect();
+            let roles = roles.map_err(|error| InvalidTokens(format!("{name:?}: {error}")))?;
+            match (token, token_sha256) {
+                (Some(token), None) => tokens.with(&name, &token, roles),
+                (None, Some(hex)) => {
+                    let digest = from_hex(&hex).ok_or_else(|| {
+                        InvalidTokens(format!(
+                            "the token_sha256 of {name:?}: expected 64 hexadecimal digits"
+                        ))
+                    })?;
+                    tokens.with_digest(&name, digest, roles)
+                }
+                _ => Err(InvalidTokens(format!(
+                    "{name:?}: expected one of \"token\" and \"token_sha256\""
+                ))),
+            }
+        })
+    }
+
+    /// Whether nobody is let in.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+
+    /// Whose token this is. Takes as long for every token.
+    fn find(&self, token: &str) -> Option<&Actor> {
+        let given = digest(token);
+        // One more than the place, so that 0 is nobody.
+        let mut found = 0_u32;
+        for (place, (known, _)) in (1..).zip(&self.known) {
+            let is_it: Choice = known.ct_eq(&given);
+            found.conditional_assign(&place, is_it);
+        }
+        let place = usize::try_from(found).ok()?.checked_sub(1)?;
+        self.known.get(place).map(|(_, actor)| actor)
+    }
+}
+
+fn digest(token: &str) -> [u8; 32] {
+    Sha256::digest(token.as_bytes()).into()
+}
+
+fn from_hex(text: &str) -> Option<[u8; 32]> {
+    let mut bytes = [0; 32];
+    if text.len() != 64 || !text.is_ascii() {
+        return None;
+    }
+    for (byte, place) in bytes.iter_mut().zip((0..64).step_by(2)) {
+        *byte = u8::from_str_radix(&text[place..place + 2], 16).ok()?;
+    }
+    Some(bytes)
+}
+
+impl Authorize for BearerTokens {
+    fn authorize(&self, request: &Parts) -> Eventual<Authorized> {
+        let mut lines = request.headers.get_all(header::AUTHORIZATION).iter();
+        let token = match (lines.next(), lines.next()) {
+            (Some(line), None) => line.to_str().ok().and_then(bearer),
+            _ => None,
+        };
+        let actor = token.and_then(|token| self.find(token));
+        Eventual::ready(actor.map_or(Authorized::Unknown, |actor| Authorized::As(actor.clone())))
+    }
+}
+
+fn bearer(line: &str) -> Option<&str> {
+    let (scheme, token) = line.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("Bearer").then(|| token.trim_matches(' '))
+}
+
+/// Without any token or digest.
+impl fmt::Debug for BearerTokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.known.iter().map(|(_, actor)| actor)).finish()
+    }
+}
+
+/// Tokens that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidTokens(String);
+
+impl fmt::Display for InvalidTokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for InvalidTokens {}

@@ -1,0 +1,231 @@
+use std::collections::BTreeMap;
+use std::fmt;
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use rl_core::store::StoreError;
+use rl_records::{ChangeError, DatabaseError, InvalidField};
+use serde::Serialize;
+use utoipa::openapi::{self, ContentBuilder, Ref, RefOr, ResponseBuilder};
+use utoipa::{IntoResponses, ToSchema};
+
+use crate::Role;
+
+/// An answer other than success: a status, a sentence, and the field it is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiError {
+    status: StatusCode,
+    body: Problem,
+    // Of what is there, if the client has seen another one.
+    revision: Option<i64>,
+}
+
+/// What is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub(crate) struct Problem {
+    /// The status once more.
+    code: u16,
+    /// A sentence for people.
+    message: String,
+    /// The field, parameter or header that cannot be used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    field: Option<String>,
+    /// What was expected of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expected: Option<String>,
+}
+
+impl ApiError {
+    /// An answer of this status.
+    #[must_use]
+    pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
+        let code = status.as_u16();
+        let body = Problem { code, message: message.into(), field: None, expected: None };
+        Self { status, body, revision: None }
+    }
+
+    /// 400: what was given in `field` is not what was expected.
+    #[must_use]
+    pub fn invalid(field: &str, expected: &str) -> Self {
+        let mut error = Self::new(StatusCode::BAD_REQUEST, format!("{field}: expected {expected}"));
+        error.body.field = Some(field.to_owned());
+        error.body.expected = Some(expected.to_owned());
+        error
+    }
+
+    /// 400, in the words that clients of such systems know.
+    pub(crate) fn invalid_hour(given: &str) -> Self {
+        const FORMAT: &str =
+            "YYYY-MM-DD-HH in UTC (e.g. 2025-12-31-13 for hour 13:00-13:59 UTC on Dec 31, 2025)";
+        let mut error = Self::invalid("DATE_WITH_HOUR", FORMAT);
+        let given: String = given.chars().take(80).collect();
+        error.body.message =
+            format!("Current date format is: {given}. Please use this format: {FORMAT}");
+        error
+    }
+
+    /// 412: what the client has seen is not what is there.
+    pub(crate) fn changed_by(name: &str, revision: i64) -> Self {
+        let message = format!(
+            "{name:?} changed it meanwhile, it has revision {revision}: look at it and try again"
+        );
+        let mut error = Self::new(StatusCode::PRECONDITION_FAILED, message);
+        error.revision = Some(revision);
+        error
+    }
+
+    /// 428: the client must say what it has seen.
+    pub(crate) fn without_if_match() -> Self {
+        let mut error = Self::invalid("If-Match", "the ETag of what is to be changed");
+        error.set_status(StatusCode::PRECONDITION_REQUIRED);
+        error
+    }
+
+    /// The same about another status.
+    pub(crate) fn set_status(&mut self, status: StatusCode) {
+        (self.status, self.body.code) = (status, status.as_u16());
+    }
+
+    /// 401.
+    pub(crate) fn not_logged_in() -> Self {
+        let message = "OBP-20001: not logged in: expected credentials that are known here";
+        Self::new(StatusCode::UNAUTHORIZED, message)
+    }
+
+    /// 503: it cannot be found out who asks.
+    pub(crate) fn no_answer_who() -> Self {
+        let message = "it cannot be found out at present who is asking";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
+    }
+
+    /// 403.
+    pub(crate) fn missing_role(role: Role) -> Self {
+        let message = format!("OBP-20006: UserHasMissingRoles: {role}");
+        Self::new(StatusCode::FORBIDDEN, message)
+    }
+
+    /// 404.
+    pub(crate) fn not_found(what: impl fmt::Display) -> Self {
+        Self::new(StatusCode::NOT_FOUND, format!("{what} not found"))
+    }
+
+    /// The status.
+    #[must_use]
+    pub const fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// The sentence.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.body.message
+    }
+
+    /// The field it is about, if it is about one.
+    #[must_use]
+    pub fn field(&self) -> Option<&str> {
+        self.body.field.as_deref()
+    }
+}
+
+impl fmt::Display for ApiError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.body.message)
+    }
+}
+
+impl std::error::Error for ApiError {}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = (self.status, Json(self.body)).into_response();
+        let headers = response.headers_mut();
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if let Some(revision) = self.revision {
+            headers.insert(header::ETAG, etag(revision));
+        }
+        response
+    }
+}
+
+/// The tag of a revision.
+pub(crate) fn etag(revision: i64) -> HeaderValue {
+    HeaderValue::try_from(format!("\"{revision}\"")).expect("digits and quotes")
+}
+
+/// For the document: what any operation may answer.
+pub(crate) struct Refusals;
+
+/// And what a change may answer besides.
+pub(crate) struct ChangeRefusals;
+
+impl IntoResponses for Refusals {
+    fn responses() -> BTreeMap<String, RefOr<openapi::Response>> {
+        problems(&[
+            ("400", "Something that was given cannot be used"),
+            ("401", "It is not known who asks"),
+            ("403", "The role is missing"),
+            ("404", "It is not there"),
+            ("503", "The database or the counters cannot be reached"),
+        ])
+    }
+}
+
+impl IntoResponses for ChangeRefusals {
+    fn responses() -> BTreeMap<String, RefOr<openapi::Response>> {
+        let mut all = problems(&[
+            ("408", "The body took too long"),
+            ("409", "It is not clear what is meant, or there is one already"),
+            ("412", "Somebody else changed it meanwhile"),
+            ("413", "The body is too long"),
+            ("415", "The body is not JSON"),
+            ("428", "The request does not say which revision it is about"),
+        ]);
+        all.extend(Refusals::responses());
+        all
+    }
+}
+
+fn problems(answers: &[(&str, &'static str)]) -> BTreeMap<String, RefOr<openapi::Response>> {
+    let answers = answers.iter().map(|(status, description)| {
+        let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
+        let response = ResponseBuilder::new().description(*description);
+        ((*status).to_owned(), response.content("application/json", content).build().into())
+    });
+    answers.collect()
+}
+
+impl From<InvalidField> for ApiError {
+    fn from(error: InvalidField) -> Self {
+        Self::invalid(error.field(), error.expected())
+    }
+}
+
+impl From<DatabaseError> for ApiError {
+    fn from(error: DatabaseError) -> Self {
+        let cause = std::error::Error::source(&error).map(tracing::field::display);
+        tracing::warn!(target: "rl_admin", kind = error.kind().as_str(), cause, "{error}");
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
+    }
+}
+
+impl From<StoreError> for ApiError {
+    fn from(error: StoreError) -> Self {
+        tracing::warn!(target: "rl_admin", kind = error.kind().as_str(), "{error}");
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "the counters cannot be reached")
+    }
+}
+
+impl<T> From<ChangeError<T>> for ApiError {
+    fn from(error: ChangeError<T>) -> Self {
+        match error {
+            ChangeError::Invalid(error) => error.into(),
+            ChangeError::Database(error) => error.into(),
+            ChangeError::NotFound => Self::not_found("the limit is"),
+            other => Self::new(StatusCode::CONFLICT, other.to_string()),
+        }
+    }
+}

@@ -1,0 +1,158 @@
+use rl_core::Subject;
+use sqlx::any::AnyRow;
+use sqlx::{Any, Executor, Row};
+
+use super::failure::failed;
+use super::tiers::{content_of, read_tier};
+use super::{Kind, Records, micros, time_of};
+use crate::record::check_name;
+use crate::tier::member_key;
+use crate::{
+    Change, ChangeError, DatabaseError, HistoryQuery, InvalidField, TierContent, TierMember,
+};
+
+impl Records {
+    /// Puts a consumer or an API key into a tier, or with `None` out of the one it is in, if that has
+    /// `revision`: 0 says that it is in none. Tells how it is since.
+    ///
+    /// A key is the subject that [`KeySecret`](rl_core::key::KeySecret) makes of it; the key itself is
+    /// stored nowhere.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `who` is neither, or if there is no such tier; [`ChangeError::NotFound`] if
+    /// it is in no tier although `revision` says so, [`ChangeError::Conflict`] if somebody else changed
+    /// it meanwhile, and an error if the database does not answer.
+    pub async fn set_tier(
+        &self,
+        who: &Subject,
+        tier: Option<&str>,
+        revision: i64,
+        by: &str,
+    ) -> Result<Option<TierMember>, ChangeError<TierMember>> {
+        let Some((realm, id)) = member_key(who) else {
+            let expected = "a consumer of at most 250 bytes, or the keyed hash of a key";
+            return Err(InvalidField::new("realm", who.realm().as_str(), expected).into());
+        };
+        check_name("id", &id)?;
+        check_name("updated_by", by)?;
+        let kind = if realm == "key" { Kind::Key } else { Kind::Consumer };
+        let (mut transaction, change) = self.begin().await?;
+        let before = match read(&mut *transaction, realm, &id).await? {
+            Some(current) if current.revision != revision => {
+                return Err(ChangeError::Conflict { current: Box::new(current) });
+            }
+            None if revision != 0 => return Err(ChangeError::NotFound),
+            before => before,
+        };
+        if let Some(tier) = tier
+            && read_tier(&mut *transaction, tier).await?.is_none()
+        {
+            return Err(InvalidField::new("tier", tier, "the name of a tier that exists").into());
+        }
+        let now = self.clock().now();
+        sqlx::query("DELETE FROM rl_tier_members WHERE realm = $1 AND id = $2")
+            .bind(realm)
+            .bind(&id)
+            .execute(&mut *transaction)
+            .await
+            .map_err(failed)?;
+        if let Some(tier) = tier {
+            sqlx::query(
+                "INSERT INTO rl_tier_members (realm, id, tier, updated_by, updated_at, revision) \
+                 VALUES ($1, $2, $3, $4, $5, $6)",
+            )
+            .bind(realm)
+            .bind(&id)
+            .bind(tier)
+            .bind(by)
+            .bind(micros(now))
+            .bind(change)
+            .execute(&mut *transaction)
+            .await
+            .map_err(failed)?;
+        }
+        let (before, after) = (before.map(|member| member.tier), tier.map(ToOwned::to_owned));
+        let entry = self.entry(change, kind, &id, by);
+        entry.write(&mut *transaction, &id, before.as_ref(), after.as_ref()).await?;
+        self.commit(transaction, kind, &id).await?;
+        let (updated_by, revision) = (by.to_owned(), change);
+        Ok(after.map(|tier| TierMember { tier, updated_by, updated_at: now, revision }))
+    }
+
+    /// The tier that a consumer or an API key is in, if any.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the database does not answer.
+    pub async fn tier_of(&self, who: &Subject) -> Result<Option<TierMember>, DatabaseError> {
+        match member_key(who) {
+            Some((realm, id)) => read(&self.inner.pool, realm, &id).await,
+            None => Ok(None),
+        }
+    }
+
+    /// In which tiers a consumer or an API key has been, the newest change first; of the query, its
+    /// page counts.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the database does not answer.
+    pub async fn tier_history_of(
+        &self,
+        who: &Subject,
+        query: &HistoryQuery,
+    ) -> Result<Vec<Change<String>>, DatabaseError> {
+        let Some((realm, id)) = member_key(who) else { return Ok(Vec::new()) };
+        let kind = if realm == "key" { Kind::Key } else { Kind::Consumer };
+        let query = HistoryQuery { of: Some(id), item: None, ..query.clone() };
+        self.changes(kind, &query).await
+    }
+
+    /// The limits of the tier that this one is in.
+    pub(crate) async fn tier_limits(
+        &self,
+        realm: &'static str,
+        id: &str,
+    ) -> Result<Option<TierContent>, DatabaseError> {
+        if id.contains('\0') {
+            return Ok(None);
+        }
+        let row = sqlx::query(
+            "SELECT t.* FROM rl_tier_members m JOIN rl_tiers t ON t.name = m.tier \
+             WHERE m.realm = $1 AND m.id = $2",
+        )
+        .bind(realm)
+        .bind(id)
+        .fetch_optional(&self.inner.pool)
+        .await
+        .map_err(failed)?;
+        row.as_ref().map(content_of).transpose()
+    }
+}
+
+async fn read(
+    executor: impl Executor<'_, Database = Any>,
+    realm: &'static str,
+    id: &str,
+) -> Result<Option<TierMember>, DatabaseError> {
+    if id.contains('\0') {
+        return Ok(None);
+    }
+    let row = sqlx::query("SELECT * FROM rl_tier_members WHERE realm = $1 AND id = $2")
+        .bind(realm)
+        .bind(id)
+        .fetch_optional(executor)
+        .await
+        .map_err(failed)?;
+    row.as_ref().map(member_of).transpose()
+}
+
+fn member_of(row: &AnyRow) -> Result<TierMember, DatabaseError> {
+    Ok(TierMember {
+        tier: row.try_get("tier").map_err(failed)?,
+        updated_by: row.try_get("updated_by").map_err(failed)?,
+        updated_at: time_of(row, "updated_at").map_err(failed)?,
+        revision: row.try_get("revision").map_err(failed)?,
+    })
+}

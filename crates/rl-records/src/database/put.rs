@@ -1,0 +1,50 @@
+use super::Records;
+use super::failure::failed;
+use super::records::{records_of, seen};
+use super::sql::Sql;
+use crate::record::check_name;
+use crate::{ChangeError, Record, RecordContent};
+
+impl Records {
+    /// Writes `content` over the one record that its consumer has for the same name, version and bank,
+    /// or creates it; records that block do not count.
+    ///
+    /// With a `revision`, nobody may have changed the record since it had that one.
+    ///
+    /// # Errors
+    ///
+    /// As [`update`](Self::update); [`ChangeError::NotFound`] if there is none of that `revision`, and
+    /// [`ChangeError::Several`] if there is more than one record: it is not clear which is meant.
+    pub async fn put(
+        &self,
+        content: RecordContent,
+        revision: Option<i64>,
+        by: &str,
+    ) -> Result<Record, ChangeError<Record>> {
+        let content = content.checked()?;
+        check_name("created_by", by)?;
+        let (mut transaction, change) = self.begin().await?;
+        let mut sql = Sql::new("SELECT * FROM rl_records WHERE blocks = 0");
+        sql.push(" AND consumer_id = ?", [content.consumer_id.as_str().into()]);
+        for (column, value) in [
+            (" AND coalesce(api_name, '') = ?", &content.api_name),
+            (" AND coalesce(api_version, '') = ?", &content.api_version),
+            (" AND coalesce(bank_id, '') = ?", &content.bank_id),
+        ] {
+            sql.push(column, [value.as_deref().unwrap_or_default().into()]);
+        }
+        sql.push(" LIMIT ?", [2.into()]);
+        let rows = sql.fetch_all(&mut *transaction).await.map_err(failed)?;
+        let mut found = records_of(&rows)?;
+        match (found.pop(), found.is_empty(), revision) {
+            (Some(_), false, _) => Err(ChangeError::Several),
+            (Some(record), true, revision) => {
+                let revision = revision.unwrap_or(record.revision);
+                let before = seen(Some(record), revision)?;
+                self.overwrite(transaction, change, before, content, by).await
+            }
+            (None, _, Some(_)) => Err(ChangeError::NotFound),
+            (None, _, None) => self.insert(transaction, change, content, by).await,
+        }
+    }
+}
