@@ -20,6 +20,7 @@ mod measure;
 mod memory;
 mod outage;
 mod pictures;
+mod progress;
 mod records;
 mod redis;
 mod table;
@@ -49,7 +50,7 @@ fn main() -> ExitCode {
     let result = match words[..] {
         [] => return refuse("which measurement?"),
         [_, extra, ..] => return refuse(&format!("{extra:?} is one word too many")),
-        ["memory"] => memory::run(),
+        ["memory"] => memory::run().map(drop),
         ["redis"] => redis::run(),
         ["outage"] => outage::run(),
         ["records"] => records::run(),
