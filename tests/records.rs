@@ -1,8 +1,10 @@
 //! Limits in a database: one suite, on SQLite in memory and in a file, and on PostgreSQL.
 
+mod busy;
 mod changes;
 mod limits;
 mod outage;
+mod roles;
 mod storage;
 mod tiers;
 
@@ -16,6 +18,7 @@ use rl_records::{
     CallLimits, RecordContent, RecordSource, RecordSourceBuilder, Records, RecordsBuilder,
 };
 use rl_tests::PostgresServer;
+use sqlx::{AnyConnection, Connection};
 use tempfile::TempDir;
 
 /// A condition that does not come about by then never will.
@@ -61,6 +64,11 @@ impl Database {
 
     async fn connect(&self) -> Records {
         self.builder().connect().await.unwrap()
+    }
+
+    /// A connection of somebody who has nothing to do with us; after the first of ours.
+    async fn somebody(&self) -> AnyConnection {
+        AnyConnection::connect(&self.url).await.unwrap()
     }
 }
 

@@ -1,9 +1,13 @@
 //! A change of one instance on another.
 
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use rl_records::Records;
+use rl_records::{CallLimit, CallPeriod, Record, Records};
 use rl_tests::RedisServer;
+use sqlx::Executor;
 
 use super::{Database, NEVER, on_every_database, patient, per_hour, policy_text, until_policy};
 
@@ -72,16 +76,107 @@ async fn redis_announces_changes() {
 /// More changes than are told one by one, while the other instance did not look.
 #[tokio::test]
 async fn an_instance_that_is_far_behind_looks_everything_up() {
+    let redis = RedisServer::start();
     let database = Database::file();
-    let (one, other) = (database.connect().await, database.connect().await);
-    let source = patient(&other).start();
-    until_policy(&source, "abc", "-").await;
-    let mut record = one.create(per_hour("busy", 1), "alice").await.unwrap();
-    one.create(per_hour("abc", 5), "alice").await.unwrap();
+    let loud = async || database.builder().announce_on_redis(&redis.url()).connect().await.unwrap();
+    let (quiet, loud, other) = (database.connect().await, loud().await, loud().await);
+    let source = patient(&other).poll_every(NEVER).start();
+    assert_eq!(policy_text(&source, "abc").await, "-");
+    let mut record = quiet.create(per_hour("busy", 1), "alice").await.unwrap();
+    quiet.create(per_hour("abc", 5), "alice").await.unwrap();
     for calls in 0..1_100 {
         let content = per_hour("busy", calls);
-        record = one.update(record.id, content, record.revision, "alice").await.unwrap();
+        record = quiet.update(record.id, content, record.revision, "alice").await.unwrap();
     }
+    // Who hears this looks for the first time since.
+    loud.create(per_hour("else", 1), "alice").await.unwrap();
     until_policy(&source, "abc", "hour=5/hour").await;
     until_policy(&source, "busy", "hour=1099/hour").await;
+}
+
+/// Fail-over to a replica that had not heard everything: the next change has the number of one that is
+/// lost, and nobody looked at it.
+#[tokio::test]
+async fn a_database_that_went_back_is_looked_up_again() {
+    for database in [Database::file(), Database::postgres()] {
+        let (one, other) = (database.connect().await, database.connect().await);
+        let source = patient(&other).start();
+        let record = one.create(per_hour("abc", 5), "alice").await.unwrap();
+        until_policy(&source, "abc", "hour=5/hour").await;
+        one.update(record.id, per_hour("abc", 6), 1, "alice").await.unwrap();
+        until_policy(&source, "abc", "hour=6/hour").await;
+
+        let lost = "DELETE FROM rl_history WHERE change = 2; UPDATE rl_changes SET change = 1; \
+                    UPDATE rl_records SET revision = 1, per_hour_call_limit = 5";
+        let mut somebody = database.somebody().await;
+        somebody.execute(lost).await.unwrap();
+        until_policy(&source, "abc", "hour=5/hour").await;
+        one.update(record.id, per_hour("abc", 6), 1, "alice").await.unwrap();
+        until_policy(&source, "abc", "hour=6/hour").await;
+
+        // Gone back, and as far again before anybody looks.
+        let replaced = "BEGIN; \
+                        UPDATE rl_history SET changed_at = changed_at + 1 WHERE change = 2; \
+                        UPDATE rl_records SET per_hour_call_limit = 7; \
+                        COMMIT";
+        somebody.execute(replaced).await.unwrap();
+        until_policy(&source, "abc", "hour=7/hour").await;
+
+        // Somebody deletes what is old, all of it.
+        somebody.execute("DELETE FROM rl_history").await.unwrap();
+        one.update(record.id, per_hour("abc", 8), 2, "alice").await.unwrap();
+        until_policy(&source, "abc", "hour=8/hour").await;
+        somebody.execute("DELETE FROM rl_history").await.unwrap();
+        until_policy(&source, "abc", "hour=8/hour").await;
+    }
+}
+
+/// A future that is given up after so many polls.
+struct Polls<F> {
+    future: Pin<Box<F>>,
+    left: usize,
+}
+
+impl<F: Future> Future for Polls<F> {
+    type Output = Option<F::Output>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(left) = self.left.checked_sub(1) else { return Poll::Ready(None) };
+        self.left = left;
+        self.future.as_mut().poll(cx).map(Some)
+    }
+}
+
+/// Wherever the caller goes away, also while the change is committed: it is made and announced, or it
+/// is not made. A change that was committed without its caller was not announced.
+#[tokio::test]
+async fn a_change_whose_caller_goes_away_binds_if_it_is_made() {
+    let calls = |record: &Record| match record.content.limits.get(CallPeriod::Hour) {
+        CallLimit::AtMost(calls) => calls.cast_signed(),
+        CallLimit::Unlimited => panic!("it has a limit"),
+    };
+    let records = Database::memory().connect().await;
+    // Nothing but the change itself tells it.
+    let source = patient(&records).poll_every(NEVER).start();
+    let mut record = records.create(per_hour("abc", 1), "alice").await.unwrap();
+    let (mut left, mut made) = (1, 0);
+    loop {
+        let mut ended = 0;
+        // How often it is polled is not the same each time.
+        for _ in 0..20 {
+            assert_eq!(policy_text(&source, "abc").await, format!("hour={}/hour", calls(&record)));
+            let next = calls(&record) + 1;
+            let update = records.update(record.id, per_hour("abc", next), record.revision, "bob");
+            let updated = Polls { future: Box::pin(update), left }.await;
+            record = records.read(record.id).await.unwrap().unwrap();
+            ended += usize::from(updated.is_some());
+            made += usize::from(updated.is_none() && calls(&record) == next);
+        }
+        if ended == 20 {
+            break;
+        }
+        left += 1;
+    }
+    assert!(made > 0, "nobody went away while it was committed");
+    assert_eq!(policy_text(&source, "abc").await, format!("hour={}/hour", calls(&record)));
 }

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use rl_core::limiter::OnFailure;
 use rl_core::source::PolicySource;
-use rl_core::{FailureKind, Origin, RateLimiter, Subject};
-use rl_records::{RecordSource, Records};
+use rl_core::{Eventual, FailureKind, Origin, RateLimiter, Subject};
+use rl_records::{ChangeError, Record, RecordSource, Records};
 use rl_tests::PostgresServer;
 
-use super::{per_hour, policy_text, until_policy};
+use super::{GIVE_UP, NEVER, patient, per_hour, policy_text, until_policy};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_the_database_is_away_the_last_limits_hold_and_then_it_is_heard_again() {
@@ -17,6 +17,10 @@ async fn while_the_database_is_away_the_last_limits_hold_and_then_it_is_heard_ag
     let record = records.create(per_hour("abc", 5), "alice").await.unwrap();
     let source = RecordSource::start(&records);
     until_policy(&source, "abc", "hour=5/hour").await;
+    // One that learns of changes from announcements alone.
+    let quiet = Records::connect(&server.url()).await.unwrap();
+    let hears = patient(&quiet).poll_every(NEVER).start();
+    until_policy(&hears, "abc", "hour=5/hour").await;
 
     server.stop();
     let limiter = RateLimiter::builder().policies(source.clone());
@@ -35,28 +39,81 @@ async fn while_the_database_is_away_the_last_limits_hold_and_then_it_is_heard_ag
     assert!(records.update(record.id, per_hour("abc", 6), 1, "bob").await.is_err());
 
     server.restart();
-    let changed = loop {
-        // Connections of before are found broken one by one.
-        match records.update(record.id, per_hour("abc", 6), 1, "bob").await {
-            Ok(changed) => break changed,
-            Err(rl_records::ChangeError::Database(_)) => {}
-            Err(error) => panic!("{error}"),
-        }
-    };
+    let changed = until_changed(&records, &record, 6).await;
     assert_eq!(changed.revision, 2);
     until_policy(&source, "abc", "hour=6/hour").await;
+    until_policy(&hears, "abc", "hour=6/hour").await;
     until_known(&source, "never seen").await;
 
     // And the announcements of others.
     let other = Records::connect(&server.url()).await.unwrap();
     other.update(record.id, per_hour("abc", 7), 2, "carol").await.unwrap();
     until_policy(&source, "abc", "hour=7/hour").await;
+    until_policy(&hears, "abc", "hour=7/hour").await;
     assert_eq!(policy_text(&source, "never seen").await, "-");
 }
 
+/// It accepts connections and says nothing, as a server does whose disk is stuck.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_the_database_hangs_the_last_limits_hold_and_everything_ends() {
+    let server = PostgresServer::start();
+    let records = Records::connect(&server.url()).await.unwrap();
+    let record = records.create(per_hour("abc", 5), "alice").await.unwrap();
+    let source = RecordSource::start(&records);
+    until_policy(&source, "abc", "hour=5/hour").await;
+
+    server.hang();
+    let hanging = async {
+        let unknown = (0..1_000).map(|number| Subject::consumer(&format!("new {number}")));
+        let asked: Vec<_> = unknown.map(|consumer| source.policy(&consumer)).collect();
+        // Beyond those who may wait, nobody does.
+        let at_once = asked.iter().filter(|policy| matches!(policy, Eventual::Ready(_))).count();
+        assert!(at_once > 500, "{at_once}");
+        for policy in futures::future::join_all(asked).await {
+            let kind = policy.unwrap_err().kind();
+            assert!(!kind.is_configuration(), "{kind}");
+        }
+        assert_eq!(policy_text(&source, "abc").await, "hour=5/hour");
+        let edit = records.update(record.id, per_hour("abc", 6), 1, "bob");
+        let (edit, read) = futures::future::join(edit, records.read(record.id)).await;
+        assert!(matches!(edit, Err(ChangeError::Database(_))), "{edit:?}");
+        assert!(read.is_err());
+        assert_eq!(policy_text(&source, "abc").await, "hour=5/hour");
+    };
+    tokio::time::timeout(GIVE_UP, hanging).await.unwrap();
+
+    server.go_on();
+    let now = records.read(record.id).await.unwrap().unwrap();
+    let changed = until_changed(&records, &now, 7).await;
+    assert_eq!(changed.revision, now.revision + 1);
+    until_policy(&source, "abc", "hour=7/hour").await;
+    until_known(&source, "new 1").await;
+}
+
+/// Changes the record of "abc" as soon as the database answers.
+async fn until_changed(records: &Records, record: &Record, calls: i64) -> Record {
+    let attempts = async {
+        let mut attempts = tokio::time::interval(Duration::from_millis(20));
+        loop {
+            attempts.tick().await;
+            let content = per_hour("abc", calls);
+            // Connections of before are found broken one by one.
+            match records.update(record.id, content, record.revision, "bob").await {
+                Ok(changed) => return changed,
+                Err(ChangeError::Database(_)) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+    };
+    tokio::time::timeout(GIVE_UP, attempts).await.expect("the database answers again")
+}
+
 async fn until_known(source: &RecordSource, consumer: &str) {
-    let mut looks = tokio::time::interval(Duration::from_millis(20));
-    while source.policy(&Subject::consumer(consumer)).await.is_err() {
-        looks.tick().await;
-    }
+    let attempts = async {
+        let mut attempts = tokio::time::interval(Duration::from_millis(20));
+        while source.policy(&Subject::consumer(consumer)).await.is_err() {
+            attempts.tick().await;
+        }
+    };
+    tokio::time::timeout(GIVE_UP, attempts).await.expect("the database answers again");
 }

@@ -199,6 +199,61 @@ async fn the_list_has_pages_and_can_be_searched() {
     .await;
 }
 
+/// Pages go on after the last id, so the database has to sort as we compare: by bytes, also where its
+/// language has another order.
+#[tokio::test]
+async fn text_has_one_order_on_every_database() {
+    let order = ["-", "B", "_", "a", "ä"];
+    on_every_database(async |database: Database| {
+        let records = database.connect().await;
+        for name in ["a", "B", "_", "ä", "-"] {
+            records.create(per_hour(name, 1), "alice").await.unwrap();
+            let limits = CallLimits::UNLIMITED;
+            let tier = rl_records::TierContent { name: name.into(), limits };
+            records.create_tier(tier, "alice").await.unwrap();
+            let (name, apps) = (name.into(), vec!["shop".into()]);
+            let resource = ResourceLimitContent { name, apps, max_permits: 1, rate: 1 };
+            records.create_resource(resource, "alice").await.unwrap();
+        }
+        let (mut after, mut seen) = (None, Vec::new());
+        loop {
+            let query = RecordQuery { after, limit: 1, ..RecordQuery::default() };
+            let page = records.list(&query).await.unwrap();
+            seen.extend(page.records.into_iter().map(|record| record.content.consumer_id));
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        assert_eq!(seen, order, "records");
+        let mut seen: Vec<String> = Vec::new();
+        while let Some(tier) =
+            records.list_tiers(seen.last().map(|name| &**name), 1).await.unwrap().pop()
+        {
+            seen.push(tier.content.name);
+        }
+        assert_eq!(seen, order, "tiers");
+        for of in [None, Some("shop")] {
+            let mut seen: Vec<String> = Vec::new();
+            loop {
+                let after = seen.last().map(|name| &**name);
+                let page = match of {
+                    None => records.list_resources(after, 1).await,
+                    Some(app) => records.list_resources_of(app, after, 1).await,
+                };
+                let Some(found) = page.unwrap().pop() else { break };
+                seen.push(found.content.name);
+            }
+            assert_eq!(seen, order, "resources");
+        }
+        let query = rl_records::ConsumerQuery::default();
+        let page = records.consumers(&query, NOON).await.unwrap();
+        let seen: Vec<_> = page.consumers.iter().map(|one| &*one.consumer_id).collect();
+        assert_eq!(seen, order, "consumers");
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn every_change_is_remembered_with_who_and_when_and_what() {
     on_every_database(async |database: Database| {

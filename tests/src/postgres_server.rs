@@ -42,9 +42,11 @@ impl PostgresServer {
             let given = Command::new("chown").arg(user).arg(server.folder.path()).status();
             assert!(given.expect("chown").success());
         }
+        // In the order of a language, as many databases are, and not of bytes.
         let made = server
             .program("initdb")
-            .args(["--auth=trust", "--username=rl", "--no-sync", "--no-locale", "--encoding=UTF8"])
+            .args(["--auth=trust", "--username=rl", "--no-sync", "--encoding=UTF8"])
+            .args(["--locale=C", "--locale-provider=icu", "--icu-locale=en-US"])
             .arg("--pgdata")
             .arg(server.data())
             .output()
@@ -125,6 +127,34 @@ impl PostgresServer {
         panic!("postgres did not come up: {all}");
     }
 
+    /// Stops the server and all that it has begun, without closing anything: it hangs.
+    ///
+    /// # Panics
+    ///
+    /// Panics if it does not run, or has ended meanwhile.
+    pub fn hang(&self) {
+        let server = self.process();
+        // The server first: no more of those who serve its connections begin, and none that ends is gone
+        // before it is told.
+        send("STOP", &server);
+        children(&server).iter().for_each(|child| send("STOP", child));
+    }
+
+    /// Lets it go on after [`hang`](Self::hang).
+    ///
+    /// # Panics
+    ///
+    /// As [`hang`](Self::hang).
+    pub fn go_on(&self) {
+        let server = self.process();
+        children(&server).iter().for_each(|child| send("CONT", child));
+        send("CONT", &server);
+    }
+
+    fn process(&self) -> String {
+        self.child.as_ref().expect("it runs").id().to_string()
+    }
+
     /// Ends the server and all connections at once.
     pub fn stop(&mut self) {
         if let Some(mut child) = self.child.take() {
@@ -170,6 +200,17 @@ impl Drop for PostgresServer {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+fn send(signal: &str, process: &str) {
+    let sent = Command::new("kill").args(["-s", signal, process]).status();
+    assert!(sent.expect("kill").success(), "{signal} {process}");
+}
+
+fn children(process: &str) -> Vec<String> {
+    let found = Command::new("ps").args(["-o", "pid=", "--ppid", process]).output();
+    let found = String::from_utf8(found.expect("ps").stdout).expect("numbers");
+    found.split_whitespace().map(ToOwned::to_owned).collect()
 }
 
 /// The newest that Debian installed, else what is on the `PATH`.

@@ -62,7 +62,7 @@ pub(super) async fn show(
             (usage::bars(&console, id).await)
             p.unseen #news role="status" {}
         }
-        (active::section(&console, id, asked, &limits))
+        (active::section(&console, &visitor, id, asked, &limits))
         section aria-labelledby="records" {
             h2 #records { "Records" }
             @if records.records.is_empty() {

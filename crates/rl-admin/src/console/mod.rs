@@ -121,7 +121,8 @@ impl Console {
             .route(&path("/icon.svg"), get(assets::icon))
             .route(&path("/{*rest}"), axum::routing::any(async || Failure::no_page()))
             .method_not_allowed_fallback(async || Failure::no_page())
-            .layer(from_fn_with_state(self.clone(), guard::guard))
+            // Of these routes alone: what the application has elsewhere is its own.
+            .route_layer(from_fn_with_state(self.clone(), guard::guard))
             .with_state(self.clone())
     }
 

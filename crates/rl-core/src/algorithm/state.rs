@@ -33,6 +33,13 @@ impl State {
         }
     }
 
+    /// The state before so many units of the second of its two cells were counted.
+    #[cfg(feature = "redis")]
+    pub(crate) fn with_less(&self, units: u64) -> Self {
+        let [since, used, third] = self.few;
+        Self { few: [since, used.saturating_sub(units), third], more: self.more.clone() }
+    }
+
     /// The cells, if there are two or three.
     pub(crate) const fn few(&self) -> [u64; 3] {
         self.few

@@ -190,7 +190,7 @@ fn tell(
 /// How many 255ths of a limit `used` units are, rounded down, or more than 255.
 #[inline]
 const fn share(used: u64, unit: u64) -> u64 {
-    (used as u128 * unit as u128 >> 55) as u64
+    ((used as u128 * unit as u128) >> 55) as u64
 }
 
 /// How long the window lasts that begins at `since`, as it is kept.

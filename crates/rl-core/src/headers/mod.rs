@@ -175,7 +175,7 @@ impl Headers {
                 }
             }
         } else if self.tells_unlimited
-            && matches!(decision.origin(), Origin::Unlimited | Origin::Store)
+            && matches!(decision.origin(), Origin::Unlimited | Origin::Store | Origin::Leased)
         {
             let families = self.families.iter().filter(|family| **family == HeaderFamily::OpenBank);
             for (name, field) in families.flat_map(|family| family.fields()) {

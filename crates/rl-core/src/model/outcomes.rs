@@ -8,6 +8,7 @@ pub(crate) struct Outcomes {
     few: [Outcome; Outcomes::FEW],
     // How many of the few there are; all are in `more` if there are more.
     count: usize,
+    #[expect(clippy::box_collection, reason = "one word: decisions are moved about")]
     more: Option<Box<Vec<Outcome>>>,
 }
 

@@ -57,7 +57,7 @@ impl NamedLimit {
 
     /// How many 255ths of the limit `used` units are, rounded down.
     pub(crate) fn consumed(&self, used: u64) -> u8 {
-        let part = u128::from(used) * u128::from(self.unit) >> 55;
+        let part = (u128::from(used) * u128::from(self.unit)) >> 55;
         u8::try_from(part).unwrap_or(u8::MAX)
     }
 

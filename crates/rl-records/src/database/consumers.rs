@@ -104,7 +104,7 @@ impl Records {
                 sql.push(search, [search_pattern(text).into()]);
             }
             sql.push(end, [(page as i64 + 1).into()]);
-            for row in sql.fetch_all(&self.inner.pool).await.map_err(failed)? {
+            for row in sql.on(&self.inner.reads).await? {
                 ids.insert(row.try_get::<String, _>("id").map_err(failed)?);
             }
         }
@@ -135,7 +135,7 @@ impl Records {
         );
         counts.push_list(&ids);
         counts.push(" GROUP BY consumer_id", []);
-        for row in counts.fetch_all(&self.inner.pool).await.map_err(failed)? {
+        for row in counts.on(&self.inner.reads).await? {
             let id: String = row.try_get("id").map_err(failed)?;
             let Ok(place) = ids.binary_search(&id) else { continue };
             let number = |column: &str| row.try_get::<i64, _>(column).map_err(failed);
@@ -145,7 +145,7 @@ impl Records {
         let mut tiers =
             Sql::new("SELECT id, tier FROM rl_tier_members WHERE realm = 'consumer' AND id");
         tiers.push_list(&ids);
-        for row in tiers.fetch_all(&self.inner.pool).await.map_err(failed)? {
+        for row in tiers.on(&self.inner.reads).await? {
             let id: String = row.try_get("id").map_err(failed)?;
             let Ok(place) = ids.binary_search(&id) else { continue };
             found[place].tier = Some(row.try_get("tier").map_err(failed)?);

@@ -1,10 +1,11 @@
 use rl_core::FailureKind;
 use rl_core::time::Timestamp;
+use sqlx::Row;
 use sqlx::any::AnyRow;
-use sqlx::{Any, Executor, Row};
 
+use super::connections::Place;
 use super::failure::failed;
-use super::sql::Sql;
+use super::sql::{Sql, Statement};
 use super::{Kind, Records, micros, time_of};
 use crate::history::Stored;
 use crate::{
@@ -26,7 +27,7 @@ pub(super) struct Entry<'a> {
 impl Entry<'_> {
     pub(super) async fn write<T: Stored>(
         self,
-        executor: impl Executor<'_, Database = Any>,
+        place: impl Place,
         item: &str,
         before: Option<&T>,
         after: Option<&T>,
@@ -45,20 +46,29 @@ impl Entry<'_> {
         .bind(self.by)
         .bind(json(before))
         .bind(json(after))
-        .execute(executor)
-        .await
-        .map_err(failed)?;
+        .on(place)
+        .await?;
         Ok(())
     }
+}
+
+/// The last change that was seen: its number, and its line of the history if there is one.
+///
+/// A number alone does not tell whether the database went back meanwhile (to a replica that had not
+/// heard of everything, to a file of yesterday) and has come as far again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mark {
+    number: i64,
+    line: Option<(String, i64)>,
 }
 
 /// What happened since a change.
 #[derive(Debug)]
 pub(crate) enum Since {
     /// These, up to this one.
-    Changes(Vec<(Kind, String)>, i64),
-    /// More than can be told one by one, up to this one.
-    TooMany(i64),
+    Changes(Vec<(Kind, String)>, Mark),
+    /// More than can be told one by one, or what was seen before is not there any more.
+    Unknown,
 }
 
 impl Records {
@@ -125,37 +135,58 @@ impl Records {
         }
         let limit = i64::from(query.limit.clamp(1, 1_000));
         sql.push(" ORDER BY change DESC LIMIT ?", [limit.into()]);
-        let rows = sql.fetch_all(&self.inner.pool).await.map_err(failed)?;
+        let rows = sql.on(&self.inner.reads).await?;
         rows.iter().map(change_of).collect()
     }
 
-    /// The number of the last change.
-    pub(crate) async fn last_change(&self) -> Result<i64, DatabaseError> {
-        let row = sqlx::query("SELECT change FROM rl_changes");
-        let row = row.fetch_one(&self.inner.pool).await.map_err(failed)?;
-        row.try_get(0).map_err(failed)
+    /// The last change.
+    pub(crate) async fn last_change(&self) -> Result<Mark, DatabaseError> {
+        let query = "SELECT c.change, h.item, h.changed_at FROM rl_changes c \
+                     LEFT JOIN rl_history h ON h.change = c.change";
+        let rows = sqlx::query(query).on(&self.inner.look_ups).await?;
+        let row = rows.first().ok_or_else(|| DatabaseError::new(FailureKind::Corrupt))?;
+        mark_of(row)
     }
 
-    /// What changed after the change of number `last`.
-    pub(crate) async fn changes_since(&self, last: i64) -> Result<Since, DatabaseError> {
-        let mut sql = Sql::new("SELECT change, kind, owner FROM rl_history WHERE");
-        sql.push(" change > ? ORDER BY change LIMIT ?", [last.into(), (MOST + 1).into()]);
-        let rows = sql.fetch_all(&self.inner.pool).await.map_err(failed)?;
-        if rows.len() as i64 > MOST {
-            return Ok(Since::TooMany(self.last_change().await?));
+    /// What changed after the change `last`.
+    pub(crate) async fn changes_since(&self, last: &Mark) -> Result<Since, DatabaseError> {
+        let mut sql =
+            Sql::new("SELECT change, kind, owner, item, changed_at FROM rl_history WHERE");
+        sql.push(" change >= ? ORDER BY change LIMIT ?", [last.number.into(), (MOST + 2).into()]);
+        let rows = sql.on(&self.inner.look_ups).await?;
+        if rows.len() as i64 > MOST + 1 {
+            return Ok(Since::Unknown);
         }
-        let mut newest = last;
+        let mut rows = rows.iter();
+        if last.line.is_some() && rows.next().map(mark_of).transpose()?.as_ref() != Some(last) {
+            return Ok(Since::Unknown);
+        }
+        let mut newest = last.clone();
         let mut changes = Vec::with_capacity(rows.len());
         for row in rows {
-            newest = row.try_get("change").map_err(failed)?;
+            let mark = mark_of(row)?;
+            // Every change has a line: some were deleted, or that of the last came back.
+            if mark.number != newest.number + 1 {
+                return Ok(Since::Unknown);
+            }
+            newest = mark;
             let kind: String = row.try_get("kind").map_err(failed)?;
             // A kind that a later version of this crate writes is nothing that is kept here.
             if let Some(kind) = Kind::from_name(&kind) {
                 changes.push((kind, row.try_get("owner").map_err(failed)?));
             }
         }
+        if newest.line.is_none() && self.last_change().await? != newest {
+            return Ok(Since::Unknown);
+        }
         Ok(Since::Changes(changes, newest))
     }
+}
+
+fn mark_of(row: &AnyRow) -> Result<Mark, DatabaseError> {
+    let item: Option<String> = row.try_get("item").map_err(failed)?;
+    let at: Option<i64> = row.try_get("changed_at").map_err(failed)?;
+    Ok(Mark { number: row.try_get("change").map_err(failed)?, line: item.zip(at) })
 }
 
 fn change_of<T: Stored>(row: &AnyRow) -> Result<Change<T>, DatabaseError> {

@@ -1,8 +1,10 @@
 use rl_core::Subject;
+use sqlx::Row;
 use sqlx::any::AnyRow;
-use sqlx::{Any, Executor, Row};
 
+use super::connections::Place;
 use super::failure::failed;
+use super::sql::Statement;
 use super::tiers::{content_of, read_tier};
 use super::{Kind, Records, micros, time_of};
 use crate::record::check_name;
@@ -37,8 +39,8 @@ impl Records {
         check_name("id", &id)?;
         check_name("updated_by", by)?;
         let kind = if realm == "key" { Kind::Key } else { Kind::Consumer };
-        let (mut transaction, change) = self.begin().await?;
-        let before = match read(&mut *transaction, realm, &id).await? {
+        let (mut edit, change) = self.begin().await?;
+        let before = match read(&mut *edit, realm, &id).await? {
             Some(current) if current.revision != revision => {
                 return Err(ChangeError::Conflict { current: Box::new(current) });
             }
@@ -46,7 +48,7 @@ impl Records {
             before => before,
         };
         if let Some(tier) = tier
-            && read_tier(&mut *transaction, tier).await?.is_none()
+            && read_tier(&mut *edit, tier).await?.is_none()
         {
             return Err(InvalidField::new("tier", tier, "the name of a tier that exists").into());
         }
@@ -54,9 +56,8 @@ impl Records {
         sqlx::query("DELETE FROM rl_tier_members WHERE realm = $1 AND id = $2")
             .bind(realm)
             .bind(&id)
-            .execute(&mut *transaction)
-            .await
-            .map_err(failed)?;
+            .on(&mut *edit)
+            .await?;
         if let Some(tier) = tier {
             sqlx::query(
                 "INSERT INTO rl_tier_members (realm, id, tier, updated_by, updated_at, revision) \
@@ -68,14 +69,13 @@ impl Records {
             .bind(by)
             .bind(micros(now))
             .bind(change)
-            .execute(&mut *transaction)
-            .await
-            .map_err(failed)?;
+            .on(&mut *edit)
+            .await?;
         }
         let (before, after) = (before.map(|member| member.tier), tier.map(ToOwned::to_owned));
         let entry = self.entry(change, kind, &id, by);
-        entry.write(&mut *transaction, &id, before.as_ref(), after.as_ref()).await?;
-        self.commit(transaction, kind, &id).await?;
+        entry.write(&mut *edit, &id, before.as_ref(), after.as_ref()).await?;
+        edit.commit(kind, &id).await?;
         let (updated_by, revision) = (by.to_owned(), change);
         Ok(after.map(|tier| TierMember { tier, updated_by, updated_at: now, revision }))
     }
@@ -87,7 +87,7 @@ impl Records {
     /// Returns an error if the database does not answer.
     pub async fn tier_of(&self, who: &Subject) -> Result<Option<TierMember>, DatabaseError> {
         match member_key(who) {
-            Some((realm, id)) => read(&self.inner.pool, realm, &id).await,
+            Some((realm, id)) => read(&self.inner.reads, realm, &id).await,
             None => Ok(None),
         }
     }
@@ -108,44 +108,42 @@ impl Records {
         let query = HistoryQuery { of: Some(id), item: None, ..query.clone() };
         self.changes(kind, &query).await
     }
+}
 
-    /// The limits of the tier that this one is in.
-    pub(crate) async fn tier_limits(
-        &self,
-        realm: &'static str,
-        id: &str,
-    ) -> Result<Option<TierContent>, DatabaseError> {
-        if id.contains('\0') {
-            return Ok(None);
-        }
-        let row = sqlx::query(
-            "SELECT t.* FROM rl_tier_members m JOIN rl_tiers t ON t.name = m.tier \
-             WHERE m.realm = $1 AND m.id = $2",
-        )
-        .bind(realm)
-        .bind(id)
-        .fetch_optional(&self.inner.pool)
-        .await
-        .map_err(failed)?;
-        row.as_ref().map(content_of).transpose()
+/// The limits of the tier that this one is in.
+pub(super) async fn tier_limits(
+    place: impl Place,
+    realm: &'static str,
+    id: &str,
+) -> Result<Option<TierContent>, DatabaseError> {
+    if id.contains('\0') {
+        return Ok(None);
     }
+    let rows = sqlx::query(
+        "SELECT t.* FROM rl_tier_members m JOIN rl_tiers t ON t.name = m.tier \
+         WHERE m.realm = $1 AND m.id = $2",
+    )
+    .bind(realm)
+    .bind(id)
+    .on(place)
+    .await?;
+    rows.first().map(content_of).transpose()
 }
 
 async fn read(
-    executor: impl Executor<'_, Database = Any>,
+    place: impl Place,
     realm: &'static str,
     id: &str,
 ) -> Result<Option<TierMember>, DatabaseError> {
     if id.contains('\0') {
         return Ok(None);
     }
-    let row = sqlx::query("SELECT * FROM rl_tier_members WHERE realm = $1 AND id = $2")
+    let rows = sqlx::query("SELECT * FROM rl_tier_members WHERE realm = $1 AND id = $2")
         .bind(realm)
         .bind(id)
-        .fetch_optional(executor)
-        .await
-        .map_err(failed)?;
-    row.as_ref().map(member_of).transpose()
+        .on(place)
+        .await?;
+    rows.first().map(member_of).transpose()
 }
 
 fn member_of(row: &AnyRow) -> Result<TierMember, DatabaseError> {

@@ -1,9 +1,12 @@
 //! The tables: connecting, and what every change has in common.
 
+mod connections;
 mod consumers;
+mod edit;
 mod failure;
 mod gate;
 mod history;
+mod look_ups;
 mod members;
 mod open;
 mod put;
@@ -17,16 +20,16 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use rl_core::time::{Clock, SystemClock, Timestamp};
+use sqlx::Row;
 use sqlx::any::AnyRow;
-use sqlx::{Any, AnyPool, Row, Transaction};
 
 pub use consumers::{ConsumerPage, ConsumerQuery, ConsumerSummary};
 pub(crate) use gate::{Gate, PAUSE_MICROS, Ticket, pauses};
-pub(crate) use history::Since;
+pub(crate) use history::{Mark, Since};
 pub use query::{RecordCursor, RecordPage, RecordQuery};
 
 use crate::{Aggregation, CallLimits, DatabaseError, ZeroMeans};
-use failure::failed;
+use connections::Connections;
 
 /// The PostgreSQL channel, and with a prefix that of Redis, on which changes are announced.
 pub(crate) const CHANNEL: &str = "rl_records";
@@ -40,7 +43,10 @@ pub struct Records {
 }
 
 struct Inner {
-    pool: AnyPool,
+    // Apart, so that nobody who edits or lists keeps those waiting who want to call.
+    look_ups: Arc<Connections>,
+    edits: Arc<Connections>,
+    reads: Arc<Connections>,
     gate: Arc<Gate>,
     url: String,
     is_postgres: bool,
@@ -117,7 +123,10 @@ impl Records {
 
     /// Closes every connection; later calls are answered with an error.
     pub async fn close(&self) {
-        self.inner.pool.close().await;
+        let Inner { look_ups, edits, reads, .. } = &*self.inner;
+        for connections in [look_ups, edits, reads] {
+            connections.close().await;
+        }
     }
 
     pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
@@ -147,60 +156,6 @@ impl Records {
 
     fn listeners(&self) -> std::sync::MutexGuard<'_, Vec<Weak<dyn Listener>>> {
         self.inner.listeners.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Begins a change and gives it its number.
-    ///
-    /// The first statement takes the row that all changes take, so that they happen one after the
-    /// other: what the transaction reads afterwards is what it changes.
-    async fn begin(&self) -> Result<(Transaction<'static, Any>, i64), DatabaseError> {
-        let mut transaction = self.inner.pool.begin().await.map_err(failed)?;
-        let row = sqlx::query("UPDATE rl_changes SET change = change + 1 RETURNING change")
-            .fetch_one(&mut *transaction)
-            .await
-            .map_err(failed)?;
-        Ok((transaction, row.try_get(0).map_err(failed)?))
-    }
-
-    /// Commits the change, and announces it to whoever keeps limits of `owner`.
-    async fn commit(
-        &self,
-        mut transaction: Transaction<'static, Any>,
-        kind: Kind,
-        owner: &str,
-    ) -> Result<(), DatabaseError> {
-        if self.inner.is_postgres {
-            // Delivered when the transaction is committed, and not if it is not. It says that there
-            // is something to read, not what: an id may be longer than a payload.
-            sqlx::query("SELECT pg_notify($1, '')")
-                .bind(CHANNEL)
-                .execute(&mut *transaction)
-                .await
-                .map_err(failed)?;
-        }
-        transaction.commit().await.map_err(failed)?;
-        let listeners: Vec<_> = self.listeners().iter().filter_map(Weak::upgrade).collect();
-        for listener in listeners {
-            listener.changed(kind, owner);
-        }
-        #[cfg(feature = "redis")]
-        self.publish();
-        Ok(())
-    }
-
-    /// Announces on Redis. Nobody waits for it: who does not hear it looks for changes anyway.
-    #[cfg(feature = "redis")]
-    fn publish(&self) {
-        let Some(client) = self.inner.redis.clone() else { return };
-        tokio::spawn(async move {
-            let announced = async {
-                let mut connection = client.get_multiplexed_async_connection().await?;
-                redis::cmd("PUBLISH").arg(CHANNEL).arg("").query_async::<()>(&mut connection).await
-            };
-            if let Err(why) = announced.await {
-                tracing::debug!(target: "rl_records", kind = ?why.kind(), "a change is not announced on Redis");
-            }
-        });
     }
 }
 
@@ -246,9 +201,14 @@ impl RecordsBuilder {
         self
     }
 
-    /// The most connections at the same time. Defaults to 8; a database in memory has one.
+    /// The most connections at the same time. Defaults to 8; fewer than 4 are 4, and a database in
+    /// memory has one.
+    ///
+    /// Half of them serve the look-ups of sources; changes have a quarter, and whatever else is read the
+    /// rest. None of the three waits for another. A source that hears announcements of PostgreSQL or
+    /// Redis has one connection more.
     pub const fn max_connections(mut self, count: u32) -> Self {
-        self.max_connections = if count == 0 { 1 } else { count };
+        self.max_connections = if count < 4 { 4 } else { count };
         self
     }
 

@@ -1,5 +1,4 @@
 use super::Records;
-use super::failure::failed;
 use super::records::{records_of, seen};
 use super::sql::Sql;
 use crate::record::check_name;
@@ -23,7 +22,7 @@ impl Records {
     ) -> Result<Record, ChangeError<Record>> {
         let content = content.checked()?;
         check_name("created_by", by)?;
-        let (mut transaction, change) = self.begin().await?;
+        let (mut edit, change) = self.begin().await?;
         let mut sql = Sql::new("SELECT * FROM rl_records WHERE blocks = 0");
         sql.push(" AND consumer_id = ?", [content.consumer_id.as_str().into()]);
         for (column, value) in [
@@ -34,17 +33,17 @@ impl Records {
             sql.push(column, [value.as_deref().unwrap_or_default().into()]);
         }
         sql.push(" LIMIT ?", [2.into()]);
-        let rows = sql.fetch_all(&mut *transaction).await.map_err(failed)?;
+        let rows = sql.on(&mut *edit).await?;
         let mut found = records_of(&rows)?;
         match (found.pop(), found.is_empty(), revision) {
             (Some(_), false, _) => Err(ChangeError::Several),
             (Some(record), true, revision) => {
                 let revision = revision.unwrap_or(record.revision);
                 let before = seen(Some(record), revision)?;
-                self.overwrite(transaction, change, before, content, by).await
+                self.overwrite(edit, change, before, content, by).await
             }
             (None, _, Some(_)) => Err(ChangeError::NotFound),
-            (None, _, None) => self.insert(transaction, change, content, by).await,
+            (None, _, None) => self.insert(edit, change, content, by).await,
         }
     }
 }

@@ -1,10 +1,13 @@
 use rl_core::time::Timestamp;
 use rl_core::{FailureKind, MAX_UNITS};
+use sqlx::Row;
 use sqlx::any::AnyRow;
-use sqlx::{Any, Executor, Row, Transaction};
 
+use super::connections::Place;
+use super::edit::Edit;
 use super::failure::failed;
-use super::sql::Sql;
+use super::members::tier_limits;
+use super::sql::{Sql, Statement};
 use super::{Kind, Records, micros, time_of};
 use crate::record::check_name;
 use crate::{
@@ -26,14 +29,14 @@ impl Records {
     ) -> Result<Record, ChangeError<Record>> {
         let content = content.checked()?;
         check_name("created_by", by)?;
-        let (transaction, change) = self.begin().await?;
-        self.insert(transaction, change, content, by).await
+        let (edit, change) = self.begin().await?;
+        self.insert(edit, change, content, by).await
     }
 
     /// The rest of the change that [`create`](Self::create) begins.
     pub(super) async fn insert(
         &self,
-        mut transaction: Transaction<'static, Any>,
+        mut edit: Edit,
         change: i64,
         content: RecordContent,
         by: &str,
@@ -48,7 +51,7 @@ impl Records {
             updated_at: now,
             revision: 1,
         };
-        check_sum(&mut *transaction, &record).await?;
+        check_sum(&mut *edit, &record).await?;
         let content = &record.content;
         let [second, minute, hour, day, week, month] = content.limits.numbers();
         sqlx::query(
@@ -78,12 +81,11 @@ impl Records {
         .bind(micros(record.updated_at))
         .bind(record.revision)
         .bind(i64::from(content.blocks))
-        .execute(&mut *transaction)
-        .await
-        .map_err(failed)?;
+        .on(&mut *edit)
+        .await?;
         let entry = self.entry(change, Kind::Record, &content.consumer_id, by);
-        entry.write(&mut *transaction, &record.id.to_string(), None, Some(content)).await?;
-        self.commit(transaction, Kind::Record, &content.consumer_id).await?;
+        entry.write(&mut *edit, &record.id.to_string(), None, Some(content)).await?;
+        edit.commit(Kind::Record, &content.consumer_id).await?;
         Ok(record)
     }
 
@@ -93,7 +95,7 @@ impl Records {
     ///
     /// Returns an error if the database does not answer.
     pub async fn read(&self, id: RecordId) -> Result<Option<Record>, DatabaseError> {
-        read(&self.inner.pool, id).await
+        read(&self.inner.reads, id).await
     }
 
     /// A page of the list of records.
@@ -102,7 +104,7 @@ impl Records {
     ///
     /// Returns an error if the database does not answer.
     pub async fn list(&self, query: &RecordQuery) -> Result<RecordPage, DatabaseError> {
-        let rows = query.sql().fetch_all(&self.inner.pool).await.map_err(failed)?;
+        let rows = query.sql().on(&self.inner.reads).await?;
         Ok(query.page_of(records_of(&rows)?))
     }
 
@@ -122,19 +124,19 @@ impl Records {
     ) -> Result<Record, ChangeError<Record>> {
         let content = content.checked()?;
         check_name("updated_by", by)?;
-        let (mut transaction, change) = self.begin().await?;
-        let before = seen(read(&mut *transaction, id).await?, revision)?;
+        let (mut edit, change) = self.begin().await?;
+        let before = seen(read(&mut *edit, id).await?, revision)?;
         if content.consumer_id != before.content.consumer_id {
             let expected = "the consumer that the record belongs to";
             return Err(InvalidField::new("consumer_id", content.consumer_id, expected).into());
         }
-        self.overwrite(transaction, change, before, content, by).await
+        self.overwrite(edit, change, before, content, by).await
     }
 
     /// The rest of the change that [`update`](Self::update) begins.
     pub(super) async fn overwrite(
         &self,
-        mut transaction: Transaction<'static, Any>,
+        mut edit: Edit,
         change: i64,
         before: Record,
         content: RecordContent,
@@ -149,7 +151,7 @@ impl Records {
             revision: before.revision + 1,
             ..before.clone()
         };
-        check_sum(&mut *transaction, &after).await?;
+        check_sum(&mut *edit, &after).await?;
         let content = &after.content;
         let [second, minute, hour, day, week, month] = content.limits.numbers();
         sqlx::query(
@@ -175,13 +177,12 @@ impl Records {
         .bind(micros(after.updated_at))
         .bind(after.revision)
         .bind(i64::from(content.blocks))
-        .execute(&mut *transaction)
-        .await
-        .map_err(failed)?;
+        .on(&mut *edit)
+        .await?;
         let entry = self.entry(change, Kind::Record, &content.consumer_id, by);
         let (item, before) = (id.to_string(), &before.content);
-        entry.write(&mut *transaction, &item, Some(before), Some(content)).await?;
-        self.commit(transaction, Kind::Record, &content.consumer_id).await?;
+        entry.write(&mut *edit, &item, Some(before), Some(content)).await?;
+        edit.commit(Kind::Record, &content.consumer_id).await?;
         Ok(after)
     }
 
@@ -198,18 +199,17 @@ impl Records {
         by: &str,
     ) -> Result<Record, ChangeError<Record>> {
         check_name("updated_by", by)?;
-        let (mut transaction, change) = self.begin().await?;
-        let before = seen(read(&mut *transaction, id).await?, revision)?;
+        let (mut edit, change) = self.begin().await?;
+        let before = seen(read(&mut *edit, id).await?, revision)?;
         sqlx::query("DELETE FROM rl_records WHERE rate_limiting_id = $1")
             .bind(id.to_string())
-            .execute(&mut *transaction)
-            .await
-            .map_err(failed)?;
+            .on(&mut *edit)
+            .await?;
         let owner = &before.content.consumer_id;
         let entry = self.entry(change, Kind::Record, owner, by);
         let item = id.to_string();
-        entry.write(&mut *transaction, &item, Some(&before.content), None).await?;
-        self.commit(transaction, Kind::Record, owner).await?;
+        entry.write(&mut *edit, &item, Some(&before.content), None).await?;
+        edit.commit(Kind::Record, owner).await?;
         Ok(before)
     }
 
@@ -239,22 +239,13 @@ impl Records {
         start: Timestamp,
         end: Timestamp,
     ) -> Result<ActiveLimits, DatabaseError> {
-        let records = overlapping(&self.inner.pool, consumer, start, end).await?;
+        let records = overlapping(&self.inner.reads, consumer, start, end).await?;
         // What holds without a record is asked for when there is none.
         let tier = match records.is_empty() {
-            true => self.tier_limits("consumer", consumer).await?,
+            true => tier_limits(&self.inner.reads, "consumer", consumer).await?,
             false => None,
         };
         Ok(ActiveLimits::of(&records, tier, self.inner.aggregation))
-    }
-
-    /// All records of a consumer that are active at `at` or later.
-    pub(crate) async fn since(
-        &self,
-        consumer: &str,
-        at: Timestamp,
-    ) -> Result<Vec<Record>, DatabaseError> {
-        overlapping(&self.inner.pool, consumer, at, Timestamp::from_micros(u64::MAX)).await
     }
 }
 
@@ -270,12 +261,9 @@ pub(super) fn seen(record: Option<Record>, revision: i64) -> Result<Record, Chan
 }
 
 /// Whether all records that overlap with this one have limits that can be added up.
-async fn check_sum(
-    executor: impl Executor<'_, Database = Any>,
-    record: &Record,
-) -> Result<(), ChangeError<Record>> {
+async fn check_sum(place: impl Place, record: &Record) -> Result<(), ChangeError<Record>> {
     let RecordContent { consumer_id, limits, from_date, to_date, .. } = &record.content;
-    let others = overlapping(executor, consumer_id, *from_date, *to_date).await?;
+    let others = overlapping(place, consumer_id, *from_date, *to_date).await?;
     for period in CallPeriod::ALL {
         let CallLimit::AtMost(own) = limits.get(period) else { continue };
         let others = others.iter().filter(|other| other.id != record.id);
@@ -291,20 +279,16 @@ async fn check_sum(
     Ok(())
 }
 
-async fn read(
-    executor: impl Executor<'_, Database = Any>,
-    id: RecordId,
-) -> Result<Option<Record>, DatabaseError> {
-    let row = sqlx::query("SELECT * FROM rl_records WHERE rate_limiting_id = $1")
+async fn read(place: impl Place, id: RecordId) -> Result<Option<Record>, DatabaseError> {
+    let rows = sqlx::query("SELECT * FROM rl_records WHERE rate_limiting_id = $1")
         .bind(id.to_string())
-        .fetch_optional(executor)
-        .await
-        .map_err(failed)?;
-    row.as_ref().map(record_of).transpose()
+        .on(place)
+        .await?;
+    rows.first().map(record_of).transpose()
 }
 
-async fn overlapping(
-    executor: impl Executor<'_, Database = Any>,
+pub(super) async fn overlapping(
+    place: impl Place,
     consumer: &str,
     start: Timestamp,
     end: Timestamp,
@@ -318,7 +302,7 @@ async fn overlapping(
         " consumer_id = ? AND to_date >= ? AND from_date <= ? ORDER BY from_date, rate_limiting_id",
         [consumer.into(), micros(start).into(), micros(end).into()],
     );
-    records_of(&sql.fetch_all(executor).await.map_err(failed)?)
+    records_of(&sql.on(place).await?)
 }
 
 pub(super) fn records_of(rows: &[AnyRow]) -> Result<Vec<Record>, DatabaseError> {

@@ -1,8 +1,9 @@
+use sqlx::Row;
 use sqlx::any::AnyRow;
-use sqlx::{Any, Executor, Row};
 
+use super::connections::Place;
 use super::failure::failed;
-use super::sql::Sql;
+use super::sql::{Sql, Statement};
 use super::{Kind, Records, micros, time_of};
 use crate::record::check_name;
 use crate::{ChangeError, DatabaseError, ResourceLimit, ResourceLimitContent};
@@ -21,8 +22,8 @@ impl Records {
     ) -> Result<ResourceLimit, ChangeError<ResourceLimit>> {
         let content = content.checked()?;
         check_name("created_by", by)?;
-        let (mut transaction, change) = self.begin().await?;
-        if let Some(current) = read(&mut *transaction, &content.name).await? {
+        let (mut edit, change) = self.begin().await?;
+        if let Some(current) = read(&mut *edit, &content.name).await? {
             return Err(ChangeError::Conflict { current: Box::new(current) });
         }
         let now = self.clock().now();
@@ -40,12 +41,11 @@ impl Records {
         .bind(micros(now))
         .bind(micros(now))
         .bind(1_i64)
-        .execute(&mut *transaction)
-        .await
-        .map_err(failed)?;
+        .on(&mut *edit)
+        .await?;
         let entry = self.entry(change, Kind::Resource, &content.name, by);
-        entry.write(&mut *transaction, &content.name, None, Some(&content)).await?;
-        self.commit(transaction, Kind::Resource, &content.name).await?;
+        entry.write(&mut *edit, &content.name, None, Some(&content)).await?;
+        edit.commit(Kind::Resource, &content.name).await?;
         let (created_by, updated_by) = (by.to_owned(), by.to_owned());
         let (created_at, updated_at) = (now, now);
         Ok(ResourceLimit { content, created_by, updated_by, created_at, updated_at, revision: 1 })
@@ -57,7 +57,7 @@ impl Records {
     ///
     /// Returns an error if the database does not answer.
     pub async fn read_resource(&self, name: &str) -> Result<Option<ResourceLimit>, DatabaseError> {
-        read(&self.inner.pool, name).await
+        read(&self.inner.reads, name).await
     }
 
     /// Limits of resources by name: at most `limit`, those after the name `after`.
@@ -74,7 +74,7 @@ impl Records {
         let after = after.unwrap_or_default().replace('\0', "\u{1}");
         let limit = i64::from(limit.clamp(1, 1_000));
         sql.push(" name > ? ORDER BY name LIMIT ?", [after.into(), limit.into()]);
-        let rows = sql.fetch_all(&self.inner.pool).await.map_err(failed)?;
+        let rows = sql.on(&self.inner.reads).await?;
         rows.iter().map(resource_of).collect()
     }
 
@@ -100,7 +100,7 @@ impl Records {
         );
         let limit = i64::from(limit.clamp(1, 1_000));
         sql.push(" AND name > ? ORDER BY name LIMIT ?", [after.into(), limit.into()]);
-        let rows = sql.fetch_all(&self.inner.pool).await.map_err(failed)?;
+        let rows = sql.on(&self.inner.reads).await?;
         rows.iter().map(resource_of).collect()
     }
 
@@ -119,8 +119,8 @@ impl Records {
     ) -> Result<ResourceLimit, ChangeError<ResourceLimit>> {
         let content = content.checked()?;
         check_name("updated_by", by)?;
-        let (mut transaction, change) = self.begin().await?;
-        let before = seen(read(&mut *transaction, &content.name).await?, revision)?;
+        let (mut edit, change) = self.begin().await?;
+        let before = seen(read(&mut *edit, &content.name).await?, revision)?;
         let after = ResourceLimit {
             content,
             updated_by: by.to_owned(),
@@ -140,13 +140,12 @@ impl Records {
         .bind(by)
         .bind(micros(after.updated_at))
         .bind(after.revision)
-        .execute(&mut *transaction)
-        .await
-        .map_err(failed)?;
+        .on(&mut *edit)
+        .await?;
         let entry = self.entry(change, Kind::Resource, &content.name, by);
         let name = &content.name;
-        entry.write(&mut *transaction, name, Some(&before.content), Some(content)).await?;
-        self.commit(transaction, Kind::Resource, name).await?;
+        entry.write(&mut *edit, name, Some(&before.content), Some(content)).await?;
+        edit.commit(Kind::Resource, name).await?;
         Ok(after)
     }
 
@@ -164,16 +163,15 @@ impl Records {
         by: &str,
     ) -> Result<ResourceLimit, ChangeError<ResourceLimit>> {
         check_name("updated_by", by)?;
-        let (mut transaction, change) = self.begin().await?;
-        let before = seen(read(&mut *transaction, name).await?, revision)?;
+        let (mut edit, change) = self.begin().await?;
+        let before = seen(read(&mut *edit, name).await?, revision)?;
         sqlx::query("DELETE FROM rl_resource_limits WHERE name = $1")
             .bind(name)
-            .execute(&mut *transaction)
-            .await
-            .map_err(failed)?;
+            .on(&mut *edit)
+            .await?;
         let entry = self.entry(change, Kind::Resource, name, by);
-        entry.write(&mut *transaction, name, Some(&before.content), None).await?;
-        self.commit(transaction, Kind::Resource, name).await?;
+        entry.write(&mut *edit, name, Some(&before.content), None).await?;
+        edit.commit(Kind::Resource, name).await?;
         Ok(before)
     }
 }
@@ -192,19 +190,18 @@ fn seen(
     }
 }
 
-async fn read(
-    executor: impl Executor<'_, Database = Any>,
+pub(super) async fn read(
+    place: impl Place,
     name: &str,
 ) -> Result<Option<ResourceLimit>, DatabaseError> {
     if name.contains('\0') {
         return Ok(None);
     }
-    let row = sqlx::query("SELECT * FROM rl_resource_limits WHERE name = $1")
+    let rows = sqlx::query("SELECT * FROM rl_resource_limits WHERE name = $1")
         .bind(name)
-        .fetch_optional(executor)
-        .await
-        .map_err(failed)?;
-    row.as_ref().map(resource_of).transpose()
+        .on(place)
+        .await?;
+    rows.first().map(resource_of).transpose()
 }
 
 fn resource_of(row: &AnyRow) -> Result<ResourceLimit, DatabaseError> {

@@ -1,6 +1,11 @@
+use std::future::Future;
+
 use sqlx::any::{AnyArguments, AnyRow};
 use sqlx::query::Query;
 use sqlx::{Any, AssertSqlSafe};
+
+use super::connections::Place;
+use crate::DatabaseError;
 
 /// A statement that is put together from parts of the source code; what people gave is bound.
 #[derive(Debug)]
@@ -64,11 +69,8 @@ impl Sql {
         self.push(")", []);
     }
 
-    pub(super) async fn fetch_all(
-        self,
-        executor: impl sqlx::Executor<'_, Database = Any>,
-    ) -> Result<Vec<AnyRow>, sqlx::Error> {
-        self.query().fetch_all(executor).await
+    pub(super) async fn on(self, place: impl Place) -> Result<Vec<AnyRow>, DatabaseError> {
+        self.query().on(place).await
     }
 
     fn query(self) -> Query<'static, Any, AnyArguments> {
@@ -77,5 +79,23 @@ impl Sql {
             Bound::Text(text) => query.bind(text),
             Bound::Number(number) => query.bind(number),
         })
+    }
+}
+
+/// A statement, and where it runs.
+pub(super) trait Statement {
+    /// Runs it; tells the rows that it returns.
+    fn on(
+        self,
+        place: impl Place,
+    ) -> impl Future<Output = Result<Vec<AnyRow>, DatabaseError>> + Send;
+}
+
+impl Statement for Query<'_, Any, AnyArguments> {
+    fn on(
+        self,
+        place: impl Place,
+    ) -> impl Future<Output = Result<Vec<AnyRow>, DatabaseError>> + Send {
+        place.rows(self)
     }
 }

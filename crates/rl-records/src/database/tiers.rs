@@ -1,9 +1,10 @@
 use rl_core::FailureKind;
+use sqlx::Row;
 use sqlx::any::AnyRow;
-use sqlx::{Any, Executor, Row};
 
+use super::connections::Place;
 use super::failure::failed;
-use super::sql::Sql;
+use super::sql::{Sql, Statement};
 use super::{Kind, Records, micros, time_of};
 use crate::record::check_name;
 use crate::{CallLimits, CallPeriod, ChangeError, DatabaseError, InvalidField, Tier, TierContent};
@@ -40,8 +41,8 @@ impl Records {
     ) -> Result<Tier, ChangeError<Tier>> {
         let content = content.checked()?;
         check_name("created_by", by)?;
-        let (mut transaction, change) = self.begin().await?;
-        if let Some(current) = read_tier(&mut *transaction, &content.name).await? {
+        let (mut edit, change) = self.begin().await?;
+        if let Some(current) = read_tier(&mut *edit, &content.name).await? {
             return Err(ChangeError::Conflict { current: Box::new(current) });
         }
         let now = self.clock().now();
@@ -64,12 +65,11 @@ impl Records {
         .bind(micros(now))
         .bind(micros(now))
         .bind(change)
-        .execute(&mut *transaction)
-        .await
-        .map_err(failed)?;
+        .on(&mut *edit)
+        .await?;
         let entry = self.entry(change, Kind::Tier, &content.name, by);
-        entry.write(&mut *transaction, &content.name, None, Some(&content)).await?;
-        self.commit(transaction, Kind::Tier, &content.name).await?;
+        entry.write(&mut *edit, &content.name, None, Some(&content)).await?;
+        edit.commit(Kind::Tier, &content.name).await?;
         let (created_by, updated_by) = (by.to_owned(), by.to_owned());
         let (created_at, updated_at, revision) = (now, now, change);
         Ok(Tier { content, created_by, updated_by, created_at, updated_at, revision })
@@ -81,7 +81,7 @@ impl Records {
     ///
     /// Returns an error if the database does not answer.
     pub async fn read_tier(&self, name: &str) -> Result<Option<Tier>, DatabaseError> {
-        read_tier(&self.inner.pool, name).await
+        read_tier(&self.inner.reads, name).await
     }
 
     /// Tiers by name: at most `limit`, those after the name `after`.
@@ -98,7 +98,7 @@ impl Records {
         let after = after.unwrap_or_default().replace('\0', "\u{1}");
         let limit = i64::from(limit.clamp(1, 1_000));
         sql.push(" name > ? ORDER BY name LIMIT ?", [after.into(), limit.into()]);
-        let rows = sql.fetch_all(&self.inner.pool).await.map_err(failed)?;
+        let rows = sql.on(&self.inner.reads).await?;
         rows.iter().map(tier_of).collect()
     }
 
@@ -118,8 +118,8 @@ impl Records {
     ) -> Result<Tier, ChangeError<Tier>> {
         let content = content.checked()?;
         check_name("updated_by", by)?;
-        let (mut transaction, change) = self.begin().await?;
-        let before = seen(read_tier(&mut *transaction, &content.name).await?, revision)?;
+        let (mut edit, change) = self.begin().await?;
+        let before = seen(read_tier(&mut *edit, &content.name).await?, revision)?;
         let after = Tier {
             content,
             updated_by: by.to_owned(),
@@ -145,13 +145,12 @@ impl Records {
         .bind(&after.updated_by)
         .bind(micros(after.updated_at))
         .bind(after.revision)
-        .execute(&mut *transaction)
-        .await
-        .map_err(failed)?;
+        .on(&mut *edit)
+        .await?;
         let entry = self.entry(change, Kind::Tier, &content.name, by);
         let name = &content.name;
-        entry.write(&mut *transaction, name, Some(&before.content), Some(content)).await?;
-        self.commit(transaction, Kind::Tier, name).await?;
+        entry.write(&mut *edit, name, Some(&before.content), Some(content)).await?;
+        edit.commit(Kind::Tier, name).await?;
         Ok(after)
     }
 
@@ -170,25 +169,20 @@ impl Records {
         by: &str,
     ) -> Result<Tier, ChangeError<Tier>> {
         check_name("updated_by", by)?;
-        let (mut transaction, change) = self.begin().await?;
-        let before = seen(read_tier(&mut *transaction, name).await?, revision)?;
-        let member = sqlx::query("SELECT 1 FROM rl_tier_members WHERE tier = $1 LIMIT 1")
+        let (mut edit, change) = self.begin().await?;
+        let before = seen(read_tier(&mut *edit, name).await?, revision)?;
+        let members = sqlx::query("SELECT 1 FROM rl_tier_members WHERE tier = $1 LIMIT 1")
             .bind(name)
-            .fetch_optional(&mut *transaction)
-            .await
-            .map_err(failed)?;
-        if member.is_some() {
+            .on(&mut *edit)
+            .await?;
+        if !members.is_empty() {
             let expected = "a tier without members: move them to another one first";
             return Err(InvalidField::new("name", name, expected).into());
         }
-        sqlx::query("DELETE FROM rl_tiers WHERE name = $1")
-            .bind(name)
-            .execute(&mut *transaction)
-            .await
-            .map_err(failed)?;
+        sqlx::query("DELETE FROM rl_tiers WHERE name = $1").bind(name).on(&mut *edit).await?;
         let entry = self.entry(change, Kind::Tier, name, by);
-        entry.write(&mut *transaction, name, Some(&before.content), None).await?;
-        self.commit(transaction, Kind::Tier, name).await?;
+        entry.write(&mut *edit, name, Some(&before.content), None).await?;
+        edit.commit(Kind::Tier, name).await?;
         Ok(before)
     }
 }
@@ -205,18 +199,14 @@ fn seen(tier: Option<Tier>, revision: i64) -> Result<Tier, ChangeError<Tier>> {
 }
 
 pub(super) async fn read_tier(
-    executor: impl Executor<'_, Database = Any>,
+    place: impl Place,
     name: &str,
 ) -> Result<Option<Tier>, DatabaseError> {
     if name.contains('\0') {
         return Ok(None);
     }
-    let row = sqlx::query("SELECT * FROM rl_tiers WHERE name = $1")
-        .bind(name)
-        .fetch_optional(executor)
-        .await
-        .map_err(failed)?;
-    row.as_ref().map(tier_of).transpose()
+    let rows = sqlx::query("SELECT * FROM rl_tiers WHERE name = $1").bind(name).on(place).await?;
+    rows.first().map(tier_of).transpose()
 }
 
 fn tier_of(row: &AnyRow) -> Result<Tier, DatabaseError> {

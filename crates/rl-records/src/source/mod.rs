@@ -273,9 +273,8 @@ impl Load<Timeline> for FromRecords {
         let (records, policy_of) = (self.records.clone(), self.policy_of);
         async move {
             let now = records.clock().now();
-            let found = records.since(&consumer, now).await.map_err(|why| Self::failed(&why))?;
-            let tier = records.tier_limits("consumer", &consumer).await;
-            let tier = tier.map_err(|why| Self::failed(&why))?;
+            let found = records.look_up_consumer(&consumer, now).await;
+            let (found, tier) = found.map_err(|why| Self::failed(&why))?;
             Ok(Timeline::new(&found, tier, records.aggregation(), policy_of, now))
         }
         .boxed()
@@ -293,7 +292,7 @@ impl Load<Option<ResourceLimitContent>> for FromRecords {
     ) -> BoxFuture<'static, Result<Option<ResourceLimitContent>, FailureKind>> {
         let records = self.records.clone();
         async move {
-            let found = records.read_resource(&name).await.map_err(|why| Self::failed(&why))?;
+            let found = records.look_up_resource(&name).await.map_err(|why| Self::failed(&why))?;
             Ok(found.map(|resource| resource.content))
         }
         .boxed()
@@ -308,7 +307,7 @@ impl Load<Option<InTier>> for FromRecords {
     fn load(&self, key: Arc<str>) -> BoxFuture<'static, Result<Option<InTier>, FailureKind>> {
         let (records, policy_of) = (self.records.clone(), self.policy_of);
         async move {
-            let tier = records.tier_limits("key", &key).await.map_err(|why| Self::failed(&why))?;
+            let tier = records.look_up_key(&key).await.map_err(|why| Self::failed(&why))?;
             Ok(tier.map(|tier| {
                 let aggregation = records.aggregation().in_tier(Some(&tier));
                 let none = [];

@@ -1,0 +1,65 @@
+//! What one kind of work leaves to the others.
+
+use std::time::Duration;
+
+use rl_records::ChangeError;
+use sqlx::{Executor, Row};
+
+use super::{Database, GIVE_UP, patient, per_hour, policy_text};
+
+/// Eight edits that waited for a lock had every connection, and who wanted to call waited with them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn edits_that_wait_for_somebody_keep_no_look_up_waiting() {
+    let database = Database::postgres();
+    let records = database.connect().await;
+    let record = records.create(per_hour("abc", 5), "alice").await.unwrap();
+    let source = patient(&records).start();
+    let (mut somebody, mut observer) = (database.somebody().await, database.somebody().await);
+    somebody.execute("BEGIN; SELECT * FROM rl_changes FOR UPDATE").await.unwrap();
+    let edits: Vec<_> = (0..8)
+        .map(|number| {
+            let records = records.clone();
+            let content = per_hour("abc", number);
+            tokio::spawn(async move { records.update(record.id, content, 1, "bob").await })
+        })
+        .collect();
+    let waiting = "SELECT count(*) FROM pg_stat_activity \
+                   WHERE wait_event_type = 'Lock' AND datname = current_database()";
+    let until_some_wait = async {
+        while observer.fetch_one(waiting).await.unwrap().get::<i64, _>(0) == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(GIVE_UP, until_some_wait).await.unwrap();
+
+    assert_eq!(policy_text(&source, "abc").await, "hour=5/hour");
+    assert_eq!(records.read(record.id).await.unwrap().unwrap().revision, 1);
+    // Nobody lets go, and still they end.
+    let ended = async {
+        for edit in edits {
+            let error = edit.await.unwrap().unwrap_err();
+            assert!(matches!(error, ChangeError::Database(_)), "{error}");
+        }
+    };
+    tokio::time::timeout(GIVE_UP, ended).await.unwrap();
+    somebody.execute("ROLLBACK").await.unwrap();
+    records.update(record.id, per_hour("abc", 9), 1, "bob").await.unwrap();
+    assert_eq!(policy_text(&source, "abc").await, "hour=9/hour");
+}
+
+/// Callers who go away do not take connections with them.
+#[tokio::test]
+async fn work_that_is_given_up_leaves_its_place_to_others() {
+    for database in [Database::memory(), Database::file(), Database::postgres()] {
+        let records = database.connect().await;
+        let record = records.create(per_hour("abc", 5), "alice").await.unwrap();
+        for _ in 0..50 {
+            let never = Duration::ZERO;
+            let _ = tokio::time::timeout(never, records.read(record.id)).await;
+            let update = records.update(record.id, per_hour("abc", 6), 9, "bob");
+            let _ = tokio::time::timeout(never, update).await;
+        }
+        let record = records.update(record.id, per_hour("abc", 6), 1, "bob").await.unwrap();
+        assert_eq!(records.read(record.id).await.unwrap(), Some(record));
+    }
+}

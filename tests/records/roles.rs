@@ -1,0 +1,41 @@
+//! Which rights a service needs on PostgreSQL.
+
+use rl_core::FailureKind;
+use rl_records::Records;
+use sqlx::{AnyConnection, AssertSqlSafe, Executor};
+
+use super::{Database, per_hour};
+
+/// A role that may not make tables, and the URL under which it connects.
+async fn role(database: &Database, owner: &mut AnyConnection) -> (String, String) {
+    let role = format!("{}_app", database.url.rsplit('/').next().unwrap());
+    let made = format!("CREATE ROLE {role} LOGIN; REVOKE CREATE ON SCHEMA public FROM PUBLIC");
+    owner.execute(AssertSqlSafe(made)).await.unwrap();
+    let url = database.url.replace("rl@", &format!("{role}@"));
+    (role, url)
+}
+
+/// The tables were made anew at every start, which only their owner may.
+#[tokio::test]
+async fn who_may_read_and_write_the_tables_may_start() {
+    let database = Database::postgres();
+    database.connect().await;
+    let mut owner = database.somebody().await;
+    let (role, url) = role(&database, &mut owner).await;
+    let rights =
+        format!("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {role}");
+    owner.execute(AssertSqlSafe(rights)).await.unwrap();
+    let records = Records::connect(&url).await.unwrap();
+    let record = records.create(per_hour("abc", 1), "alice").await.unwrap();
+    assert_eq!(database.connect().await.read(record.id).await.unwrap(), Some(record));
+}
+
+#[tokio::test]
+async fn who_may_not_make_tables_where_there_are_none_is_told_so() {
+    let database = Database::postgres();
+    Database::memory().connect().await;
+    let mut owner = database.somebody().await;
+    let (_, url) = role(&database, &mut owner).await;
+    let refused = Records::connect(&url).await.unwrap_err();
+    assert_eq!(refused.kind(), FailureKind::Refused, "{refused:?}");
+}
