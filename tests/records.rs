@@ -33,8 +33,8 @@ const NOON: Timestamp = Timestamp::from_secs(1_769_947_200);
 const HOUR: u64 = 3_600_000_000;
 
 /// An empty database, that is gone at the end of the test.
-struct Database {
-    url: String,
+pub(crate) struct Database {
+    pub(crate) url: String,
     // Whether a second connection finds what the first one wrote.
     is_shared: bool,
     _folder: Option<TempDir>,
@@ -42,18 +42,18 @@ struct Database {
 }
 
 impl Database {
-    fn memory() -> Self {
+    pub(crate) fn memory() -> Self {
         let url = "sqlite::memory:".to_owned();
         Self { url, is_shared: false, _folder: None, _server: None }
     }
 
-    fn file() -> Self {
+    pub(crate) fn file() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let url = format!("sqlite://{}/limits.db", folder.path().display());
         Self { url, is_shared: true, _folder: Some(folder), _server: None }
     }
 
-    fn postgres() -> Self {
+    pub(crate) fn postgres() -> Self {
         let server = PostgresServer::shared();
         Self { url: server.new_database(), is_shared: true, _folder: None, _server: Some(server) }
     }

@@ -16,11 +16,14 @@ use rl_core::time::{Clock, SystemClock};
 use rl_core::{
     Decision, FailureKind, Limit, Origin, RateLimiter, RateLimiterBuilder, RetryAfter, Subject,
 };
-use rl_tests::{Bystander, RedisServer};
+use rl_tests::{Bystander, RedisServer, is_soak};
 use tracing::Level;
 
-/// A decision takes 100 ms at most; the rest is for a machine that is busy with other tests.
-const IN_TIME: Duration = Duration::from_millis(100 + 150);
+/// A decision takes 100 ms at most, which holds to the millisecond where time is invented. Here the rest
+/// is for a machine that is busy with other tests, and may stand still for a while.
+fn in_time() -> Duration {
+    if is_soak() { Duration::from_millis(100 + 150) } else { Duration::from_secs(5) }
+}
 
 /// A condition that does not come about by then never will.
 const GIVE_UP: Duration = Duration::from_secs(20);
@@ -58,7 +61,7 @@ async fn ask(limiter: &RateLimiter, subject: &str) -> Decision {
     let asked = SystemClock.now();
     let decision = limiter.check(&Subject::user(subject), 1).await;
     let took = Duration::from_micros(SystemClock.now().micros_since(asked));
-    assert!(took <= IN_TIME, "{took:?} {decision:?}");
+    assert!(took <= in_time(), "{took:?} {decision:?}");
     decision
 }
 

@@ -228,3 +228,23 @@ async fn a_store_that_is_made_before_the_cluster_enforces_once_it_is_there() {
     })
     .await;
 }
+
+/// A cluster that comes up later and does not let us in is no outage, which would open the gate.
+#[tokio::test]
+async fn a_cluster_that_refuses_us_later_turns_requests_away() {
+    let mut cluster = RedisCluster::start().await;
+    for server in &mut cluster.servers {
+        server.stop();
+    }
+    let store = store(&cluster).password("of nobody").connect().await.unwrap();
+    let limiter = RateLimiter::builder().limit(Limit::per_hour(3)).store(store).build().unwrap();
+    for server in &mut cluster.servers {
+        server.restart();
+    }
+    let refused = Origin::FailedClosed(FailureKind::Refused);
+    let origin = async || limiter.check(&Subject::user("alice"), 1).await.origin();
+    rl_tests::web::eventually(|| async { origin().await == refused }).await;
+    for _ in 0..20 {
+        assert_eq!(origin().await, refused);
+    }
+}

@@ -1,14 +1,18 @@
 //! What the tests stand on: servers that they start and stop themselves.
 
+mod browser;
 mod postgres_server;
 mod redis_server;
 mod redis_topology;
 pub mod scenario;
 pub mod web;
 
+use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 use std::net::{Ipv4Addr, TcpListener};
+use std::sync::{Mutex, PoisonError};
 
+pub use browser::Browser;
 pub use postgres_server::PostgresServer;
 pub use redis_server::{Bystander, RedisServer};
 pub use redis_topology::{RedisCluster, Sentinels};
@@ -27,10 +31,13 @@ pub fn is_soak() -> bool {
 /// Never: the remainder is small.
 #[must_use]
 pub fn free_port() -> u16 {
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     loop {
         let random = RandomState::new().hash_one(0_u8);
         let port = 20_000 + u16::try_from(random % 12_000).expect("it is below 12 000");
-        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+        let is_free = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
+        // A server that is stopped for a while must find its port again.
+        if is_free && GIVEN.lock().unwrap_or_else(PoisonError::into_inner).insert(port) {
             return port;
         }
     }

@@ -8,7 +8,7 @@ use rl_core::time::{Clock, SystemClock, Timestamp};
 use rl_records::{RecordSource, Records};
 
 use crate::access::{Actor, Authorize, Authorized};
-use crate::{ApiError, routes};
+use crate::{ApiError, Backend, routes};
 
 /// What the API manages, and who may. A cheap handle: clones share everything.
 ///
@@ -40,23 +40,8 @@ struct Inner {
     limiter: RateLimiter,
     authorize: Vec<Arc<dyn Authorize>>,
     backend: Backend,
+    requires_if_match: bool,
     clock: Arc<dyn Clock>,
-}
-
-/// Where the limiter's counters live, as the API shows it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Backend {
-    /// In the memory of this process.
-    #[default]
-    Memory,
-    /// On Redis.
-    Redis {
-        /// The host.
-        host: String,
-        /// The port.
-        port: u16,
-    },
 }
 
 impl Admin {
@@ -71,6 +56,7 @@ impl Admin {
             limiter,
             authorize: Vec::new(),
             backend: Backend::default(),
+            requires_if_match: false,
             clock: Arc::new(SystemClock),
         }
     }
@@ -102,6 +88,10 @@ impl Admin {
     #[must_use]
     pub fn backend(&self) -> &Backend {
         &self.inner.backend
+    }
+
+    pub(crate) fn requires_if_match(&self) -> bool {
+        self.inner.requires_if_match
     }
 
     /// The time now.
@@ -146,6 +136,7 @@ pub struct AdminBuilder {
     limiter: RateLimiter,
     authorize: Vec<Arc<dyn Authorize>>,
     backend: Backend,
+    requires_if_match: bool,
     clock: Arc<dyn Clock>,
 }
 
@@ -163,6 +154,14 @@ impl AdminBuilder {
         self
     }
 
+    /// Whether a change must say which revision it is about, with `If-Match`. Defaults to `false`: a
+    /// change that does not say is made to what is there, as older clients expect, and the history
+    /// keeps what was there before.
+    pub fn require_if_match(mut self, required: bool) -> Self {
+        self.requires_if_match = required;
+        self
+    }
+
     /// Where the time is read. Defaults to the clock of the system.
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Arc::new(clock);
@@ -172,8 +171,10 @@ impl AdminBuilder {
     /// The API.
     #[must_use]
     pub fn build(self) -> Admin {
-        let Self { records, source, limiter, authorize, backend, clock } = self;
-        Admin { inner: Arc::new(Inner { records, source, limiter, authorize, backend, clock }) }
+        let Self { records, source, limiter, authorize, backend, requires_if_match, clock } = self;
+        let inner =
+            Inner { records, source, limiter, authorize, backend, requires_if_match, clock };
+        Admin { inner: Arc::new(inner) }
     }
 }
 

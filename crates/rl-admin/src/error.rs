@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::fmt;
 
 use axum::Json;
@@ -6,7 +7,8 @@ use axum::response::{IntoResponse, Response};
 use rl_core::store::StoreError;
 use rl_records::{ChangeError, DatabaseError, InvalidField};
 use serde::Serialize;
-use utoipa::ToSchema;
+use utoipa::openapi::{self, ContentBuilder, Ref, RefOr, ResponseBuilder};
+use utoipa::{IntoResponses, ToSchema};
 
 use crate::Role;
 
@@ -15,6 +17,8 @@ use crate::Role;
 pub struct ApiError {
     status: StatusCode,
     body: Problem,
+    // Of what is there, if the client has seen another one.
+    revision: Option<i64>,
 }
 
 /// What is wrong.
@@ -37,10 +41,8 @@ impl ApiError {
     #[must_use]
     pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
         let code = status.as_u16();
-        Self {
-            status,
-            body: Problem { code, message: message.into(), field: None, expected: None },
-        }
+        let body = Problem { code, message: message.into(), field: None, expected: None };
+        Self { status, body, revision: None }
     }
 
     /// 400: what was given in `field` is not what was expected.
@@ -50,6 +52,39 @@ impl ApiError {
         error.body.field = Some(field.to_owned());
         error.body.expected = Some(expected.to_owned());
         error
+    }
+
+    /// 400, in the words that clients of such systems know.
+    pub(crate) fn invalid_hour(given: &str) -> Self {
+        const FORMAT: &str =
+            "YYYY-MM-DD-HH in UTC (e.g. 2025-12-31-13 for hour 13:00-13:59 UTC on Dec 31, 2025)";
+        let mut error = Self::invalid("DATE_WITH_HOUR", FORMAT);
+        let given: String = given.chars().take(80).collect();
+        error.body.message =
+            format!("Current date format is: {given}. Please use this format: {FORMAT}");
+        error
+    }
+
+    /// 412: what the client has seen is not what is there.
+    pub(crate) fn changed_by(name: &str, revision: i64) -> Self {
+        let message = format!(
+            "{name:?} changed it meanwhile, it has revision {revision}: look at it and try again"
+        );
+        let mut error = Self::new(StatusCode::PRECONDITION_FAILED, message);
+        error.revision = Some(revision);
+        error
+    }
+
+    /// 428: the client must say what it has seen.
+    pub(crate) fn without_if_match() -> Self {
+        let mut error = Self::invalid("If-Match", "the ETag of what is to be changed");
+        error.set_status(StatusCode::PRECONDITION_REQUIRED);
+        error
+    }
+
+    /// The same about another status.
+    pub(crate) fn set_status(&mut self, status: StatusCode) {
+        (self.status, self.body.code) = (status, status.as_u16());
     }
 
     /// 401.
@@ -109,8 +144,58 @@ impl IntoResponse for ApiError {
         if self.status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
+        if let Some(revision) = self.revision {
+            headers.insert(header::ETAG, etag(revision));
+        }
         response
     }
+}
+
+/// The tag of a revision.
+pub(crate) fn etag(revision: i64) -> HeaderValue {
+    HeaderValue::try_from(format!("\"{revision}\"")).expect("digits and quotes")
+}
+
+/// For the document: what any operation may answer.
+pub(crate) struct Refusals;
+
+/// And what a change may answer besides.
+pub(crate) struct ChangeRefusals;
+
+impl IntoResponses for Refusals {
+    fn responses() -> BTreeMap<String, RefOr<openapi::Response>> {
+        problems(&[
+            ("400", "Something that was given cannot be used"),
+            ("401", "It is not known who asks"),
+            ("403", "The role is missing"),
+            ("404", "It is not there"),
+            ("503", "The database or the counters cannot be reached"),
+        ])
+    }
+}
+
+impl IntoResponses for ChangeRefusals {
+    fn responses() -> BTreeMap<String, RefOr<openapi::Response>> {
+        let mut all = problems(&[
+            ("408", "The body took too long"),
+            ("409", "It is not clear what is meant, or there is one already"),
+            ("412", "Somebody else changed it meanwhile"),
+            ("413", "The body is too long"),
+            ("415", "The body is not JSON"),
+            ("428", "The request does not say which revision it is about"),
+        ]);
+        all.extend(Refusals::responses());
+        all
+    }
+}
+
+fn problems(answers: &[(&str, &'static str)]) -> BTreeMap<String, RefOr<openapi::Response>> {
+    let answers = answers.iter().map(|(status, description)| {
+        let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
+        let response = ResponseBuilder::new().description(*description);
+        ((*status).to_owned(), response.content("application/json", content).build().into())
+    });
+    answers.collect()
 }
 
 impl From<InvalidField> for ApiError {
@@ -139,8 +224,8 @@ impl<T> From<ChangeError<T>> for ApiError {
         match error {
             ChangeError::Invalid(error) => error.into(),
             ChangeError::Database(error) => error.into(),
-            ChangeError::NotFound => Self::not_found("limit"),
-            other => Self::new(StatusCode::PRECONDITION_FAILED, other.to_string()),
+            ChangeError::NotFound => Self::not_found("the limit is"),
+            other => Self::new(StatusCode::CONFLICT, other.to_string()),
         }
     }
 }

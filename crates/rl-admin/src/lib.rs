@@ -9,10 +9,18 @@
 
 pub mod access;
 
-mod admin;
+mod backend;
 mod error;
+mod wire;
+
+mod admin;
+mod audit;
+mod read;
 mod routes;
 
+pub mod console;
+
 pub use access::{Actor, Authorize, BearerTokens, Role, Roles};
-pub use admin::{Admin, AdminBuilder, Backend};
+pub use admin::{Admin, AdminBuilder};
+pub use backend::Backend;
 pub use error::ApiError;

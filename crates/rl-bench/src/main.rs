@@ -14,6 +14,7 @@
 #![expect(clippy::print_stdout, reason = "its output is what it is run for")]
 
 mod algorithms;
+mod goals;
 mod machine;
 mod measure;
 mod memory;

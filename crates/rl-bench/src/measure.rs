@@ -33,9 +33,9 @@ pub(crate) fn median(samples: &[f64]) -> f64 {
 /// A median, and the interval that holds the true one in 95 of 100 runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Estimate {
-    median: f64,
-    low: f64,
-    high: f64,
+    pub(crate) median: f64,
+    pub(crate) low: f64,
+    pub(crate) high: f64,
 }
 
 impl Estimate {

@@ -11,6 +11,7 @@ use contender::{Contender, ENDLESS, Governors, Keys, Ours};
 use rl_core::Period;
 use stats_alloc::Region;
 
+use crate::goals::{self, Goal, Unit};
 use crate::machine;
 use crate::measure::{Comparison, compare, time};
 use crate::table::Table;
@@ -45,15 +46,17 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
     );
     let keys = Keys::new(MANY);
     let mut speed = Table::new("speed", ["case", "ours ns", "theirs ns", "ours is faster by"]);
-    allowed(&keys, &mut speed)?;
+    let mut goals = Vec::new();
+    allowed(&keys, &mut speed, &mut goals)?;
     denied(&keys, &mut speed)?;
     let mut space = Table::new(
         "memory (bytes asked of the allocator by a million keys)",
         ["contender", "bytes for each key"],
     );
-    let known = out_of_cache(&keys, &mut speed, &mut space)?;
+    let known = out_of_cache(&keys, &mut speed, &mut space, &mut goals)?;
     println!("{speed}\n{space}\n{}\n{}", allocations(&known, &keys)?, exactness(&keys)?);
     println!("{}\n{}", algorithms::speed(&keys)?, algorithms::space(&keys)?);
+    println!("{}", goals::table(&goals));
     Ok(())
 }
 
@@ -72,7 +75,7 @@ fn admitted_twice(contender: &dyn Contender, keys: &Keys, visits: [&[u32]; 2]) -
     })
 }
 
-fn allowed(keys: &Keys, table: &mut Table) -> Result<(), Box<dyn Error>> {
+fn allowed(keys: &Keys, table: &mut Table, goals: &mut Vec<Goal>) -> Result<(), Box<dyn Error>> {
     let endless = [ENDLESS; 6];
     let (ours, again) = (Ours::new(endless, MANY)?, Ours::new(endless, MANY)?);
     let one = Governors::one(ENDLESS, Period::SECOND);
@@ -84,6 +87,15 @@ fn allowed(keys: &Keys, table: &mut Table) -> Result<(), Box<dyn Error>> {
     for (name, theirs) in rows {
         let side = |side: &dyn Contender| block(side, keys, &visits, true);
         let compared = compare(WARM_ROUNDS, |_| side(&ours), |_| side(theirs));
+        let goal = |floor, moon, goal| {
+            let what = format!("six periods, one key, beside {name}");
+            Goal::measured(goal, &what, (floor, moon, Unit::Times), compared.ratio)
+        };
+        match name {
+            "six governors" => goals.push(goal(5.0, 10.0, "M1")),
+            "one governor" => goals.push(goal(1.0, 1.5, "M2")),
+            _ => {}
+        }
         table.row(cells(&format!("one key, {name}"), compared));
     }
 
@@ -121,7 +133,12 @@ fn denied(keys: &Keys, table: &mut Table) -> Result<(), Box<dyn Error>> {
 }
 
 /// Returns ours, which knows all keys by then.
-fn out_of_cache(keys: &Keys, speed: &mut Table, space: &mut Table) -> Result<Ours, Box<dyn Error>> {
+fn out_of_cache(
+    keys: &Keys,
+    speed: &mut Table,
+    space: &mut Table,
+    goals: &mut Vec<Goal>,
+) -> Result<Ours, Box<dyn Error>> {
     let endless = [ENDLESS; 6];
     let (ours, again) = (Ours::new(endless, MANY)?, Ours::new(endless, MANY)?);
     let one = Governors::one(ENDLESS, Period::SECOND);
@@ -135,8 +152,11 @@ fn out_of_cache(keys: &Keys, speed: &mut Table, space: &mut Table) -> Result<Our
         let change = region.change();
         let held = change.bytes_allocated.saturating_sub(change.bytes_deallocated);
         space.row([name.to_owned(), (held / MANY).to_string()]);
+        held as f64 / MANY as f64
     };
-    fill("ours, six periods", &ours);
+    let bytes = fill("ours, six periods", &ours);
+    let lines = (96.0, 72.0, Unit::AtMost("bytes"));
+    goals.push(Goal::counted("M8", "six periods, bytes for each of a million keys", lines, bytes));
     fill("one governor", &one);
     fill("six governors", &six);
     block(&again, keys, &numbers, true);

@@ -171,6 +171,34 @@ impl CallLimits {
         let is_empty = policy.is_empty();
         (!is_empty).then(|| policy.build().expect("limits of different periods"))
     }
+
+    /// The same policy, with the periods that have no limit counted: in each of them a limit that is in
+    /// shadow and out of reach.
+    ///
+    /// What a consumer uses can be seen before anybody limits it, and a limit that is set later finds
+    /// it counted. It costs what six limits cost.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use rl_records::{CallLimit, CallLimits, CallPeriod};
+    ///
+    /// let limits = CallLimits::UNLIMITED.with(CallPeriod::Minute, CallLimit::AtMost(100));
+    /// assert_eq!(limits.policy().unwrap().limits().len(), 1);
+    /// let counted = limits.counting_policy();
+    /// assert_eq!(counted.limits().len(), 6);
+    /// assert_eq!(counted.limits().iter().filter(|limit| !limit.limit().is_shadow()).count(), 1);
+    /// ```
+    #[must_use]
+    #[expect(clippy::missing_panics_doc, reason = "limits of different periods make a policy")]
+    pub fn counting_policy(&self) -> Policy {
+        let limits = CallPeriod::ALL.map(|period| match self.get(period) {
+            CallLimit::AtMost(max) => Limit::new(max.min(MAX_UNITS), period.period()),
+            CallLimit::Unlimited => Limit::new(MAX_UNITS, period.period()).map(Limit::in_shadow),
+        });
+        let limits = limits.map(|limit| limit.expect("it is not above the largest number"));
+        Policy::new(limits).expect("limits of different periods")
+    }
 }
 
 /// The six numbers, the shortest period first.

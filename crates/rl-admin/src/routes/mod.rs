@@ -1,23 +1,42 @@
-//! The endpoints.
+//! The endpoints, in the order of the document.
 
+mod active;
+mod answer;
+mod block;
+mod call_limits;
+mod counters;
+mod explain;
+mod history;
 mod info;
+mod rate_limits;
+mod resources;
+mod usage;
 
-use axum::extract::{Request, State};
-use axum::http::StatusCode;
+use std::sync::Arc;
+
+use axum::extract::{NestedPath, Request, State};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::{Extension, Json, Router};
-use utoipa::openapi::OpenApi;
+use axum::{Json, Router};
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::{
+    ComponentsBuilder, InfoBuilder, OpenApi, OpenApiBuilder, SecurityRequirement, Server,
+};
+use utoipa::{PartialSchema, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::error::Problem;
 use crate::{Admin, ApiError};
 
 pub(crate) fn router(admin: Admin) -> Router {
-    let (routes, document) = OpenApiRouter::new().routes(routes!(info::info)).split_for_parts();
+    let (routes, document) = described().split_for_parts();
+    let document = Arc::new(document);
+    let openapi =
+        async move |request: Request| Json(at(&document, request.extensions().get::<NestedPath>()));
     routes
         .route("/openapi.json", axum::routing::get(openapi))
-        .layer(Extension(document))
         .fallback(async || ApiError::new(StatusCode::NOT_FOUND, "there is nothing at this path"))
         .method_not_allowed_fallback(async || {
             ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "this path has no such method")
@@ -26,18 +45,72 @@ pub(crate) fn router(admin: Admin) -> Router {
         .with_state(admin)
 }
 
+fn described() -> OpenApiRouter<Admin> {
+    OpenApiRouter::with_openapi(about())
+        .routes(routes!(info::info))
+        .routes(routes!(info::health))
+        .routes(routes!(call_limits::read, call_limits::put))
+        .routes(routes!(rate_limits::list, rate_limits::create))
+        .routes(routes!(rate_limits::read, rate_limits::update, rate_limits::delete))
+        .routes(routes!(rate_limits::search))
+        .routes(routes!(active::now))
+        .routes(routes!(active::hour))
+        .routes(routes!(counters::read, counters::reset))
+        .routes(routes!(counters::reset_period))
+        .routes(routes!(counters::overview))
+        .routes(routes!(block::read, block::put, block::delete))
+        .routes(routes!(usage::read, usage::reset))
+        .routes(routes!(usage::reset_limit))
+        .routes(routes!(explain::consumer))
+        .routes(routes!(explain::subject))
+        .routes(routes!(history::of_all))
+        .routes(routes!(history::of_consumer))
+        .routes(routes!(history::of_record))
+        .routes(routes!(resources::list, resources::create))
+        .routes(routes!(resources::read, resources::update, resources::delete))
+        .routes(routes!(resources::usage))
+        .routes(routes!(resources::of_application))
+        .routes(routes!(history::of_resource))
+}
+
+fn about() -> OpenApi {
+    let info = InfoBuilder::new()
+        .title("Management of rate limits")
+        .version(env!("CARGO_PKG_VERSION"))
+        .description(Some(
+            "Limits of consumers and resources, what they add up to, and what is used.",
+        ));
+    let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build();
+    let components = ComponentsBuilder::new()
+        .schema(Problem::name(), Problem::schema())
+        .security_scheme("bearer", SecurityScheme::Http(bearer));
+    OpenApiBuilder::new()
+        .info(info)
+        .components(Some(components.build()))
+        .security(Some([SecurityRequirement::new::<_, [&str; 0], &str>("bearer", [])]))
+        .build()
+}
+
+/// The document, for the place at which the routes are nested.
+fn at(document: &OpenApi, nested: Option<&NestedPath>) -> OpenApi {
+    let mut document = document.clone();
+    document.servers = nested.map(|path| vec![Server::new(path.as_str())]);
+    document
+}
+
 /// Puts the actor into the extensions. Nobody else comes further, whatever the path.
 async fn authenticate(State(admin): State<Admin>, request: Request, next: Next) -> Response {
     let (mut parts, body) = request.into_parts();
-    match admin.actor(&parts).await {
+    let mut response = match admin.actor(&parts).await {
         Ok(actor) => {
             parts.extensions.insert(actor);
             next.run(Request::from_parts(parts, body)).await
         }
         Err(error) => error.into_response(),
-    }
-}
-
-async fn openapi(Extension(document): Extension<OpenApi>) -> Json<OpenApi> {
-    Json(document)
+    };
+    let headers = response.headers_mut();
+    // What is told holds now, and for this caller.
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
 }

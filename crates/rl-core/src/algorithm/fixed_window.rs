@@ -14,14 +14,10 @@
 //! `store/redis/lua/fixed_window.lua` is the same function in Lua; change both.
 
 use super::{Counting, State};
-use crate::model::{Anchor, Limit, MAX_UNITS, Outcome, Period};
+use crate::model::{Anchor, Grid, Limit, MAX_UNITS, Outcome, Period};
 use crate::time::Timestamp;
 
 const DAY: u64 = Period::DAY.as_micros();
-const WEEK: u64 = Period::WEEK.as_micros();
-
-/// 1970-01-01 was a Thursday: its week began three days before the epoch.
-const MONDAY_BEFORE_EPOCH: u64 = 3 * DAY;
 
 /// A fixed window limit. Cells: since when the window lasts, units used.
 #[derive(Clone, Copy, Debug)]
@@ -36,21 +32,69 @@ impl FixedWindow {
         Self { max: limit.max(), period: limit.period(), anchor }
     }
 
-    /// The window that is open at `now`: its beginning and what is used.
-    fn open(self, state: &State, now: Timestamp) -> Option<(u64, u64)> {
-        let [since, used] = state.two()?;
-        (now < self.end(since)).then_some((since, used))
+    /// The window that `now` is in, as the cells say.
+    #[inline]
+    fn window(self, [since, used]: [u64; 2], now: Timestamp) -> Window {
+        if since | used == 0 {
+            return Window::default();
+        }
+        let end = self.end(since);
+        if now < end { Window { since, used, end: end.as_micros() } } else { Window::default() }
+    }
+
+    const fn left(self, window: Window) -> u64 {
+        self.max.saturating_sub(window.used)
+    }
+
+    /// The window once `units` are taken at `now`: a new one, if none is open.
+    #[inline]
+    fn charged(self, window: Window, now: Timestamp, units: u64) -> Window {
+        let Window { since, used, end } = if window.end == 0 { self.open(now) } else { window };
+        Window { since, used: used.saturating_add(units).min(MAX_UNITS), end }
+    }
+
+    /// Where the limit stands at `now` for a request that needs `needed` units.
+    #[inline]
+    const fn told(self, window: Window, now: Timestamp, needed: u64) -> Outcome {
+        let (used, reset) = (window.used, window.end.saturating_sub(now.as_micros()));
+        if needed <= self.left(window) {
+            Outcome::granted(used, reset)
+        } else if needed > self.max {
+            Outcome::never(used, reset)
+        } else {
+            Outcome::denied(used, reset, reset)
+        }
+    }
+}
+
+/// A window that is open at some time. If none is, all of it is 0.
+#[derive(Clone, Copy, Debug, Default)]
+struct Window {
+    since: u64,
+    used: u64,
+    end: u64,
+}
+
+impl Window {
+    /// The cells of a window that has been charged.
+    const fn cells(self) -> [u64; 2] {
+        [self.since, self.used]
+    }
+}
+
+impl FixedWindow {
+    fn window_of(self, state: &State, now: Timestamp) -> Window {
+        state.two().map_or_else(Window::default, |cells| self.window(cells, now))
     }
 }
 
 impl Counting for FixedWindow {
     fn available(&self, state: &State, now: Timestamp) -> u64 {
-        self.max.saturating_sub(self.open(state, now).map_or(0, |(_, used)| used))
+        self.left(self.window_of(state, now))
     }
 
     fn charge(&self, state: &mut State, now: Timestamp, units: u64) {
-        let (since, used) = self.open(state, now).unwrap_or_else(|| (self.begin(now), 0));
-        state.set_two([since, used.saturating_add(units).min(MAX_UNITS)]);
+        state.set_two(self.charged(self.window_of(state, now), now, units).cells());
     }
 
     fn refund(&self, state: &mut State, _: Timestamp, charged: Timestamp, units: u64) {
@@ -65,20 +109,17 @@ impl Counting for FixedWindow {
     }
 
     fn outcome(&self, state: &State, now: Timestamp, needed: u64) -> Outcome {
-        let (used, reset) = self
-            .open(state, now)
-            .map_or((0, 0), |(since, used)| (used, self.end(since).micros_since(now)));
-        if needed <= self.max.saturating_sub(used) {
-            Outcome::granted(used, reset)
-        } else if needed > self.max {
-            Outcome::never(used, reset)
-        } else {
-            Outcome::denied(used, reset, reset)
-        }
+        self.told(self.window_of(state, now), now, needed)
     }
 }
 
 impl FixedWindow {
+    /// A window that is charged first at `now`.
+    fn open(self, now: Timestamp) -> Window {
+        let since = self.begin(now);
+        Window { since, used: 0, end: self.end(since).as_micros() }
+    }
+
     /// Where a window that is charged first at `now` begins.
     fn begin(self, now: Timestamp) -> u64 {
         match self.grid() {
@@ -89,8 +130,8 @@ impl FixedWindow {
                 begin.saturating_sub(shift)
             }
             Grid::Month => {
-                let (first, _) = month_of(now.as_micros() / DAY);
-                first * DAY
+                let (begin, _) = calendar_month(now.as_micros());
+                begin
             }
         }
     }
@@ -105,32 +146,21 @@ impl FixedWindow {
                 Timestamp::from_micros(from_origin - from_origin % period + period - shift)
             }
             Grid::Month => {
-                let (first, length) = month_of(since / DAY);
-                Timestamp::from_micros((first + length) * DAY)
+                let (begin, length) = calendar_month(since);
+                Timestamp::from_micros(begin + length)
             }
         }
     }
 
-    /// Where on the clock windows begin.
     fn grid(self) -> Grid {
-        match self.anchor {
-            Anchor::FirstRequest => Grid::None,
-            Anchor::Clock if self.period == Period::MONTH => Grid::Month,
-            Anchor::Clock if self.period.as_micros().is_multiple_of(WEEK) => {
-                Grid::Shifted(MONDAY_BEFORE_EPOCH)
-            }
-            Anchor::Clock => Grid::Shifted(0),
-        }
+        Grid::of(self.period, self.anchor)
     }
 }
 
-enum Grid {
-    /// Nowhere: windows begin when they are charged.
-    None,
-    /// At multiples of the period, counted from this long before the epoch.
-    Shifted(u64),
-    /// At the first of each calendar month.
-    Month,
+/// Where the calendar month that holds `time` begins, and how long it is, in µs.
+pub(super) const fn calendar_month(time: u64) -> (u64, u64) {
+    let (first, length) = month_of(time / DAY);
+    (first * DAY, length * DAY)
 }
 
 /// The first day and the length of the calendar month that holds `day`, in days since 1970-01-01.

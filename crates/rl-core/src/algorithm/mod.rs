@@ -17,6 +17,7 @@ mod sliding_window;
 mod sliding_window_counter;
 mod state;
 mod token_bucket;
+pub(crate) mod windows;
 
 use fixed_window::FixedWindow;
 use gcra::Gcra;

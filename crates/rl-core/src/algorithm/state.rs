@@ -6,8 +6,8 @@ use crate::time::Timestamp;
 /// They are the same integers that the Lua twin stores.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct State {
-    // Two are enough for most, and need no memory of their own.
-    two: [u64; 2],
+    // Three are enough for most, and need no memory of their own.
+    few: [u64; 3],
     // All of them, if there are more.
     more: Option<Box<[u64]>>,
 }
@@ -15,22 +15,31 @@ pub(crate) struct State {
 impl State {
     /// Nothing to remember.
     pub(crate) const fn empty() -> Self {
-        Self { two: [0; 2], more: None }
+        Self { few: [0; 3], more: None }
+    }
+
+    /// A state of two or three cells; the third is 0 if there are two.
+    pub(crate) const fn of_few(few: [u64; 3]) -> Self {
+        Self { few, more: None }
     }
 
     /// A state of these cells.
     #[cfg(feature = "redis")]
     pub(crate) fn from_cells(mut cells: impl ExactSizeIterator<Item = u64>) -> Self {
-        if cells.len() == 2 {
-            let two = [cells.next().unwrap_or_default(), cells.next().unwrap_or_default()];
-            Self { two, more: None }
+        if matches!(cells.len(), 2 | 3) {
+            Self::of_few(std::array::from_fn(|_| cells.next().unwrap_or_default()))
         } else {
-            Self { two: [0; 2], more: Some(cells.collect()) }
+            Self { few: [0; 3], more: Some(cells.collect()) }
         }
     }
 
+    /// The cells, if there are two or three.
+    pub(crate) const fn few(&self) -> [u64; 3] {
+        self.few
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
-        self.two == [0; 2] && self.more.iter().flatten().all(|cell| *cell == 0)
+        self.few == [0; 3] && self.more.iter().flatten().all(|cell| *cell == 0)
     }
 
     pub(crate) fn clear(&mut self) {
@@ -39,25 +48,26 @@ impl State {
 
     /// The two cells, if there is something to remember.
     pub(super) fn two(&self) -> Option<[u64; 2]> {
-        (self.two != [0; 2]).then_some(self.two)
+        let [first, second, _] = self.few;
+        (first | second != 0).then_some([first, second])
     }
 
-    pub(super) const fn set_two(&mut self, cells: [u64; 2]) {
-        self.two = cells;
-    }
-
-    /// The cells, if there are more than two.
-    pub(super) fn many(&self) -> &[u64] {
-        self.more.as_deref().unwrap_or_default()
+    pub(super) const fn set_two(&mut self, [first, second]: [u64; 2]) {
+        self.few = [first, second, 0];
     }
 
     /// The three cells, if there is something to remember.
     pub(super) fn three(&self) -> Option<[u64; 3]> {
-        self.many().try_into().ok().filter(|cells| *cells != [0; 3])
+        (self.few != [0; 3]).then_some(self.few)
     }
 
-    pub(super) fn set_three(&mut self, cells: [u64; 3]) {
-        self.many_mut(3).copy_from_slice(&cells);
+    pub(super) const fn set_three(&mut self, cells: [u64; 3]) {
+        self.few = cells;
+    }
+
+    /// The cells, if there are more than three.
+    pub(super) fn many(&self) -> &[u64] {
+        self.more.as_deref().unwrap_or_default()
     }
 
     /// So many cells to change, 0 where there were none.
@@ -67,12 +77,12 @@ impl State {
         more
     }
 
-    /// All cells to change, if there are more than two.
+    /// All cells to change, if there are more than three.
     pub(super) fn all_mut(&mut self) -> &mut [u64] {
         self.more.as_deref_mut().unwrap_or_default()
     }
 
-    /// Takes these cells, more than two, in place of those that there were.
+    /// Takes these cells, more than three, in place of those that there were.
     pub(super) fn replace(&mut self, cells: Box<[u64]>) {
         self.more = Some(cells);
     }

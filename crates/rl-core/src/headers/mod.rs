@@ -57,7 +57,7 @@ pub use family::HeaderFamily;
 
 use arrayvec::ArrayVec;
 
-use crate::{Decision, Follow};
+use crate::{Decision, Follow, Origin};
 use field::Answer;
 use text::Text;
 
@@ -83,6 +83,7 @@ pub struct Headers {
     follow: Follow,
     governing_only: bool,
     warning: bool,
+    tells_unlimited: bool,
 }
 
 impl Headers {
@@ -94,7 +95,8 @@ impl Headers {
     /// No lines but the `Retry-After` of a denial.
     pub fn none() -> Self {
         let families = ArrayVec::new();
-        Self { families, follow: Follow::default(), governing_only: false, warning: true }
+        let (follow, governing_only, warning) = (Follow::default(), false, true);
+        Self { families, follow, governing_only, warning, tells_unlimited: false }
     }
 
     /// The lines of `family` too.
@@ -139,6 +141,15 @@ impl Headers {
         self
     }
 
+    /// Whether the fields of [`HeaderFamily::OpenBank`] say `-1` on a response that no limit applies
+    /// to, as clients of such systems expect. Other families have no word for it.
+    ///
+    /// Defaults to `false`: then there are no lines.
+    pub fn tell_unlimited(mut self, tells: bool) -> Self {
+        self.tells_unlimited = tells;
+        self
+    }
+
     /// Calls `each` with the lines that tell the client about `decision`, in a fixed order.
     ///
     /// Nothing is allocated.
@@ -152,6 +163,13 @@ impl Headers {
                     field.write(&answer, &mut text);
                     each(HeaderLine { name, value: text.as_str(), is_list: field.is_list() });
                 }
+            }
+        } else if self.tells_unlimited
+            && matches!(decision.origin(), Origin::Unlimited | Origin::Store)
+        {
+            let families = self.families.iter().filter(|family| **family == HeaderFamily::OpenBank);
+            for (name, field) in families.flat_map(|family| family.fields()) {
+                each(HeaderLine { name, value: "-1", is_list: field.is_list() });
             }
         }
         if self.warning {

@@ -216,6 +216,24 @@ fn nothing_is_said_about_a_request_that_no_store_decided() {
 }
 
 #[test]
+fn where_no_limit_applies_minus_one_is_told_to_those_who_want_it() {
+    let every = [HeaderFamily::OpenBank, HeaderFamily::GitHub, HeaderFamily::Ietf];
+    let every = every.into_iter().fold(Headers::none(), Headers::and).tell_unlimited(true);
+    let unlimited = Decision::undecided(Cost::ONE, Origin::Unlimited);
+    let counted = Limit::new(MAX_UNITS, Period::MINUTE).unwrap().in_shadow();
+    let counted = decide(&[("minute", counted, Outcome::granted(1, SECOND))]);
+    for decision in [unlimited, counted] {
+        assert_eq!(
+            lines(&every, &decision),
+            ["x-rate-limit-limit: -1", "x-rate-limit-remaining: -1", "x-rate-limit-reset: -1"]
+        );
+    }
+    for origin in [Origin::Disabled, Origin::FailedOpen(FailureKind::TimedOut)] {
+        assert_eq!(lines(&every, &Decision::undecided(Cost::ONE, origin)), [""; 0]);
+    }
+}
+
+#[test]
 fn windows_that_are_not_whole_seconds_are_left_out() {
     let limit = Limit::new(5, Period::from_millis(1_500).unwrap()).unwrap();
     let decision = decide(&[("burst", limit, Outcome::granted(1, SECOND))]);

@@ -26,7 +26,55 @@ impl RateLimiter {
         Question { mode, cost, deadline: self.inner.deadline, is_told: true }
     }
 
+    #[inline]
     pub(super) fn decide(&self, subject: &Subject, question: Question) -> Eventual<Decision> {
+        // Made where it is returned, if the store answers at once.
+        let mut answer = Eventual::ready(Decision::begun(question.cost));
+        if !self.decide_at_once(subject, question, &mut answer) {
+            self.replace_by_slow(subject, question, &mut answer);
+        }
+        answer
+    }
+
+    /// Not in line, or all that may be returned would be built elsewhere and moved.
+    #[cold]
+    fn replace_by_slow(
+        &self,
+        subject: &Subject,
+        question: Question,
+        answer: &mut Eventual<Decision>,
+    ) {
+        *answer = self.decide_slowly(subject, question);
+    }
+
+    /// Decides what is nearly always asked: whether it could.
+    #[inline]
+    fn decide_at_once(
+        &self,
+        subject: &Subject,
+        question: Question,
+        answer: &mut Eventual<Decision>,
+    ) -> bool {
+        let inner = &*self.inner;
+        let (Question { mode, cost, .. }, Eventual::Ready(Some(decision))) = (question, answer)
+        else {
+            return false;
+        };
+        if let Some(policy) = inner.policies.at_hand(subject)
+            && inner.enabled
+            && !policy.has_permits()
+            && inner.breaker.is_well()
+            && let namespace = &inner.namespace
+            && let charge = (Charge { namespace, subject, policy, mode, cost })
+            && inner.store.decide_at_once(charge, decision)
+        {
+            self.tell(subject, question, decision);
+            return true;
+        }
+        false
+    }
+
+    fn decide_slowly(&self, subject: &Subject, question: Question) -> Eventual<Decision> {
         if !self.inner.enabled {
             return self.undecided(subject, question, Origin::Disabled);
         }
@@ -82,20 +130,42 @@ impl RateLimiter {
             Ok(ticket) => ticket,
             Err(failure) => return self.stand_in(Some(policy), subject, question, failure),
         };
-        let answer = if policy.has_permits() && question.mode != Mode::Peek {
+        let is_for_permits = policy.has_permits() && question.mode != Mode::Peek;
+        let answer = if is_for_permits {
             self.ask_for_permits(policy, subject, question)
         } else {
-            self.ask(&self.inner.store, policy, subject, question)
+            self.ask_at_leisure(&self.inner.store, policy, subject, question)
         };
-        let answer = match answer {
-            Eventual::Ready(Some(answer)) => {
-                return match self.conclude(subject, question, ticket, answer) {
-                    Ok(decision) => Eventual::ready(decision),
-                    Err(failure) => self.stand_in(Some(policy), subject, question, failure),
-                };
+        match answer {
+            Eventual::Ready(Some(Ok(mut decision))) => {
+                self.conclude(subject, question, ticket, &mut decision);
+                Eventual::ready(decision)
             }
-            answer => answer,
-        };
+            Eventual::Ready(Some(Err(error))) => {
+                self.store_failed(ticket, &error);
+                self.stand_in(Some(policy), subject, question, error.kind())
+            }
+            // Who asks for permits minds the deadline already.
+            answer if is_for_permits => {
+                self.decide_later(policy, subject, question, ticket, answer)
+            }
+            answer => {
+                let answer = within(question.deadline, answer);
+                self.decide_later(policy, subject, question, ticket, answer)
+            }
+        }
+    }
+
+    /// A decision that has to be waited for.
+    #[cold]
+    fn decide_later(
+        &self,
+        policy: &Policy,
+        subject: &Subject,
+        question: Question,
+        ticket: Ticket,
+        answer: StoreFuture<Decision>,
+    ) -> Eventual<Decision> {
         let Some(slot) = self.inner.in_flight.enter() else {
             self.overloaded();
             return self.stand_in(Some(policy), subject, question, FailureKind::Overloaded);
@@ -104,9 +174,20 @@ impl RateLimiter {
         Eventual::later(async move {
             let answer = answer.await;
             drop(slot);
-            match this.conclude(&subject, question, ticket, answer) {
-                Ok(decision) => decision,
-                Err(failure) => this.stand_in(Some(&policy), &subject, question, failure).await,
+            match answer {
+                Ok(mut decision) => {
+                    this.conclude(&subject, question, ticket, &mut decision);
+                    decision
+                }
+                Err(error) => {
+                    // If the look-up of the policy took most of the time, that says nothing about the
+                    // store. A ticket that is dropped has told nothing.
+                    let had_time = question.deadline >= this.inner.deadline / 2;
+                    if had_time || error.kind() != FailureKind::TimedOut {
+                        this.store_failed(ticket, &error);
+                    }
+                    this.stand_in(Some(&policy), &subject, question, error.kind()).await
+                }
             }
         })
     }
@@ -169,29 +250,20 @@ impl RateLimiter {
         within(self.inner.deadline, answer)
     }
 
-    /// From the store's answer to the decision; a failure is noted.
+    /// Notes what the store has decided, and tells it.
+    #[inline]
     fn conclude(
         &self,
         subject: &Subject,
         question: Question,
         ticket: Ticket,
-        answer: Result<Decision, StoreError>,
-    ) -> Result<Decision, FailureKind> {
-        match answer {
-            Ok(decision) => {
-                if self.inner.breaker.answered(ticket) {
-                    observe::store_recovered();
-                    self.inner.observer.store_recovered();
-                }
-                let is_shadow = self.inner.is_shadow;
-                let decision = if is_shadow { decision.in_shadow() } else { decision };
-                Ok(self.report(subject, question, decision))
-            }
-            Err(error) => {
-                self.store_failed(ticket, &error);
-                Err(error.kind())
-            }
+        decision: &mut Decision,
+    ) {
+        if self.inner.breaker.answered(ticket) {
+            observe::store_recovered();
+            self.inner.observer.store_recovered();
         }
+        self.tell(subject, question, decision);
     }
 
     /// What a failure means for requests.
@@ -264,15 +336,25 @@ impl RateLimiter {
         &self,
         subject: &Subject,
         question: Question,
-        decision: Decision,
+        mut decision: Decision,
     ) -> Decision {
-        let decision = decision.by(self.id());
-        if question.is_told || decision.is_allowed() {
-            observe::decided(subject, &decision);
-            self.report_shadow(subject, &decision);
-            self.inner.observer.decided(subject, &decision);
-        }
+        self.tell(subject, question, &mut decision);
         decision
+    }
+
+    #[inline]
+    fn tell(&self, subject: &Subject, question: Question, decision: &mut Decision) {
+        if self.inner.is_shadow {
+            decision.put_in_shadow();
+        }
+        decision.set_limiter(self.id());
+        if question.is_told || decision.is_allowed() {
+            observe::decided(subject, decision);
+            if decision.has_shadow() {
+                self.report_shadow(subject, decision);
+            }
+            self.inner.observer.decided(subject, decision);
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use tokio::time::Instant;
+
 /// What happens to a request when no decision can be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -26,14 +28,31 @@ impl OnFailure {
 }
 
 /// Counts failures that have no end which could be logged: the first is a line, then the second, the
-/// fourth, the eighth …
-#[derive(Debug, Default)]
-pub(super) struct Tally(AtomicU64);
+/// fourth, the eighth … After a minute without one the next is the first again.
+#[derive(Debug)]
+pub(super) struct Tally {
+    begun: Instant,
+    count: AtomicU64,
+    // When the last one was, in milliseconds from `begun`.
+    last: AtomicU64,
+}
 
 impl Tally {
+    const CALM_MILLIS: u64 = 60_000;
+
     /// Counts one more; true if it is a line.
     pub(super) fn is_worth_a_line(&self) -> bool {
-        (self.0.fetch_add(1, Ordering::Relaxed) + 1).is_power_of_two()
+        let now = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        if now.saturating_sub(self.last.swap(now, Ordering::Relaxed)) >= Self::CALM_MILLIS {
+            self.count.store(0, Ordering::Relaxed);
+        }
+        (self.count.fetch_add(1, Ordering::Relaxed) + 1).is_power_of_two()
+    }
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        Self { begun: Instant::now(), count: AtomicU64::new(0), last: AtomicU64::new(0) }
     }
 }
 
@@ -57,12 +76,19 @@ impl SourceHealth {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
-    #[test]
-    fn what_has_no_end_is_logged_ever_more_rarely() {
+    #[tokio::test(start_paused = true)]
+    async fn what_has_no_end_is_logged_ever_more_rarely_until_it_has_stopped_for_a_while() {
         let tally = Tally::default();
-        let lines = (0..100).filter(|_| tally.is_worth_a_line());
-        assert_eq!(lines.count(), 7, "1, 2, 4, 8, 16, 32 and 64");
+        for _ in 0..2 {
+            let lines = (0..100).filter(|_| tally.is_worth_a_line());
+            assert_eq!(lines.count(), 7, "1, 2, 4, 8, 16, 32 and 64");
+            tokio::time::advance(Duration::from_secs(59)).await;
+            assert!(!tally.is_worth_a_line(), "it goes on");
+            tokio::time::advance(Duration::from_secs(60)).await;
+        }
     }
 }

@@ -28,7 +28,8 @@
 //!
 //! # When the store fails
 //!
-//! 1. **No decision takes longer than the [deadline](RateLimiterBuilder::deadline).**
+//! 1. **No decision takes longer than the [deadline](RateLimiterBuilder::deadline)**, and as long again
+//!    where a [fallback](RateLimiterBuilder::fallback) is a server.
 //! 2. Then [`OnFailure`] says what becomes of the request: it passes, is turned away, or is decided by a
 //!    [fallback](RateLimiterBuilder::fallback) on a [`Share`] of the limits. [`Decision::origin`] tells.
 //! 3. **A breaker** keeps requests from a store that is down or slow: after three failures in a row they

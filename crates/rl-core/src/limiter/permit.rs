@@ -1,24 +1,20 @@
+mod held;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
+use held::{Held, both, shortest_lease};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::task::AbortHandle;
-use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
+use tokio::time::timeout;
 
 use super::RateLimiter;
-use super::breaker::Ticket;
 use super::decide::{Question, timed_out};
-use crate::store::{Mode, Refund, RefundOf, Renewal, StoreError, StoreFuture};
-use crate::time::Timestamp;
-use crate::{Cost, Decision, Eventual, FailureKind, Limit, Origin, Policy, Subject};
-
-/// How often a lease is renewed before it would end: one renewal may fail.
-const RENEWALS: u32 = 3;
+use crate::store::{StoreError, StoreFuture};
+use crate::{Cost, Decision, Eventual, FailureKind, Policy, Subject};
 
 /// What an admitted request holds until it has ended, and by which its cost can still be changed.
 ///
@@ -59,23 +55,6 @@ pub struct Permit {
     outer: Option<Arc<Permit>>,
 }
 
-struct Held {
-    limiter: RateLimiter,
-    subject: Subject,
-    decision: Decision,
-    account: Mutex<Account>,
-    // Renews the leases of concurrency limits.
-    keeper: Option<AbortHandle>,
-}
-
-struct Account {
-    // What the request costs in the end.
-    cost: Cost,
-    // When the leases began that are held now.
-    leased: Timestamp,
-    is_settled: bool,
-}
-
 impl RateLimiter {
     /// [`check`](Self::check), with a permit that holds places under concurrency limits, and by which
     /// the cost can still be changed.
@@ -94,32 +73,17 @@ impl RateLimiter {
     }
 
     pub(crate) fn permit_of(&self, subject: Subject, decision: Decision) -> Permit {
-        let (cost, leased) = (Cost::new(decision.taken()), decision.at());
-        // There is nothing to correct where no store decided, or a limit refused.
-        let was_decided = decision.origin().is_counted();
-        let is_refused = !decision.is_allowed() || decision.is_refused_in_shadow();
-        let is_settled = !was_decided || is_refused;
-        let account = Mutex::new(Account { cost, leased, is_settled });
         let lease = match decision.policy() {
             Some(policy) if decision.taken() > 0 => shortest_lease(policy),
             _ => None,
         };
-        let limiter = self.clone();
-        let held = Arc::new_cyclic(|held| {
-            let keeper = lease.and_then(|lease| keep(Weak::clone(held), lease));
-            Held { limiter, subject, decision, account, keeper }
-        });
-        Permit { held, is_metered: true, outer: None }
+        self.hold(subject, decision, lease)
     }
 
-    /// Tells that the store which counted a decision of this origin could not hold, settle or free it;
-    /// `ticket` is of the time when it was asked.
-    fn settlement_failed(&self, origin: Origin, ticket: Ticket, error: &StoreError) {
-        if let Origin::Fallback(_) = origin {
-            self.fallback_failed(error);
-        } else {
-            self.store_failed(ticket, error);
-        }
+    /// A permit whose leases, if they are to be renewed, last so long.
+    fn hold(&self, subject: Subject, decision: Decision, lease: Option<Duration>) -> Permit {
+        let held = Held::new(self.clone(), subject, decision, lease);
+        Permit { held, is_metered: true, outer: None }
     }
 
     /// Asks the store for places, and sees to it that none is lost: a place that nobody waits for any
@@ -141,8 +105,8 @@ impl RateLimiter {
             let (tell, told) = oneshot::channel();
             tokio::spawn(async move {
                 if let Ok(answer) = timeout(patience, answer).await {
-                    // Whoever drops the permit frees the place, be it here.
-                    let _ = tell.send(answer.map(|decision| this.permit_of(subject, decision)));
+                    // Whoever drops the permit frees the place, be it here. Nobody keeps it for long.
+                    let _ = tell.send(answer.map(|decision| this.hold(subject, decision, None)));
                 }
             });
             match timeout(question.deadline, told).await {
@@ -153,31 +117,6 @@ impl RateLimiter {
             }
         })
     }
-}
-
-/// The shortest lease of a policy's concurrency limits, if it has any.
-fn shortest_lease(policy: &Policy) -> Option<Duration> {
-    let limits = policy.limits().iter().map(|limit| limit.limit());
-    let leases = limits.filter(|limit| limit.holds_permits());
-    leases.map(|limit| Duration::from_micros(limit.period().as_micros())).min()
-}
-
-/// Renews the leases in time, for as long as the permit is held. Outside a tokio runtime nobody does.
-fn keep(held: Weak<Held>, lease: Duration) -> Option<AbortHandle> {
-    let runtime = Handle::try_current().ok()?;
-    let keeper = runtime.spawn(async move {
-        let every = lease / RENEWALS;
-        let mut in_time = interval_at(Instant::now() + every, every);
-        in_time.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            in_time.tick().await;
-            let Some(held) = held.upgrade() else { return };
-            if !held.renew().await {
-                return;
-            }
-        }
-    });
-    Some(keeper.abort_handle())
 }
 
 impl Permit {
@@ -238,138 +177,22 @@ impl Permit {
     /// Resolves to an error if the store could not answer. What was to be settled may be so or not.
     pub fn settle(self) -> StoreFuture<()> {
         let outer = self.outer.as_deref().cloned();
-        both(self.held.settle(), outer.map_or(Eventual::ready(Ok(())), Self::settle))
+        let own = match (self.held.settle(), Handle::try_current()) {
+            // In a task of its own: whoever waits for it may go away.
+            (Eventual::Boxed(settlement), Ok(runtime)) => {
+                let settled = runtime.spawn(settlement);
+                let ended = || Err(StoreError::new(FailureKind::Unavailable));
+                Eventual::later(async move { settled.await.unwrap_or_else(|_| ended()) })
+            }
+            (settlement, _) => settlement,
+        };
+        both(own, outer.map_or(Eventual::ready(Ok(())), Self::settle))
     }
 
     /// The decision alone: nothing is settled.
     fn into_decision(self) -> Decision {
         self.held.account().is_settled = true;
         self.held.decision.clone()
-    }
-}
-
-impl Held {
-    fn account(&self) -> MutexGuard<'_, Account> {
-        self.account.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn settle(&self) -> StoreFuture<()> {
-        let (due, leased) = {
-            let mut account = self.account();
-            if account.is_settled {
-                return Eventual::ready(Ok(()));
-            }
-            account.is_settled = true;
-            (account.cost.units(), account.leased)
-        };
-        if let Some(keeper) = &self.keeper {
-            keeper.abort();
-        }
-        both(self.free(leased), self.correct(due))
-    }
-
-    /// Frees the places under concurrency limits that have been held since `leased`.
-    fn free(&self, leased: Timestamp) -> StoreFuture<()> {
-        let freed = self.give_back(RefundOf::Permits, leased, self.decision.taken());
-        let (lines, subject) = (Arc::clone(&self.limiter.inner.lines), self.subject.clone());
-        freed.map(move |freed| {
-            lines.move_up(&subject);
-            freed
-        })
-    }
-
-    /// Takes or gives back what the cost in the end differs from what was granted.
-    fn correct(&self, due: u64) -> StoreFuture<()> {
-        let taken = self.decision.taken();
-        // A change of the cost is nothing to places, to limits that count requests, and to those that
-        // were not charged.
-        let uncharged = self.decision.uncharged();
-        let changes = |place, limit: Limit| {
-            !limit.holds_permits() && !limit.counts_requests() && !uncharged.contains(place)
-        };
-        match self.decision.policy().and_then(|policy| policy.only(changes)) {
-            Some(rates) if due > taken => {
-                let more = Cost::new(due - taken);
-                let store = self.limiter.store_of(&self.decision);
-                let question = self.limiter.question(Mode::Charge, more);
-                let charged = self.limiter.ask(store, &rates, &self.subject, question);
-                charged.map(|charged| charged.map(drop))
-            }
-            _ => self.give_back(RefundOf::Rates, self.decision.at(), taken.saturating_sub(due)),
-        }
-    }
-
-    fn give_back(&self, of: RefundOf, charged: Timestamp, units: u64) -> StoreFuture<()> {
-        let Some(policy) = self.decision.policy() else { return Eventual::ready(Ok(())) };
-        let (namespace, subject) = (&self.limiter.inner.namespace, &self.subject);
-        let uncharged = self.decision.kept(units);
-        let refund = Refund { namespace, subject, policy, charged, units, of, uncharged };
-        if refund.is_empty() {
-            return Eventual::ready(Ok(()));
-        }
-        let store = self.limiter.store_of(&self.decision);
-        self.limiter.within_deadline(store.refund(refund))
-    }
-
-    /// Begins the leases anew; whether they are to be renewed again.
-    async fn renew(&self) -> bool {
-        let Some(policy) = self.decision.policy() else { return false };
-        let (namespace, subject) = (&self.limiter.inner.namespace, &self.subject);
-        let (charged, units) = (self.account().leased, self.decision.taken());
-        let uncharged = self.decision.uncharged();
-        let renewal = Renewal { namespace, subject, policy, charged, units, uncharged };
-        // Nobody waits for it: it may take until it is time for the next.
-        let ticket = self.limiter.inner.breaker.look();
-        let renewal = self.limiter.store_of(&self.decision).renew(renewal);
-        let patience = shortest_lease(policy).unwrap_or_default() / RENEWALS;
-        let renewed = timeout(patience, renewal).await.unwrap_or_else(|_| Err(timed_out()));
-        let leased = match renewed {
-            Ok(Some(leased)) => leased,
-            // Lost in the meantime: others may hold the place.
-            Ok(None) => return false,
-            Err(error) => {
-                self.limiter.settlement_failed(self.decision.origin(), ticket, &error);
-                return true;
-            }
-        };
-        let is_settled = {
-            let mut account = self.account();
-            account.leased = leased;
-            account.is_settled
-        };
-        // Settled while it was renewed: then the place was free for a moment, and taken again.
-        if is_settled && let Err(error) = self.free(leased).await {
-            let ticket = self.limiter.inner.breaker.look();
-            self.limiter.settlement_failed(self.decision.origin(), ticket, &error);
-        }
-        !is_settled
-    }
-}
-
-/// Does both, even if the first fails.
-fn both(first: StoreFuture<()>, second: StoreFuture<()>) -> StoreFuture<()> {
-    match (first, second) {
-        (Eventual::Ready(Some(Ok(()))), second) => second,
-        (first, second) => Eventual::later(async move {
-            let (first, second) = (first.await, second.await);
-            first.and(second)
-        }),
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        let (limiter, origin) = (self.limiter.clone(), self.decision.origin());
-        let ticket = limiter.inner.breaker.look();
-        let settlement = self.settle().map(move |settled| {
-            if let Err(error) = settled {
-                limiter.settlement_failed(origin, ticket, &error);
-            }
-        });
-        // An answer that is there has been dealt with; another needs somebody to wait for it.
-        if let (Eventual::Boxed(settlement), Ok(runtime)) = (settlement, Handle::try_current()) {
-            runtime.spawn(settlement);
-        }
     }
 }
 

@@ -2,13 +2,9 @@ use std::cmp::{Ordering, Reverse};
 use std::sync::Arc;
 use std::time::Duration;
 
-use smallvec::SmallVec;
-
-use super::{Cost, FailureKind, LimitReport, LimitSet, Outcome, Policy, RetryAfter};
+use super::held_policy::HeldPolicy;
+use super::{Cost, FailureKind, LimitReport, LimitSet, Outcome, Outcomes, Policy, RetryAfter};
 use crate::time::Timestamp;
-
-/// The outcomes of a decision, in the order of the policy's limits; six fit without allocating.
-pub(crate) type Outcomes = SmallVec<[Outcome; 6]>;
 
 /// How a decision came about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -88,7 +84,7 @@ pub enum Follow {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Decision {
-    policy: Option<Policy>,
+    policy: HeldPolicy,
     outcomes: Outcomes,
     cost: Cost,
     granted: u64,
@@ -143,20 +139,42 @@ impl Decision {
         debug_assert_eq!(policy.limits().len(), outcomes.len());
         let mut limits = policy.limits().iter().zip(&outcomes);
         let denies = limits.any(|(limit, outcome)| outcome.is_over() && !limit.limit().is_shadow());
-        let verdict = Verdict::of(!denies);
-        let (policy, origin) = (Some(policy), Origin::Store);
+        let mut decision = Self::begun(cost);
+        decision.policy = HeldPolicy::of(policy);
+        decision.outcomes = outcomes;
+        decision.concluded(granted, at, !denies);
+        decision
+    }
+
+    /// A decision that a store is about to make.
+    #[inline]
+    pub(crate) const fn begun(cost: Cost) -> Self {
         Self {
-            policy,
-            outcomes,
+            policy: HeldPolicy::NONE,
+            outcomes: Outcomes::new(),
             cost,
-            granted,
-            taken: granted,
-            verdict,
-            at,
-            origin,
+            granted: 0,
+            taken: 0,
+            verdict: Verdict::Denied,
+            at: Timestamp::EPOCH,
+            origin: Origin::Store,
             limiter: 0,
             outer: None,
         }
+    }
+
+    /// Where the outcomes go, in the order of the policy's limits.
+    #[inline]
+    pub(crate) fn decide_under(&mut self, policy: &Policy, cost: Cost) -> &mut Outcomes {
+        (self.policy, self.cost) = (HeldPolicy::handle_of(policy), cost);
+        &mut self.outcomes
+    }
+
+    /// What came out: `taken` units at `at`.
+    #[inline]
+    pub(crate) fn concluded(&mut self, taken: u64, at: Timestamp, is_allowed: bool) {
+        (self.granted, self.taken, self.at) = (taken, taken, at);
+        self.verdict = Verdict::of(is_allowed);
     }
 
     /// What is decided without a store: denied for [`Origin::FailedClosed`], else allowed.
@@ -165,7 +183,7 @@ impl Decision {
         let allowed = !matches!(origin, Origin::FailedClosed(_));
         let granted = if allowed { cost.units() } else { 0 };
         let verdict = Verdict::of(allowed);
-        let (policy, outcomes, at) = (None, Outcomes::new(), Timestamp::EPOCH);
+        let (policy, outcomes, at) = (HeldPolicy::NONE, Outcomes::new(), Timestamp::EPOCH);
         Self {
             policy,
             outcomes,
@@ -199,13 +217,12 @@ impl Decision {
         !matches!(self.verdict, Verdict::Denied)
     }
 
-    /// The decision of a limiter in shadow.
-    pub(crate) fn in_shadow(mut self) -> Self {
+    /// Makes it the decision of a limiter in shadow.
+    pub(crate) fn put_in_shadow(&mut self) {
         if self.origin == Origin::Store {
             (self.origin, self.verdict) = (Origin::Shadow, Verdict::Allowed);
             self.granted = self.cost.units();
         }
-        self
     }
 
     /// The decision of a fallback, which was asked because the store failed.
@@ -252,7 +269,7 @@ impl Decision {
     /// The policy that was decided; none if no store decided.
     #[must_use]
     pub const fn policy(&self) -> Option<&Policy> {
-        self.policy.as_ref()
+        self.policy.get()
     }
 
     /// The decision of the limiter around this one, if the request has passed one before.
@@ -261,9 +278,8 @@ impl Decision {
         self.outer.as_deref()
     }
 
-    pub(crate) fn by(mut self, limiter: usize) -> Self {
+    pub(crate) const fn set_limiter(&mut self, limiter: usize) {
         self.limiter = limiter;
-        self
     }
 
     /// The decision of a limiter inside of the one that made `outer`: for adapters.
@@ -280,7 +296,7 @@ impl Decision {
 
     /// Where each limit stands, in the order of the policy.
     pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitReport<'_>> {
-        let limits = self.policy.as_ref().map_or(&[][..], Policy::limits);
+        let limits = self.policy().map_or(&[][..], Policy::limits);
         limits
             .iter()
             .zip(&self.outcomes)
@@ -290,6 +306,11 @@ impl Decision {
     /// The limits that can deny: those that are not in shadow.
     pub fn enforced(&self) -> impl Iterator<Item = LimitReport<'_>> {
         self.limits().filter(|limit| self.origin != Origin::Shadow && !limit.limit().is_shadow())
+    }
+
+    /// Whether a limit of it may be in shadow.
+    pub(crate) fn has_shadow(&self) -> bool {
+        self.origin == Origin::Shadow || self.policy().is_some_and(Policy::has_shadow)
     }
 
     /// The limits that would have denied the request if they were not in shadow.
@@ -368,7 +389,7 @@ impl Decision {
 
     fn strictness(&self, other: &Self) -> Ordering {
         let denied = (!self.is_allowed()).cmp(&!other.is_allowed());
-        let known = self.policy.is_some().cmp(&other.policy.is_some());
+        let known = self.policy().is_some().cmp(&other.policy().is_some());
         denied.then(known).then_with(|| {
             let remaining = |decision: &Self| {
                 decision

@@ -61,7 +61,7 @@ impl Outcome {
         }
     }
 
-    pub(super) const fn is_over(self) -> bool {
+    pub(crate) const fn is_over(self) -> bool {
         self.retry_micros != 0
     }
 

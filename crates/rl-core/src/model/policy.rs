@@ -1,7 +1,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Algorithm, Limit, StateId};
+use super::{Algorithm, Limit, StateId, WindowPlan};
 
 /// The limits one subject is under: 1 to 16, each with a name.
 ///
@@ -22,7 +22,16 @@ use super::{Algorithm, Limit, StateId};
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct Policy {
-    limits: Arc<[NamedLimit]>,
+    inner: Arc<Inner>,
+}
+
+#[derive(PartialEq, Eq)]
+struct Inner {
+    limits: Box<[NamedLimit]>,
+    // What follows from them.
+    windows: Option<WindowPlan>,
+    has_permits: bool,
+    has_shadow: bool,
 }
 
 /// A [`Limit`] of a [`Policy`], with its name.
@@ -31,9 +40,27 @@ pub struct NamedLimit {
     name: Arc<str>,
     limit: Limit,
     state: StateId,
+    // 2^63 / capacity: what one unit is of it.
+    unit: u64,
 }
 
 impl NamedLimit {
+    fn new(name: Arc<str>, limit: Limit) -> Self {
+        let unit = (1 << 63) / limit.capacity().max(1);
+        Self { name, limit, state: StateId::of(limit), unit }
+    }
+
+    /// What one unit is of the limit: 2^63 / capacity.
+    pub(super) const fn unit(&self) -> u64 {
+        self.unit
+    }
+
+    /// How many 255ths of the limit `used` units are, rounded down.
+    pub(crate) fn consumed(&self, used: u64) -> u8 {
+        let part = (u128::from(used) * u128::from(self.unit)) >> 55;
+        u8::try_from(part).unwrap_or(u8::MAX)
+    }
+
     /// The name: 1 to 64 characters of `A-Z a-z 0-9 _ . : * / -`. Safe in headers, JSON and keys.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -62,6 +89,13 @@ impl Policy {
     /// The most limits a policy may have.
     pub const MAX_LIMITS: usize = 16;
 
+    fn of(limits: Box<[NamedLimit]>) -> Self {
+        let windows = WindowPlan::of(&limits);
+        let has_permits = limits.iter().any(|named| named.limit.holds_permits());
+        let has_shadow = limits.iter().any(|named| named.limit.is_shadow());
+        Self { inner: Arc::new(Inner { limits, windows, has_permits, has_shadow }) }
+    }
+
     /// A policy of these limits, named as by [`PolicyBuilder::limit`] (`second`, `15minutes`).
     ///
     /// # Errors
@@ -79,48 +113,69 @@ impl Policy {
     /// The limits, in the order given.
     #[must_use]
     pub fn limits(&self) -> &[NamedLimit] {
-        &self.limits
+        &self.inner.limits
+    }
+
+    /// The limits as numbers, if they can be decided in one pass.
+    #[inline]
+    pub(crate) fn windows(&self) -> Option<&WindowPlan> {
+        self.inner.windows.as_ref()
+    }
+
+    /// Whether a limit of it is in shadow.
+    pub(crate) fn has_shadow(&self) -> bool {
+        self.inner.has_shadow
+    }
+
+    /// Whether both share their limits.
+    #[inline]
+    pub(super) fn is_handle_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
+    #[cfg(test)]
+    pub(super) fn handles(&self) -> usize {
+        Arc::strong_count(&self.inner)
     }
 
     /// Whether a limit of it is one of concurrency, whose units are held and given back.
     pub(crate) fn has_permits(&self) -> bool {
-        self.limits.iter().any(|limit| limit.limit.holds_permits())
+        self.inner.has_permits
     }
 
     /// The policy with the limits alone for which `is_kept` is true of their place and themselves, if
     /// there are any.
     pub(crate) fn only(&self, is_kept: impl Fn(usize, Limit) -> bool) -> Option<Self> {
         let kept = || {
-            let limits = self.limits.iter().enumerate();
+            let limits = self.inner.limits.iter().enumerate();
             limits.filter(|(place, limit)| is_kept(*place, limit.limit)).map(|(_, limit)| limit)
         };
         match kept().count() {
             0 => None,
-            all if all == self.limits.len() => Some(self.clone()),
-            _ => Some(Self { limits: kept().cloned().collect() }),
+            all if all == self.inner.limits.len() => Some(self.clone()),
+            _ => Some(Self::of(kept().cloned().collect())),
         }
     }
 
     /// The policy with one of so many equal parts of each limit, rounded down. It counts in the same
     /// states.
     pub(crate) fn divided_by(&self, parts: u64) -> Self {
-        let part = |limit: &NamedLimit| NamedLimit {
-            limit: limit.limit.divided_by(parts),
-            ..limit.clone()
+        let part = |limit: &NamedLimit| {
+            NamedLimit::new(Arc::clone(&limit.name), limit.limit.divided_by(parts))
         };
-        Self { limits: self.limits.iter().map(part).collect() }
+        Self::of(self.inner.limits.iter().map(part).collect())
     }
 
     /// The place of the limit called `name`.
     #[must_use]
     pub fn position(&self, name: &str) -> Option<usize> {
-        self.limits.iter().position(|limit| limit.name() == name)
+        self.inner.limits.iter().position(|limit| limit.name() == name)
     }
 }
 
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, NamedLimit { name, limit, .. }) in self.limits.iter().enumerate() {
+        for (i, NamedLimit { name, limit, .. }) in self.limits().iter().enumerate() {
             let separator = if i == 0 { "" } else { ", " };
             write!(f, "{separator}{name}={limit}")?;
         }
@@ -152,7 +207,7 @@ impl PolicyBuilder {
 
     /// Adds a limit with a name of its own.
     pub fn named(mut self, name: &str, limit: Limit) -> Self {
-        self.limits.push(NamedLimit { name: name.into(), limit, state: StateId::of(limit) });
+        self.limits.push(NamedLimit::new(name.into(), limit));
         self
     }
 
@@ -177,7 +232,7 @@ impl PolicyBuilder {
         if limits.len() > Policy::MAX_LIMITS {
             return Err(InvalidPolicy::TooMany { count: limits.len() });
         }
-        for (i, NamedLimit { name, limit, state }) in limits.iter().enumerate() {
+        for (i, NamedLimit { name, limit, state, .. }) in limits.iter().enumerate() {
             let fits = |b: u8| b.is_ascii_alphanumeric() || b"_.:*/-".contains(&b);
             if !(1..=64).contains(&name.len()) || !name.bytes().all(fits) {
                 return Err(InvalidPolicy::Name { name: name.chars().take(80).collect() });
@@ -193,7 +248,7 @@ impl PolicyBuilder {
                 }
             }
         }
-        Ok(Policy { limits: limits.into() })
+        Ok(Policy::of(limits.into()))
     }
 }
 

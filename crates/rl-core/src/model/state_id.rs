@@ -25,4 +25,9 @@ impl StateId {
         };
         Self { kind_and_period: kind << 56 | limit.period().as_millis(), precision }
     }
+
+    /// What tells it from those of other limits without a precision.
+    pub(crate) const fn bits(self) -> u64 {
+        self.kind_and_period
+    }
 }

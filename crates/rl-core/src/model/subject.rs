@@ -240,6 +240,18 @@ impl Subject {
 }
 
 impl SubjectId {
+    /// The bytes, and whether they are a digest's.
+    #[inline]
+    pub(crate) fn parts(&self) -> (&[u8], bool) {
+        match &self.0 {
+            IdRepr::Short(id) => (id.as_bytes(), false),
+            IdRepr::Long(id) => (id.as_bytes(), false),
+            IdRepr::TooLong(digest) | IdRepr::Digest(digest) | IdRepr::Combined(digest, _) => {
+                (digest, true)
+            }
+        }
+    }
+
     /// The id as text, unless only a digest is known.
     #[must_use]
     pub fn as_text(&self) -> Option<&str> {

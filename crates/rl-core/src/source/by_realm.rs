@@ -54,8 +54,11 @@ impl ByRealm {
 
 impl PolicySource for ByRealm {
     fn policy(&self, subject: &Subject) -> PolicyFuture {
+        Eventual::ready(Ok(self.at_hand(subject).cloned()))
+    }
+
+    fn at_hand(&self, subject: &Subject) -> Option<&Policy> {
         let named = self.realms.iter().find(|(realm, _)| realm == subject.realm());
-        let policy = named.map_or(&self.otherwise, |(_, policy)| policy);
-        Eventual::ready(Ok(policy.clone()))
+        named.map_or(self.otherwise.as_ref(), |(_, policy)| policy.as_ref())
     }
 }

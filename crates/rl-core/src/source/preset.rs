@@ -40,11 +40,18 @@ impl Preset {
     }
 }
 
+static OPEN_BANK: LazyLock<ByRealm> = LazyLock::new(|| Preset::OpenBank.policies());
+
 impl PolicySource for Preset {
     fn policy(&self, subject: &Subject) -> PolicyFuture {
-        static OPEN_BANK: LazyLock<ByRealm> = LazyLock::new(|| Preset::OpenBank.policies());
         match self {
             Self::OpenBank => OPEN_BANK.policy(subject),
+        }
+    }
+
+    fn at_hand(&self, subject: &Subject) -> Option<&Policy> {
+        match self {
+            Self::OpenBank => OPEN_BANK.at_hand(subject),
         }
     }
 }

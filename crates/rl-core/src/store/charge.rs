@@ -141,20 +141,44 @@ pub struct Reset<'a> {
 /// assert_ne!(login, Namespace::default());
 /// # Ok::<(), rl_core::store::InvalidNamespace>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Namespace(Arc<str>);
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Namespace {
+    name: Arc<str>,
+    digest: [u64; 2],
+}
 
 impl Namespace {
+    fn of(name: &str) -> Self {
+        let hash = blake3::hash(name.as_bytes());
+        let mut digest = [0; 2];
+        for (number, bytes) in digest.iter_mut().zip(hash.as_bytes().as_chunks::<7>().0) {
+            *number = bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+        }
+        Self { name: name.into(), digest }
+    }
+
     /// The name.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.name
+    }
+
+    /// Two numbers of 56 bits that no other namespace has.
+    #[inline]
+    pub(crate) const fn digest(&self) -> [u64; 2] {
+        self.digest
+    }
+}
+
+impl fmt::Debug for Namespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Namespace").field(&self.name).finish()
     }
 }
 
 impl Default for Namespace {
     fn default() -> Self {
-        Self("default".into())
+        Self::of("default")
     }
 }
 
@@ -164,7 +188,7 @@ impl std::str::FromStr for Namespace {
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         let fits = |b: u8| b.is_ascii_alphanumeric() || b"_.-".contains(&b);
         if (1..=64).contains(&name.len()) && name.bytes().all(fits) {
-            Ok(Self(name.into()))
+            Ok(Self::of(name))
         } else {
             Err(InvalidNamespace { name: name.chars().take(80).collect() })
         }
@@ -173,7 +197,7 @@ impl std::str::FromStr for Namespace {
 
 impl fmt::Display for Namespace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.name)
     }
 }
 

@@ -91,6 +91,14 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// If the future is dropped before it is ready, the charge may or may not have been made.
     fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision>;
 
+    /// Decides `charge` where the decision will be, if the store is one of this crate that answers at
+    /// once: a decision is larger than what it takes to make it, and is not to be carried around.
+    #[doc(hidden)]
+    fn decide_at_once(&self, charge: Charge<'_>, decision: &mut Decision) -> bool {
+        let _ = (charge, decision);
+        false
+    }
+
     /// Gives units back.
     ///
     /// # Errors
@@ -121,6 +129,11 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 impl<S: Store + ?Sized> Store for Arc<S> {
     fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
         (**self).decide(charge)
+    }
+
+    #[inline]
+    fn decide_at_once(&self, charge: Charge<'_>, decision: &mut Decision) -> bool {
+        (**self).decide_at_once(charge, decision)
     }
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {

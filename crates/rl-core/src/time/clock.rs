@@ -1,6 +1,6 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use super::Timestamp;
 
@@ -16,23 +16,6 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
 impl<C: Clock + ?Sized> Clock for std::sync::Arc<C> {
     fn now(&self) -> Timestamp {
         (**self).now()
-    }
-}
-
-/// The system's wall clock, in UTC.
-///
-/// The wall clock and not the monotonic one, because windows anchored to the clock begin at full
-/// minutes, days and months.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SystemClock;
-
-impl Clock for SystemClock {
-    #[expect(clippy::disallowed_methods, reason = "this is the one place that reads the clock")]
-    fn now(&self) -> Timestamp {
-        // A clock set before 1970 reads as the epoch.
-        Timestamp::from(
-            SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default(),
-        )
     }
 }
 

@@ -12,7 +12,9 @@
 //! ```
 
 mod clock;
+mod system_clock;
 mod timestamp;
 
-pub use clock::{Clock, ManualClock, SystemClock};
+pub use clock::{Clock, ManualClock};
+pub use system_clock::SystemClock;
 pub use timestamp::Timestamp;

@@ -20,7 +20,7 @@ pub use settings::RecordSourceBuilder;
 
 use crate::database::{Kind, Listener};
 use crate::record::is_name;
-use crate::{Records, ResourceLimitContent};
+use crate::{CallLimits, Records, ResourceLimitContent};
 use cache::{Cache, Found, Load};
 use timeline::Timeline;
 
@@ -50,12 +50,16 @@ pub struct RecordSource {
     inner: Arc<Inner>,
 }
 
+/// What the limits of a consumer become.
+type PolicyOf = fn(&CallLimits) -> Option<Policy>;
+
 struct Inner {
     consumers: Arc<Cache<Timeline>>,
     resources: Arc<Cache<Option<ResourceLimitContent>>>,
     keys: Option<Arc<Cache<Option<InTier>>>>,
     records: Records,
     others: Arc<dyn PolicySource>,
+    policy_of: PolicyOf,
     deadline: Duration,
     // What waits for changes of others ends with the last handle.
     tasks: std::sync::Mutex<Vec<AbortHandle>>,
@@ -192,7 +196,7 @@ impl PolicySource for RecordSource {
             (Realm::Consumer, _) => {
                 let none = [];
                 let limits = self.inner.records.aggregation().limits(&none);
-                return Eventual::ready(Ok(limits.policy()));
+                return Eventual::ready(Ok((self.inner.policy_of)(&limits)));
             }
             (Realm::Key, None) => {
                 let Some(keys) = &self.inner.keys else { return self.inner.others.policy(subject) };
@@ -251,7 +255,10 @@ impl fmt::Debug for RecordSource {
 }
 
 /// Reads what the caches keep.
-struct FromRecords(Records);
+struct FromRecords {
+    records: Records,
+    policy_of: PolicyOf,
+}
 
 impl FromRecords {
     fn failed(error: &crate::DatabaseError) -> FailureKind {
@@ -263,18 +270,18 @@ impl FromRecords {
 
 impl Load<Timeline> for FromRecords {
     fn load(&self, consumer: Arc<str>) -> BoxFuture<'static, Result<Timeline, FailureKind>> {
-        let records = self.0.clone();
+        let (records, policy_of) = (self.records.clone(), self.policy_of);
         async move {
             let now = records.clock().now();
             let found = records.look_up_consumer(&consumer, now).await;
             let (found, tier) = found.map_err(|why| Self::failed(&why))?;
-            Ok(Timeline::new(&found, tier, records.aggregation(), now))
+            Ok(Timeline::new(&found, tier, records.aggregation(), policy_of, now))
         }
         .boxed()
     }
 
     fn now(&self) -> Timestamp {
-        self.0.clock().now()
+        self.records.clock().now()
     }
 }
 
@@ -283,7 +290,7 @@ impl Load<Option<ResourceLimitContent>> for FromRecords {
         &self,
         name: Arc<str>,
     ) -> BoxFuture<'static, Result<Option<ResourceLimitContent>, FailureKind>> {
-        let records = self.0.clone();
+        let records = self.records.clone();
         async move {
             let found = records.look_up_resource(&name).await.map_err(|why| Self::failed(&why))?;
             Ok(found.map(|resource| resource.content))
@@ -292,25 +299,25 @@ impl Load<Option<ResourceLimitContent>> for FromRecords {
     }
 
     fn now(&self) -> Timestamp {
-        self.0.clock().now()
+        self.records.clock().now()
     }
 }
 
 impl Load<Option<InTier>> for FromRecords {
     fn load(&self, key: Arc<str>) -> BoxFuture<'static, Result<Option<InTier>, FailureKind>> {
-        let records = self.0.clone();
+        let (records, policy_of) = (self.records.clone(), self.policy_of);
         async move {
             let tier = records.look_up_key(&key).await.map_err(|why| Self::failed(&why))?;
             Ok(tier.map(|tier| {
                 let aggregation = records.aggregation().in_tier(Some(&tier));
                 let none = [];
-                InTier { name: tier.name, policy: aggregation.limits(&none).policy() }
+                InTier { name: tier.name, policy: policy_of(&aggregation.limits(&none)) }
             }))
         }
         .boxed()
     }
 
     fn now(&self) -> Timestamp {
-        self.0.clock().now()
+        self.records.clock().now()
     }
 }

@@ -5,14 +5,15 @@ use std::time::Duration;
 use rl_core::source::{PolicySource, Preset};
 use tokio::runtime::Handle;
 
-use super::{Cache, FromRecords, Inner, RecordSource, watch};
-use crate::Records;
+use super::{Cache, FromRecords, Inner, PolicyOf, RecordSource, watch};
+use crate::{CallLimits, Records};
 
 /// Settings of a [`RecordSource`].
 #[must_use]
 pub struct RecordSourceBuilder {
     records: Records,
     others: Arc<dyn PolicySource>,
+    counts_all: bool,
     capacity: usize,
     deadline: Duration,
     refresh_after: Duration,
@@ -25,6 +26,7 @@ impl RecordSourceBuilder {
         Self {
             records,
             others: Arc::new(Preset::OpenBank),
+            counts_all: false,
             capacity: 100_000,
             deadline: Duration::from_millis(50),
             refresh_after: Duration::from_secs(3_600),
@@ -37,6 +39,13 @@ impl RecordSourceBuilder {
     /// requests per hour for an anonymous address.
     pub fn others(mut self, policies: impl PolicySource) -> Self {
         self.others = Arc::new(policies);
+        self
+    }
+
+    /// Whether periods without a limit are counted too, so that reports show what is used in all six.
+    /// Defaults to `false`; it costs what six limits cost.
+    pub const fn count_unlimited(mut self, counts: bool) -> Self {
+        self.counts_all = counts;
         self
     }
 
@@ -96,7 +105,12 @@ impl RecordSourceBuilder {
     pub fn start(self) -> RecordSource {
         let runtime = Handle::current();
         let fresh = u64::try_from(self.refresh_after.as_micros()).unwrap_or(u64::MAX);
-        let load = || FromRecords(self.records.clone());
+        let policy_of: PolicyOf = if self.counts_all {
+            |limits| Some(limits.counting_policy())
+        } else {
+            CallLimits::policy
+        };
+        let load = || FromRecords { records: self.records.clone(), policy_of };
         let gate = || self.records.gate().clone();
         let inner = Arc::new(Inner {
             consumers: Arc::new(Cache::new(load(), gate(), self.capacity, fresh, runtime.clone())),
@@ -106,6 +120,7 @@ impl RecordSourceBuilder {
                 .then(|| Arc::new(Cache::new(load(), gate(), self.capacity, fresh, runtime))),
             records: self.records,
             others: self.others,
+            policy_of,
             deadline: self.deadline,
             tasks: Mutex::default(),
         });

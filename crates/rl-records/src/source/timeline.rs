@@ -3,6 +3,7 @@ use std::sync::{PoisonError, RwLock};
 use rl_core::Policy;
 use rl_core::time::Timestamp;
 
+use super::PolicyOf;
 use crate::{Aggregation, CallLimits, Record, TierContent};
 
 /// The records of one consumer from a time on: enough to tell its policy at any later time without
@@ -11,6 +12,7 @@ use crate::{Aggregation, CallLimits, Record, TierContent};
 pub(super) struct Timeline {
     spans: Vec<Span>,
     aggregation: Aggregation,
+    policy_of: PolicyOf,
     tier: Option<String>,
     current: RwLock<Stretch>,
 }
@@ -37,6 +39,7 @@ impl Timeline {
         records: &[Record],
         tier: Option<TierContent>,
         aggregation: Aggregation,
+        policy_of: PolicyOf,
         now: Timestamp,
     ) -> Self {
         let aggregation = aggregation.in_tier(tier.as_ref());
@@ -46,8 +49,9 @@ impl Timeline {
             Span { from, to, limits: content.limits, blocks: content.blocks }
         });
         let spans: Vec<Span> = spans.collect();
-        let current = RwLock::new(stretch(&spans, &aggregation, now));
-        Self { spans, aggregation, tier: tier.map(|tier| tier.name), current }
+        let current = RwLock::new(stretch(&spans, &aggregation, policy_of, now));
+        let tier = tier.map(|tier| tier.name);
+        Self { spans, aggregation, policy_of, tier, current }
     }
 
     /// The tier that it was read with.
@@ -63,7 +67,7 @@ impl Timeline {
                 return current.policy.clone();
             }
         }
-        let found = stretch(&self.spans, &self.aggregation, now);
+        let found = stretch(&self.spans, &self.aggregation, self.policy_of, now);
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
         *current = found;
         current.policy.clone()
@@ -71,7 +75,12 @@ impl Timeline {
 }
 
 /// What holds at `now`, and between which edges of records.
-fn stretch(spans: &[Span], aggregation: &Aggregation, now: Timestamp) -> Stretch {
+fn stretch(
+    spans: &[Span],
+    aggregation: &Aggregation,
+    policy_of: PolicyOf,
+    now: Timestamp,
+) -> Stretch {
     let mut from = Timestamp::EPOCH;
     let mut to = Timestamp::from_micros(u64::MAX);
     for span in spans {
@@ -89,7 +98,7 @@ fn stretch(spans: &[Span], aggregation: &Aggregation, now: Timestamp) -> Stretch
     } else {
         aggregation.limits(active().map(|span| &span.limits))
     };
-    Stretch { from, to, policy: limits.policy() }
+    Stretch { from, to, policy: policy_of(&limits) }
 }
 
 #[cfg(test)]
@@ -107,8 +116,9 @@ mod tests {
             blocks: false,
         });
         let (spans, aggregation) = (spans.collect::<Vec<_>>(), Aggregation::default());
-        let current = RwLock::new(stretch(&spans, &aggregation, Timestamp::EPOCH));
-        Timeline { spans, aggregation, tier: None, current }
+        let policy_of: PolicyOf = CallLimits::policy;
+        let current = RwLock::new(stretch(&spans, &aggregation, policy_of, Timestamp::EPOCH));
+        Timeline { spans, aggregation, policy_of, tier: None, current }
     }
 
     fn max(timeline: &Timeline, now: u64) -> Option<u64> {

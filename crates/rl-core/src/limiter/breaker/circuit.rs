@@ -8,6 +8,7 @@
 //! | failing | open | [`ROUNDS`] failures in a row, each of a request that set out after the one before |
 //! | open | probing | a request comes after the wait: it is the probe |
 //! | probing | well | the probe is answered |
+//! | probing | probing | the probe has told nothing for [`PATIENCE`]: the next request is another |
 //! | probing | open | the probe fails: the wait is doubled; or it is given up: the next request probes |
 //! | any | misconfigured | the store refuses to work for us; it is asked on, as its refusals deny |
 //! | misconfigured | well, failing | as from failing, when it has not refused for [`CALM`] |
@@ -34,6 +35,10 @@ pub(super) const LONGEST_WAIT: u64 = 200;
 /// After so many milliseconds without a failure the store is well again. A store of which one part
 /// is down answers and fails in turns: that is one outage.
 pub(super) const CALM: u64 = 500;
+
+/// How long others wait for what a probe finds out, in milliseconds. It has a deadline, but it may be
+/// held up by its own task: what the store answers it would be known to nobody.
+pub(super) const PATIENCE: u64 = 1_000;
 
 /// A word that threads share. The tests try one that takes every order.
 pub(super) trait Word: fmt::Debug {
@@ -63,7 +68,7 @@ struct State {
     count: u64,
     // Raised whenever what set out before no longer says anything about now.
     round: u64,
-    // In milliseconds: of the last failure, or when a probe is due.
+    // In milliseconds: of the last failure, or when a probe, or another, is due.
     time: u64,
 }
 
@@ -95,6 +100,11 @@ impl State {
     /// Nothing that set out until now says anything about it.
     fn next(self, phase: Phase) -> Self {
         Self { phase, count: 0, round: (self.round + 1) & 0xffff, ..self }
+    }
+
+    /// Whether it is this one that finds out: it may have been given up.
+    fn is_probed_by(self, pass: Pass) -> bool {
+        pass.is_probe && pass.round == self.round
     }
 
     fn is_calm(self, now: u64) -> bool {
@@ -152,17 +162,23 @@ impl<W: Word> Circuit<W> {
     pub(super) fn admit(&self, now: impl FnOnce() -> u64) -> Result<Pass, FailureKind> {
         let word = self.0.load();
         let state = State::unpack(word);
-        let is_due = match state.phase {
+        let now = match state.phase {
             Phase::Well | Phase::Failing | Phase::Misconfigured => return Ok(Pass::of(state)),
-            Phase::Open => now() >= state.time,
-            Phase::Probing => false,
+            Phase::Open | Phase::Probing => now(),
         };
-        let probing = State { phase: Phase::Probing, ..state };
-        if is_due && self.0.exchange(word, probing.pack()) {
+        let count = state.count;
+        let probing = State { count, time: now + PATIENCE, ..state.next(Phase::Probing) };
+        if now >= state.time && self.0.exchange(word, probing.pack()) {
             Ok(Pass { is_probe: true, ..Pass::of(probing) })
         } else {
             Err(state.failure())
         }
+    }
+
+    /// Whether everybody is admitted, and an answer changes nothing.
+    #[inline]
+    pub(super) fn is_well(&self) -> bool {
+        State::unpack(self.0.load()).phase == Phase::Well
     }
 
     pub(super) fn look(&self) -> Pass {
@@ -176,7 +192,7 @@ impl<W: Word> Circuit<W> {
         }
         let now = now();
         let step = self.step(|state| match state.phase {
-            Phase::Probing if pass.is_probe => Some(state.next(Phase::Well)),
+            Phase::Probing if state.is_probed_by(pass) => Some(state.next(Phase::Well)),
             // The last answers of a dying store set out before it failed.
             Phase::Failing | Phase::Misconfigured if state.round == pass.round => {
                 if state.is_calm(now) {
@@ -197,7 +213,9 @@ impl<W: Word> Circuit<W> {
             let timed_out = kind == FailureKind::TimedOut;
             let failed = State { timed_out, time: now, ..state };
             match state.phase {
-                Phase::Probing if pass.is_probe => Some(failed.open(state.count + 1, now, chance)),
+                Phase::Probing if state.is_probed_by(pass) => {
+                    Some(failed.open(state.count + 1, now, chance))
+                }
                 // The probe will tell.
                 Phase::Open | Phase::Probing => None,
                 Phase::Well if counts => Some(State { count: 1, ..failed.next(Phase::Failing) }),
@@ -222,7 +240,9 @@ impl<W: Word> Circuit<W> {
             let counts = state.round == pass.round;
             let refused = State { time: now, ..state };
             match state.phase {
-                Phase::Probing if pass.is_probe => Some(refused.next(Phase::Misconfigured)),
+                Phase::Probing if state.is_probed_by(pass) => {
+                    Some(refused.next(Phase::Misconfigured))
+                }
                 Phase::Misconfigured => Some(refused),
                 Phase::Well | Phase::Failing if counts => Some(refused.next(Phase::Misconfigured)),
                 _ => None,
@@ -234,7 +254,7 @@ impl<W: Word> Circuit<W> {
     /// Gives the probe up: the next request is one.
     pub(super) fn let_go(&self, probe: Pass) {
         self.step(|state| {
-            let is_held = probe.is_probe && state.phase == Phase::Probing;
+            let is_held = state.phase == Phase::Probing && state.is_probed_by(probe);
             is_held.then_some(State { phase: Phase::Open, time: 0, ..state })
         });
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, advance};
 
-use super::circuit::{CALM, FIRST_WAIT, LONGEST_WAIT, Phase, ROUNDS, wait};
+use super::circuit::{CALM, FIRST_WAIT, LONGEST_WAIT, PATIENCE, Phase, ROUNDS, wait};
 use super::*;
 use crate::limiter::Share;
 use crate::store::{Charge, MemoryStore, Refund, Renewal, Reset, Store, StoreError, StoreFuture};
@@ -105,7 +105,7 @@ fn open_it_lets_one_probe_through_after_the_wait() {
     opened(&circuit, 1_000);
     assert_eq!(admit(&circuit, 1_099).unwrap_err(), DOWN);
     assert!(admit(&circuit, 1_100).unwrap().is_probe());
-    assert_eq!(admit(&circuit, 9_999).unwrap_err(), DOWN, "one probe at a time");
+    assert_eq!(admit(&circuit, 1_200).unwrap_err(), DOWN, "one probe at a time");
 }
 
 #[test]
@@ -163,6 +163,24 @@ fn a_probe_that_is_given_up_leaves_the_next_request_to_find_out() {
     let probe = admit(&circuit, 100).unwrap();
     circuit.let_go(probe);
     assert!(admit(&circuit, 100).unwrap().is_probe());
+}
+
+/// On a thread that does something else meanwhile, for example.
+#[test]
+fn a_probe_that_tells_nothing_is_not_waited_for() {
+    let circuit = OnThreads::default();
+    opened(&circuit, 0);
+    let lost = admit(&circuit, 100).unwrap();
+    assert!(admit(&circuit, 100 + PATIENCE - 1).is_err());
+    let other = admit(&circuit, 100 + PATIENCE).unwrap();
+    assert!(other.is_probe());
+    assert!(admit(&circuit, 100 + PATIENCE).is_err(), "one at a time");
+    // What the first comes to in the end changes nothing.
+    circuit.let_go(lost);
+    assert!(!circuit.failed(lost, DOWN, 1_200, 0) && !circuit.answered(lost, || 1_200));
+    assert!(!circuit.misconfigured(lost, 1_200));
+    assert_eq!(circuit.look().phase(), Phase::Probing);
+    assert!(circuit.answered(other, || 1_200));
 }
 
 #[test]

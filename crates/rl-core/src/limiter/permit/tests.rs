@@ -1,4 +1,6 @@
 use std::future::pending;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tokio::task::yield_now;
@@ -328,4 +330,117 @@ async fn work_that_is_done_already_holds_no_place() {
     let charged = limiter.charge(&alice(), 5).await;
     assert_eq!((charged.is_allowed(), charged.limits().len()), (true, 1));
     assert_eq!(both(&limiter).await, [0, 5]);
+}
+
+/// A store in memory that carries out every renewal, and whose answer to some is lost or late.
+#[derive(Debug)]
+struct LosesAnswers {
+    store: MemoryStore<Paused>,
+    lost: AtomicU32,
+    late: Duration,
+    // Refunds that were waited for until their end.
+    refunded: Arc<AtomicU32>,
+}
+
+impl LosesAnswers {
+    fn new(lost: u32, late: Duration) -> Self {
+        let store = MemoryStore::builder().clock(Paused::now()).build();
+        Self { store, lost: AtomicU32::new(lost), late, refunded: Arc::default() }
+    }
+}
+
+impl Store for LosesAnswers {
+    fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
+        self.store.decide(charge)
+    }
+
+    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
+        let (answer, refunded) = (self.store.refund(refund), Arc::clone(&self.refunded));
+        Eventual::later(async move {
+            yield_now().await;
+            refunded.fetch_add(1, Ordering::SeqCst);
+            answer.await
+        })
+    }
+
+    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
+        let (renewed, late) = (self.store.renew(renewal), self.late);
+        let less_one = |lost: u32| lost.checked_sub(1);
+        let is_lost = self.lost.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less_one).is_ok();
+        Eventual::later(async move {
+            let _ = timeout(late, pending::<()>()).await;
+            if is_lost { Err(StoreError::new(FailureKind::TimedOut)) } else { renewed.await }
+        })
+    }
+
+    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
+        self.store.reset(reset)
+    }
+}
+
+async fn after(time: Duration) {
+    timeout(time, pending::<()>()).await.unwrap_err();
+}
+
+/// As when a server hangs for some seconds and then does what lies in its socket: the lease is of
+/// another time than the holder knows.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_whose_answer_is_lost_does_not_lose_the_place() {
+    let limiter = two_at_once(LosesAnswers::new(1, Duration::from_millis(10)));
+    let held = limiter.acquire(&alice(), 1).await;
+    for seconds in 1..60 {
+        after(Duration::from_secs(1)).await;
+        let [places, hour] = both(&limiter).await;
+        assert!((1..=2).contains(&places), "{places} places after {seconds} s");
+        // The one of which nobody knew has ended, a lease after it was renewed.
+        assert!(seconds < 15 || places == 1, "{places} places after {seconds} s");
+        assert_eq!(hour, 1);
+    }
+    held.settle().await.unwrap();
+    assert_eq!(both(&limiter).await, [0, 1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_place_that_is_settled_while_it_is_renewed_is_free() {
+    let limiter = two_at_once(LosesAnswers::new(0, Duration::from_secs(1)));
+    let held = limiter.acquire(&alice(), 1).await;
+    // The renewal has been carried out, and its answer is on the way.
+    after(Duration::from_millis(3_900)).await;
+    held.settle().await.unwrap();
+    after(Duration::from_secs(1)).await;
+    assert_eq!(both(&limiter).await, [0, 1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_goes_away_while_it_is_settled_leaves_it_to_be_settled() {
+    let store = LosesAnswers::new(0, Duration::ZERO);
+    let refunded = Arc::clone(&store.refunded);
+    let limiter = two_at_once(store);
+    for steps in 0..3 {
+        let permit = limiter.acquire(&alice(), 1).await;
+        let mut settling = Box::pin(permit.settle());
+        for _ in 0..steps {
+            tokio::select! { biased; _ = &mut settling => break, () = yield_now() => {} }
+        }
+        drop(settling);
+        after(Duration::from_millis(1)).await;
+        assert_eq!(refunded.load(Ordering::SeqCst), steps + 1, "gone after {steps} steps");
+    }
+}
+
+/// With long leases the tasks of requests that have long ended would fill the memory.
+#[tokio::test]
+async fn nothing_is_left_of_a_request_that_has_ended() {
+    let limits = RateLimiter::builder().limit("5:concurrency:lease=1hour".parse().unwrap());
+    let limiter = limits.store(Late(MemoryStore::new())).build().unwrap();
+    for _ in 0..1_000 {
+        let permit = limiter.acquire(&alice(), 1).await;
+        assert!(permit.decision().is_allowed());
+        permit.settle().await.unwrap();
+        drop(limiter.acquire(&alice(), 6).await);
+    }
+    let tasks = tokio::runtime::Handle::current().metrics();
+    while tasks.num_alive_tasks() > 0 {
+        yield_now().await;
+    }
 }

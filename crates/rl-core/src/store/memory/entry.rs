@@ -1,4 +1,4 @@
-use smallvec::SmallVec;
+use smallvec::{Array, SmallVec};
 
 use crate::algorithm::{self, State};
 use crate::model::{Cost, Limit, LimitSet, Mode, NamedLimit, Outcomes, Policy, StateId};
@@ -9,27 +9,33 @@ use crate::time::Timestamp;
 /// of the subject; the operator's policies have far fewer.
 const MAX_FOREIGN: usize = 16;
 
-/// What the store keeps of one subject.
-#[derive(Debug, Default)]
-pub(super) struct Entry {
-    slots: SmallVec<[Slot; 6]>,
+/// What the store keeps of one subject, whatever its limits are.
+#[derive(Debug)]
+pub(super) struct Entry<A: Array<Item = Slot>> {
+    slots: SmallVec<A>,
     /// The time of the last change: no decision is made before it.
     last: Timestamp,
     /// When nothing of it counts any more.
     expires: Timestamp,
     /// Until when the subject is in a denied state.
     denied_until: Timestamp,
-    /// Of the limit that it had used up the most when it was last charged, how many 1024ths.
-    consumed: u16,
+    /// Of the limit that it had used up the most when it was last charged, how many 255ths.
+    consumed: u8,
 }
+
+/// An entry that is kept.
+pub(super) type Whole = Entry<[Slot; 1]>;
+
+/// An entry while it is decided, made from what is kept in less: it needs no memory of its own.
+pub(super) type Unpacked = Entry<[Slot; 6]>;
 
 /// The state of one limit.
 #[derive(Debug)]
-struct Slot {
-    id: StateId,
-    state: State,
+pub(super) struct Slot {
+    pub(super) id: StateId,
+    pub(super) state: State,
     /// When the state is as if never used.
-    expires: Timestamp,
+    pub(super) expires: Timestamp,
 }
 
 /// A decision on an entry.
@@ -37,17 +43,53 @@ struct Slot {
 pub(super) struct Step {
     pub(super) now: Timestamp,
     pub(super) taken: u64,
-    pub(super) outcomes: Outcomes,
+    pub(super) is_allowed: bool,
 }
 
-impl Entry {
+impl<A: Array<Item = Slot>> Default for Entry<A> {
+    fn default() -> Self {
+        Self::of([], Timestamp::EPOCH, Timestamp::EPOCH, 0)
+    }
+}
+
+impl<A: Array<Item = Slot>> Entry<A> {
+    pub(super) fn of(
+        slots: impl IntoIterator<Item = Slot>,
+        last: Timestamp,
+        denied_until: Timestamp,
+        consumed: u8,
+    ) -> Self {
+        let slots: SmallVec<A> = slots.into_iter().collect();
+        let expires = slots.iter().map(|slot| slot.expires).max().unwrap_or_default();
+        Self { slots, last, expires, denied_until, consumed }
+    }
+
+    /// The same in room that fits.
+    pub(super) fn resized<B: Array<Item = Slot>>(self) -> Entry<B> {
+        let Self { slots, last, expires, denied_until, consumed } = self;
+        let slots = slots.into_iter().collect();
+        Entry { slots, last, expires, denied_until, consumed }
+    }
+
+    pub(super) fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    pub(super) const fn last(&self) -> Timestamp {
+        self.last
+    }
+
+    pub(super) const fn denied_until(&self) -> Timestamp {
+        self.denied_until
+    }
+
     /// Decides `cost` for all limits of the policy, and charges all of them or none.
     pub(super) fn decide(
         &mut self,
         policy: &Policy,
         clock: Timestamp,
-        mode: Mode,
-        cost: Cost,
+        (mode, cost): (Mode, Cost),
+        outcomes: &mut Outcomes,
     ) -> Step {
         let now = self.clamp(clock);
         let limits = policy.limits();
@@ -72,20 +114,22 @@ impl Entry {
             self.charge(policy, now, taken, uncharged);
             requests_left -= requests_left.min(1);
         }
-        let mut outcomes = Outcomes::new();
+        let mut is_allowed = true;
         for (i, limit) in limits.iter().enumerate() {
             let needed = algorithm::needed(mode, cost, taken, uncharged.contains(i));
-            outcomes.push(algorithm::outcome(limit.limit(), self.state(i, limit), now, needed));
+            let outcome = algorithm::outcome(limit.limit(), self.state(i, limit), now, needed);
+            is_allowed &= !outcome.is_over() || limit.limit().is_shadow();
+            outcomes.push(outcome);
         }
         if taken > 0 {
-            self.consumed = consumed(policy, &outcomes);
+            self.consumed = consumed(policy, outcomes);
         }
         if taken >= available || requests_left == 0 {
             self.note_denial(policy, now, Cost::ONE);
         } else if taken == 0 {
             self.note_denial(policy, now, cost);
         }
-        Step { now, taken, outcomes }
+        Step { now, taken, is_allowed }
     }
 
     /// `now`, but never before the last change.
@@ -141,6 +185,7 @@ impl Entry {
             return;
         }
         let mut old = std::mem::take(&mut self.slots);
+        self.slots.reserve_exact(limits.len());
         for limit in limits {
             let id = limit.state();
             let slot = match old.iter().position(|slot| slot.id == id) {
@@ -161,8 +206,10 @@ impl Entry {
                 continue;
             }
             let outcome = algorithm::outcome(limit.limit(), state, now, cost.units());
-            let until = now.plus_micros(outcome.wait_micros().unwrap_or(0)).min(self.expires);
-            self.denied_until = self.denied_until.max(until);
+            if let Some(wait) = outcome.wait_micros() {
+                let until = now.plus_micros(wait).min(self.expires);
+                self.denied_until = self.denied_until.max(until);
+            }
         }
     }
 
@@ -232,24 +279,15 @@ impl Entry {
 
     /// How much of its limits was used up when it was last charged: the less, the less is forgotten
     /// with it.
-    pub(super) const fn consumed(&self) -> u16 {
+    pub(super) const fn consumed(&self) -> u8 {
         self.consumed
     }
 }
 
-/// Of the limit that is used up the most, how many 1024ths are. Units do not compare: who has used a
+/// Of the limit that is used up the most, how many 255ths are. Units do not compare: who has used a
 /// thousand of a large limit has more left than a newcomer under a small one.
-fn consumed(policy: &Policy, outcomes: &Outcomes) -> u16 {
-    let limits = policy.limits().iter().map(|named| named.limit()).zip(outcomes);
-    let enforced = limits.filter(|(limit, _)| !limit.is_shadow());
-    let shares = enforced.map(|(limit, outcome)| {
-        let capacity = limit.capacity().max(1);
-        (outcome.used().min(capacity), capacity)
-    });
-    let compare = |&(used, of): &(u64, u64), &(other, of_other): &(u64, u64)| {
-        (u128::from(used) * u128::from(of_other)).cmp(&(u128::from(other) * u128::from(of)))
-    };
-    // Neither exceeds 2^53.
-    let (used, of) = shares.max_by(compare).unwrap_or((0, 1));
-    u16::try_from(used * 1_024 / of).unwrap_or(u16::MAX)
+fn consumed(policy: &Policy, outcomes: &Outcomes) -> u8 {
+    let limits = policy.limits().iter().zip(outcomes);
+    let enforced = limits.filter(|(named, _)| !named.limit().is_shadow());
+    enforced.map(|(named, outcome)| named.consumed(outcome.used())).max().unwrap_or(0)
 }

@@ -35,17 +35,20 @@
 //! # Ok(()) }
 //! ```
 
+mod compact;
 mod entry;
 mod fingerprint;
+mod shape;
 mod shard;
+mod table;
 #[cfg(test)]
 mod tests;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use entry::{Entry, Step};
+use compact::Origin;
 use fingerprint::{Fingerprint, Fingerprinter};
-use shard::Shard;
+use shard::{MOST_SUBJECTS, Shard};
 
 use super::{Charge, Refund, RefundOf, Renewal, Reset, Store, StoreFuture};
 use crate::algorithm;
@@ -95,29 +98,6 @@ impl<C: Clock> MemoryStore<C> {
         self.len() == 0
     }
 
-    fn decide_now(&self, charge: Charge<'_>) -> Decision {
-        let Charge { namespace, subject, policy, mode, cost } = charge;
-        let subject = self.fingerprinter.fingerprint(namespace, subject);
-        let mut shard = self.shard(subject);
-        // Read under the lock: the order of the decisions is the order of their times.
-        let clock = self.clock.now();
-
-        let step = match shard.get_mut(subject) {
-            Some(entry) => entry.decide(policy, clock, mode, cost),
-            None => {
-                // A subject is held only once something is charged to it.
-                let step = Entry::default().decide(policy, clock, mode, cost);
-                match step.taken {
-                    0 => step,
-                    _ => shard.add(subject, clock).decide(policy, clock, mode, cost),
-                }
-            }
-        };
-        drop(shard);
-        let Step { now, taken, outcomes } = step;
-        Decision::of(policy.clone(), cost, taken, now, outcomes)
-    }
-
     fn shard(&self, subject: Fingerprint) -> MutexGuard<'_, Shard> {
         lock(&self.shards[subject.spread(SHARDS)])
     }
@@ -130,7 +110,22 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
 
 impl<C: Clock> Store for MemoryStore<C> {
     fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
-        Eventual::ready(Ok(self.decide_now(charge)))
+        let mut decision = Decision::begun(charge.cost);
+        self.decide_at_once(charge, &mut decision);
+        Eventual::ready(Ok(decision))
+    }
+
+    fn decide_at_once(&self, charge: Charge<'_>, decision: &mut Decision) -> bool {
+        let Charge { namespace, subject, policy, mode, cost } = charge;
+        let subject = self.fingerprinter.fingerprint(namespace, subject);
+        let outcomes = decision.decide_under(policy, cost);
+        let mut shard = self.shard(subject);
+        // Read under the lock: the order of the decisions is the order of their times.
+        let clock = self.clock.now();
+        let step = shard.decide(subject, policy, clock, (mode, cost), outcomes);
+        drop(shard);
+        decision.concluded(step.taken, step.now, step.is_allowed);
+        true
     }
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
@@ -141,16 +136,14 @@ impl<C: Clock> Store for MemoryStore<C> {
         let mut shard = self.shard(subject);
         let clock = self.clock.now();
         // Permits are told apart by the very time they were taken at, even where subjects share.
-        let entry = match refund.of {
-            RefundOf::Permits => shard.holding(subject, |entry| entry.holds(&refund, clock)),
-            RefundOf::All | RefundOf::Rates => shard.get_mut(subject),
+        let holder = match refund.of {
+            RefundOf::Permits => shard.holder(subject, &refund, clock),
+            RefundOf::All | RefundOf::Rates => subject,
         };
-        if let Some(entry) = entry {
-            entry.amend(refund.policy, clock, |place, limit, state, now| {
-                let units = refund.units_of(place);
-                algorithm::refund(limit, state, now, refund.charged, units);
-            });
-        }
+        shard.amend(holder, refund.policy, clock, |place, limit, state, now| {
+            let units = refund.units_of(place);
+            algorithm::refund(limit, state, now, refund.charged, units);
+        });
         drop(shard);
         Eventual::ready(Ok(()))
     }
@@ -162,9 +155,8 @@ impl<C: Clock> Store for MemoryStore<C> {
         let subject = self.fingerprinter.fingerprint(renewal.namespace, renewal.subject);
         let mut shard = self.shard(subject);
         let clock = self.clock.now();
-        let refund = renewal.as_refund();
-        let entry = shard.holding(subject, |entry| entry.holds(&refund, clock));
-        let renewed = entry.and_then(|entry| entry.renew(&renewal, clock));
+        let holder = shard.holder(subject, &renewal.as_refund(), clock);
+        let renewed = shard.renew(holder, &renewal, clock);
         drop(shard);
         Eventual::ready(Ok(renewed))
     }
@@ -175,13 +167,11 @@ impl<C: Clock> Store for MemoryStore<C> {
         match reset.limit {
             None => shard.remove(subject),
             Some(place) => {
-                if let Some(entry) = shard.get_mut(subject) {
-                    entry.amend(reset.policy, self.clock.now(), |i, _, state, _| {
-                        if i == place {
-                            state.clear();
-                        }
-                    });
-                }
+                shard.amend(subject, reset.policy, self.clock.now(), |i, _, state, _| {
+                    if i == place {
+                        state.clear();
+                    }
+                });
             }
         }
         drop(shard);
@@ -214,9 +204,10 @@ impl<C: Clock> MemoryStoreBuilder<C> {
     /// The store, empty.
     #[must_use]
     pub fn build(self) -> MemoryStore<C> {
-        let per_shard = self.capacity.div_ceil(SHARDS).max(1);
+        let per_shard = self.capacity.div_ceil(SHARDS).clamp(1, MOST_SUBJECTS);
+        let origin = Origin::around(self.clock.now());
         MemoryStore {
-            shards: (0..SHARDS).map(|_| Mutex::new(Shard::new(per_shard))).collect(),
+            shards: (0..SHARDS).map(|_| Mutex::new(Shard::new(per_shard, origin))).collect(),
             fingerprinter: Fingerprinter::random(),
             clock: self.clock,
         }

@@ -1,6 +1,6 @@
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -8,14 +8,14 @@ use tokio::runtime::Handle;
 #[cfg(feature = "redis-cluster")]
 use super::cluster::Cluster;
 use super::command::Commands;
-use super::connection::{Connection, Pool, Settings, Upstream};
+use super::connection::{Pool, Settings, Upstream};
 use super::route::Route;
 #[cfg(feature = "redis-sentinel")]
 use super::sentinel::Sentinels;
 use super::server::{Login, Server, shown};
 #[cfg(feature = "redis-tls")]
 use super::tls::Tls;
-use super::{ConnectError, Inner, Layout, RedisStore, eviction, script};
+use super::{ConnectError, Inner, Layout, RedisStore, script};
 use crate::observe;
 use crate::store::StoreError;
 #[cfg(feature = "conformance")]
@@ -182,10 +182,7 @@ impl RedisStoreBuilder {
                 return Err(ConnectError::Refused(error));
             }
             Err(error) => observe::not_connected(&error),
-            Ok(mut connections) => {
-                let warn = eviction::warn_of(&mut connections);
-                let _ = tokio::time::timeout(settings.connect_timeout, warn).await;
-            }
+            Ok(()) => {}
         }
         Ok(RedisStore {
             inner: Arc::new(Inner {
@@ -220,17 +217,22 @@ impl RedisStoreBuilder {
             return Err(ConnectError::NoWait);
         }
         let (scripts, connections) = (script::of(self.layout).to_vec(), self.connections);
-        Ok(Settings { scripts, connections, wait, connect_timeout, silence })
+        let has_warned_of_eviction = AtomicBool::new(false);
+        Ok(Settings {
+            scripts,
+            connections,
+            wait,
+            connect_timeout,
+            silence,
+            has_warned_of_eviction,
+        })
     }
 }
 
 /// A pool, and the connection of a first attempt.
-async fn one_pool(
-    upstream: Upstream,
-    settings: &Arc<Settings>,
-) -> (Route, Result<Vec<Connection>, StoreError>) {
+async fn one_pool(upstream: Upstream, settings: &Arc<Settings>) -> (Route, Result<(), StoreError>) {
     let pool = Pool::new(upstream, settings, &Handle::current());
-    let probed = pool.probe().await.map(|connection| vec![connection]);
+    let probed = pool.probe().await;
     (Route::Pool(pool), probed)
 }
 

@@ -15,8 +15,9 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::ConnectError;
+use super::backoff::pause;
 use super::command::Command;
-use super::connection::{Connection, Pool, Settings, Upstream};
+use super::connection::{Pool, Settings, Upstream};
 use super::error::classify;
 use super::server::{Address, Login, Server};
 use super::slots::{Slots, slot_of};
@@ -29,9 +30,14 @@ const MAX_REDIRECTS: usize = 16;
 /// How long a command waits while the keys of its subject are on their way to another server.
 const ON_THE_WAY: Duration = Duration::from_millis(2);
 
-/// The shortest time between two looks at the map of the cluster, and the time between them while
-/// one of its servers cannot be reached.
+/// How often it does: for a second. Whoever has a deadline gives up before.
+const MAX_WAITS: usize = 500;
+
+/// The shortest time between two looks at the map of the cluster.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// The longest time between them while one of its servers cannot be reached.
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
 /// How many servers are asked for the map at once: one of them may be gone.
 const ASKED_AT_ONCE: usize = 3;
@@ -50,6 +56,8 @@ struct Inner {
     pools: Mutex<HashMap<Address, Pool>>,
     looking: AtomicBool,
     looked: Notify,
+    // Why the last look at the map failed, if that lasts until somebody mends it.
+    refusal: Mutex<Option<(FailureKind, String)>>,
     turn: AtomicUsize,
 }
 
@@ -86,12 +94,13 @@ impl Cluster {
             pools: Mutex::default(),
             looking: AtomicBool::new(false),
             looked: Notify::new(),
+            refusal: Mutex::default(),
             turn: AtomicUsize::new(0),
         })))
     }
 
-    /// Looks at the map and connects to every primary; returns the connections.
-    pub(super) async fn probe(&self) -> Result<Vec<Connection>, StoreError> {
+    /// Looks at the map and connects to every primary.
+    pub(super) async fn probe(&self) -> Result<(), StoreError> {
         self.look().await?;
         let mut opening = JoinSet::new();
         for address in self.read_slots(Slots::owners) {
@@ -109,7 +118,8 @@ impl Cluster {
         let mut is_asking = false;
         // Whoever gives up waiting has not been served either.
         let unserved = LookAgain(self);
-        for _ in 0..MAX_REDIRECTS {
+        let (mut redirects, mut waits) = (0, 0);
+        while redirects < MAX_REDIRECTS && waits < MAX_WAITS {
             let mut connection = self.pool(&address).get().await?;
             if is_asking {
                 connection = connection.asking();
@@ -126,17 +136,31 @@ impl Cluster {
                 Some(Redirection::Moved(to)) => {
                     self.0.slots.write().unwrap_or_else(PoisonError::into_inner).set(slot, &to);
                     self.look_soon();
-                    (address, is_asking) = (to, false);
+                    (address, is_asking, redirects) = (to, false, redirects + 1);
                 }
-                Some(Redirection::Ask(to)) => (address, is_asking) = (to, true),
+                Some(Redirection::Ask(to)) => {
+                    (address, is_asking, redirects) = (to, true, redirects + 1);
+                }
                 Some(Redirection::TryAgain) => {
-                    pause(ON_THE_WAY).await;
+                    sleep(ON_THE_WAY).await;
+                    (redirects, waits) = (0, waits + 1);
                     (address, is_asking) = (self.owner(slot).await?, false);
                 }
-                None => return Err(classify(failure)),
+                None => {
+                    let error = classify(failure);
+                    if error.kind() == FailureKind::Corrupt {
+                        // The subject's own trouble.
+                        std::mem::forget(unserved);
+                    }
+                    return Err(error);
+                }
             }
         }
-        Err(unavailable("the servers of the cluster send us in circles"))
+        Err(unavailable(if waits < MAX_WAITS {
+            "the servers of the cluster send us in circles"
+        } else {
+            "some keys of the subject are on another server of the cluster, for too long"
+        }))
     }
 
     /// The server that holds a slot, as far as is known.
@@ -148,7 +172,16 @@ impl Cluster {
         let looked = self.0.looked.notified();
         self.look_soon();
         let _ = tokio::time::timeout(self.0.settings.wait, looked).await;
-        known().ok_or_else(|| unavailable("no server of the cluster is known to hold the key"))
+        known().ok_or_else(|| {
+            self.lock_refusal().as_ref().map_or_else(
+                || unavailable("no server of the cluster is known to hold the key"),
+                |(kind, detail)| StoreError::new(*kind).with_detail(detail.clone()),
+            )
+        })
+    }
+
+    fn lock_refusal(&self) -> MutexGuard<'_, Option<(FailureKind, String)>> {
+        self.0.refusal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Looks at the map in the background, unless somebody does already, until every server in it
@@ -161,10 +194,15 @@ impl Cluster {
         let inner = Arc::downgrade(&self.0);
         self.0.runtime.spawn(async move {
             // The store may be gone meanwhile.
+            let mut looks = 0;
             while let Some(this) = inner.upgrade().map(Self) {
-                let is_whole = this.look().await.is_ok() && this.reaches_all().await;
+                looks += 1;
+                let looked = this.look().await;
+                let refusal = looked.as_ref().err().filter(|error| error.kind().is_configuration());
+                *this.lock_refusal() = refusal.map(|error| (error.kind(), error.to_string()));
+                let is_whole = looked.is_ok() && this.reaches_all().await;
                 this.0.looked.notify_waiters();
-                pause(LOOK_AGAIN).await;
+                sleep(pause(looks, LOOK_AGAIN, LONGEST_PAUSE)).await;
                 if is_whole {
                     this.0.looking.store(false, Ordering::Release);
                     return;
@@ -299,7 +337,7 @@ async fn ask(pool: &Pool, address: &Address) -> Result<Slots, StoreError> {
 
 /// A cluster tells nobody when it has changed.
 #[expect(clippy::disallowed_methods, reason = "there is no event to wait for")]
-async fn pause(time: Duration) {
+async fn sleep(time: Duration) {
     tokio::time::sleep(time).await;
 }
 

@@ -5,15 +5,20 @@
 //! one costs nothing at check-out, and a failed connection makes all of its age leave the pool: they
 //! led to the same server. One that owes an answer for too long has failed as well.
 
+mod failure;
+mod life;
+
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
 use bb8_redis::bb8;
+use failure::Failure;
+use life::{Life, Waiting};
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{FromRedisValue, RedisResult, Value};
 use tokio::runtime::Handle;
@@ -21,6 +26,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::error::{self, classify};
+use super::eviction;
 use super::script::Script;
 #[cfg(feature = "redis-sentinel")]
 use super::sentinel::Sentinels;
@@ -29,7 +35,6 @@ use crate::FailureKind;
 use crate::store::StoreError;
 
 /// How connections are made, and when they count as failed.
-#[derive(Clone)]
 pub(super) struct Settings {
     pub(super) scripts: Vec<&'static Script>,
     /// How many connections a pool holds at most.
@@ -43,6 +48,8 @@ pub(super) struct Settings {
     /// A server that is gone without a word ends no connection; the operating system takes a
     /// quarter of an hour to find out.
     pub(super) silence: Duration,
+    /// That one of the servers can evict counters has been said.
+    pub(super) has_warned_of_eviction: AtomicBool,
 }
 
 /// Makes connections for the pool. Clones share what they know.
@@ -55,18 +62,13 @@ pub(super) struct Manager {
     runtime: Handle,
     // Raised when a connection fails; connections made before that are not handed out again.
     generation: Arc<AtomicU64>,
-    // Why the last attempt to connect failed, and when, as long as none succeeds: the pool itself only
-    // says that it waited too long.
+    // The last age of which a server has been looked at, and one.
+    looked_at: Arc<AtomicU64>,
+    // Why the last attempt to connect failed, as long as none succeeds: the pool itself only says that it
+    // waited too long.
     last_failure: Arc<Mutex<Option<Failure>>>,
     // Told of every attempt that fails.
     failed: Arc<Notify>,
-}
-
-/// Why an attempt to connect failed.
-struct Failure {
-    kind: FailureKind,
-    detail: String,
-    at: Instant,
 }
 
 /// What a pool's connections lead to.
@@ -79,8 +81,8 @@ pub(super) enum Upstream {
 
 impl Manager {
     fn new(upstream: Upstream, settings: Arc<Settings>, runtime: Handle) -> Self {
-        let (generation, last_failure, failed) = Default::default();
-        Self { upstream, settings, runtime, generation, last_failure, failed }
+        let (generation, looked_at, last_failure, failed) = Default::default();
+        Self { upstream, settings, runtime, generation, looked_at, last_failure, failed }
     }
 
     /// A new connection that knows the scripts.
@@ -109,6 +111,10 @@ impl Manager {
             is_asking: false,
         };
         connection.greet(&self.settings.scripts).await.map_err(classify)?;
+        // The first of each age, which may lead to another server than the last.
+        if self.looked_at.fetch_max(generation + 1, Ordering::AcqRel) <= generation {
+            eviction::warn_of(&mut connection, &self.settings.has_warned_of_eviction).await;
+        }
         Ok(connection)
     }
 
@@ -129,13 +135,22 @@ impl Manager {
         loop {
             // Registered before the look, so that nothing is missed in between.
             let failed = self.failed.notified();
-            let refusal = self.lock_failure().as_ref().and_then(|failure| {
-                let is_recent = failure.at.elapsed() < self.settings.connect_timeout;
-                (failure.kind.is_configuration() && is_recent).then(|| failure.error())
-            });
+            let refusal = self.lock_failure().as_ref().and_then(Failure::refusal);
             match refusal {
                 Some(refusal) => return refusal,
                 None => failed.await,
+            }
+        }
+    }
+
+    /// Waits until the next attempt is due, which is at once unless the last one failed.
+    async fn pause(&self) {
+        loop {
+            let next = self.lock_failure().as_ref().map(Failure::next);
+            match next {
+                // Another attempt may fail meanwhile.
+                Some(next) if next > Instant::now() => tokio::time::sleep_until(next).await,
+                _ => return,
             }
         }
     }
@@ -145,28 +160,22 @@ impl Manager {
     }
 }
 
-impl Failure {
-    fn error(&self) -> StoreError {
-        StoreError::new(self.kind).with_detail(self.detail.clone())
-    }
-}
-
 impl bb8::ManageConnection for Manager {
     type Connection = Connection;
     type Error = StoreError;
 
     async fn connect(&self) -> Result<Connection, StoreError> {
+        self.pause().await;
         let this = self.clone();
         let opened = match self.runtime.spawn(async move { this.open().await }).await {
             Ok(opened) => opened,
             // The runtime in which the store was made has ended.
             Err(_) => Err(StoreError::new(FailureKind::Unavailable)),
         };
-        *self.lock_failure() = opened.as_ref().err().map(|error| Failure {
-            kind: error.kind(),
-            detail: format!("could not connect: {error}"),
-            at: Instant::now(),
-        });
+        {
+            let mut failure = self.lock_failure();
+            *failure = opened.as_ref().err().map(|error| Failure::after(failure.as_ref(), error));
+        }
         self.failed.notify_waiters();
         opened
     }
@@ -271,64 +280,6 @@ impl Connection {
     }
 }
 
-/// What all handles on one connection know of it.
-struct Life {
-    generation: u64,
-    current: Arc<AtomicU64>,
-    opened: Instant,
-    silence: Duration,
-    // When the first command was sent that no reply came after, in milliseconds from `opened`.
-    owing_since: AtomicU64,
-}
-
-impl Life {
-    const NOTHING_OWED: u64 = u64::MAX;
-
-    fn new(generation: u64, current: Arc<AtomicU64>, silence: Duration) -> Self {
-        let owing_since = AtomicU64::new(Self::NOTHING_OWED);
-        Self { generation, current, opened: Instant::now(), silence, owing_since }
-    }
-
-    /// Ends the generation: once, even if many tasks fail together.
-    fn fail(&self) {
-        let (this, next) = (self.generation, self.generation + 1);
-        let _ = self.current.compare_exchange(this, next, Ordering::AcqRel, Ordering::Relaxed);
-    }
-
-    fn is_stale(&self) -> bool {
-        self.generation != self.current.load(Ordering::Acquire)
-    }
-
-    fn now(&self) -> u64 {
-        u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX)
-    }
-
-    fn heard(&self) {
-        self.owing_since.store(Self::NOTHING_OWED, Ordering::Relaxed);
-    }
-}
-
-/// A command without a reply yet. The limiter drops it at its deadline.
-struct Waiting<'a>(&'a Life);
-
-impl<'a> Waiting<'a> {
-    fn begin(life: &'a Life) -> Self {
-        let (owing_since, now) = (&life.owing_since, life.now());
-        let (relaxed, nothing) = (Ordering::Relaxed, Life::NOTHING_OWED);
-        let _ = owing_since.compare_exchange(nothing, now, relaxed, relaxed);
-        Self(life)
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        let since = self.0.owing_since.load(Ordering::Relaxed);
-        if u128::from(self.0.now().saturating_sub(since)) >= self.0.silence.as_millis() {
-            self.0.fail();
-        }
-    }
-}
-
 /// A pool that fails early: waiting for a connection is part of the decision's deadline.
 #[derive(Clone)]
 pub(super) struct Pool(Arc<PoolInner>);
@@ -357,10 +308,15 @@ impl Pool {
     pub(super) async fn get(&self) -> Result<Connection, StoreError> {
         let PoolInner { pool, manager } = &*self.0;
         let (mut connection, mut refusal) = (pin!(pool.get()), pin!(manager.refusal()));
-        let connection = poll_fn(|cx| match connection.as_mut().poll(cx) {
-            Poll::Ready(connection) => Poll::Ready(Ok(connection)),
-            // Asked second: where there is no connection, one is being made by now.
-            Poll::Pending => refusal.as_mut().poll(cx).map(Err),
+        let connection = poll_fn(|cx| {
+            // The pool connects in tasks of the runtime it is polled in, and waits for ever for those
+            // that end with it.
+            let _home = manager.runtime.enter();
+            match connection.as_mut().poll(cx) {
+                Poll::Ready(connection) => Poll::Ready(Ok(connection)),
+                // Asked second: where there is no connection, one is being made by now.
+                Poll::Pending => refusal.as_mut().poll(cx).map(Err),
+            }
         });
         match connection.await? {
             Ok(connection) => Ok(connection.clone()),
@@ -372,7 +328,7 @@ impl Pool {
     }
 
     /// Tries once to connect, outside the pool.
-    pub(super) async fn probe(&self) -> Result<Connection, StoreError> {
-        self.0.pool.dedicated_connection().await
+    pub(super) async fn probe(&self) -> Result<(), StoreError> {
+        self.0.pool.dedicated_connection().await.map(drop)
     }
 }

@@ -40,19 +40,40 @@ fn code(error: &RedisError) -> Option<String> {
     errors.first().map(|(_, error)| error.code().to_owned())
 }
 
+/// What a server says that cannot work now.
+///
+/// `NOSCRIPT` comes here only if the scripts are flushed faster than they are loaded.
+const UNAVAILABLE: [&str; 11] = [
+    "LOADING",
+    "MASTERDOWN",
+    "TRYAGAIN",
+    "CLUSTERDOWN",
+    "BUSY",
+    "READONLY",
+    "OOM",
+    "MISCONF",
+    "NOREPLICAS",
+    "UNKILLABLE",
+    "NOSCRIPT",
+];
+
 fn kind(error: &RedisError, code: Option<&str>) -> FailureKind {
     // What goes wrong inside a script comes wrapped in a text, more or less so in each version.
     let says = |word: &str| error.to_string().contains(word);
     match code {
         Some("NOAUTH" | "WRONGPASS" | "NOPERM") => return FailureKind::Refused,
         Some("WRONGTYPE" | "RLCORRUPT") => return FailureKind::Corrupt,
-        // NOSCRIPT comes here only if the scripts are flushed faster than they are loaded.
-        Some(
-            "LOADING" | "MASTERDOWN" | "TRYAGAIN" | "CLUSTERDOWN" | "BUSY" | "READONLY" | "OOM"
-            | "MISCONF" | "NOREPLICAS" | "UNKILLABLE" | "NOSCRIPT",
-        ) => return FailureKind::Unavailable,
+        Some(code) if UNAVAILABLE.contains(&code) => return FailureKind::Unavailable,
         Some(_) if says("can't run this command") => return FailureKind::Refused,
-        Some(_) if is_about_database(error) && says("permission") => return FailureKind::Refused,
+        Some(_) if is_about_database(error) => {
+            // A server that is busy, or loading, refuses that as well.
+            let lasts = says("permission") || says("out of range");
+            return if lasts { FailureKind::Refused } else { FailureKind::Unavailable };
+        }
+        // Before Redis 7 the code stands in the text.
+        Some("ERR") if UNAVAILABLE.iter().any(|code| says(code)) => {
+            return FailureKind::Unavailable;
+        }
         Some(_) if says("WRONGTYPE") || says("RLCORRUPT") => return FailureKind::Corrupt,
         Some(_) if says("max number of clients") => return FailureKind::Unavailable,
         Some(_) => return FailureKind::Protocol,
@@ -93,5 +114,41 @@ fn no_database(error: &RedisError) -> &'static str {
         "the user may not select the database of the URL (+select)"
     } else {
         "Redis does not change to the database of the URL"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn classified(answer: &str) -> StoreError {
+        let line = format!("-{answer}\r\n");
+        let value = redis::parse_redis_value(line.as_bytes()).unwrap();
+        classify(value.extract_error().unwrap_err())
+    }
+
+    #[test]
+    fn what_passes_by_itself_and_what_lasts() {
+        use FailureKind::{Corrupt, Protocol, Refused, Unavailable};
+        // As Redis 7 says it, and before that, wrapped in words of its own.
+        let script = "ERR Error running script (call to f_0123): @user_script:7:";
+        for (answer, kind) in [
+            ("LOADING Redis is loading the dataset in memory", Unavailable),
+            ("OOM command not allowed when used memory > 'maxmemory'.", Unavailable),
+            (&format!("{script} -OOM command not allowed when used memory"), Unavailable),
+            (&format!("{script} -READONLY You can't write against a replica"), Unavailable),
+            (&format!("{script} -MISCONF Redis is configured to save snapshots"), Unavailable),
+            (&format!("{script} -NOREPLICAS Not enough good replicas"), Unavailable),
+            (&format!("{script} attempt to index a nil value"), Protocol),
+            (&format!("{script} -WRONGTYPE Operation against a key"), Corrupt),
+            ("ERR max number of clients reached", Unavailable),
+            ("WRONGPASS invalid username-password pair", Refused),
+            ("NOPERM User rl has no permissions to run the 'get' command", Refused),
+            ("ERR unknown command 'EVALSHA'", Protocol),
+        ] {
+            let error = classified(answer);
+            assert_eq!(error.kind(), kind, "{answer}");
+            assert!(!error.to_string().contains("f_0123"), "{error}");
+        }
     }
 }

@@ -1,14 +1,20 @@
 //! Whether a server may forget counters to make room, which admits more than the limits say.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::connection::Connection;
 use crate::observe;
 
-/// Warns once if one of the servers can evict counters. A server that does not tell is left alone.
-pub(super) async fn warn_of(connections: &mut [Connection]) {
-    for connection in connections {
-        if let Some(policy) = evicting_policy(connection).await {
-            return observe::can_evict(&policy);
-        }
+/// Warns, once for each store, if this server can evict counters. A server that does not tell is left
+/// alone.
+pub(super) async fn warn_of(connection: &mut Connection, has_warned: &AtomicBool) {
+    if has_warned.load(Ordering::Relaxed) {
+        return;
+    }
+    if let Some(policy) = evicting_policy(connection).await
+        && !has_warned.swap(true, Ordering::Relaxed)
+    {
+        observe::can_evict(&policy);
     }
 }
 

@@ -33,6 +33,7 @@
 //! # Ok(()) }
 //! ```
 
+mod backoff;
 mod builder;
 #[cfg(feature = "redis-cluster")]
 mod cluster;

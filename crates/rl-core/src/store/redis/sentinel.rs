@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -139,14 +139,23 @@ impl Sentinels {
             match tokio::time::timeout(ASK_AGAIN, opening.join_next()).await {
                 Ok(Some(Ok(opened))) => {
                     let connection = opened?;
-                    *self.current.lock().unwrap_or_else(PoisonError::into_inner) = tried;
                     self.watch(manager);
-                    return Ok(connection);
+                    let before = std::mem::replace(&mut *self.lock_current(), tried.clone());
+                    if before.is_none() || before == tried {
+                        return Ok(connection);
+                    }
+                    // Connections of one age lead to one server: this one would be of the old age.
+                    manager.generation().fetch_add(1, Ordering::AcqRel);
+                    tried = None;
                 }
                 Ok(_) => return Err(StoreError::new(FailureKind::Unavailable)),
                 Err(_) => {}
             }
         }
+    }
+
+    fn lock_current(&self) -> MutexGuard<'_, Option<Address>> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Asks on, until the store is gone, whether the primary is still the same; ends the connections
@@ -165,7 +174,7 @@ impl Sentinels {
                 let Ok(Ok(named)) = tokio::time::timeout(ASK_AGAIN, this.ask()).await else {
                     continue;
                 };
-                let mut current = this.current.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut current = this.lock_current();
                 if current.as_ref().is_some_and(|current| *current != named) {
                     // Once: the next connection sets it.
                     *current = None;

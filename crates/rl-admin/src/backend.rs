@@ -1,0 +1,65 @@
+/// Where the limiter's counters live, as the API shows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Backend {
+    /// In the memory of this process.
+    #[default]
+    Memory,
+    /// On Redis.
+    Redis {
+        /// The host.
+        host: String,
+        /// The port.
+        port: u16,
+    },
+}
+
+impl Backend {
+    /// The Redis at `url`: its host and port, and nothing of user or password.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use rl_admin::Backend;
+    ///
+    /// let backend = Backend::redis("rediss://user:secret@redis.example.org/0");
+    /// assert_eq!(backend, Backend::Redis { host: "redis.example.org".into(), port: 6379 });
+    /// ```
+    #[must_use]
+    pub fn redis(url: &str) -> Self {
+        let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        let place = authority.rsplit_once('@').map_or(authority, |(_, place)| place);
+        let (host, port) = match place.strip_prefix('[').and_then(|place| place.split_once(']')) {
+            Some((host, port)) => (host, port.strip_prefix(':')),
+            None => match place.split_once(':') {
+                Some((host, port)) => (host, Some(port)),
+                None => (place, None),
+            },
+        };
+        let port = port.and_then(|port| port.parse().ok()).unwrap_or(6379);
+        Self::Redis { host: host.to_owned(), port }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_url_only_the_place_is_kept() {
+        for (url, host, port) in [
+            ("redis://127.0.0.1/", "127.0.0.1", 6379),
+            ("redis://127.0.0.1:7000", "127.0.0.1", 7000),
+            ("redis://user:p@ss@localhost:7000/1", "localhost", 7000),
+            ("rediss://[::1]:7000/?protocol=resp3", "::1", 7000),
+            ("redis://[2001:db8::1]", "2001:db8::1", 6379),
+        ] {
+            assert_eq!(
+                Backend::redis(url),
+                Backend::Redis { host: host.to_owned(), port },
+                "{url}"
+            );
+        }
+    }
+}

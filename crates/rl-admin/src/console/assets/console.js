@@ -1,0 +1,99 @@
+// Moves the bars of a consumer: asks for them once a second, and copies what changed into those on the
+// page. Without this script the page shows how things were when it was loaded.
+"use strict";
+
+const EVERY = 1000;
+const LONGEST = 10000;
+
+function live() {
+  const usage = document.getElementById("usage");
+  if (!usage) return;
+  const pulse = document.getElementById("pulse");
+  const news = document.getElementById("news");
+  const pause = document.getElementById("pause");
+  let wait = EVERY;
+  let isPaused = false;
+  let isLooking = false;
+  let timer = 0;
+
+  // What a screen reader is told: only that a limit is used up, or is no longer.
+  function announce(row, before, after) {
+    const isFull = after === "full";
+    if (isFull !== (before === "full")) {
+      const period = row.querySelector("th").textContent;
+      news.textContent = period + ": " + (isFull ? "used up" : "calls pass again");
+    }
+  }
+
+  function copy(from) {
+    const place = document.getElementById(from.id);
+    if (!place) return false;
+    const kind = from.dataset.live;
+    if (kind === "width") {
+      place.setAttribute("width", from.getAttribute("width"));
+    } else if (kind === "state") {
+      announce(place, place.dataset.state, from.dataset.state);
+      place.dataset.state = from.dataset.state;
+    } else {
+      place.hidden = from.hidden;
+      if (place.textContent !== from.textContent) place.textContent = from.textContent;
+    }
+    return true;
+  }
+
+  async function look() {
+    const answer = await fetch(usage.dataset.source, {
+      cache: "no-store",
+      signal: AbortSignal.timeout(LONGEST),
+    });
+    if (answer.status === 401) {
+      isPaused = true;
+      pause.hidden = true;
+      pulse.textContent = "You are logged out: these are the last numbers.";
+      return;
+    }
+    if (!answer.ok) throw new Error("status " + answer.status);
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const parts = Array.from(page.querySelectorAll("[data-live]"));
+    // The counters answer again, or no longer: the table comes or goes.
+    const isOther = Boolean(page.querySelector("table")) !== Boolean(usage.querySelector("table"));
+    if (isOther || !parts.every(copy)) usage.replaceChildren(...page.getElementById("usage").childNodes);
+    pulse.textContent = "Live: looks every second.";
+    wait = EVERY;
+  }
+
+  async function turn() {
+    if (isLooking) return;
+    isLooking = true;
+    if (!isPaused && !document.hidden) {
+      try {
+        await look();
+      } catch (why) {
+        wait = Math.min(wait * 2, LONGEST);
+        pulse.textContent = "No answer; these are the last numbers. Trying again.";
+      }
+    }
+    isLooking = false;
+    if (!pause.hidden) timer = setTimeout(turn, wait);
+  }
+
+  pause.addEventListener("click", () => {
+    isPaused = !isPaused;
+    pause.textContent = isPaused ? "Go on" : "Pause";
+    pulse.textContent = isPaused ? "Paused." : "Live: looks every second.";
+  });
+  document.addEventListener("visibilitychange", () => {
+    if (!document.hidden && !pause.hidden) {
+      clearTimeout(timer);
+      timer = setTimeout(turn, 0);
+    }
+  });
+  pause.hidden = false;
+  document.getElementById("refresh").hidden = true;
+  turn();
+}
+
+live();
+// What was not saved is what one wants to read next.
+const first = document.querySelector("[role=alert][tabindex]");
+if (first) first.focus();

@@ -1,0 +1,61 @@
+/// What a form, or the query of an address, says.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Fields(Vec<(String, String)>);
+
+impl Fields {
+    /// Reads `a=1&b=2`; what is no such text says nothing.
+    pub(super) fn read(text: &[u8]) -> Self {
+        Self(serde_urlencoded::from_bytes(text).unwrap_or_default())
+    }
+
+    /// What the field says, without space around it; nothing if it is not there.
+    pub(super) fn get(&self, name: &str) -> &str {
+        self.raw(name).trim()
+    }
+
+    /// What the field says.
+    pub(super) fn raw(&self, name: &str) -> &str {
+        let field = self.0.iter().find(|(field, _)| field == name);
+        field.map_or("", |(_, value)| value)
+    }
+
+    /// What the field says, unless that is nothing.
+    pub(super) fn given(&self, name: &str) -> Option<&str> {
+        Some(self.get(name)).filter(|value| !value.is_empty())
+    }
+
+    /// The same, where `name` says this.
+    pub(super) fn with(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.0.retain(|(field, _)| field != name);
+        self.0.push((name.to_owned(), value.into()));
+        self
+    }
+}
+
+/// A path with a query, as it stands in a link.
+pub(super) fn link(path: &str, fields: &[(&str, &str)]) -> String {
+    let query = serde_urlencoded::to_string(fields).unwrap_or_default();
+    if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_read_as_forms_write_them() {
+        let fields = Fields::read(b"a=+1%26+&b=&a=2&%C3%A4=%3Cb%3E");
+        assert_eq!((fields.get("a"), fields.raw("a")), ("1&", " 1& "));
+        assert_eq!((fields.given("b"), fields.given("c")), (None, None));
+        assert_eq!(fields.get("ä"), "<b>");
+        assert_eq!(fields.with("a", "3").get("a"), "3");
+        assert_eq!(Fields::read(&[0xff, b'=', 0xfe]).get("a"), "");
+    }
+
+    #[test]
+    fn links_hold_any_text() {
+        let link = link("/console/consumer", &[("id", "a&b=\"<ü")]);
+        assert_eq!(link, "/console/consumer?id=a%26b%3D%22%3C%C3%BC");
+        assert_eq!(Fields::read(link.split_once('?').unwrap().1.as_bytes()).get("id"), "a&b=\"<ü");
+    }
+}

@@ -1,0 +1,139 @@
+use axum::Extension;
+use axum::extract::{ConnectInfo, Request, State};
+use axum::http::header::{self, HeaderMap, HeaderValue};
+use axum::http::{Extensions, StatusCode};
+use axum::response::{IntoResponse, Redirect, Response};
+use maud::html;
+use rl_core::Subject;
+
+use super::Console;
+use super::failure::Failure;
+use super::fields::Fields;
+use super::page::{Tab, page};
+use super::session::Visitor;
+
+impl Console {
+    /// With TLS the name makes browsers take the cookie from this host alone, and for all its paths.
+    fn cookie(&self) -> &'static str {
+        if self.inner.is_secure { "__Host-rl-console" } else { "rl-console" }
+    }
+
+    fn cookie_line(&self, id: &str, end: &str) -> HeaderValue {
+        let (name, secure) = (self.cookie(), if self.inner.is_secure { "; Secure" } else { "" });
+        let line = format!("{name}={id}; Path=/; HttpOnly; SameSite=Strict{secure}{end}");
+        HeaderValue::try_from(line).expect("ids are hexadecimal digits")
+    }
+
+    /// What the cookie of the session says.
+    pub(super) fn session_id<'a>(&self, headers: &'a HeaderMap) -> Option<&'a str> {
+        let lines = headers.get_all(header::COOKIE).iter();
+        let pairs = lines.filter_map(|line| line.to_str().ok()).flat_map(|line| line.split(';'));
+        let mut pairs = pairs.filter_map(|pair| pair.trim().split_once('='));
+        pairs.find(|(name, _)| *name == self.cookie()).map(|(_, value)| value)
+    }
+
+    /// Where to go after the login: a page of this console, whatever an address says.
+    fn next<'a>(&'a self, asked: &'a str) -> &'a str {
+        let rest = asked.strip_prefix(self.path());
+        let is_ours = rest.is_some_and(|rest| {
+            let is_page = rest.is_empty() || rest.starts_with(['/', '?']);
+            is_page
+                && !rest.starts_with("/login")
+                && rest.bytes().all(|byte| byte.is_ascii_graphic())
+        });
+        if is_ours { asked } else { self.path() }
+    }
+
+    fn login_page(&self, next: &str, problem: Option<&str>) -> impl IntoResponse {
+        let main = html! {
+            div.login {
+                h1 { "Log in" }
+                @if let Some(problem) = problem {
+                    p.problem #problem role="alert" { (problem) }
+                }
+                form method="post" action={ (self.path()) "/login" } {
+                    input type="hidden" name="next" value=(next);
+                    div.field {
+                        label for="token" { "Token" }
+                        input #token type="password" name="token" required autofocus
+                            autocomplete="current-password" autocapitalize="off" spellcheck="false"
+                            aria-invalid=[problem.map(|_| "true")]
+                            aria-describedby=(if problem.is_some() { "problem token-hint" } else { "token-hint" });
+                        p.hint #token-hint { "The one that programs send as " code { "Authorization: Bearer" } "." }
+                    }
+                    button.main type="submit" { "Log in" }
+                }
+            }
+        };
+        page(self, None, "Log in", Tab::None, main)
+    }
+}
+
+pub(super) async fn form(State(console): State<Console>, request: Request) -> Response {
+    let fields = Fields::read(request.uri().query().unwrap_or_default().as_bytes());
+    console.login_page(console.next(fields.get("next")), None).into_response()
+}
+
+pub(super) async fn log_in(
+    State(console): State<Console>,
+    Extension(form): Extension<Fields>,
+    request: Request,
+) -> Response {
+    let next = console.next(form.get("next"));
+    let guesser = guesser(request.extensions());
+    let refuse =
+        |status, problem| (status, console.login_page(next, Some(problem))).into_response();
+    if let Some(guesser) = &guesser
+        && !console.inner.attempts.peek(guesser, 1).await.is_allowed()
+    {
+        let problem = "Too many wrong tokens. Wait a minute, then try again.";
+        return refuse(StatusCode::TOO_MANY_REQUESTS, problem);
+    }
+    let Ok(token) = HeaderValue::try_from(format!("Bearer {}", form.get("token"))) else {
+        return refuse(StatusCode::UNAUTHORIZED, WRONG);
+    };
+    // Asked as if it had come with a call of the API: who knows tokens is said in one place.
+    let (mut parts, ()) = axum::http::Request::new(()).into_parts();
+    parts.headers.insert(header::AUTHORIZATION, token);
+    match console.admin().actor(&parts).await {
+        Ok(actor) => {
+            if let Some(before) = console.session_id(request.headers()) {
+                console.inner.sessions.end(before);
+            }
+            tracing::info!(target: "rl_admin", by = actor.name(), "logged in to the console");
+            let id = console.inner.sessions.begin(actor, console.admin().now());
+            let cookie = [(header::SET_COOKIE, console.cookie_line(&id, ""))];
+            (cookie, Redirect::to(next)).into_response()
+        }
+        Err(error) if error.status() == StatusCode::UNAUTHORIZED => {
+            if let Some(guesser) = &guesser {
+                console.inner.attempts.charge(guesser, 1).await;
+            }
+            refuse(StatusCode::UNAUTHORIZED, WRONG)
+        }
+        Err(error) => Failure::from(error).into_response(),
+    }
+}
+
+const WRONG: &str = "This token is not known here.";
+
+/// Who guesses, if the server was told to find addresses out. One bucket for all would let anybody
+/// keep everybody from logging in.
+fn guesser(extensions: &Extensions) -> Option<Subject> {
+    let ConnectInfo(peer) = extensions.get::<ConnectInfo<std::net::SocketAddr>>()?;
+    Some(Subject::ip(&peer.ip().to_string()))
+}
+
+pub(super) async fn log_out(
+    State(console): State<Console>,
+    visitor: Option<Extension<Visitor>>,
+    request: Request,
+) -> Response {
+    if visitor.is_some()
+        && let Some(id) = console.session_id(request.headers())
+    {
+        console.inner.sessions.end(id);
+    }
+    let cookie = [(header::SET_COOKIE, console.cookie_line("", "; Max-Age=0"))];
+    (cookie, Redirect::to(&format!("{}/login", console.path()))).into_response()
+}

@@ -1,0 +1,94 @@
+use maud::{DOCTYPE, Markup, html};
+
+use super::Console;
+use super::guard::FORM_TOKEN;
+use super::session::Visitor;
+
+/// The part of the console that a page belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tab {
+    None,
+    Consumers,
+    Tiers,
+    Changes,
+    Store,
+}
+
+/// A whole page around `main`, whose first element is the heading.
+pub(super) fn page(
+    console: &Console,
+    visitor: Option<&Visitor>,
+    title: &str,
+    tab: Tab,
+    main: Markup,
+) -> Markup {
+    let path = console.path();
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                title { (title) " · Rate limits" }
+                link rel="icon" type="image/svg+xml" href={ (path) "/icon.svg" };
+                link rel="stylesheet" href={ (path) "/console.css" };
+                script src={ (path) "/console.js" } defer {}
+            }
+            body {
+                a.skip href="#main" { "Skip to content" }
+                header.top { div.width {
+                    a.brand href=(path) { (mark()) "Rate limits" }
+                    @if let Some(visitor) = visitor {
+                        nav aria-label="Console" { ul {
+                            (entry(path, "Consumers", tab == Tab::Consumers))
+                            (entry(&format!("{path}/tiers"), "Tiers", tab == Tab::Tiers))
+                            (entry(&format!("{path}/changes"), "Changes", tab == Tab::Changes))
+                            (entry(&format!("{path}/store"), "Store", tab == Tab::Store))
+                        } }
+                        form.who method="post" action={ (path) "/logout" } {
+                            (form_token(visitor))
+                            span.name title=(visitor.actor.name()) { (visitor.actor.name()) }
+                            button.quiet type="submit" { "Log out" }
+                        }
+                    }
+                } }
+                main #main.width tabindex="-1" { (main) }
+            }
+        }
+    }
+}
+
+fn entry(link: &str, text: &str, is_here: bool) -> Markup {
+    html! { li { a href=(link) aria-current=[is_here.then_some("page")] { (text) } } }
+}
+
+/// Three bars under a line.
+fn mark() -> Markup {
+    html! {
+        svg.mark viewBox="0 0 24 24" width="24" height="24" aria-hidden="true" {
+            path d="M3 5h18" {}
+            rect x="4" y="9" width="4" height="11" rx="1" {}
+            rect x="10" y="13" width="4" height="7" rx="1" {}
+            rect x="16" y="8" width="4" height="12" rx="1" {}
+        }
+    }
+}
+
+/// The field without which a form is refused.
+pub(super) fn form_token(visitor: &Visitor) -> Markup {
+    html! { input type="hidden" name=(FORM_TOKEN) value=(visitor.form_token); }
+}
+
+/// What was done, by the word that an address carries.
+pub(super) fn done(word: &str) -> Markup {
+    let sentence = match word {
+        "created" => "The record was created. It holds for the next call.",
+        "updated" => "The change was saved. It holds for the next call.",
+        "deleted" => "The record was deleted.",
+        "tier" => "The tier was changed. It holds for the next call.",
+        "tier-deleted" => "The tier was deleted.",
+        _ => return html! {},
+    };
+    html! { p.done role="status" { (sentence) } }
+}

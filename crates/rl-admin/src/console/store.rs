@@ -1,0 +1,97 @@
+//! Whether what the limiter stands on answers.
+
+use axum::Extension;
+use axum::extract::State;
+use maud::{Markup, html};
+use rl_core::{Limit, Policy, Realm, Subject};
+use rl_records::RecordQuery;
+use tokio::time::Instant;
+
+use super::failure::Failure;
+use super::page::{Tab, page};
+use super::session::Visitor;
+use super::{Console, text};
+use crate::Backend;
+
+/// What was asked, and how it went.
+struct Answer {
+    problem: Option<String>,
+    micros: u128,
+}
+
+impl Answer {
+    fn of<T, E: std::fmt::Display>(began: Instant, result: Result<T, E>) -> Self {
+        let problem = result.err().map(|error| error.to_string());
+        Self { problem, micros: began.elapsed().as_micros() }
+    }
+
+    fn row(&self, what: &str, where_: &str) -> Markup {
+        let state = if self.problem.is_none() { "open" } else { "full" };
+        html! {
+            tr data-state=(state) {
+                th scope="row" { (what) }
+                td data-label="Where" { (where_) }
+                td data-label="State" {
+                    span.state { (if self.problem.is_none() { "answers" } else { "does not answer" }) }
+                    @if let Some(problem) = &self.problem { p.problem { (problem) } }
+                }
+                td.number data-label="Took" { (self.micros / 1_000) "." (format!("{:03}", self.micros % 1_000)) " ms" }
+            }
+        }
+    }
+}
+
+/// The health of the store of counters and of the database of records.
+pub(super) async fn show(
+    State(console): State<Console>,
+    Extension(visitor): Extension<Visitor>,
+) -> Result<Markup, Failure> {
+    let (admin, limiter) = (console.admin(), console.admin().limiter());
+    let began = Instant::now();
+    let counters = Answer::of(began, ask_counters(&console).await);
+    let began = Instant::now();
+    let one = RecordQuery { limit: 1, ..RecordQuery::default() };
+    let records = Answer::of(began, admin.records().list(&one).await);
+    let place = match admin.backend() {
+        Backend::Memory => "in the memory of this process".to_owned(),
+        Backend::Redis { host, port } => format!("Redis at {host}, port {port}"),
+    };
+    let mode = match (limiter.is_enabled(), limiter.is_shadow()) {
+        (false, _) => ("full", "off", "Every call passes, and none is counted."),
+        (true, true) => {
+            ("near", "in shadow", "Calls are counted and reported, and none is denied.")
+        }
+        (true, false) => ("open", "on", "Calls beyond the limits are denied."),
+    };
+    let main = html! {
+        div.head {
+            h1 { "Store" }
+            p.pulse { "As of " (text::time(admin.now())) " UTC. " a href={ (console.path()) "/store" } { "Refresh" } }
+        }
+        table.list {
+            caption.unseen { "What the limiter stands on" }
+            thead { tr {
+                th scope="col" { "What" } th scope="col" { "Where" } th scope="col" { "State" }
+                th.number scope="col" { "Took" }
+            } }
+            tbody {
+                (counters.row("Counters", &place))
+                (records.row("Records", "the database of limits"))
+            }
+        }
+        h2 { "Limiter" }
+        dl {
+            dt { "Limiter" } dd data-state=(mode.0) { span.state { (mode.1) } " " (mode.2) }
+            dt { "Decisions that wait" } dd { (text::number(limiter.in_flight() as u64)) }
+        }
+    };
+    Ok(page(&console, Some(&visitor), "Store", Tab::Store, main))
+}
+
+/// Asks for what nobody has used.
+async fn ask_counters(console: &Console) -> Result<(), String> {
+    let realm = Realm::custom("console").map_err(|error| error.to_string())?;
+    let policy = Policy::new([Limit::per_second(1)]).map_err(|error| error.to_string())?;
+    let usage = console.admin().limiter().usage_under(&policy, &Subject::new(realm, "health"));
+    usage.await.map(drop).map_err(|error| error.to_string())
+}

@@ -1,0 +1,131 @@
+//! Times and numbers as people read and write them. All times are UTC.
+
+use std::time::Duration;
+
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
+use rl_core::time::Timestamp;
+use rl_records::{CallLimit, CallPeriod};
+
+/// `2026-11-21 14:05:03`.
+pub(super) fn time(time: Timestamp) -> String {
+    written(time, "%Y-%m-%d %H:%M:%S")
+}
+
+/// `2026-11-21 14:05`.
+pub(super) fn minute(time: Timestamp) -> String {
+    written(time, "%Y-%m-%d %H:%M")
+}
+
+/// `2026-11-21`.
+pub(super) fn date(time: Timestamp) -> String {
+    written(time, "%Y-%m-%d")
+}
+
+/// As a field for a date and a time has it: `2026-11-21T14:05:03`.
+pub(super) fn field(time: Timestamp) -> String {
+    written(time, "%Y-%m-%dT%H:%M:%S")
+}
+
+fn written(time: Timestamp, format: &str) -> String {
+    let micros = i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
+    let Ok(time) = jiff::Timestamp::from_microsecond(micros) else { return "–".to_owned() };
+    time.strftime(format).to_string()
+}
+
+/// Reads what [`field`] writes, also without the seconds, with a space for the `T`, or with a `Z`.
+pub(super) fn read_time(text: &str) -> Option<Timestamp> {
+    let text = text.trim().trim_end_matches(['Z', 'z']).trim_end();
+    let time: DateTime = text.parse().ok()?;
+    let micros = time.to_zoned(TimeZone::UTC).ok()?.timestamp().as_microsecond();
+    u64::try_from(micros).ok().map(Timestamp::from_micros)
+}
+
+/// `12 345 678`, with spaces that are narrow and do not break.
+pub(super) fn number(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place) % 3 == 0 {
+            text.push('\u{202f}');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// `47 min 27 s`: two units at most, and never less than there is left.
+pub(super) fn span(span: Duration) -> String {
+    let secs = span.as_secs() + u64::from(span.subsec_nanos() > 0);
+    let (days, hours, minutes) = (secs / 86_400, secs / 3_600 % 24, secs / 60 % 60);
+    match secs {
+        0..60 => format!("{secs} s"),
+        60..3_600 => format!("{minutes} min {} s", secs % 60),
+        3_600..86_400 => format!("{hours} h {minutes} min"),
+        _ => format!("{days} d {hours} h"),
+    }
+}
+
+/// `per minute`.
+pub(super) const fn period(period: CallPeriod) -> &'static str {
+    match period {
+        CallPeriod::Second => "per second",
+        CallPeriod::Minute => "per minute",
+        CallPeriod::Hour => "per hour",
+        CallPeriod::Day => "per day",
+        CallPeriod::Week => "per week",
+        CallPeriod::Month => "per month",
+    }
+}
+
+/// `1 000`, or `no limit`.
+pub(super) fn limit(limit: CallLimit) -> String {
+    match limit {
+        CallLimit::AtMost(max) => number(max),
+        CallLimit::Unlimited => "no limit".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_as_they_are_written() {
+        let noon = Timestamp::from_secs(1_769_947_200);
+        assert_eq!(time(noon), "2026-02-01 12:00:00");
+        assert_eq!((date(noon), field(noon)), ("2026-02-01".into(), "2026-02-01T12:00:00".into()));
+        for text in [
+            "2026-02-01T12:00:00",
+            " 2026-02-01T12:00",
+            "2026-02-01 12:00:00Z",
+            "2026-02-01 12:00 Z",
+        ] {
+            assert_eq!(read_time(text), Some(noon), "{text}");
+        }
+        for text in ["", "noon", "2026-02-30T12:00", "1969-12-31T23:59:59", "2026-02-01T25:00"] {
+            assert_eq!(read_time(text), None, "{text}");
+        }
+        assert_eq!(time(Timestamp::from_micros(u64::MAX)), "–");
+    }
+
+    #[test]
+    fn numbers_and_spans_are_short() {
+        let numbers = [(0, "0"), (999, "999"), (1_000, "1 000"), (1_234_567, "1 234 567")];
+        for (value, text) in numbers {
+            assert_eq!(number(value), text.replace(' ', "\u{202f}"));
+        }
+        for (micros, text) in [
+            (0, "0 s"),
+            (1, "1 s"),
+            (58_000_001, "59 s"),
+            (59_000_001, "1 min 0 s"),
+            (60_000_000, "1 min 0 s"),
+            (2_847_000_000, "47 min 27 s"),
+            (82_800_000_000, "23 h 0 min"),
+            (2_592_000_000_000, "30 d 0 h"),
+        ] {
+            assert_eq!(span(Duration::from_micros(micros)), text, "{micros}");
+        }
+    }
+}

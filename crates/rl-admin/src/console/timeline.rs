@@ -1,0 +1,188 @@
+//! Records over time: a line for each, and one for now.
+
+use maud::{Markup, html};
+use rl_core::time::Timestamp;
+use rl_records::{CallLimit, CallPeriod, Record};
+
+use super::active::Asked;
+use super::fields::link;
+use super::session::Visitor;
+use super::{Console, text};
+use crate::Role;
+
+const HOUR: u64 = 3_600_000_000;
+const DAY: u64 = 24 * HOUR;
+
+/// How far back and ahead of now it reaches at most: some records end in a thousand years.
+const BACK: u64 = 90 * DAY;
+const AHEAD: u64 = 180 * DAY;
+
+/// From when to when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Scale {
+    start: u64,
+    end: u64,
+}
+
+impl Scale {
+    /// All of the records that is near, now, and the time that was asked for.
+    fn of(records: &[Record], now: Timestamp, asked: Timestamp) -> Self {
+        let (now, asked) = (now.as_micros(), asked.as_micros());
+        let starts = records.iter().map(|record| record.content.from_date.as_micros());
+        let ends = records.iter().map(|record| record.content.to_date.as_micros());
+        let start = starts.min().unwrap_or(now).max(now.saturating_sub(BACK)).min(now).min(asked);
+        let end = ends.max().unwrap_or(now).min(now + AHEAD).max(now).max(asked);
+        let margin = ((end - start) / 30).max(HOUR / 2);
+        Self { start: start.saturating_sub(margin), end: end + margin }
+    }
+
+    /// Where a time is, in thousandths of a percent.
+    fn place(self, time: u64) -> u64 {
+        let time = time.clamp(self.start, self.end);
+        let place = u128::from(time - self.start) * 100_000 / u128::from(self.end - self.start);
+        u64::try_from(place).unwrap_or(100_000)
+    }
+
+    fn ticks(self) -> impl Iterator<Item = (u64, String)> {
+        let is_short = self.end - self.start < 4 * DAY;
+        (0..=3).map(move |tick| {
+            let micros = self.start + (self.end - self.start) / 3 * tick;
+            let time = Timestamp::from_micros(micros);
+            let words =
+                if is_short { text::minute(time)[5..].to_owned() } else { text::date(time) };
+            (tick * 100_000 / 3, words)
+        })
+    }
+}
+
+/// `12.345%`
+fn percent(thousandths: u64) -> String {
+    format!("{}.{:03}%", thousandths / 1_000, thousandths % 1_000)
+}
+
+/// The records of a consumer, each with its line and what may be done with it.
+pub(super) fn list(
+    console: &Console,
+    visitor: &Visitor,
+    records: &[Record],
+    now: Timestamp,
+    asked: Asked,
+) -> Markup {
+    let scale = Scale::of(records, now, asked.time);
+    html! {
+        ol.timeline {
+            li.axis aria-hidden="true" {
+                div {}
+                svg width="100%" height="20" focusable="false" {
+                    @for (place, words) in scale.ticks() {
+                        @let anchor = match place { 0 => "start", 100_000 => "end", _ => "middle" };
+                        text.(anchor) x=(percent(place)) y="14" text-anchor=(anchor) { (words) }
+                    }
+                }
+            }
+            @for record in records { (line(console, visitor, record, scale, now, asked)) }
+        }
+    }
+}
+
+fn line(
+    console: &Console,
+    visitor: &Visitor,
+    record: &Record,
+    scale: Scale,
+    now: Timestamp,
+    asked: Asked,
+) -> Markup {
+    let content = &record.content;
+    let (from, to) =
+        (scale.place(content.from_date.as_micros()), scale.place(content.to_date.as_micros()));
+    let (state, word) = match () {
+        () if content.to_date < now => ("over", "over"),
+        () if content.from_date > now => ("ahead", "not begun"),
+        () => ("active", "active"),
+    };
+    let id = record.id.to_string();
+    let to_record =
+        |what: &str| link(&format!("{}/record/{what}", console.path()), &[("record", &id)]);
+    let dates = format!("{} to {}", text::minute(content.from_date), text::minute(content.to_date));
+    html! {
+        li data-state=(state) {
+            div.what {
+                p.dates {
+                    @if visitor.actor.has(Role::CanUpdateRateLimits) {
+                        a href=(to_record("edit")) { (dates) }
+                    } @else { (dates) }
+                    " " span.state { (if content.blocks { "blocks, " } else { "" }) (word) }
+                }
+                p.limits { (summary(record)) }
+                @if let Some(scope) = scope(record) { p.hint { (scope) } }
+            }
+            div.when {
+                svg width="100%" height="24" aria-hidden="true" focusable="false" {
+                    rect.track x="0" y="9" width="100%" height="6" rx="3" {}
+                    rect.span x=(percent(from)) y="5" width=(percent((to - from).max(400))) height="14" rx="4" {}
+                    line.now x1=(percent(scale.place(now.as_micros()))) x2=(percent(scale.place(now.as_micros()))) y1="0" y2="24" {}
+                    @if !asked.is_now {
+                        @let place = percent(scale.place(asked.time.as_micros()));
+                        line.asked x1=(place) x2=(place) y1="0" y2="24" {}
+                    }
+                }
+                p.hint {
+                    "by " (record.updated_by) ", " (text::time(record.updated_at))
+                    @if visitor.actor.has(Role::CanDeleteRateLimits) {
+                        " · " a.danger href=(to_record("delete")) aria-label={ "Delete the record from " (dates) } { "Delete" }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// `10 per second, 100 per minute`.
+pub(super) fn summary(record: &Record) -> String {
+    let parts =
+        CallPeriod::ALL.into_iter().filter_map(|period| match record.content.limits.get(period) {
+            CallLimit::AtMost(max) => {
+                Some(format!("{} {}", text::number(max), text::period(period)))
+            }
+            CallLimit::Unlimited => None,
+        });
+    let parts: Vec<String> = parts.collect();
+    if parts.is_empty() { "no limit in any period".to_owned() } else { parts.join(", ") }
+}
+
+/// What the record says it is for.
+fn scope(record: &Record) -> Option<String> {
+    let content = &record.content;
+    let parts = [&content.api_name, &content.api_version, &content.bank_id];
+    let parts: Vec<&str> = parts.into_iter().filter_map(Option::as_deref).collect();
+    (!parts.is_empty()).then(|| parts.join(" · "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_within_the_picture_whatever_the_dates() {
+        let scale = Scale { start: 1_000, end: 2_000 };
+        for (time, place) in
+            [(0, 0), (1_000, 0), (1_500, 50_000), (2_000, 100_000), (u64::MAX, 100_000)]
+        {
+            assert_eq!(scale.place(time), place, "{time}");
+        }
+        assert_eq!(
+            (percent(0), percent(12_345), percent(100_000)),
+            ("0.000%".into(), "12.345%".into(), "100.000%".into())
+        );
+    }
+
+    #[test]
+    fn without_records_it_shows_the_time_around_now() {
+        let now = Timestamp::from_micros(1_000 * DAY);
+        let scale = Scale::of(&[], now, now);
+        assert_eq!(scale, Scale { start: 1_000 * DAY - HOUR / 2, end: 1_000 * DAY + HOUR / 2 });
+        let asked = Timestamp::from_micros(1_010 * DAY);
+        assert!(Scale::of(&[], now, asked).end > asked.as_micros());
+    }
+}

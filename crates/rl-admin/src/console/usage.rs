@@ -1,0 +1,174 @@
+//! What a consumer has used, as bars. The script of the page asks for them again and again, and moves
+//! those that are there: every part that moves has an id.
+
+use std::time::Duration;
+
+use axum::extract::{Request, State};
+use maud::{Markup, html};
+use rl_core::{Decision, Subject};
+use rl_records::CallPeriod;
+
+use super::fields::{Fields, link};
+use super::{Console, text};
+
+/// Where a consumer stands in one period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Bar {
+    period: CallPeriod,
+    counted: Option<Counted>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Counted {
+    max: u64,
+    used: u64,
+    remaining: u64,
+    // Until the window ends, if one is open.
+    reset: Option<Duration>,
+}
+
+impl Bar {
+    /// The six of a consumer.
+    fn all(usage: &Decision) -> [Self; 6] {
+        CallPeriod::ALL.map(|period| {
+            let mut limits = usage.limits();
+            let report = limits.find(|report| report.limit().period() == period.period());
+            let counted = report.map(|report| Counted {
+                max: report.max(),
+                used: report.used(),
+                remaining: report.remaining(),
+                reset: Some(report.reset_after()).filter(|_| report.is_active()),
+            });
+            Self { period, counted }
+        })
+    }
+
+    /// A word for the style, and one for people.
+    const fn state(self) -> (&'static str, &'static str) {
+        match self.counted {
+            None => ("none", "no limit"),
+            Some(Counted { max: 0, .. }) => ("full", "blocked"),
+            Some(Counted { remaining: 0, .. }) => ("full", "used up"),
+            Some(Counted { used: 0, .. }) => ("open", "unused"),
+            Some(Counted { max, remaining, .. }) if remaining <= max / 5 => {
+                ("near", "nearly used up")
+            }
+            Some(_) => ("open", "open"),
+        }
+    }
+
+    /// How long the bar is, in thousandths.
+    fn length(self) -> u64 {
+        let Some(Counted { max, used, .. }) = self.counted else { return 0 };
+        let thousandths = u128::from(used.min(max)) * 1_000 / u128::from(max.max(1));
+        // One call of a million is to be seen.
+        u64::try_from(thousandths).unwrap_or(1_000).max(u64::from(used > 0) * 4)
+    }
+
+    fn row(self) -> Markup {
+        let name = self.period.period().to_string();
+        let (state, word) = self.state();
+        let length = self.length();
+        html! {
+            tr #{ "u-" (name) } data-live="state" data-state=(state) {
+                th scope="row" { (text::period(self.period)) }
+                td.bar {
+                    svg aria-hidden="true" focusable="false" width="100%" height="14" {
+                        rect.track width="100%" height="14" rx="7" {}
+                        rect.fill #{ "u-" (name) "-bar" } data-live="width" height="14" rx="7"
+                            width=(format!("{}.{}%", length / 10, length % 10)) {}
+                    }
+                }
+                td.number data-label="Calls made" {
+                    span #{ "u-" (name) "-used" } data-live="text" {
+                        @match self.counted {
+                            Some(Counted { max, used, .. }) => {
+                                (text::number(used)) " of " (text::number(max))
+                            }
+                            None => "not counted",
+                        }
+                    }
+                }
+                td.number data-label="Remaining" {
+                    span #{ "u-" (name) "-left" } data-live="text" {
+                        (self.counted.map_or("–".to_owned(), |counted| text::number(counted.remaining)))
+                    }
+                }
+                td.number data-label="Reset in" {
+                    span #{ "u-" (name) "-reset" } data-live="text" {
+                        (self.counted.and_then(|counted| counted.reset).map_or("–".to_owned(), text::span))
+                    }
+                }
+                td data-label="State" {
+                    span.state #{ "u-" (name) "-state" } data-live="text" { (word) }
+                }
+            }
+        }
+    }
+}
+
+/// The bars of a consumer, or why they are not known.
+pub(super) async fn bars(console: &Console, consumer: &str) -> Markup {
+    let usage = console.admin().limiter().usage(&Subject::consumer(consumer)).await;
+    let source = link(&format!("{}/usage", console.path()), &[("id", consumer)]);
+    html! {
+        div #usage data-source=(source) {
+            p.problem #u-problem data-live="text" hidden[usage.is_ok()] {
+                @if let Err(error) = &usage { "The counters do not answer: " (error) "." }
+            }
+            @if let Ok(usage) = &usage {
+                table.bars {
+                    caption.unseen { "Calls in each period" }
+                    thead { tr {
+                        th scope="col" { "Period" }
+                        th scope="col" { span.unseen { "Share" } }
+                        th.number scope="col" { "Calls made" }
+                        th.number scope="col" { "Remaining" }
+                        th.number scope="col" { "Reset in" }
+                        th scope="col" { "State" }
+                    } }
+                    tbody { @for bar in Bar::all(usage) { (bar.row()) } }
+                }
+            }
+        }
+    }
+}
+
+/// The bars alone.
+pub(super) async fn fragment(State(console): State<Console>, request: Request) -> Markup {
+    let query = Fields::read(request.uri().query().unwrap_or_default().as_bytes());
+    bars(&console, query.raw("id")).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bar(max: u64, used: u64) -> Bar {
+        let remaining = max.saturating_sub(used);
+        let counted = Some(Counted { max, used, remaining, reset: None });
+        Bar { period: CallPeriod::Minute, counted }
+    }
+
+    #[test]
+    fn bars_say_how_far_it_is() {
+        #[rustfmt::skip]
+        let table = [
+            (bar(100, 0),         "unused",         0),
+            (bar(100, 42),        "open",           420),
+            (bar(100, 79),        "open",           790),
+            (bar(100, 80),        "nearly used up", 800),
+            (bar(100, 100),       "used up",        1_000),
+            (bar(100, 120),       "used up",        1_000),
+            (bar(0, 0),           "blocked",        0),
+            (bar(1_000_000, 1),   "open",           4),
+            (bar(1, 0),           "unused",         0),
+            (bar(u64::MAX, 1 << 60), "open",        62),
+        ];
+        for (bar, word, length) in table {
+            assert_eq!((bar.state().1, bar.length()), (word, length), "{bar:?}");
+        }
+        let none = Bar { period: CallPeriod::Day, counted: None };
+        assert_eq!((none.state().1, none.length()), ("no limit", 0));
+    }
+}

@@ -1,0 +1,114 @@
+//! The management API on a listener of its own. The README of the crate lists its settings.
+
+mod settings;
+
+use std::error::Error;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use axum::Router;
+use rl_admin::Admin;
+use rl_core::RateLimiter;
+use rl_core::store::RedisStore;
+use rl_records::{RecordSource, Records};
+use settings::Settings;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// How long requests that are being answered may go on after the signal to stop.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(target: "rl_admin", "{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
+    let settings = Settings::from_environment(|name| std::env::var(name).ok())?;
+    let admin = admin(&settings).await?;
+    let routes = match &*settings.prefix {
+        "" => admin.router(),
+        prefix => Router::new().nest(prefix, admin.router()),
+    };
+    let listen = &settings.listen;
+    let listener = TcpListener::bind(listen).await;
+    let listener = listener.map_err(|error| format!("RL_ADMIN_LISTEN {listen}: {error}"))?;
+    let address = listener.local_addr()?;
+    let (stopping, stopped) = tokio::sync::watch::channel(());
+    let told = async move {
+        stop().await;
+        drop(stopping);
+    };
+    let server = axum::serve(listener, routes).with_graceful_shutdown(told);
+    tracing::info!(target: "rl_admin", "listening on http://{address}{}", settings.prefix);
+    let too_long = async move {
+        let mut stopped = stopped;
+        // Ends when the signal has come.
+        let _ = stopped.changed().await;
+        tokio::time::timeout(PATIENCE, std::future::pending::<()>()).await
+    };
+    tokio::select! {
+        served = async { server.await } => served?,
+        _ = too_long => tracing::warn!(target: "rl_admin", "requests took too long: they are cut off"),
+    }
+    tracing::info!(target: "rl_admin", "stopped");
+    Ok(())
+}
+
+async fn admin(settings: &Settings) -> Result<Admin, Box<dyn Error>> {
+    let records = Records::builder(&settings.database)
+        .defaults(settings.defaults)
+        .zero_means(settings.zero_means)
+        .connect()
+        .await
+        .map_err(|error| format!("DATABASE_URL: {error}"))?;
+    let source = RecordSource::start(&records);
+    let limiter = RateLimiter::builder()
+        .policies(source.clone())
+        .namespace(&settings.namespace)
+        // Nobody waits behind a report.
+        .deadline(Duration::from_secs(1));
+    let limiter = match &settings.redis {
+        Some(url) => {
+            let store = RedisStore::builder(url).layout(settings.layout).connect().await;
+            limiter.store(store.map_err(|error| format!("RL_REDIS_URL: {error}"))?)
+        }
+        None => {
+            tracing::warn!(
+                target: "rl_admin",
+                "without RL_REDIS_URL there are no counters to show: those of a service in memory are its own"
+            );
+            limiter
+        }
+    };
+    let limiter = limiter.build().map_err(|error| format!("RL_NAMESPACE: {error}"))?;
+    let backend = settings.redis.as_deref().map(rl_admin::Backend::redis).unwrap_or_default();
+    let admin = Admin::builder(records, source, limiter)
+        .authorize(settings.tokens.clone())
+        .backend(backend)
+        .require_if_match(settings.require_if_match);
+    Ok(admin.build())
+}
+
+/// Until somebody wants the server to end.
+async fn stop() {
+    let interrupted = tokio::signal::ctrl_c();
+    match signal(SignalKind::terminate()) {
+        Ok(mut terminated) => {
+            tokio::select! {
+                _ = interrupted => {}
+                _ = terminated.recv() => {}
+            }
+        }
+        Err(_) => {
+            let _ = interrupted.await;
+        }
+    }
+}

@@ -1,0 +1,136 @@
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use rl_records::RecordCursor;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
+use utoipa::IntoParams;
+
+use super::field_and_expected;
+use crate::ApiError;
+use crate::wire::{Date, Name};
+
+/// The query string.
+pub(crate) struct Parameters<T>(pub(crate) T);
+
+impl<S: Sync, T: DeserializeOwned> FromRequestParts<S> for Parameters<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        let pairs = form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes());
+        let query = serde_urlencoded::Deserializer::new(pairs);
+        serde_path_to_error::deserialize(query).map(Self).map_err(|error| {
+            let path = error.path().to_string();
+            let (field, expected) = field_and_expected(&path, &error.into_inner().to_string());
+            ApiError::invalid(&field, &expected)
+        })
+    }
+}
+
+/// How many a page has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PageSize(pub(crate) u32);
+
+impl Default for PageSize {
+    fn default() -> Self {
+        Self(50)
+    }
+}
+
+/// From text, as long as it is the number it says.
+fn number<'de, D: Deserializer<'de>>(
+    deserializer: D,
+    most: u64,
+    expected: &str,
+) -> Result<u64, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let number = text.parse::<u64>().ok().filter(|number| number.to_string() == text);
+    let number = number.filter(|number| (1..=most).contains(number));
+    number.ok_or_else(|| serde::de::Error::custom(format_args!("expected {expected}")))
+}
+
+impl<'de> Deserialize<'de> for PageSize {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let number = number(deserializer, 1_000, "1 to 1000")?;
+        Ok(Self(u32::try_from(number).unwrap_or(1_000)))
+    }
+}
+
+/// A page of a list of records, and which of them.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Search {
+    /// Only those whose consumer has this text in its id, in large or small letters.
+    #[param(value_type = Option<Name>)]
+    pub(crate) search: Option<Name>,
+    /// Only those that are active at this time.
+    #[param(value_type = Option<Date>)]
+    pub(crate) active_at: Option<Date>,
+    /// How many, at most.
+    #[serde(default)]
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 50)]
+    pub(crate) limit: PageSize,
+    /// The `next` of the page before.
+    #[serde(default, deserialize_with = "cursor")]
+    #[param(value_type = Option<String>)]
+    pub(crate) after: Option<RecordCursor>,
+}
+
+fn cursor<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<RecordCursor>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let wrong = |_| serde::de::Error::custom("expected the \"next\" of an earlier answer");
+    text.parse().map(Some).map_err(wrong)
+}
+
+/// A page of a list of names.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Names {
+    /// How many, at most.
+    #[serde(default)]
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 50)]
+    pub(crate) limit: PageSize,
+    /// The `next` of the page before.
+    #[param(value_type = Option<Name>)]
+    pub(crate) after: Option<Name>,
+}
+
+/// A page of changes.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct History {
+    /// How many, at most.
+    #[serde(default)]
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 50)]
+    pub(crate) limit: PageSize,
+    /// The `next` of the page before.
+    #[serde(default, deserialize_with = "change")]
+    #[param(value_type = Option<i64>, minimum = 1)]
+    pub(crate) before: Option<i64>,
+}
+
+fn change<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
+    let most = i64::MAX.cast_unsigned();
+    number(deserializer, most, "the \"next\" of an earlier answer").map(|n| Some(n.cast_signed()))
+}
+
+/// What is asked for.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Cost {
+    /// The units that a request takes.
+    #[serde(default = "one", deserialize_with = "units")]
+    #[param(value_type = Option<u64>, minimum = 1, maximum = 9007199254740991u64, default = 1)]
+    pub(crate) cost: u64,
+}
+
+const fn one() -> u64 {
+    1
+}
+
+fn units<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    number(deserializer, rl_core::MAX_UNITS, "1 to 9007199254740991 units")
+}

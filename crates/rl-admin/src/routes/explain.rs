@@ -1,0 +1,151 @@
+use axum::Json;
+use axum::extract::State;
+use rl_core::{Decision, Origin, Realm, RetryAfter, Subject};
+use rl_records::ActiveLimits;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::error::Refusals;
+use crate::read::{Allowed, ConsumerId, Cost, In, Parameters, RealmName, SubjectText, ToGet};
+use crate::wire::{Considered, Standing, seconds_of};
+use crate::{Admin, ApiError};
+
+/// Why a request would pass or not.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Explanation {
+    /// Whether it would pass now.
+    allowed: bool,
+    /// Why, in words.
+    reason: String,
+    /// The units it takes.
+    cost: u64,
+    /// Who decides: `store`, `unlimited`, `disabled`, `shadow`, `fallback`, `failed_open`, `failed_closed`.
+    decided_by: &'static str,
+    /// Where the limits come from.
+    source: Source,
+    /// The tier that the consumer is in; `null` if it is in none, or if records put it aside.
+    tier: Option<String>,
+    /// The records behind them, in the order in which they begin.
+    considered: Vec<Considered>,
+    /// The policy that the limiter enforces, as text; `null` if no limit applies.
+    policy: Option<String>,
+    /// Each limit of it: what is used, and whether it denies.
+    limits: Vec<Standing>,
+    /// The seconds after which the request would pass, rounded up; 0 if it passes, `null` if waiting does
+    /// not help.
+    retry_in_seconds: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum Source {
+    /// Records of the consumer.
+    Records,
+    /// A record that blocks the consumer.
+    Block,
+    /// There is no record: the tier that the consumer is in.
+    Tier,
+    /// There is no record and no tier: the configured defaults.
+    Defaults,
+    /// It is no consumer: the policies of the service.
+    Service,
+}
+
+/// Why a request of a consumer would pass or not
+///
+/// Nothing is charged.
+#[utoipa::path(get, path = "/management/consumers/{CONSUMER_ID}/explain", tag = "subjects",
+    params(In<ConsumerId>, Cost), responses((status = OK, body = Explanation), Refusals))]
+pub(super) async fn consumer(
+    State(admin): State<Admin>,
+    _: Allowed<ToGet>,
+    In(ConsumerId(consumer)): In<ConsumerId>,
+    Parameters(Cost { cost }): Parameters<Cost>,
+) -> Result<Json<Explanation>, ApiError> {
+    explain(&admin, &Subject::consumer(consumer.as_str()), cost).await.map(Json)
+}
+
+/// Why a request of a subject would pass or not
+///
+/// Nothing is charged.
+#[utoipa::path(get, path = "/management/subjects/{REALM}/{SUBJECT_ID}/explain", tag = "subjects",
+    params(In<RealmName>, In<SubjectText>, Cost),
+    responses((status = OK, body = Explanation), Refusals))]
+pub(super) async fn subject(
+    State(admin): State<Admin>,
+    _: Allowed<ToGet>,
+    In(RealmName(realm)): In<RealmName>,
+    In(SubjectText(id)): In<SubjectText>,
+    Parameters(Cost { cost }): Parameters<Cost>,
+) -> Result<Json<Explanation>, ApiError> {
+    explain(&admin, &Subject::new(realm, id.as_str()), cost).await.map(Json)
+}
+
+async fn explain(admin: &Admin, subject: &Subject, cost: u64) -> Result<Explanation, ApiError> {
+    let active = match (subject.realm(), subject.id().as_text()) {
+        (Realm::Consumer, Some(id)) => Some(admin.records().active_limits(id, admin.now()).await?),
+        _ => None,
+    };
+    let decision = admin.limiter().peek(subject, cost).await;
+    let source = match &active {
+        None => Source::Service,
+        Some(active) if active.tier().is_some() => Source::Tier,
+        Some(active) if active.are_defaults() => Source::Defaults,
+        Some(active) if active.are_blocked() => Source::Block,
+        Some(_) => Source::Records,
+    };
+    let records = active.as_ref().map_or(&[][..], ActiveLimits::contributions);
+    Ok(Explanation {
+        allowed: decision.lets_pass(),
+        reason: reason(&decision, source),
+        cost,
+        decided_by: decision.origin().as_str(),
+        source,
+        tier: active.as_ref().and_then(|active| active.tier().map(ToOwned::to_owned)),
+        considered: records.iter().map(Considered::of).collect(),
+        policy: decision.policy().map(ToString::to_string),
+        limits: decision.limits().map(Standing::of).collect(),
+        retry_in_seconds: seconds_of(decision.retry_after()),
+    })
+}
+
+fn reason(decision: &Decision, source: Source) -> String {
+    match decision.origin() {
+        Origin::Disabled => "the limiter is switched off: every request passes".to_owned(),
+        Origin::Unlimited => match source {
+            Source::Defaults => {
+                "there is no active record, and the defaults have no limit".to_owned()
+            }
+            _ => "no limit applies".to_owned(),
+        },
+        Origin::FailedOpen(kind) => {
+            format!("no decision can be made ({}): requests pass", kind.as_str())
+        }
+        Origin::FailedClosed(kind) => {
+            format!("no decision can be made ({}): requests are turned away", kind.as_str())
+        }
+        Origin::Shadow => "the limiter is in shadow: it decides, and denies nothing".to_owned(),
+        _ if decision.is_allowed() => "every limit has enough left".to_owned(),
+        _ if source == Source::Block => "the consumer is blocked".to_owned(),
+        _ => denials(decision),
+    }
+}
+
+/// Each limit that denies, in words.
+fn denials(decision: &Decision) -> String {
+    let denying = decision.enforced().filter(|limit| limit.is_over());
+    let sentences = denying.map(|limit| {
+        let (name, used, max) = (limit.name(), limit.used(), limit.max());
+        let wait = match seconds_of(limit.retry_after()) {
+            _ if max == 0 => "it blocks".to_owned(),
+            None => "it never grants as much at once".to_owned(),
+            Some(seconds) => format!("it grants it in {seconds} s"),
+        };
+        format!("{name}: {used} of {max} used, {wait}")
+    });
+    let sentences: Vec<String> = sentences.collect();
+    match decision.retry_after() {
+        RetryAfter::Now => "the request is denied".to_owned(),
+        _ => sentences.join("; "),
+    }
+}

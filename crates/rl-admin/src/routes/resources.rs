@@ -1,0 +1,157 @@
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use rl_core::{Realm, Subject};
+use rl_records::{ChangeError, ResourceLimit};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::answer::{not_made, resource, seen};
+use crate::error::{ChangeRefusals, Refusals};
+use crate::read::{
+    Allowed, ApplicationName, Body, IfMatch, In, Names, Parameters, ResourceName, ToCreate,
+    ToDelete, ToGet, ToUpdate,
+};
+use crate::wire::{Name, Resource, ResourceInput, ResourceUpdate, Resources, Standing};
+use crate::{Admin, ApiError, audit};
+
+/// The limits of resources, by name
+#[utoipa::path(get, path = "/management/resources", tag = "resources", params(Names),
+    responses((status = OK, body = Resources), Refusals))]
+pub(super) async fn list(
+    State(admin): State<Admin>,
+    _: Allowed<ToGet>,
+    Parameters(Names { limit, after }): Parameters<Names>,
+) -> Result<Json<Resources>, ApiError> {
+    let after = after.as_ref().map(Name::as_str);
+    let found = admin.records().list_resources(after, limit.0).await?;
+    Ok(page(found, limit.0))
+}
+
+/// The limits of resources that an application is under
+#[utoipa::path(get, path = "/management/applications/{APPLICATION}/resources", tag = "resources",
+    params(In<ApplicationName>, Names), responses((status = OK, body = Resources), Refusals))]
+pub(super) async fn of_application(
+    State(admin): State<Admin>,
+    _: Allowed<ToGet>,
+    In(ApplicationName(app)): In<ApplicationName>,
+    Parameters(Names { limit, after }): Parameters<Names>,
+) -> Result<Json<Resources>, ApiError> {
+    let after = after.as_ref().map(Name::as_str);
+    let found = admin.records().list_resources_of(app.as_str(), after, limit.0).await?;
+    Ok(page(found, limit.0))
+}
+
+/// A page that is not full is the last.
+fn page(found: Vec<ResourceLimit>, limit: u32) -> Json<Resources> {
+    let next = found.last().filter(|_| found.len() == limit as usize);
+    let next = next.map(|last| last.content.name.clone());
+    Json(Resources { resources: found.iter().map(Resource::of).collect(), next })
+}
+
+/// Creates the limit of a resource: 409 if it has one
+#[utoipa::path(post, path = "/management/resources", tag = "resources",
+    request_body = ResourceInput,
+    responses((status = CREATED, body = Resource, headers(("ETag" = String))), ChangeRefusals))]
+pub(super) async fn create(
+    State(admin): State<Admin>,
+    Allowed { actor, .. }: Allowed<ToCreate>,
+    Body(input): Body<ResourceInput>,
+) -> Result<Response, ApiError> {
+    let created = admin.records().create_resource(input.into_content(), actor.name()).await;
+    let created = created.map_err(|error| match error {
+        ChangeError::Conflict { current } => {
+            let message = format!("resource {} has a limit already", current.content.name);
+            ApiError::new(StatusCode::CONFLICT, message)
+        }
+        error => error.into(),
+    })?;
+    let name = &created.content.name;
+    audit::changed(&actor, "created", name, name, 1);
+    Ok(resource(StatusCode::CREATED, &created))
+}
+
+async fn there(admin: &Admin, name: &Name) -> Result<ResourceLimit, ApiError> {
+    let found = admin.records().read_resource(name.as_str()).await?;
+    found.ok_or_else(|| ApiError::not_found(format_args!("a limit of resource {}", name.as_str())))
+}
+
+/// The limit of a resource
+#[utoipa::path(get, path = "/management/resources/{RESOURCE}", tag = "resources",
+    params(In<ResourceName>),
+    responses((status = OK, body = Resource, headers(("ETag" = String))), Refusals))]
+pub(super) async fn read(
+    State(admin): State<Admin>,
+    _: Allowed<ToGet>,
+    In(ResourceName(name)): In<ResourceName>,
+) -> Result<Response, ApiError> {
+    Ok(resource(StatusCode::OK, &there(&admin, &name).await?))
+}
+
+/// Writes over the limit of a resource
+///
+/// With `If-Match`, only if nobody changed it since: 412 otherwise.
+#[utoipa::path(put, path = "/management/resources/{RESOURCE}", tag = "resources",
+    params(In<ResourceName>), request_body = ResourceUpdate,
+    responses((status = OK, body = Resource, headers(("ETag" = String))), ChangeRefusals))]
+pub(super) async fn update(
+    State(admin): State<Admin>,
+    Allowed { actor, .. }: Allowed<ToUpdate>,
+    In(ResourceName(name)): In<ResourceName>,
+    if_match: IfMatch,
+    Body(input): Body<ResourceUpdate>,
+) -> Result<Response, ApiError> {
+    let there = there(&admin, &name).await?;
+    let revision = seen(&admin, &there, &if_match)?;
+    let content = input.into_content(&name);
+    let updated = admin.records().update_resource(content, revision, actor.name()).await;
+    let updated = updated.map_err(not_made)?;
+    audit::changed(&actor, "updated", name.as_str(), name.as_str(), updated.revision);
+    Ok(resource(StatusCode::OK, &updated))
+}
+
+/// Deletes the limit of a resource
+///
+/// With `If-Match`, only if nobody changed it since: 412 otherwise.
+#[utoipa::path(delete, path = "/management/resources/{RESOURCE}", tag = "resources",
+    params(In<ResourceName>), responses((status = NO_CONTENT), ChangeRefusals))]
+pub(super) async fn delete(
+    State(admin): State<Admin>,
+    Allowed { actor, .. }: Allowed<ToDelete>,
+    In(ResourceName(name)): In<ResourceName>,
+    if_match: IfMatch,
+) -> Result<StatusCode, ApiError> {
+    let there = there(&admin, &name).await?;
+    let revision = seen(&admin, &there, &if_match)?;
+    let gone = admin.records().delete_resource(name.as_str(), revision, actor.name()).await;
+    gone.map_err(not_made)?;
+    audit::changed(&actor, "deleted", name.as_str(), name.as_str(), revision);
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// What is left of a resource.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct ResourceUsage {
+    /// The bucket; `null` if no application may use the resource.
+    bucket: Option<Standing>,
+}
+
+/// What is left of a resource
+///
+/// Its bucket is that of the subject with the realm `resource` and its name. Nothing is charged.
+#[utoipa::path(get, path = "/management/resources/{RESOURCE}/usage", tag = "resources",
+    params(In<ResourceName>), responses((status = OK, body = ResourceUsage), Refusals))]
+pub(super) async fn usage(
+    State(admin): State<Admin>,
+    _: Allowed<ToGet>,
+    In(ResourceName(name)): In<ResourceName>,
+) -> Result<Json<ResourceUsage>, ApiError> {
+    let content = there(&admin, &name).await?.content;
+    let policy = content.apps.first().and_then(|app| content.policy_for(app));
+    let Some(policy) = policy else { return Ok(Json(ResourceUsage { bucket: None })) };
+    let realm = Realm::custom("resource").expect("it is the name of a realm");
+    let usage = admin.limiter().usage_under(&policy, &Subject::new(realm, name.as_str())).await?;
+    let bucket = usage.limits().next().map(Standing::of);
+    Ok(Json(ResourceUsage { bucket }))
+}

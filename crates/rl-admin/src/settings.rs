@@ -1,0 +1,181 @@
+use std::fmt;
+
+use rl_admin::BearerTokens;
+use rl_core::store::redis::Layout;
+use rl_records::{CallLimit, CallLimits, CallPeriod, ZeroMeans};
+
+/// What the environment says.
+pub(crate) struct Settings {
+    pub(crate) database: String,
+    pub(crate) redis: Option<String>,
+    pub(crate) layout: Layout,
+    pub(crate) namespace: String,
+    pub(crate) listen: String,
+    pub(crate) prefix: String,
+    pub(crate) tokens: BearerTokens,
+    pub(crate) require_if_match: bool,
+    pub(crate) defaults: CallLimits,
+    pub(crate) zero_means: ZeroMeans,
+}
+
+impl Settings {
+    /// Reads them.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that names the variable and what was expected. Without tokens there are no
+    /// settings: the server is never open.
+    pub(crate) fn from_environment(
+        read: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, InvalidSetting> {
+        let read = |name| read(name).filter(|value| !value.is_empty());
+        let wrong = |name, expected: &str| InvalidSetting(format!("{name}: expected {expected}"));
+        let database = read("DATABASE_URL").ok_or_else(|| {
+            wrong("DATABASE_URL", "postgres://user:password@host/database or sqlite://file")
+        })?;
+        let layout = match read("RL_REDIS_LAYOUT").as_deref() {
+            None | Some("packed") => Layout::Packed,
+            Some("readable") => Layout::Readable,
+            Some(_) => return Err(wrong("RL_REDIS_LAYOUT", "packed or readable")),
+        };
+        let zero_means = match read("RL_ZERO_MEANS").as_deref() {
+            None | Some("blocked") => ZeroMeans::Blocked,
+            Some("unlimited") => ZeroMeans::Unlimited,
+            Some(_) => return Err(wrong("RL_ZERO_MEANS", "blocked or unlimited")),
+        };
+        let require_if_match = match read("RL_ADMIN_REQUIRE_IF_MATCH").as_deref() {
+            None | Some("false") => false,
+            Some("true") => true,
+            Some(_) => return Err(wrong("RL_ADMIN_REQUIRE_IF_MATCH", "true or false")),
+        };
+        let prefix = read("RL_ADMIN_PREFIX").unwrap_or_default();
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+        let is_path =
+            prefix.starts_with('/') && !prefix.ends_with('/') && prefix.chars().all(is_plain);
+        if !prefix.is_empty() && !is_path {
+            return Err(wrong("RL_ADMIN_PREFIX", "a path such as /obp/v6.0.0"));
+        }
+        Ok(Self {
+            database,
+            redis: read("RL_REDIS_URL"),
+            layout,
+            namespace: read("RL_NAMESPACE").unwrap_or_else(|| "default".to_owned()),
+            listen: read("RL_ADMIN_LISTEN").unwrap_or_else(|| "127.0.0.1:8090".to_owned()),
+            prefix,
+            tokens: tokens(read)?,
+            require_if_match,
+            defaults: defaults(read)?,
+            zero_means,
+        })
+    }
+}
+
+fn tokens(read: impl Fn(&'static str) -> Option<String>) -> Result<BearerTokens, InvalidSetting> {
+    let (name, json) = match (read("RL_ADMIN_TOKENS"), read("RL_ADMIN_TOKENS_FILE")) {
+        (Some(json), None) => ("RL_ADMIN_TOKENS", json),
+        (None, Some(path)) => {
+            let name = "RL_ADMIN_TOKENS_FILE";
+            let json = std::fs::read_to_string(&path);
+            (name, json.map_err(|error| InvalidSetting(format!("{name} {path}: {error}")))?)
+        }
+        (Some(_), Some(_)) => {
+            let both = "RL_ADMIN_TOKENS and RL_ADMIN_TOKENS_FILE: expected one of the two";
+            return Err(InvalidSetting(both.to_owned()));
+        }
+        (None, None) => {
+            let none = "nobody could use this API: expected RL_ADMIN_TOKENS or RL_ADMIN_TOKENS_FILE, \
+                        a list such as [{\"name\": \"alice\", \"token\": \"…\", \
+                        \"roles\": [\"CanReadCallLimits\"]}]";
+            return Err(InvalidSetting(none.to_owned()));
+        }
+    };
+    let tokens = BearerTokens::from_json(&json);
+    let tokens = tokens.map_err(|error| InvalidSetting(format!("{name}: {error}")))?;
+    if tokens.is_empty() {
+        return Err(InvalidSetting(format!("{name}: expected one token at least")));
+    }
+    Ok(tokens)
+}
+
+/// What holds for consumers without records: the same that the services have.
+fn defaults(read: impl Fn(&'static str) -> Option<String>) -> Result<CallLimits, InvalidSetting> {
+    let mut limits = CallLimits::UNLIMITED;
+    for (period, name) in CallPeriod::ALL.into_iter().zip([
+        "RL_DEFAULT_PER_SECOND",
+        "RL_DEFAULT_PER_MINUTE",
+        "RL_DEFAULT_PER_HOUR",
+        "RL_DEFAULT_PER_DAY",
+        "RL_DEFAULT_PER_WEEK",
+        "RL_DEFAULT_PER_MONTH",
+    ]) {
+        let Some(text) = read(name) else { continue };
+        let number = text.parse::<i64>().ok();
+        let limit = number.and_then(|number| CallLimit::from_number(name, number).ok());
+        let expected = "-1 (no limit), or 0 to 9007199254740991 calls";
+        let wrong = || InvalidSetting(format!("{name} {text:?}: expected {expected}"));
+        limits = limits.with(period, limit.ok_or_else(wrong)?);
+    }
+    Ok(limits)
+}
+
+/// What is wrong with the environment, without any secret.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct InvalidSetting(String);
+
+impl fmt::Display for InvalidSetting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for InvalidSetting {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOKENS: &str =
+        r#"[{"name": "alice", "token": "a-long-and-random-token", "roles": ["CanSetCallLimits"]}]"#;
+
+    fn settings(variables: &[(&str, &str)]) -> Result<Settings, String> {
+        let find = |name: &str| variables.iter().find(|(known, _)| *known == name);
+        let read = |name: &str| find(name).map(|(_, value)| (*value).to_owned());
+        Settings::from_environment(read).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_is_not_said_has_a_default_but_for_the_database_and_the_tokens() {
+        let database = ("DATABASE_URL", "sqlite::memory:");
+        let least = settings(&[database, ("RL_ADMIN_TOKENS", TOKENS)]).unwrap();
+        assert_eq!((&*least.listen, &*least.prefix), ("127.0.0.1:8090", ""));
+        assert_eq!(least.defaults, CallLimits::UNLIMITED);
+        assert!(!least.tokens.is_empty() && !least.require_if_match);
+
+        let error = settings(&[("RL_ADMIN_TOKENS", TOKENS)]).err().unwrap();
+        assert!(error.starts_with("DATABASE_URL: expected postgres://"), "{error}");
+        for tokens in [&[][..], &[("RL_ADMIN_TOKENS", "")], &[("RL_ADMIN_TOKENS", "[]")]] {
+            let error = settings(&[&[database], tokens].concat()).err().unwrap();
+            assert!(error.contains("RL_ADMIN_TOKENS") && error.contains("expected"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        #[rustfmt::skip]
+        let table = [
+            ("RL_REDIS_LAYOUT", "compact", "RL_REDIS_LAYOUT: expected packed or readable"),
+            ("RL_ZERO_MEANS", "nothing", "RL_ZERO_MEANS: expected blocked or unlimited"),
+            ("RL_ADMIN_REQUIRE_IF_MATCH", "1", "RL_ADMIN_REQUIRE_IF_MATCH: expected true or false"),
+            ("RL_ADMIN_PREFIX", "obp/", "RL_ADMIN_PREFIX: expected a path such as /obp/v6.0.0"),
+            ("RL_DEFAULT_PER_HOUR", "-2", "RL_DEFAULT_PER_HOUR \"-2\": expected -1 (no limit)"),
+            ("RL_ADMIN_TOKENS", "alice", "RL_ADMIN_TOKENS: line 1 column 1: expected a list"),
+            ("RL_ADMIN_TOKENS_FILE", "/nowhere", "RL_ADMIN_TOKENS and RL_ADMIN_TOKENS_FILE: expected one"),
+        ];
+        for (name, value, message) in table {
+            let all =
+                [(name, value), ("DATABASE_URL", "sqlite::memory:"), ("RL_ADMIN_TOKENS", TOKENS)];
+            let error = settings(&all).err().unwrap();
+            assert!(error.starts_with(message), "{error}");
+        }
+    }
+}

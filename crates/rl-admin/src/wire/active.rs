@@ -1,0 +1,44 @@
+use rl_core::time::Timestamp;
+use rl_records::{ActiveLimits, CallPeriod};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::Date;
+
+/// What the records of a consumer add up to.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ActiveRateLimits {
+    /// The records that were considered, in the order in which they begin.
+    considered_rate_limit_ids: Vec<String>,
+    /// When: the instant, or the beginning of the hour that was asked for.
+    active_at_date: Date,
+    /// Calls per second; -1 is no limit, 0 blocks.
+    #[schema(minimum = -1)]
+    active_per_second_rate_limit: i64,
+    #[schema(minimum = -1)]
+    active_per_minute_rate_limit: i64,
+    #[schema(minimum = -1)]
+    active_per_hour_rate_limit: i64,
+    #[schema(minimum = -1)]
+    active_per_day_rate_limit: i64,
+    #[schema(minimum = -1)]
+    active_per_week_rate_limit: i64,
+    #[schema(minimum = -1)]
+    active_per_month_rate_limit: i64,
+}
+
+impl ActiveRateLimits {
+    pub(crate) fn of(active: &ActiveLimits, at: Timestamp) -> Self {
+        let number = |period| active.limits().get(period).as_number();
+        Self {
+            considered_rate_limit_ids: active.considered_ids().map(|id| id.to_string()).collect(),
+            active_at_date: Date(at),
+            active_per_second_rate_limit: number(CallPeriod::Second),
+            active_per_minute_rate_limit: number(CallPeriod::Minute),
+            active_per_hour_rate_limit: number(CallPeriod::Hour),
+            active_per_day_rate_limit: number(CallPeriod::Day),
+            active_per_week_rate_limit: number(CallPeriod::Week),
+            active_per_month_rate_limit: number(CallPeriod::Month),
+        }
+    }
+}

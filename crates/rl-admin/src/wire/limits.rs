@@ -1,0 +1,152 @@
+use std::fmt;
+
+use rl_core::MAX_UNITS;
+use rl_records::{CallLimit, CallLimits, CallPeriod};
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use utoipa::openapi::{ObjectBuilder, OneOfBuilder, RefOr, Schema, Type};
+use utoipa::{PartialSchema, ToSchema};
+
+/// A limit as it is written: −1 is none. A number, or text that is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Calls(pub(crate) CallLimit);
+
+impl Calls {
+    const EXPECTED: &'static str = "-1 (no limit), or 0 to 9007199254740991 calls";
+
+    fn of(number: i64) -> Option<Self> {
+        CallLimit::from_number("", number).ok().map(Self)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        // Not every text that Rust reads as a number: one number, one text.
+        let number = text.parse::<i64>().ok().filter(|number| number.to_string() == text);
+        number.and_then(Self::of)
+    }
+}
+
+impl<'de> Deserialize<'de> for Calls {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader;
+
+        impl Visitor<'_> for Reader {
+            type Value = Calls;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(Calls::EXPECTED)
+            }
+
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Calls, E> {
+                let wrong = || E::invalid_value(de::Unexpected::Signed(number), &self);
+                Calls::of(number).ok_or_else(wrong)
+            }
+
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Calls, E> {
+                let wrong = || E::invalid_value(de::Unexpected::Unsigned(number), &self);
+                i64::try_from(number).ok().and_then(Calls::of).ok_or_else(wrong)
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Calls, E> {
+                Calls::parse(text)
+                    .ok_or_else(|| E::custom(format_args!("expected {}", Calls::EXPECTED)))
+            }
+        }
+
+        deserializer.deserialize_any(Reader)
+    }
+}
+
+impl PartialSchema for Calls {
+    fn schema() -> RefOr<Schema> {
+        let text = ObjectBuilder::new()
+            .schema_type(Type::String)
+            .pattern(Some("^(-1|0|[1-9][0-9]{0,14})$"))
+            .examples(["100"]);
+        let number = ObjectBuilder::new()
+            .schema_type(Type::Integer)
+            .minimum(Some(-1_i64))
+            .maximum(Some(MAX_UNITS.cast_signed()));
+        let either = OneOfBuilder::new().item(text).item(number);
+        either.description(Some("-1 (no limit), or 0 to 9007199254740991 calls.")).into()
+    }
+}
+
+impl ToSchema for Calls {}
+
+/// The limits of six periods, as text.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct Limits {
+    /// Calls per second; -1 is no limit.
+    #[schema(example = "10")]
+    per_second_call_limit: String,
+    /// Calls per minute.
+    #[schema(example = "100")]
+    per_minute_call_limit: String,
+    /// Calls per hour.
+    #[schema(example = "1000")]
+    per_hour_call_limit: String,
+    /// Calls per day.
+    #[schema(example = "10000")]
+    per_day_call_limit: String,
+    /// Calls per week.
+    #[schema(example = "-1")]
+    per_week_call_limit: String,
+    /// Calls per month, of 30 days.
+    #[schema(example = "-1")]
+    per_month_call_limit: String,
+}
+
+impl Limits {
+    pub(crate) fn of(limits: &CallLimits) -> Self {
+        let text = |period| limits.get(period).as_number().to_string();
+        Self {
+            per_second_call_limit: text(CallPeriod::Second),
+            per_minute_call_limit: text(CallPeriod::Minute),
+            per_hour_call_limit: text(CallPeriod::Hour),
+            per_day_call_limit: text(CallPeriod::Day),
+            per_week_call_limit: text(CallPeriod::Week),
+            per_month_call_limit: text(CallPeriod::Month),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_a_number_or_its_text() {
+        for (json, number) in [("\"-1\"", -1), ("-1", -1), ("\"0\"", 0), ("0", 0), ("\"100\"", 100)]
+        {
+            let read: Calls = serde_json::from_str(json).unwrap();
+            assert_eq!(read.0.as_number(), number, "{json}");
+        }
+        for json in [
+            "\"\"",
+            "\"ten\"",
+            "\"-2\"",
+            "-2",
+            "1.5",
+            "\"1.0\"",
+            "\"+1\"",
+            "\"007\"",
+            "\" 1\"",
+            "\"-0\"",
+            "9007199254740992",
+            "\"9007199254740992\"",
+            "18446744073709551616",
+            "null",
+            "true",
+            "[]",
+            "{}",
+            "\"1 OR 1=1\"",
+            "1e3",
+        ] {
+            let error = serde_json::from_str::<Calls>(json).unwrap_err().to_string();
+            assert!(
+                error.contains("expected -1 (no limit), or 0 to 9007199254740991"),
+                "{json}: {error}"
+            );
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! The JSON that goes over the wire: what is read, and what is told.
+
+mod active;
+mod date;
+mod history;
+mod limits;
+mod name;
+mod periods;
+mod record;
+mod resource;
+mod standing;
+
+pub(crate) use active::ActiveRateLimits;
+pub(crate) use date::{Date, Hour};
+pub(crate) use history::{Changes, RecordChange, ResourceChange};
+pub(crate) use limits::{Calls, Limits};
+pub(crate) use name::{Name, Optional};
+pub(crate) use periods::{CallCounter, CallCounters, CallState, Periods, all_periods};
+pub(crate) use record::{CallLimitsAndState, Content, RateLimit, RateLimitInput, RateLimits};
+pub(crate) use resource::{Resource, ResourceContent, ResourceInput, ResourceUpdate, Resources};
+pub(crate) use standing::{Considered, Standing, seconds_of, whole_seconds};

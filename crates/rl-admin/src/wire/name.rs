@@ -1,0 +1,119 @@
+use serde::{Deserialize, Serialize};
+use utoipa::openapi::schema::SchemaType;
+use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
+use utoipa::{PartialSchema, ToSchema};
+
+/// The id of a consumer, the name of an endpoint, a version, a bank, a resource or an application.
+///
+/// Names are no sentences: what has quotes, spaces or angle brackets is a mistake, or an attempt.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
+#[serde(try_from = "String", into = "String")]
+pub(crate) struct Name(String);
+
+impl Name {
+    pub(crate) const EXPECTED: &'static str =
+        "1 to 250 bytes of letters, digits and . _ : @ / + ~ { } $ # -";
+
+    /// For those whose regular expressions know Unicode.
+    pub(crate) const PATTERN: &'static str = r"^[A-Za-z0-9._:@/+~{}$#\-]{1,250}$";
+
+    pub(crate) fn parse(text: &str) -> Result<Self, &'static str> {
+        let fits = |char: char| char.is_alphanumeric() || "._:@/+~{}$#-".contains(char);
+        let is_name = (1..=250).contains(&text.len()) && text.chars().all(fits);
+        if is_name { Ok(Self(text.to_owned())) } else { Err(Self::EXPECTED) }
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    pub(crate) fn schema_of(description: &str) -> ObjectBuilder {
+        let text = ObjectBuilder::new().schema_type(Type::String).pattern(Some(Self::PATTERN));
+        text.description(Some(description))
+    }
+}
+
+impl TryFrom<String> for Name {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        Self::parse(&text).map_err(|expected| format!("expected {expected}"))
+    }
+}
+
+impl From<Name> for String {
+    fn from(name: Name) -> Self {
+        name.0
+    }
+}
+
+impl PartialSchema for Name {
+    fn schema() -> RefOr<Schema> {
+        Self::schema_of("A name: 1 to 250 bytes of letters, digits and . _ : @ / + ~ { } $ # -")
+            .into()
+    }
+}
+
+impl ToSchema for Name {}
+
+/// A name that may be missing, `null` or empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Option<String>")]
+pub(crate) struct Optional(pub(crate) Option<Name>);
+
+impl Optional {
+    const PATTERN: &'static str = r"^[A-Za-z0-9._:@/+~{}$#\-]{0,250}$";
+
+    pub(crate) fn into_text(self) -> Option<String> {
+        self.0.map(String::from)
+    }
+}
+
+impl TryFrom<Option<String>> for Optional {
+    type Error = String;
+
+    fn try_from(text: Option<String>) -> Result<Self, String> {
+        let text = text.filter(|text| !text.is_empty());
+        text.map(Name::try_from).transpose().map(Self)
+    }
+}
+
+impl PartialSchema for Optional {
+    fn schema() -> RefOr<Schema> {
+        let types = SchemaType::from_iter([Type::String, Type::Null]);
+        let text = ObjectBuilder::new().schema_type(types).pattern(Some(Self::PATTERN));
+        text.description(Some("A name, or none: null, or an empty text.")).into()
+    }
+}
+
+impl ToSchema for Optional {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_no_sentences() {
+        for name in
+            ["abc", "7d2e…".trim_end_matches('…'), "alice@example.org", "2001:db8::/64", "Käse"]
+        {
+            assert!(Name::parse(name).is_ok(), "{name}");
+        }
+        let long = "a".repeat(251);
+        for text in [
+            "",
+            "a b",
+            "' OR '1'='1",
+            "a'; DROP TABLE rl_records; --",
+            "<script>alert(1)</script>",
+            "\"",
+            "a\0b",
+            "a\r\nb",
+            "a\u{202e}b",
+            "%00",
+            long.as_str(),
+        ] {
+            assert_eq!(Name::parse(text), Err(Name::EXPECTED), "{text}");
+        }
+    }
+}

@@ -1,0 +1,113 @@
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use rl_core::{Decision, MAX_UNITS, Policy};
+use rl_records::{CallLimit, CallLimits, CallPeriod};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::whole_seconds;
+
+/// Something for each of the six periods.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct Periods<T> {
+    per_second: T,
+    per_minute: T,
+    per_hour: T,
+    per_day: T,
+    per_week: T,
+    per_month: T,
+}
+
+impl<T> Periods<T> {
+    fn of(value: impl Fn(CallPeriod) -> T) -> Self {
+        Self {
+            per_second: value(CallPeriod::Second),
+            per_minute: value(CallPeriod::Minute),
+            per_hour: value(CallPeriod::Hour),
+            per_day: value(CallPeriod::Day),
+            per_week: value(CallPeriod::Week),
+            per_month: value(CallPeriod::Month),
+        }
+    }
+}
+
+/// Windows of all six periods: whichever of them limits, this finds what was counted.
+pub(crate) fn all_periods() -> &'static Policy {
+    static ALL: LazyLock<Policy> = LazyLock::new(|| {
+        let most = CallLimit::AtMost(MAX_UNITS);
+        let limits = CallPeriod::ALL.into_iter();
+        let limits = limits.fold(CallLimits::UNLIMITED, |limits, period| limits.with(period, most));
+        limits.policy().expect("there are six limits")
+    });
+    &ALL
+}
+
+/// The calls in a window, and when it ends.
+fn window(usage: &Decision, period: CallPeriod) -> Option<(u64, Duration)> {
+    let mut limits = usage.limits();
+    let limit = limits.find(|limit| limit.limit().period() == period.period())?;
+    limit.is_active().then(|| (limit.used(), limit.reset_after()))
+}
+
+/// The calls in an open window.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct CallState {
+    /// How many.
+    calls_made: u64,
+    /// The seconds until the window ends, rounded up.
+    reset_in_seconds: u64,
+}
+
+impl CallState {
+    /// From what is used under [`all_periods`].
+    pub(crate) fn of_each(usage: &Decision) -> Periods<Option<Self>> {
+        Periods::of(|period| {
+            let (calls_made, left) = window(usage, period)?;
+            Some(Self { calls_made, reset_in_seconds: whole_seconds(left) })
+        })
+    }
+}
+
+/// The counter of a period.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct CallCounter {
+    /// The calls in the open window; `null` if it is not known.
+    calls_made: Option<u64>,
+    /// The seconds until the window ends, rounded up; `null` if it is not known.
+    reset_in_seconds: Option<u64>,
+    status: Status,
+}
+
+/// What is known of a counter.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+enum Status {
+    /// A window is open.
+    Active,
+    /// Nothing has been counted since the last window ended.
+    NoCounter,
+    /// The counters cannot be reached.
+    RedisUnavailable,
+}
+
+/// The counters of all periods.
+pub(crate) type CallCounters = Periods<CallCounter>;
+
+impl CallCounter {
+    /// From what is used under [`all_periods`], if that is known.
+    pub(crate) fn of_each(usage: Option<&Decision>) -> CallCounters {
+        Periods::of(|period| {
+            let (window, status) = match usage.map(|usage| window(usage, period)) {
+                Some(Some(window)) => (Some(window), Status::Active),
+                Some(None) => (Some((0, Duration::ZERO)), Status::NoCounter),
+                None => (None, Status::RedisUnavailable),
+            };
+            Self {
+                calls_made: window.map(|(calls, _)| calls),
+                reset_in_seconds: window.map(|(_, left)| whole_seconds(left)),
+                status,
+            }
+        })
+    }
+}

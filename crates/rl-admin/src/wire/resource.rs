@@ -1,0 +1,114 @@
+use rl_core::MAX_UNITS;
+use rl_records::{ResourceLimit, ResourceLimitContent};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{Date, Name};
+
+/// The limit of a resource.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ResourceInput {
+    /// The resource.
+    name: Name,
+    /// The applications that are under the limit; for others the resource is not configured.
+    #[schema(max_items = 1000)]
+    apps: Vec<Name>,
+    /// The most tokens the bucket holds; 0 blocks.
+    #[schema(maximum = 9007199254740991u64)]
+    max_permits: u64,
+    /// The tokens that are added each second; 0 blocks.
+    #[schema(maximum = 9007199254740991u64)]
+    rate: u64,
+}
+
+/// The limit of a resource that is named already.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ResourceUpdate {
+    /// The applications that are under the limit.
+    #[schema(max_items = 1000)]
+    apps: Vec<Name>,
+    /// The most tokens the bucket holds; 0 blocks.
+    #[schema(maximum = 9007199254740991u64)]
+    max_permits: u64,
+    /// The tokens that are added each second; 0 blocks.
+    #[schema(maximum = 9007199254740991u64)]
+    rate: u64,
+}
+
+impl ResourceInput {
+    pub(crate) fn into_content(self) -> ResourceLimitContent {
+        let Self { name, apps, max_permits, rate } = self;
+        ResourceUpdate { apps, max_permits, rate }.into_content(&name)
+    }
+}
+
+impl ResourceUpdate {
+    pub(crate) fn into_content(self, name: &Name) -> ResourceLimitContent {
+        let Self { mut apps, max_permits, rate } = self;
+        apps.sort();
+        apps.dedup();
+        ResourceLimitContent {
+            name: name.as_str().to_owned(),
+            apps: apps.into_iter().map(String::from).collect(),
+            max_permits,
+            rate,
+        }
+    }
+}
+
+// What the documents above say.
+const _: () = assert!(MAX_UNITS == 9_007_199_254_740_991);
+
+/// What the limit of a resource says.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ResourceContent {
+    name: String,
+    apps: Vec<String>,
+    max_permits: u64,
+    rate: u64,
+}
+
+impl ResourceContent {
+    pub(crate) fn of(content: &ResourceLimitContent) -> Self {
+        let ResourceLimitContent { name, apps, max_permits, rate } = content.clone();
+        Self { name, apps, max_permits, rate }
+    }
+}
+
+/// The limit of a resource as it is stored.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Resource {
+    #[serde(flatten)]
+    content: ResourceContent,
+    created_by: String,
+    updated_by: String,
+    created_at: Date,
+    updated_at: Date,
+    /// How often it was written; the `ETag` of the answer about it alone.
+    #[schema(minimum = 1)]
+    revision: i64,
+}
+
+impl Resource {
+    pub(crate) fn of(limit: &ResourceLimit) -> Self {
+        Self {
+            content: ResourceContent::of(&limit.content),
+            created_by: limit.created_by.clone(),
+            updated_by: limit.updated_by.clone(),
+            created_at: Date(limit.created_at),
+            updated_at: Date(limit.updated_at),
+            revision: limit.revision,
+        }
+    }
+}
+
+/// A page of a list of limits of resources.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Resources {
+    /// By name.
+    pub(crate) resources: Vec<Resource>,
+    /// Where the next page begins, to be given as `after`; `null` on the last one.
+    pub(crate) next: Option<String>,
+}

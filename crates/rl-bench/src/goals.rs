@@ -1,0 +1,175 @@
+//! What has to be reached, and what was: one table for all measurements.
+
+use std::fmt;
+
+use crate::measure::Estimate;
+use crate::table::Table;
+
+/// Something that has to be fast or small, and how it turned out.
+#[derive(Clone, Debug)]
+pub(crate) struct Goal {
+    /// Its short name: `M1`, `R7`.
+    pub(crate) name: &'static str,
+    /// What is compared, in a few words.
+    pub(crate) what: String,
+    /// What must be reached.
+    pub(crate) floor: f64,
+    /// What is aimed at.
+    pub(crate) moon: f64,
+    pub(crate) unit: Unit,
+    /// The median; none if it could not be measured here.
+    pub(crate) measured: Option<f64>,
+    /// What holds the true value in 95 of 100 runs; none for what is counted and does not vary.
+    pub(crate) interval: Option<(f64, f64)>,
+}
+
+/// What the numbers of a [`Goal`] are, and with that which are better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// How many times as fast or as small as theirs ours is: more is better.
+    Times,
+    /// Something of which less is better, under its name.
+    AtMost(&'static str),
+}
+
+impl Unit {
+    const fn is_more_better(self) -> bool {
+        matches!(self, Self::Times)
+    }
+
+    fn show(self, value: f64) -> String {
+        let number = match value {
+            value if value.abs() >= 100.0 || value.fract() == 0.0 => format!("{value:.0}"),
+            value if value.abs() < 0.1 => format!("{value:.3}"),
+            value => format!("{value:.2}"),
+        };
+        match self {
+            Self::Times => format!("{number}x"),
+            Self::AtMost("") => number,
+            Self::AtMost(sign @ ("x" | "%")) => format!("{number}{sign}"),
+            Self::AtMost(name) => format!("{number} {name}"),
+        }
+    }
+}
+
+/// How a [`Goal`] turned out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// What is aimed at.
+    Moon,
+    /// What must be reached.
+    Reached,
+    /// The floor is in the interval: another run may say otherwise.
+    Unclear,
+    Missed,
+    NotMeasured,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Moon => "moon",
+            Self::Reached => "reached",
+            Self::Unclear => "unclear",
+            Self::Missed => "missed",
+            Self::NotMeasured => "not measured",
+        })
+    }
+}
+
+impl Goal {
+    /// What an estimate says of it.
+    pub(crate) fn measured(
+        name: &'static str,
+        what: &str,
+        (floor, moon, unit): (f64, f64, Unit),
+        Estimate { median, low, high }: Estimate,
+    ) -> Self {
+        let (measured, interval) = (Some(median), Some((low, high)));
+        Self { name, what: what.to_owned(), floor, moon, unit, measured, interval }
+    }
+
+    /// What was counted, which does not vary.
+    pub(crate) fn counted(
+        name: &'static str,
+        what: &str,
+        (floor, moon, unit): (f64, f64, Unit),
+        count: f64,
+    ) -> Self {
+        let (measured, interval) = (Some(count), None);
+        Self { name, what: what.to_owned(), floor, moon, unit, measured, interval }
+    }
+
+    /// How it turned out: what is claimed holds for the whole interval.
+    pub(crate) fn verdict(&self) -> Verdict {
+        let Some(measured) = self.measured.filter(|measured| measured.is_finite()) else {
+            return Verdict::NotMeasured;
+        };
+        let (low, high) = self.interval.unwrap_or((measured, measured));
+        let (worst, best) = if self.unit.is_more_better() { (low, high) } else { (high, low) };
+        let reaches = |value: f64, line: f64| {
+            if self.unit.is_more_better() { value >= line } else { value <= line }
+        };
+        if reaches(worst, self.moon) {
+            Verdict::Moon
+        } else if reaches(worst, self.floor) {
+            Verdict::Reached
+        } else if reaches(best, self.floor) {
+            Verdict::Unclear
+        } else {
+            Verdict::Missed
+        }
+    }
+}
+
+/// All of them, under one head.
+pub(crate) fn table(goals: &[Goal]) -> Table {
+    let header = ["goal", "floor", "moon", "measured", "interval of 95 %", "verdict"];
+    let mut table = Table::new("goals", header);
+    for goal in goals {
+        let Goal { name, what, floor, moon, unit, measured, interval } = goal;
+        let show = |value: f64| unit.show(value);
+        table.row([
+            format!("{name:<4} {what}"),
+            show(*floor),
+            show(*moon),
+            measured.map_or("-".to_owned(), show),
+            interval.map_or("-".to_owned(), |(low, high)| format!("{}..{}", show(low), show(high))),
+            goal.verdict().to_string(),
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn goal(unit: Unit, floor: f64, moon: f64, measured: f64, interval: (f64, f64)) -> Goal {
+        let (measured, interval) = (Some(measured), Some(interval));
+        Goal { name: "M1", what: "speed".into(), floor, moon, unit, measured, interval }
+    }
+
+    #[test]
+    fn a_claim_holds_for_the_whole_interval() {
+        let times = |measured, interval| goal(Unit::Times, 5.0, 10.0, measured, interval).verdict();
+        assert_eq!(times(12.0, (11.0, 13.0)), Verdict::Moon);
+        assert_eq!(times(12.0, (9.0, 13.0)), Verdict::Reached);
+        assert_eq!(times(5.1, (4.9, 5.3)), Verdict::Unclear);
+        assert_eq!(times(4.0, (3.0, 4.9)), Verdict::Missed);
+        assert_eq!(times(f64::NAN, (3.0, 4.9)), Verdict::NotMeasured);
+    }
+
+    #[test]
+    fn of_what_costs_less_is_better() {
+        let bytes = |measured| Goal {
+            interval: None,
+            ..goal(Unit::AtMost("bytes"), 96.0, 72.0, measured, (0.0, 0.0))
+        };
+        assert_eq!(bytes(72.0).verdict(), Verdict::Moon);
+        assert_eq!(bytes(95.5).verdict(), Verdict::Reached);
+        assert_eq!(bytes(97.0).verdict(), Verdict::Missed);
+        let shown = table(&[bytes(95.5)]).to_string();
+        assert!(shown.contains("M1   speed  96 bytes  72 bytes  95.50 bytes"), "{shown}");
+    }
+}

@@ -1,0 +1,204 @@
+//! What is kept of most subjects, in 72 bytes.
+
+use std::num::NonZeroU8;
+
+use super::entry::{Entry, Slot, Step, Unpacked};
+use super::shape::{Layout, Shape, Third};
+use crate::algorithm::windows::{self, Moment, Packed};
+use crate::algorithm::{self, State};
+use crate::model::{Cost, Mode, Outcomes, WindowPlan};
+use crate::time::Timestamp;
+
+/// Microseconds of a tick, in which it is kept until when a subject is denied.
+const TICK: u64 = 1 << 16;
+
+/// The times before and after the origin that are kept in 48 bits: a year, and almost eight.
+const BEFORE: u64 = 366 * 24 * 3_600 * 1_000_000;
+
+/// Where a shard's times begin.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Origin(u64);
+
+impl Origin {
+    pub(super) const fn around(now: Timestamp) -> Self {
+        Self(now.as_micros().saturating_sub(BEFORE))
+    }
+
+    /// A time as it is kept: 48 bits above 0, or more if it is too early or too late.
+    #[inline]
+    const fn keep(self, time: u64) -> u64 {
+        // What is before the origin wraps around to far above.
+        time.wrapping_sub(self.0).wrapping_add(1)
+    }
+
+    #[inline]
+    const fn restore(self, kept: u64) -> u64 {
+        if kept == 0 { 0 } else { kept - 1 + self.0 }
+    }
+}
+
+/// The states of a subject's limits, in the order of a [`Shape`].
+///
+/// Of each place a number of 32 bits and a time of 48, in microseconds from the [`Origin`]: what does not
+/// fit is kept as an [`Entry`]. Nothing is rounded but what eviction goes by.
+#[derive(Debug)]
+pub(super) struct Compact {
+    states: Packed,
+    // The time of the last change.
+    last_upper: u16,
+    last_lower: u32,
+    // Until when the subject is denied, in ticks from the origin, rounded up.
+    denied: u32,
+    // Of the limit that it had used up the most when it was last charged, how many 255ths.
+    consumed: u8,
+    // The number of its shape, and one.
+    shape: NonZeroU8,
+}
+
+// With its fingerprint a record takes 88 bytes.
+const _: () = assert!(size_of::<Compact>() == 72);
+
+impl Compact {
+    /// Of a subject that has used nothing.
+    pub(super) const fn new(shape: NonZeroU8) -> Self {
+        Self { states: Packed::NONE, last_upper: 0, last_lower: 0, denied: 0, consumed: 0, shape }
+    }
+
+    pub(super) const fn shape(&self) -> usize {
+        self.shape.get() as usize - 1
+    }
+
+    pub(super) const fn number(&self) -> NonZeroU8 {
+        self.shape
+    }
+
+    pub(super) const fn consumed(&self) -> u8 {
+        self.consumed
+    }
+
+    /// As it is kept; 0 if there was no change.
+    #[inline]
+    const fn last(&self) -> u64 {
+        (self.last_upper as u64) << 32 | self.last_lower as u64
+    }
+
+    #[inline]
+    const fn set_last(&mut self, kept: u64) {
+        (self.last_lower, self.last_upper) = (kept as u32, (kept >> 32) as u16);
+    }
+
+    /// Decides under limits that are decided in one pass, if what is to be kept fits.
+    #[inline]
+    pub(super) fn decide_windows(
+        &mut self,
+        plan: &WindowPlan,
+        origin: Origin,
+        clock: Timestamp,
+        (mode, cost): (Mode, Cost),
+        outcomes: &mut Outcomes,
+    ) -> Option<Step> {
+        // What is too early to be kept is left to others, like what is too late.
+        let kept = origin.keep(clock.as_micros()).max(self.last());
+        let now = origin.restore(kept);
+        let moment = Moment { now, kept };
+        let decided = windows::decide(plan, &mut self.states, moment, mode, cost, outcomes)?;
+        if decided.taken > 0 {
+            self.set_last(kept);
+            self.consumed = decided.consumed;
+        }
+        if decided.denied_until > kept {
+            self.note_denial(decided.denied_until);
+        }
+        let (taken, is_allowed) = (decided.taken, decided.is_allowed);
+        Some(Step { now: Timestamp::from_micros(now), taken, is_allowed })
+    }
+
+    /// `now`, but never before the last change.
+    fn clamp(&self, now: Timestamp, origin: Origin) -> Timestamp {
+        now.max(Timestamp::from_micros(origin.restore(self.last())))
+    }
+
+    #[cold]
+    fn note_denial(&mut self, until: u64) {
+        let ticks = until.div_ceil(TICK);
+        self.denied = self.denied.max(u32::try_from(ticks).unwrap_or(u32::MAX));
+    }
+
+    /// Whether the subject is in a denied state at `now`, as far as is known; up to a tick longer.
+    pub(super) fn is_denied(&self, now: Timestamp, origin: Origin) -> bool {
+        origin.keep(self.clamp(now, origin).as_micros()) < u64::from(self.denied) * TICK
+    }
+
+    /// Whether nothing of it counts at `now`.
+    pub(super) fn is_expired(&self, shape: &Shape, now: Timestamp, origin: Origin) -> bool {
+        let now = self.clamp(now, origin);
+        // Those of long periods come last in most policies, and expire last.
+        let mut layouts = shape.layouts().iter().rev();
+        layouts.all(|layout| now >= algorithm::expires(layout.limit, &self.state(layout, origin)))
+    }
+
+    fn state(&self, layout: &Layout, origin: Origin) -> State {
+        let time = |place| origin.restore(self.states.time(place));
+        let Layout { place, third, .. } = *layout;
+        let third = match third {
+            Third::None => 0,
+            Third::Number => self.states.number(place + 1),
+            Third::Time => time(place + 1),
+        };
+        State::of_few([time(place), self.states.number(place), third])
+    }
+
+    /// The same as an entry.
+    pub(super) fn unpack(&self, shape: &Shape, origin: Origin) -> Unpacked {
+        let slots = shape.layouts().iter().map(|layout| {
+            let state = self.state(layout, origin);
+            Slot { id: layout.id, expires: algorithm::expires(layout.limit, &state), state }
+        });
+        let denied_until = match self.denied {
+            0 => Timestamp::EPOCH,
+            ticks => Timestamp::from_micros(origin.restore(u64::from(ticks) * TICK)),
+        };
+        let last = Timestamp::from_micros(origin.restore(self.last()));
+        Entry::of(slots, last, denied_until, self.consumed)
+    }
+
+    /// The entry, if it is of this shape and fits.
+    pub(super) fn pack<A: smallvec::Array<Item = Slot>>(
+        entry: &Entry<A>,
+        number: NonZeroU8,
+        shape: &Shape,
+        origin: Origin,
+    ) -> Option<Self> {
+        let slots = entry.slots();
+        let layouts = shape.layouts();
+        if slots.len() != layouts.len() {
+            return None;
+        }
+        let mut compact = Self::new(number);
+        for (slot, layout) in slots.iter().zip(layouts) {
+            if slot.id != layout.id {
+                return None;
+            }
+            let ([time, number, third], states) = (slot.state.few(), &mut compact.states);
+            if slot.state.is_empty() {
+                continue;
+            }
+            states.set(layout.place, origin.keep(time), number)?;
+            match layout.third {
+                Third::None => {}
+                Third::Number => states.set(layout.place + 1, 0, third)?,
+                Third::Time => states.set(layout.place + 1, origin.keep(third), 0)?,
+            }
+        }
+        let last = origin.keep(entry.last().as_micros());
+        if last >> 48 != 0 {
+            return None;
+        }
+        compact.set_last(last);
+        compact.consumed = entry.consumed();
+        if entry.denied_until() > Timestamp::EPOCH {
+            compact.note_denial(origin.keep(entry.denied_until().as_micros()));
+        }
+        Some(compact)
+    }
+}

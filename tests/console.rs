@@ -1,0 +1,146 @@
+//! The console: as a browser drives it, and as somebody who is no browser and means no good does.
+
+mod browser;
+mod hostile;
+mod pages;
+
+use std::time::Duration;
+
+use axum::Router;
+use axum::routing::get;
+use reqwest::StatusCode;
+use rl_admin::console::{Console, ConsoleBuilder};
+use rl_admin::{Admin, Backend, BearerTokens, Role, Roles};
+use rl_core::key::Header;
+use rl_core::time::{Clock, SystemClock, Timestamp};
+use rl_core::{Gate, RateLimiter, Realm, RedisStore};
+use rl_records::{CallLimits, Record, RecordContent, RecordSource, Records};
+use rl_tests::RedisServer;
+use rl_tests::web::{Answer, Fetch, Site};
+use rl_tower::RateLimitLayer;
+
+/// A condition that does not come about by then never will.
+const GIVE_UP: Duration = Duration::from_secs(30);
+
+const HOUR: u64 = 3_600_000_000;
+
+const OWNER: &str = "a token that only olivia knows";
+const VIEWER: &str = "a token that only victor knows";
+
+/// A service whose calls are limited by consumer, with its console beside it.
+struct House {
+    site: Site,
+    records: Records,
+    limiter: RateLimiter,
+    _redis: Option<RedisServer>,
+}
+
+impl House {
+    /// Counters in memory, and the console as it is but for TLS.
+    async fn new() -> Self {
+        Self::with(None, |console| console).await
+    }
+
+    async fn on_redis() -> Self {
+        Self::with(Some(RedisServer::start()), |console| console).await
+    }
+
+    async fn with(
+        redis: Option<RedisServer>,
+        settings: impl FnOnce(ConsoleBuilder) -> ConsoleBuilder,
+    ) -> Self {
+        let records = Records::connect("sqlite::memory:").await.unwrap();
+        let source = RecordSource::builder(&records).deadline(GIVE_UP).start();
+        let mut limiter = RateLimiter::builder().policies(source.clone()).deadline(GIVE_UP);
+        let mut backend = Backend::Memory;
+        if let Some(redis) = &redis {
+            limiter = limiter.store(RedisStore::connect(&redis.url()).await.unwrap());
+            let port = redis
+                .url()
+                .rsplit(':')
+                .next()
+                .and_then(|port| port.trim_end_matches('/').parse().ok());
+            let (host, port) = ("127.0.0.1".to_owned(), port.unwrap());
+            backend = Backend::Redis { host, port };
+        }
+        let limiter = limiter.build().unwrap();
+        let viewer = Roles::from_iter([Role::CanReadCallLimits, Role::CanGetRateLimits]);
+        let tokens = BearerTokens::new().with("olivia", OWNER, Roles::all()).unwrap();
+        let tokens = tokens.with("victor", VIEWER, viewer).unwrap();
+        let tokens = tokens.with("nobody", "a token that may do nothing", Roles::NONE).unwrap();
+        let admin = Admin::builder(records.clone(), source, limiter.clone());
+        let admin = admin.authorize(tokens).backend(backend).build();
+        let consumer = Header::new("x-consumer", Realm::Consumer).unwrap();
+        let gate = Gate::new(limiter.clone()).key(consumer);
+        let app = Router::new()
+            .route("/api", get(async || "hello"))
+            .layer(RateLimitLayer::new(gate))
+            .merge(settings(Console::builder(admin).without_tls()).build().router());
+        Self { site: rl_tests::web::axum::serve(app), records, limiter, _redis: redis }
+    }
+
+    /// One call of a consumer: its status.
+    async fn call(&self, consumer: &str) -> u16 {
+        self.site.get("/api").header("x-consumer", consumer).fetch().await.status
+    }
+
+    /// A record of so many calls per minute and hour, from an hour ago until in ten.
+    async fn record(&self, consumer: &str, per_minute: i64, per_hour: i64) -> Record {
+        let now = SystemClock.now();
+        let from = Timestamp::from_micros(now.as_micros() / HOUR * HOUR - HOUR);
+        let limits = CallLimits::from_numbers([-1, per_minute, per_hour, -1, -1, -1]).unwrap();
+        let content = RecordContent::new(consumer, from, from.plus_micros(10 * HOUR), limits);
+        self.records.create(content, "olivia").await.unwrap()
+    }
+
+    /// Somebody who has logged in with this token.
+    async fn log_in(&self, token: &str) -> Visitor<'_> {
+        let answer = self.post_form("/console/login", None, &[("token", token)]).await;
+        assert_eq!(answer.status, StatusCode::SEE_OTHER.as_u16(), "{}", answer.body);
+        let cookie = answer.header("set-cookie").unwrap().split(';').next().unwrap().to_owned();
+        let mut visitor = Visitor { house: self, cookie, form_token: String::new() };
+        let page = visitor.get("/console").await;
+        visitor.form_token = field_of(&page.body, "form_token");
+        visitor
+    }
+
+    async fn post_form(&self, path: &str, cookie: Option<&str>, fields: &[(&str, &str)]) -> Answer {
+        let origin = self.site.url("").trim_end_matches('/').to_owned();
+        let form =
+            url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();
+        let kind = "application/x-www-form-urlencoded";
+        let request = self.site.post(path).header("origin", origin).header("content-type", kind);
+        let mut request = request.body(form);
+        if let Some(cookie) = cookie {
+            request = request.header("cookie", cookie);
+        }
+        request.fetch().await
+    }
+}
+
+/// Who is logged in, as a browser that runs no scripts.
+struct Visitor<'a> {
+    house: &'a House,
+    cookie: String,
+    form_token: String,
+}
+
+impl Visitor<'_> {
+    async fn get(&self, path: &str) -> Answer {
+        self.house.site.get(path).header("cookie", &self.cookie).fetch().await
+    }
+
+    async fn post(&self, path: &str, fields: &[(&str, &str)]) -> Answer {
+        let token = [("form_token", &*self.form_token)];
+        let fields: Vec<_> = token.iter().chain(fields).copied().collect();
+        self.house.post_form(path, Some(&self.cookie), &fields).await
+    }
+}
+
+/// The value of the first field of this name on a page.
+fn field_of(page: &str, name: &str) -> String {
+    let field = page.split("<input").find(|field| field.contains(&format!("name=\"{name}\"")));
+    let field = field.unwrap_or_else(|| panic!("no field {name}: {page}"));
+    let value = field.split("value=\"").nth(1).unwrap_or_default();
+    value.split('"').next().unwrap_or_default().to_owned()
+}

@@ -1,0 +1,208 @@
+//! In Chromium, as people use it.
+
+use std::path::{Path, PathBuf};
+
+use fantoccini::Locator;
+use rl_core::time::{Clock, SystemClock};
+use rl_records::{CallLimits, RecordContent, TierContent};
+use rl_tests::Browser;
+
+use super::{HOUR, House, OWNER, VIEWER};
+
+/// Where pictures are kept, to be looked at.
+fn picture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("../console").join(name)
+}
+
+async fn log_in(browser: &Browser, house: &House, token: &str) {
+    browser.open(&house.site.url("/console")).await;
+    browser.fill("#token", token).await;
+    browser.press("main button[type=submit]").await;
+    browser.until_text("h1", |text| text == "Consumers").await;
+}
+
+/// Finds a consumer by a part of its id, and opens it.
+async fn find(browser: &Browser, part: &str, id: &str) {
+    browser.press("nav li:first-child a").await;
+    browser.fill("#search", part).await;
+    browser.press("main button[type=submit]").await;
+    browser.until_text("tbody", |text| text.contains(id)).await;
+    browser.press("tbody a").await;
+    browser.until_text("h1", |text| text == id).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_owner_adds_a_record_sees_it_used_up_and_raises_it() {
+    let house = House::on_redis().await;
+    for id in ["acme-partner-gateway", "billing-batch", "checkout-web", "fraud-scoring"] {
+        house.record(id, 600, 20_000).await;
+    }
+    let browser = Browser::start().await;
+    browser.open(&house.site.url("/console")).await;
+    browser.picture(&picture("login-light.png"), 1200, false).await;
+    log_in(&browser, &house, OWNER).await;
+
+    // A consumer that has called, and has no record.
+    browser.fill("#search", "acme-mobile").await;
+    browser.press("main button[type=submit]").await;
+    browser.press("main p a").await;
+    browser.until_text("h1", |text| text == "acme-mobile").await;
+    assert_eq!(browser.text("#u-hour-state").await, "no limit");
+
+    browser.press(".head .button").await;
+    browser.fill("#per_hour_call_limit", "ten").await;
+    browser.press("form.sheet .main").await;
+    browser.until_text(".problems", |text| text.contains("Calls per hour")).await;
+    let focused = "return document.activeElement.className";
+    assert_eq!(browser.script(focused).await, "problems", "what is wrong is read first");
+    browser.picture(&picture("invalid-light.png"), 1200, false).await;
+    let typed = browser.client().find(Locator::Css("#per_hour_call_limit")).await.unwrap();
+    assert_eq!(typed.prop("value").await.unwrap().as_deref(), Some("ten"));
+    browser.fill("#per_hour_call_limit", "10").await;
+    browser.press("form.sheet .main").await;
+    browser.until_text(".done", |text| text.contains("created")).await;
+
+    // The bar moves while calls come in, without a click.
+    browser.until_text("#u-hour-used", |text| text == "0 of 10").await;
+    assert_eq!(width(&browser).await, "0.0%");
+    for _ in 0..4 {
+        assert_eq!(house.call("acme-mobile").await, 200);
+    }
+    browser.until_text("#u-hour-used", |text| text == "4 of 10").await;
+    assert_eq!(width(&browser).await, "40.0%");
+    for _ in 0..6 {
+        assert_eq!(house.call("acme-mobile").await, 200);
+    }
+    assert_eq!(house.call("acme-mobile").await, 429);
+    browser.until_text("#u-hour-state", |text| text == "used up").await;
+    assert_eq!(browser.text("#u-hour-left").await, "0");
+    assert_eq!(
+        browser.text("#u-hour-used").await,
+        "10 of 10",
+        "looking and denials charge nothing"
+    );
+    browser.until_text("#news", |text| text == "per hour: used up").await;
+
+    browser.press(".timeline .dates a").await;
+    browser.fill("#per_hour_call_limit", "20").await;
+    browser.press("form.sheet .main").await;
+    browser.until_text(".done", |text| text.contains("saved")).await;
+    assert_eq!(house.call("acme-mobile").await, 200);
+    browser.until_text("#u-hour-used", |text| text == "11 of 20").await;
+    browser.until_text("#changes ~ table", |text| text.contains("Calls per hour: 10 → 20")).await;
+
+    // More to see: a limit that is planned, one that is over, a tier.
+    let now = SystemClock.now();
+    let numbers = CallLimits::from_numbers([5, 60, 1_000, 5_000, -1, 100_000]).unwrap();
+    let span = |from: u64, to: u64| {
+        RecordContent::new(
+            "acme-mobile",
+            now.plus_micros(from * HOUR),
+            now.plus_micros(to * HOUR),
+            numbers,
+        )
+    };
+    let mut over = span(0, 0);
+    over.from_date = rl_core::time::Timestamp::from_micros(now.as_micros() - 24 * HOUR * 40);
+    over.to_date = rl_core::time::Timestamp::from_micros(now.as_micros() - 24 * HOUR * 2);
+    let mut active = span(0, 24 * 20);
+    active.from_date = rl_core::time::Timestamp::from_micros(now.as_micros() - 24 * HOUR * 2);
+    (active.api_name, active.bank_id) = (Some("getBanks".into()), Some("gh.29.uk".into()));
+    for content in [over, active, span(24 * 15, 24 * 60)] {
+        house.records.create(content, "otto").await.unwrap();
+    }
+    let gold = TierContent { name: "gold".into(), limits: numbers };
+    house.records.create_tier(gold, "otto").await.unwrap();
+    for _ in 0..4 {
+        assert_eq!(house.call("acme-mobile").await, 200);
+    }
+    find(&browser, "MOBILE", "acme-mobile").await;
+    browser.until_text("#u-second-max, #u-second-used", |text| text.contains("of 5")).await;
+    browser.picture(&picture("consumer-light.png"), 1200, false).await;
+    browser.picture(&picture("consumer-dark.png"), 1200, true).await;
+    browser.picture(&picture("consumer-narrow.png"), 390, false).await;
+    browser.picture(&picture("consumer-narrow-dark.png"), 390, true).await;
+    let wide = browser.script("return document.documentElement.scrollWidth <= innerWidth").await;
+    assert_eq!(wide, true, "nothing is cut off");
+    for (link, name) in [("2", "tiers"), ("3", "changes"), ("4", "store"), ("1", "consumers")] {
+        browser.press(&format!("nav li:nth-child({link}) a")).await;
+        browser.until_text("nav a[aria-current]", |text| text.to_lowercase() == name).await;
+        browser.picture(&picture(&format!("{name}-light.png")), 1200, false).await;
+        browser.picture(&picture(&format!("{name}-narrow.png")), 390, true).await;
+    }
+    assert_eq!(browser.complaints().await, [""; 0]);
+    browser.press(".who button").await;
+    browser.until_text("h1", |text| text == "Log in").await;
+    browser.close().await;
+}
+
+/// How long the bar of the hour is.
+async fn width(browser: &Browser) -> String {
+    let width = "return document.getElementById('u-hour-bar').getAttribute('width')";
+    browser.script(width).await.as_str().unwrap_or_default().to_owned()
+}
+
+/// The controls are not there, and who makes one is refused by the server.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_viewer_sees_everything_and_edits_nothing() {
+    let house = House::new().await;
+    let record = house.record("abc", 10, 100).await;
+    let browser = Browser::start().await;
+    log_in(&browser, &house, VIEWER).await;
+    find(&browser, "abc", "abc").await;
+    browser.until_text("#u-minute-used", |text| text == "0 of 10").await;
+    assert_eq!(browser.count("main form[method=post], main .button, main a.danger").await, 0);
+    assert_eq!(browser.count(".timeline .dates a").await, 0);
+
+    // A form of their own making, on a page of the console and with the token of their session.
+    let forged = format!(
+        "const form = document.querySelector('form.who').cloneNode(true);
+         form.action = '/console/record/delete';
+         for (const [name, value] of [['record', '{}'], ['revision', '1']]) {{
+             const field = document.createElement('input');
+             [field.name, field.value] = [name, value];
+             form.append(field);
+         }}
+         form.className = 'forged';
+         document.querySelector('main').append(form);",
+        record.id
+    );
+    browser.script(&forged).await;
+    browser.press("form.forged button").await;
+    browser.until_text("h1", |text| text == "Not allowed").await;
+    assert!(browser.text("main").await.contains("CanDeleteRateLimits"));
+    assert_eq!(house.records.read(record.id).await.unwrap(), Some(record));
+    browser.picture(&picture("refused-light.png"), 1200, false).await;
+    browser.close().await;
+}
+
+/// What was saved meanwhile is shown beside what was typed, and nothing is lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_saves_second_learns_of_the_first() {
+    let house = House::new().await;
+    let record = house.record("abc", 10, 100).await;
+    let browser = Browser::start().await;
+    log_in(&browser, &house, OWNER).await;
+    browser.open(&house.site.url(&format!("/console/record/edit?record={}", record.id))).await;
+    browser.fill("#per_minute_call_limit", "33").await;
+    browser.fill("#bank_id", "typed by olivia").await;
+
+    let mut theirs = record.content.clone();
+    theirs.limits = CallLimits::from_numbers([-1, 44, 100, -1, -1, -1]).unwrap();
+    house.records.update(record.id, theirs, 1, "otto").await.unwrap();
+    browser.press("form.sheet .main").await;
+    let told = browser.until_text(".conflict", |text| text.contains("otto")).await;
+    assert!(told.contains("Calls per minute 44 33"), "{told}");
+    assert!(told.contains("Bank – typed by olivia"), "{told}");
+    browser.picture(&picture("conflict-light.png"), 1200, false).await;
+    browser.picture(&picture("conflict-narrow.png"), 390, true).await;
+    let there = house.records.read(record.id).await.unwrap().unwrap();
+    assert_eq!((there.updated_by.as_str(), there.content.limits.numbers()[1]), ("otto", 44));
+
+    browser.press("form.sheet .main").await;
+    browser.until_text(".done", |text| text.contains("saved")).await;
+    let there = house.records.read(record.id).await.unwrap().unwrap();
+    assert_eq!((there.updated_by.as_str(), there.content.limits.numbers()[1]), ("olivia", 33));
+    assert_eq!(there.content.bank_id.as_deref(), Some("typed by olivia"));
+    browser.close().await;
+}

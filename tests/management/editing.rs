@@ -1,0 +1,142 @@
+//! Several people change the same thing, and what is remembered of it.
+
+use futures::future::join_all;
+use reqwest::Method;
+use rl_tests::web::{Answer, Fetch};
+use serde_json::{Value, json};
+
+use super::{
+    ACTIVE, ALICE, Bank, CALL_LIMITS, PREFIX, RATE_LIMITS, active_numbers, in_both_worlds, message,
+    parse, record,
+};
+
+async fn put_if(bank: &Bank, method: Method, path: &str, tag: &str, body: Value) -> Answer {
+    let request = bank.site.request(method, &format!("{PREFIX}{path}")).bearer_auth(ALICE);
+    request.header("if-match", tag).json(&body).fetch().await
+}
+
+#[tokio::test]
+async fn who_changes_what_has_changed_meanwhile_learns_of_it() {
+    in_both_worlds(async |bank: Bank| {
+        let id = bank.add([1, -1, -1, -1, -1, -1]).await;
+        let path = format!("{RATE_LIMITS}/{id}");
+        let read = bank.manage("GET", &path, None).await;
+        let tag = read.header("etag").unwrap().to_owned();
+        assert_eq!(tag, "\"1\"");
+
+        let two = put_if(&bank, Method::PUT, &path, &tag, record([2, -1, -1, -1, -1, -1])).await;
+        assert_eq!((two.status, two.header("etag")), (200, Some("\"2\"")));
+        let three = put_if(&bank, Method::PUT, &path, &tag, record([3, -1, -1, -1, -1, -1])).await;
+        assert_eq!((three.status, three.header("etag")), (412, Some("\"2\"")));
+        assert!(message(&three).contains("\"alice\" changed it"), "{}", three.body);
+        let gone = put_if(&bank, Method::DELETE, &path, &tag, json!(null)).await;
+        assert_eq!(gone.status, 412);
+        assert_eq!(active_numbers(&bank.get(ACTIVE).await)[0], 2, "nothing of it was stored");
+        for tag in ["\"of something else\"", "W/\"2\"", "\"1\", \"3\""] {
+            let answer = put_if(&bank, Method::PUT, &path, tag, record([4; 6])).await;
+            assert_eq!(answer.status, 412, "{tag}");
+        }
+        let wrong = put_if(&bank, Method::PUT, &path, "2", record([4; 6])).await;
+        assert_eq!((wrong.status, &parse(&wrong)["field"]), (400, &json!("If-Match")));
+        for tag in ["\"1\", \"2\"", "*"] {
+            let answer = put_if(&bank, Method::PUT, &path, tag, record([4; 6])).await;
+            assert_eq!(answer.status, 200, "{tag}");
+        }
+        let gone = put_if(&bank, Method::DELETE, &path, "\"4\"", json!(null)).await;
+        assert_eq!(gone.status, 204);
+    })
+    .await;
+}
+
+/// Of many who change it at once, one does; the others are told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_edits_at_once_none_is_lost() {
+    in_both_worlds(async |bank: Bank| {
+        let id = bank.add([1, -1, -1, -1, -1, -1]).await;
+        let path = format!("{RATE_LIMITS}/{id}");
+        let edit = async |calls: i64| {
+            put_if(&bank, Method::PUT, &path, "\"1\"", record([calls; 6])).await.status
+        };
+        let mut statuses = join_all((2..10).map(edit)).await;
+        statuses.sort_unstable();
+        assert_eq!(statuses, [200, 412, 412, 412, 412, 412, 412, 412]);
+
+        // Whoever does not say what they have seen changes what is there; or is told that it changed.
+        let any =
+            async |calls: i64| bank.manage("PUT", &path, Some(record([calls; 6]))).await.status;
+        let statuses = join_all((10..18).map(any)).await;
+        let made = statuses.iter().filter(|status| **status == 200).count();
+        assert!(statuses.iter().all(|status| [200, 412].contains(status)), "{statuses:?}");
+        let changes = bank.get(&format!("{path}/history")).await;
+        assert_eq!(changes["changes"].as_array().unwrap().len(), 2 + made, "each is remembered");
+
+        // Setting creates one record, however many do it.
+        let set = async |calls: i64| {
+            let path = CALL_LIMITS.replace("abc", "other");
+            bank.manage("PUT", &path, Some(record([calls; 6]))).await.status
+        };
+        let statuses = join_all((1..9).map(set)).await;
+        assert_eq!(statuses, [200; 8]);
+        let records = bank.get(&RATE_LIMITS.replace("abc", "other")).await;
+        assert_eq!(records["limits"].as_array().unwrap().len(), 1);
+        assert_eq!(records["limits"][0]["revision"], 8);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn setting_call_limits_heeds_what_was_seen() {
+    in_both_worlds(async |bank: Bank| {
+        let set = async |tag: &str, calls| {
+            put_if(&bank, Method::PUT, CALL_LIMITS, tag, record([calls; 6])).await
+        };
+        assert_eq!(set("\"1\"", 1).await.status, 404, "there is none yet");
+        let first = set("*", 1).await;
+        assert_eq!((first.status, first.header("etag")), (200, Some("\"1\"")));
+        assert_eq!(set("\"1\"", 2).await.status, 200);
+        assert_eq!(set("\"1\"", 3).await.status, 412);
+        assert_eq!(active_numbers(&bank.get(ACTIVE).await), [2; 6]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_happened_is_remembered_with_who_did_it() {
+    in_both_worlds(async |bank: Bank| {
+        let id = bank.add([1, -1, -1, -1, -1, -1]).await;
+        let path = format!("{RATE_LIMITS}/{id}");
+        bank.manage("PUT", &path, Some(record([2, -1, -1, -1, -1, -1]))).await;
+        bank.remove(&id).await;
+        bank.manage("PUT", &CALL_LIMITS.replace("abc", "other"), Some(record([7; 6]))).await;
+
+        let of_record = bank.get(&format!("{path}/history")).await;
+        let of_consumer = bank.get("/management/consumers/abc/history").await;
+        assert_eq!(of_record, of_consumer);
+        let changes = of_record["changes"].as_array().unwrap();
+        let told: Vec<_> = changes
+            .iter()
+            .map(|change| {
+                let calls = |side: &str| change[side]["per_second_call_limit"].as_str();
+                (change["kind"].as_str().unwrap(), calls("before"), calls("after"))
+            })
+            .collect();
+        let expected = [
+            ("deleted", Some("2"), None),
+            ("updated", Some("1"), Some("2")),
+            ("created", None, Some("1")),
+        ];
+        assert_eq!(told, expected);
+        assert!(changes.iter().all(|change| change["by"] == "alice" && change["at"] == super::NOW));
+
+        let first = bank.get("/management/history?limit=3").await;
+        let next = first["next"].as_i64().unwrap();
+        let rest = bank.get(&format!("/management/history?limit=3&before={next}")).await;
+        let numbers = |page: &Value| -> Vec<i64> {
+            let changes = page["changes"].as_array().unwrap().iter();
+            changes.map(|change| change["number"].as_i64().unwrap()).collect()
+        };
+        assert_eq!((numbers(&first), numbers(&rest)), (vec![4, 3, 2], vec![1]));
+        assert_eq!(rest["next"], json!(null));
+    })
+    .await;
+}

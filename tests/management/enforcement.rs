@@ -1,0 +1,182 @@
+//! What is written through the API binds the next request of the service.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::{
+    ALICE, Bank, CALL_LIMITS, RATE_LIMITS, Role, in_both_worlds, message, parse, record, token_of,
+    written_numbers,
+};
+
+/// OT3, OT12, OT15: set with the role for it, and read with another.
+#[tokio::test]
+async fn call_limits_are_set_and_read() {
+    in_both_worlds(async |bank: Bank| {
+        let mut written = record([10, 100, 1_000, 10_000, 50_000, 200_000]);
+        let setter = token_of(Role::CanSetCallLimits);
+        let set = bank.as_who(&setter, "PUT", CALL_LIMITS, Some(written.clone())).await;
+        assert_eq!(set.status, 200, "{}", set.body);
+        let set = parse(&set);
+        for (field, value) in written.as_object().unwrap() {
+            assert_eq!(set[field], *value, "{field}");
+        }
+        assert_eq!((&set["current_state"], &set["revision"]), (&json!(null), &json!(1)));
+
+        bank.call().await;
+        bank.clock.advance(Duration::from_millis(400));
+        let reader = token_of(Role::CanReadCallLimits);
+        let read = parse(&bank.as_who(&reader, "GET", CALL_LIMITS, None).await);
+        assert_eq!(written_numbers(&read), [10, 100, 1_000, 10_000, 50_000, 200_000]);
+        for state in ["current_state", "redis_call_limit"] {
+            let minute = json!({ "calls_made": 1, "reset_in_seconds": 60 });
+            assert_eq!(read[state]["per_minute"], minute);
+            assert_eq!(read[state]["per_second"]["reset_in_seconds"], 1, "rounded up");
+            assert_eq!(read[state]["per_month"]["reset_in_seconds"], 2_592_000);
+        }
+
+        // Once more, it is the same record.
+        written["per_second_call_limit"] = json!("11");
+        let again = parse(&bank.manage("PUT", CALL_LIMITS, Some(written)).await);
+        assert_eq!(again["rate_limiting_id"], set["rate_limiting_id"]);
+        assert_eq!((&again["revision"], &again["updated_by"]), (&json!(2), &json!("alice")));
+        assert_eq!(bank.get(RATE_LIMITS).await["limits"].as_array().unwrap().len(), 1);
+    })
+    .await;
+}
+
+/// OT4 to OT9: one call in exactly one of the six periods; O24: a denial never says 0.
+#[tokio::test]
+async fn a_limit_of_one_in_any_period_lets_one_call_pass() {
+    in_both_worlds(async |bank: Bank| {
+        for (place, (name, seconds)) in [
+            ("second", 1),
+            ("minute", 60),
+            ("hour", 3_600),
+            ("day", 86_400),
+            ("week", 604_800),
+            ("month", 2_592_000),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let mut numbers = [-1; 6];
+            numbers[place] = 1;
+            let gone = bank.manage("DELETE", "/management/consumers/abc/call-counters", None).await;
+            assert_eq!(gone.status, 204);
+            let set = bank.manage("PUT", CALL_LIMITS, Some(record(numbers))).await;
+            assert_eq!(set.status, 200, "{}", set.body);
+            assert_eq!(bank.call().await.standing(), format!("200 1-0-{seconds}"), "{name}");
+            let denied = bank.call().await;
+            assert_eq!(denied.standing(), format!("429 1-0-{seconds}, retry {seconds}"), "{name}");
+            assert!(message(&denied).contains(&format!("per {name}")), "{}", denied.body);
+        }
+    })
+    .await;
+}
+
+/// OT16 to OT21: a limit with an endpoint and a version; taken back, it binds no more.
+#[tokio::test]
+async fn a_limit_for_an_endpoint_holds_until_it_is_taken_back() {
+    in_both_worlds(async |bank: Bank| {
+        for place in [0, 1, 2, 4, 5] {
+            let mut numbers = [-1; 6];
+            numbers[place] = 1;
+            let with_name = |numbers| {
+                let mut written = record(numbers);
+                written["api_name"] = json!("OBPv4.0.0-dynamicEndpoint_GET_accounts");
+                written["api_version"] = json!("v4.0.0");
+                Some(written)
+            };
+            bank.manage("DELETE", "/management/consumers/abc/call-counters", None).await;
+            assert_eq!(bank.manage("PUT", CALL_LIMITS, with_name(numbers)).await.status, 200);
+            assert_eq!([bank.call().await.status, bank.call().await.status], [200, 429]);
+            assert_eq!(bank.manage("PUT", CALL_LIMITS, with_name([-1; 6])).await.status, 200);
+            assert_eq!([bank.call().await.status, bank.call().await.status], [200, 200]);
+        }
+        assert_eq!(bank.get(RATE_LIMITS).await["limits"].as_array().unwrap().len(), 1);
+    })
+    .await;
+}
+
+/// OT34 and OT47: over whatever paths, one limit counts, and a request is one unit however deep its path.
+#[tokio::test]
+async fn calls_of_every_path_count_together_and_once() {
+    in_both_worlds(async |bank: Bank| {
+        bank.add([-1, 2, -1, -1, -1, -1]).await;
+        let deep = "/v2/banks/gh.29.uk/accounts/8ca8a7e4/views";
+        let mut statuses = Vec::new();
+        for path in ["/v1/banks", deep, deep] {
+            let answer = bank.call_at(path).await;
+            statuses.push(answer.status);
+            if answer.status == 429 {
+                let words = message(&answer);
+                assert!(words.contains("per minute") && words.contains("abc"), "{words}");
+            }
+        }
+        assert_eq!(statuses, [200, 200, 429]);
+        assert_eq!(bank.counted().await, [2; 6], "what was denied is not counted");
+    })
+    .await;
+}
+
+/// OT36 to OT45: nothing is limited, headers say so, and calls are counted all the same.
+#[tokio::test]
+async fn what_is_not_limited_is_counted() {
+    in_both_worlds(async |bank: Bank| {
+        for (calls, path) in [(1, "/banks"), (2, "/v1/banks"), (3, "/v2/banks/a/accounts/b/views")]
+        {
+            assert_eq!(bank.call_at(path).await.standing(), "200 -1--1--1");
+            assert_eq!(bank.counted().await, [calls; 6]);
+        }
+        // A limit that is set later finds them counted.
+        bank.add([-1, 4, -1, -1, -1, -1]).await;
+        assert_eq!(bank.call().await.standing(), "200 4-0-60");
+        assert_eq!(bank.call().await.status, 429);
+    })
+    .await;
+}
+
+/// OT46: the headers are those of the shortest period that has a limit.
+#[tokio::test]
+async fn headers_are_those_of_the_shortest_limit() {
+    in_both_worlds(async |bank: Bank| {
+        bank.add([-1, 100, 1_000, -1, -1, -1]).await;
+        assert_eq!(bank.call().await.standing(), "200 100-99-60");
+        assert_eq!(bank.call().await.standing(), "200 100-98-60");
+        assert_eq!(bank.counted().await, [2; 6], "seconds are counted although they have no limit");
+    })
+    .await;
+}
+
+/// A window ends when it ends, and the record when it is dated to.
+#[tokio::test]
+async fn windows_and_records_end_on_time() {
+    in_both_worlds(async |bank: Bank| {
+        let dated = super::dated([-1, 1, -1, -1, -1, -1], super::NOW, "2025-12-31T13:40:00Z");
+        assert_eq!(bank.manage("POST", RATE_LIMITS, Some(dated)).await.status, 201);
+        assert_eq!([bank.call().await.status, bank.call().await.status], [200, 429]);
+        bank.clock.advance(Duration::from_micros(59_999_999));
+        assert_eq!(bank.call().await.standing(), "429 1-0-1, retry 1");
+        bank.clock.advance(Duration::from_micros(1));
+        assert_eq!([bank.call().await.status, bank.call().await.status], [200, 429]);
+        // 13:40 itself is the last instant of the record, 13:35 was the beginning of the window.
+        bank.clock.advance(Duration::from_secs(300) + Duration::from_micros(1));
+        assert_eq!([bank.call().await.status, bank.call().await.status], [200, 200]);
+        assert_eq!(bank.call().await.standing(), "200 -1--1--1");
+    })
+    .await;
+}
+
+/// Two that are alike are not overwritten by guess.
+#[tokio::test]
+async fn setting_call_limits_where_there_are_several_records_is_refused() {
+    in_both_worlds(async |bank: Bank| {
+        bank.add([1, -1, -1, -1, -1, -1]).await;
+        bank.add([2, -1, -1, -1, -1, -1]).await;
+        let set = bank.as_who(ALICE, "PUT", CALL_LIMITS, Some(record([9; 6]))).await;
+        assert_eq!(set.status, 409, "{}", set.body);
+        assert_eq!(super::active_numbers(&bank.get(super::ACTIVE).await)[0], 3);
+    })
+    .await;
+}

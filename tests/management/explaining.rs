@@ -1,0 +1,86 @@
+//! Why a request would pass or not.
+
+use serde_json::{Value, json};
+
+use super::{Bank, in_both_worlds, parse};
+
+async fn explain(bank: &Bank, cost: u64) -> Value {
+    bank.get(&format!("/management/consumers/abc/explain?cost={cost}")).await
+}
+
+#[tokio::test]
+async fn an_explanation_names_policy_source_records_and_use() {
+    in_both_worlds(async |bank: Bank| {
+        let none = explain(&bank, 1).await;
+        assert_eq!((&none["allowed"], &none["source"]), (&json!(true), &json!("defaults")));
+        assert_eq!(none["considered"], json!([]));
+
+        let (one, two) =
+            (bank.add([-1, 2, 10, -1, -1, -1]).await, bank.add([-1, 1, -1, -1, -1, -1]).await);
+        for _ in 0..3 {
+            assert_eq!(bank.call().await.status, 200);
+        }
+        let denied = explain(&bank, 1).await;
+        assert_eq!((&denied["allowed"], &denied["source"]), (&json!(false), &json!("records")));
+        assert_eq!(
+            (&denied["decided_by"], &denied["retry_in_seconds"]),
+            (&json!("store"), &json!(60))
+        );
+        assert_eq!(denied["reason"], "minute: 3 of 3 used, it grants it in 60 s");
+        let mut ids: Vec<&str> = denied["considered"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|record| record["rate_limiting_id"].as_str().unwrap())
+            .collect();
+        ids.sort_unstable();
+        let mut expected = [&*one, &*two];
+        expected.sort_unstable();
+        assert_eq!(ids, expected);
+        let standing = |name: &str| {
+            let limits = denied["limits"].as_array().unwrap();
+            limits.iter().find(|limit| limit["name"] == name).unwrap().clone()
+        };
+        assert_eq!(
+            (&standing("minute")["denies"], &standing("hour")["denies"]),
+            (&json!(true), &json!(false))
+        );
+        assert_eq!((&standing("hour")["used"], &standing("hour")["max"]), (&json!(3), &json!(10)));
+        assert!(denied["policy"].as_str().unwrap().contains("minute=3/minute, hour=10/hour"));
+
+        let never = explain(&bank, 11).await;
+        assert_eq!(never["retry_in_seconds"], json!(null), "no wait helps");
+        assert_eq!(bank.call().await.status, 429, "as it was explained");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_explanation_tells_a_block_from_a_limit() {
+    in_both_worlds(async |bank: Bank| {
+        let zero = bank.add([0, -1, -1, -1, -1, -1]).await;
+        let explained = explain(&bank, 1).await;
+        assert_eq!(
+            (&explained["source"], &explained["retry_in_seconds"]),
+            (&json!("records"), &json!(null))
+        );
+        assert_eq!(explained["reason"], "second: 0 of 0 used, it blocks");
+        bank.remove(&zero).await;
+        let until = Some(json!({ "until": "2030-01-01T00:00:00Z" }));
+        bank.manage("PUT", "/management/consumers/abc/block", until).await;
+        let explained = explain(&bank, 1).await;
+        assert_eq!(
+            (&explained["source"], &explained["reason"]),
+            (&json!("block"), &json!("the consumer is blocked"))
+        );
+
+        let address = bank.get("/management/subjects/ip/192.0.2.7/explain").await;
+        assert_eq!((&address["source"], &address["allowed"]), (&json!("service"), &json!(true)));
+        for cost in ["0", "-1", "1.5", "9007199254740992", "'"] {
+            let path = format!("/management/consumers/abc/explain?cost={cost}");
+            let wrong = bank.manage("GET", &path, None).await;
+            assert_eq!((wrong.status, &parse(&wrong)["field"]), (400, &json!("cost")), "{cost}");
+        }
+    })
+    .await;
+}

@@ -1,0 +1,85 @@
+//! Pages, and what is looked for.
+
+use serde_json::{Value, json};
+
+use super::{Bank, dated, in_both_worlds, parse};
+
+async fn pages(bank: &Bank, path: &str) -> Vec<Vec<String>> {
+    let mut pages = Vec::new();
+    let mut after = String::new();
+    loop {
+        let page = bank.get(&format!("{path}{after}")).await;
+        let limits = page["limits"].as_array().unwrap().iter();
+        let consumer = |limit: &Value| limit["consumer_id"].as_str().unwrap().to_owned();
+        pages.push(limits.map(consumer).collect());
+        let Some(next) = page["next"].as_str() else { return pages };
+        after = format!("&after={}", next.replace('@', "%40"));
+    }
+}
+
+#[tokio::test]
+async fn records_are_listed_in_pages_and_searched() {
+    in_both_worlds(async |bank: Bank| {
+        let numbers = [1, -1, -1, -1, -1, -1];
+        let (from, to) = ("2025-06-01T00:00:00Z", "2026-06-01T00:00:00Z");
+        for consumer in ["app-1", "app-2", "shop@example.org", "App-10", "app_3"] {
+            let path = format!("/management/consumers/{consumer}/consumer/rate-limits");
+            let past = dated(numbers, from, "2025-07-01T00:00:00Z");
+            for body in [dated(numbers, from, to), past] {
+                assert_eq!(bank.manage("POST", &path, Some(body)).await.status, 201);
+            }
+        }
+        let all = pages(&bank, "/management/rate-limits?limit=3").await;
+        assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), [3, 3, 3, 1]);
+        let mut seen = all.concat();
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len(), 5);
+
+        let found = |found: Vec<Vec<String>>| {
+            let mut found = found.concat();
+            found.sort_unstable_by_key(|name| name.to_ascii_lowercase());
+            found
+        };
+        let now = "active_at=2025-12-31T13:34:00Z";
+        let apps = found(
+            pages(&bank, &format!("/management/rate-limits?search=APP-&limit=2&{now}")).await,
+        );
+        assert_eq!(apps, ["app-1", "App-10", "app-2"]);
+        let literal =
+            found(pages(&bank, &format!("/management/rate-limits?search=p_3&{now}")).await);
+        assert_eq!(literal, ["app_3"], "an underscore is itself");
+        let none = pages(&bank, "/management/rate-limits?search=nobody").await;
+        assert_eq!(none, [Vec::<String>::new()]);
+        let own = pages(&bank, "/management/consumers/app-1/consumer/rate-limits?limit=1").await;
+        assert_eq!(own, [["app-1"], ["app-1"]]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_a_list_cannot_be_asked_is_named() {
+    in_both_worlds(async |bank: Bank| {
+        for (query, field) in [
+            ("limit=0", "limit"),
+            ("limit=1001", "limit"),
+            ("limit=ten", "limit"),
+            ("limit=1&limit=2", "limit"),
+            ("page=2", "page"),
+            ("after=x", "after"),
+            ("after=", "after"),
+            ("active_at=yesterday", "active_at"),
+            ("search=%27%20OR%20%271%27%3D%271", "search"),
+            ("search=%3Cscript%3E", "search"),
+            ("search=", "search"),
+        ] {
+            let wrong = bank.manage("GET", &format!("/management/rate-limits?{query}"), None).await;
+            assert_eq!((wrong.status, &parse(&wrong)["field"]), (400, &json!(field)), "{query}");
+        }
+        for query in ["before=0", "before=x", "before=-1", "limit=0", "of=x"] {
+            let wrong = bank.manage("GET", &format!("/management/history?{query}"), None).await;
+            assert_eq!(wrong.status, 400, "{query}");
+        }
+    })
+    .await;
+}

@@ -1,0 +1,262 @@
+//! The management API beside the service that it manages, over HTTP.
+//!
+//! Every test runs in two worlds: *embedded*, with SQLite and counters in memory, and *fleet*, with
+//! PostgreSQL and counters on Redis. The time of both stands still until a test moves it.
+
+mod access;
+mod aggregation;
+mod bad_input;
+mod blocking;
+mod counters;
+mod editing;
+mod enforcement;
+mod explaining;
+mod lists;
+mod resources;
+mod schema;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::axum::extract::Request;
+use ::axum::middleware::{Next, from_fn};
+use ::axum::response::Response;
+use ::axum::{Router, routing::get};
+use reqwest::Method;
+use rl_admin::{Admin, Backend, BearerTokens, Role, Roles};
+use rl_core::denial::Denial;
+use rl_core::headers::{HeaderFamily, Headers};
+use rl_core::key::{ClientAddress, Identified, KeyExtractor};
+use rl_core::store::{MemoryStore, RedisStore};
+use rl_core::time::{ManualClock, Timestamp};
+use rl_core::{Follow, Gate, RateLimiter, Subject};
+use rl_records::{RecordSource, Records};
+use rl_tests::RedisServer;
+use rl_tests::web::{Answer, Fetch, Site, axum};
+use rl_tower::RateLimitLayer;
+use serde_json::{Value, json};
+
+use crate::records::Database;
+
+/// Longer than a busy machine takes.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// 13:34 of the last day of a year.
+const NOW: &str = "2025-12-31T13:34:00Z";
+const NOW_SECONDS: u64 = 1_767_188_040;
+
+const PREFIX: &str = "/obp/v6.0.0";
+
+/// May do everything.
+const ALICE: &str = "token-of-alice-who-may-do-all";
+/// Is known, and may do nothing.
+const NOBODY: &str = "token-of-somebody-without-roles";
+
+/// The token of somebody who has this role alone.
+fn token_of(role: Role) -> String {
+    format!("token-of-who-has-{role}")
+}
+
+/// A service with its management, until it is dropped.
+struct Bank {
+    site: Site,
+    clock: Arc<ManualClock>,
+    records: Records,
+    /// Of the fleet.
+    redis: Option<RedisServer>,
+    _database: Database,
+}
+
+impl Bank {
+    async fn embedded() -> Self {
+        Self::open(Database::memory(), None).await
+    }
+
+    async fn fleet() -> Self {
+        Self::open(Database::postgres(), Some(RedisServer::start())).await
+    }
+
+    async fn open(database: Database, redis: Option<RedisServer>) -> Self {
+        let clock = Arc::new(ManualClock::at(Timestamp::from_secs(NOW_SECONDS)));
+        let records = Records::builder(&database.url).clock(clock.clone()).connect().await.unwrap();
+        let source =
+            RecordSource::builder(&records).deadline(PATIENCE).count_unlimited(true).start();
+        let limiter = RateLimiter::builder().policies(source.clone()).deadline(PATIENCE);
+        let (limiter, backend) = match &redis {
+            Some(server) => {
+                let store =
+                    RedisStore::builder(&server.url()).manual_clock(clock.clone()).connect().await;
+                (limiter.store(store.unwrap()), Backend::redis(&server.url()))
+            }
+            None => {
+                let store = MemoryStore::builder().clock(clock.clone()).build();
+                (limiter.store(store), Backend::Memory)
+            }
+        };
+        let limiter = limiter.build().unwrap();
+        let admin = Admin::builder(records.clone(), source, limiter.clone())
+            .authorize(tokens())
+            .backend(backend)
+            .clock(clock.clone())
+            .build();
+        let site = axum::serve(service(limiter).nest(PREFIX, admin.router()));
+        Self { site, clock, records, redis, _database: database }
+    }
+
+    /// Calls the management as the owner of a token.
+    async fn as_who(&self, token: &str, method: &str, path: &str, body: Option<Value>) -> Answer {
+        let method = Method::from_bytes(method.as_bytes()).unwrap();
+        let request = self.site.request(method, &format!("{PREFIX}{path}"));
+        let request = if token.is_empty() { request } else { request.bearer_auth(token) };
+        match body {
+            Some(body) => request.json(&body).fetch().await,
+            None => request.fetch().await,
+        }
+    }
+
+    /// Calls the management as Alice, who may do everything.
+    async fn manage(&self, method: &str, path: &str, body: Option<Value>) -> Answer {
+        self.as_who(ALICE, method, path, body).await
+    }
+
+    /// What is there.
+    async fn get(&self, path: &str) -> Value {
+        let answer = self.manage("GET", path, None).await;
+        assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+        parse(&answer)
+    }
+
+    /// Creates a record of consumer `abc` for a year around now; tells its id.
+    async fn add(&self, numbers: [i64; 6]) -> String {
+        let created = self.manage("POST", RATE_LIMITS, Some(record(numbers))).await;
+        assert_eq!(created.status, 201, "{}", created.body);
+        parse(&created)["rate_limiting_id"].as_str().unwrap().to_owned()
+    }
+
+    /// Deletes a record of consumer `abc`.
+    async fn remove(&self, id: &str) {
+        let gone = self.manage("DELETE", &format!("{RATE_LIMITS}/{id}"), None).await;
+        assert_eq!((gone.status, &*gone.body), (204, ""));
+    }
+
+    /// A request of consumer `abc` to the service.
+    async fn call(&self) -> Answer {
+        self.call_at("/banks").await
+    }
+
+    async fn call_at(&self, path: &str) -> Answer {
+        self.site.get(path).header("x-consumer", "abc").fetch().await
+    }
+
+    /// The calls that are counted in each period.
+    async fn counted(&self) -> [u64; 6] {
+        let counters = self.get("/management/consumers/abc/call-counters").await;
+        let names = ["second", "minute", "hour", "day", "week", "month"];
+        names.map(|name| counters[format!("per_{name}")]["calls_made"].as_u64().unwrap())
+    }
+}
+
+const CALL_LIMITS: &str = "/management/consumers/abc/consumer/call-limits";
+const RATE_LIMITS: &str = "/management/consumers/abc/consumer/rate-limits";
+const ACTIVE: &str = "/management/consumers/abc/active-rate-limits";
+
+async fn in_both_worlds(test: impl AsyncFn(Bank)) {
+    test(Bank::embedded().await).await;
+    test(Bank::fleet().await).await;
+}
+
+fn tokens() -> BearerTokens {
+    let tokens = BearerTokens::new().with("alice", ALICE, Roles::all()).unwrap();
+    let tokens = tokens.with("nobody", NOBODY, Roles::NONE).unwrap();
+    Role::ALL.into_iter().fold(tokens, |tokens, role| {
+        tokens.with(role.as_str(), &token_of(role), Roles::NONE.with(role)).unwrap()
+    })
+}
+
+/// What is limited: consumers by what an authentication in front has found out.
+fn service(limiter: RateLimiter) -> Router {
+    let gate = Gate::new(limiter)
+        .key(Identified.or(ClientAddress::default()))
+        .headers(Headers::new(HeaderFamily::OpenBank).tell_unlimited(true))
+        .deny_with(|decision, caller| {
+            let limit = decision.governing(Follow::ShortestActive).unwrap();
+            let consumer = caller.subject().id().as_text().unwrap_or("?");
+            let (max, name) = (limit.max(), limit.name());
+            let message = match max {
+                0 => format!("OBP-10018: Too Many Requests. Consumer {consumer} is blocked."),
+                _ => format!(
+                    "OBP-10018: Too Many Requests. We only allow {max} requests per {name} for this \
+                     Consumer (consumer_id: {consumer})."
+                ),
+            };
+            let mut denial = Denial::new(429);
+            denial.content_type = Some("application/json");
+            denial.body = json!({ "code": 429, "message": message }).to_string().into();
+            denial
+        });
+    Router::new()
+        .route("/banks", get(async || "{\"banks\":[]}"))
+        .route("/v1/banks", get(async || "{\"banks\":[]}"))
+        .route("/v2/banks/{bank}/accounts/{account}/views", get(async || "{\"views\":[]}"))
+        .layer(RateLimitLayer::new(gate))
+        .layer(from_fn(authenticate))
+}
+
+async fn authenticate(mut request: Request, next: Next) -> Response {
+    let consumer = request.headers().get("x-consumer").and_then(|value| value.to_str().ok());
+    if let Some(subject) = consumer.map(Subject::consumer) {
+        request.extensions_mut().insert(subject);
+    }
+    next.run(request).await
+}
+
+/// A record for a year around now, in the text of those who write it.
+fn record(numbers: [i64; 6]) -> Value {
+    dated(numbers, "2025-06-01T00:00:00Z", "2026-06-01T00:00:00Z")
+}
+
+fn dated(numbers: [i64; 6], from: &str, to: &str) -> Value {
+    let [second, minute, hour, day, week, month] = numbers.map(|number| number.to_string());
+    json!({
+        "from_date": from, "to_date": to,
+        "per_second_call_limit": second, "per_minute_call_limit": minute,
+        "per_hour_call_limit": hour, "per_day_call_limit": day,
+        "per_week_call_limit": week, "per_month_call_limit": month,
+    })
+}
+
+fn parse(answer: &Answer) -> Value {
+    serde_json::from_str(&answer.body).unwrap_or_else(|why| panic!("{why}: {}", answer.body))
+}
+
+fn message(answer: &Answer) -> String {
+    parse(answer)["message"].as_str().unwrap().to_owned()
+}
+
+/// The six numbers of an answer about active limits.
+fn active_numbers(active: &Value) -> [i64; 6] {
+    let names = ["second", "minute", "hour", "day", "week", "month"];
+    names.map(|name| active[format!("active_per_{name}_rate_limit")].as_i64().unwrap())
+}
+
+/// The six texts of an answer about a record or call limits, as numbers.
+fn written_numbers(limits: &Value) -> [i64; 6] {
+    let names = ["second", "minute", "hour", "day", "week", "month"];
+    names.map(|name| limits[format!("per_{name}_call_limit")].as_str().unwrap().parse().unwrap())
+}
+
+/// How many records there are, of whomever.
+async fn stored(records: &Records) -> usize {
+    records.list(&rl_records::RecordQuery::default()).await.unwrap().records.len()
+}
+
+/// Waits until it is so.
+async fn until(is_so: impl AsyncFn() -> bool) {
+    let mut looks = tokio::time::interval(Duration::from_millis(10));
+    let wait = async {
+        while !is_so().await {
+            looks.tick().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, wait).await.expect("it comes about");
+}

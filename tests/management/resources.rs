@@ -1,0 +1,127 @@
+//! Limits by application and resource.
+
+use reqwest::Method;
+use rl_tests::web::Fetch;
+use serde_json::{Value, json};
+
+use super::{ALICE, Bank, PREFIX, in_both_worlds, parse};
+
+const RESOURCES: &str = "/management/resources";
+
+fn payments(apps: &[&str]) -> Value {
+    json!({ "name": "payments", "apps": apps, "max_permits": 3, "rate": 1 })
+}
+
+fn names(page: &Value) -> Vec<&str> {
+    let resources = page["resources"].as_array().unwrap().iter();
+    resources.map(|resource| resource["name"].as_str().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn limits_of_resources_are_managed_by_application() {
+    in_both_worlds(async |bank: Bank| {
+        let created =
+            bank.manage("POST", RESOURCES, Some(payments(&["shop", "wallet", "shop"]))).await;
+        assert_eq!(
+            (created.status, created.header("etag")),
+            (201, Some("\"1\"")),
+            "{}",
+            created.body
+        );
+        let created = parse(&created);
+        assert_eq!(created["apps"], json!(["shop", "wallet"]));
+        assert_eq!(created["created_by"], "alice");
+        let path = "/management/resources/payments";
+        assert_eq!(bank.get(path).await, created);
+        let again = bank.manage("POST", RESOURCES, Some(payments(&[]))).await;
+        assert_eq!(again.status, 409);
+
+        for name in ["a", "b", "c"] {
+            let body = json!({ "name": name, "apps": ["Shop"], "max_permits": 0, "rate": 0 });
+            assert_eq!(bank.manage("POST", RESOURCES, Some(body)).await.status, 201);
+        }
+        let page = bank.get(&format!("{RESOURCES}?limit=2")).await;
+        assert_eq!(names(&page), ["a", "b"]);
+        let after = page["next"].as_str().unwrap();
+        assert_eq!(
+            names(&bank.get(&format!("{RESOURCES}?after={after}")).await),
+            ["c", "payments"]
+        );
+        for (app, expected) in [
+            ("shop", &["payments"][..]),
+            ("Shop", &["a", "b", "c"]),
+            ("sho", &[]),
+            ("wallet", &["payments"]),
+        ] {
+            let found = bank.get(&format!("/management/applications/{app}/resources")).await;
+            assert_eq!(names(&found), expected, "{app}");
+        }
+
+        let body = json!({ "apps": ["shop"], "max_permits": 10, "rate": 5 });
+        let stale = bank.site.request(Method::PUT, &format!("{PREFIX}{path}")).bearer_auth(ALICE);
+        let stale = stale.header("if-match", "\"7\"").json(&body).fetch().await;
+        assert_eq!(stale.status, 412);
+        let updated = bank.manage("PUT", path, Some(body)).await;
+        assert_eq!((updated.status, &parse(&updated)["max_permits"]), (200, &json!(10)));
+        assert_eq!(bank.manage("DELETE", path, None).await.status, 204);
+        assert_eq!(bank.manage("GET", path, None).await.status, 404);
+        let history = bank.get(&format!("{path}/history")).await;
+        let kinds =
+            history["changes"].as_array().unwrap().iter().map(|change| change["kind"].clone());
+        assert_eq!(kinds.collect::<Vec<_>>(), ["deleted", "updated", "created"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_left_of_a_resource_is_shown() {
+    in_both_worlds(async |bank: Bank| {
+        bank.manage("POST", RESOURCES, Some(payments(&["shop"]))).await;
+        let path = "/management/resources/payments/usage";
+        let usage = bank.get(path).await;
+        assert_eq!((&usage["bucket"]["max"], &usage["bucket"]["used"]), (&json!(3), &json!(0)));
+        assert_eq!(usage["bucket"]["limit"], "1/second:token-bucket:capacity=3");
+        assert_eq!(bank.manage("GET", "/management/resources/other/usage", None).await.status, 404);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_a_resource_cannot_be_is_named() {
+    in_both_worlds(async |bank: Bank| {
+        let with = |field: &str, value: Value| {
+            let mut body = payments(&["shop"]);
+            body[field] = value;
+            body
+        };
+        for (field, value) in [
+            ("name", json!("a b")),
+            ("name", json!("'; DROP TABLE rl_resource_limits; --")),
+            ("name", json!(null)),
+            ("apps", json!(["<b>"])),
+            ("apps", json!("shop")),
+            (
+                "apps",
+                json!(
+                    vec!["a"; 1_001]
+                        .iter()
+                        .enumerate()
+                        .map(|(n, a)| format!("{a}{n}"))
+                        .collect::<Vec<_>>()
+                ),
+            ),
+            ("max_permits", json!(-1)),
+            ("max_permits", json!("3")),
+            ("max_permits", json!(9_007_199_254_740_992_u64)),
+            ("rate", json!(1.5)),
+            ("owner", json!("mallory")),
+        ] {
+            let wrong = bank.manage("POST", RESOURCES, Some(with(field, value.clone()))).await;
+            assert_eq!(wrong.status, 400, "{field}: {value}");
+            let named = parse(&wrong)["field"].as_str().unwrap().to_owned();
+            assert!(named.starts_with(field), "{field}: {named}");
+        }
+        assert_eq!(bank.get(RESOURCES).await["resources"], json!([]));
+    })
+    .await;
+}

@@ -1,0 +1,56 @@
+//! The document of the API says what the API does.
+
+use std::path::PathBuf;
+
+use tokio::process::Command;
+
+use super::{ALICE, Bank, PREFIX};
+
+/// What tries the API out by its document: `tests/run` installs it.
+fn schemathesis() -> PathBuf {
+    let named = std::env::var_os("RL_SCHEMATHESIS").map(PathBuf::from);
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&paths).map(|folder| folder.join("schemathesis"));
+    let found = named.into_iter().chain(found).find(|program| program.exists());
+    found.expect("there is no schemathesis on the PATH: `tests/run` installs it")
+}
+
+/// Requests are made up from the document, right and wrong ones; answers must be as it says.
+///
+/// Not every right request can be granted: a record may not end before it begins, which the document
+/// has no words for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_api_does_what_its_document_says() {
+    let bank = Bank::fleet().await;
+    // Something is there already, and some of it counted.
+    bank.add([10, -1, -1, -1, -1, -1]).await;
+    bank.call().await;
+    let folder = tempfile::tempdir().unwrap();
+    let tried = Command::new(schemathesis())
+        .arg("run")
+        .arg(bank.site.url(&format!("{PREFIX}/openapi.json")))
+        .args(["--header", &format!("Authorization: Bearer {ALICE}")])
+        .args(["--checks", "all", "--exclude-checks", "positive_data_acceptance"])
+        .args(["--phases", "coverage,fuzzing", "--max-examples", "10", "--seed", "1"])
+        .args(["--suppress-health-check", "all", "--no-color"])
+        .current_dir(folder.path())
+        .kill_on_drop(true)
+        .output()
+        .await
+        .unwrap();
+    let told = String::from_utf8_lossy(&tried.stdout);
+    assert!(tried.status.success(), "{told}\n{}", String::from_utf8_lossy(&tried.stderr));
+    let document = bank.get("/openapi.json").await;
+    let paths = document["paths"].as_object().unwrap();
+    let operations: usize = paths.values().map(|path| path.as_object().unwrap().len()).sum();
+    assert!(told.contains(&format!("Tested: {operations}")), "{told}");
+}
+
+/// Behind whatever place it is nested at.
+#[tokio::test]
+async fn the_document_names_the_place_where_it_is_mounted() {
+    let bank = Bank::embedded().await;
+    let document = bank.get("/openapi.json").await;
+    assert_eq!(document["servers"][0]["url"], PREFIX);
+    assert_eq!(document["openapi"], "3.1.0");
+}

@@ -1,0 +1,293 @@
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use fantoccini::wd::{Capabilities, WebDriverCompatibleCommand};
+use fantoccini::{Client, ClientBuilder, Locator};
+use hyper_util::client::legacy::connect::HttpConnector;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::free_port;
+
+/// A condition on a page that does not come about by then never will.
+const GIVE_UP: Duration = Duration::from_secs(30);
+
+/// A Chromium without a window, with nothing in it, driven by its `chromedriver`; ends with the test.
+#[derive(Debug)]
+pub struct Browser {
+    client: Client,
+    driver: Child,
+    folder: TempDir,
+}
+
+impl Browser {
+    /// A browser that shows nothing yet.
+    ///
+    /// # Panics
+    ///
+    /// Panics if there is no `chromium` or no `chromedriver` on the `PATH`, or if they do not come up.
+    pub async fn start() -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let port = free_port();
+        let mut driver = Command::new("chromedriver")
+            .arg(format!("--port={port}"))
+            .current_dir(folder.path())
+            .env("TMPDIR", folder.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("chromedriver: tests/run installs it");
+        let mut log = BufReader::new(driver.stdout.take().expect("it is piped"));
+        let mut line = String::new();
+        while !line.contains("started successfully") {
+            line.clear();
+            assert_ne!(log.read_line(&mut line).expect("a line"), 0, "chromedriver ended");
+        }
+        // Whoever does not read lets it wait when the pipe is full.
+        std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
+
+        let profile = folder.path().join("profile");
+        let arguments = [
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-quic",
+            "--disable-dev-shm-usage",
+            "--no-first-run",
+            "--no-proxy-server",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+            "--force-color-profile=srgb",
+            "--lang=en-GB",
+            &format!("--user-data-dir={}", profile.display()),
+        ];
+        let mut wanted = Capabilities::new();
+        wanted.insert("goog:chromeOptions".to_owned(), json!({ "args": arguments }));
+        wanted.insert("goog:loggingPrefs".to_owned(), json!({ "browser": "ALL" }));
+        let client = ClientBuilder::new(HttpConnector::new())
+            .capabilities(wanted)
+            .connect(&format!("http://127.0.0.1:{port}"))
+            .await
+            .expect("a session");
+        Self { client, driver, folder }
+    }
+
+    /// All that the driver can do.
+    #[must_use]
+    pub const fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Shows the page at `url`.
+    ///
+    /// # Panics
+    ///
+    /// Panics if it does not load.
+    pub async fn open(&self, url: &str) {
+        self.client.goto(url).await.expect("the page loads");
+    }
+
+    /// Presses what `css` finds, and waits until it is there.
+    ///
+    /// # Panics
+    ///
+    /// Panics if it is not there.
+    pub async fn press(&self, css: &str) {
+        let found = self.client.wait().at_most(GIVE_UP).for_element(Locator::Css(css)).await;
+        let found = found.unwrap_or_else(|why| panic!("{css}: {why}"));
+        found.click().await.unwrap_or_else(|why| panic!("{css}: {why}"));
+    }
+
+    /// Types `text` into what `css` finds, in the place of what was there.
+    ///
+    /// # Panics
+    ///
+    /// Panics if it is not there.
+    pub async fn fill(&self, css: &str, text: &str) {
+        let found = self.client.wait().at_most(GIVE_UP).for_element(Locator::Css(css)).await;
+        let found = found.unwrap_or_else(|why| panic!("{css}: {why}"));
+        found.clear().await.expect("a field");
+        found.send_keys(text).await.expect("a field");
+    }
+
+    /// The text of what `css` finds.
+    ///
+    /// # Panics
+    ///
+    /// Panics if it does not come.
+    pub async fn text(&self, css: &str) -> String {
+        let found = self.client.wait().at_most(GIVE_UP).for_element(Locator::Css(css)).await;
+        let found = found.unwrap_or_else(|why| panic!("{css}: {why}"));
+        found.text().await.expect("a text")
+    }
+
+    /// Waits until the text of what `css` finds is as it should be; tells it.
+    ///
+    /// # Panics
+    ///
+    /// Panics if that does not come about.
+    pub async fn until_text(&self, css: &str, is_so: impl Fn(&str) -> bool) -> String {
+        let mut looks = tokio::time::interval(Duration::from_millis(20));
+        let began = tokio::time::Instant::now();
+        loop {
+            looks.tick().await;
+            // What a page puts in its place may be gone between finding and reading it.
+            let found = self.client.find(Locator::Css(css)).await;
+            let text = match found {
+                Ok(found) => found.text().await.unwrap_or_default(),
+                Err(_) => String::new(),
+            };
+            if is_so(&text) {
+                return text;
+            }
+            assert!(began.elapsed() < GIVE_UP, "{css}: {text:?}");
+        }
+    }
+
+    /// How many elements `css` finds.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the browser is gone.
+    pub async fn count(&self, css: &str) -> usize {
+        self.client.find_all(Locator::Css(css)).await.expect("an answer").len()
+    }
+
+    /// What this script returns.
+    ///
+    /// # Panics
+    ///
+    /// Panics if it fails.
+    pub async fn script(&self, script: &str) -> Value {
+        self.client.execute(script, Vec::new()).await.expect("a script")
+    }
+
+    /// A command of the protocol that Chromium's own tools speak.
+    ///
+    /// # Panics
+    ///
+    /// Panics if it fails.
+    pub async fn tool(&self, command: &'static str, parameters: Value) -> Value {
+        let command = Tool { command, parameters };
+        self.client.issue_cmd(command).await.expect("an answer")
+    }
+
+    /// What the browser complains about: errors of scripts, and what the policy of a page forbids.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the browser is gone.
+    pub async fn complaints(&self) -> Vec<String> {
+        let entries = self.client.issue_cmd(Log).await.expect("an answer");
+        let entries = entries.as_array().cloned().unwrap_or_default();
+        let is_grave = |entry: &&Value| {
+            // A status other than success is an answer, too.
+            entry["source"] != "network"
+                && (entry["level"] == "SEVERE" || entry["level"] == "WARNING")
+        };
+        let grave = entries.iter().filter(is_grave);
+        grave.map(|entry| entry["message"].to_string()).collect()
+    }
+
+    /// Keeps a picture of the whole page, this wide, in a light or a dark scheme.
+    ///
+    /// # Panics
+    ///
+    /// Panics if it cannot be taken or stored.
+    pub async fn picture(&self, file: &Path, width: u32, is_dark: bool) {
+        let scheme = if is_dark { "dark" } else { "light" };
+        // What moves is drawn where it stops.
+        let features = json!([
+            { "name": "prefers-color-scheme", "value": scheme },
+            { "name": "prefers-reduced-motion", "value": "reduce" },
+        ]);
+        self.tool("Emulation.setEmulatedMedia", json!({ "features": features })).await;
+        let is_narrow = width < 600;
+        let size = |height: u64| json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": is_narrow });
+        self.tool("Emulation.setDeviceMetricsOverride", size(800)).await;
+        let height = self.script("return document.documentElement.scrollHeight").await;
+        let height = height.as_u64().unwrap_or(800).max(600);
+        self.tool("Emulation.setDeviceMetricsOverride", size(height)).await;
+        let shot = self.tool("Page.captureScreenshot", json!({ "format": "png" })).await;
+        let image = BASE64_STANDARD.decode(shot["data"].as_str().unwrap_or_default());
+        fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
+        fs::write(file, image.expect("a picture")).expect("a file");
+        self.tool("Emulation.clearDeviceMetricsOverride", json!({})).await;
+    }
+
+    /// Ends the browser.
+    ///
+    /// # Panics
+    ///
+    /// Panics if it is gone.
+    pub async fn close(self) {
+        self.client.clone().close().await.expect("the browser ends");
+    }
+
+    /// The processes that work in the folder of this browser.
+    fn processes(&self) -> Vec<PathBuf> {
+        let folder = self.folder.path().to_string_lossy().into_owned();
+        let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let own = all.map(|process| process.path()).filter(|process| {
+            let line = fs::read(process.join("cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&line).contains(&folder)
+        });
+        own.collect()
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        let _ = self.driver.kill();
+        let _ = self.driver.wait();
+        // A test that failed has not closed it.
+        for process in self.processes() {
+            let id = process.file_name().unwrap_or_default();
+            let _ = Command::new("kill").arg("-9").arg(id).stderr(Stdio::null()).status();
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Tool {
+    command: &'static str,
+    parameters: Value,
+}
+
+impl WebDriverCompatibleCommand for Tool {
+    fn endpoint(
+        &self,
+        base_url: &url::Url,
+        session: Option<&str>,
+    ) -> Result<url::Url, url::ParseError> {
+        base_url.join(&format!("session/{}/goog/cdp/execute", session.unwrap_or_default()))
+    }
+
+    fn method_and_body(&self, _: &url::Url) -> (http::Method, Option<String>) {
+        let body = json!({ "cmd": self.command, "params": self.parameters });
+        (http::Method::POST, Some(body.to_string()))
+    }
+}
+
+#[derive(Debug)]
+struct Log;
+
+impl WebDriverCompatibleCommand for Log {
+    fn endpoint(
+        &self,
+        base_url: &url::Url,
+        session: Option<&str>,
+    ) -> Result<url::Url, url::ParseError> {
+        base_url.join(&format!("session/{}/se/log", session.unwrap_or_default()))
+    }
+
+    fn method_and_body(&self, _: &url::Url) -> (http::Method, Option<String>) {
+        (http::Method::POST, Some(json!({ "type": "browser" }).to_string()))
+    }
+}
