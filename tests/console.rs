@@ -3,6 +3,7 @@
 mod browser;
 mod hostile;
 mod pages;
+mod server;
 
 use std::time::Duration;
 

@@ -166,6 +166,17 @@ async fn what_holds_at_a_time_is_told_with_the_reason() {
 }
 
 #[tokio::test]
+async fn counters_are_reset_by_those_who_may() {
+    let house = House::new().await;
+    house.record("abc", 1, 100).await;
+    let owner = house.log_in(OWNER).await;
+    assert_eq!([house.call("abc").await, house.call("abc").await], [200, 429]);
+    let done = owner.post("/console/consumer/reset", &[("id", "abc")]).await;
+    assert_eq!(done.header("location"), Some("/console/consumer?id=abc&done=reset"));
+    assert_eq!([house.call("abc").await, house.call("abc").await], [200, 429]);
+}
+
+#[tokio::test]
 async fn tiers_are_managed_and_members_moved() {
     let house = House::new().await;
     let owner = house.log_in(OWNER).await;
