@@ -15,6 +15,7 @@ mod lists;
 mod resources;
 mod schema;
 mod server;
+mod tiers;
 
 use std::sync::Arc;
 use std::time::Duration;
