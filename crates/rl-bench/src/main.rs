@@ -3,6 +3,7 @@
 //! ```text
 //! cargo run --release -p rl-bench -- memory
 //! cargo run --release -p rl-bench -- redis
+//! cargo run --release -p rl-bench -- all --json goals.json
 //! cargo run --release -p rl-bench -- outage
 //! cargo run --release -p rl-bench -- records
 //! cargo run -p rl-bench -- pictures
@@ -22,6 +23,7 @@ mod outage;
 mod pictures;
 mod records;
 mod redis;
+mod report;
 mod table;
 
 use std::process::ExitCode;
@@ -33,24 +35,35 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 static ALLOCATOR: &StatsAlloc<std::alloc::System> = &INSTRUMENTED_SYSTEM;
 
 const USAGE: &str = "\
-usage: cargo run --release -p rl-bench -- memory|redis|outage|records|pictures
+usage: cargo run --release -p rl-bench -- memory|redis|outage|records|all|pictures [--json FILE]
 
   memory    decisions in this process, beside governor, and the price of each algorithm
   redis     decisions on a Redis server of its own, beside plain commands and the usual script, and
             the price of each algorithm
   outage    what requests wait for while Redis is down
+  all       memory and redis, and the goals of both in one table
   records   look-ups and pages of 300 000 records of 100 000 consumers on SQLite
   pictures  draws what each algorithm admits into crates/rl-core/docs/pictures, and prints how
-            much of two bursts passes";
+            much of two bursts passes
+
+  --json FILE   writes the goals of memory, redis or all to a file, too";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let mut words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let file = match words[..] {
+        [_, "--json", file] => Some(file),
+        [.., "--json"] => return refuse("--json wants the name of a file"),
+        _ => None,
+    };
+    words.truncate(if file.is_some() { 1 } else { words.len() });
+    let goals = |goals: Vec<goals::Goal>| file.map_or(Ok(()), |file| report::write(&goals, file));
     let result = match words[..] {
         [] => return refuse("which measurement?"),
         [_, extra, ..] => return refuse(&format!("{extra:?} is one word too many")),
-        ["memory"] => memory::run(),
-        ["redis"] => redis::run(),
+        ["memory"] => memory::run().and_then(goals),
+        ["redis"] => redis::run().and_then(goals),
+        ["all"] => report::all().and_then(goals),
         ["outage"] => outage::run(),
         ["records"] => records::run(),
         ["pictures"] => pictures::run(),

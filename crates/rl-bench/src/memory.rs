@@ -28,7 +28,7 @@ const COLD_BLOCK: usize = MANY / 4;
 const WARM_ROUNDS: usize = 31;
 const COLD_ROUNDS: usize = 11;
 
-pub(crate) fn run() -> Result<(), Box<dyn Error>> {
+pub(crate) fn run() -> Result<Vec<Goal>, Box<dyn Error>> {
     println!("rl-core in memory: six periods, second to month, in each decision\n");
     println!("machine   {}", machine::cores());
     println!(
@@ -57,7 +57,7 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
     println!("{speed}\n{space}\n{}\n{}", allocations(&known, &keys)?, exactness(&keys)?);
     println!("{}\n{}", algorithms::speed(&keys)?, algorithms::space(&keys)?);
     println!("{}", goals::table(&goals));
-    Ok(())
+    Ok(goals)
 }
 
 /// Nanoseconds for each of `visits`, which all pass or all do not.
