@@ -174,7 +174,9 @@ impl Bystander {
     pub(super) async fn ask(&mut self, words: &str) -> Result<String, Box<dyn Error>> {
         let mut words = words.split(' ');
         let mut command = redis::cmd(words.next().unwrap_or_default());
-        words.for_each(|word| drop(command.arg(word)));
+        for word in words {
+            command.arg(word);
+        }
         Ok(command.query_async(&mut self.0).await?)
     }
 
