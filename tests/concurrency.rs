@@ -63,7 +63,7 @@ async fn of_ten_tasks_at_once_exactly_five_pass_in_memory() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn of_ten_tasks_at_once_exactly_five_pass_on_redis_in_the_packed_layout() {
     let server = RedisServer::start();
-    let store = RedisStore::builder(&server.url()).connection_wait(PATIENCE);
+    let store = RedisStore::builder(&server.url()).local_denial(false).connection_wait(PATIENCE);
     ten_tasks_at_once(store.connect().await.unwrap()).await;
     assert_eq!(server.keys_without_expiry().await, [""; 0]);
 }
@@ -71,8 +71,10 @@ async fn of_ten_tasks_at_once_exactly_five_pass_on_redis_in_the_packed_layout() 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn of_ten_tasks_at_once_exactly_five_pass_on_redis_in_the_readable_layout() {
     let server = RedisServer::start();
-    let store =
-        RedisStore::builder(&server.url()).layout(Layout::Readable).connection_wait(PATIENCE);
+    let store = RedisStore::builder(&server.url())
+        .local_denial(false)
+        .layout(Layout::Readable)
+        .connection_wait(PATIENCE);
     ten_tasks_at_once(store.connect().await.unwrap()).await;
     assert_eq!(server.keys_without_expiry().await, [""; 0]);
 }
@@ -267,7 +269,11 @@ async fn permits_of_a_process_that_dies_are_free_when_their_lease_ends() {
     holder.call(0, 9);
     assert_eq!(holder.answer(), "5");
 
-    let store = RedisStore::builder(&server.url()).connection_wait(PATIENCE).connect().await;
+    let store = RedisStore::builder(&server.url())
+        .local_denial(false)
+        .connection_wait(PATIENCE)
+        .connect()
+        .await;
     let limit: Limit = "5:concurrency:lease=1s".parse().unwrap();
     let limiter = RateLimiter::builder().limit(limit).store(store.unwrap()).deadline(PATIENCE);
     let limiter = limiter.build().unwrap();

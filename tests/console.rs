@@ -3,7 +3,9 @@
 mod browser;
 mod hostile;
 mod pages;
+mod server;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -32,36 +34,36 @@ struct House {
     site: Site,
     records: Records,
     limiter: RateLimiter,
-    _redis: Option<RedisServer>,
 }
 
 impl House {
     /// Counters in memory, and the console as it is but for TLS.
     async fn new() -> Self {
-        Self::with(None, |console| console).await
+        Self::with(None, Arc::new(SystemClock), ConsoleBuilder::without_tls).await
     }
 
-    async fn on_redis() -> Self {
-        Self::with(Some(RedisServer::start()), |console| console).await
+    /// The console as it is behind a proxy that speaks TLS.
+    async fn behind_tls() -> Self {
+        Self::with(None, Arc::new(SystemClock), |console| console).await
+    }
+
+    /// Counters on this Redis.
+    async fn connected_to(redis: &RedisServer) -> Self {
+        Self::with(Some(redis), Arc::new(SystemClock), ConsoleBuilder::without_tls).await
     }
 
     async fn with(
-        redis: Option<RedisServer>,
+        redis: Option<&RedisServer>,
+        clock: Arc<dyn Clock>,
         settings: impl FnOnce(ConsoleBuilder) -> ConsoleBuilder,
     ) -> Self {
         let records = Records::connect("sqlite::memory:").await.unwrap();
         let source = RecordSource::builder(&records).deadline(GIVE_UP).start();
         let mut limiter = RateLimiter::builder().policies(source.clone()).deadline(GIVE_UP);
         let mut backend = Backend::Memory;
-        if let Some(redis) = &redis {
+        if let Some(redis) = redis {
             limiter = limiter.store(RedisStore::connect(&redis.url()).await.unwrap());
-            let port = redis
-                .url()
-                .rsplit(':')
-                .next()
-                .and_then(|port| port.trim_end_matches('/').parse().ok());
-            let (host, port) = ("127.0.0.1".to_owned(), port.unwrap());
-            backend = Backend::Redis { host, port };
+            backend = Backend::redis(&redis.url());
         }
         let limiter = limiter.build().unwrap();
         let viewer = Roles::from_iter([Role::CanReadCallLimits, Role::CanGetRateLimits]);
@@ -69,14 +71,14 @@ impl House {
         let tokens = tokens.with("victor", VIEWER, viewer).unwrap();
         let tokens = tokens.with("nobody", "a token that may do nothing", Roles::NONE).unwrap();
         let admin = Admin::builder(records.clone(), source, limiter.clone());
-        let admin = admin.authorize(tokens).backend(backend).build();
+        let admin = admin.authorize(tokens).backend(backend).clock(clock).build();
         let consumer = Header::new("x-consumer", Realm::Consumer).unwrap();
         let gate = Gate::new(limiter.clone()).key(consumer);
         let app = Router::new()
             .route("/api", get(async || "hello"))
             .layer(RateLimitLayer::new(gate))
-            .merge(settings(Console::builder(admin).without_tls()).build().router());
-        Self { site: rl_tests::web::axum::serve(app), records, limiter, _redis: redis }
+            .merge(settings(Console::builder(admin)).build().router());
+        Self { site: rl_tests::web::axum::serve(app), records, limiter }
     }
 
     /// One call of a consumer: its status.

@@ -23,7 +23,10 @@ const LAYOUTS: [Layout; 2] = [Layout::Packed, Layout::Readable];
 const PATIENCE: Duration = Duration::from_secs(30);
 
 async fn store_of(server: &RedisServer, layout: Layout) -> RedisStore {
-    let store = RedisStore::builder(&server.url()).layout(layout).connection_wait(PATIENCE);
+    let store = RedisStore::builder(&server.url())
+        .local_denial(false)
+        .layout(layout)
+        .connection_wait(PATIENCE);
     store.connect().await.unwrap()
 }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 use log::Log;
 use rl_core::limiter::OnFailure;
 use rl_core::store::RedisStore;
+use rl_core::store::redis::RedisStoreBuilder;
 use rl_core::time::{Clock, SystemClock};
 use rl_core::{
     Decision, FailureKind, Limit, Origin, RateLimiter, RateLimiterBuilder, RetryAfter, Subject,
@@ -49,6 +50,11 @@ fn server() -> RedisServer {
 
 fn url(server: &RedisServer) -> String {
     server.url_of("rl", PASSWORD)
+}
+
+/// A store that asks the server again who is denied, because the server is what is looked at.
+fn asking(url: &str) -> RedisStoreBuilder {
+    RedisStore::builder(url).local_denial(false)
 }
 
 /// Three requests per hour, with settings as they come.
@@ -122,7 +128,7 @@ async fn restart(mut server: RedisServer) -> RedisServer {
 async fn an_outage_lets_requests_pass_in_time_and_is_two_log_lines() {
     let (log, _guard) = Log::capture();
     let mut server = server();
-    let store = RedisStore::connect(&url(&server)).await.unwrap();
+    let store = asking(&url(&server)).connect().await.unwrap();
     let limiter = three_per_hour(store).build().unwrap();
     assert_limit_holds(&limiter, "before").await;
     log.assert_lines(&[]);
@@ -165,7 +171,7 @@ async fn decisions_during_an_outage_take_microseconds() {
     const DECISIONS: u32 = 10_000;
 
     let server = stopped_server();
-    let store = RedisStore::connect(&url(&server)).await.unwrap();
+    let store = asking(&url(&server)).connect().await.unwrap();
     let limiter = three_per_hour(store).build().unwrap();
     for _ in 0..3 {
         ask(&limiter, "alice").await;
@@ -187,7 +193,7 @@ async fn decisions_during_an_outage_take_microseconds() {
 async fn a_limiter_that_is_told_so_turns_requests_away_during_an_outage() {
     let (log, _guard) = Log::capture();
     let mut server = server();
-    let store = RedisStore::connect(&url(&server)).await.unwrap();
+    let store = asking(&url(&server)).connect().await.unwrap();
     let limiter = three_per_hour(store).on_store_failure(OnFailure::Deny).build().unwrap();
     ask_until(&limiter, is_store).await;
     server.stop();
@@ -212,7 +218,7 @@ async fn a_limiter_that_is_told_so_turns_requests_away_during_an_outage() {
 async fn a_store_that_is_made_during_an_outage_enforces_once_redis_is_there() {
     let (log, _guard) = Log::capture();
     let server = stopped_server();
-    let store = RedisStore::connect(&url(&server)).await.unwrap();
+    let store = asking(&url(&server)).connect().await.unwrap();
     let limiter = three_per_hour(store).build().unwrap();
     for _ in 0..3 {
         assert!(is_open(ask(&limiter, "alice").await.origin()));
@@ -230,7 +236,7 @@ async fn a_store_that_is_made_during_an_outage_enforces_once_redis_is_there() {
 async fn a_frozen_server_keeps_no_request_waiting_beyond_the_deadline() {
     let (log, _guard) = Log::capture();
     let server = server();
-    let store = RedisStore::connect(&url(&server)).await.unwrap();
+    let store = asking(&url(&server)).connect().await.unwrap();
     let limiter = three_per_hour(store).build().unwrap();
     ask_until(&limiter, is_store).await;
 
@@ -259,7 +265,7 @@ async fn a_frozen_server_keeps_no_request_waiting_beyond_the_deadline() {
 async fn a_server_that_cannot_write_for_now_is_an_outage() {
     let (log, _guard) = Log::capture();
     let server = server();
-    let store = RedisStore::connect(&url(&server)).await.unwrap();
+    let store = asking(&url(&server)).connect().await.unwrap();
     let limiter = three_per_hour(store).build().unwrap();
     let mut operator = Bystander::new(&server).await;
     let mut expected = Vec::new();
@@ -285,7 +291,7 @@ async fn a_server_that_cannot_write_for_now_is_an_outage() {
 async fn a_busy_server_is_an_outage_for_old_and_new_stores() {
     let (log, _guard) = Log::capture();
     let server = server();
-    let store = RedisStore::connect(&url(&server)).await.unwrap();
+    let store = asking(&url(&server)).connect().await.unwrap();
     let limiter = three_per_hour(store).build().unwrap();
     ask_until(&limiter, is_store).await;
 
@@ -298,7 +304,7 @@ async fn a_busy_server_is_an_outage_for_old_and_new_stores() {
 
     let is_unavailable = |origin| origin == Origin::FailedOpen(FailureKind::Unavailable);
     ask_until(&limiter, is_unavailable).await;
-    let late = RedisStore::connect(&url(&server)).await.unwrap();
+    let late = asking(&url(&server)).connect().await.unwrap();
     let late = three_per_hour(late).build().unwrap();
     for limiter in [&limiter, &late] {
         let passed = ask(limiter, "alice").await;
@@ -318,7 +324,7 @@ async fn a_busy_server_is_an_outage_for_old_and_new_stores() {
 async fn every_decision_is_a_debug_line_without_the_name_of_the_subject() {
     let (log, _guard) = Log::capture();
     let server = server();
-    let store = RedisStore::connect(&url(&server)).await.unwrap();
+    let store = asking(&url(&server)).connect().await.unwrap();
     let limiter = three_per_hour(store).build().unwrap();
     for _ in 0..4 {
         ask(&limiter, "alice@example.org").await;

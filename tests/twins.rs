@@ -111,6 +111,21 @@ fn limit(algorithms: Vec<&'static str>) -> impl Strategy<Value = Limit> {
     })
 }
 
+/// Fixed windows alone, as most services have them: 1 to 16.
+fn fixed_windows() -> impl Strategy<Value = Policy> {
+    let max = prop_oneof![8 => 0..9_u64, 1 => Just(rl_core::MAX_UNITS)];
+    let periods = prop_oneof![
+        2 => (1..=6_usize).prop_map(|count| Period::NAMED[..count].to_vec()),
+        1 => (1..=16_u64).prop_map(|count| {
+            (1..=count).map(|n| Period::from_millis(700 * n * n).unwrap()).collect()
+        }),
+    ];
+    (periods, prop::collection::vec(max, 16)).prop_map(|(periods, maxima)| {
+        let limits = periods.into_iter().zip(maxima);
+        Policy::new(limits.map(|(period, max)| Limit::new(max, period).unwrap())).unwrap()
+    })
+}
+
 /// A policy of any limits that do not share a state.
 fn policy(algorithms: Vec<&'static str>) -> impl Strategy<Value = Policy> {
     prop::collection::vec(limit(algorithms), 1..=7).prop_map(|limits| {
@@ -281,7 +296,8 @@ fn steps() -> usize {
 fn drive(timelines: usize, timeline: impl Strategy<Value = (u64, [Policy; 3], Vec<Step>)>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let server = RedisServer::start();
-    let clock = Arc::new(ManualClock::default());
+    // Most timelines are in the eight years that the store in memory keeps compactly, some begin before.
+    let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_700_000_000)));
     let twins = Twins {
         memory: MemoryStore::builder().clock(clock.clone()).build(),
         redis: runtime
@@ -327,7 +343,14 @@ fn rust_and_lua_decide_alike() {
     };
     let lively = prop::collection::vec(step(), STEPS_PER_TIMELINE);
     let calm = prop::collection::vec(step().prop_map(Step::calm), STEPS_PER_TIMELINE);
-    let policies = [policy(algorithms()), policy(algorithms()), policy(algorithms())];
+    let any = || policy(algorithms()).boxed();
+    // What most services have takes a way of its own, and that is to be met often.
+    let plain = || prop_oneof![2 => any(), 1 => fixed_windows()];
+    let policies = if one.is_some() {
+        [any(), any(), any()]
+    } else {
+        [plain().boxed(), any(), plain().boxed()]
+    };
     drive(steps() / STEPS_PER_TIMELINE, (start(), policies, prop_oneof![lively, calm]));
 }
 
@@ -360,4 +383,167 @@ fn logs_that_go_round_decide_alike() {
     // Long enough to go round more than once.
     const LONG: usize = 6 * STEPS_PER_TIMELINE;
     drive(steps() / LONG, (start(), log, prop::collection::vec(step, LONG)));
+}
+
+/// Calls of a few subjects, at once: whose, under which policy, and what they cost.
+fn crowd() -> impl Strategy<Value = Vec<(usize, usize, u64)>> {
+    // None of 0: who only looks need not wait for others.
+    let cost = prop_oneof![6 => Just(1_u64), 2 => 1..4_u64, 1 => 1..=u64::MAX];
+    let subject = prop_oneof![3 => Just(0_usize), 2 => 0..6_usize];
+    let policy = prop_oneof![6 => Just(0_usize), 1 => 1..3_usize];
+    prop::collection::vec((subject, policy, cost), 1..24)
+}
+
+/// What travels together is decided as if it had come one after the other, first come first served.
+#[test]
+fn calls_that_travel_together_are_decided_one_after_the_other() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let server = RedisServer::start();
+    let clock = Arc::new(ManualClock::default());
+    let memory = MemoryStore::builder().clock(clock.clone()).build();
+    // One connection, so that who came first is served first.
+    let redis = RedisStore::builder(&server.url()).connections(1).manual_clock(clock.clone());
+    let redis = runtime.block_on(redis.connect()).unwrap();
+    let namespace = Namespace::default();
+    // Permits travel alone.
+    let any = || policy(ALGORITHMS[..8].to_vec()).boxed();
+    let mostly_plain = || prop_oneof![1 => any(), 2 => fixed_windows()].boxed();
+    let crowds = prop::collection::vec((0..2_000_000_i64, crowd()), 1..8);
+    let timeline = (start(), [mostly_plain(), any(), mostly_plain()], crowds);
+    let number = std::cell::Cell::new(0_u64);
+    let cases = u32::try_from(steps() / 100).unwrap();
+    TestRunner::new(Config { cases, max_shrink_iters: 200, ..Config::default() })
+        .run(&timeline, |(start, policies, crowds)| {
+            number.set(number.get() + 1);
+            let who = |n: &usize| Subject::consumer(&format!("crowd-{}-{n}", number.get()));
+            clock.set(Timestamp::from_micros(start));
+            for (advance, crowd) in &crowds {
+                clock.advance(std::time::Duration::from_micros(advance.unsigned_abs()));
+                let decide = async |store: &dyn Store, (n, policy, cost): &(usize, usize, u64)| {
+                    let (subject, policy) = (&who(n), &policies[*policy]);
+                    let (mode, cost) = (Mode::Check, Cost::new(*cost));
+                    let charge = Charge { namespace: &namespace, subject, policy, mode, cost };
+                    store.decide(charge).await.unwrap()
+                };
+                let (mut one_by_one, mut together) = (Vec::new(), Vec::new());
+                runtime.block_on(async {
+                    let all = crowd.iter().map(|call| decide(&redis, call));
+                    together = futures::future::join_all(all).await;
+                    for call in crowd {
+                        one_by_one.push(decide(&memory, call).await);
+                    }
+                });
+                for (rust, lua) in one_by_one.iter().zip(&together) {
+                    prop_assert_eq!(format!("{rust:#?}"), format!("{lua:#?}"), "{:?}", crowd);
+                }
+            }
+            Ok(())
+        })
+        .unwrap();
+    let calls = runtime.block_on(server.calls("evalsha"));
+    assert!(calls > 0 && runtime.block_on(server.keys_without_expiry()).is_empty());
+}
+
+/// Somebody who remembers denials, beside one who does not.
+#[derive(Clone, Debug)]
+enum Moment {
+    /// Whether it is the one who remembers who asks, for whom, under which policy and for what cost.
+    Ask {
+        remembers: bool,
+        subject: usize,
+        policy: usize,
+        cost: u64,
+    },
+    /// By the one who remembers: another is seen later.
+    Refund(usize, u64),
+    Reset(usize),
+}
+
+/// Nobody is denied whom the server would not deny, whatever others do meanwhile.
+#[test]
+fn a_denial_that_is_remembered_is_what_the_server_would_say() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let server = RedisServer::start();
+    let clock = Arc::new(ManualClock::default());
+    let memory = MemoryStore::builder().clock(clock.clone()).build();
+    let store = |remembers| {
+        let store = RedisStore::builder(&server.url()).manual_clock(clock.clone());
+        runtime.block_on(store.local_denial(remembers).connect()).unwrap()
+    };
+    let (with, without) = (store(true), store(false));
+    let namespace = Namespace::default();
+    let ask = (any::<bool>(), 0..2_usize, 0..2_usize, prop_oneof![4 => Just(1_u64), 1 => 1..9_u64]);
+    let moment = prop_oneof![
+        16 => ask.prop_map(|(remembers, subject, policy, cost)| {
+            Moment::Ask { remembers, subject, policy, cost }
+        }),
+        1 => (0..9_usize, 1..4_u64).prop_map(|(back, units)| Moment::Refund(back, units)),
+        1 => (0..2_usize).prop_map(Moment::Reset),
+    ];
+    let advance = prop_oneof![4 => 0..60_000_u64, 1 => 0..1_500_000_u64];
+    let rates: Vec<&str> = ALGORITHMS[..8].to_vec();
+    let policies = [policy(rates.clone()), policy(rates)];
+    let timeline = (start(), policies, prop::collection::vec((advance, moment), 60));
+    let (number, local) = (std::cell::Cell::new(0_u64), std::cell::Cell::new(0_u64));
+    let cases = u32::try_from(steps() / 100).unwrap();
+    TestRunner::new(Config { cases, max_shrink_iters: 200, ..Config::default() })
+        .run(&timeline, |(start, policies, moments)| {
+            number.set(number.get() + 1);
+            let who = |n: usize| Subject::consumer(&format!("denied-{}-{n}", number.get()));
+            clock.set(Timestamp::from_micros(start));
+            let mut past: Vec<(Subject, Decision)> = Vec::new();
+            for (advance, moment) in &moments {
+                clock.advance(std::time::Duration::from_micros(*advance));
+                runtime.block_on(async {
+                    match *moment {
+                        Moment::Ask { remembers, subject, policy, cost } => {
+                            let (subject, policy) = (&who(subject), &policies[policy]);
+                            let (mode, cost) = (Mode::Check, Cost::new(cost));
+                            let charge =
+                                Charge { namespace: &namespace, subject, policy, mode, cost };
+                            let truth = memory.decide(charge).await.unwrap();
+                            let store = if remembers { &with } else { &without };
+                            let told = store.decide(charge).await.unwrap();
+                            assert_eq!(
+                                truth.is_allowed(),
+                                told.is_allowed(),
+                                "{truth:#?} {told:#?}"
+                            );
+                            if told.origin() == rl_core::Origin::LocalDeny {
+                                local.set(local.get() + 1);
+                                assert!(told.retry_after() <= truth.retry_after());
+                            }
+                            past.push((subject.clone(), truth));
+                        }
+                        Moment::Refund(back, units) => {
+                            let Some((subject, decision)) = past.iter().rev().nth(back) else {
+                                return;
+                            };
+                            let Some(policy) = decision.policy() else { return };
+                            let refund = Refund {
+                                namespace: &namespace,
+                                subject,
+                                policy,
+                                charged: decision.at(),
+                                units: units.min(decision.granted()),
+                                of: RefundOf::All,
+                                uncharged: decision.uncharged(),
+                            };
+                            memory.refund(refund).await.unwrap();
+                            with.refund(refund).await.unwrap();
+                        }
+                        Moment::Reset(subject) => {
+                            let (subject, policy) = (&who(subject), &policies[0]);
+                            let reset =
+                                Reset { namespace: &namespace, subject, policy, limit: None };
+                            memory.reset(reset).await.unwrap();
+                            with.reset(reset).await.unwrap();
+                        }
+                    }
+                });
+            }
+            Ok(())
+        })
+        .unwrap();
+    assert!(local.get() > number.get(), "hardly any denial was remembered: {}", local.get());
 }

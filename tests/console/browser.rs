@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use fantoccini::Locator;
 use rl_core::time::{Clock, SystemClock};
 use rl_records::{CallLimits, RecordContent, TierContent};
-use rl_tests::Browser;
+use rl_tests::{Browser, RedisServer};
 
 use super::{HOUR, House, OWNER, VIEWER};
 
@@ -33,7 +33,8 @@ async fn find(browser: &Browser, part: &str, id: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_owner_adds_a_record_sees_it_used_up_and_raises_it() {
-    let house = House::on_redis().await;
+    let redis = RedisServer::start();
+    let house = House::connected_to(&redis).await;
     for id in ["acme-partner-gateway", "billing-batch", "checkout-web", "fraud-scoring"] {
         house.record(id, 600, 20_000).await;
     }
@@ -204,5 +205,148 @@ async fn whoever_saves_second_learns_of_the_first() {
     let there = house.records.read(record.id).await.unwrap().unwrap();
     assert_eq!((there.updated_by.as_str(), there.content.limits.numbers()[1]), ("olivia", 33));
     assert_eq!(there.content.bank_id.as_deref(), Some("typed by olivia"));
+    browser.close().await;
+}
+
+/// What a screen reader, or somebody with a keyboard alone, would stumble over.
+const OBSTACLES: &str = r"
+    const wrong = [];
+    const all = (css) => Array.from(document.querySelectorAll(css));
+    for (const field of all('input:not([type=hidden]), select, textarea')) {
+        if (!field.labels.length) wrong.push('no label: ' + field.name);
+    }
+    for (const control of all('a, button')) {
+        if (!(control.ariaLabel || control.textContent).trim()) wrong.push('no name: ' + control.outerHTML);
+    }
+    const ids = all('[id]').map((element) => element.id);
+    wrong.push(...ids.filter((id, at) => ids.indexOf(id) !== at).map((id) => 'twice: ' + id));
+    for (const name of ['aria-describedby', 'aria-labelledby', 'for']) {
+        for (const element of all('[' + name + ']')) {
+            for (const id of element.getAttribute(name).split(' ')) {
+                if (!ids.includes(id)) wrong.push(name + ' leads nowhere: ' + id);
+            }
+        }
+    }
+    const levels = all('h1, h2, h3').map((heading) => Number(heading.tagName[1]));
+    if (levels[0] !== 1 || levels.filter((level) => level === 1).length !== 1) wrong.push('headings: ' + levels);
+    for (const cell of all('thead th, tbody th, tfoot th')) {
+        if (!cell.scope) wrong.push('no scope: ' + cell.textContent);
+    }
+    for (const picture of all('main svg')) {
+        if (picture.closest('[aria-hidden=true]') === null) wrong.push('a picture without words');
+    }
+    if (!document.documentElement.lang || !document.title || all('main').length !== 1) wrong.push('the page itself');
+    return wrong;
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_page_has_names_labels_and_headings_and_works_by_keyboard() {
+    let house = House::new().await;
+    let record = house.record("abc", 10, 100).await;
+    let gold = TierContent { name: "gold".into(), limits: record.content.limits };
+    house.records.create_tier(gold, "otto").await.unwrap();
+    let browser = Browser::start().await;
+    browser.open(&house.site.url("/console")).await;
+    assert_eq!(browser.script(OBSTACLES).await, serde_json::json!([]), "login");
+    // The field has the focus: type, and press enter.
+    browser
+        .client()
+        .active_element()
+        .await
+        .unwrap()
+        .send_keys(&format!("{OWNER}\n"))
+        .await
+        .unwrap();
+    browser.until_text("h1", |text| text == "Consumers").await;
+    let active = async || browser.client().active_element().await.unwrap();
+    active().await.send_keys("\u{e004}").await.unwrap();
+    assert_eq!(active().await.text().await.unwrap(), "Skip to content", "the first tab");
+    active().await.send_keys("\n").await.unwrap();
+    let id = active().await.attr("id").await.unwrap();
+    assert_eq!(id.as_deref(), Some("main"));
+
+    let id = record.id.to_string();
+    for page in [
+        "".to_owned(),
+        "?search=nobody".to_owned(),
+        "/consumer?id=abc".to_owned(),
+        "/consumer?id=nobody&at=yesterday".to_owned(),
+        "/record/new?consumer=abc".to_owned(),
+        format!("/record/edit?record={id}"),
+        format!("/record/delete?record={id}"),
+        "/tiers".to_owned(),
+        "/tier/new".to_owned(),
+        "/tier/edit?name=gold".to_owned(),
+        "/changes".to_owned(),
+        "/store".to_owned(),
+        "/nowhere".to_owned(),
+    ] {
+        browser.open(&house.site.url(&format!("/console{page}"))).await;
+        assert_eq!(browser.script(OBSTACLES).await, serde_json::json!([]), "{page}");
+    }
+    browser.open(&house.site.url("/console/record/new")).await;
+    browser.press("form.sheet .main").await;
+    browser.until_text(".problems", |text| text.contains("Consumer")).await;
+    assert_eq!(browser.script(OBSTACLES).await, serde_json::json!([]), "with problems");
+    // The check itself finds something where there is something.
+    browser.script("document.querySelector('main').append(document.createElement('input'))").await;
+    assert_ne!(browser.script(OBSTACLES).await, serde_json::json!([]));
+    browser.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_scripts_everything_works_but_the_moving() {
+    let house = House::new().await;
+    let browser = Browser::start().await;
+    let off = serde_json::json!({ "value": true });
+    browser.tool("Emulation.setScriptExecutionDisabled", off).await;
+    log_in(&browser, &house, OWNER).await;
+    browser.open(&house.site.url("/console/record/new?consumer=abc")).await;
+    browser.fill("#per_minute_call_limit", "3").await;
+    browser.press("form.sheet .main").await;
+    browser.until_text(".done", |text| text.contains("created")).await;
+    assert_eq!(house.call("abc").await, 200);
+    assert_eq!(browser.text("#u-minute-used").await, "0 of 3", "it stands still");
+    assert_eq!(browser.count("#pause[hidden]").await, 1);
+    browser.press("#refresh").await;
+    browser.until_text("#u-minute-used", |text| text == "1 of 3").await;
+    browser.press("a.danger").await;
+    browser.press("button.danger").await;
+    browser.until_text(".done", |text| text.contains("deleted")).await;
+    browser.press(".who button").await;
+    browser.until_text("h1", |text| text == "Log in").await;
+    browser.close().await;
+}
+
+/// A limit that comes, a store that goes away, somebody who is logged out: the page follows.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_bars_follow_whatever_happens() {
+    let mut redis = RedisServer::start();
+    let house = House::connected_to(&redis).await;
+    let browser = Browser::start().await;
+    log_in(&browser, &house, OWNER).await;
+    browser.open(&house.site.url("/console/consumer?id=abc")).await;
+    browser.until_text("#pulse", |text| text.starts_with("Live")).await;
+    assert_eq!(browser.text("#u-hour-used").await, "not counted");
+    let record = house.record("abc", -1, 1).await;
+    browser.until_text("#u-hour-used", |text| text == "0 of 1").await;
+    assert_eq!(house.call("abc").await, 200);
+    browser.until_text("#u-hour-state", |text| text == "used up").await;
+
+    redis.stop();
+    browser.until_text("#u-problem", |text| text.contains("do not answer")).await;
+    redis.restart();
+    browser.until_text("#u-hour-used", |text| text == "0 of 1").await;
+    assert_eq!(browser.count("#u-problem:not([hidden])").await, 0);
+    let content = RecordContent { blocks: true, ..record.content };
+    house.records.update(record.id, content, 1, "otto").await.unwrap();
+    browser.until_text("#u-hour-state", |text| text == "blocked").await;
+
+    browser.press("#pause").await;
+    browser.until_text("#pulse", |text| text == "Paused.").await;
+    browser.press("#pause").await;
+    browser.client().delete_all_cookies().await.unwrap();
+    browser.until_text("#pulse", |text| text.contains("logged out")).await;
+    assert_eq!(browser.complaints().await, [""; 0]);
     browser.close().await;
 }

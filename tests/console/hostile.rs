@@ -1,1 +1,393 @@
-//! Hostile.
+//! Who is no browser, or another site in one, and means no good.
+
+use reqwest::Method;
+use rl_records::{RecordQuery, TierContent};
+use rl_tests::web::Fetch;
+
+use super::{House, OWNER, VIEWER, field_of};
+
+/// Where a form goes that changes something.
+const FORMS: [&str; 10] = [
+    "/console/consumer/reset",
+    "/console/record/new",
+    "/console/record/edit",
+    "/console/record/delete",
+    "/console/tier/new",
+    "/console/tier/edit",
+    "/console/tier/delete",
+    "/console/consumer/tier",
+    "/console/logout",
+    "/console/nowhere",
+];
+
+/// Pages that are to be looked at.
+const PAGES: [&str; 8] = [
+    "/console",
+    "/console/consumer?id=abc",
+    "/console/usage?id=abc",
+    "/console/record/new",
+    "/console/tiers",
+    "/console/changes",
+    "/console/store",
+    "/console/nowhere",
+];
+
+#[tokio::test]
+async fn nobody_sees_or_changes_anything_without_a_session() {
+    let house = House::new().await;
+    for cookie in ["", "rl-console=", "rl-console=0000", "other=1"] {
+        for page in PAGES {
+            let answer = house.site.get(page).header("cookie", cookie).fetch().await;
+            let expected = if page.contains("/usage") { 401 } else { 303 };
+            assert_eq!(answer.status, expected, "{page} {cookie}");
+            assert!(!answer.body.contains("abc"), "{page}");
+        }
+        for form in FORMS.iter().filter(|form| !form.ends_with("/logout")) {
+            let answer = house.post_form(form, Some(cookie), &[("consumer_id", "abc")]).await;
+            assert_eq!(answer.status, 401, "{form} {cookie}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_token_lets_nobody_in_and_is_not_shown() {
+    let house = House::new().await;
+    for token in ["", "wrong-token-of-a-guesser", "a\r\nb", &OWNER[1..], "ä"] {
+        let answer = house.post_form("/console/login", None, &[("token", token)]).await;
+        assert_eq!(answer.status, 401, "{token}");
+        assert_eq!(answer.header("set-cookie"), None);
+        assert!(token.is_empty() || !answer.body.contains(token));
+    }
+    // Those who guess on are told to wait, even if they guess right.
+    let mut statuses = Vec::new();
+    for _ in 0..30 {
+        let wrong = [("token", "wrong-token-of-a-guesser")];
+        statuses.push(house.post_form("/console/login", None, &wrong).await.status);
+    }
+    assert_eq!(statuses.last(), Some(&429));
+    assert_eq!(house.post_form("/console/login", None, &[("token", OWNER)]).await.status, 429);
+}
+
+#[tokio::test]
+async fn who_may_do_nothing_sees_nothing() {
+    let house = House::new().await;
+    let login =
+        house.post_form("/console/login", None, &[("token", "a token that may do nothing")]).await;
+    let cookie = login.header("set-cookie").unwrap().split(';').next().unwrap().to_owned();
+    for page in PAGES {
+        let answer = house.site.get(page).header("cookie", &cookie).fetch().await;
+        assert_eq!(answer.status, 403, "{page}");
+        assert!(answer.body.contains("CanReadCallLimits"), "{page}");
+    }
+}
+
+/// Every edit of a viewer is refused by the server, whatever the page shows.
+#[tokio::test]
+async fn every_edit_of_a_viewer_is_refused() {
+    let house = House::new().await;
+    let record = house.record("abc", 10, 100).await;
+    let limits = record.content.limits;
+    let gold = TierContent { name: "gold".into(), limits };
+    let tier = house.records.create_tier(gold, "otto").await.unwrap();
+    let viewer = house.log_in(VIEWER).await;
+    let (id, revision) = (record.id.to_string(), tier.revision.to_string());
+    let forged = [
+        ("/console/record/new", vec![("consumer_id", "abc")]),
+        ("/console/record/edit", vec![("record", &*id), ("revision", "1"), ("consumer_id", "abc")]),
+        ("/console/record/delete", vec![("record", &*id), ("revision", "1")]),
+        ("/console/tier/new", vec![("name", "silver")]),
+        ("/console/tier/edit", vec![("name", "gold"), ("revision", &*revision)]),
+        ("/console/tier/delete", vec![("name", "gold"), ("revision", &*revision)]),
+        ("/console/consumer/tier", vec![("id", "abc"), ("tier", "gold"), ("revision", "0")]),
+        ("/console/consumer/reset", vec![("id", "abc")]),
+    ];
+    for (path, fields) in forged {
+        let answer = viewer.post(path, &fields).await;
+        assert_eq!(answer.status, 403, "{path}: {}", answer.body);
+        assert!(answer.body.contains("does not have the role"), "{path}");
+    }
+    for page in ["/console/record/new", "/console/tier/new"] {
+        assert_eq!(viewer.get(page).await.status, 403, "{page}");
+    }
+    for what in ["edit", "delete"] {
+        let page = viewer.get(&format!("/console/record/{what}?record={id}")).await;
+        assert_eq!(page.status, 403, "{what}");
+    }
+    let page = viewer.get("/console/consumer?id=abc").await.body;
+    for control in
+        ["/record/new", "/record/edit", "/record/delete", "/consumer/tier\"", "method=\"post"]
+    {
+        let own = page.split("<main").nth(1).unwrap();
+        assert!(!own.contains(control), "{control}: {own}");
+    }
+    assert_eq!(house.records.list(&RecordQuery::default()).await.unwrap().records, [record]);
+    assert_eq!(house.records.list_tiers(None, 10).await.unwrap(), [tier]);
+}
+
+/// A form on another site is sent with no cookie by a browser; this one is, and has a token, too.
+#[tokio::test]
+async fn a_form_from_elsewhere_is_refused() {
+    let house = House::new().await;
+    let owner = house.log_in(OWNER).await;
+    let own = house.site.url("").trim_end_matches('/').to_owned();
+    let body = format!("form_token={}&consumer_id=abc", owner.form_token);
+    let lines: [(&str, &[(&str, &str)]); 9] = [
+        ("another site", &[("origin", "https://evil.example")]),
+        ("another port", &[("origin", "http://127.0.0.1:1")]),
+        ("a site that hides", &[("origin", "null")]),
+        ("none", &[]),
+        ("empty", &[("origin", "")]),
+        ("a scheme alone", &[("origin", "http://")]),
+        ("another site by its kind", &[("origin", &own), ("sec-fetch-site", "cross-site")]),
+        ("a neighbour", &[("origin", &own), ("sec-fetch-site", "same-site")]),
+        ("nobody's page", &[("origin", &own), ("sec-fetch-site", "none")]),
+    ];
+    for (case, lines) in lines {
+        for form in FORMS {
+            let mut request =
+                house.site.post(form).header("cookie", &owner.cookie).body(body.clone());
+            for (name, value) in lines {
+                request = request.header(*name, *value);
+            }
+            assert_eq!(request.fetch().await.status, 403, "{case} {form}");
+        }
+        let mut login = house.site.post("/console/login").body(format!("token={OWNER}"));
+        for (name, value) in lines {
+            login = login.header(*name, *value);
+        }
+        let answer = login.fetch().await;
+        assert_eq!((answer.status, answer.header("set-cookie")), (403, None), "{case}");
+    }
+    assert!(house.records.list(&RecordQuery::default()).await.unwrap().records.is_empty());
+    assert_eq!(owner.get("/console").await.status, 200, "nobody logged olivia out");
+}
+
+#[tokio::test]
+async fn a_form_without_the_token_of_its_session_is_refused() {
+    let house = House::new().await;
+    let (owner, other) = (house.log_in(OWNER).await, house.log_in(OWNER).await);
+    assert_ne!(owner.form_token, other.form_token);
+    let half = &owner.form_token[..32];
+    for token in ["", "0", half, &*other.form_token, &owner.form_token.to_uppercase()] {
+        for form in FORMS {
+            let fields = [("form_token", token), ("consumer_id", "abc")];
+            let answer = house.post_form(form, Some(&owner.cookie), &fields).await;
+            assert_eq!(answer.status, 403, "{form} {token}");
+        }
+    }
+    assert_eq!(owner.get("/console").await.status, 200);
+    // In an address it counts for nothing.
+    let path = format!("/console/logout?form_token={}", owner.form_token);
+    assert_eq!(house.post_form(&path, Some(&owner.cookie), &[]).await.status, 403);
+}
+
+#[tokio::test]
+async fn reading_never_changes() {
+    let house = House::new().await;
+    let record = house.record("abc", 10, 100).await;
+    let owner = house.log_in(OWNER).await;
+    let query = format!("record={}&revision=1&form_token={}", record.id, owner.form_token);
+    for form in FORMS {
+        let answer = owner.get(&format!("{form}?{query}")).await;
+        assert!([200, 404].contains(&answer.status), "{form}: {}", answer.status);
+    }
+    for method in [Method::PUT, Method::DELETE, Method::PATCH] {
+        let request =
+            house.site.request(method.clone(), &format!("/console/record/delete?{query}"));
+        let status = request.header("cookie", &owner.cookie).fetch().await.status;
+        assert_eq!(status, 403, "{method}");
+    }
+    assert_eq!(house.records.read(record.id).await.unwrap(), Some(record));
+}
+
+#[tokio::test]
+async fn the_cookie_is_for_no_script_and_no_other_site_and_a_login_changes_it() {
+    let house = House::new().await;
+    let login = async |cookie: Option<&str>| {
+        let answer = house.post_form("/console/login", cookie, &[("token", OWNER)]).await;
+        answer.header("set-cookie").unwrap().to_owned()
+    };
+    let line = login(None).await;
+    let (pair, rest) = line.split_once("; ").unwrap();
+    assert_eq!(rest, "Path=/; HttpOnly; SameSite=Strict");
+    let (name, id) = pair.split_once('=').unwrap();
+    assert_eq!((name, id.len()), ("rl-console", 64));
+
+    // Who set a cookie before the login knows nothing after it.
+    let fixed = "rl-console=0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    assert!(!login(Some(fixed)).await.contains("0123456789abcdef"));
+    let second = login(Some(pair)).await;
+    assert_ne!(second, line);
+    let first = house.site.get("/console").header("cookie", pair).fetch().await;
+    assert_eq!(first.status, 303, "the session before has ended");
+
+    let visitor = house.log_in(OWNER).await;
+    let out = visitor.post("/console/logout", &[]).await;
+    let gone = out.header("set-cookie").unwrap();
+    assert!(gone.starts_with("rl-console=; ") && gone.ends_with("Max-Age=0"), "{gone}");
+    assert_eq!(visitor.get("/console").await.status, 303, "the server has forgotten it, too");
+
+    let house = House::behind_tls().await;
+    let line = house.post_form("/console/login", None, &[("token", OWNER)]).await;
+    let line = line.header("set-cookie").unwrap();
+    assert!(line.starts_with("__Host-rl-console="), "{line}");
+    assert!(line.ends_with("; Path=/; HttpOnly; SameSite=Strict; Secure"), "{line}");
+}
+
+#[tokio::test]
+async fn every_answer_forbids_what_a_page_of_the_console_never_needs() {
+    let house = House::new().await;
+    let owner = house.log_in(OWNER).await;
+    let open =
+        ["/console/login", "/console/console.css", "/console/console.js", "/console/icon.svg"];
+    for path in PAGES.into_iter().chain(open) {
+        for cookie in [&*owner.cookie, ""] {
+            let answer = house.site.get(path).header("cookie", cookie).fetch().await;
+            let policy = answer.header("content-security-policy").unwrap();
+            assert!(policy.starts_with("default-src 'none'; "), "{path}: {policy}");
+            for word in ["frame-ancestors 'none'", "base-uri 'none'", "form-action 'self'"] {
+                assert!(policy.contains(word), "{path}: {policy}");
+            }
+            assert!(!policy.contains("unsafe") && !policy.contains("http"), "{path}: {policy}");
+            assert_eq!(answer.header("x-content-type-options"), Some("nosniff"), "{path}");
+            assert_eq!(answer.header("x-frame-options"), Some("DENY"), "{path}");
+            assert_eq!(answer.header("referrer-policy"), Some("same-origin"), "{path}");
+            let kept = if path.contains("console.") || path.contains(".svg") {
+                "no-cache"
+            } else {
+                "no-store"
+            };
+            assert_eq!(answer.header("cache-control"), Some(kept), "{path}");
+            for inline in ["style=", "<style", "onclick=", "onload=", "javascript:", "//cdn"] {
+                assert!(path.contains(".js") || !answer.body.contains(inline), "{path}: {inline}");
+            }
+            assert!(!answer.body.contains("<script>"), "{path}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn hostile_text_in_every_field_is_shown_and_does_nothing() {
+    let house = House::new().await;
+    let owner = house.log_in(OWNER).await;
+    let text = "\"><script>alert(1)</script><img src=x onerror=alert(1)>'&amp;";
+    let fields = [
+        ("consumer_id", text),
+        ("from_date", "2026-02-01T12:00:00"),
+        ("to_date", "2099-02-01T12:00:00"),
+        ("per_second_call_limit", "5"),
+        ("api_name", text),
+        ("api_version", text),
+        ("bank_id", text),
+    ];
+    let done = owner.post("/console/record/new", &fields).await;
+    assert_eq!(done.status, 303, "{}", done.body);
+    assert_eq!(owner.post("/console/tier/new", &[("name", text)]).await.status, 303);
+    let record = house.records.list(&RecordQuery::default()).await.unwrap().records.remove(0);
+    let query = |name: &str| {
+        url::form_urlencoded::Serializer::new(String::new()).append_pair(name, text).finish()
+    };
+    let pages = [
+        "/console".to_owned(),
+        format!("/console?{}", query("search")),
+        format!("/console/consumer?{}", query("id")),
+        format!("/console/consumer?id=abc&{}&{}", query("at"), query("done")),
+        format!("/console/usage?{}", query("id")),
+        format!("/console/record/edit?record={}", record.id),
+        format!("/console/record/delete?record={}", record.id),
+        format!("/console/record/new?{}", query("consumer")),
+        format!("/console/tier/edit?{}", query("name")),
+        "/console/tiers".to_owned(),
+        "/console/changes".to_owned(),
+        format!("/console/changes?{}", query("consumer")),
+        format!("/console/login?{}", query("next")),
+        format!("/console/nowhere/{}", query("a")),
+    ];
+    let mut shown = 0;
+    for page in pages {
+        let body = owner.get(&page).await.body;
+        for danger in ["<script>alert", "<img", "\"><", "onerror=alert(1)>"] {
+            let danger_in = body.replace("<script src", "").contains(danger) && danger != "\"><";
+            assert!(!danger_in, "{page}: {danger}: {body}");
+        }
+        shown += usize::from(body.contains("&lt;script&gt;alert(1)&lt;/script&gt;"));
+    }
+    assert!(shown >= 9, "{shown}");
+    // What is wrong with a form is told with what was typed, escaped as well.
+    let wrong = [("consumer_id", text), ("from_date", text), ("per_day_call_limit", text)];
+    let answer = owner.post("/console/record/new", &wrong).await;
+    assert!(answer.status == 422 && !answer.body.contains("<script>alert"), "{}", answer.body);
+    assert!(answer.body.contains("&lt;script&gt;alert(1)&lt;/script&gt;"));
+}
+
+#[tokio::test]
+async fn after_the_login_one_stays_in_the_console() {
+    let house = House::new().await;
+    #[rustfmt::skip]
+    let table = [
+        ("/console/consumer?id=abc",  "/console/consumer?id=abc"),
+        ("/console",                  "/console"),
+        ("",                          "/console"),
+        ("https://evil.example/",     "/console"),
+        ("//evil.example/console",    "/console"),
+        ("/console.evil.example",     "/console"),
+        ("/consoles",                 "/console"),
+        ("/console\\@evil",           "/console"),
+        ("/console/a\r\nx: y",        "/console"),
+        ("/console/login?next=x",     "/console"),
+        ("javascript:alert(1)",       "/console"),
+    ];
+    for (next, expected) in table {
+        let fields = [("token", OWNER), ("next", next)];
+        let answer = house.post_form("/console/login", None, &fields).await;
+        assert_eq!(answer.header("location"), Some(expected), "{next:?}");
+    }
+}
+
+#[tokio::test]
+async fn forms_of_any_bytes_are_answered() {
+    let house = House::new().await;
+    let owner = house.log_in(OWNER).await;
+    let origin = house.site.url("").trim_end_matches('/').to_owned();
+    let large = vec![b'a'; 70_000];
+    let token = format!("form_token={}&", owner.form_token).into_bytes();
+    let bodies: [&[u8]; 5] = [b"", b"\xff\xfe=%", b"%00%zz&&&===", &large, b"consumer_id=a%00b"];
+    for body in bodies {
+        for form in FORMS.iter().filter(|form| !form.ends_with("/logout")) {
+            let request = house.site.post(form).header("cookie", &owner.cookie);
+            let body = [&token, body].concat();
+            let status = request.header("origin", &origin).body(body).fetch().await.status;
+            assert!((400..500).contains(&status), "{form}: {status}");
+        }
+    }
+    for query in ["id=%00", "id=", &format!("id={}", "a".repeat(300)), "id=a%0ab"] {
+        assert_eq!(owner.get(&format!("/console/consumer?{query}")).await.status, 400, "{query}");
+        assert_eq!(owner.get(&format!("/console/usage?{query}")).await.status, 200, "{query}");
+    }
+    for query in ["record=x", "record=", "record=00000000-0000-4000-8000-000000000000", ""] {
+        assert_eq!(
+            owner.get(&format!("/console/record/edit?{query}")).await.status,
+            404,
+            "{query}"
+        );
+    }
+    for query in ["before=x&consumer=%00", "before=-1", "search=%00%25_!", "after=%ff"] {
+        assert_eq!(owner.get(&format!("/console/changes?{query}")).await.status, 200, "{query}");
+        assert_eq!(owner.get(&format!("/console?{query}")).await.status, 200, "{query}");
+    }
+    let page = owner.get("/console/record/new?consumer=abc").await.body;
+    assert_eq!(field_of(&page, "consumer_id"), "abc");
+}
+
+#[tokio::test]
+async fn the_console_guards_its_own_paths_and_no_others() {
+    let house = House::new().await;
+    for path in ["/", "/elsewhere", "/consoles", "/console.css", "/api/elsewhere"] {
+        assert_eq!(house.site.get(path).fetch().await.status, 404, "{path}");
+        assert_eq!(house.site.post(path).fetch().await.status, 404, "{path}");
+    }
+    assert_eq!(house.call("abc").await, 200);
+    for path in ["/console/elsewhere", "/console/", "/console/a/b/c"] {
+        assert_eq!(house.site.get(path).fetch().await.status, 303, "{path}");
+    }
+}

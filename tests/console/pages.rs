@@ -1,1 +1,297 @@
-//! Pages.
+//! What the pages show and do, without a browser and without scripts.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rl_admin::console::ConsoleBuilder;
+use rl_core::Subject;
+use rl_core::time::{Clock, ManualClock, SystemClock, Timestamp};
+use rl_records::{CallLimits, HistoryQuery, RecordContent, RecordQuery, TierContent};
+
+use super::{HOUR, House, OWNER, VIEWER, field_of};
+
+/// All that the form of a record sends.
+fn typed<'a>(changes: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+    let mut fields = vec![
+        ("consumer_id", "abc"),
+        ("from_date", "2026-02-01T12:00:00"),
+        ("to_date", "2099-02-01T12:59:59"),
+        ("api_name", ""),
+        ("api_version", ""),
+        ("bank_id", ""),
+    ];
+    for (name, value) in changes {
+        fields.retain(|(known, _)| known != name);
+        fields.push((name, value));
+    }
+    fields
+}
+
+#[tokio::test]
+async fn pages_that_look_charge_nothing() {
+    let house = House::new().await;
+    house.record("abc", 10, 100).await;
+    assert_eq!(house.call("abc").await, 200);
+    let owner = house.log_in(OWNER).await;
+    for _ in 0..20 {
+        for path in ["/consumer?id=abc", "/usage?id=abc", "", "/store", "/changes"] {
+            assert_eq!(owner.get(&format!("/console{path}")).await.status, 200, "{path}");
+        }
+    }
+    let usage = house.limiter.usage(&Subject::consumer("abc")).await.unwrap();
+    assert_eq!(usage.limits().map(|limit| limit.used()).collect::<Vec<_>>(), [1, 1]);
+    let bars = owner.get("/console/usage?id=abc").await.body;
+    assert!(bars.contains("1 of 10") && bars.contains("no limit"), "{bars}");
+}
+
+#[tokio::test]
+async fn a_record_is_added_changed_and_deleted_by_forms_alone() {
+    let house = House::new().await;
+    let owner = house.log_in(OWNER).await;
+    let page = owner.get("/console/record/new?consumer=abc").await;
+    assert_eq!(field_of(&page.body, "consumer_id"), "abc");
+    let fields = typed(&[("per_minute_call_limit", "2"), ("bank_id", "gh.29.uk")]);
+    let done = owner.post("/console/record/new", &fields).await;
+    assert_eq!(done.status, 303, "{}", done.body);
+    assert_eq!(done.header("location"), Some("/console/consumer?id=abc&done=created"));
+    let statuses = [house.call("abc").await, house.call("abc").await, house.call("abc").await];
+    assert_eq!(statuses, [200, 200, 429]);
+
+    let records = house.records.list(&RecordQuery::default()).await.unwrap().records;
+    let (id, content) = (records[0].id.to_string(), &records[0].content);
+    assert_eq!(content.limits.numbers(), [-1, 2, -1, -1, -1, -1]);
+    assert_eq!(content.to_date.as_micros() % 1_000_000, 999_999, "to the end of its last second");
+    assert_eq!((content.bank_id.as_deref(), &*records[0].created_by), (Some("gh.29.uk"), "olivia"));
+
+    let page = owner.get(&format!("/console/record/edit?record={id}")).await.body;
+    let (from, revision) = (field_of(&page, "from_date"), field_of(&page, "revision"));
+    assert_eq!((&*from, &*field_of(&page, "per_minute_call_limit")), ("2026-02-01T12:00:00", "2"));
+    let ids = [("record", &*id), ("revision", &*revision), ("per_minute_call_limit", "3")];
+    let done = owner.post("/console/record/edit", &typed(&ids)).await;
+    assert_eq!(done.status, 303, "{}", done.body);
+    assert_eq!(house.call("abc").await, 200, "it holds for the next call");
+    let page = owner.get("/console/consumer?id=abc&done=updated").await.body;
+    assert!(page.contains("The change was saved") && page.contains("<del>2</del>"), "{page}");
+
+    let page = owner.get(&format!("/console/record/delete?record={id}")).await.body;
+    let revision = field_of(&page, "revision");
+    let fields = [("record", &*id), ("revision", &*revision)];
+    assert_eq!(owner.post("/console/record/delete", &fields).await.status, 303);
+    assert_eq!(owner.post("/console/record/delete", &fields).await.status, 404, "it is gone");
+    assert!(house.records.list(&RecordQuery::default()).await.unwrap().records.is_empty());
+    let history = house.records.history(&HistoryQuery::default()).await.unwrap();
+    assert!(history.len() == 3 && history.iter().all(|change| change.by == "olivia"));
+}
+
+#[tokio::test]
+async fn what_cannot_be_stored_is_told_at_its_field_with_what_was_typed() {
+    let house = House::new().await;
+    let owner = house.log_in(OWNER).await;
+    let long = "a".repeat(251);
+    #[rustfmt::skip]
+    let table = [
+        ("per_second_call_limit", "many",    "number of calls up to 9007199254740991"),
+        ("per_second_call_limit", "-2",      "number of calls up to 9007199254740991"),
+        ("per_second_call_limit", "1.5",     "number of calls up to 9007199254740991"),
+        ("per_month_call_limit",  "9007199254740992", "number of calls up to 9007199254740991"),
+        ("from_date",             "soon",    "a date and a time, such as"),
+        ("to_date",               "",        "a date and a time, such as"),
+        ("from_date",             "2099-03-01T12:00:00", "a time that is not after to_date"),
+        ("consumer_id",           "",        "1 to 250 bytes of text"),
+        ("consumer_id",           &long,     "1 to 250 bytes of text"),
+        ("api_name",              "a\u{1}b", "1 to 250 bytes of text"),
+    ];
+    for (field, text, expected) in table {
+        let answer = owner.post("/console/record/new", &typed(&[(field, text)])).await;
+        assert_eq!(answer.status, 422, "{field} {text}");
+        let body = &answer.body;
+        assert!(body.contains(&format!("<a href=\"#{field}\">")), "{field} {text}: {body}");
+        assert!(body.contains(&format!("id=\"{field}-problem\"")), "{field} {text}");
+        assert!(body.contains(expected), "{field} {text}");
+        assert_eq!(field_of(body, field), text, "what was typed is still there");
+    }
+    assert!(house.records.list(&RecordQuery::default()).await.unwrap().records.is_empty());
+
+    // Too much together with another record: known only when it is stored.
+    let largest = [("per_day_call_limit", "9007199254740991")];
+    assert_eq!(owner.post("/console/record/new", &typed(&largest)).await.status, 303);
+    let answer = owner.post("/console/record/new", &typed(&largest)).await;
+    assert_eq!(answer.status, 422);
+    assert!(answer.body.contains("together with the records that overlap"), "{}", answer.body);
+}
+
+#[tokio::test]
+async fn what_holds_at_a_time_is_told_with_the_reason() {
+    let house = House::new().await;
+    let owner = house.log_in(OWNER).await;
+    let noon = Timestamp::from_secs(1_769_947_200);
+    let limits = |numbers| CallLimits::from_numbers(numbers).unwrap();
+    let span = |from: u64, to: u64, numbers| {
+        let (from, to) = (noon.plus_micros(from * HOUR), noon.plus_micros(to * HOUR));
+        RecordContent::new("abc", from, to, limits(numbers))
+    };
+    let unlimited = [-1; 6];
+    house.records.create(span(0, 2, [10, 100, -1, -1, -1, -1]), "otto").await.unwrap();
+    house.records.create(span(1, 3, [5, -1, 1_000, -1, -1, -1]), "otto").await.unwrap();
+    house
+        .records
+        .create(RecordContent { blocks: true, ..span(5, 6, unlimited) }, "otto")
+        .await
+        .unwrap();
+    let gold = TierContent { name: "gold".into(), limits: limits([7, -1, -1, -1, -1, -1]) };
+    house.records.create_tier(gold, "otto").await.unwrap();
+    house.records.set_tier(&Subject::consumer("abc"), Some("gold"), 0, "otto").await.unwrap();
+    #[rustfmt::skip]
+    let table = [
+        ("2026-02-01T12:30:00", "One record was active then",  10, "One record is active then; it decides alone"),
+        ("2026-02-01T13:30",    "2 records are active then",   15, "2 records are active then"),
+        ("2026-02-01T16:00:00", "tier",                        7,  "the limits of the tier <strong>gold</strong> hold"),
+        ("2026-02-01T17:30:00", "blocked",                     0,  "<strong>Blocked.</strong>"),
+    ];
+    for (at, case, per_second, reason) in table {
+        let page = owner.get(&format!("/console/consumer?id=abc&at={at}")).await.body;
+        assert!(page.contains(reason), "{case}: {page}");
+        let total = page.split("<tfoot>").nth(1).unwrap().split("</td>").next().unwrap();
+        assert!(total.ends_with(&format!(">{per_second}")), "{case}: {total}");
+    }
+    let page = owner.get("/console/consumer?id=abc&at=2026-02-01T13:30").await.body;
+    let rows = page.split("<tbody>").nth(2).unwrap().split("</tbody>").next().unwrap();
+    assert!(
+        rows.contains("+10") && rows.contains("+5") && rows.contains("+1\u{202f}000"),
+        "{rows}"
+    );
+    let page = owner.get("/console/consumer?id=abc&at=yesterday").await.body;
+    assert!(page.contains("That is no time"), "{page}");
+    let page = owner.get("/console/consumer?id=nobody").await.body;
+    assert!(page.contains("the configured defaults hold"), "{page}");
+}
+
+#[tokio::test]
+async fn counters_are_reset_by_those_who_may() {
+    let house = House::new().await;
+    house.record("abc", 1, 100).await;
+    let owner = house.log_in(OWNER).await;
+    assert_eq!([house.call("abc").await, house.call("abc").await], [200, 429]);
+    let done = owner.post("/console/consumer/reset", &[("id", "abc")]).await;
+    assert_eq!(done.header("location"), Some("/console/consumer?id=abc&done=reset"));
+    assert_eq!([house.call("abc").await, house.call("abc").await], [200, 429]);
+}
+
+#[tokio::test]
+async fn tiers_are_managed_and_members_moved() {
+    let house = House::new().await;
+    let owner = house.log_in(OWNER).await;
+    let gold = [("name", "gold"), ("per_minute_call_limit", "2")];
+    assert_eq!(owner.post("/console/tier/new", &gold).await.status, 303);
+    let again = owner.post("/console/tier/new", &gold).await;
+    assert!(again.status == 422 && again.body.contains("is there already"), "{}", again.body);
+    let wrong =
+        owner.post("/console/tier/new", &[("name", "x"), ("per_day_call_limit", "x")]).await;
+    assert!(wrong.status == 422 && wrong.body.contains("id=\"per_day_call_limit-problem\""));
+
+    let member = [("id", "abc"), ("tier", "gold"), ("revision", "0")];
+    assert_eq!(owner.post("/console/consumer/tier", &member).await.status, 303);
+    assert_eq!(
+        [house.call("abc").await, house.call("abc").await, house.call("abc").await],
+        [200, 200, 429]
+    );
+    assert_eq!(owner.post("/console/consumer/tier", &member).await.status, 409, "it was moved");
+
+    let page = owner.get("/console/tier/edit?name=gold").await.body;
+    let revision = field_of(&page, "revision");
+    let edit = [("name", "gold"), ("revision", &*revision), ("per_minute_call_limit", "3")];
+    assert_eq!(owner.post("/console/tier/edit", &edit).await.status, 303);
+    assert_eq!(house.call("abc").await, 200);
+    let late = owner.post("/console/tier/edit", &edit).await;
+    assert!(late.status == 409 && late.body.contains("<strong>olivia</strong> changed this tier"));
+    let newest = field_of(&late.body, "revision");
+    let delete = [("name", "gold"), ("revision", &*newest)];
+    let used = owner.post("/console/tier/delete", &delete).await;
+    assert!(used.status == 400 && used.body.contains("tier without members"), "{}", used.body);
+    let page = owner.get("/console/consumer?id=abc").await.body;
+    let section = page.split("id=\"tier-heading\"").nth(1).unwrap();
+    let out = [("id", "abc"), ("tier", ""), ("revision", &*field_of(section, "revision"))];
+    assert_eq!(owner.post("/console/consumer/tier", &out).await.status, 303);
+    assert_eq!(owner.post("/console/tier/delete", &delete).await.status, 303);
+    assert_eq!(house.records.list_tiers(None, 10).await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn lists_have_pages_and_a_search() {
+    let house = House::new().await;
+    for number in 0..60 {
+        house.record(&format!("consumer-{number:02}"), 1, 1).await;
+    }
+    let viewer = house.log_in(VIEWER).await;
+    let page = viewer.get("/console").await.body;
+    assert!(page.contains(">consumer-49<") && !page.contains(">consumer-50<"));
+    let next = page.split("rel=\"next\" href=\"").nth(1).unwrap().split('"').next().unwrap();
+    let page = viewer.get(&next.replace("&amp;", "&")).await.body;
+    assert!(page.contains(">consumer-50<") && page.contains(">consumer-59<"), "{page}");
+    assert!(!page.contains("rel=\"next\""));
+    let page = viewer.get("/console?search=ER-07").await.body;
+    assert!(page.contains(">consumer-07<") && !page.contains(">consumer-08<"));
+    let page = viewer.get("/console/changes").await.body;
+    assert!(page.contains("Older changes") && page.contains(">consumer-59<"));
+    let page = viewer.get("/console/changes?consumer=consumer-03").await.body;
+    assert!(page.contains(">consumer-03<") && !page.contains(">consumer-04<"));
+}
+
+#[tokio::test]
+async fn a_store_that_does_not_answer_is_told_and_the_pages_stay() {
+    let mut redis = rl_tests::RedisServer::start();
+    let house = House::connected_to(&redis).await;
+    house.record("abc", 10, 100).await;
+    let viewer = house.log_in(VIEWER).await;
+    assert!(!viewer.get("/console/store").await.body.contains("does not answer"));
+    redis.stop();
+    let page = viewer.get("/console/store").await;
+    assert_eq!(page.status, 200);
+    assert!(page.body.contains("does not answer"), "{}", page.body);
+    let page = viewer.get("/console/consumer?id=abc").await;
+    assert_eq!(page.status, 200);
+    assert!(page.body.contains("The counters do not answer"), "{}", page.body);
+    assert!(page.body.contains("One record is active now"), "the records are still told");
+}
+
+#[tokio::test]
+async fn while_the_database_is_away_the_page_says_so() {
+    let house = House::new().await;
+    let viewer = house.log_in(VIEWER).await;
+    house.records.close().await;
+    let page = viewer.get("/console").await;
+    assert_eq!(page.status, 503);
+    assert!(page.body.contains("Not available at present"), "{}", page.body);
+    let page = viewer.get("/console/store").await;
+    assert!(page.status == 200 && page.body.contains("does not answer"), "{}", page.body);
+}
+
+#[tokio::test]
+async fn a_session_that_is_idle_ends_and_looking_by_itself_is_no_click() {
+    let clock = Arc::new(ManualClock::at(SystemClock.now()));
+    let house = House::with(None, clock.clone(), ConsoleBuilder::without_tls).await;
+    house.record("abc", 10, 100).await;
+    let viewer = house.log_in(VIEWER).await;
+    let after = |minutes: u64| clock.advance(Duration::from_secs(60 * minutes));
+    after(29);
+    assert_eq!(viewer.get("/console").await.status, 200, "a click");
+    after(29);
+    // The page asks again and again; nobody clicks.
+    assert_eq!(viewer.get("/console/usage?id=abc").await.status, 200);
+    after(1);
+    assert_eq!(viewer.get("/console/usage?id=abc").await.status, 401);
+    let page = viewer.get("/console/consumer?id=abc").await;
+    assert_eq!(
+        page.header("location"),
+        Some("/console/login?next=%2Fconsole%2Fconsumer%3Fid%3Dabc")
+    );
+
+    // Who clicks and clicks is logged out as well, once a day of work is over.
+    let viewer = house.log_in(VIEWER).await;
+    for _ in 0..28 {
+        after(25);
+        assert_eq!(viewer.get("/console").await.status, 200);
+    }
+    after(20);
+    assert_eq!(viewer.get("/console").await.status, 303);
+}

@@ -118,7 +118,7 @@ async fn any_subject_is_shown_and_reset() {
 /// The store is away: reports say so, and what can be told without it is told.
 #[tokio::test]
 async fn without_redis_reports_say_so() {
-    let mut bank = Bank::fleet().await;
+    let mut bank = Bank::impatient(Duration::from_secs(1)).await;
     bank.add([-1, 100, -1, -1, -1, -1]).await;
     let health = bank.get("/health/redis").await;
     assert_eq!((&health["redis_ready"], &health["url"]), (&json!(true), &json!("127.0.0.1")));
@@ -149,7 +149,7 @@ async fn without_redis_reports_say_so() {
     let explained = bank.get("/management/consumers/abc/explain").await;
     assert_eq!(
         (&explained["allowed"], &explained["decided_by"]),
-        (&json!(true), &json!("failed_open"))
+        (&json!(false), &json!("failed_closed"))
     );
     assert_eq!(bank.manage("DELETE", COUNTERS, None).await.status, 503, "not said to be done");
 

@@ -140,3 +140,36 @@ async fn what_happened_is_remembered_with_who_did_it() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn who_must_say_what_they_have_seen_is_told_so() {
+    let records = rl_records::Records::connect("sqlite::memory:").await.unwrap();
+    let source = rl_records::RecordSource::start(&records);
+    let limiter = rl_core::RateLimiter::builder().policies(source.clone()).build().unwrap();
+    let admin = rl_admin::Admin::builder(records, source, limiter);
+    let admin = admin.authorize(super::tokens()).require_if_match(true).build();
+    let site = rl_tests::web::axum::serve(admin.router());
+    let call = async |method: Method, path: &str, tag: Option<&str>| {
+        let request = site.request(method, path).bearer_auth(ALICE).json(&record([1; 6]));
+        match tag {
+            Some(tag) => request.header("if-match", tag).fetch().await,
+            None => request.fetch().await,
+        }
+    };
+    let created = call(Method::POST, RATE_LIMITS, None).await;
+    assert_eq!(created.status, 201, "nobody can have seen it");
+    let path = format!("{RATE_LIMITS}/{}", parse(&created)["rate_limiting_id"].as_str().unwrap());
+    for method in [Method::PUT, Method::DELETE] {
+        let answer = call(method.clone(), &path, None).await;
+        assert_eq!(
+            (answer.status, &parse(&answer)["field"]),
+            (428, &json!("If-Match")),
+            "{method}"
+        );
+    }
+    let set = call(Method::PUT, CALL_LIMITS, None).await;
+    assert_eq!(set.status, 428);
+    assert_eq!(call(Method::PUT, CALL_LIMITS, Some("*")).await.status, 200);
+    assert_eq!(call(Method::PUT, &path, Some("\"2\"")).await.status, 200);
+    assert_eq!(call(Method::DELETE, &path, Some("\"3\"")).await.status, 204);
+}

@@ -14,6 +14,8 @@ mod explaining;
 mod lists;
 mod resources;
 mod schema;
+mod server;
+mod tiers;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +29,7 @@ use rl_admin::{Admin, Backend, BearerTokens, Role, Roles};
 use rl_core::denial::Denial;
 use rl_core::headers::{HeaderFamily, Headers};
 use rl_core::key::{ClientAddress, Identified, KeyExtractor};
+use rl_core::limiter::OnFailure;
 use rl_core::store::{MemoryStore, RedisStore};
 use rl_core::time::{ManualClock, Timestamp};
 use rl_core::{Follow, Gate, RateLimiter, Subject};
@@ -69,24 +72,31 @@ struct Bank {
 
 impl Bank {
     async fn embedded() -> Self {
-        Self::open(Database::memory(), None).await
+        Self::open(Database::memory(), None, PATIENCE).await
     }
 
     async fn fleet() -> Self {
-        Self::open(Database::postgres(), Some(RedisServer::start())).await
+        Self::open(Database::postgres(), Some(RedisServer::start()), PATIENCE).await
     }
 
-    async fn open(database: Database, redis: Option<RedisServer>) -> Self {
+    /// A fleet that waits no longer than this for a Redis that is away.
+    async fn impatient(wait: Duration) -> Self {
+        Self::open(Database::memory(), Some(RedisServer::start()), wait).await
+    }
+
+    async fn open(database: Database, redis: Option<RedisServer>, wait: Duration) -> Self {
         let clock = Arc::new(ManualClock::at(Timestamp::from_secs(NOW_SECONDS)));
         let records = Records::builder(&database.url).clock(clock.clone()).connect().await.unwrap();
         let source =
             RecordSource::builder(&records).deadline(PATIENCE).count_unlimited(true).start();
+        // What cannot be decided must not look like what is allowed.
         let limiter = RateLimiter::builder().policies(source.clone()).deadline(PATIENCE);
+        let limiter = limiter.on_store_failure(OnFailure::Deny);
         let (limiter, backend) = match &redis {
             Some(server) => {
-                let store =
-                    RedisStore::builder(&server.url()).manual_clock(clock.clone()).connect().await;
-                (limiter.store(store.unwrap()), Backend::redis(&server.url()))
+                let store = RedisStore::builder(&server.url()).manual_clock(clock.clone());
+                let store = store.connection_wait(wait).response_timeout(wait);
+                (limiter.store(store.connect().await.unwrap()), Backend::redis(&server.url()))
             }
             None => {
                 let store = MemoryStore::builder().clock(clock.clone()).build();

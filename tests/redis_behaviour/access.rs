@@ -26,6 +26,7 @@ pub(crate) fn documented_user(layout: Layout) -> String {
 /// A limiter that connects as user `rl`.
 async fn limiter_of_user(server: &RedisServer, layout: Layout) -> RateLimiter {
     let store = RedisStore::builder(&server.url_of("rl", "secret"))
+        .local_denial(false)
         .layout(layout)
         .connection_wait(PATIENCE);
     RateLimiter::builder()
@@ -39,7 +40,9 @@ async fn limiter_of_user(server: &RedisServer, layout: Layout) -> RateLimiter {
 
 /// A log has a key of its own, and commands of its own: all that can be done to it is done.
 async fn assert_logs_work(operator: &mut Bystander, server: &RedisServer) {
-    let store = RedisStore::builder(&server.url_of("rl", "secret")).connection_wait(PATIENCE);
+    let store = RedisStore::builder(&server.url_of("rl", "secret"))
+        .local_denial(false)
+        .connection_wait(PATIENCE);
     let store = store.connect().await.unwrap();
     let limits = ["2/second", "20/minute:sliding-log", "20:concurrency:lease=1m"];
     let policy = Policy::new(limits.map(|text| text.parse().unwrap())).unwrap();

@@ -10,8 +10,8 @@ use tracing::Level;
 
 use super::log::Log;
 use super::{
-    GIVE_UP, PASSWORD, RECOVERED, ask, ask_until, ask_until_logged, assert_limit_holds, is_store,
-    server, three_per_hour, url,
+    GIVE_UP, PASSWORD, RECOVERED, ask, ask_until, ask_until_logged, asking, assert_limit_holds,
+    is_store, server, three_per_hour, url,
 };
 
 const REFUSED: (Level, &str) = (Level::ERROR, "the store refused the credentials");
@@ -65,7 +65,7 @@ fn assert_shows_no_secret(error: &(dyn std::error::Error + 'static)) {
 async fn a_permission_that_is_taken_away_turns_requests_away_and_is_an_error_line() {
     let (log, _guard) = Log::capture();
     let server = server();
-    let store = RedisStore::connect(&url(&server)).await.unwrap();
+    let store = asking(&url(&server)).connect().await.unwrap();
     let limiter = three_per_hour(store).build().unwrap();
     ask_until(&limiter, is_store).await;
 
@@ -122,7 +122,7 @@ fn is_refused(origin: Origin) -> bool {
 async fn a_password_that_was_changed_turns_requests_away_and_is_an_error_line() {
     let (log, _guard) = Log::capture();
     let server = server();
-    let store = RedisStore::connect(&url(&server)).await.unwrap();
+    let store = asking(&url(&server)).connect().await.unwrap();
     let limiter = three_per_hour(store).build().unwrap();
     ask_until(&limiter, is_store).await;
 

@@ -97,7 +97,8 @@ impl Service {
             let (log, _until_the_end) = Log::capture_from(Level::INFO);
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(async {
-                let store = store(RedisStore::builder(&url)).connect().await.unwrap();
+                let store =
+                    store(RedisStore::builder(&url).local_denial(false)).connect().await.unwrap();
                 let limiter = settings(limits(store)).build().unwrap();
                 let site = Axum::serve(vec![Gate::new(limiter.clone()).key(Identified)]);
                 let stall = Stall::watch();

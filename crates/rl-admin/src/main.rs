@@ -3,6 +3,8 @@
 mod settings;
 
 use std::error::Error;
+use std::io::IsTerminal;
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -20,7 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
+    let log = tracing_subscriber::fmt().with_writer(std::io::stderr);
+    log.with_ansi(std::io::stderr().is_terminal()).init();
     match run().await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -33,7 +36,7 @@ async fn main() -> ExitCode {
 async fn run() -> Result<(), Box<dyn Error>> {
     let settings = Settings::from_environment(|name| std::env::var(name).ok())?;
     let admin = admin(&settings).await?;
-    let routes = match &*settings.prefix {
+    let mut routes = match &*settings.prefix {
         "" => admin.router(),
         prefix => Router::new().nest(prefix, admin.router()),
     };
@@ -41,12 +44,16 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind(listen).await;
     let listener = listener.map_err(|error| format!("RL_ADMIN_LISTEN {listen}: {error}"))?;
     let address = listener.local_addr()?;
+    if let Some(console) = settings.console.console(admin, address) {
+        routes = routes.merge(console.router());
+    }
     let (stopping, stopped) = tokio::sync::watch::channel(());
     let told = async move {
         stop().await;
         drop(stopping);
     };
-    let server = axum::serve(listener, routes).with_graceful_shutdown(told);
+    let server = axum::serve(listener, routes.into_make_service_with_connect_info::<SocketAddr>())
+        .with_graceful_shutdown(told);
     tracing::info!(target: "rl_admin", "listening on http://{address}{}", settings.prefix);
     let too_long = async move {
         let mut stopped = stopped;

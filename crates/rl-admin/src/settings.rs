@@ -1,5 +1,8 @@
+mod console;
+
 use std::fmt;
 
+use console::ConsoleSettings;
 use rl_admin::BearerTokens;
 use rl_core::store::redis::Layout;
 use rl_records::{CallLimit, CallLimits, CallPeriod, ZeroMeans};
@@ -12,6 +15,7 @@ pub(crate) struct Settings {
     pub(crate) namespace: String,
     pub(crate) listen: String,
     pub(crate) prefix: String,
+    pub(crate) console: ConsoleSettings,
     pub(crate) tokens: BearerTokens,
     pub(crate) require_if_match: bool,
     pub(crate) defaults: CallLimits,
@@ -55,6 +59,7 @@ impl Settings {
         if !prefix.is_empty() && !is_path {
             return Err(wrong("RL_ADMIN_PREFIX", "a path such as /obp/v6.0.0"));
         }
+        let console = ConsoleSettings::read(read, &prefix)?;
         Ok(Self {
             database,
             redis: read("RL_REDIS_URL"),
@@ -62,6 +67,7 @@ impl Settings {
             namespace: read("RL_NAMESPACE").unwrap_or_else(|| "default".to_owned()),
             listen: read("RL_ADMIN_LISTEN").unwrap_or_else(|| "127.0.0.1:8090".to_owned()),
             prefix,
+            console,
             tokens: tokens(read)?,
             require_if_match,
             defaults: defaults(read)?,

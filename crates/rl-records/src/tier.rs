@@ -71,9 +71,11 @@ pub struct TierMember {
 /// A consumer has a text, a key the digest that `KeySecret` makes: one of each realm and kind, so
 /// that no two subjects are the same line.
 pub(crate) fn member_key(who: &Subject) -> Option<(&'static str, String)> {
-    match (who.realm(), who.id().as_text()) {
+    // Who is counted together with a route is in the tier of who it is.
+    let owner = who.owner();
+    match (who.realm(), owner.as_text()) {
         (Realm::Consumer, Some(id)) => Some(("consumer", id.to_owned())),
-        (Realm::Key, None) => Some(("key", who.id().to_string())),
+        (Realm::Key, None) if !owner.is_of_long_text() => Some(("key", owner.to_string())),
         _ => None,
     }
 }

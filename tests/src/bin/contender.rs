@@ -20,7 +20,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     };
     // Patient: a busy machine must not turn into a decision without the store.
     let patience = Duration::from_secs(30);
-    let store = RedisStore::builder(url).connection_wait(patience);
+    let store = RedisStore::builder(url).local_denial(false).connection_wait(patience);
     let limiter = RateLimiter::builder()
         .limit(limit.parse::<Limit>()?)
         .store(store.connect().await?)

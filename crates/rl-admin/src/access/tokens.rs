@@ -194,3 +194,70 @@ impl fmt::Display for InvalidTokens {
 }
 
 impl std::error::Error for InvalidTokens {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DIGEST: &str = "d7de2ea86c6ca7c7a2a0ba25d3ea8ba3ea8ba3d7de2ea86c6ca7c7a2a0ba25d3";
+
+    fn who<'a>(tokens: &'a BearerTokens, header: &str) -> Option<&'a str> {
+        bearer(header).and_then(|token| tokens.find(token)).map(Actor::name)
+    }
+
+    #[test]
+    fn whoever_sends_a_token_is_its_owner() {
+        let tokens = BearerTokens::new().with("alice", "token-of-alice-the-first", Roles::all());
+        let tokens = tokens.unwrap().with("bob", "token-of-bob-the-second", Roles::NONE).unwrap();
+        assert_eq!(who(&tokens, "Bearer token-of-alice-the-first"), Some("alice"));
+        assert_eq!(who(&tokens, "bearer  token-of-bob-the-second"), Some("bob"));
+        for header in [
+            "",
+            "Bearer",
+            "Bearer ",
+            "token-of-alice-the-first",
+            "Basic token-of-alice-the-first",
+            "Bearer token-of-alice-the-firs",
+            "Bearer token-of-alice-the-first2",
+            "Bearer TOKEN-OF-ALICE-THE-FIRST",
+        ] {
+            assert_eq!(who(&tokens, header), None, "{header}");
+        }
+        assert_eq!(who(&BearerTokens::new(), "Bearer "), None);
+        let shown = format!("{tokens:?}");
+        assert!(shown.contains("alice") && !shown.contains("token-of"), "{shown}");
+    }
+
+    #[test]
+    fn a_digest_stands_for_its_token() {
+        let hex = |bytes: [u8; 32]| bytes.map(|byte| format!("{byte:02x}")).concat();
+        let digest = hex(digest("token-of-alice-the-first"));
+        let json = format!(r#"[{{"name": "alice", "token_sha256": "{digest}", "roles": []}}]"#);
+        let tokens = BearerTokens::from_json(&json).unwrap();
+        assert_eq!(who(&tokens, "Bearer token-of-alice-the-first"), Some("alice"));
+    }
+
+    #[test]
+    fn what_is_wrong_with_tokens_is_said_without_them() {
+        let two = |a: &str, b: &str| format!("[{a}, {b}]");
+        let alice = r#"{"name": "alice", "token": "swordfish-swordfish-1", "roles": []}"#;
+        #[rustfmt::skip]
+        let table = [
+            ("", "line 1 column 0: expected a list"),
+            (r#"[{"name": "alice", "token": swordfish}]"#, "line 1 column 30: expected a list"),
+            (r#"[{"name": "alice", "token": "swordfish", "roles": []}]"#, "\"alice\": expected 20 bytes or more"),
+            (r#"[{"name": "", "token": "swordfish-swordfish-1", "roles": []}]"#, "name \"\": expected 1 to 250"),
+            (r#"[{"name": "alice", "roles": []}]"#, "\"alice\": expected one of \"token\" and"),
+            (r#"[{"name": "alice", "token_sha256": "swordfish", "roles": []}]"#, "expected 64 hexadecimal digits"),
+            (r#"[{"name": "alice", "token": "swordfish-swordfish-1", "roles": ["Admin"]}]"#, "role \"Admin\": expected one of"),
+            (r#"[{"name": "alice", "token": "swordfish-swordfish-1", "role": []}]"#, "expected a list such as"),
+            (&two(alice, &alice.replace("alice", "bob")), "\"bob\" and \"alice\" have the same token"),
+        ];
+        for (json, expected) in table {
+            let error = BearerTokens::from_json(json).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+            assert!(!error.contains("swordfish"), "{error}");
+        }
+        assert!(from_hex(DIGEST).is_some() && from_hex(&DIGEST.replace('d', "x")).is_none());
+    }
+}

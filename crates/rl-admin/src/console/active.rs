@@ -5,11 +5,14 @@ use rl_core::time::Timestamp;
 use rl_records::{ActiveLimits, CallLimit, CallPeriod, Contribution};
 
 use super::fields::link;
+use super::session::Visitor;
 use super::{Console, text};
+use crate::Role;
 
 /// The form that asks for a time, and the answer.
 pub(super) fn section(
     console: &Console,
+    visitor: &Visitor,
     consumer: &str,
     at: Asked,
     limits: &ActiveLimits,
@@ -43,7 +46,7 @@ pub(super) fn section(
                         @for period in CallPeriod::ALL { th.number scope="col" { (text::period(period)) } }
                     } }
                     @if !limits.contributions().is_empty() {
-                        tbody { @for record in limits.contributions() { (row(console, record)) } }
+                        tbody { @for record in limits.contributions() { (row(console, visitor, record)) } }
                     }
                     tfoot { tr {
                         th scope="row" { "Limit" }
@@ -95,12 +98,16 @@ fn reason(limits: &ActiveLimits, at: Asked) -> Markup {
     }
 }
 
-fn row(console: &Console, record: &Contribution) -> Markup {
-    let id = record.id.to_string();
+fn row(console: &Console, visitor: &Visitor, record: &Contribution) -> Markup {
+    let to = if visitor.actor.has(Role::CanUpdateRateLimits) {
+        format!("{}/record/edit?record={}", console.path(), record.id)
+    } else {
+        format!("#record-{}", record.id)
+    };
     html! {
         tr {
             th scope="row" {
-                a href={ (console.path()) "/record/edit?record=" (id) } {
+                a href=(to) {
                     (text::minute(record.from_date)) " to " (text::minute(record.to_date))
                 }
                 @if record.blocks { " " span.state { "blocks" } }

@@ -61,8 +61,9 @@ pub(super) async fn show(
             }
             (usage::bars(&console, id).await)
             p.unseen #news role="status" {}
+            (usage::reset_form(&console, &visitor, id))
         }
-        (active::section(&console, id, asked, &limits))
+        (active::section(&console, &visitor, id, asked, &limits))
         section aria-labelledby="records" {
             h2 #records { "Records" }
             @if records.records.is_empty() {

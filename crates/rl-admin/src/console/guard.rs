@@ -14,7 +14,7 @@ use super::failure::Failure;
 use super::fields::{Fields, link};
 use super::page::{Tab, page};
 use super::session::Visitor;
-use crate::Role;
+use crate::{Role, audit};
 
 /// The largest form.
 const LARGEST: usize = 64 * 1024;
@@ -139,9 +139,25 @@ impl Console {
     }
 }
 
+impl Visitor {
+    /// Refuses whoever does not have the role.
+    pub(super) fn needs(&self, role: Role) -> Result<(), Failure> {
+        if self.actor.has(role) {
+            return Ok(());
+        }
+        audit::refused(&self.actor, role);
+        let message = format!(
+            "{} does not have the role {role}. Nothing was changed. Whoever hands out the tokens can \
+             add it.",
+            self.actor.name()
+        );
+        Err(Failure::new(StatusCode::FORBIDDEN, "Not allowed", message))
+    }
+}
+
 fn may_look(visitor: &Visitor) -> Result<(), Failure> {
-    visitor.actor.require(Role::CanReadCallLimits)?;
-    Ok(visitor.actor.require(Role::CanGetRateLimits)?)
+    visitor.needs(Role::CanReadCallLimits)?;
+    visitor.needs(Role::CanGetRateLimits)
 }
 
 fn logged_out() -> Failure {

@@ -132,7 +132,7 @@ impl Form<'_> {
             }
             fieldset {
                 legend { "When (UTC)" }
-                div.grid {
+                div.grid.two {
                     (self.field("from_date", "datetime-local", "From", "The first second."))
                     (self.field("to_date", "datetime-local", "To", "The last second, to its end."))
                 }

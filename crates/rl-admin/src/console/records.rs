@@ -91,6 +91,11 @@ impl Console {
     }
 }
 
+fn audit(visitor: &Visitor, action: &str, record: &Record) {
+    let (owner, item) = (&record.content.consumer_id, record.id.to_string());
+    crate::audit::changed(&visitor.actor, action, owner, &item, record.revision);
+}
+
 fn query(request: &Request) -> Fields {
     Fields::read(request.uri().query().unwrap_or_default().as_bytes())
 }
@@ -101,7 +106,7 @@ pub(super) async fn new(
     Extension(visitor): Extension<Visitor>,
     request: Request,
 ) -> Result<Response, Failure> {
-    visitor.actor.require(Role::CanCreateRateLimits)?;
+    visitor.needs(Role::CanCreateRateLimits)?;
     let hour = console.admin().now().as_micros() / HOUR * HOUR;
     let from = rl_core::time::Timestamp::from_micros(hour);
     let fields = Fields::default()
@@ -116,7 +121,7 @@ pub(super) async fn create(
     Extension(visitor): Extension<Visitor>,
     Extension(form): Extension<Fields>,
 ) -> Result<Response, Failure> {
-    visitor.actor.require(Role::CanCreateRateLimits)?;
+    visitor.needs(Role::CanCreateRateLimits)?;
     let content = match read(&form, None) {
         Ok(content) => content,
         Err(problems) => {
@@ -126,7 +131,7 @@ pub(super) async fn create(
     let by = visitor.actor.name();
     match console.admin().records().create(content, by).await {
         Ok(record) => {
-            tracing::info!(target: "rl_admin", by, record = %record.id, "created a record");
+            audit(&visitor, "create", &record);
             let to = console.consumer_link(&record.content.consumer_id, "created");
             Ok(Redirect::to(&to).into_response())
         }
@@ -143,7 +148,7 @@ pub(super) async fn edit(
     Extension(visitor): Extension<Visitor>,
     request: Request,
 ) -> Result<Response, Failure> {
-    visitor.actor.require(Role::CanUpdateRateLimits)?;
+    visitor.needs(Role::CanUpdateRateLimits)?;
     let record = console.record(&query(&request)).await?;
     Ok(console.edit_page(&visitor, &fields_of(&record), None))
 }
@@ -153,7 +158,7 @@ pub(super) async fn update(
     Extension(visitor): Extension<Visitor>,
     Extension(form): Extension<Fields>,
 ) -> Result<Response, Failure> {
-    visitor.actor.require(Role::CanUpdateRateLimits)?;
+    visitor.needs(Role::CanUpdateRateLimits)?;
     let id: RecordId = form.get("record").parse().map_err(|_| Failure::no_record())?;
     let Some(there) = console.admin().records().read(id).await? else {
         return Ok(console.typed_but_deleted(&visitor, &form));
@@ -167,7 +172,7 @@ pub(super) async fn update(
     let (by, revision) = (visitor.actor.name(), form.get("revision").parse().unwrap_or_default());
     match console.admin().records().update(id, content.clone(), revision, by).await {
         Ok(record) => {
-            tracing::info!(target: "rl_admin", by, record = %id, "changed a record");
+            audit(&visitor, "update", &record);
             let to = console.consumer_link(&record.content.consumer_id, "updated");
             Ok(Redirect::to(&to).into_response())
         }
@@ -228,7 +233,7 @@ pub(super) async fn ask(
     Extension(visitor): Extension<Visitor>,
     request: Request,
 ) -> Result<Response, Failure> {
-    visitor.actor.require(Role::CanDeleteRateLimits)?;
+    visitor.needs(Role::CanDeleteRateLimits)?;
     let record = console.record(&query(&request)).await?;
     Ok(console.ask_page(&visitor, &record, None))
 }
@@ -272,12 +277,12 @@ pub(super) async fn delete(
     Extension(visitor): Extension<Visitor>,
     Extension(form): Extension<Fields>,
 ) -> Result<Response, Failure> {
-    visitor.actor.require(Role::CanDeleteRateLimits)?;
+    visitor.needs(Role::CanDeleteRateLimits)?;
     let id: RecordId = form.get("record").parse().map_err(|_| Failure::no_record())?;
     let (by, revision) = (visitor.actor.name(), form.get("revision").parse().unwrap_or_default());
     match console.admin().records().delete(id, revision, by).await {
         Ok(record) => {
-            tracing::info!(target: "rl_admin", by, record = %id, "deleted a record");
+            audit(&visitor, "delete", &record);
             let to = console.consumer_link(&record.content.consumer_id, "deleted");
             Ok(Redirect::to(&to).into_response())
         }

@@ -79,10 +79,12 @@ pub(super) async fn show(
                 (records.row("Records", "the database of limits"))
             }
         }
-        h2 { "Limiter" }
-        dl {
-            dt { "Limiter" } dd data-state=(mode.0) { span.state { (mode.1) } " " (mode.2) }
+        section aria-labelledby="limiter" {
+            h2 #limiter { "Limiter" }
+            dl {
+            dt { "Switched" } dd data-state=(mode.0) { span.state { (mode.1) } " " (mode.2) }
             dt { "Decisions that wait" } dd { (text::number(limiter.in_flight() as u64)) }
+            }
         }
     };
     Ok(page(&console, Some(&visitor), "Store", Tab::Store, main))

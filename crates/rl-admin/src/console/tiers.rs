@@ -15,7 +15,7 @@ use super::page::{Tab, done, form_token, page};
 use super::record_form::{Form, Problems, problem, read_limits, with_limits};
 use super::session::Visitor;
 use super::{Console, text};
-use crate::Role;
+use crate::{Role, audit};
 
 /// All tiers, and their last changes.
 pub(super) async fn list(
@@ -87,7 +87,13 @@ fn what(before: Option<&TierContent>, after: Option<&TierContent>) -> Markup {
         ul.steps { @for period in CallPeriod::ALL {
             @let (was, is) = (shown(before, period), shown(after, period));
             @if was != is {
-                li { "Calls " (text::period(period)) ": " del { (was) } span aria-hidden="true" { " → " } ins { (is) } }
+                li {
+                    "Calls " (text::period(period)) ": "
+                    @if before.is_some() && after.is_some() {
+                        del { (was) } span aria-hidden="true" { " → " }
+                    }
+                    ins { (if after.is_some() { is } else { was }) }
+                }
             }
         } }
     }
@@ -151,7 +157,7 @@ pub(super) async fn new(
     State(console): State<Console>,
     Extension(visitor): Extension<Visitor>,
 ) -> Result<Response, Failure> {
-    visitor.actor.require(Role::CanCreateRateLimits)?;
+    visitor.needs(Role::CanCreateRateLimits)?;
     Ok(console.tier_page(&visitor, true, &Fields::default(), plain()))
 }
 
@@ -160,7 +166,7 @@ pub(super) async fn create(
     Extension(visitor): Extension<Visitor>,
     Extension(form): Extension<Fields>,
 ) -> Result<Response, Failure> {
-    visitor.actor.require(Role::CanCreateRateLimits)?;
+    visitor.needs(Role::CanCreateRateLimits)?;
     save(&console, &visitor, &form, true).await
 }
 
@@ -169,7 +175,7 @@ pub(super) async fn edit(
     Extension(visitor): Extension<Visitor>,
     request: Request,
 ) -> Result<Response, Failure> {
-    visitor.actor.require(Role::CanUpdateRateLimits)?;
+    visitor.needs(Role::CanUpdateRateLimits)?;
     let query = Fields::read(request.uri().query().unwrap_or_default().as_bytes());
     let tier = console.admin().records().read_tier(query.get("name")).await?;
     let tier = tier.ok_or_else(no_tier)?;
@@ -181,7 +187,7 @@ pub(super) async fn update(
     Extension(visitor): Extension<Visitor>,
     Extension(form): Extension<Fields>,
 ) -> Result<Response, Failure> {
-    visitor.actor.require(Role::CanUpdateRateLimits)?;
+    visitor.needs(Role::CanUpdateRateLimits)?;
     save(&console, &visitor, &form, false).await
 }
 
@@ -209,7 +215,9 @@ async fn save(
     };
     match saved {
         Ok(tier) => {
-            tracing::info!(target: "rl_admin", by, tier = tier.content.name, "wrote a tier");
+            let action = if is_new { "create tier" } else { "update tier" };
+            let name = &tier.content.name;
+            audit::changed(&visitor.actor, action, name, name, tier.revision);
             Ok(Redirect::to(&format!("{}/tiers?done=tier", console.path())).into_response())
         }
         Err(ChangeError::Invalid(field)) => {
@@ -250,12 +258,12 @@ pub(super) async fn delete(
     Extension(visitor): Extension<Visitor>,
     Extension(form): Extension<Fields>,
 ) -> Result<Response, Failure> {
-    visitor.actor.require(Role::CanDeleteRateLimits)?;
+    visitor.needs(Role::CanDeleteRateLimits)?;
     let (name, by) = (form.get("name"), visitor.actor.name());
     let revision = form.get("revision").parse().unwrap_or_default();
     match console.admin().records().delete_tier(name, revision, by).await {
-        Ok(_) => {
-            tracing::info!(target: "rl_admin", by, tier = name, "deleted a tier");
+        Ok(tier) => {
+            audit::changed(&visitor.actor, "delete tier", name, name, tier.revision);
             Ok(Redirect::to(&format!("{}/tiers?done=tier-deleted", console.path())).into_response())
         }
         Err(ChangeError::NotFound) => Err(no_tier()),
@@ -310,13 +318,14 @@ pub(super) async fn put(
     Extension(visitor): Extension<Visitor>,
     Extension(form): Extension<Fields>,
 ) -> Result<Response, Failure> {
-    visitor.actor.require(Role::CanUpdateRateLimits)?;
+    visitor.needs(Role::CanUpdateRateLimits)?;
     let id = known_id(form.raw("id"))?;
     let revision = form.get("revision").parse().unwrap_or_default();
     let (who, by) = (Subject::consumer(id), visitor.actor.name());
     match console.admin().records().set_tier(&who, form.given("tier"), revision, by).await {
-        Ok(_) => {
-            tracing::info!(target: "rl_admin", by, tier = form.get("tier"), "put a consumer into a tier");
+        Ok(member) => {
+            let revision = member.map_or(0, |member| member.revision);
+            audit::changed(&visitor.actor, "set tier", id, form.get("tier"), revision);
             let to = link(&format!("{}/consumer", console.path()), &[("id", id), ("done", "tier")]);
             Ok(Redirect::to(&to).into_response())
         }

@@ -106,7 +106,7 @@ fn line(
         |what: &str| link(&format!("{}/record/{what}", console.path()), &[("record", &id)]);
     let dates = format!("{} to {}", text::minute(content.from_date), text::minute(content.to_date));
     html! {
-        li data-state=(state) {
+        li #{ "record-" (id) } data-state=(state) {
             div.what {
                 p.dates {
                     @if visitor.actor.has(Role::CanUpdateRateLimits) {

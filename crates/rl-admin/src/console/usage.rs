@@ -3,13 +3,21 @@
 
 use std::time::Duration;
 
+use axum::Extension;
 use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Redirect, Response};
 use maud::{Markup, html};
-use rl_core::{Decision, Subject};
+use rl_core::{Decision, MAX_UNITS, Subject};
 use rl_records::CallPeriod;
 
+use super::consumer::known_id;
+use super::failure::Failure;
 use super::fields::{Fields, link};
+use super::page::form_token;
+use super::session::Visitor;
 use super::{Console, text};
+use crate::wire::all_periods;
+use crate::{Role, audit};
 
 /// Where a consumer stands in one period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +28,8 @@ struct Bar {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Counted {
-    max: u64,
+    // Calls may be counted without a limit.
+    max: Option<u64>,
     used: u64,
     remaining: u64,
     // Until the window ends, if one is open.
@@ -34,7 +43,8 @@ impl Bar {
             let mut limits = usage.limits();
             let report = limits.find(|report| report.limit().period() == period.period());
             let counted = report.map(|report| Counted {
-                max: report.max(),
+                max: Some(report.max())
+                    .filter(|max| *max < MAX_UNITS || !report.limit().is_shadow()),
                 used: report.used(),
                 remaining: report.remaining(),
                 reset: Some(report.reset_after()).filter(|_| report.is_active()),
@@ -46,11 +56,11 @@ impl Bar {
     /// A word for the style, and one for people.
     const fn state(self) -> (&'static str, &'static str) {
         match self.counted {
-            None => ("none", "no limit"),
-            Some(Counted { max: 0, .. }) => ("full", "blocked"),
+            None | Some(Counted { max: None, .. }) => ("none", "no limit"),
+            Some(Counted { max: Some(0), .. }) => ("full", "blocked"),
             Some(Counted { remaining: 0, .. }) => ("full", "used up"),
             Some(Counted { used: 0, .. }) => ("open", "unused"),
-            Some(Counted { max, remaining, .. }) if remaining <= max / 5 => {
+            Some(Counted { max: Some(max), remaining, .. }) if remaining <= max / 5 => {
                 ("near", "nearly used up")
             }
             Some(_) => ("open", "open"),
@@ -59,7 +69,7 @@ impl Bar {
 
     /// How long the bar is, in thousandths.
     fn length(self) -> u64 {
-        let Some(Counted { max, used, .. }) = self.counted else { return 0 };
+        let Some(Counted { max: Some(max), used, .. }) = self.counted else { return 0 };
         let thousandths = u128::from(used.min(max)) * 1_000 / u128::from(max.max(1));
         // One call of a million is to be seen.
         u64::try_from(thousandths).unwrap_or(1_000).max(u64::from(used > 0) * 4)
@@ -82,16 +92,18 @@ impl Bar {
                 td.number data-label="Calls made" {
                     span #{ "u-" (name) "-used" } data-live="text" {
                         @match self.counted {
-                            Some(Counted { max, used, .. }) => {
+                            Some(Counted { max: Some(max), used, .. }) => {
                                 (text::number(used)) " of " (text::number(max))
                             }
+                            Some(Counted { used, .. }) => (text::number(used)),
                             None => "not counted",
                         }
                     }
                 }
                 td.number data-label="Remaining" {
                     span #{ "u-" (name) "-left" } data-live="text" {
-                        (self.counted.map_or("–".to_owned(), |counted| text::number(counted.remaining)))
+                        (self.counted.filter(|counted| counted.max.is_some())
+                            .map_or("–".to_owned(), |counted| text::number(counted.remaining)))
                     }
                 }
                 td.number data-label="Reset in" {
@@ -140,13 +152,45 @@ pub(super) async fn fragment(State(console): State<Console>, request: Request) -
     bars(&console, query.raw("id")).await
 }
 
+/// The way to begin anew, behind a second press.
+pub(super) fn reset_form(console: &Console, visitor: &Visitor, consumer: &str) -> Markup {
+    html! {
+        @if visitor.actor.has(Role::CanResetCallCounters) {
+            details {
+                summary { "Reset the counters" }
+                form.inline method="post" action={ (console.path()) "/consumer/reset" } {
+                    (form_token(visitor))
+                    input type="hidden" name="id" value=(consumer);
+                    span { "All six periods begin anew, and who is denied may call again." }
+                    button.danger type="submit" { "Reset now" }
+                }
+            }
+        }
+    }
+}
+
+/// Forgets what a consumer has used.
+pub(super) async fn reset(
+    State(console): State<Console>,
+    Extension(visitor): Extension<Visitor>,
+    Extension(form): Extension<Fields>,
+) -> Result<Response, Failure> {
+    visitor.needs(Role::CanResetCallCounters)?;
+    let id = known_id(form.raw("id"))?;
+    let subject = Subject::consumer(id);
+    console.admin().limiter().reset_under(all_periods(), &subject, None).await?;
+    audit::reset(&visitor.actor, &subject, None);
+    let to = link(&format!("{}/consumer", console.path()), &[("id", id), ("done", "reset")]);
+    Ok(Redirect::to(&to).into_response())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn bar(max: u64, used: u64) -> Bar {
         let remaining = max.saturating_sub(used);
-        let counted = Some(Counted { max, used, remaining, reset: None });
+        let counted = Some(Counted { max: Some(max), used, remaining, reset: None });
         Bar { period: CallPeriod::Minute, counted }
     }
 
@@ -168,7 +212,10 @@ mod tests {
         for (bar, word, length) in table {
             assert_eq!((bar.state().1, bar.length()), (word, length), "{bar:?}");
         }
-        let none = Bar { period: CallPeriod::Day, counted: None };
-        assert_eq!((none.state().1, none.length()), ("no limit", 0));
+        let counted = Counted { max: None, used: 3, remaining: 9, reset: None };
+        for counted in [None, Some(counted)] {
+            let none = Bar { period: CallPeriod::Day, counted };
+            assert_eq!((none.state().1, none.length()), ("no limit", 0));
+        }
     }
 }

@@ -54,6 +54,7 @@ pub(super) async fn put(
     Body(input): Body<RateLimitInput>,
 ) -> Result<Response, ApiError> {
     let revision = match seen {
+        IfMatch::Absent if admin.requires_if_match() => return Err(ApiError::without_if_match()),
         IfMatch::OneOf(revisions) => Some(revisions.first().copied().unwrap_or_default()),
         IfMatch::Absent | IfMatch::Any => None,
     };

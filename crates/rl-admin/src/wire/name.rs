@@ -12,13 +12,12 @@ pub(crate) struct Name(String);
 
 impl Name {
     pub(crate) const EXPECTED: &'static str =
-        "1 to 250 bytes of letters, digits and . _ : @ / + ~ { } $ # -";
+        "1 to 250 characters of A-Z a-z 0-9 . _ : @ / + ~ { } $ # -";
 
-    /// For those whose regular expressions know Unicode.
     pub(crate) const PATTERN: &'static str = r"^[A-Za-z0-9._:@/+~{}$#\-]{1,250}$";
 
     pub(crate) fn parse(text: &str) -> Result<Self, &'static str> {
-        let fits = |char: char| char.is_alphanumeric() || "._:@/+~{}$#-".contains(char);
+        let fits = |char: char| char.is_ascii_alphanumeric() || "._:@/+~{}$#-".contains(char);
         let is_name = (1..=250).contains(&text.len()) && text.chars().all(fits);
         if is_name { Ok(Self(text.to_owned())) } else { Err(Self::EXPECTED) }
     }
@@ -49,8 +48,7 @@ impl From<Name> for String {
 
 impl PartialSchema for Name {
     fn schema() -> RefOr<Schema> {
-        Self::schema_of("A name: 1 to 250 bytes of letters, digits and . _ : @ / + ~ { } $ # -")
-            .into()
+        Self::schema_of("A name: 1 to 250 characters of A-Z a-z 0-9 . _ : @ / + ~ { } $ # -").into()
     }
 }
 
@@ -94,9 +92,7 @@ mod tests {
 
     #[test]
     fn names_are_no_sentences() {
-        for name in
-            ["abc", "7d2e…".trim_end_matches('…'), "alice@example.org", "2001:db8::/64", "Käse"]
-        {
+        for name in ["abc", "alice@example.org", "2001:db8::/64", "GET_/banks/{id}"] {
             assert!(Name::parse(name).is_ok(), "{name}");
         }
         let long = "a".repeat(251);
@@ -110,6 +106,8 @@ mod tests {
             "a\0b",
             "a\r\nb",
             "a\u{202e}b",
+            "K\u{e4}se",
+            "\u{430}bc",
             "%00",
             long.as_str(),
         ] {

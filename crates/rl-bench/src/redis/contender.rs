@@ -140,7 +140,11 @@ impl Contender {
             Way::Limiter(limiter, subjects) => limiter.check(&subjects[subject], 1).await,
             Way::Store(stored) => stored.decide(&stored.subjects[subject]).await,
         };
-        assert!(decision.policy().is_some(), "nobody stands in for the store");
+        assert!(
+            decision.policy().is_some(),
+            "{:?}: nobody stands in for the store",
+            decision.origin()
+        );
         Decision::is_allowed(&decision)
     }
 }

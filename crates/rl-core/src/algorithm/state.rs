@@ -33,6 +33,13 @@ impl State {
         }
     }
 
+    /// The state before so many units of the second of its two cells were counted.
+    #[cfg(feature = "redis")]
+    pub(crate) fn with_less(&self, units: u64) -> Self {
+        let [since, used, third] = self.few;
+        Self { few: [since, used.saturating_sub(units), third], more: self.more.clone() }
+    }
+
     /// The cells, if there are two or three.
     pub(crate) const fn few(&self) -> [u64; 3] {
         self.few
@@ -65,14 +72,24 @@ impl State {
         self.few = cells;
     }
 
-    /// The cells, if there are more than three.
+    /// All cells, however many, if there is something to remember.
     pub(super) fn many(&self) -> &[u64] {
-        self.more.as_deref().unwrap_or_default()
+        match &self.more {
+            Some(more) => more,
+            None if self.few == [0; 3] => &[],
+            None => &self.few,
+        }
     }
 
-    /// So many cells to change, 0 where there were none.
+    /// So many cells to change, three at least, 0 where there were none.
     pub(super) fn many_mut(&mut self, count: usize) -> &mut [u64] {
-        let more = self.more.get_or_insert_with(|| vec![0; count].into());
+        let few = std::mem::take(&mut self.few);
+        let more = self.more.get_or_insert_with(|| {
+            let mut cells = vec![0; count];
+            // A store may have given three as few.
+            cells.iter_mut().zip(few).for_each(|(cell, few)| *cell = few);
+            cells.into()
+        });
         debug_assert_eq!(more.len(), count);
         more
     }

@@ -259,7 +259,9 @@ impl RateLimiter {
         ticket: Ticket,
         decision: &mut Decision,
     ) {
-        if self.inner.breaker.answered(ticket) {
+        // What is known without asking says nothing about the store.
+        let was_asked = !matches!(decision.origin(), Origin::LocalDeny | Origin::Leased);
+        if was_asked && self.inner.breaker.answered(ticket) {
             observe::store_recovered();
             self.inner.observer.store_recovered();
         }

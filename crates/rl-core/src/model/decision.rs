@@ -14,6 +14,10 @@ pub enum Origin {
     Store,
     /// A store decided for a limiter in shadow, which denies nothing.
     Shadow,
+    /// The store's denial of the same request a moment ago, which still holds; it was not asked again.
+    LocalDeny,
+    /// Units that the store had given ahead were spent; it was not asked again.
+    Leased,
     /// The subject is under no limit; no store was asked.
     Unlimited,
     /// The limiter is switched off; no store was asked.
@@ -33,6 +37,8 @@ impl Origin {
         match self {
             Self::Store => "store",
             Self::Shadow => "shadow",
+            Self::LocalDeny => "local_deny",
+            Self::Leased => "leased",
             Self::Unlimited => "unlimited",
             Self::Disabled => "disabled",
             Self::Fallback(_) => "fallback",
@@ -41,14 +47,19 @@ impl Origin {
         }
     }
 
+    /// Whether the store decided, now or before.
+    const fn is_of_store(self) -> bool {
+        matches!(self, Self::Store | Self::LocalDeny | Self::Leased)
+    }
+
     /// Whether limits decided, and are enforced.
     pub(crate) const fn enforces(self) -> bool {
-        matches!(self, Self::Store | Self::Fallback(_))
+        matches!(self, Self::Store | Self::LocalDeny | Self::Leased | Self::Fallback(_))
     }
 
     /// Whether counters were asked, which may have charged.
     pub(crate) const fn is_counted(self) -> bool {
-        matches!(self, Self::Store | Self::Shadow | Self::Fallback(_))
+        matches!(self, Self::Store | Self::Shadow | Self::Leased | Self::Fallback(_))
     }
 }
 
@@ -217,9 +228,23 @@ impl Decision {
         !matches!(self.verdict, Verdict::Denied)
     }
 
+    /// The same denial so many microseconds later, when it still holds.
+    #[cfg(feature = "redis")]
+    pub(crate) fn denied_again(&self, micros: u64) -> Self {
+        let outcomes = self.outcomes.iter().map(|outcome| outcome.after(micros)).collect();
+        let at = self.at.plus_micros(micros);
+        Self { outcomes, at, origin: Origin::LocalDeny, ..self.clone() }
+    }
+
+    /// The same decision, come about so.
+    #[cfg(feature = "redis")]
+    pub(crate) fn from(self, origin: Origin) -> Self {
+        Self { origin, ..self }
+    }
+
     /// Makes it the decision of a limiter in shadow.
     pub(crate) fn put_in_shadow(&mut self) {
-        if self.origin == Origin::Store {
+        if self.origin.is_of_store() {
             (self.origin, self.verdict) = (Origin::Shadow, Verdict::Allowed);
             self.granted = self.cost.units();
         }
@@ -227,7 +252,7 @@ impl Decision {
 
     /// The decision of a fallback, which was asked because the store failed.
     pub(crate) fn in_place_of(mut self, failure: FailureKind) -> Self {
-        if self.origin == Origin::Store {
+        if self.origin.is_of_store() {
             self.origin = Origin::Fallback(failure);
         }
         self

@@ -61,6 +61,19 @@ impl Outcome {
         }
     }
 
+    /// The same so many microseconds later, if nothing was used since: what denies is taken to deny
+    /// still.
+    #[cfg(feature = "redis")]
+    pub(super) const fn after(self, micros: u64) -> Self {
+        let reset_micros = self.reset_micros.saturating_sub(micros);
+        let used = if reset_micros == 0 && !self.is_over() { 0 } else { self.used };
+        match self.retry_micros {
+            0 => Self::granted(used, reset_micros),
+            Self::NEVER => Self::never(used, reset_micros),
+            wait => Self::denied(used, reset_micros, wait.saturating_sub(micros)),
+        }
+    }
+
     pub(crate) const fn is_over(self) -> bool {
         self.retry_micros != 0
     }

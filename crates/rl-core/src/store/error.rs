@@ -42,6 +42,12 @@ impl StoreError {
         self
     }
 
+    /// The same failure for another who asked, without what caused it.
+    #[cfg(feature = "redis")]
+    pub(crate) fn again(&self) -> Self {
+        Self { kind: self.kind, detail: self.detail.clone(), source: None }
+    }
+
     /// Why there is no answer.
     #[must_use]
     pub const fn kind(&self) -> FailureKind {

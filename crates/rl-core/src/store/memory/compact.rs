@@ -33,7 +33,7 @@ impl Origin {
 
     #[inline]
     const fn restore(self, kept: u64) -> u64 {
-        if kept == 0 { 0 } else { kept - 1 + self.0 }
+        if kept == 0 { 0 } else { (kept - 1).wrapping_add(self.0) }
     }
 }
 

@@ -7,14 +7,18 @@ use tokio::runtime::Handle;
 
 #[cfg(feature = "redis-cluster")]
 use super::cluster::Cluster;
+use super::combine::Combiner;
 use super::command::Commands;
 use super::connection::{Pool, Settings, Upstream};
+use super::denials::Denials;
+use super::leases::Leases;
 use super::route::Route;
 #[cfg(feature = "redis-sentinel")]
 use super::sentinel::Sentinels;
 use super::server::{Login, Server, shown};
 #[cfg(feature = "redis-tls")]
 use super::tls::Tls;
+use super::watch::Watch;
 use super::{ConnectError, Inner, Layout, RedisStore, script};
 use crate::observe;
 use crate::store::StoreError;
@@ -33,6 +37,10 @@ pub struct RedisStoreBuilder {
     connection_wait: Duration,
     connect_timeout: Duration,
     response_timeout: Duration,
+    coalesce: bool,
+    // None: unless a test makes up the time.
+    local_denial: Option<bool>,
+    lease: u32,
     #[cfg(feature = "conformance")]
     clock: Option<Arc<ManualClock>>,
 }
@@ -61,6 +69,9 @@ impl RedisStoreBuilder {
             connection_wait: Duration::from_millis(75),
             connect_timeout: Duration::from_secs(1),
             response_timeout: Duration::from_millis(500),
+            coalesce: true,
+            local_denial: None,
+            lease: 0,
             #[cfg(feature = "conformance")]
             clock: None,
         }
@@ -140,6 +151,47 @@ impl RedisStoreBuilder {
         self
     }
 
+    /// Whether checks that are asked for while others are in flight travel together: those of one
+    /// subject as a list of costs in one script call, those of many subjects in as few calls as there
+    /// are policies. Defaults to `true`: they are decided as if they had come one after the other, and
+    /// nobody waits for company. Only in the packed layout, and not for limits of concurrency; on a
+    /// cluster only those of one subject.
+    pub fn coalesce(mut self, coalesce: bool) -> Self {
+        self.coalesce = coalesce;
+        self
+    }
+
+    /// Whether a subject that is denied until some time is denied without asking the server before it.
+    /// Defaults to `true`: such a denial is what the server would answer.
+    ///
+    /// It is remembered for one second at most, so a reset or a refund by another instance, or by an
+    /// operator, is heeded within a second; one through this store, or another policy, at once. Checks
+    /// alone are answered so, and not under limits of concurrency. Their decisions come with
+    /// [`Origin::LocalDeny`](crate::Origin::LocalDeny).
+    pub fn local_denial(mut self, local_denial: bool) -> Self {
+        self.local_denial = Some(local_denial);
+        self
+    }
+
+    /// Takes up to so many units of a subject ahead, in one call and in every window of its policy, and
+    /// spends them without asking the server until the first of those windows ends. Defaults to 0: none
+    /// are.
+    ///
+    /// No more than the limits say is admitted, whatever the number of instances, and whichever of them
+    /// or their replies are lost. Others may be *denied* what an instance holds and has not spent, at
+    /// most this many units for each instance; it comes back when the lease ends. What
+    /// [`usage`](crate::RateLimiter::usage) shows and other instances tell counts units that are held as
+    /// used, and a reset by another instance does not reach those that are held here until the lease
+    /// ends.
+    ///
+    /// For subjects whose limits are much larger than this. Checks under fixed windows that begin with
+    /// the first request are leased, in the packed layout; others ask the server each time. Decisions
+    /// that were not asked for come with [`Origin::Leased`](crate::Origin::Leased).
+    pub fn lease(mut self, units: u32) -> Self {
+        self.lease = units;
+        self
+    }
+
     /// Decides on this clock instead of the server's: for tests that step through invented time.
     #[cfg(feature = "conformance")]
     #[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
@@ -184,15 +236,34 @@ impl RedisStoreBuilder {
             Err(error) => observe::not_connected(&error),
             Ok(()) => {}
         }
+        let is_cluster = route.is_cluster();
+        let (watch, remembers) = self.watch();
+        let is_packed = self.layout == Layout::Packed;
+        let lease = u64::from(self.lease);
+        let patience = self.response_timeout;
+        let combines = self.coalesce && is_packed;
         Ok(RedisStore {
             inner: Arc::new(Inner {
-                commands: Commands { layout: self.layout, prefix, tagged: route.is_cluster() },
+                combiner: combines.then(|| Combiner::new(is_cluster, patience)),
+                denials: remembers.then(|| Denials::new(watch.clone())),
+                leases: (lease > 0 && is_packed).then(|| Leases::new(lease, patience, watch)),
+                commands: Commands { layout: self.layout, prefix, tagged: is_cluster },
                 route,
                 healed: AtomicU64::new(0),
                 #[cfg(feature = "conformance")]
                 clock: self.clock,
             }),
         })
+    }
+
+    /// What measures the time here, and whether denials are remembered.
+    fn watch(&self) -> (Watch, bool) {
+        #[cfg(feature = "conformance")]
+        let clock = self.clock.clone();
+        #[cfg(not(feature = "conformance"))]
+        let clock = None;
+        let remembers = self.local_denial.unwrap_or(clock.is_none());
+        (Watch::new(clock), remembers)
     }
 
     fn checked_prefix(&self) -> Result<String, ConnectError> {
@@ -254,6 +325,9 @@ impl fmt::Debug for RedisStoreBuilder {
             .field("connection_wait", &self.connection_wait)
             .field("connect_timeout", &self.connect_timeout)
             .field("response_timeout", &self.response_timeout)
+            .field("coalesce", &self.coalesce)
+            .field("local_denial", &self.local_denial)
+            .field("lease", &self.lease)
             .finish_non_exhaustive()
     }
 }

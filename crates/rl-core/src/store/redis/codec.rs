@@ -1,9 +1,6 @@
-//! Between policies and bytes: what a script is told, and what it replies. No I/O.
+//! Between policies and bytes: what a script is told. No I/O. What it replies: `reply.rs`.
 
-use smallvec::SmallVec;
-
-use crate::algorithm::{self, State};
-use crate::model::{Algorithm, Anchor, LimitSet, MAX_UNITS, Mode, Refill};
+use crate::model::{Algorithm, Anchor, LimitSet, Mode, Refill};
 use crate::store::{Refund, Renewal, StoreError};
 use crate::time::Timestamp;
 use crate::{Cost, FailureKind, Limit, Period, Policy};
@@ -20,6 +17,11 @@ pub(super) fn shape(policy: &Policy) -> Vec<u8> {
         push_tag(&mut shape, limit.limit());
     }
     shape
+}
+
+/// How long the shape of a policy is.
+pub(super) fn shape_len(policy: &Policy) -> usize {
+    shape(policy).len()
 }
 
 /// Which state a limit counts in.
@@ -50,17 +52,24 @@ fn push_tag(shape: &mut Vec<u8>, limit: Limit) {
     }
 }
 
-/// The argument of `decide.lua`.
-pub(super) fn decide_plan(policy: &Policy, mode: Mode, cost: Cost) -> Vec<u8> {
+/// Whether all limits are fixed windows that begin with the first request: what decide_fixed.lua
+/// decides, for many subjects at once.
+pub(super) fn is_all_fixed(policy: &Policy) -> bool {
     const FROM_FIRST_REQUEST: Algorithm = Algorithm::FixedWindow { anchor: Anchor::FirstRequest };
-    let limits = || policy.limits().iter().map(|named| named.limit());
-    let all_fixed =
-        limits().all(|limit| limit.algorithm() == FROM_FIRST_REQUEST && !has_mark(limit));
+    let mut limits = policy.limits().iter().map(|named| named.limit());
+    limits.all(|limit| limit.algorithm() == FROM_FIRST_REQUEST && !has_mark(limit))
+}
 
-    let mut plan = Vec::with_capacity(13 + 14 * policy.limits().len());
+/// The argument of `decide.lua`, for so many calls that came one after the other.
+pub(super) fn decide_plan(policy: &Policy, mode: Mode, cost: Cost, calls: u16) -> Vec<u8> {
+    let limits = || policy.limits().iter().map(|named| named.limit());
+    let all_fixed = is_all_fixed(policy);
+
+    let mut plan = Vec::with_capacity(15 + 14 * policy.limits().len());
     plan.push(mode_byte(mode));
     plan.push(u8::from(all_fixed));
     push_u56(&mut plan, cost.units());
+    plan.extend_from_slice(&calls.to_be_bytes());
     if !all_fixed {
         push_marks(&mut plan, policy);
     }
@@ -75,6 +84,13 @@ pub(super) fn decide_plan(policy: &Policy, mode: Mode, cost: Cost) -> Vec<u8> {
         }
     }
     plan
+}
+
+/// The argument of `decide.lua` that names the cost of each call, for a plan of 0 calls.
+pub(super) fn costs(costs: &[Cost]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(7 * costs.len());
+    costs.iter().for_each(|cost| push_u56(&mut bytes, cost.units()));
+    bytes
 }
 
 /// The argument of `amend.lua` that gives units back.
@@ -153,70 +169,6 @@ pub(super) fn readable_refund_plan(refund: &Refund<'_>) -> Vec<u8> {
     plan
 }
 
-/// What a deciding script replied.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Reply {
-    /// Counters that had no expiry and were given one.
-    pub(super) healed: u64,
-    /// Limits in shadow that would have denied what was granted.
-    pub(super) uncharged: LimitSet,
-    pub(super) taken: u64,
-    pub(super) now: Timestamp,
-    /// The states of the limits afterwards, of logs what is told of them, in the order of the policy.
-    pub(super) states: SmallVec<[State; 6]>,
-}
-
-impl Reply {
-    /// Reads the reply for a policy.
-    pub(super) fn read(bytes: &[u8], policy: &Policy) -> Result<Self, StoreError> {
-        let malformed = || {
-            let limits = policy.limits().len();
-            StoreError::new(FailureKind::Protocol)
-                .with_detail(format!("a script replied {} bytes for {limits} limits", bytes.len()))
-        };
-        let (&[healed, uncharged @ ..], numbers) =
-            bytes.split_first_chunk::<3>().ok_or_else(malformed)?;
-        let (numbers, []) = numbers.as_chunks::<7>() else { return Err(malformed()) };
-        let cells = || policy.limits().iter().map(|limit| algorithm::replied_cells(limit.limit()));
-        if numbers.len() != 2 + cells().sum::<usize>() {
-            return Err(malformed());
-        }
-        let mut numbers = numbers.iter().copied().map(read_u56);
-        // No time and no count that a script replies is larger: with those, nothing overflows.
-        if numbers.clone().any(|number| number > MAX_UNITS + 1) {
-            return Err(StoreError::new(FailureKind::Protocol)
-                .with_detail("a script replied a number beyond 2^53"));
-        }
-        let taken = numbers.next().unwrap_or_default();
-        let now = Timestamp::from_micros(numbers.next().unwrap_or_default());
-        let states = cells().map(|cells| State::from_cells(numbers.by_ref().take(cells)));
-        let (healed, uncharged) =
-            (u64::from(healed), LimitSet::from_bits(u16::from_be_bytes(uncharged)));
-        Ok(Self { healed, uncharged, taken, now, states: states.collect() })
-    }
-}
-
-#[cfg(any(test, feature = "conformance"))]
-impl super::RedisStore {
-    /// The decision that a server tells with this reply, for those who try to break the reading of
-    /// it.
-    #[doc(hidden)]
-    pub fn decision_of(
-        reply: &[u8],
-        policy: &Policy,
-        mode: Mode,
-        cost: Cost,
-    ) -> Result<crate::Decision, StoreError> {
-        let Reply { uncharged, taken, now, states, .. } = Reply::read(reply, policy)?;
-        let limits = policy.limits().iter().zip(&states).enumerate();
-        let outcomes = limits.map(|(place, (limit, state))| {
-            let needed = algorithm::needed(mode, cost, taken, uncharged.contains(place));
-            algorithm::replied_outcome(limit.limit(), state, now, needed)
-        });
-        Ok(crate::Decision::of(policy.clone(), cost, taken, now, outcomes.collect()))
-    }
-}
-
 const fn has_mark(limit: Limit) -> bool {
     limit.is_shadow() || limit.counts_requests()
 }
@@ -245,11 +197,11 @@ fn push_u48(bytes: &mut Vec<u8>, number: u64) {
 }
 
 /// Seven bytes hold every number that Lua holds exactly, and one above.
-fn push_u56(bytes: &mut Vec<u8>, number: u64) {
+pub(super) fn push_u56(bytes: &mut Vec<u8>, number: u64) {
     bytes.extend_from_slice(&number.to_be_bytes()[1..]);
 }
 
-fn read_u56(number: [u8; 7]) -> u64 {
+pub(super) fn read_u56(number: [u8; 7]) -> u64 {
     let mut bytes = [0; 8];
     bytes[1..].copy_from_slice(&number);
     u64::from_be_bytes(bytes)
@@ -260,7 +212,6 @@ mod tests {
     use super::*;
     use crate::Subject;
     use crate::store::{Namespace, RefundOf};
-    use proptest::prelude::*;
 
     #[test]
     fn arguments_have_the_length_that_the_scripts_expect() {
@@ -272,10 +223,10 @@ mod tests {
         });
         let policy = Policy::new(limits).unwrap();
         assert_eq!(shape(&policy).len(), 2 + 16 * 13);
-        assert_eq!(decide_plan(&policy, Mode::Check, Cost::from(u64::MAX)).len(), 13 + 16 * 14);
+        assert_eq!(decide_plan(&policy, Mode::Check, Cost::from(u64::MAX), 1).len(), 15 + 16 * 14);
         assert_eq!(forget_plan(&policy, 15).len(), 8 + 16 * 14);
         let fixed = Policy::new([Limit::per_second(1), Limit::per_day(1)]).unwrap();
-        assert_eq!(decide_plan(&fixed, Mode::Check, Cost::ONE).len(), 9 + 2 * 14);
+        assert_eq!(decide_plan(&fixed, Mode::Check, Cost::ONE, 1).len(), 11 + 2 * 14);
     }
 
     #[test]
@@ -329,57 +280,5 @@ mod tests {
         let time = Timestamp::from_micros(258);
         assert_eq!(read_renewed(&[0, 0, 0, 0, 0, 1, 2]).unwrap(), Some(time));
         assert_eq!(read_renewed(&[0; 8]).unwrap_err().kind(), FailureKind::Protocol);
-    }
-
-    /// Limits whose replies have many shapes.
-    fn any_policy() -> impl Strategy<Value = Policy> {
-        let limits = [
-            "5/second",
-            "5/month:clock",
-            "5/minute:sliding-log",
-            "5/100ms:sliding-window:precision=30ms",
-            "5/36500d:sliding-window:precision=365d",
-            "5/18000d:sliding-window-counter",
-            "5/3d:gcra:burst=9",
-            "5/1ms:token-bucket:capacity=9:refill=interval",
-            "0/hour",
-            "5:concurrency",
-            "5/day:requests",
-            "5/week:shadow",
-        ];
-        prop::sample::subsequence(limits.to_vec(), 1..=limits.len()).prop_map(|limits| {
-            Policy::new(limits.into_iter().map(|text| text.parse().unwrap())).unwrap()
-        })
-    }
-
-    proptest! {
-        #[test]
-        fn any_reply_is_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
-            let policy = Policy::new([Limit::per_second(1), Limit::per_day(1)]).unwrap();
-            if let Ok(reply) = Reply::read(&bytes, &policy) {
-                prop_assert_eq!((bytes.len(), reply.states.len()), (17 + 14 * 2, 2));
-            }
-        }
-
-        /// A reply of the right length with any numbers in it: it can be told, or is refused.
-        #[test]
-        fn any_numbers_of_a_reply_can_be_told(
-            policy in any_policy(), head: [u8; 3], mode in 0..4_usize, cost: u64,
-            numbers in prop::collection::vec(
-                prop_oneof![0..9_u64, Just(MAX_UNITS + 1), 0..=MAX_UNITS, 0..1_u64 << 56], 300,
-            ),
-        ) {
-            let limits = policy.limits().iter().map(|limit| limit.limit());
-            let count = 2 + limits.map(algorithm::replied_cells).sum::<usize>();
-            let mut reply = head.to_vec();
-            numbers.iter().take(count).for_each(|number| push_u56(&mut reply, *number));
-            let mode = [Mode::Check, Mode::CheckUpTo, Mode::Peek, Mode::Charge][mode];
-            let decided = crate::RedisStore::decision_of(&reply, &policy, mode, Cost::new(cost));
-            let is_sound = numbers.iter().take(count).all(|number| *number <= MAX_UNITS + 1);
-            prop_assert_eq!(decided.is_ok(), is_sound);
-            for limit in decided.iter().flat_map(|decision| decision.limits()) {
-                prop_assert!(limit.remaining() <= limit.limit().capacity());
-            }
-        }
     }
 }

@@ -1,12 +1,13 @@
 //! Which commands carry out what is asked, in each layout. No I/O.
 
 use super::script::{self, Script};
+use super::who::WhoRef;
 use super::{Layout, codec, keyspace};
-use crate::model::{Algorithm, Anchor};
+use crate::model::{Algorithm, Anchor, Mode};
 use crate::store::{Charge, Namespace, Refund, Renewal, Reset, StoreError};
 #[cfg(feature = "conformance")]
 use crate::time::Timestamp;
-use crate::{FailureKind, Period, Policy, Subject};
+use crate::{Cost, FailureKind, Period, Policy, Subject};
 
 /// What to send.
 #[derive(Debug)]
@@ -49,11 +50,49 @@ impl Commands {
     pub(super) fn decide(&self, charge: &Charge<'_>) -> Result<Command, StoreError> {
         let Charge { namespace, subject, policy, mode, cost } = *charge;
         let arguments = match self.layout {
-            Layout::Packed => vec![codec::shape(policy), codec::decide_plan(policy, mode, cost)],
+            Layout::Packed => vec![codec::shape(policy), codec::decide_plan(policy, mode, cost, 1)],
             Layout::Readable => {
                 vec![codec::readable_periods(policy), codec::readable_plan(policy, mode, cost)]
             }
         };
+        let keys = self.keys(namespace, subject, policy)?;
+        Ok(Command::Script { script: script::decide(self.layout), keys, arguments })
+    }
+
+    /// Checks of one cost, so many of each subject. More than one subject only under a policy that is
+    /// [all fixed windows](codec::is_all_fixed), and more than one call only in the packed layout.
+    pub(super) fn check(
+        &self,
+        who: &[WhoRef<'_>],
+        policy: &Policy,
+        cost: Cost,
+        calls: u16,
+    ) -> Result<Command, StoreError> {
+        let arguments = match self.layout {
+            Layout::Packed => {
+                vec![codec::shape(policy), codec::decide_plan(policy, Mode::Check, cost, calls)]
+            }
+            Layout::Readable => {
+                let plan = codec::readable_plan(policy, Mode::Check, cost);
+                vec![codec::readable_periods(policy), plan]
+            }
+        };
+        let mut keys = Vec::with_capacity(who.len());
+        for WhoRef { namespace, subject } in who {
+            keys.extend(self.keys(namespace, subject, policy)?);
+        }
+        Ok(Command::Script { script: script::decide(self.layout), keys, arguments })
+    }
+
+    /// Checks of these costs, one after the other.
+    pub(super) fn check_costs(
+        &self,
+        WhoRef { namespace, subject }: WhoRef<'_>,
+        policy: &Policy,
+        costs: &[Cost],
+    ) -> Result<Command, StoreError> {
+        let plan = codec::decide_plan(policy, Mode::Check, Cost::ZERO, 0);
+        let arguments = vec![codec::shape(policy), plan, codec::costs(costs)];
         let keys = self.keys(namespace, subject, policy)?;
         Ok(Command::Script { script: script::decide(self.layout), keys, arguments })
     }

@@ -38,13 +38,17 @@ mod builder;
 #[cfg(feature = "redis-cluster")]
 mod cluster;
 mod codec;
+mod combine;
 mod command;
 mod connect_error;
 mod connection;
+mod denials;
 mod error;
 mod eviction;
 mod keyspace;
 mod layout;
+mod leases;
+mod reply;
 mod route;
 mod script;
 #[cfg(feature = "redis-sentinel")]
@@ -54,6 +58,8 @@ mod server;
 mod slots;
 #[cfg(feature = "redis-tls")]
 mod tls;
+mod watch;
+mod who;
 
 use std::fmt;
 use std::sync::Arc;
@@ -61,22 +67,25 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use builder::RedisStoreBuilder;
 use builder::Servers;
-use codec::Reply;
+use combine::Combiner;
 use command::{Command, Commands};
 pub use connect_error::ConnectError;
+use denials::{Asking, Denials, Forgetting};
 pub use layout::Layout;
+use leases::Leases;
+use reply::Asked;
 use route::Route;
 pub use script::Script;
 #[cfg(feature = "redis-tls")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis-tls")))]
 pub use tls::Tls;
+use who::{Who, WhoRef};
 
-use super::{Charge, Refund, Renewal, Reset, Store, StoreError, StoreFuture};
-use crate::model::Outcomes;
+use super::{Charge, Mode, Refund, Renewal, Reset, Store, StoreError, StoreFuture};
 use crate::time::Timestamp;
 #[cfg(feature = "conformance")]
 use crate::time::{Clock, ManualClock};
-use crate::{Decision, Eventual, algorithm, observe};
+use crate::{Cost, Decision, Eventual, Policy, observe};
 
 /// Counters on Redis. The [module](self) says what it guarantees.
 ///
@@ -89,6 +98,12 @@ pub struct RedisStore {
 struct Inner {
     route: Route,
     commands: Commands,
+    /// Unless every call travels alone.
+    combiner: Option<Combiner>,
+    /// Unless every denial is asked for.
+    denials: Option<Denials>,
+    /// Unless every unit is asked for.
+    leases: Option<Leases>,
     healed: AtomicU64,
     #[cfg(feature = "conformance")]
     clock: Option<Arc<ManualClock>>,
@@ -179,20 +194,32 @@ impl RedisStore {
         self.inner.route.send(&command).await
     }
 
-    /// Sends what has no answer but that it was done.
-    fn carry_out(&self, command: Result<Command, StoreError>) -> StoreFuture<()> {
-        match command {
-            Ok(command) => {
-                let this = self.clone();
-                Eventual::later(async move { this.send(command).await.map(drop) })
-            }
-            Err(error) => Eventual::ready(Err(error)),
+    fn note_healed(&self, healed: u64) {
+        if healed > 0 {
+            self.inner.healed.fetch_add(healed, Ordering::Relaxed);
+            observe::healed(healed);
         }
     }
-}
 
-impl Store for RedisStore {
-    fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
+    /// Checks, together with others if that is wanted; a denial is remembered if that is.
+    fn check(
+        &self,
+        who: Who,
+        policy: Policy,
+        cost: Cost,
+        asking: Option<Asking>,
+    ) -> StoreFuture<Decision> {
+        let this = self.clone();
+        Eventual::later(async move {
+            match &this.inner.combiner {
+                Some(combiner) => this.check_together(combiner, who, policy, cost, asking).await,
+                None => this.check_and_note(who.as_ref(), &policy, cost, asking).await,
+            }
+        })
+    }
+
+    /// Asks the server, in a call of its own.
+    fn ask_for(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
         let command = match self.inner.commands.decide(&charge) {
             Ok(command) => command,
             Err(error) => return Eventual::ready(Err(error)),
@@ -201,26 +228,71 @@ impl Store for RedisStore {
             (self.clone(), charge.policy.clone(), charge.mode, charge.cost);
         Eventual::later(async move {
             let reply = this.send(command).await?;
-            let Reply { healed, uncharged, taken, now, states } = Reply::read(&reply, &policy)?;
-            if healed > 0 {
-                this.inner.healed.fetch_add(healed, Ordering::Relaxed);
-                observe::healed(healed);
-            }
-            let limits = policy.limits().iter().zip(&states);
-            let outcomes = limits.enumerate().map(|(place, (limit, state))| {
-                let needed = algorithm::needed(mode, cost, taken, uncharged.contains(place));
-                algorithm::replied_outcome(limit.limit(), state, now, needed)
-            });
-            let outcomes: Outcomes = outcomes.collect();
-            Ok(Decision::of(policy, cost, taken, now, outcomes))
+            let asked = Asked { policy: &policy, mode, cost, calls: 1 };
+            let shape = codec::shape_len(&policy);
+            let answer = reply::read(&reply, 1, shape, asked)?.pop().flatten();
+            let answer = answer.ok_or_else(reply::undecided)?;
+            this.note_healed(answer.healed);
+            Ok(answer.decision(0, asked))
         })
+    }
+
+    /// Sends what has no answer but that it was done.
+    fn carry_out(
+        &self,
+        who: WhoRef<'_>,
+        command: Result<Command, StoreError>,
+        is_reset: bool,
+    ) -> StoreFuture<()> {
+        match command {
+            Ok(command) => {
+                let (this, who) = (self.clone(), who.to_owned());
+                Eventual::later(async move {
+                    let denials = this.inner.denials.as_ref();
+                    let forgetting = Forgetting { denials, who };
+                    // What is held was charged to counts that are about to go.
+                    let _nobody_spends = match &this.inner.leases {
+                        Some(leases) if is_reset => leases.give_up(forgetting.who.as_ref()).await,
+                        _ => None,
+                    };
+                    this.send(command).await.map(drop)
+                })
+            }
+            Err(error) => Eventual::ready(Err(error)),
+        }
+    }
+}
+
+impl Store for RedisStore {
+    fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
+        let Charge { namespace, subject, policy, mode, cost } = charge;
+        if mode == Mode::Check && cost > Cost::ZERO && !policy.has_permits() {
+            let who = WhoRef { namespace, subject };
+            let asking = match &self.inner.denials {
+                Some(denials) => match denials.find(who, policy, cost) {
+                    Ok(denial) => return Eventual::ready(Ok(denial)),
+                    Err(asking) => Some(asking),
+                },
+                None => None,
+            };
+            if let Some(leases) = &self.inner.leases
+                && codec::is_all_fixed(policy)
+            {
+                return self.check_leased(leases, charge, asking);
+            }
+            if self.inner.combiner.is_some() || asking.is_some() {
+                return self.check(who.to_owned(), policy.clone(), cost, asking);
+            }
+        }
+        self.ask_for(charge)
     }
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
         if refund.is_empty() {
             return Eventual::ready(Ok(()));
         }
-        self.carry_out(self.inner.commands.refund(&refund))
+        let who = WhoRef { namespace: refund.namespace, subject: refund.subject };
+        self.carry_out(who, self.inner.commands.refund(&refund), false)
     }
 
     fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
@@ -237,7 +309,8 @@ impl Store for RedisStore {
     }
 
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        self.carry_out(self.inner.commands.reset(&reset))
+        let who = WhoRef { namespace: reset.namespace, subject: reset.subject };
+        self.carry_out(who, self.inner.commands.reset(&reset), true)
     }
 }
 

@@ -5,24 +5,33 @@
 -- ARGV[1]   shape (see slots.lua)
 -- ARGV[2]   plan, packed, big-endian: mode (1 byte: 0 check, 1 check up to, 2 peek, 3 charge);
 --           1 byte: 1 if all limits are fixed windows that begin with the first request, else 0; cost
---           (7 bytes); unless all are such windows, a bit for each limit in shadow, that of the first
---           is 1 (2 bytes), and the same for limits that count requests (2 bytes); and for each limit, 7 bytes each, period µs and max if all are such
---           windows, else max and capacity (the burst, where there is one)
+--           (7 bytes); how many calls of this cost it is, that came one after the other (2 bytes), or 0;
+--           unless all are such windows, a bit for each limit in shadow, that of the first is 1 (2
+--           bytes), and the same for limits that count requests (2 bytes); and for each limit, 7 bytes
+--           each, period µs and max if all are such windows, else max and capacity (the burst, where
+--           there is one)
+-- ARGV[3]   if the number of calls is 0: the cost of each (7 bytes)
 --
--- Returns   packed: healed (1 byte), a bit for each limit in shadow that would have denied what was
---           granted, and is not charged (2 bytes), units taken (7 bytes), the time of the decision (7
---           bytes), and the cells of each limit afterwards, of a log what is told of it (7 bytes each)
+-- Returns   packed: 0 (1 byte), healed (1 byte), and for each call: a bit for each limit in shadow that
+--           would have denied what was granted, and is not charged (2 bytes), units taken (7 bytes),
+--           the time of the decision (7 bytes), and the cells of each limit afterwards, of a log what
+--           is told of it (7 bytes each); calls beyond the last that is told were denied as that was
 --
 -- Without logs at most three commands: TIME, GET, and SET, or on a denial PTTL; a fourth, PEXPIRE,
--- only for a key that has lost its expiry. A denial changes no state.
+-- only for a key that has lost its expiry, and a second GET after decide_fixed.lua could not decide. A
+-- denial changes no state.
 local mode, all_fixed = string.byte(ARGV[2], 1, 2)
-local cost, next_number = struct.unpack('>I7', ARGV[2], 3)
+local cost, times, next_number = struct.unpack('>I7I2', ARGV[2], 3)
+local costs
+if times == 0 then
+  times = #ARGV[3] / 7
+  costs = { struct.unpack('>' .. string.rep('I7', times), ARGV[3]) }
+end
 local shadow, requests = 0, 0
 if all_fixed == 0 then
   shadow, requests, next_number = struct.unpack('>I2I2', ARGV[2], next_number)
 end
 local function has(set, place) return floor(set / 2 ^ (place - 1)) % 2 == 1 end
-local available = MAX_UNITS + 1
 for i, slot in ipairs(slots) do
   if all_fixed == 1 then
     slot.max, next_number = struct.unpack('>I7', ARGV[2], next_number + 7)
@@ -32,38 +41,51 @@ for i, slot in ipairs(slots) do
     -- A capacity is no part of the tag: it may change, and the state goes on.
     if slot.kind == 6 or slot.kind == 7 then slot.extra = capacity end
   end
-  local algorithm = algorithms[slot.kind]
-  slot.available = algorithm.available(slot.at, slot.period, slot.max, slot.extra, slot.kind)
   slot.in_shadow, slot.is_one = has(shadow, i), has(requests, i)
-  -- A request is one unit, whatever it costs.
-  if slot.is_one and slot.available > 0 then slot.available = MAX_UNITS + 1 end
-  if not slot.in_shadow then available = min(available, slot.available) end
 end
 
-local taken = 0
-if mode == 3 or mode < 2 and cost <= available then
-  taken = cost
-elseif mode == 1 then
-  taken = available
-end
-
-local needed = 0
-if taken == 0 and mode < 3 then needed = mode == 1 and min(cost, 1) or cost end
-local healed, uncharged = 0, 0
-for i, slot in ipairs(slots) do
-  slot.needed = slot.is_one and min(needed, 1) or needed
-  if slot.in_shadow and mode ~= 3 and slot.available < taken then
-    slot.needed, uncharged = slot.is_one and 1 or taken, uncharged + 2 ^ (i - 1)
-  elseif taken > 0 then
-    local charge = algorithms[slot.kind].charge
-    slot.is_charged = true
-    local units = slot.is_one and 1 or taken
-    charge(slot.at, slot.period, slot.max, slot.extra, slot.kind, units)
+local replies, packed, taken, any_taken = {}, nil, nil, false
+for call = 1, times do
+  if costs then cost = costs[call] end
+  local available = MAX_UNITS + 1
+  for _, slot in ipairs(slots) do
+    local algorithm = algorithms[slot.kind]
+    slot.available = algorithm.available(slot.at, slot.period, slot.max, slot.extra, slot.kind)
+    -- A request is one unit, whatever it costs.
+    if slot.is_one and slot.available > 0 then slot.available = MAX_UNITS + 1 end
+    if not slot.in_shadow then available = min(available, slot.available) end
   end
+
+  taken = 0
+  if mode == 3 or mode < 2 and cost <= available then
+    taken = cost
+  elseif mode == 1 then
+    taken = available
+  end
+
+  local needed = 0
+  if taken == 0 and mode < 3 then needed = mode == 1 and min(cost, 1) or cost end
+  local uncharged = 0
+  for i, slot in ipairs(slots) do
+    slot.needed = slot.is_one and min(needed, 1) or needed
+    if slot.in_shadow and mode ~= 3 and slot.available < taken then
+      slot.needed, uncharged = slot.is_one and 1 or taken, uncharged + 2 ^ (i - 1)
+    elseif taken > 0 then
+      local charge = algorithms[slot.kind].charge
+      slot.is_charged = true
+      local units = slot.is_one and 1 or taken
+      charge(slot.at, slot.period, slot.max, slot.extra, slot.kind, units)
+    end
+  end
+  state[1] = now
+  packed, any_taken = pack_state(), any_taken or taken > 0
+  replies[call] = struct.pack('>I2I7', uncharged, taken) .. told_state(packed)
+  -- What was denied once is denied again: nothing has changed.
+  if taken == 0 and not costs then break end
 end
-state[1] = now
-local packed = pack_state()
-if taken > 0 then
+
+local healed = 0
+if any_taken then
   save(packed)
 elseif stored and mode ~= 2 and cost > 0 and redis.call('PTTL', KEYS[1]) == -1 then
   -- Somebody took the expiry away; without one the key would stay for ever.
@@ -78,4 +100,4 @@ for _, slot in ipairs(slots) do
     healed = healed + 1
   end
 end
-return struct.pack('>BI2I7', healed, uncharged, taken) .. told_state(packed)
+return struct.pack('>BB', 0, healed) .. table.concat(replies)

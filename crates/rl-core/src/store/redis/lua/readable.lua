@@ -50,4 +50,4 @@ for i = 1, count do
   end
 end
 
-return struct.pack('>BI2I7I7' .. string.rep('I7I7', count), healed, uncharged, taken, now, unpack(states))
+return struct.pack('>BBI2I7I7' .. string.rep('I7I7', count), 0, healed, uncharged, taken, now, unpack(states))

@@ -1,0 +1,115 @@
+use std::net::SocketAddr;
+
+use rl_admin::Admin;
+use rl_admin::console::Console;
+
+use super::InvalidSetting;
+
+/// What the environment says of the console.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct ConsoleSettings {
+    // Nothing if there is to be no console.
+    path: Option<String>,
+    origin: Option<String>,
+}
+
+impl ConsoleSettings {
+    /// Reads them; the API is at `prefix`.
+    pub(super) fn read(
+        read: impl Fn(&'static str) -> Option<String>,
+        prefix: &str,
+    ) -> Result<Self, InvalidSetting> {
+        let path = match read("RL_ADMIN_CONSOLE").as_deref() {
+            None => Some("/console".to_owned()),
+            Some("off") => None,
+            Some(path) => Some(path.to_owned()),
+        };
+        let is_plain = |part: &str| {
+            let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+            !part.is_empty() && part.chars().all(allowed)
+        };
+        if let Some(path) = &path {
+            let is_path = path.strip_prefix('/').is_some_and(|rest| rest.split('/').all(is_plain));
+            let is_in_api =
+                !prefix.is_empty() && format!("{path}/").starts_with(&format!("{prefix}/"));
+            let holds_api = format!("{prefix}/").starts_with(&format!("{path}/"));
+            if !is_path || is_in_api || holds_api {
+                let expected = "off, or a path such as /console that is not that of the API";
+                return Err(InvalidSetting(format!("RL_ADMIN_CONSOLE: expected {expected}")));
+            }
+        }
+        let origin = read("RL_ADMIN_ORIGIN");
+        let is_origin = |origin: &String| {
+            let place = origin.strip_prefix("https://").or_else(|| origin.strip_prefix("http://"));
+            place.is_some_and(|place| !place.is_empty() && !place.contains(['/', '@', ' ', ',']))
+        };
+        if !origin.iter().all(is_origin) {
+            let expected = "what browsers see before the path, such as https://limits.example.com";
+            return Err(InvalidSetting(format!("RL_ADMIN_ORIGIN: expected {expected}")));
+        }
+        Ok(Self { path, origin })
+    }
+
+    /// The console on a listener at `address`, if there is to be one.
+    ///
+    /// Its cookie travels without TLS if browsers are told to come without TLS, or if nobody from
+    /// another machine can come.
+    pub(crate) fn console(&self, admin: Admin, address: SocketAddr) -> Option<Console> {
+        let mut console = Console::builder(admin).path(self.path.as_deref()?);
+        let has_tls = match &self.origin {
+            Some(origin) => origin.starts_with("https://"),
+            None => !address.ip().is_loopback(),
+        };
+        if let Some(origin) = &self.origin {
+            console = console.origin(origin);
+        }
+        if !has_tls {
+            console = console.without_tls();
+        }
+        Some(console.build())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(console: &str, origin: &str, prefix: &str) -> Result<ConsoleSettings, String> {
+        let read = |name| {
+            let value = if name == "RL_ADMIN_CONSOLE" { console } else { origin };
+            Some(value.to_owned()).filter(|value| !value.is_empty())
+        };
+        ConsoleSettings::read(read, prefix).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn it_is_at_a_path_of_its_own_unless_it_is_off() {
+        assert_eq!(settings("", "", "").unwrap().path.as_deref(), Some("/console"));
+        assert_eq!(settings("off", "", "").unwrap().path, None);
+        let path = settings("/limits/console", "", "/obp/v6.0.0").unwrap().path;
+        assert_eq!(path.as_deref(), Some("/limits/console"));
+        for (path, prefix) in [
+            ("console", ""),
+            ("/", ""),
+            ("/a//b", ""),
+            ("/a{b}", ""),
+            ("/obp", "/obp"),
+            ("/obp/console", "/obp"),
+            ("/obp", "/obp/v6.0.0"),
+        ] {
+            let error = settings(path, "", prefix).unwrap_err();
+            assert!(error.starts_with("RL_ADMIN_CONSOLE: expected off, or"), "{path}: {error}");
+        }
+    }
+
+    #[test]
+    fn where_browsers_come_is_an_origin() {
+        for origin in ["https://limits.example.com", "http://localhost:8090", "https://[::1]"] {
+            assert_eq!(settings("", origin, "").unwrap().origin.as_deref(), Some(origin));
+        }
+        for origin in ["limits.example.com", "https://", "https://a/b", "ftp://a", "https://a@b"] {
+            let error = settings("", origin, "").unwrap_err();
+            assert!(error.starts_with("RL_ADMIN_ORIGIN: expected what"), "{origin}: {error}");
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! Calls that travel together.
+//!
+//! * While calls are in flight, those that become ready in the meantime leave together: calls of many
+//!   subjects under one policy in one script call, and calls of one subject as a list of costs.
+//!   Nothing waits for company: whoever comes while nothing is in flight leaves at once.
+//! * **One subject, one call at a time**, but for the one who left alone: who asks for a subject whose call is in flight waits for it,
+//!   and leaves with all who do. They are decided as if they had come one after the other, first come
+//!   first served.
+//! * **Cancel safe**: who gives up before the departure is not charged; who gives up later may have
+//!   been. The others do not notice.
+//! * **Nothing is sent twice**: if a call fails, all who travelled with it learn why.
+//! * **Bounded**: so many subjects and so many costs in one call, so that the server is not kept from
+//!   others. The deadline of each caller is its own; a call that stays away for as long as a connection
+//!   may owe an answer is given up.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use indexmap::IndexMap;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+use super::denials::Asking;
+use super::reply::{self, Asked};
+use super::who::{Who, WhoRef};
+use super::{RedisStore, codec};
+use crate::model::{MAX_UNITS, Mode};
+use crate::store::StoreError;
+use crate::{Cost, Decision, FailureKind, Policy};
+
+/// Subjects in one call: some 100 µs of the server.
+const MOST_SUBJECTS: usize = 32;
+
+/// Calls of one subject and cost in one.
+const MOST_ALIKE: usize = 1_024;
+
+/// Calls of one subject in one, if their costs differ: each of them is evaluated.
+const MOST_MIXED: usize = 64;
+
+/// Who waits, and who is in flight.
+pub(super) struct Combiner {
+    line: Mutex<Line>,
+    /// On a cluster subjects are on many servers, and travel alone.
+    pub(super) most_subjects: usize,
+    /// How long a call may stay away.
+    patience: Duration,
+    runtime: Handle,
+}
+
+#[derive(Default)]
+struct Line {
+    /// Subjects with a call in flight or about to leave, and who waits for it.
+    subjects: IndexMap<Who, VecDeque<Caller>>,
+    /// Those about to leave.
+    ready: Vec<Who>,
+    is_departing: bool,
+    /// Whether somebody is under way who left without company.
+    has_lone: bool,
+}
+
+/// One who asks.
+struct Caller {
+    policy: Policy,
+    cost: Cost,
+    asking: Option<Asking>,
+    tell: oneshot::Sender<Result<Decision, StoreError>>,
+}
+
+/// Callers of one subject under one policy, in the order in which they came.
+struct Run {
+    who: Who,
+    callers: Vec<Caller>,
+}
+
+/// What travels in one script call.
+struct Batch {
+    policy: Policy,
+    costs: Costs,
+    runs: Vec<Run>,
+}
+
+/// What each subject of a batch is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Costs {
+    /// So many calls of this cost.
+    Alike(Cost, u16),
+    /// Each caller's own.
+    Mixed,
+}
+
+impl Combiner {
+    pub(super) fn new(is_cluster: bool, patience: Duration) -> Self {
+        let most_subjects = if is_cluster { 1 } else { MOST_SUBJECTS };
+        Self { line: Mutex::default(), most_subjects, patience, runtime: Handle::current() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl RedisStore {
+    /// Checks `cost`, together with others if there are any.
+    pub(super) async fn check_together(
+        &self,
+        combiner: &Combiner,
+        who: Who,
+        policy: Policy,
+        cost: Cost,
+        asking: Option<Asking>,
+    ) -> Result<Decision, StoreError> {
+        let told = {
+            let mut line = combiner.lock();
+            if line.subjects.is_empty() && !line.has_lone {
+                line.has_lone = true;
+                None
+            } else {
+                let (tell, told) = oneshot::channel();
+                let caller = Caller { policy: policy.clone(), cost, asking, tell };
+                if let Some(waiting) = line.subjects.get_mut(&who.as_ref()) {
+                    waiting.push_back(caller);
+                } else {
+                    line.subjects.insert(who.clone(), VecDeque::from([caller]));
+                    line.ready.push(who.clone());
+                    self.depart_soon(&mut line, combiner);
+                }
+                Some(told)
+            }
+        };
+        match told {
+            // Nobody waits for this one: its thread may have other things to do than to go on with it.
+            None => {
+                let _lone = Lone(combiner);
+                self.check_and_note(who.as_ref(), &policy, cost, asking).await
+            }
+            // Whoever should have told is gone with its runtime.
+            Some(told) => {
+                told.await.unwrap_or_else(|_| Err(StoreError::new(FailureKind::Unavailable)))
+            }
+        }
+    }
+
+    /// Checks `cost` in a call of its own.
+    pub(super) async fn check_and_note(
+        &self,
+        who: WhoRef<'_>,
+        policy: &Policy,
+        cost: Cost,
+        asking: Option<Asking>,
+    ) -> Result<Decision, StoreError> {
+        let command = self.inner.commands.check(&[who], policy, cost, 1)?;
+        let reply = self.send(command).await?;
+        let asked = Asked { policy, mode: Mode::Check, cost, calls: 1 };
+        let answer = reply::read(&reply, 1, codec::shape_len(policy), asked)?.pop().flatten();
+        let answer = answer.ok_or_else(reply::undecided)?;
+        self.note_healed(answer.healed);
+        let decision = answer.decision(0, asked);
+        self.note_denial(who, &decision, asking);
+        Ok(decision)
+    }
+
+    /// Sends those who are ready on their way, as soon as all who are just getting ready are.
+    fn depart_soon(&self, line: &mut Line, combiner: &Combiner) {
+        if !std::mem::replace(&mut line.is_departing, true) {
+            let store = self.clone();
+            combiner.runtime.spawn(async move { store.depart() });
+        }
+    }
+
+    fn depart(self) {
+        let Some(combiner) = &self.inner.combiner else { return };
+        let mut runs = Vec::new();
+        {
+            let mut line = combiner.lock();
+            line.is_departing = false;
+            for who in std::mem::take(&mut line.ready) {
+                let run = line.subjects.get_mut(&who.as_ref()).and_then(take_run);
+                match run {
+                    Some((costs, callers)) => runs.push((costs, Run { who, callers })),
+                    // All have given up.
+                    None => drop(line.subjects.swap_remove(&who.as_ref())),
+                }
+            }
+        }
+        for batch in batches(runs, combiner.most_subjects) {
+            let store = self.clone();
+            combiner.runtime.spawn(async move { store.carry(batch).await });
+        }
+    }
+
+    /// Takes a batch to the server, and tells everybody in it.
+    async fn carry(self, Batch { policy, costs, runs }: Batch) {
+        let who = runs.iter().map(|run| run.who.clone()).collect();
+        let _leaving = Leaving { store: &self, who };
+        // What is not decided in company, by which nothing has changed, goes again, alone.
+        let is_alone = runs.len() == 1;
+        let undecided = self.carry_together(&policy, costs, runs).await;
+        for run in undecided {
+            let again = if is_alone {
+                vec![run]
+            } else {
+                self.carry_together(&policy, costs, vec![run]).await
+            };
+            again.into_iter().for_each(|run| fail(run, &reply::undecided()));
+        }
+    }
+
+    /// Returns those that were not decided.
+    async fn carry_together(&self, policy: &Policy, costs: Costs, runs: Vec<Run>) -> Vec<Run> {
+        let Some(combiner) = &self.inner.combiner else { return Vec::new() };
+        let answers = tokio::time::timeout(combiner.patience, self.ask(policy, costs, &runs));
+        let late = || StoreError::new(FailureKind::TimedOut);
+        let mut undecided = Vec::new();
+        match answers.await.unwrap_or_else(|_| Err(late())) {
+            Ok(answers) => {
+                for (run, answer) in runs.into_iter().zip(answers) {
+                    match answer {
+                        Some(answer) => self.tell(run, &answer, costs),
+                        None => undecided.push(run),
+                    }
+                }
+            }
+            Err(error) => runs.into_iter().for_each(|run| fail(run, &error)),
+        }
+        undecided
+    }
+
+    async fn ask(
+        &self,
+        policy: &Policy,
+        costs: Costs,
+        runs: &[Run],
+    ) -> Result<Vec<Option<reply::Answer>>, StoreError> {
+        let commands = &self.inner.commands;
+        let who: Vec<WhoRef<'_>> = runs.iter().map(|run| run.who.as_ref()).collect();
+        let (command, cost, calls) = match costs {
+            Costs::Alike(cost, calls) => (commands.check(&who, policy, cost, calls)?, cost, calls),
+            Costs::Mixed => {
+                let callers = runs.iter().flat_map(|run| &run.callers);
+                let costs: Vec<Cost> = callers.map(|caller| caller.cost).collect();
+                let calls = u16::try_from(costs.len()).unwrap_or(u16::MAX);
+                (commands.check_costs(who[0], policy, &costs)?, Cost::ZERO, calls)
+            }
+        };
+        let reply = self.send(command).await?;
+        let asked = Asked { policy, mode: Mode::Check, cost, calls };
+        reply::read(&reply, runs.len(), codec::shape_len(policy), asked)
+    }
+
+    fn tell(&self, run: Run, answer: &reply::Answer, costs: Costs) {
+        self.note_healed(answer.healed);
+        let (mut is_noted, calls) = (false, u16::try_from(run.callers.len()).unwrap_or(u16::MAX));
+        for (call, caller) in (0..calls).zip(run.callers) {
+            let Caller { policy, cost, asking, tell } = caller;
+            let asked = Asked { policy: &policy, mode: Mode::Check, cost, calls };
+            let decision = answer.decision(call, asked);
+            // All of one cost that are denied are denied alike.
+            if !decision.is_allowed() && (costs == Costs::Mixed || !is_noted) {
+                self.note_denial(run.who.as_ref(), &decision, asking);
+                is_noted = true;
+            }
+            // Who has given up stays charged: whether it was in time, nobody can tell.
+            let _ = tell.send(Ok(decision));
+        }
+    }
+
+    pub(super) fn note_denial(&self, who: WhoRef<'_>, decision: &Decision, asking: Option<Asking>) {
+        if let (Some(denials), Some(asking)) = (&self.inner.denials, asking)
+            && !decision.is_allowed()
+        {
+            denials.note(who, decision, asking);
+        }
+    }
+}
+
+fn fail(run: Run, error: &StoreError) {
+    for caller in run.callers {
+        let _ = caller.tell.send(Err(error.again()));
+    }
+}
+
+/// Those at the front of the line who can travel as one, without those who have given up.
+fn take_run(waiting: &mut VecDeque<Caller>) -> Option<(Costs, Vec<Caller>)> {
+    waiting.retain(|caller| !caller.tell.is_closed());
+    let first = waiting.front()?;
+    let (policy, cost) = (first.policy.clone(), first.cost);
+    let like_first = |most: usize, is_like: &dyn Fn(&Caller) -> bool| {
+        waiting.iter().take(most).take_while(|caller| is_like(caller)).count()
+    };
+    // Together they must not ask for more than can be counted.
+    let most = usize::try_from(MAX_UNITS / cost.units().max(1)).unwrap_or(usize::MAX).max(1);
+    let is_like = |caller: &Caller| caller.cost == cost && caller.policy == policy;
+    let alike = like_first(MOST_ALIKE.min(most), &is_like);
+    let mixed = like_first(MOST_MIXED, &|caller| caller.policy == policy);
+    let (costs, count) = if mixed > alike {
+        (Costs::Mixed, mixed)
+    } else {
+        (Costs::Alike(cost, u16::try_from(alike).unwrap_or(1)), alike)
+    };
+    Some((costs, waiting.drain(..count).collect()))
+}
+
+/// Puts those together who can travel in one call.
+fn batches(runs: Vec<(Costs, Run)>, most_subjects: usize) -> Vec<Batch> {
+    /// How many are looked through for one to join.
+    const OPEN: usize = 8;
+    let mut batches: Vec<Batch> = Vec::new();
+    for (costs, run) in runs {
+        let policy = &run.callers[0].policy;
+        let can_join = |batch: &&mut Batch| {
+            costs != Costs::Mixed
+                && batch.costs == costs
+                && batch.runs.len() < most_subjects
+                && batch.policy == *policy
+                && codec::is_all_fixed(policy)
+        };
+        match batches.iter_mut().rev().take(OPEN).find(can_join) {
+            Some(batch) => batch.runs.push(run),
+            None => batches.push(Batch { policy: policy.clone(), costs, runs: vec![run] }),
+        }
+    }
+    batches
+}
+
+/// One who left without company.
+struct Lone<'a>(&'a Combiner);
+
+impl Drop for Lone<'_> {
+    fn drop(&mut self) {
+        self.0.lock().has_lone = false;
+    }
+}
+
+/// Subjects whose call is in flight. When it is back, or given up, those who wait leave.
+struct Leaving<'a> {
+    store: &'a RedisStore,
+    who: Vec<Who>,
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        let Some(combiner) = &self.store.inner.combiner else { return };
+        let mut line = combiner.lock();
+        for who in std::mem::take(&mut self.who) {
+            if line.subjects.get(&who.as_ref()).is_some_and(|waiting| !waiting.is_empty()) {
+                line.ready.push(who);
+            } else {
+                line.subjects.swap_remove(&who.as_ref());
+            }
+        }
+        if !line.ready.is_empty() {
+            self.store.depart_soon(&mut line, combiner);
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Denials that are known to hold for a while: who is denied until a time is not asked for again before
+//! it.
+//!
+//! * **No false denial**: the server was asked no earlier than the reply says, so its clock has gone at
+//!   most as far since then as ours has since we sent. Other instances only use up more meanwhile, and
+//!   no limit that is remembered here lets go before the time that it told. `DESIGN.md` has the proof.
+//!   Limits of concurrency let go earlier, and are not remembered.
+//! * **What lowers a count is heeded**: a reset or a refund through this store at once, one by another
+//!   instance after [`LONGEST`] at the latest. Another policy is another question.
+//! * **Bounded**: so many subjects at most, each for [`LONGEST`] at most. Who is not remembered is asked
+//!   for.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use indexmap::IndexMap;
+
+use super::watch::{Watch, lasts_until};
+use super::who::{Who, WhoRef};
+use crate::{Cost, Decision, Policy, RetryAfter};
+
+/// The longest that a denial is remembered.
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// Denials that are remembered at most.
+const MOST: usize = 16_384;
+
+const SHARDS: usize = 64;
+
+/// Who is known to be denied.
+pub(super) struct Denials {
+    shards: Box<[Shard]>,
+    hasher: RandomState,
+    watch: Watch,
+}
+
+struct Shard {
+    // Raised when something is forgotten: what was asked before is not remembered after.
+    forgotten: AtomicU64,
+    denied: Mutex<IndexMap<Who, Denied>>,
+}
+
+struct Denied {
+    policy: Policy,
+    cost: Cost,
+    decision: Decision,
+    /// When the reply was there, and until when the denial holds.
+    heard: u64,
+    until: u64,
+}
+
+/// Taken when a question sets out; by it the answer is remembered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asking {
+    shard: usize,
+    forgotten: u64,
+    sent: u64,
+}
+
+impl Denials {
+    pub(super) fn new(watch: Watch) -> Self {
+        let shard = || Shard { forgotten: AtomicU64::new(0), denied: Mutex::default() };
+        let shards = std::iter::repeat_with(shard).take(SHARDS).collect();
+        Self { shards, hasher: RandomState::new(), watch }
+    }
+
+    /// The denial, if it is known; else what to remember the answer by.
+    pub(super) fn find(
+        &self,
+        who: WhoRef<'_>,
+        policy: &Policy,
+        cost: Cost,
+    ) -> Result<Decision, Asking> {
+        let shard = self.shard(who);
+        let (forgotten, now) =
+            (self.shards[shard].forgotten.load(Ordering::Acquire), self.watch.now());
+        let asking = Asking { shard, forgotten, sent: now };
+        let denied = self.shards[shard].lock();
+        let known = denied.get(&who).filter(|known| known.cost == cost && known.policy == *policy);
+        match known {
+            Some(known) if now < known.until => {
+                Ok(known.decision.denied_again(now.saturating_sub(known.heard)))
+            }
+            _ => Err(asking),
+        }
+    }
+
+    /// Remembers a denial.
+    pub(super) fn note(&self, who: WhoRef<'_>, decision: &Decision, asking: Asking) {
+        let Some(policy) = decision.policy() else { return };
+        let wait = match decision.retry_after() {
+            RetryAfter::In(wait) => wait.min(LONGEST),
+            RetryAfter::Never => LONGEST,
+            RetryAfter::Now => return,
+        };
+        let wait = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
+        let (heard, until) = (self.watch.now(), lasts_until(asking.sent, wait));
+        if heard >= until {
+            return;
+        }
+        let shard = &self.shards[asking.shard];
+        let mut denied = shard.lock();
+        if shard.forgotten.load(Ordering::Acquire) != asking.forgotten {
+            return;
+        }
+        if denied.len() >= MOST / SHARDS && !denied.contains_key(&who) {
+            // The oldest few: if they still hold, there are more denials than there is room for.
+            for place in (0..denied.len().min(4)).rev() {
+                if denied[place].until <= heard {
+                    denied.swap_remove_index(place);
+                }
+            }
+            if denied.len() >= MOST / SHARDS {
+                let place = usize::try_from(heard).unwrap_or(0) % denied.len();
+                denied.swap_remove_index(place);
+            }
+        }
+        let (policy, cost, decision) = (policy.clone(), decision.cost(), decision.clone());
+        denied.insert(who.to_owned(), Denied { policy, cost, decision, heard, until });
+    }
+
+    /// Forgets what is known of a subject, because its counts may be lower now.
+    pub(super) fn forget(&self, who: WhoRef<'_>) {
+        let shard = &self.shards[self.shard(who)];
+        let mut denied = shard.lock();
+        shard.forgotten.fetch_add(1, Ordering::AcqRel);
+        denied.swap_remove(&who);
+    }
+
+    fn shard(&self, who: WhoRef<'_>) -> usize {
+        // The remainder is smaller than the number of shards.
+        usize::try_from(self.hasher.hash_one(who) % SHARDS as u64).unwrap_or(0)
+    }
+}
+
+impl Shard {
+    fn lock(&self) -> MutexGuard<'_, IndexMap<Who, Denied>> {
+        self.denied.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Forgets when it is dropped: when what lowers a count has been done, or may have been.
+pub(super) struct Forgetting<'a> {
+    pub(super) denials: Option<&'a Denials>,
+    pub(super) who: Who,
+}
+
+impl Drop for Forgetting<'_> {
+    fn drop(&mut self) {
+        if let Some(denials) = self.denials {
+            denials.forget(self.who.as_ref());
+        }
+    }
+}

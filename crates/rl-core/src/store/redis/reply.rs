@@ -1,0 +1,384 @@
+//! Between bytes and decisions: what the deciding scripts reply. No I/O.
+
+use smallvec::SmallVec;
+
+use super::codec::read_u56;
+use crate::algorithm::{self, State};
+use crate::model::{LimitSet, MAX_UNITS, Mode, Origin, Outcomes};
+use crate::store::StoreError;
+use crate::time::Timestamp;
+use crate::{Cost, Decision, FailureKind, Policy};
+
+/// The first byte of a reply: what follows.
+const SINGLE: u8 = 0;
+/// The version of a stored state, with which it begins.
+const STATES: u8 = 1;
+const COUNTED: u8 = 2;
+
+/// Instead of a number of calls: the subject was not decided.
+const UNDECIDED: u16 = u16::MAX;
+
+/// What was asked of each subject: so many calls that came one after the other.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked<'a> {
+    pub(super) policy: &'a Policy,
+    pub(super) mode: Mode,
+    pub(super) cost: Cost,
+    pub(super) calls: u16,
+}
+
+/// What a deciding script replied of one subject.
+#[derive(Debug)]
+pub(super) struct Answer {
+    /// Counters that had no expiry and were given one.
+    pub(super) healed: u64,
+    told: Told,
+}
+
+#[derive(Debug)]
+enum Told {
+    /// Of fixed windows: how many of the calls pass, and the state after the last of them.
+    Passing { passing: u16, after: After },
+    /// For each call the state after it, up to the last that differs from the one before.
+    Each(SmallVec<[(LimitSet, u64, After); 1]>),
+}
+
+/// The states of the limits, in the order of the policy, and the time.
+#[derive(Debug)]
+struct After {
+    now: Timestamp,
+    /// Of logs what is told of them.
+    states: SmallVec<[State; 6]>,
+}
+
+impl Answer {
+    /// The decision on the call of this number, from 0.
+    pub(super) fn decision(&self, call: u16, asked: Asked<'_>) -> Decision {
+        let Asked { policy, mode, cost, .. } = asked;
+        let limits = || policy.limits().iter().map(|limit| limit.limit()).enumerate();
+        match &self.told {
+            Told::Passing { passing, after: After { now, states } } => {
+                let is_passing = call < *passing;
+                // What those have taken that came after it.
+                let later = u64::from(passing.saturating_sub(call + 1)) * cost.units();
+                let taken = if is_passing { cost.units() } else { 0 };
+                let needed = algorithm::needed(mode, cost, taken, false);
+                let outcomes: Outcomes = limits()
+                    .zip(states)
+                    .map(|((_, limit), state)| {
+                        let state = state.with_less(later);
+                        algorithm::replied_outcome(limit, &state, *now, needed)
+                    })
+                    .collect();
+                Decision::of(policy.clone(), cost, taken, *now, outcomes)
+            }
+            Told::Each(calls) => {
+                let call = usize::from(call).min(calls.len() - 1);
+                let (uncharged, taken, After { now, states }) = &calls[call];
+                let outcomes: Outcomes = limits()
+                    .zip(states)
+                    .map(|((place, limit), state)| {
+                        let is_uncharged = uncharged.contains(place);
+                        let needed = algorithm::needed(mode, cost, *taken, is_uncharged);
+                        algorithm::replied_outcome(limit, state, *now, needed)
+                    })
+                    .collect();
+                Decision::of(policy.clone(), cost, *taken, *now, outcomes)
+            }
+        }
+    }
+}
+
+impl Answer {
+    /// The state after the last call.
+    fn last(&self) -> Option<&After> {
+        match &self.told {
+            Told::Passing { after, .. } => Some(after),
+            Told::Each(calls) => calls.last().map(|(_, _, after)| after),
+        }
+    }
+
+    /// The decision on a call that was given `taken` of units that were charged before, of which
+    /// `unspent` are not used yet, so many microseconds later. Of fixed windows.
+    pub(super) fn with_unspent(
+        &self,
+        policy: &Policy,
+        cost: Cost,
+        taken: u64,
+        unspent: u64,
+        micros: u64,
+    ) -> Decision {
+        let after = self.last();
+        let charged = after.map_or(Timestamp::EPOCH, |after| after.now);
+        let now = charged.plus_micros(micros);
+        let needed = if taken == 0 { cost.units() } else { 0 };
+        let states = after.into_iter().flat_map(|after| &after.states);
+        let outcomes: Outcomes = policy
+            .limits()
+            .iter()
+            .zip(states)
+            .map(|(limit, state)| {
+                let state = state.with_less(unspent);
+                algorithm::replied_outcome(limit.limit(), &state, now, needed)
+            })
+            .collect();
+        Decision::of(policy.clone(), cost, taken, charged, outcomes).from(Origin::Leased)
+    }
+
+    /// The units that were left under the strictest limit. Of fixed windows.
+    pub(super) fn least_left(&self, policy: &Policy) -> u64 {
+        let states = self.last().into_iter().flat_map(|after| &after.states);
+        let limits = policy.limits().iter().zip(states);
+        let left = limits.map(|(limit, state)| {
+            let now = self.last().map_or(Timestamp::EPOCH, |after| after.now);
+            algorithm::available(limit.limit(), state, now)
+        });
+        left.min().unwrap_or_default()
+    }
+}
+
+/// What is left to read of a reply.
+struct Reader<'a> {
+    bytes: &'a [u8],
+    policy: &'a Policy,
+}
+
+/// Why a reply is refused, in words.
+type Refusal = Option<&'static str>;
+
+impl<'a> Reader<'a> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], Refusal> {
+        let (bytes, rest) = self.bytes.split_first_chunk::<N>().ok_or(None)?;
+        self.bytes = rest;
+        Ok(*bytes)
+    }
+
+    fn number(&mut self) -> Result<u64, Refusal> {
+        let number = read_u56(self.take()?);
+        // No time and no count that a script replies is larger: with those, nothing overflows.
+        if number > MAX_UNITS + 1 { Err(Some("a number beyond 2^53")) } else { Ok(number) }
+    }
+
+    fn after(&mut self) -> Result<After, Refusal> {
+        let now = Timestamp::from_micros(self.number()?);
+        let policy = self.policy;
+        let state = |limit: &crate::model::NamedLimit| {
+            let count = algorithm::replied_cells(limit.limit());
+            let cells: Result<SmallVec<[u64; 3]>, _> = (0..count).map(|_| self.number()).collect();
+            Ok(State::from_cells(cells?.into_iter()))
+        };
+        let states = policy.limits().iter().map(state).collect::<Result<_, Refusal>>()?;
+        Ok(After { now, states })
+    }
+
+    /// A state as it is stored: behind the shape, which is of `shape` bytes.
+    fn stored(&mut self, shape: usize) -> Result<After, Refusal> {
+        let (head, rest) = self.bytes.split_at_checked(shape).ok_or(None)?;
+        if head.first() != Some(&STATES) {
+            return Err(None);
+        }
+        self.bytes = rest;
+        self.after()
+    }
+
+    fn single(&mut self, asked: Asked<'_>) -> Result<Answer, Refusal> {
+        let [_, healed] = self.take()?;
+        let mut calls = SmallVec::new();
+        while calls.is_empty() || !self.bytes.is_empty() {
+            let uncharged = LimitSet::from_bits(u16::from_be_bytes(self.take()?));
+            let taken = self.number()?;
+            calls.push((uncharged, taken, self.after()?));
+            if calls.len() > usize::from(asked.calls) {
+                return Err(None);
+            }
+        }
+        Ok(Answer { healed: healed.into(), told: Told::Each(calls) })
+    }
+
+    fn counted(&mut self, shape: usize, asked: Asked<'_>) -> Result<Option<Answer>, Refusal> {
+        let [healed, calls @ ..] = self.take::<3>()?;
+        match u16::from_be_bytes(calls) {
+            UNDECIDED => Ok(None),
+            passing if passing > asked.calls => Err(None),
+            passing => {
+                let told = Told::Passing { passing, after: self.stored(shape)? };
+                Ok(Some(Answer { healed: healed.into(), told }))
+            }
+        }
+    }
+}
+
+/// Reads what was replied of so many subjects: of each an answer, or nothing, if it was not decided
+/// and is to be asked for alone. `shape` is the length of the policy's shape.
+pub(super) fn read(
+    bytes: &[u8],
+    subjects: usize,
+    shape: usize,
+    asked: Asked<'_>,
+) -> Result<Vec<Option<Answer>>, StoreError> {
+    let mut reader = Reader { bytes, policy: asked.policy };
+    let mut read = || -> Result<Vec<Option<Answer>>, Refusal> {
+        let answers = match bytes.first() {
+            Some(&SINGLE) if subjects == 1 => vec![Some(reader.single(asked)?)],
+            Some(&STATES) => {
+                let answer = |_| {
+                    let (passing, after) = (asked.calls, reader.stored(shape)?);
+                    Ok(Some(Answer { healed: 0, told: Told::Passing { passing, after } }))
+                };
+                (0..subjects).map(answer).collect::<Result<_, Refusal>>()?
+            }
+            Some(&COUNTED) => {
+                let [_] = reader.take()?;
+                let answer = |_| reader.counted(shape, asked);
+                (0..subjects).map(answer).collect::<Result<_, Refusal>>()?
+            }
+            _ => return Err(None),
+        };
+        if reader.bytes.is_empty() { Ok(answers) } else { Err(None) }
+    };
+    read().map_err(|refusal| {
+        let error = StoreError::new(FailureKind::Protocol);
+        match refusal {
+            Some(why) => error.with_detail(format!("a script replied {why}")),
+            None => {
+                let limits = asked.policy.limits().len();
+                error.with_detail(format!(
+                    "a script replied {} bytes for {limits} limits of {subjects} subjects",
+                    bytes.len()
+                ))
+            }
+        }
+    })
+}
+
+/// A subject that was asked for alone was not decided, which no script of ours does.
+pub(super) fn undecided() -> StoreError {
+    StoreError::new(FailureKind::Protocol).with_detail("a script decided nothing")
+}
+
+#[cfg(any(test, feature = "conformance"))]
+impl super::RedisStore {
+    /// The decision that a server tells with this reply, for those who try to break the reading of
+    /// it.
+    #[doc(hidden)]
+    pub fn decision_of(
+        reply: &[u8],
+        policy: &Policy,
+        mode: Mode,
+        cost: Cost,
+    ) -> Result<Decision, StoreError> {
+        let asked = Asked { policy, mode, cost, calls: 1 };
+        let shape = super::codec::shape(policy).len();
+        let answer = read(reply, 1, shape, asked)?.pop().flatten();
+        let answer = answer.ok_or_else(undecided)?;
+        Ok(answer.decision(0, asked))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::codec::{push_u56, shape};
+    use super::*;
+    use crate::{Limit, RetryAfter};
+    use proptest::prelude::*;
+
+    /// Limits whose replies have many shapes.
+    fn any_policy() -> impl Strategy<Value = Policy> {
+        let limits = [
+            "5/second",
+            "5/month:clock",
+            "5/minute:sliding-log",
+            "5/100ms:sliding-window:precision=30ms",
+            "5/36500d:sliding-window:precision=365d",
+            "5/18000d:sliding-window-counter",
+            "5/3d:gcra:burst=9",
+            "5/1ms:token-bucket:capacity=9:refill=interval",
+            "0/hour",
+            "5:concurrency",
+            "5/day:requests",
+            "5/week:shadow",
+        ];
+        prop::sample::subsequence(limits.to_vec(), 1..=limits.len()).prop_map(|limits| {
+            Policy::new(limits.into_iter().map(|text| text.parse().unwrap())).unwrap()
+        })
+    }
+
+    fn stored(policy: &Policy, numbers: &[u64]) -> Vec<u8> {
+        let mut bytes = shape(policy);
+        numbers.iter().for_each(|number| push_u56(&mut bytes, *number));
+        bytes
+    }
+
+    #[test]
+    fn calls_that_came_together_are_told_one_after_the_other() {
+        let policy = Policy::new([Limit::per_second(9), Limit::per_day(50)]).unwrap();
+        let asked = Asked { policy: &policy, mode: Mode::Check, cost: Cost::new(2), calls: 5 };
+        let mut reply = vec![2, 0, 0, 3];
+        reply.extend(stored(&policy, &[1_000, 1_000, 8, 400, 28]));
+        let answer = read(&reply, 1, 4, asked).unwrap().pop().unwrap().unwrap();
+        let used = |call| {
+            let decision = answer.decision(call, asked);
+            let used: Vec<u64> = decision.limits().map(|limit| limit.used()).collect();
+            (decision.granted(), used)
+        };
+        assert_eq!(used(0), (2, vec![4, 24]));
+        assert_eq!(used(2), (2, vec![8, 28]));
+        assert_eq!(used(3), (0, vec![8, 28]));
+        assert!(matches!(answer.decision(4, asked).retry_after(), RetryAfter::In(_)));
+    }
+
+    #[test]
+    fn of_many_subjects_each_has_its_own_answer() {
+        let policy = Policy::new([Limit::per_second(9)]).unwrap();
+        let asked = Asked { policy: &policy, mode: Mode::Check, cost: Cost::ONE, calls: 1 };
+        let state = |used| stored(&policy, &[1_000, 900, used]);
+        let all = read(&[state(3), state(4)].concat(), 2, 3, asked).unwrap();
+        assert!(all.iter().flatten().all(|answer| answer.decision(0, asked).is_allowed()));
+
+        let some = [vec![2], vec![0, 255, 255], vec![1, 0, 0], state(9), vec![0, 0, 1], state(1)];
+        let some = read(&some.concat(), 3, 3, asked).unwrap();
+        let allowed = |answer: &Answer| answer.decision(0, asked).is_allowed();
+        let told: Vec<_> = some.iter().map(|told| told.as_ref().map(allowed)).collect();
+        assert_eq!(told, [None, Some(false), Some(true)]);
+        assert_eq!(some[1].as_ref().map(|answer| answer.healed), Some(1));
+        assert!(read(&state(3), 2, 3, asked).is_err(), "one is missing");
+        assert!(read(&[2, 0, 0, 2], 1, 3, asked).is_err(), "more than were asked for");
+    }
+
+    proptest! {
+        #[test]
+        fn any_reply_is_read_or_refused(
+            bytes in prop::collection::vec(prop_oneof![0..3_u8, any::<u8>()], 0..120),
+            (subjects, calls) in (1..4_usize, 1..5_u16),
+        ) {
+            let policy = Policy::new([Limit::per_second(1), Limit::per_day(1)]).unwrap();
+            let asked = Asked { policy: &policy, mode: Mode::Check, cost: Cost::ONE, calls };
+            for answer in read(&bytes, subjects, 4, asked).into_iter().flatten().flatten() {
+                for call in 0..calls {
+                    prop_assert_eq!(answer.decision(call, asked).limits().len(), 2);
+                }
+            }
+        }
+
+        /// A reply of the right length with any numbers in it: it can be told, or is refused.
+        #[test]
+        fn any_numbers_of_a_reply_can_be_told(
+            policy in any_policy(), head: [u8; 3], mode in 0..4_usize, cost: u64,
+            numbers in prop::collection::vec(
+                prop_oneof![0..9_u64, Just(MAX_UNITS + 1), 0..=MAX_UNITS, 0..1_u64 << 56], 300,
+            ),
+        ) {
+            let limits = policy.limits().iter().map(|limit| limit.limit());
+            let count = 2 + limits.map(algorithm::replied_cells).sum::<usize>();
+            let mut reply = [&[SINGLE][..], &head].concat();
+            numbers.iter().take(count).for_each(|number| push_u56(&mut reply, *number));
+            let mode = [Mode::Check, Mode::CheckUpTo, Mode::Peek, Mode::Charge][mode];
+            let decided = crate::RedisStore::decision_of(&reply, &policy, mode, Cost::new(cost));
+            let is_sound = numbers.iter().take(count).all(|number| *number <= MAX_UNITS + 1);
+            prop_assert_eq!(decided.is_ok(), is_sound);
+            for limit in decided.iter().flat_map(|decision| decision.limits()) {
+                prop_assert!(limit.remaining() <= limit.limit().capacity());
+            }
+        }
+    }
+}

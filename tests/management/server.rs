@@ -1,0 +1,273 @@
+//! The server: processes of their own, and services that they manage.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use reqwest::{Client, Method};
+use rl_tests::web::{Answer, Fetch, client};
+use rl_tests::{PostgresServer, RedisServer, free_port};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+use super::{ALICE, PATIENCE, RATE_LIMITS, parse, record, until};
+
+/// A program that runs, until it is dropped.
+struct Process {
+    child: Child,
+    // What it has logged so far.
+    log: Arc<Mutex<String>>,
+}
+
+impl Process {
+    fn start(command: &mut Command) -> Self {
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let log = Arc::<Mutex<String>>::default();
+        let (lines, all) = (BufReader::new(child.stderr.take().unwrap()), log.clone());
+        std::thread::spawn(move || {
+            for line in lines.lines().map_while(Result::ok) {
+                let mut all = all.lock().unwrap();
+                all.push_str(&line);
+                all.push('\n');
+            }
+        });
+        Self { child, log }
+    }
+
+    fn log(&self) -> String {
+        self.log.lock().unwrap().clone()
+    }
+
+    fn tell(&self, signal: &str) {
+        let told = Command::new("kill").args(["-s", signal, &self.child.id().to_string()]).status();
+        assert!(told.unwrap().success());
+    }
+
+    async fn ended(&mut self) -> ExitStatus {
+        let mut looks = tokio::time::interval(Duration::from_millis(10));
+        loop {
+            looks.tick().await;
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The management as a process.
+struct Server {
+    process: Process,
+    place: String,
+    client: Client,
+}
+
+fn tokens() -> String {
+    let roles: Vec<&str> = rl_admin::Role::ALL.map(rl_admin::Role::as_str).to_vec();
+    json!([{ "name": "alice", "token": ALICE, "roles": roles }]).to_string()
+}
+
+fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_admin-server"));
+    // Nothing of the environment of whoever runs the tests.
+    command.env_clear().stdout(Stdio::null());
+    command
+}
+
+impl Server {
+    async fn start(database: &str, settings: &[(&str, &str)]) -> Self {
+        let place = format!("127.0.0.1:{}", free_port());
+        let mut command = program();
+        command.env("DATABASE_URL", database).env("RL_ADMIN_LISTEN", &place);
+        command.env("RL_ADMIN_TOKENS", tokens()).envs(settings.iter().copied());
+        let process = Process::start(&mut command);
+        let server = Self { process, place, client: client() };
+        until(async || TcpStream::connect(&server.place).await.is_ok()).await;
+        server
+    }
+
+    async fn call(&self, method: &str, path: &str, body: Option<Value>) -> Answer {
+        let method = Method::from_bytes(method.as_bytes()).unwrap();
+        let request = self.client.request(method, format!("http://{}{path}", self.place));
+        let request = request.bearer_auth(ALICE);
+        match body {
+            Some(body) => request.json(&body).fetch().await,
+            None => request.fetch().await,
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_server_does_not_start_open_and_says_what_is_wrong() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tokens.json");
+    std::fs::write(&file, "[{\"name\": \"bob\", \"token\": \"swordfish\", \"roles\": []}]")
+        .unwrap();
+    let (tokens, short) = (tokens(), file.to_str().unwrap());
+    let good = [("DATABASE_URL", "sqlite::memory:"), ("RL_ADMIN_TOKENS", &*tokens)];
+    let unknown_role = tokens.replace("CanSetCallLimits", "CanDoAnything");
+    #[rustfmt::skip]
+    let table: [(&[(&str, &str)], &str); 9] = [
+        (&[good[1]], "DATABASE_URL: expected postgres://"),
+        (&[good[0]], "nobody could use this API: expected RL_ADMIN_TOKENS or RL_ADMIN_TOKENS_FILE"),
+        (&[good[0], ("RL_ADMIN_TOKENS", "[]")], "RL_ADMIN_TOKENS: expected one token at least"),
+        (&[good[0], ("RL_ADMIN_TOKENS_FILE", short)], "the token of \"bob\": expected 20 bytes or more"),
+        (&[good[0], ("RL_ADMIN_TOKENS", &unknown_role)], "role \"CanDoAnything\": expected one of CanRead"),
+        (&[good[1], ("DATABASE_URL", "mysql://root:swordfish@host/x")], "DATABASE_URL: no database that is known"),
+        (&[good[1], ("DATABASE_URL", "postgres://rl:swordfish@127.0.0.1:1/x")], "DATABASE_URL: the database"),
+        (&[good[0], good[1], ("RL_REDIS_URL", "swordfish")], "RL_REDIS_URL: "),
+        (&[good[0], good[1], ("RL_ADMIN_LISTEN", "256.0.0.1:80")], "RL_ADMIN_LISTEN 256.0.0.1:80: "),
+    ];
+    for (settings, expected) in table {
+        let mut process = Process::start(program().envs(settings.iter().copied()));
+        let status = tokio::time::timeout(PATIENCE, process.ended()).await.unwrap();
+        assert_eq!(status.code(), Some(1), "{expected}");
+        until(async || process.log().contains(expected)).await;
+        assert!(!process.log().contains("swordfish"), "{}", process.log());
+    }
+}
+
+#[tokio::test]
+async fn the_server_finishes_what_it_has_begun_and_keeps_what_was_stored() {
+    let folder = tempfile::tempdir().unwrap();
+    let database = format!("sqlite://{}/limits.db", folder.path().display());
+    let mut server = Server::start(&database, &[("RL_ADMIN_PREFIX", "/obp/v6.0.0")]).await;
+    let path = format!("/obp/v6.0.0{RATE_LIMITS}");
+    assert_eq!(server.call("POST", &path, Some(record([1; 6]))).await.status, 201);
+    assert_eq!(server.call("GET", RATE_LIMITS, None).await.status, 404, "without the prefix");
+
+    // A request of which one half has arrived when the server is told to stop.
+    let body = record([2; 6]).to_string();
+    let (half, rest) = body.split_at(20);
+    let mut slow = TcpStream::connect(&server.place).await.unwrap();
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {ALICE}\r\ncontent-length: {}\r\n\
+         content-type: application/json\r\nconnection: close\r\nexpect: 100-continue\r\n\r\n",
+        body.len()
+    );
+    slow.write_all(head.as_bytes()).await.unwrap();
+    // The server asks for the body: it is being answered.
+    let mut asked = [0; 25];
+    slow.read_exact(&mut asked).await.unwrap();
+    assert!(asked.starts_with(b"HTTP/1.1 100"), "{}", String::from_utf8_lossy(&asked));
+    slow.write_all(half.as_bytes()).await.unwrap();
+    server.process.tell("TERM");
+    until(async || TcpStream::connect(&server.place).await.is_err()).await;
+    slow.write_all(rest.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    slow.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 201 Created"), "{answer}");
+    let status = tokio::time::timeout(PATIENCE, server.process.ended()).await.unwrap();
+    assert_eq!(status.code(), Some(0));
+    let log = server.process.log();
+    let changed = "rl_admin::audit: changed actor=\"alice\" action=\"created\" owner=\"abc\" item=";
+    assert_eq!(log.matches(changed).count(), 2, "{log}");
+    assert!(!log.contains(ALICE), "a token is in the log");
+
+    let server = Server::start(&database, &[]).await;
+    let listed = parse(&server.call("GET", RATE_LIMITS, None).await);
+    assert_eq!(listed["limits"].as_array().unwrap().len(), 2);
+}
+
+/// A service in a process of its own.
+struct Member {
+    _process: Process,
+    url: String,
+    client: Client,
+}
+
+impl Member {
+    fn start(database: &str, redis: &str) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_member"));
+        let mut process = Process::start(command.args([database, redis]).stdout(Stdio::piped()));
+        let mut url = String::new();
+        let mut told = BufReader::new(process.child.stdout.take().unwrap());
+        told.read_line(&mut url).unwrap();
+        assert!(url.starts_with("http://"), "{}", process.log());
+        // Nobody reads more of it.
+        std::thread::spawn(move || told.read_to_end(&mut Vec::new()));
+        Self { _process: process, url: url.trim_end().to_owned(), client: client() }
+    }
+
+    /// The limit per hour that binds a request.
+    async fn limit(&self) -> Option<i64> {
+        let answer = self.client.get(&self.url).header("x-consumer", "abc").fetch().await;
+        answer.header("x-rate-limit-limit").map(|limit| limit.parse().unwrap())
+    }
+
+    /// Asks until a request is bound by this limit; tells how long that took.
+    async fn bound_by(&self, limit: i64) -> Duration {
+        let begun = Instant::now();
+        while self.limit().await != Some(limit) {
+            assert!(begun.elapsed() < PATIENCE, "still {:?} and not {limit}", self.limit().await);
+        }
+        begun.elapsed()
+    }
+}
+
+/// Services in two processes, the management in a third, PostgreSQL and Redis: a limit that is changed
+/// binds the next request everywhere, and while the database is away the last one does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limit_that_is_changed_binds_every_process_and_holds_without_the_database() {
+    let (mut database, redis) = (PostgresServer::start(), RedisServer::start());
+    let (url, redis) = (database.url(), redis.url());
+    let admin = Server::start(&url, &[("RL_REDIS_URL", &redis)]).await;
+    let members = [Member::start(&url, &redis), Member::start(&url, &redis)];
+    let dated = |calls: i64| {
+        let numbers = [-1, -1, calls, -1, -1, -1];
+        Some(super::dated(numbers, "2020-01-01T00:00:00Z", "2120-01-01T00:00:00Z"))
+    };
+    let set = async |calls: i64| admin.call("PUT", super::CALL_LIMITS, dated(calls)).await.status;
+    for member in &members {
+        assert_eq!(member.limit().await, None, "there is no record yet");
+    }
+
+    let mut waits = Vec::new();
+    for calls in 1_001..1_021 {
+        assert_eq!(set(calls).await, 200);
+        let [one, other] = &members;
+        let (one, other) = tokio::join!(one.bound_by(calls), other.bound_by(calls));
+        waits.extend([one, other]);
+    }
+    waits.sort_unstable();
+    let (median, longest) = (waits[waits.len() / 2], waits[waits.len() - 1]);
+    println!("a change binds the next request within {median:?} (median), {longest:?} (longest)");
+    // A busy machine takes longer than the 100 ms that an idle one stays below.
+    assert!(median < Duration::from_secs(1), "{waits:?}");
+
+    // They count together: what one has let pass the other knows.
+    let counters = "/management/consumers/abc/call-counters";
+    assert_eq!(admin.call("DELETE", counters, None).await.status, 204);
+    assert_eq!(set(5).await, 200);
+    for member in &members {
+        member.bound_by(5).await;
+    }
+    let counted = parse(&admin.call("GET", counters, None).await);
+    assert!(counted["per_hour"]["calls_made"].as_u64() >= Some(2), "{counted}");
+
+    database.stop();
+    for _ in 0..20 {
+        for member in &members {
+            assert_eq!(member.limit().await, Some(5), "the last limit holds");
+        }
+    }
+    assert_eq!(set(6).await, 503, "it is not said to be done");
+    let exhausted =
+        members[0].client.get(&members[0].url).header("x-consumer", "abc").fetch().await;
+    assert_eq!(exhausted.status, 429, "and it denies");
+
+    database.restart();
+    until(async || set(7).await == 200).await;
+    for member in &members {
+        member.bound_by(7).await;
+    }
+}

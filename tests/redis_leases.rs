@@ -1,0 +1,185 @@
+//! Leases: units that nodes take ahead are never more than the limits have, whatever becomes of the
+//! nodes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use rl_core::store::redis::RedisStoreBuilder;
+use rl_core::store::{Charge, Mode, Namespace, RedisStore, Reset, Store};
+use rl_core::time::{Clock, ManualClock, Timestamp};
+use rl_core::{Cost, Decision, Limit, Origin, Period, Policy, Subject};
+use rl_tests::RedisServer;
+
+#[derive(Clone, Debug)]
+enum Event {
+    /// A node is asked for this cost.
+    Ask(usize, u64),
+    /// A node is gone, with what it held, and another takes its place.
+    Die(usize),
+}
+
+fn policies() -> impl Strategy<Value = Policy> {
+    let limit = |period| (1..60_u64).prop_map(move |max| Limit::new(max, period).unwrap());
+    let day = (50..200_u64).prop_map(|max| Limit::new(max, Period::DAY).unwrap());
+    (limit(Period::SECOND), limit(Period::MINUTE), day)
+        .prop_map(|(second, minute, day)| Policy::new([second, minute, day]).unwrap())
+}
+
+async fn decide(
+    store: &RedisStore,
+    subject: &Subject,
+    policy: &Policy,
+    mode: Mode,
+    cost: u64,
+) -> Decision {
+    let namespace = &Namespace::default();
+    let charge = Charge { namespace, subject, policy, mode, cost: Cost::new(cost) };
+    store.decide(charge).await.unwrap()
+}
+
+fn node(server: &RedisServer, clock: &Arc<ManualClock>, lease: u32) -> RedisStoreBuilder {
+    RedisStore::builder(&server.url()).manual_clock(clock.clone()).lease(lease).local_denial(true)
+}
+
+/// What was admitted in each window, by the place of the limit and the end of the window.
+#[derive(Default)]
+struct Audit(BTreeMap<(usize, u64), u64>);
+
+impl Audit {
+    /// Counts what was admitted just now, in the windows that the server has open.
+    fn count(&mut self, usage: &Decision, now: Timestamp, units: u64) {
+        for (place, limit) in usage.limits().enumerate() {
+            assert!(limit.is_active(), "units were spent in no window: {usage:?}");
+            let ends = now.plus_micros(u64::try_from(limit.reset_after().as_micros()).unwrap());
+            let admitted = self.0.entry((place, ends.as_micros())).or_default();
+            *admitted += units;
+            assert!(*admitted <= limit.max(), "{admitted} of {limit:?}");
+            assert!(*admitted <= limit.used(), "more than was charged: {admitted} of {limit:?}");
+        }
+    }
+}
+
+#[test]
+fn nodes_that_come_and_go_never_admit_more_than_the_limits() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let server = RedisServer::start();
+    let clock = Arc::new(ManualClock::default());
+    let start_node = || runtime.block_on(node(&server, &clock, 20).connect()).unwrap();
+    let observer = runtime
+        .block_on(RedisStore::builder(&server.url()).manual_clock(clock.clone()).connect())
+        .unwrap();
+    let event = prop_oneof![
+        12 => (0..3_usize, prop_oneof![4 => Just(1_u64), 1 => 1..9_u64]).prop_map(|(node, cost)| Event::Ask(node, cost)),
+        1 => (0..3_usize).prop_map(Event::Die),
+    ];
+    let advance = prop_oneof![8 => 0..30_000_u64, 1 => 0..1_200_000_u64, 1 => 0..70_000_000_u64];
+    let timeline = (policies(), prop::collection::vec((advance, event), 120));
+    let (number, leased) = (std::cell::Cell::new(0_u64), std::cell::Cell::new(0_u64));
+    let nodes = std::cell::RefCell::new([start_node(), start_node(), start_node()]);
+    TestRunner::new(Config { cases: 60, max_shrink_iters: 100, ..Config::default() })
+        .run(&timeline, |(policy, events)| {
+            number.set(number.get() + 1);
+            let subject = Subject::consumer(&format!("leased-{}", number.get()));
+            clock.set(Timestamp::from_secs(1_700_000_000));
+            let mut audit = Audit::default();
+            for (advance, event) in &events {
+                clock.advance(Duration::from_micros(*advance));
+                match *event {
+                    Event::Ask(node, cost) => runtime.block_on(async {
+                        let store = nodes.borrow()[node].clone();
+                        let decision = decide(&store, &subject, &policy, Mode::Check, cost).await;
+                        leased.set(leased.get() + u64::from(decision.origin() == Origin::Leased));
+                        if decision.is_allowed() {
+                            let usage = decide(&observer, &subject, &policy, Mode::Peek, 0).await;
+                            audit.count(&usage, clock.now(), cost);
+                        }
+                    }),
+                    Event::Die(node) => nodes.borrow_mut()[node] = start_node(),
+                }
+            }
+            Ok(())
+        })
+        .unwrap();
+    assert!(leased.get() > 5 * number.get(), "hardly anything was leased: {}", leased.get());
+    assert_eq!(runtime.block_on(server.keys_without_expiry()), [""; 0]);
+}
+
+/// How much each limit has used, as the store's own decision tells, and as the server says.
+async fn used(store: &RedisStore, subject: &Subject, policy: &Policy) -> (Vec<u64>, Vec<u64>) {
+    let told = decide(store, subject, policy, Mode::Check, 1).await;
+    assert!(told.is_allowed());
+    let charged = decide(store, subject, policy, Mode::Peek, 0).await;
+    let used = |decision: &Decision| decision.limits().map(|limit| limit.used()).collect();
+    (used(&told), used(&charged))
+}
+
+#[tokio::test]
+async fn a_lease_grows_with_the_calls_and_what_is_not_spent_comes_back() {
+    let (server, clock) = (RedisServer::start(), Arc::new(ManualClock::default()));
+    clock.set(Timestamp::from_secs(1_700_000_000));
+    let store = node(&server, &clock, 20).connect().await.unwrap();
+    let policy = Policy::new([Limit::per_second(1_000), Limit::per_hour(5_000)]).unwrap();
+    let subject = &Subject::consumer("alice");
+    decide(&store, &Subject::global(), &policy, Mode::Peek, 0).await;
+    let before = server.calls("evalsha").await;
+    let mut seen = Vec::new();
+    for _ in 0..8 {
+        seen.push(used(&store, subject, &policy).await);
+    }
+    let (told, charged): (Vec<_>, Vec<_>) = seen.into_iter().unzip();
+    assert_eq!(told, (1..=8).map(|n| vec![n, n]).collect::<Vec<_>>(), "what is held is not used");
+    let hours: Vec<u64> = charged.iter().map(|used| used[1]).collect();
+    assert_eq!(hours, [2, 2, 6, 6, 6, 6, 14, 14], "twice as much each time");
+    let calls = server.calls("evalsha").await - before;
+    assert_eq!(calls, 8 + 3, "the looks, and three leases");
+
+    // The second is over: of the hour six come back before sixteen are taken.
+    clock.advance(Duration::from_secs(1));
+    assert_eq!(used(&store, subject, &policy).await, (vec![1, 9], vec![16, 24]));
+}
+
+#[tokio::test]
+async fn a_reset_takes_what_is_held_with_it() {
+    let (server, clock) = (RedisServer::start(), Arc::new(ManualClock::default()));
+    clock.set(Timestamp::from_secs(1_700_000_000));
+    let store = node(&server, &clock, 20).connect().await.unwrap();
+    let policy = Policy::new([Limit::per_hour(10)]).unwrap();
+    let (subject, namespace) = (&Subject::consumer("alice"), &Namespace::default());
+    for expected in [10, 10] {
+        let mut allowed = 0;
+        for _ in 0..15 {
+            allowed +=
+                u64::from(decide(&store, subject, &policy, Mode::Check, 1).await.is_allowed());
+        }
+        assert_eq!(allowed, expected);
+        store.reset(Reset { namespace, subject, policy: &policy, limit: None }).await.unwrap();
+    }
+    decide(&store, subject, &policy, Mode::Check, 1).await;
+    store.reset(Reset { namespace, subject, policy: &policy, limit: None }).await.unwrap();
+    let fresh = decide(&store, subject, &policy, Mode::Check, 1).await;
+    assert_eq!((fresh.origin(), fresh.limits().next().unwrap().used()), (Origin::Store, 1));
+}
+
+/// Only fixed windows that begin with the first request have an end that nobody moves.
+#[tokio::test]
+async fn other_limits_are_asked_for_each_time() {
+    let (server, clock) = (RedisServer::start(), Arc::new(ManualClock::default()));
+    clock.set(Timestamp::from_secs(1_700_000_000));
+    let store = node(&server, &clock, 20).connect().await.unwrap();
+    let policy = Policy::new([Limit::per_hour(10)]).unwrap();
+    decide(&store, &Subject::global(), &policy, Mode::Peek, 0).await;
+    let before = server.calls("evalsha").await;
+    for text in
+        ["100/minute:gcra", "100/minute:clock", "100/minute:sliding-log", "100/minute:shadow"]
+    {
+        let policy = Policy::new([text.parse().unwrap()]).unwrap();
+        for _ in 0..5 {
+            let decision = decide(&store, &Subject::global(), &policy, Mode::Check, 1).await;
+            assert_eq!(decision.origin(), Origin::Store, "{text}");
+        }
+    }
+    assert_eq!(server.calls("evalsha").await - before, 4 * 5);
+}
