@@ -207,7 +207,7 @@ async fn tiers_are_managed_and_members_moved() {
     let newest = field_of(&late.body, "revision");
     let delete = [("name", "gold"), ("revision", &*newest)];
     let used = owner.post("/console/tier/delete", &delete).await;
-    assert!(used.status == 400 && used.body.contains("tier without members"), "{}", used.body);
+    assert!(used.status == 409 && used.body.contains("The tier has members"), "{}", used.body);
     let page = owner.get("/console/consumer?id=abc").await.body;
     let section = page.split("id=\"tier-heading\"").nth(1).unwrap();
     let out = [("id", "abc"), ("tier", ""), ("revision", &*field_of(section, "revision"))];

@@ -1,8 +1,8 @@
 //! Tiers, who is in them, and the list of consumers.
 
 use reqwest::Method;
-use rl_core::Subject;
 use rl_core::key::KeySecret;
+use rl_core::{Realm, Subject};
 use rl_tests::web::Fetch;
 use serde_json::{Value, json};
 
@@ -73,8 +73,9 @@ async fn a_tier_binds_its_members_until_a_record_puts_it_aside() {
 async fn keys_are_in_tiers_by_their_hash() {
     in_both_worlds(async |bank: Bank| {
         assert_eq!(bank.manage("POST", GOLD, per_minute(2)).await.status, 201);
-        let key: Subject =
-            KeySecret::new(b"from the configuration").unwrap().subject("key of somebody");
+        let key: Subject = KeySecret::new(b"from the configuration")
+            .unwrap()
+            .subject(Realm::Key, b"key of somebody");
         let path = format!("/management/subjects/key/{}/tier", key.id());
         let member = bank.manage("PUT", &path, Some(json!({ "tier": "gold" }))).await;
         assert_eq!(member.status, 200, "{}", member.body);

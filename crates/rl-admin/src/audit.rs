@@ -24,6 +24,12 @@ pub(crate) fn moved(actor: &Actor, subject: &Subject, tier: Option<&str>) {
     tracing::info!(target: "rl_admin::audit", actor, realm, %subject, tier, "tier set");
 }
 
+/// Somebody asked to edit what is under applications of others.
+pub(crate) fn not_owned(actor: &Actor) {
+    let actor = actor.name();
+    tracing::warn!(target: "rl_admin::audit", actor, "refused: applications of others");
+}
+
 /// Somebody asked for what they may not do.
 pub(crate) fn refused(actor: &Actor, role: Role) {
     let (actor, role) = (actor.name(), role.as_str());
