@@ -9,6 +9,7 @@ mod concurrency;
 mod console;
 mod http_contract;
 mod management;
+mod performance;
 mod races;
 mod records;
 mod redis_behaviour;

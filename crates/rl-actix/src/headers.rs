@@ -6,7 +6,10 @@ use rl_core::headers::HeaderLine;
 /// Adds a line: beside those that are there if the field is a list, else in their place.
 pub(crate) fn add(headers: &mut HeaderMap, line: HeaderLine<'_>) {
     let name = HeaderName::from_static(line.name);
-    let value = HeaderValue::from_str(line.value).expect("lines are visible ASCII and spaces");
+    let value = match line.known_value() {
+        Some(value) => HeaderValue::from_static(value),
+        None => HeaderValue::from_str(line.value).expect("lines are visible ASCII and spaces"),
+    };
     if line.is_list {
         headers.append(name, value);
     } else {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! cargo run --release -p rl-bench -- memory
+//! cargo run --release -p rl-bench -- http
 //! cargo run --release -p rl-bench -- redis
 //! cargo run --release -p rl-bench -- outage
 //! cargo run --release -p rl-bench -- records
@@ -15,11 +16,13 @@
 
 mod algorithms;
 mod goals;
+mod http;
 mod machine;
 mod measure;
 mod memory;
 mod outage;
 mod pictures;
+mod progress;
 mod records;
 mod redis;
 mod table;
@@ -33,30 +36,44 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 static ALLOCATOR: &StatsAlloc<std::alloc::System> = &INSTRUMENTED_SYSTEM;
 
 const USAGE: &str = "\
-usage: cargo run --release -p rl-bench -- memory|redis|outage|records|pictures
+usage: cargo run --release -p rl-bench -- memory|http|redis|outage|records|pictures [--json FILE]
 
-  memory    decisions in this process, beside governor, and the price of each algorithm
+  memory    decisions in this process, beside other limiters, the price of each algorithm, and what of
+            the goals is reached
+  http      what a limit costs a service on axum, beside none and beside tower_governor
   redis     decisions on a Redis server of its own, beside plain commands and the usual script, and
             the price of each algorithm
   outage    what requests wait for while Redis is down
   records   look-ups and pages of 300 000 records of 100 000 consumers on SQLite
   pictures  draws what each algorithm admits into crates/rl-core/docs/pictures, and prints how
-            much of two bursts passes";
+            much of two bursts passes
+
+  --json    writes the goals and how they turned out to FILE as well";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let result = match words[..] {
+    let (words, file) = match words[..] {
+        [ref words @ .., "--json", file] => (words, Some(file)),
+        ref words => (words, None),
+    };
+    let none = |()| Vec::new();
+    let result = match words {
         [] => return refuse("which measurement?"),
         [_, extra, ..] => return refuse(&format!("{extra:?} is one word too many")),
         ["memory"] => memory::run(),
-        ["redis"] => redis::run(),
-        ["outage"] => outage::run(),
-        ["records"] => records::run(),
-        ["pictures"] => pictures::run(),
+        ["http"] => http::run(),
+        ["redis"] => redis::run().map(none),
+        ["outage"] => outage::run().map(none),
+        ["records"] => records::run().map(none),
+        ["pictures"] => pictures::run().map(none),
         [unknown] => return refuse(&format!("there is no measurement {unknown:?}")),
     };
-    match result {
+    let written = result.and_then(|goals| match file {
+        Some(file) => Ok(std::fs::write(file, goals::json(&goals))?),
+        None => Ok(()),
+    });
+    match written {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");

@@ -1,7 +1,10 @@
 //! Decisions in this process: six periods of ours beside one and six limiters of governor.
 
 mod algorithms;
+mod cases;
 mod contender;
+mod flood;
+mod peers;
 
 use std::error::Error;
 use std::hint::black_box;
@@ -14,6 +17,7 @@ use stats_alloc::Region;
 use crate::goals::{self, Goal, Unit};
 use crate::machine;
 use crate::measure::{Comparison, compare, time};
+use crate::progress::Progress;
 use crate::table::Table;
 
 /// Keys of the measurements out of cache.
@@ -28,7 +32,11 @@ const COLD_BLOCK: usize = MANY / 4;
 const WARM_ROUNDS: usize = 31;
 const COLD_ROUNDS: usize = 11;
 
-pub(crate) fn run() -> Result<(), Box<dyn Error>> {
+/// Measurements, and the blocks of the flood.
+const STEPS: usize = 11 + 100;
+
+/// Measures all of it, prints it, and returns what was promised.
+pub(crate) fn run() -> Result<Vec<Goal>, Box<dyn Error>> {
     println!("rl-core in memory: six periods, second to month, in each decision\n");
     println!("machine   {}", machine::cores());
     println!(
@@ -44,20 +52,58 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
          ratio is the median over rounds with its\n          bootstrap interval of 95 %; above 1x \
          we are faster; keys are built beforehand on both sides\n"
     );
+    let progress = Progress::of(STEPS);
+    let step = |what: &str| {
+        progress.tick();
+        progress.say(what);
+    };
     let keys = Keys::new(MANY);
     let mut speed = Table::new("speed", ["case", "ours ns", "theirs ns", "ours is faster by"]);
     let mut goals = Vec::new();
+    step("decisions that pass");
     allowed(&keys, &mut speed, &mut goals)?;
+    step("denials");
     denied(&keys, &mut speed)?;
+    cases::denial(&keys, &mut goals)?;
+    step("other limiters");
+    cases::peers(&keys, &mut speed, &mut goals)?;
+    step("working sets");
+    cases::working_sets(&keys, &mut speed)?;
+    step("a hot key");
+    cases::hot_key(&keys, &mut speed, &mut goals)?;
+    step("a million keys");
     let mut space = Table::new(
         "memory (bytes asked of the allocator by a million keys)",
         ["contender", "bytes for each key"],
     );
     let known = out_of_cache(&keys, &mut speed, &mut space, &mut goals)?;
-    println!("{speed}\n{space}\n{}\n{}", allocations(&known, &keys)?, exactness(&keys)?);
-    println!("{}\n{}", algorithms::speed(&keys)?, algorithms::space(&keys)?);
+    step("numbers of limits");
+    let counts = cases::counts(&keys)?;
+    step("allocations, exactness, logs");
+    let allocations = allocations(&known, &keys, &mut goals)?;
+    let exactness = exactness(&keys)?;
+    drop(known);
+    cases::logs(&mut goals)?;
+    step("algorithms");
+    let (by_algorithm, space_by_algorithm) = (algorithms::speed(&keys)?, algorithms::space(&keys)?);
+    step("instructions");
+    goals.push(cases::instructions());
+    step("a flood");
+    let flood = flood::run(&keys, &mut goals, &progress)?;
+    let noise = cases::noise(&keys)?;
+    drop(progress);
+
+    println!("noise     ours beside ours: {noise}\n");
+    println!("{speed}\n{space}\n{counts}\n{allocations}\n{exactness}\n{flood}");
+    println!("{by_algorithm}\n{space_by_algorithm}");
+    goals.sort_by_key(|goal| goal.name[1..].parse::<u32>().unwrap_or_default());
     println!("{}", goals::table(&goals));
-    Ok(())
+    Ok(goals)
+}
+
+/// Ours under six periods of which nothing is ever used up.
+fn endless(subjects: usize) -> Result<Ours, Box<dyn Error>> {
+    Ours::new([ENDLESS; 6], subjects)
 }
 
 /// Nanoseconds for each of `visits`, which all pass or all do not.
@@ -167,6 +213,10 @@ fn out_of_cache(
     for (name, theirs) in rows {
         let side = |side: &dyn Contender, n| block(side, keys, slices[n % slices.len()], true);
         let compared = compare(COLD_ROUNDS, |n| side(&ours, n), |n| side(theirs, n));
+        if name == "one governor" {
+            let what = "six periods, a million keys, beside one governor";
+            goals.push(Goal::measured("M2", what, (1.0, 2.0, Unit::Times), compared.ratio));
+        }
         speed.row(cells(&format!("a million keys, {name}"), compared));
     }
     Ok(ours)
@@ -177,7 +227,7 @@ fn cells(case: &str, Comparison { ours, theirs, ratio }: Comparison) -> [String;
 }
 
 /// How often the allocator is asked while known subjects are decided.
-fn allocations(known: &Ours, keys: &Keys) -> Result<Table, Box<dyn Error>> {
+fn allocations(known: &Ours, keys: &Keys, goals: &mut Vec<Goal>) -> Result<Table, Box<dyn Error>> {
     let exhausted = Ours::new([1; 6], MANY)?;
     block(&exhausted, keys, &[0], true);
     let mut table = Table::new("allocations", ["case", "for each decision"]);
@@ -189,6 +239,8 @@ fn allocations(known: &Ours, keys: &Keys) -> Result<Table, Box<dyn Error>> {
         black_box(ours.admitted(keys, visits));
         let change = region.change();
         let count = (change.allocations + change.reallocations) as f64 / visits.len() as f64;
+        let what = format!("{case}: allocations for each decision");
+        goals.push(Goal::counted("M6", &what, (0.0, 0.0, Unit::AtMost("")), count));
         table.row([case.to_owned(), count.to_string()]);
     }
     Ok(table)

@@ -94,3 +94,69 @@ impl<S: fmt::Debug, K> fmt::Debug for RateLimit<S, K> {
         f.debug_struct("RateLimit").field("inner", &self.inner).field("gate", &self.gate).finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::net::SocketAddr;
+    use std::pin::pin;
+    use std::task::Waker;
+
+    use http::header;
+    use rl_core::{Limit, RateLimiter};
+    use tower_layer::Layer;
+
+    use super::*;
+    use crate::RateLimitLayer;
+
+    #[derive(Clone, Copy)]
+    struct Handler;
+
+    impl Service<Request<()>> for Handler {
+        type Response = Response<String>;
+        type Error = Infallible;
+        type Future = std::future::Ready<Result<Response<String>, Infallible>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, _: Request<()>) -> Self::Future {
+            let response = Response::builder().header(header::CONTENT_TYPE, "text/plain");
+            std::future::ready(Ok(response.body(String::new()).unwrap()))
+        }
+    }
+
+    /// How often the allocator is asked by a request of a client that has asked before.
+    fn allocations<S>(service: &mut S) -> u64
+    where
+        S: Service<Request<()>, Error = Infallible>,
+    {
+        let mut ask = || {
+            let address: SocketAddr = "192.0.2.7:50000".parse().unwrap();
+            let request = Request::builder().extension(address).body(()).unwrap();
+            let counted = allocation_counter::measure(|| {
+                let answer = pin!(service.call(request));
+                let polled = answer.poll(&mut Context::from_waker(Waker::noop()));
+                assert!(polled.is_ready(), "there is nothing to wait for");
+            });
+            counted.count_total
+        };
+        ask();
+        ask()
+    }
+
+    /// Of what is added: a decision in the extensions of the request, and one in those of the response,
+    /// which had none before. The future and the headers need nothing.
+    #[test]
+    fn a_request_asks_the_allocator_four_times_at_most() {
+        let limiter = RateLimiter::builder()
+            .limit(Limit::per_second(100))
+            .limit(Limit::per_day(5_000))
+            .build()
+            .unwrap();
+        let mut limited = RateLimitLayer::new(limiter).layer(Handler);
+        let (with, without) = (allocations(&mut limited), allocations(&mut Handler));
+        assert!(with - without <= 4, "{with}, and without limits {without}");
+    }
+}

@@ -21,7 +21,7 @@ const SERVED_AT_ONCE: usize = 64;
 /// Everybody who is asked for, under a number.
 pub(super) struct Keys {
     subjects: Vec<Subject>,
-    names: Vec<String>,
+    pub(super) names: Vec<String>,
     /// All numbers, in random order.
     pub(super) order: Vec<u32>,
 }
@@ -63,16 +63,31 @@ impl Ours {
     /// Under limits of any kind; there is room for twice as many as `subjects`, because by chance
     /// some of the store's parts hold more than others.
     pub(super) fn under(policy: &Policy, subjects: usize) -> Result<Self, Box<dyn Error>> {
-        let store = MemoryStore::builder().capacity(2 * subjects).build();
+        Self::with_room(policy, 2 * subjects)
+    }
+
+    /// With room for so many subjects in all.
+    pub(super) fn with_room(policy: &Policy, capacity: usize) -> Result<Self, Box<dyn Error>> {
+        let store = MemoryStore::builder().capacity(capacity).build();
         let limiter = RateLimiter::builder().store(store).policies(policy.clone());
         Ok(Self(limiter.build()?))
     }
 }
 
+impl Ours {
+    /// Whether somebody passes who is not among the keys.
+    pub(super) fn admits_subject(&self, subject: &Subject) -> bool {
+        match &self.0.check(subject, 1) {
+            Eventual::Ready(Some(decision)) => decision.is_allowed(),
+            _ => unreachable!("decisions in memory are there at once"),
+        }
+    }
+}
+
 impl Contender for Ours {
     fn admits(&self, keys: &Keys, key: u32) -> bool {
-        match self.0.check(&keys.subjects[key as usize], 1) {
-            Eventual::Ready(Some(decision)) => black_box(&decision).is_allowed(),
+        match &self.0.check(&keys.subjects[key as usize], 1) {
+            Eventual::Ready(Some(decision)) => black_box(decision).is_allowed(),
             _ => unreachable!("decisions in memory are there at once"),
         }
     }

@@ -47,6 +47,7 @@
 mod family;
 mod field;
 mod list;
+mod number;
 mod retry_after;
 #[cfg(test)]
 mod tests;
@@ -71,6 +72,15 @@ pub struct HeaderLine<'a> {
     /// Whether the field is a list, so that the lines of nested limiters may stand beside each
     /// other. Any other field may be there once only: the stricter limiter's line replaces.
     pub is_list: bool,
+}
+
+impl HeaderLine<'_> {
+    /// The value as a text that lives for ever, if it is a number of up to four digits: most are, and
+    /// a header then needs no memory for it.
+    #[must_use]
+    pub fn known_value(&self) -> Option<&'static str> {
+        number::known(self.value)
+    }
 }
 
 /// Which header families a response carries, and which limit they describe.

@@ -1,0 +1,101 @@
+//! Ten million invented subjects against a store for a million: what they cost, what they fill, and
+//! whom they free.
+
+use std::error::Error;
+
+use rl_core::{Limit, Policy, Subject};
+
+use super::contender::{Contender, Keys, Ours};
+use crate::goals::{Goal, Unit};
+use crate::measure::{Estimate, time};
+use crate::progress::Progress;
+use crate::table::Table;
+
+const CAPACITY: usize = 1_000_000;
+const INVENTED: usize = 10_000_000;
+/// Decisions between two looks at the clock.
+const BLOCK: usize = 100_000;
+
+/// Who is over the limit and must stay so.
+const VICTIM: &str = "victim";
+
+pub(super) fn run(
+    keys: &Keys,
+    goals: &mut Vec<Goal>,
+    progress: &Progress,
+) -> Result<Table, Box<dyn Error>> {
+    let policy = Policy::new([
+        Limit::per_second(1_000_000),
+        Limit::per_minute(1_000_000),
+        Limit::per_hour(3),
+        Limit::per_day(1_000_000),
+        Limit::per_week(1_000_000),
+        Limit::per_month(1_000_000),
+    ])?;
+    let (ours, quiet) = (Ours::with_room(&policy, CAPACITY)?, super::endless(CAPACITY)?);
+    let victim = || ours.admits_subject(&Subject::consumer(VICTIM));
+    while victim() {}
+
+    let invent = |from: usize| {
+        let (elapsed, ()) = time(|| {
+            for n in from..from + BLOCK {
+                ours.admits_subject(&Subject::consumer(&format!("invented-{n:09}")));
+            }
+        });
+        elapsed.as_secs_f64() * 1e9 / BLOCK as f64
+    };
+    // Full to the last place before anything is measured.
+    for block in 0..2 * CAPACITY / BLOCK {
+        invent(INVENTED + block * BLOCK);
+    }
+    quiet.admitted(keys, &keys.order);
+    let (before, mut freed) = (resident(), 0_u32);
+    let (mut costs, mut ratios) = ([Vec::new(), Vec::new()], Vec::new());
+    for block in 0..INVENTED / BLOCK {
+        let flooded = invent(block * BLOCK);
+        freed += u32::from(victim());
+        // As many who are known, named anew each time as those are.
+        let visits = &keys.order[block * BLOCK % CAPACITY..][..BLOCK];
+        let (elapsed, _) = time(|| {
+            for key in visits {
+                quiet.admits_subject(&Subject::consumer(&format!("consumer-{key:08}")));
+            }
+        });
+        let known = elapsed.as_secs_f64() * 1e9 / BLOCK as f64;
+        costs[0].push(flooded);
+        costs[1].push(known);
+        ratios.push(known / flooded);
+        progress.tick();
+    }
+    let growth = (resident() as f64 - before as f64) * 100.0 / before as f64;
+    let throughput = Estimate::of(&ratios);
+    goals.push(Goal::counted(
+        "M10",
+        "a flood: memory of the process beyond that of a full store",
+        (10.0, 2.0, Unit::AtMost("%")),
+        growth.max(0.0),
+    ));
+    goals.push(Goal::counted(
+        "M10",
+        "a flood: an exhausted subject passes early",
+        (0.0, 0.0, Unit::AtMost("times")),
+        freed.into(),
+    ));
+    let lines = (0.5, 0.8, Unit::Times);
+    goals.push(Goal::measured("M10", "a flood: throughput beside none", lines, throughput));
+    let mut table = Table::new(
+        "flood (a store for a million, ten million invented subjects, named as they come)",
+        ["case", "ns"],
+    );
+    let [flooded, known] = costs.map(|nanos| format!("{:.0}", crate::measure::median(&nanos)));
+    table.row(["invented, each takes another's place".to_owned(), flooded]);
+    table.row(["known, a million".to_owned(), known]);
+    Ok(table)
+}
+
+/// Bytes of memory that the process has now.
+fn resident() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = pages.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok());
+    pages.unwrap_or_default() * 4_096
+}

@@ -1,0 +1,143 @@
+//! Other limiters in memory, each asked as its documentation shows.
+
+use std::collections::HashMap;
+use std::num::NonZeroU32;
+use std::pin::pin;
+use std::sync::{Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, SystemTime};
+
+use actix_extensible_rate_limit::backend::memory::InMemoryBackend;
+use actix_extensible_rate_limit::backend::{Backend, SimpleInput};
+use governor::clock::DefaultClock;
+use governor::middleware::NoOpMiddleware;
+use governor::state::{InMemoryState, NotKeyed};
+use governor::{Quota, RateLimiter};
+use limitador::limit::{Context as Values, Expression, Limit, Namespace};
+use rl_core::Period;
+use throttlecrab::AdaptiveStore;
+
+use super::contender::{Contender, Keys};
+
+/// governor with the fastest hasher that it can be given.
+pub(super) struct FastGovernor(
+    RateLimiter<
+        String,
+        governor::state::keyed::DashMapStateStore<String, ahash::RandomState>,
+        DefaultClock,
+    >,
+);
+
+impl FastGovernor {
+    pub(super) fn new(max: u32) -> Self {
+        let max = NonZeroU32::new(max).expect("limits here are above 0");
+        let store = governor::state::keyed::DashMapStateStore::with_hasher(Default::default());
+        Self(RateLimiter::new(Quota::per_second(max), store, DefaultClock::default()))
+    }
+}
+
+impl Contender for FastGovernor {
+    fn admits(&self, keys: &Keys, key: u32) -> bool {
+        self.0.check_key(&keys.names[key as usize]).is_ok()
+    }
+}
+
+/// governor without keys: one number for everybody.
+pub(super) struct DirectGovernor(
+    RateLimiter<NotKeyed, InMemoryState, DefaultClock, NoOpMiddleware>,
+);
+
+impl DirectGovernor {
+    pub(super) fn new(max: u32) -> Self {
+        let max = NonZeroU32::new(max).expect("limits here are above 0");
+        Self(RateLimiter::direct(Quota::per_second(max)))
+    }
+}
+
+impl Contender for DirectGovernor {
+    fn admits(&self, _: &Keys, _: u32) -> bool {
+        self.0.check().is_ok()
+    }
+}
+
+/// limitador with one limit for each of six periods.
+pub(super) struct Limitador {
+    limiter: limitador::RateLimiter,
+    namespace: Namespace,
+    /// What it is told of each key: made beforehand.
+    values: Vec<Values<'static>>,
+}
+
+impl Limitador {
+    /// For the first `count` keys.
+    pub(super) fn six(max: u32, keys: &Keys, count: usize) -> Self {
+        let limiter = limitador::RateLimiter::new(2 * count as u64);
+        let namespace = Namespace::from("bench");
+        for period in Period::NAMED {
+            let user = Expression::parse("user").expect("a name is an expression");
+            let seconds = Duration::from(period).as_secs();
+            limiter.add_limit(Limit::new("bench", max.into(), seconds, [], [user]));
+        }
+        let values = keys.names[..count]
+            .iter()
+            .map(|name| Values::from(HashMap::from([("user".to_owned(), name.clone())])));
+        Self { limiter, namespace, values: values.collect() }
+    }
+}
+
+impl Contender for Limitador {
+    fn admits(&self, _: &Keys, key: u32) -> bool {
+        let values = &self.values[key as usize];
+        let checked = self.limiter.check_rate_limited_and_update(&self.namespace, values, 1);
+        !checked.expect("its store is in memory").limited
+    }
+}
+
+/// The store in memory of actix-extensible-rate-limit: one period.
+pub(super) struct Extensible {
+    backend: InMemoryBackend,
+    max: u64,
+}
+
+impl Extensible {
+    pub(super) fn new(max: u32) -> Self {
+        let backend = InMemoryBackend::builder().with_gc_interval(None).build();
+        Self { backend, max: max.into() }
+    }
+}
+
+impl Contender for Extensible {
+    fn admits(&self, keys: &Keys, key: u32) -> bool {
+        let interval = Duration::from_secs(3_600);
+        let key = keys.names[key as usize].clone();
+        let input = SimpleInput { interval, max_requests: self.max, key };
+        let answer = pin!(self.backend.request(input));
+        match answer.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok((decision, ..))) => decision.is_allowed(),
+            _ => unreachable!("it decides at once"),
+        }
+    }
+}
+
+/// throttlecrab behind the lock that it needs to be shared: one period.
+pub(super) struct ThrottleCrab {
+    limiter: Mutex<throttlecrab::RateLimiter<AdaptiveStore>>,
+    max: i64,
+}
+
+impl ThrottleCrab {
+    pub(super) fn new(max: u32, capacity: usize) -> Self {
+        let store = AdaptiveStore::builder().capacity(2 * capacity).build();
+        Self { limiter: Mutex::new(throttlecrab::RateLimiter::new(store)), max: max.into() }
+    }
+}
+
+impl Contender for ThrottleCrab {
+    #[expect(clippy::disallowed_methods, reason = "it is given the time")]
+    fn admits(&self, keys: &Keys, key: u32) -> bool {
+        let mut limiter = self.limiter.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = &keys.names[key as usize];
+        let checked = limiter.rate_limit(name, self.max, self.max, 1, 1, SystemTime::now());
+        checked.expect("limits and cost are above 0").0
+    }
+}

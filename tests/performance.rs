@@ -1,0 +1,61 @@
+//! What a decision costs, counted: instructions and allocations do not depend on how busy the machine
+//! is.
+
+use std::process::Command;
+use std::sync::LazyLock;
+
+/// How often each is done: enough that what is not counted does not show.
+const TIMES: u64 = 3_000;
+
+/// The program that does it, optimised.
+static PROGRAM: LazyLock<String> = LazyLock::new(|| {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let arguments = ["build", "--release", "-p", "rl-instructions", "--message-format=json"];
+    let output = Command::new(cargo).args(arguments).output().expect("cargo can be started");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let messages = String::from_utf8_lossy(&output.stdout);
+    let mut messages = messages.lines().map(|line| {
+        serde_json::from_str::<serde_json::Value>(line).expect("cargo was asked for JSON")
+    });
+    let path = messages.find_map(|message| Some(message.get("executable")?.as_str()?.to_owned()));
+    path.expect("a program is built")
+});
+
+/// Instructions for each time that the program does `what`.
+fn instructions(what: &str) -> u64 {
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .args(["--toggle-collect=rl_instructions::counted*", &PROGRAM, what])
+        .arg(TIMES.to_string())
+        .output()
+        .expect("valgrind can be started: tests/run installs it");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{told}");
+    let count = told.lines().find_map(|line| line.split("Collected :").nth(1)?.trim().parse().ok());
+    let count: u64 = count.unwrap_or_else(|| panic!("expected a count: {told}"));
+    assert!(count > TIMES, "nothing was counted: {told}");
+    count / TIMES
+}
+
+/// A limit is what was counted, and a tenth for the next compiler.
+#[test]
+#[rustfmt::skip]
+fn decisions_in_memory_take_few_instructions() {
+    let limits = [
+        ("allowed",      1_060, "six fixed windows of a known subject"),
+        ("denied",       1_180, "the same, used up"),
+        ("clock",        1_230, "six windows on the clock"),
+        ("one",            830, "one fixed window"),
+        ("gcra",         6_200, "six of another algorithm that is kept compactly"),
+        ("log",          2_700, "a sliding log"),
+    ];
+    let mut beyond = Vec::new();
+    for (what, limit, described) in limits {
+        let count = instructions(what);
+        println!("{described}: {count} instructions, {limit} at most");
+        if count > limit {
+            beyond.push(format!("{described}: {count} instructions, expected {limit} at most"));
+        }
+    }
+    assert!(beyond.is_empty(), "{beyond:#?}");
+}
