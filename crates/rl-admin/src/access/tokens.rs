@@ -255,7 +255,7 @@ mod tests {
         #[rustfmt::skip]
         let table = [
             ("", "line 1 column 0: expected a list"),
-            (r#"[{"name": "alice", "token": swordfish}]"#, "line 1 column 30: expected a list"),
+            (r#"[{"name": "alice", "token": swordfish}]"#, "line 1 column 29: expected a list"),
             (r#"[{"name": "alice", "token": "swordfish", "roles": []}]"#, "\"alice\": expected 20 bytes or more"),
             (r#"[{"name": "", "token": "swordfish-swordfish-1", "roles": []}]"#, "name \"\": expected 1 to 250"),
             (r#"[{"name": "alice", "roles": []}]"#, "\"alice\": expected one of \"token\" and"),
