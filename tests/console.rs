@@ -3,7 +3,9 @@
 mod browser;
 mod hostile;
 mod pages;
+mod server;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -37,21 +39,22 @@ struct House {
 impl House {
     /// Counters in memory, and the console as it is but for TLS.
     async fn new() -> Self {
-        Self::with(None, ConsoleBuilder::without_tls).await
+        Self::with(None, Arc::new(SystemClock), ConsoleBuilder::without_tls).await
     }
 
     /// The console as it is behind a proxy that speaks TLS.
     async fn behind_tls() -> Self {
-        Self::with(None, |console| console).await
+        Self::with(None, Arc::new(SystemClock), |console| console).await
     }
 
     /// Counters on this Redis.
     async fn connected_to(redis: &RedisServer) -> Self {
-        Self::with(Some(redis), ConsoleBuilder::without_tls).await
+        Self::with(Some(redis), Arc::new(SystemClock), ConsoleBuilder::without_tls).await
     }
 
     async fn with(
         redis: Option<&RedisServer>,
+        clock: Arc<dyn Clock>,
         settings: impl FnOnce(ConsoleBuilder) -> ConsoleBuilder,
     ) -> Self {
         let records = Records::connect("sqlite::memory:").await.unwrap();
@@ -68,7 +71,7 @@ impl House {
         let tokens = tokens.with("victor", VIEWER, viewer).unwrap();
         let tokens = tokens.with("nobody", "a token that may do nothing", Roles::NONE).unwrap();
         let admin = Admin::builder(records.clone(), source, limiter.clone());
-        let admin = admin.authorize(tokens).backend(backend).build();
+        let admin = admin.authorize(tokens).backend(backend).clock(clock).build();
         let consumer = Header::new("x-consumer", Realm::Consumer).unwrap();
         let gate = Gate::new(limiter.clone()).key(consumer);
         let app = Router::new()

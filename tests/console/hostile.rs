@@ -7,7 +7,8 @@ use rl_tests::web::Fetch;
 use super::{House, OWNER, VIEWER, field_of};
 
 /// Where a form goes that changes something.
-const FORMS: [&str; 9] = [
+const FORMS: [&str; 10] = [
+    "/console/consumer/reset",
     "/console/record/new",
     "/console/record/edit",
     "/console/record/delete",
@@ -98,6 +99,7 @@ async fn every_edit_of_a_viewer_is_refused() {
         ("/console/tier/edit", vec![("name", "gold"), ("revision", &*revision)]),
         ("/console/tier/delete", vec![("name", "gold"), ("revision", &*revision)]),
         ("/console/consumer/tier", vec![("id", "abc"), ("tier", "gold"), ("revision", "0")]),
+        ("/console/consumer/reset", vec![("id", "abc")]),
     ];
     for (path, fields) in forged {
         let answer = viewer.post(path, &fields).await;

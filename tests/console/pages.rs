@@ -1,13 +1,14 @@
 //! What the pages show and do, without a browser and without scripts.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use rl_admin::console::ConsoleBuilder;
 use rl_core::Subject;
-use rl_records::{HistoryQuery, RecordContent, RecordQuery, TierContent};
+use rl_core::time::{Clock, ManualClock, SystemClock, Timestamp};
+use rl_records::{CallLimits, HistoryQuery, RecordContent, RecordQuery, TierContent};
 
 use super::{HOUR, House, OWNER, VIEWER, field_of};
-use rl_core::time::{Clock, SystemClock};
-use rl_records::CallLimits;
 
 /// All that the form of a record sends.
 fn typed<'a>(changes: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
@@ -123,7 +124,7 @@ async fn what_cannot_be_stored_is_told_at_its_field_with_what_was_typed() {
 async fn what_holds_at_a_time_is_told_with_the_reason() {
     let house = House::new().await;
     let owner = house.log_in(OWNER).await;
-    let noon = rl_core::time::Timestamp::from_secs(1_769_947_200);
+    let noon = Timestamp::from_secs(1_769_947_200);
     let limits = |numbers| CallLimits::from_numbers(numbers).unwrap();
     let span = |from: u64, to: u64, numbers| {
         let (from, to) = (noon.plus_micros(from * HOUR), noon.plus_micros(to * HOUR));
@@ -166,6 +167,17 @@ async fn what_holds_at_a_time_is_told_with_the_reason() {
 }
 
 #[tokio::test]
+async fn counters_are_reset_by_those_who_may() {
+    let house = House::new().await;
+    house.record("abc", 1, 100).await;
+    let owner = house.log_in(OWNER).await;
+    assert_eq!([house.call("abc").await, house.call("abc").await], [200, 429]);
+    let done = owner.post("/console/consumer/reset", &[("id", "abc")]).await;
+    assert_eq!(done.header("location"), Some("/console/consumer?id=abc&done=reset"));
+    assert_eq!([house.call("abc").await, house.call("abc").await], [200, 429]);
+}
+
+#[tokio::test]
 async fn tiers_are_managed_and_members_moved() {
     let house = House::new().await;
     let owner = house.log_in(OWNER).await;
@@ -195,7 +207,7 @@ async fn tiers_are_managed_and_members_moved() {
     let newest = field_of(&late.body, "revision");
     let delete = [("name", "gold"), ("revision", &*newest)];
     let used = owner.post("/console/tier/delete", &delete).await;
-    assert!(used.status == 400 && used.body.contains("tier without members"), "{}", used.body);
+    assert!(used.status == 409 && used.body.contains("The tier has members"), "{}", used.body);
     let page = owner.get("/console/consumer?id=abc").await.body;
     let section = page.split("id=\"tier-heading\"").nth(1).unwrap();
     let out = [("id", "abc"), ("tier", ""), ("revision", &*field_of(section, "revision"))];
@@ -256,23 +268,30 @@ async fn while_the_database_is_away_the_page_says_so() {
 
 #[tokio::test]
 async fn a_session_that_is_idle_ends_and_looking_by_itself_is_no_click() {
-    let house = House::with(None, |console| {
-        console.without_tls().sessions(Duration::from_millis(300), Duration::from_secs(600))
-    })
-    .await;
+    let clock = Arc::new(ManualClock::at(SystemClock.now()));
+    let house = House::with(None, clock.clone(), ConsoleBuilder::without_tls).await;
     house.record("abc", 10, 100).await;
     let viewer = house.log_in(VIEWER).await;
+    let after = |minutes: u64| clock.advance(Duration::from_secs(60 * minutes));
+    after(29);
+    assert_eq!(viewer.get("/console").await.status, 200, "a click");
+    after(29);
     // The page asks again and again; nobody clicks.
-    let began = SystemClock.now();
-    let mut looks = tokio::time::interval(Duration::from_millis(20));
-    while viewer.get("/console/usage?id=abc").await.status == 200 {
-        looks.tick().await;
-        assert!(SystemClock.now().micros_since(began) < 30_000_000, "it does not end");
-    }
+    assert_eq!(viewer.get("/console/usage?id=abc").await.status, 200);
+    after(1);
     assert_eq!(viewer.get("/console/usage?id=abc").await.status, 401);
     let page = viewer.get("/console/consumer?id=abc").await;
     assert_eq!(
         page.header("location"),
         Some("/console/login?next=%2Fconsole%2Fconsumer%3Fid%3Dabc")
     );
+
+    // Who clicks and clicks is logged out as well, once a day of work is over.
+    let viewer = house.log_in(VIEWER).await;
+    for _ in 0..28 {
+        after(25);
+        assert_eq!(viewer.get("/console").await.status, 200);
+    }
+    after(20);
+    assert_eq!(viewer.get("/console").await.status, 303);
 }

@@ -9,7 +9,7 @@ use super::{
 };
 
 /// Every operation: its method, its path, and the role it needs.
-const OPERATIONS: [(&str, &str, Option<Role>); 36] = [
+const OPERATIONS: [(&str, &str, Option<Role>); 45] = [
     ("GET", "/management/rate-limiting", None),
     ("GET", "/health/redis", None),
     ("GET", "/openapi.json", None),
@@ -49,6 +49,15 @@ const OPERATIONS: [(&str, &str, Option<Role>); 36] = [
     ("GET", "/management/resources/payments", Some(Role::CanGetRateLimits)),
     ("GET", "/management/resources/payments/usage", Some(Role::CanGetRateLimits)),
     ("GET", "/management/resources/payments/history", Some(Role::CanGetRateLimits)),
+    ("GET", "/management/consumers", Some(Role::CanGetRateLimits)),
+    ("GET", "/management/tiers", Some(Role::CanGetRateLimits)),
+    ("GET", "/management/tiers/gold", Some(Role::CanGetRateLimits)),
+    ("POST", "/management/tiers/gold", Some(Role::CanCreateRateLimits)),
+    ("PUT", "/management/tiers/gold", Some(Role::CanUpdateRateLimits)),
+    ("DELETE", "/management/tiers/gold", Some(Role::CanDeleteRateLimits)),
+    ("GET", "/management/subjects/consumer/abc/tier", Some(Role::CanReadCallLimits)),
+    ("PUT", "/management/subjects/consumer/abc/tier", Some(Role::CanSetCallLimits)),
+    ("DELETE", "/management/subjects/consumer/abc/tier", Some(Role::CanSetCallLimits)),
     ("GET", "/management/applications/shop/resources", Some(Role::CanGetRateLimits)),
 ];
 

@@ -15,6 +15,7 @@ mod lists;
 mod resources;
 mod schema;
 mod server;
+mod tiers;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,6 +52,8 @@ const PREFIX: &str = "/obp/v6.0.0";
 
 /// May do everything.
 const ALICE: &str = "token-of-alice-who-may-do-all";
+/// May do everything, with resources of one application alone.
+const OWNER_OF_SHOP: &str = "token-of-who-owns-the-shop";
 /// Is known, and may do nothing.
 const NOBODY: &str = "token-of-somebody-without-roles";
 
@@ -175,7 +178,12 @@ async fn in_both_worlds(test: impl AsyncFn(Bank)) {
 }
 
 fn tokens() -> BearerTokens {
-    let tokens = BearerTokens::new().with("alice", ALICE, Roles::all()).unwrap();
+    let roles = Role::ALL.map(Role::as_str);
+    let owner = json!({
+        "name": "owner", "token": OWNER_OF_SHOP, "roles": roles, "applications": ["shop"],
+    });
+    let tokens = BearerTokens::from_json(&json!([owner]).to_string()).unwrap();
+    let tokens = tokens.with("alice", ALICE, Roles::all()).unwrap();
     let tokens = tokens.with("nobody", NOBODY, Roles::NONE).unwrap();
     Role::ALL.into_iter().fold(tokens, |tokens, role| {
         tokens.with(role.as_str(), &token_of(role), Roles::NONE.with(role)).unwrap()

@@ -125,3 +125,31 @@ async fn what_a_resource_cannot_be_is_named() {
     })
     .await;
 }
+
+/// Viewers read everything; owners edit and delete what is under their own applications alone.
+#[tokio::test]
+async fn owners_edit_what_is_under_their_own_applications() {
+    in_both_worlds(async |bank: Bank| {
+        let as_owner = async |method: &str, path: &str, body: Option<Value>| {
+            bank.as_who(super::OWNER_OF_SHOP, method, path, body).await.status
+        };
+        assert_eq!(as_owner("POST", RESOURCES, Some(payments(&["shop", "wallet"]))).await, 403);
+        assert_eq!(as_owner("POST", RESOURCES, Some(payments(&["shop"]))).await, 201);
+        let path = "/management/resources/payments";
+        let update = |apps: &[&str]| Some(json!({ "apps": apps, "max_permits": 1, "rate": 1 }));
+        assert_eq!(as_owner("PUT", path, update(&["shop", "wallet"])).await, 403);
+        assert_eq!(as_owner("PUT", path, update(&["shop"])).await, 200);
+        assert_eq!(bank.manage("PUT", path, update(&["shop", "wallet"])).await.status, 200);
+        assert_eq!(as_owner("GET", path, None).await, 200, "looking is not owning");
+        assert_eq!(
+            as_owner("PUT", path, update(&["shop"])).await,
+            403,
+            "nor is taking it from others"
+        );
+        assert_eq!(as_owner("DELETE", path, None).await, 403);
+        assert_eq!(bank.get(path).await["apps"], json!(["shop", "wallet"]));
+        assert_eq!(bank.manage("PUT", path, update(&["shop"])).await.status, 200);
+        assert_eq!(as_owner("DELETE", path, None).await, 204);
+    })
+    .await;
+}

@@ -90,6 +90,20 @@ async fn while_the_database_hangs_the_last_limits_hold_and_everything_ends() {
     until_known(&source, "new 1").await;
 }
 
+/// Names that nobody can have written are not looked up, nor kept.
+#[tokio::test]
+async fn what_no_record_can_be_called_needs_no_database() {
+    let records = Records::connect("sqlite::memory:").await.unwrap();
+    let source = patient(&records).start();
+    records.close().await;
+    assert!(source.resource("payments", "shop").await.is_err());
+    assert!(source.policy(&Subject::consumer("abc")).await.is_err());
+    for name in ["", "a\nb", "a\0", &"a".repeat(251), &"a".repeat(100_000)] {
+        assert!(source.resource(name, "shop").await.unwrap().is_none(), "{name:?}");
+        assert!(source.policy(&Subject::consumer(name)).await.unwrap().is_none(), "{name:?}");
+    }
+}
+
 /// Changes the record of "abc" as soon as the database answers.
 async fn until_changed(records: &Records, record: &Record, calls: i64) -> Record {
     let attempts = async {

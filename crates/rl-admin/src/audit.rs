@@ -17,6 +17,19 @@ pub(crate) fn reset(actor: &Actor, subject: &Subject, limit: Option<&str>) {
     tracing::info!(target: "rl_admin::audit", actor, realm, %subject, limit, "counters reset");
 }
 
+/// A consumer or a key was put into a tier, or taken out of it.
+pub(crate) fn moved(actor: &Actor, subject: &Subject, tier: Option<&str>) {
+    let (actor, realm) = (actor.name(), subject.realm().as_str());
+    let subject = subject.redacted();
+    tracing::info!(target: "rl_admin::audit", actor, realm, %subject, tier, "tier set");
+}
+
+/// Somebody asked to edit what is under applications of others.
+pub(crate) fn not_owned(actor: &Actor) {
+    let actor = actor.name();
+    tracing::warn!(target: "rl_admin::audit", actor, "refused: applications of others");
+}
+
 /// Somebody asked for what they may not do.
 pub(crate) fn refused(actor: &Actor, role: Role) {
     let (actor, role) = (actor.name(), role.as_str());

@@ -55,8 +55,21 @@
 //! they learn of it: through `LISTEN/NOTIFY` on PostgreSQL or Redis publish/subscribe (feature
 //! `redis`) within milliseconds, and in any case at the next look at the change counter, which is half
 //! a second after the last one unless [`RecordSourceBuilder::poll_every`] says otherwise. So the bound
-//! is that interval and the time of two look-ups: below one second with a database that answers. While the database is down, the last policies hold,
-//! and records begin and end as they were dated.
+//! is that interval and the time of two look-ups: below one second with a database that answers. While the
+//! database is down, the last policies hold, and records begin and end as they were dated.
+//!
+//! A change whose caller goes away, or that cannot tell whether it was committed, is announced all the
+//! same. A database that went back to an earlier state (fail-over, a restored file) is noticed at the
+//! next look, and everything is looked up again.
+//!
+//! # When many ask
+//!
+//! Look-ups, changes and whatever else is read have connections apart
+//! ([`RecordsBuilder::max_connections`]), and everything that is waited for ends: a change after seconds,
+//! a look-up after three. However many consumers somebody invents, a few look-ups run at once and a few
+//! hundred wait; those beyond are told so at once and are under the failure policy of the limiter. They
+//! displace nothing that is known unless they are found. After a look-up that failed there is one each
+//! second, for all, until one succeeds.
 //!
 //! # Features
 //!

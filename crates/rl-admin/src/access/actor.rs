@@ -8,6 +8,8 @@ use crate::ApiError;
 pub struct Actor {
     name: Arc<str>,
     roles: Roles,
+    // All of them if not said.
+    applications: Option<Arc<[String]>>,
 }
 
 impl Actor {
@@ -17,7 +19,35 @@ impl Actor {
     /// change is refused.
     #[must_use]
     pub fn new(name: &str, roles: Roles) -> Self {
-        Self { name: name.into(), roles }
+        Self { name: name.into(), roles, applications: None }
+    }
+
+    /// The same, who edits limits of resources only if these applications alone are under them. What
+    /// they may read, and limits of consumers, are not touched by this.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use rl_admin::{Actor, Roles};
+    ///
+    /// let owner = Actor::new("olivia", Roles::all()).of_applications(["shop", "wallet"]);
+    /// assert!(owner.owns(["shop"]));
+    /// assert!(!owner.owns(["shop", "bank"]));
+    /// ```
+    #[must_use]
+    pub fn of_applications<A: Into<String>>(
+        mut self,
+        applications: impl IntoIterator<Item = A>,
+    ) -> Self {
+        self.applications = Some(applications.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// Whether all of these applications are theirs.
+    #[must_use]
+    pub fn owns<A: AsRef<str>>(&self, applications: impl IntoIterator<Item = A>) -> bool {
+        let Some(own) = &self.applications else { return true };
+        applications.into_iter().all(|app| own.iter().any(|own| own == app.as_ref()))
     }
 
     /// The name.

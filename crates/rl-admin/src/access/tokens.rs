@@ -44,6 +44,7 @@ struct Entry {
     token: Option<String>,
     token_sha256: Option<String>,
     roles: Vec<String>,
+    applications: Option<Vec<String>>,
 }
 
 impl BearerTokens {
@@ -59,20 +60,12 @@ impl BearerTokens {
     ///
     /// Returns an error if the token is shorter than 20 bytes, or if it is somebody else's.
     pub fn with(self, name: &str, token: &str, roles: Roles) -> Result<Self, InvalidTokens> {
-        if token.len() < SHORTEST {
-            return Err(InvalidTokens(format!(
-                "the token of {name:?}: expected {SHORTEST} bytes or more, as random as can be"
-            )));
-        }
-        self.with_digest(name, digest(token), roles)
+        check_length(name, token)?;
+        self.with_actor(Actor::new(name, roles), digest(token))
     }
 
-    fn with_digest(
-        mut self,
-        name: &str,
-        digest: [u8; 32],
-        roles: Roles,
-    ) -> Result<Self, InvalidTokens> {
+    fn with_actor(mut self, actor: Actor, digest: [u8; 32]) -> Result<Self, InvalidTokens> {
+        let name = actor.name();
         let fits = (1..=250).contains(&name.len()) && !name.chars().any(char::is_control);
         if !fits {
             return Err(InvalidTokens(format!(
@@ -83,11 +76,12 @@ impl BearerTokens {
             let other = other.name();
             return Err(InvalidTokens(format!("{name:?} and {other:?} have the same token")));
         }
-        self.known.push((digest, Actor::new(name, roles)));
+        self.known.push((digest, actor));
         Ok(self)
     }
 
-    /// Reads a list of objects with `name`, `token` or `token_sha256`, and `roles`.
+    /// Reads a list of objects with `name`, `token` or `token_sha256`, `roles`, and if not all are theirs
+    /// the [`applications`](Actor::of_applications).
     ///
     /// # Errors
     ///
@@ -103,19 +97,27 @@ impl BearerTokens {
             ))
         })?;
         entries.into_iter().try_fold(Self::new(), |tokens, entry| {
-            let Entry { name, token, token_sha256, roles } = entry;
+            let Entry { name, token, token_sha256, roles, applications } = entry;
             let roles: Result<Roles, UnknownRole> =
                 roles.iter().map(|role| role.parse::<Role>()).collect();
             let roles = roles.map_err(|error| InvalidTokens(format!("{name:?}: {error}")))?;
+            let actor = Actor::new(&name, roles);
+            let actor = match applications {
+                Some(applications) => actor.of_applications(applications),
+                None => actor,
+            };
             match (token, token_sha256) {
-                (Some(token), None) => tokens.with(&name, &token, roles),
+                (Some(token), None) => {
+                    check_length(&name, &token)?;
+                    tokens.with_actor(actor, digest(&token))
+                }
                 (None, Some(hex)) => {
                     let digest = from_hex(&hex).ok_or_else(|| {
                         InvalidTokens(format!(
                             "the token_sha256 of {name:?}: expected 64 hexadecimal digits"
                         ))
                     })?;
-                    tokens.with_digest(&name, digest, roles)
+                    tokens.with_actor(actor, digest)
                 }
                 _ => Err(InvalidTokens(format!(
                     "{name:?}: expected one of \"token\" and \"token_sha256\""
@@ -142,6 +144,15 @@ impl BearerTokens {
         let place = usize::try_from(found).ok()?.checked_sub(1)?;
         self.known.get(place).map(|(_, actor)| actor)
     }
+}
+
+fn check_length(name: &str, token: &str) -> Result<(), InvalidTokens> {
+    if token.len() >= SHORTEST {
+        return Ok(());
+    }
+    Err(InvalidTokens(format!(
+        "the token of {name:?}: expected {SHORTEST} bytes or more, as random as can be"
+    )))
 }
 
 fn digest(token: &str) -> [u8; 32] {

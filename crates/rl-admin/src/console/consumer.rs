@@ -61,6 +61,7 @@ pub(super) async fn show(
             }
             (usage::bars(&console, id).await)
             p.unseen #news role="status" {}
+            (usage::reset_form(&console, &visitor, id))
         }
         (active::section(&console, &visitor, id, asked, &limits))
         section aria-labelledby="records" {

@@ -4,8 +4,8 @@
 //!    session is a random id in a cookie that no script and no other site can use, kept in this process;
 //!    it ends after half an hour without a click, after twelve hours, and when one logs out.
 //! 2. **Who sees and who edits** is decided by the [`Role`](crate::Role)s of the token: reading asks for
-//!    `CanReadCallLimits` and `CanGetRateLimits`; creating, changing and deleting for the role of that
-//!    name. What somebody may not do is not shown, and is refused with 403 all the same.
+//!    `CanReadCallLimits` and `CanGetRateLimits`; creating, changing, deleting and resetting for the role
+//!    of that name. What somebody may not do is not shown, and is refused with 403 all the same.
 //! 3. **Nothing is lost** when two people edit: whoever saves second is shown what the first one did,
 //!    with their own text still in the form.
 //! 4. **Looking never charges a counter.**
@@ -114,6 +114,7 @@ impl Console {
             .route(&path("/tier/edit"), get(tiers::edit).post(tiers::update))
             .route(&path("/tier/delete"), axum::routing::post(tiers::delete))
             .route(&path("/consumer/tier"), axum::routing::post(tiers::put))
+            .route(&path("/consumer/reset"), axum::routing::post(usage::reset))
             .route(&path("/changes"), get(changes::list))
             .route(&path("/store"), get(store::show))
             .route(&path("/console.css"), get(assets::style))

@@ -86,6 +86,7 @@ pub(super) fn done(word: &str) -> Markup {
         "created" => "The record was created. It holds for the next call.",
         "updated" => "The change was saved. It holds for the next call.",
         "deleted" => "The record was deleted.",
+        "reset" => "The counters were reset.",
         "tier" => "The tier was changed. It holds for the next call.",
         "tier-deleted" => "The tier was deleted.",
         _ => return html! {},

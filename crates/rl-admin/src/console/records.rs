@@ -131,7 +131,7 @@ pub(super) async fn create(
     let by = visitor.actor.name();
     match console.admin().records().create(content, by).await {
         Ok(record) => {
-            audit(&visitor, "create", &record);
+            audit(&visitor, "created", &record);
             let to = console.consumer_link(&record.content.consumer_id, "created");
             Ok(Redirect::to(&to).into_response())
         }
@@ -172,7 +172,7 @@ pub(super) async fn update(
     let (by, revision) = (visitor.actor.name(), form.get("revision").parse().unwrap_or_default());
     match console.admin().records().update(id, content.clone(), revision, by).await {
         Ok(record) => {
-            audit(&visitor, "update", &record);
+            audit(&visitor, "updated", &record);
             let to = console.consumer_link(&record.content.consumer_id, "updated");
             Ok(Redirect::to(&to).into_response())
         }
@@ -282,7 +282,7 @@ pub(super) async fn delete(
     let (by, revision) = (visitor.actor.name(), form.get("revision").parse().unwrap_or_default());
     match console.admin().records().delete(id, revision, by).await {
         Ok(record) => {
-            audit(&visitor, "delete", &record);
+            audit(&visitor, "deleted", &record);
             let to = console.consumer_link(&record.content.consumer_id, "deleted");
             Ok(Redirect::to(&to).into_response())
         }

@@ -215,7 +215,7 @@ async fn save(
     };
     match saved {
         Ok(tier) => {
-            let action = if is_new { "create tier" } else { "update tier" };
+            let action = if is_new { "created a tier" } else { "updated a tier" };
             let name = &tier.content.name;
             audit::changed(&visitor.actor, action, name, name, tier.revision);
             Ok(Redirect::to(&format!("{}/tiers?done=tier", console.path())).into_response())
@@ -263,8 +263,13 @@ pub(super) async fn delete(
     let revision = form.get("revision").parse().unwrap_or_default();
     match console.admin().records().delete_tier(name, revision, by).await {
         Ok(tier) => {
-            audit::changed(&visitor.actor, "delete tier", name, name, tier.revision);
+            audit::changed(&visitor.actor, "deleted a tier", name, name, tier.revision);
             Ok(Redirect::to(&format!("{}/tiers?done=tier-deleted", console.path())).into_response())
+        }
+        Err(ChangeError::Invalid(_)) => {
+            let message = "Somebody is in this tier, and would fall to the defaults. Nothing was \
+                           deleted: put its consumers and keys into another tier first.";
+            Err(Failure::new(StatusCode::CONFLICT, "The tier has members", message))
         }
         Err(ChangeError::NotFound) => Err(no_tier()),
         Err(error) => Err(error.into()),
@@ -292,7 +297,7 @@ pub(super) fn of_consumer(
                     None => "In no tier.",
                 }
             }
-            @if visitor.actor.has(Role::CanUpdateRateLimits) && !known.is_empty() {
+            @if visitor.actor.has(Role::CanSetCallLimits) && !known.is_empty() {
                 form.inline method="post" action={ (console.path()) "/consumer/tier" } {
                     (form_token(visitor))
                     input type="hidden" name="id" value=(consumer);
@@ -318,14 +323,13 @@ pub(super) async fn put(
     Extension(visitor): Extension<Visitor>,
     Extension(form): Extension<Fields>,
 ) -> Result<Response, Failure> {
-    visitor.needs(Role::CanUpdateRateLimits)?;
+    visitor.needs(Role::CanSetCallLimits)?;
     let id = known_id(form.raw("id"))?;
     let revision = form.get("revision").parse().unwrap_or_default();
     let (who, by) = (Subject::consumer(id), visitor.actor.name());
     match console.admin().records().set_tier(&who, form.given("tier"), revision, by).await {
-        Ok(member) => {
-            let revision = member.map_or(0, |member| member.revision);
-            audit::changed(&visitor.actor, "set tier", id, form.get("tier"), revision);
+        Ok(_) => {
+            audit::moved(&visitor.actor, &who, form.given("tier"));
             let to = link(&format!("{}/consumer", console.path()), &[("id", id), ("done", "tier")]);
             Ok(Redirect::to(&to).into_response())
         }

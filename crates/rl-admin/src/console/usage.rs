@@ -3,13 +3,21 @@
 
 use std::time::Duration;
 
+use axum::Extension;
 use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Redirect, Response};
 use maud::{Markup, html};
 use rl_core::{Decision, MAX_UNITS, Subject};
 use rl_records::CallPeriod;
 
+use super::consumer::known_id;
+use super::failure::Failure;
 use super::fields::{Fields, link};
+use super::page::form_token;
+use super::session::Visitor;
 use super::{Console, text};
+use crate::wire::all_periods;
+use crate::{Role, audit};
 
 /// Where a consumer stands in one period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,6 +150,38 @@ pub(super) async fn bars(console: &Console, consumer: &str) -> Markup {
 pub(super) async fn fragment(State(console): State<Console>, request: Request) -> Markup {
     let query = Fields::read(request.uri().query().unwrap_or_default().as_bytes());
     bars(&console, query.raw("id")).await
+}
+
+/// The way to begin anew, behind a second press.
+pub(super) fn reset_form(console: &Console, visitor: &Visitor, consumer: &str) -> Markup {
+    html! {
+        @if visitor.actor.has(Role::CanResetCallCounters) {
+            details {
+                summary { "Reset the counters" }
+                form.inline method="post" action={ (console.path()) "/consumer/reset" } {
+                    (form_token(visitor))
+                    input type="hidden" name="id" value=(consumer);
+                    span { "All six periods begin anew, and who is denied may call again." }
+                    button.danger type="submit" { "Reset now" }
+                }
+            }
+        }
+    }
+}
+
+/// Forgets what a consumer has used.
+pub(super) async fn reset(
+    State(console): State<Console>,
+    Extension(visitor): Extension<Visitor>,
+    Extension(form): Extension<Fields>,
+) -> Result<Response, Failure> {
+    visitor.needs(Role::CanResetCallCounters)?;
+    let id = known_id(form.raw("id"))?;
+    let subject = Subject::consumer(id);
+    console.admin().limiter().reset_under(all_periods(), &subject, None).await?;
+    audit::reset(&visitor.actor, &subject, None);
+    let to = link(&format!("{}/consumer", console.path()), &[("id", id), ("done", "reset")]);
+    Ok(Redirect::to(&to).into_response())
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 
 use super::field_and_expected;
 use crate::ApiError;
-use crate::wire::{RateLimitInput, ResourceInput, ResourceUpdate};
+use crate::wire::{MembershipInput, RateLimitInput, ResourceInput, ResourceUpdate, TierUpdate};
 
 /// How long a body may take to arrive.
 const LONGEST: Duration = Duration::from_secs(10);
@@ -18,6 +18,10 @@ pub(crate) trait Input: DeserializeOwned {
 }
 
 impl Input for RateLimitInput {}
+
+impl Input for TierUpdate {}
+
+impl Input for MembershipInput {}
 
 impl Input for ResourceInput {
     // A thousand names of 250 bytes, each in quotes.

@@ -14,7 +14,7 @@ pub(crate) use body::{Body, Input};
 pub(crate) use if_match::IfMatch;
 pub(crate) use path::{
     ApplicationName, ConsumerId, HourOfDay, In, LimitName, PeriodName, RateLimitingId, RealmName,
-    ResourceName, SubjectText,
+    ResourceName, SubjectText, TierName, subject,
 };
-pub(crate) use query::{Cost, History, Names, Parameters, Search};
+pub(crate) use query::{Cost, History, Names, Parameters, Search, SearchNames};
 pub(crate) use wrong::field_and_expected;

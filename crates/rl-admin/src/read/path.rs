@@ -1,7 +1,7 @@
 use axum::extract::{FromRequestParts, RawPathParams};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
-use rl_core::Realm;
+use rl_core::{Realm, Subject};
 use rl_records::{CallPeriod, RecordId};
 use utoipa::IntoParams;
 use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
@@ -75,10 +75,29 @@ named! {
     ResourceName: "RESOURCE", "The name of a resource";
     /// An application.
     ApplicationName: "APPLICATION", "The name of an application";
+    /// A tier.
+    TierName: "TIER", "The name of a tier";
     /// The id of a subject.
-    SubjectText: "SUBJECT_ID", "The id of a subject: an address such as 192.0.2.7, a consumer, a user";
+    SubjectText: "SUBJECT_ID", "The id of a subject: an address such as 192.0.2.7, a consumer, a user; of an API key, the 32 hexadecimal digits of its keyed hash";
     /// A limit of a policy.
     LimitName: "LIMIT", "The name of a limit in its policy, such as minute";
+}
+
+/// The subject of this realm and id. An API key is known by its keyed hash alone.
+pub(crate) fn subject(realm: Realm, id: &Name) -> Subject {
+    match digest(id.as_str()) {
+        Some(digest) if realm == Realm::Key => Subject::digest(realm, digest),
+        _ => Subject::new(realm, id.as_str()),
+    }
+}
+
+/// 32 hexadecimal digits, as ids of keys are shown.
+fn digest(text: &str) -> Option<[u8; 16]> {
+    let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    if text.len() != 32 || !text.bytes().all(is_hex) {
+        return None;
+    }
+    u128::from_str_radix(text, 16).ok().map(u128::to_be_bytes)
 }
 
 /// The id of a record.
@@ -164,5 +183,20 @@ impl Segment for RealmName {
             .pattern(Some("^[a-z0-9_-]{1,32}$"))
             .description(Some("A space of ids: ip, key, consumer, user, or one of your own"))
             .examples(["ip"])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_named_by_its_hash() {
+        let hash = Subject::digest(Realm::Key, [0xab; 16]);
+        let name = Name::parse(&hash.id().to_string()).unwrap();
+        assert!(subject(Realm::Key, &name) == hash);
+        assert!(subject(Realm::Consumer, &name) == Subject::consumer(name.as_str()));
+        let other = Name::parse("ABABABABABABABABABABABABABABABAB").unwrap();
+        assert!(subject(Realm::Key, &other) == Subject::new(Realm::Key, other.as_str()));
     }
 }

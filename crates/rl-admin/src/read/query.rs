@@ -96,6 +96,23 @@ pub(crate) struct Names {
     pub(crate) after: Option<Name>,
 }
 
+/// A page of a list of names, and which of them.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct SearchNames {
+    /// Only those that have this text in them, in large or small letters.
+    #[param(value_type = Option<Name>)]
+    pub(crate) search: Option<Name>,
+    /// How many, at most.
+    #[serde(default)]
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 50)]
+    pub(crate) limit: PageSize,
+    /// The `next` of the page before.
+    #[param(value_type = Option<Name>)]
+    pub(crate) after: Option<Name>,
+}
+
 /// A page of changes.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]

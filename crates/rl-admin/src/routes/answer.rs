@@ -4,7 +4,7 @@ use axum::Json;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use rl_core::Subject;
-use rl_records::{ChangeError, Record, RecordId, ResourceLimit};
+use rl_records::{ChangeError, Record, RecordId, ResourceLimit, Tier, TierMember};
 
 use crate::error::etag;
 use crate::read::IfMatch;
@@ -49,25 +49,23 @@ pub(super) trait Revised {
     fn updated_by(&self) -> &str;
 }
 
-impl Revised for Record {
-    fn revision(&self) -> i64 {
-        self.revision
-    }
+macro_rules! revised {
+    ($($what:ty),*) => {
+        $(
+            impl Revised for $what {
+                fn revision(&self) -> i64 {
+                    self.revision
+                }
 
-    fn updated_by(&self) -> &str {
-        &self.updated_by
-    }
+                fn updated_by(&self) -> &str {
+                    &self.updated_by
+                }
+            }
+        )*
+    };
 }
 
-impl Revised for ResourceLimit {
-    fn revision(&self) -> i64 {
-        self.revision
-    }
-
-    fn updated_by(&self) -> &str {
-        &self.updated_by
-    }
-}
+revised!(Record, ResourceLimit, Tier, TierMember);
 
 /// The revision that a change is about: what is there, if the client has seen that.
 pub(super) fn seen(admin: &Admin, there: &impl Revised, seen: &IfMatch) -> Result<i64, ApiError> {

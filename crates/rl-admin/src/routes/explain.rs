@@ -6,7 +6,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::error::Refusals;
-use crate::read::{Allowed, ConsumerId, Cost, In, Parameters, RealmName, SubjectText, ToGet};
+use crate::read::{self, Allowed, ConsumerId, Cost, In, Parameters, RealmName, SubjectText, ToGet};
 use crate::wire::{Considered, Standing, seconds_of};
 use crate::{Admin, ApiError};
 
@@ -78,7 +78,7 @@ pub(super) async fn subject(
     In(SubjectText(id)): In<SubjectText>,
     Parameters(Cost { cost }): Parameters<Cost>,
 ) -> Result<Json<Explanation>, ApiError> {
-    explain(&admin, &Subject::new(realm, id.as_str()), cost).await.map(Json)
+    explain(&admin, &read::subject(realm, &id), cost).await.map(Json)
 }
 
 async fn explain(admin: &Admin, subject: &Subject, cost: u64) -> Result<Explanation, ApiError> {

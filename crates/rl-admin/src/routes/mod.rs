@@ -4,12 +4,14 @@ mod active;
 mod answer;
 mod block;
 mod call_limits;
+mod consumers;
 mod counters;
 mod explain;
 mod history;
 mod info;
 mod rate_limits;
 mod resources;
+mod tiers;
 mod usage;
 
 use std::sync::Arc;
@@ -58,6 +60,7 @@ fn described() -> OpenApiRouter<Admin> {
         .routes(routes!(counters::read, counters::reset))
         .routes(routes!(counters::reset_period))
         .routes(routes!(counters::overview))
+        .routes(routes!(consumers::list))
         .routes(routes!(block::read, block::put, block::delete))
         .routes(routes!(usage::read, usage::reset))
         .routes(routes!(usage::reset_limit))
@@ -71,6 +74,9 @@ fn described() -> OpenApiRouter<Admin> {
         .routes(routes!(resources::usage))
         .routes(routes!(resources::of_application))
         .routes(routes!(history::of_resource))
+        .routes(routes!(tiers::list))
+        .routes(routes!(tiers::read, tiers::create, tiers::update, tiers::delete))
+        .routes(routes!(tiers::read_member, tiers::put_member, tiers::delete_member))
 }
 
 fn about() -> OpenApi {

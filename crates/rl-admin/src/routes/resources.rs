@@ -8,6 +8,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::answer::{not_made, resource, seen};
+use crate::access::Actor;
 use crate::error::{ChangeRefusals, Refusals};
 use crate::read::{
     Allowed, ApplicationName, Body, IfMatch, In, Names, Parameters, ResourceName, ToCreate,
@@ -59,7 +60,9 @@ pub(super) async fn create(
     Allowed { actor, .. }: Allowed<ToCreate>,
     Body(input): Body<ResourceInput>,
 ) -> Result<Response, ApiError> {
-    let created = admin.records().create_resource(input.into_content(), actor.name()).await;
+    let content = input.into_content();
+    owned(&actor, &content.apps)?;
+    let created = admin.records().create_resource(content, actor.name()).await;
     let created = created.map_err(|error| match error {
         ChangeError::Conflict { current } => {
             let message = format!("resource {} has a limit already", current.content.name);
@@ -70,6 +73,19 @@ pub(super) async fn create(
     let name = &created.content.name;
     audit::changed(&actor, "created", name, name, 1);
     Ok(resource(StatusCode::CREATED, &created))
+}
+
+/// Owners edit what is theirs alone: as it is, and as it will be.
+fn owned<'a>(
+    actor: &Actor,
+    applications: impl IntoIterator<Item = &'a String>,
+) -> Result<(), ApiError> {
+    if actor.owns(applications) {
+        return Ok(());
+    }
+    audit::not_owned(actor);
+    let message = "the resource is under applications of others: expected your own alone";
+    Err(ApiError::new(StatusCode::FORBIDDEN, message))
 }
 
 async fn there(admin: &Admin, name: &Name) -> Result<ResourceLimit, ApiError> {
@@ -103,8 +119,9 @@ pub(super) async fn update(
     Body(input): Body<ResourceUpdate>,
 ) -> Result<Response, ApiError> {
     let there = there(&admin, &name).await?;
-    let revision = seen(&admin, &there, &if_match)?;
     let content = input.into_content(&name);
+    owned(&actor, there.content.apps.iter().chain(&content.apps))?;
+    let revision = seen(&admin, &there, &if_match)?;
     let updated = admin.records().update_resource(content, revision, actor.name()).await;
     let updated = updated.map_err(not_made)?;
     audit::changed(&actor, "updated", name.as_str(), name.as_str(), updated.revision);
@@ -123,6 +140,7 @@ pub(super) async fn delete(
     if_match: IfMatch,
 ) -> Result<StatusCode, ApiError> {
     let there = there(&admin, &name).await?;
+    owned(&actor, &there.content.apps)?;
     let revision = seen(&admin, &there, &if_match)?;
     let gone = admin.records().delete_resource(name.as_str(), revision, actor.name()).await;
     gone.map_err(not_made)?;

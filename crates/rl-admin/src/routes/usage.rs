@@ -1,12 +1,12 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use rl_core::{FailureKind, Subject};
+use rl_core::FailureKind;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::error::Refusals;
-use crate::read::{Allowed, In, LimitName, RealmName, SubjectText, ToGet, ToReset};
+use crate::read::{Allowed, In, LimitName, RealmName, SubjectText, ToGet, ToReset, subject};
 use crate::wire::Standing;
 use crate::{Admin, ApiError, audit};
 
@@ -31,7 +31,7 @@ pub(super) async fn read(
     In(RealmName(realm)): In<RealmName>,
     In(SubjectText(id)): In<SubjectText>,
 ) -> Result<Json<Usage>, ApiError> {
-    let usage = admin.limiter().usage(&Subject::new(realm, id.as_str())).await?;
+    let usage = admin.limiter().usage(&subject(realm, &id)).await?;
     let policy = usage.policy().map(ToString::to_string);
     Ok(Json(Usage { policy, limits: usage.limits().map(Standing::of).collect() }))
 }
@@ -45,7 +45,7 @@ pub(super) async fn reset(
     In(RealmName(realm)): In<RealmName>,
     In(SubjectText(id)): In<SubjectText>,
 ) -> Result<StatusCode, ApiError> {
-    let subject = Subject::new(realm, id.as_str());
+    let subject = subject(realm, &id);
     admin.limiter().reset(&subject).await?;
     audit::reset(&actor, &subject, None);
     Ok(StatusCode::NO_CONTENT)
@@ -62,7 +62,7 @@ pub(super) async fn reset_limit(
     In(SubjectText(id)): In<SubjectText>,
     In(LimitName(limit)): In<LimitName>,
 ) -> Result<StatusCode, ApiError> {
-    let subject = Subject::new(realm, id.as_str());
+    let subject = subject(realm, &id);
     match admin.limiter().reset_limit(&subject, limit.as_str()).await {
         Ok(()) => {}
         Err(error) if error.kind() == FailureKind::Unsupported => {

@@ -9,6 +9,7 @@ mod periods;
 mod record;
 mod resource;
 mod standing;
+mod tier;
 
 pub(crate) use active::ActiveRateLimits;
 pub(crate) use date::{Date, Hour};
@@ -19,3 +20,4 @@ pub(crate) use periods::{CallCounter, CallCounters, CallState, Periods, all_peri
 pub(crate) use record::{CallLimitsAndState, Content, RateLimit, RateLimitInput, RateLimits};
 pub(crate) use resource::{Resource, ResourceContent, ResourceInput, ResourceUpdate, Resources};
 pub(crate) use standing::{Considered, Standing, seconds_of, whole_seconds};
+pub(crate) use tier::{Consumer, Consumers, Membership, MembershipInput, Tier, TierUpdate, Tiers};

@@ -21,6 +21,9 @@ use crate::table::Table;
 /// Keys that fit into the second cache.
 const SOME: usize = 10_000;
 
+/// The name of a goal, its floor and its moon.
+type Lines = (&'static str, f64, f64);
+
 /// Others with one key, and what is promised of them.
 pub(super) fn peers(
     keys: &Keys,
@@ -29,7 +32,7 @@ pub(super) fn peers(
 ) -> Result<(), Box<dyn Error>> {
     let ours = endless(MANY)?;
     let limitador = Limitador::six(ENDLESS, keys, 1);
-    let rows: [(&str, &dyn Contender, Option<(&'static str, f64, f64)>); 4] = [
+    let rows: [(&str, &dyn Contender, Option<Lines>); 4] = [
         ("one governor with ahash", &FastGovernor::new(ENDLESS), None),
         (
             "actix-extensible-rate-limit, one period",
@@ -168,7 +171,7 @@ pub(super) fn logs(goals: &mut Vec<Goal>) -> Result<(), Box<dyn Error>> {
     };
     let (short, long) = (log(10)?, log(100_000)?);
     // Until the longest is full.
-    (short(100), long(100_000));
+    let _ = (short(100), long(100_000));
     let times = WARM_BLOCK as u64 / 10;
     let compared = compare(WARM_ROUNDS, |_| short(times), |_| long(times));
     let lines = (1.3, 1.1, Unit::AtMost("x"));

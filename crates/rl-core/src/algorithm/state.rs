@@ -81,9 +81,15 @@ impl State {
         }
     }
 
-    /// So many cells to change, 0 where there were none.
+    /// So many cells to change, three at least, 0 where there were none.
     pub(super) fn many_mut(&mut self, count: usize) -> &mut [u64] {
-        let more = self.more.get_or_insert_with(|| vec![0; count].into());
+        let few = std::mem::take(&mut self.few);
+        let more = self.more.get_or_insert_with(|| {
+            let mut cells = vec![0; count];
+            // A store may have given three as few.
+            cells.iter_mut().zip(few).for_each(|(cell, few)| *cell = few);
+            cells.into()
+        });
         debug_assert_eq!(more.len(), count);
         more
     }

@@ -1,4 +1,5 @@
 use std::collections::VecDeque;
+use std::fmt;
 use std::future::Future;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,8 +18,11 @@ use crate::DatabaseError;
 /// How long is waited for a place.
 const PLACE: Duration = Duration::from_secs(5);
 
-/// How long it may take to connect, or to find out whether a connection still works.
+/// How long it may take to connect.
 const CONNECT: Duration = Duration::from_secs(5);
+
+/// How long it may take to find out whether a connection still works.
+const TRY: Duration = Duration::from_secs(1);
 
 /// How long a statement may take.
 const STATEMENT: Duration = Duration::from_secs(10);
@@ -30,7 +34,6 @@ const IDLE: Duration = Duration::from_secs(1);
 const OLDEST: Duration = Duration::from_secs(1_800);
 
 /// Where connections lead to.
-#[derive(Debug)]
 pub(super) enum Target {
     /// Its only connection is the database: it is kept as long as the set.
     Memory(String),
@@ -65,6 +68,16 @@ impl Target {
             connection.execute("PRAGMA synchronous = NORMAL").await?;
         }
         Ok(connection)
+    }
+}
+
+impl fmt::Debug for Target {
+    /// Without the URL, which may hold a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Memory(_) | Self::File(_) => "SQLite",
+            Self::Postgres(_) => "PostgreSQL",
+        })
     }
 }
 
@@ -127,6 +140,8 @@ impl Connections {
             if lease.works().await {
                 return Ok(lease);
             }
+            // The others are as old, or lost what this one has lost.
+            self.idle().clear();
         }
     }
 
@@ -182,7 +197,7 @@ impl Lease {
         if work.since.elapsed() < IDLE {
             return true;
         }
-        let trying = tokio::time::timeout(CONNECT, work.connection.ping()).await;
+        let trying = tokio::time::timeout(TRY, work.connection.ping()).await;
         trying.is_ok_and(|answer| answer.is_ok())
     }
 }
@@ -242,5 +257,20 @@ impl Place for &Arc<Connections> {
 impl Place for &mut AnyConnection {
     async fn rows(self, query: Query<'_, Any, AnyArguments>) -> Result<Vec<AnyRow>, DatabaseError> {
         within(STATEMENT, async { query.fetch_all(self).await.map_err(failed) }).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_connections_lead_is_shown_without_the_password() {
+        for url in
+            ["postgres://rl:hunter2@host/db", "sqlite://hunter2.db", "sqlite::memory:?hunter2"]
+        {
+            let connections = Connections::new(Arc::new(Target::of(url).unwrap()), 1);
+            assert!(!format!("{connections:?}").contains("hunter2"), "{connections:?}");
+        }
     }
 }

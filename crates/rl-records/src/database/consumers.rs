@@ -4,7 +4,7 @@ use rl_core::time::Timestamp;
 use sqlx::Row;
 
 use super::failure::failed;
-use super::query::{search_pattern, without_nul};
+use super::query::without_nul;
 use super::sql::Sql;
 use super::{Records, micros};
 use crate::DatabaseError;
@@ -83,29 +83,22 @@ impl Records {
         let page = query.limit.clamp(1, 1_000) as usize;
         let mut ids = BTreeSet::new();
         // Each by its index, in order, and no further than the page: a join of both would be made whole.
-        for (mut sql, after, search, end) in [
-            (
-                Sql::new("SELECT consumer_id AS id FROM rl_records WHERE 1 = 1"),
-                " AND consumer_id > ?",
-                " AND lower(consumer_id) LIKE ? ESCAPE '!'",
-                " GROUP BY consumer_id ORDER BY consumer_id LIMIT ?",
-            ),
-            (
-                Sql::new("SELECT id FROM rl_tier_members WHERE realm = 'consumer'"),
-                " AND id > ?",
-                " AND lower(id) LIKE ? ESCAPE '!'",
-                " ORDER BY id LIMIT ?",
-            ),
+        for source in [
+            "SELECT consumer_id FROM rl_records WHERE 1 = 1",
+            "SELECT consumer_id FROM (SELECT id AS consumer_id FROM rl_tier_members \
+             WHERE realm = 'consumer') AS members WHERE 1 = 1",
         ] {
+            let mut sql = Sql::new(source);
             if let Some(text) = &query.after {
-                sql.push(after, [without_nul(text).into()]);
+                sql.push(" AND consumer_id > ?", [without_nul(text).into()]);
             }
             if let Some(text) = &query.search {
-                sql.push(search, [search_pattern(text).into()]);
+                sql.push_search(text, self.inner.is_postgres);
             }
+            let end = " GROUP BY consumer_id ORDER BY consumer_id LIMIT ?";
             sql.push(end, [(page as i64 + 1).into()]);
             for row in sql.on(&self.inner.reads).await? {
-                ids.insert(row.try_get::<String, _>("id").map_err(failed)?);
+                ids.insert(row.try_get::<String, _>("consumer_id").map_err(failed)?);
             }
         }
         let has_more = ids.len() > page;

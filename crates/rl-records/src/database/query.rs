@@ -101,14 +101,13 @@ impl RecordQuery {
     }
 
     /// The statement; it asks for one row more than the page has, to see whether there is a next one.
-    pub(super) fn sql(&self) -> Sql {
+    pub(super) fn sql(&self, is_postgres: bool) -> Sql {
         let mut sql = Sql::new("SELECT * FROM rl_records WHERE 1 = 1");
         if let Some(consumer) = &self.consumer {
             sql.push(" AND consumer_id = ?", [without_nul(consumer).into()]);
         }
         if let Some(search) = &self.search {
-            let pattern = search_pattern(search);
-            sql.push(" AND lower(consumer_id) LIKE ? ESCAPE '!'", [pattern.into()]);
+            sql.push_search(search, is_postgres);
         }
         if let Some(at) = self.active_at {
             let at = micros(at);
@@ -132,15 +131,6 @@ impl RecordQuery {
         let next = if has_more { records.last().map(RecordCursor::of) } else { None };
         RecordPage { records, next }
     }
-}
-
-/// What finds `search` in small letters, whatever it contains.
-pub(super) fn search_pattern(search: &str) -> String {
-    let search = without_nul(search).to_ascii_lowercase();
-    let pattern = ['!', '%', '_']
-        .iter()
-        .fold(search, |text, special| text.replace(*special, &format!("!{special}")));
-    format!("%{pattern}%")
 }
 
 /// PostgreSQL refuses NUL in text. No stored id has one or the character that stands for it.

@@ -104,7 +104,7 @@ impl Records {
     ///
     /// Returns an error if the database does not answer.
     pub async fn list(&self, query: &RecordQuery) -> Result<RecordPage, DatabaseError> {
-        let rows = query.sql().on(&self.inner.reads).await?;
+        let rows = query.sql(self.inner.is_postgres).on(&self.inner.reads).await?;
         Ok(query.page_of(records_of(&rows)?))
     }
 

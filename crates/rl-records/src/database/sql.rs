@@ -5,6 +5,7 @@ use sqlx::query::Query;
 use sqlx::{Any, AssertSqlSafe};
 
 use super::connections::Place;
+use super::query::without_nul;
 use crate::DatabaseError;
 
 /// A statement that is put together from parts of the source code; what people gave is bound.
@@ -58,6 +59,21 @@ impl Sql {
                 None => self.text.push_str(piece),
             }
         }
+    }
+
+    /// Adds that the consumer has this text in its id, in large or small letters (of ASCII).
+    pub(super) fn push_search(&mut self, text: &str, is_postgres: bool) {
+        let text = without_nul(text).to_ascii_lowercase();
+        let pattern = ['!', '%', '_']
+            .iter()
+            .fold(text, |text, special| text.replace(*special, &format!("!{special}")));
+        // LIKE of SQLite takes large for small letters, and in half the time.
+        let is_like = if is_postgres {
+            " AND lower(consumer_id) LIKE ? ESCAPE '!'"
+        } else {
+            " AND consumer_id LIKE ? ESCAPE '!'"
+        };
+        self.push(is_like, [format!("%{pattern}%").into()]);
     }
 
     /// Adds ` IN (…)`; of no values, nothing is in it.

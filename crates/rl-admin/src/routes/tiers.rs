@@ -1,0 +1,179 @@
+use axum::Json;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use rl_core::Subject;
+use rl_records::{ChangeError, Tier as StoredTier, TierMember};
+
+use super::answer::{not_made, seen};
+use crate::error::{ChangeRefusals, Refusals, etag};
+use crate::read::{
+    Allowed, Body, IfMatch, In, Names, Parameters, RealmName, SubjectText, TierName, ToCreate,
+    ToDelete, ToGet, ToRead, ToSet, ToUpdate, subject,
+};
+use crate::wire::{Membership, MembershipInput, Name, Tier, TierUpdate, Tiers};
+use crate::{Admin, ApiError, audit};
+
+fn answer(status: StatusCode, tier: &StoredTier) -> Response {
+    (status, [(header::ETAG, etag(tier.revision))], Json(Tier::of(tier))).into_response()
+}
+
+async fn there(admin: &Admin, name: &Name) -> Result<StoredTier, ApiError> {
+    let found = admin.records().read_tier(name.as_str()).await?;
+    found.ok_or_else(|| ApiError::not_found(format_args!("tier {}", name.as_str())))
+}
+
+/// The tiers, by name
+#[utoipa::path(get, path = "/management/tiers", tag = "tiers", params(Names),
+    responses((status = OK, body = Tiers), Refusals))]
+pub(super) async fn list(
+    State(admin): State<Admin>,
+    _: Allowed<ToGet>,
+    Parameters(Names { limit, after }): Parameters<Names>,
+) -> Result<Json<Tiers>, ApiError> {
+    let after = after.as_ref().map(Name::as_str);
+    let found = admin.records().list_tiers(after, limit.0).await?;
+    // A page that is not full is the last.
+    let next = found.last().filter(|_| found.len() == limit.0 as usize);
+    let next = next.map(|last| last.content.name.clone());
+    Ok(Json(Tiers { tiers: found.iter().map(Tier::of).collect(), next }))
+}
+
+/// A tier
+#[utoipa::path(get, path = "/management/tiers/{TIER}", tag = "tiers", params(In<TierName>),
+    responses((status = OK, body = Tier, headers(("ETag" = String))), Refusals))]
+pub(super) async fn read(
+    State(admin): State<Admin>,
+    _: Allowed<ToGet>,
+    In(TierName(name)): In<TierName>,
+) -> Result<Response, ApiError> {
+    Ok(answer(StatusCode::OK, &there(&admin, &name).await?))
+}
+
+/// Creates a tier: 409 if there is one of this name
+#[utoipa::path(post, path = "/management/tiers/{TIER}", tag = "tiers", params(In<TierName>),
+    request_body = TierUpdate,
+    responses((status = CREATED, body = Tier, headers(("ETag" = String))), ChangeRefusals))]
+pub(super) async fn create(
+    State(admin): State<Admin>,
+    Allowed { actor, .. }: Allowed<ToCreate>,
+    In(TierName(name)): In<TierName>,
+    Body(input): Body<TierUpdate>,
+) -> Result<Response, ApiError> {
+    let created = admin.records().create_tier(input.into_content(&name), actor.name()).await;
+    let created = created.map_err(|error| match error {
+        ChangeError::Conflict { .. } => {
+            let message = format!("there is a tier {} already", name.as_str());
+            ApiError::new(StatusCode::CONFLICT, message)
+        }
+        error => error.into(),
+    })?;
+    audit::changed(&actor, "created a tier", name.as_str(), name.as_str(), created.revision);
+    Ok(answer(StatusCode::CREATED, &created))
+}
+
+/// Writes over a tier: it binds the next request of every member
+///
+/// With `If-Match`, only if nobody changed it since: 412 otherwise.
+#[utoipa::path(put, path = "/management/tiers/{TIER}", tag = "tiers", params(In<TierName>),
+    request_body = TierUpdate,
+    responses((status = OK, body = Tier, headers(("ETag" = String))), ChangeRefusals))]
+pub(super) async fn update(
+    State(admin): State<Admin>,
+    Allowed { actor, .. }: Allowed<ToUpdate>,
+    In(TierName(name)): In<TierName>,
+    if_match: IfMatch,
+    Body(input): Body<TierUpdate>,
+) -> Result<Response, ApiError> {
+    let revision = seen(&admin, &there(&admin, &name).await?, &if_match)?;
+    let content = input.into_content(&name);
+    let updated = admin.records().update_tier(content, revision, actor.name()).await;
+    let updated = updated.map_err(not_made)?;
+    audit::changed(&actor, "updated a tier", name.as_str(), name.as_str(), updated.revision);
+    Ok(answer(StatusCode::OK, &updated))
+}
+
+/// Deletes a tier: 409 if it has members, who would fall to the defaults
+#[utoipa::path(delete, path = "/management/tiers/{TIER}", tag = "tiers", params(In<TierName>),
+    responses((status = NO_CONTENT), ChangeRefusals))]
+pub(super) async fn delete(
+    State(admin): State<Admin>,
+    Allowed { actor, .. }: Allowed<ToDelete>,
+    In(TierName(name)): In<TierName>,
+    if_match: IfMatch,
+) -> Result<StatusCode, ApiError> {
+    let revision = seen(&admin, &there(&admin, &name).await?, &if_match)?;
+    let gone = admin.records().delete_tier(name.as_str(), revision, actor.name()).await;
+    gone.map_err(|error| match error {
+        ChangeError::Invalid(why) => ApiError::new(StatusCode::CONFLICT, why.to_string()),
+        error => not_made(error),
+    })?;
+    audit::changed(&actor, "deleted a tier", name.as_str(), name.as_str(), revision);
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn member(admin: &Admin, who: &Subject) -> Result<TierMember, ApiError> {
+    let found = admin.records().tier_of(who).await?;
+    found.ok_or_else(|| ApiError::not_found("a tier of this subject"))
+}
+
+/// The tier that a consumer or an API key is in: 404 if it is in none
+///
+/// A key is named by the 32 hexadecimal digits of its keyed hash.
+#[utoipa::path(get, path = "/management/subjects/{REALM}/{SUBJECT_ID}/tier", tag = "tiers",
+    params(In<RealmName>, In<SubjectText>),
+    responses((status = OK, body = Membership, headers(("ETag" = String))), Refusals))]
+pub(super) async fn read_member(
+    State(admin): State<Admin>,
+    _: Allowed<ToRead>,
+    In(RealmName(realm)): In<RealmName>,
+    In(SubjectText(id)): In<SubjectText>,
+) -> Result<Response, ApiError> {
+    Ok(membership(&member(&admin, &subject(realm, &id)).await?))
+}
+
+fn membership(member: &TierMember) -> Response {
+    ([(header::ETAG, etag(member.revision))], Json(Membership::of(member))).into_response()
+}
+
+/// Puts a consumer or an API key into a tier
+#[utoipa::path(put, path = "/management/subjects/{REALM}/{SUBJECT_ID}/tier", tag = "tiers",
+    params(In<RealmName>, In<SubjectText>), request_body = MembershipInput,
+    responses((status = OK, body = Membership, headers(("ETag" = String))), ChangeRefusals))]
+pub(super) async fn put_member(
+    State(admin): State<Admin>,
+    Allowed { actor, .. }: Allowed<ToSet>,
+    In(RealmName(realm)): In<RealmName>,
+    In(SubjectText(id)): In<SubjectText>,
+    if_match: IfMatch,
+    Body(MembershipInput { tier }): Body<MembershipInput>,
+) -> Result<Response, ApiError> {
+    let who = subject(realm, &id);
+    let revision = match admin.records().tier_of(&who).await? {
+        Some(there) => seen(&admin, &there, &if_match)?,
+        None => 0,
+    };
+    let put = admin.records().set_tier(&who, Some(tier.as_str()), revision, actor.name()).await;
+    let there = put.map_err(not_made)?.ok_or_else(|| ApiError::not_found("the tier"))?;
+    audit::moved(&actor, &who, Some(tier.as_str()));
+    Ok(membership(&there))
+}
+
+/// Takes a consumer or an API key out of its tier
+#[utoipa::path(delete, path = "/management/subjects/{REALM}/{SUBJECT_ID}/tier", tag = "tiers",
+    params(In<RealmName>, In<SubjectText>),
+    responses((status = NO_CONTENT), ChangeRefusals))]
+pub(super) async fn delete_member(
+    State(admin): State<Admin>,
+    Allowed { actor, .. }: Allowed<ToSet>,
+    In(RealmName(realm)): In<RealmName>,
+    In(SubjectText(id)): In<SubjectText>,
+    if_match: IfMatch,
+) -> Result<StatusCode, ApiError> {
+    let who = subject(realm, &id);
+    let revision = seen(&admin, &member(&admin, &who).await?, &if_match)?;
+    let gone = admin.records().set_tier(&who, None, revision, actor.name()).await;
+    gone.map_err(not_made)?;
+    audit::moved(&actor, &who, None);
+    Ok(StatusCode::NO_CONTENT)
+}
