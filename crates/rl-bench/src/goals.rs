@@ -141,32 +141,6 @@ pub(crate) fn table(goals: &[Goal]) -> Table {
     table
 }
 
-/// All of them, for programs.
-pub(crate) fn json(goals: &[Goal]) -> String {
-    let goals: Vec<_> = goals
-        .iter()
-        .map(|goal| {
-            let Goal { name, what, floor, moon, unit, measured, interval } = goal;
-            let unit = match unit {
-                Unit::Times => "x",
-                Unit::AtMost(name) => name,
-            };
-            serde_json::json!({
-                "name": name,
-                "what": what,
-                "floor": floor,
-                "moon": moon,
-                "unit": unit,
-                "more_is_better": goal.unit.is_more_better(),
-                "measured": measured,
-                "interval": interval.map(|(low, high)| [low, high]),
-                "verdict": goal.verdict().to_string(),
-            })
-        })
-        .collect();
-    format!("{:#}\n", serde_json::Value::from(goals))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,6 +4,7 @@
 //! cargo run --release -p rl-bench -- memory
 //! cargo run --release -p rl-bench -- http
 //! cargo run --release -p rl-bench -- redis
+//! cargo run --release -p rl-bench -- all --json goals.json
 //! cargo run --release -p rl-bench -- outage
 //! cargo run --release -p rl-bench -- records
 //! cargo run -p rl-bench -- pictures
@@ -25,6 +26,7 @@ mod pictures;
 mod progress;
 mod records;
 mod redis;
+mod report;
 mod table;
 
 use std::process::ExitCode;
@@ -36,7 +38,7 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 static ALLOCATOR: &StatsAlloc<std::alloc::System> = &INSTRUMENTED_SYSTEM;
 
 const USAGE: &str = "\
-usage: cargo run --release -p rl-bench -- memory|http|redis|outage|records|pictures [--json FILE]
+usage: cargo run --release -p rl-bench -- memory|http|redis|all|outage|records|pictures [--json FILE]
 
   memory    decisions in this process, beside other limiters, the price of each algorithm, and what of
             the goals is reached
@@ -44,29 +46,33 @@ usage: cargo run --release -p rl-bench -- memory|http|redis|outage|records|pictu
   redis     decisions on a Redis server of its own, beside plain commands and the usual script, and
             the price of each algorithm
   outage    what requests wait for while Redis is down
+  all       memory, http and redis, and the goals of all in one table
   records   look-ups and pages of 300 000 records of 100 000 consumers on SQLite
   pictures  draws what each algorithm admits into crates/rl-core/docs/pictures, and prints how
             much of two bursts passes
 
-  --json    writes the goals and how they turned out to FILE as well";
+  --json FILE   writes the goals of memory, http, redis or all to a file, too";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let (words, file) = match words[..] {
-        [ref words @ .., "--json", file] => (words, Some(file)),
-        ref words => (words, None),
+    let mut words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let file = match words[..] {
+        [_, "--json", file] => Some(file),
+        [.., "--json"] => return refuse("--json wants the name of a file"),
+        _ => None,
     };
-    let none = |()| Vec::new();
-    let result = match words {
+    words.truncate(if file.is_some() { 1 } else { words.len() });
+    let goals = |goals: Vec<goals::Goal>| file.map_or(Ok(()), |file| report::write(&goals, file));
+    let result = match words[..] {
         [] => return refuse("which measurement?"),
         [_, extra, ..] => return refuse(&format!("{extra:?} is one word too many")),
-        ["memory"] => memory::run(),
-        ["http"] => http::run(),
-        ["redis"] => redis::run().map(none),
-        ["outage"] => outage::run().map(none),
-        ["records"] => records::run().map(none),
-        ["pictures"] => pictures::run().map(none),
+        ["memory"] => memory::run().and_then(goals),
+        ["redis"] => redis::run().and_then(goals),
+        ["http"] => http::run().and_then(goals),
+        ["all"] => report::all().and_then(goals),
+        ["outage"] => outage::run(),
+        ["records"] => records::run(),
+        ["pictures"] => pictures::run(),
         [unknown] => return refuse(&format!("there is no measurement {unknown:?}")),
     };
     let written = result.and_then(|goals| match file {

@@ -1,9 +1,13 @@
 //! Decisions on a Redis server: ours beside plain commands and beside the usual script.
 
 mod algorithms;
+mod cluster;
 mod contender;
 mod long_log;
+mod nodes;
+mod peers;
 mod server;
+mod targets;
 
 use std::error::Error;
 use std::sync::Arc;
@@ -13,6 +17,7 @@ use contender::{Contender, SUBJECTS};
 use rl_core::store::redis::Layout;
 use server::{Bystander, Server};
 
+use crate::goals::{self, Goal};
 use crate::machine;
 use crate::measure::{Estimate, median, time_async};
 use crate::table::Table;
@@ -35,14 +40,15 @@ impl Load {
 }
 
 /// About 0.1 s of work each.
-const LOADS: [Load; 4] = [
+const LOADS: [Load; 5] = [
     Load::on_all(1, 1_500),
     Load::on_all(16, 7_000),
     Load::on_all(64, 12_000),
     Load::on_all(256, 16_000),
+    Load::on_all(1_024, 20_480),
 ];
 /// Rounds for each load; in each, everybody has two blocks, there and back.
-const ROUNDS: usize = 11;
+const ROUNDS: usize = 7;
 /// The load at which the processor time of a decision is shown.
 const SHOWN: usize = 64;
 /// Places among the contenders.
@@ -52,19 +58,24 @@ const OURS: [usize; 3] = [3, 4, 5];
 /// More than is ever asked for.
 const ENDLESS: u32 = 1_000_000_000;
 
-pub(crate) fn run() -> Result<(), Box<dyn Error>> {
+pub(crate) fn run() -> Result<Vec<Goal>, Box<dyn Error>> {
     // One thread for all clients: the other core is the server's.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(measure())
 }
 
-async fn measure() -> Result<(), Box<dyn Error>> {
+async fn measure() -> Result<Vec<Goal>, Box<dyn Error>> {
     introduce();
+    let mut goals = targets::measure().await?;
     beside_others(&Server::start()?).await?;
+    println!("{}", targets::by_limits().await?);
     println!("{}", algorithms::speed().await?);
     println!("{}", long_log::speed().await?);
     println!("{}", algorithms::space().await?);
-    Ok(())
+    goals.extend(nodes::measure().await?);
+    println!("{}", cluster::measure().await?);
+    println!("{}", goals::table(&goals));
+    Ok(goals)
 }
 
 fn introduce() {
@@ -120,6 +131,8 @@ struct Block {
     seconds: f64,
     /// µs of the server in the command itself, by its own account.
     command: f64,
+    /// Calls of that command.
+    calls: f64,
     /// µs of the server's processor in all.
     server: f64,
     /// µs of our processor in all.
@@ -165,9 +178,11 @@ async fn block(
     let server = bystander.processor_time().await? - server;
     let made = (load.decisions / load.in_flight * load.in_flight) as f64;
     let each = |total: Duration| total.as_secs_f64() * 1e6 / made;
+    let (calls, command) = bystander.command(contender.command).await?;
     Ok(Block {
         seconds: elapsed.as_secs_f64() / made,
-        command: bystander.command_micros(contender.command).await? / made,
+        command: command / made,
+        calls: calls / made,
         server: each(server),
         client: each(client),
         admitted: admitted as f64 / made,

@@ -78,7 +78,11 @@ pub(super) async fn space() -> Result<Table, Box<dyn Error>> {
 }
 
 /// What others keep for an exact log: a member for each request, of its time in µs.
-async fn log(server: &Server, database: usize, requests: usize) -> Result<(), Box<dyn Error>> {
+pub(super) async fn log(
+    server: &Server,
+    database: usize,
+    requests: usize,
+) -> Result<(), Box<dyn Error>> {
     const START: u64 = 1_769_886_000_000_000;
     let mut connection = server.connect(database).await?;
     let mut add = redis::cmd("ZADD");

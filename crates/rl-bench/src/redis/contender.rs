@@ -2,6 +2,7 @@
 //! of its own. Keys and subjects are built beforehand; what is done with them is done in each call.
 
 use std::error::Error;
+use std::time::Duration;
 
 use redis::Value;
 use redis::aio::MultiplexedConnection;
@@ -10,6 +11,7 @@ use rl_core::store::redis::Layout;
 use rl_core::store::{Charge, Mode, Namespace, Refund, RefundOf, Store};
 use rl_core::{Cost, Decision, Limit, Period, Policy, RateLimiter, RedisStore, Subject};
 
+use super::peers::Peer;
 use super::server::Server;
 
 /// How many subjects there are.
@@ -27,6 +29,7 @@ enum Way {
     Command(Command),
     Store(Stored),
     Limiter(RateLimiter, Vec<Subject>),
+    Peer(Peer),
 }
 
 /// A command that is the same for all subjects but for its keys.
@@ -57,6 +60,29 @@ impl Contender {
             tail: Vec::new(),
         };
         Ok(Self { name: "INCR", command: "incr", way: Way::Command(command) })
+    }
+
+    /// A command that does nothing: the round trip alone.
+    pub(super) async fn ping(server: &Server) -> Result<Self, Box<dyn Error>> {
+        let command = Command {
+            connection: server.connect(0).await?,
+            head: vec!["PING".to_owned()],
+            keys: vec![Vec::new(); SUBJECTS],
+            tail: Vec::new(),
+        };
+        Ok(Self { name: "PING", command: "ping", way: Way::Command(command) })
+    }
+
+    /// One limit in a script, by the generic cell rate algorithm.
+    pub(super) async fn gcra(server: &Server, database: usize) -> Result<Self, Box<dyn Error>> {
+        let (text, tail) = (include_str!("gcra.lua"), vec![1, 1_000_000_000]);
+        let command = Command::script(server, database, text, keys(&[""]), tail).await?;
+        Ok(Self { name: "GCRA script, one limit", command: "evalsha", way: Way::Command(command) })
+    }
+
+    /// A library of others, or what it does.
+    pub(super) fn peer(name: &'static str, command: &'static str, peer: Peer) -> Self {
+        Self { name, command, way: Way::Peer(peer) }
     }
 
     /// The least that a script costs.
@@ -103,10 +129,14 @@ impl Contender {
         name: &'static str,
         policy: Policy,
     ) -> Result<Self, Box<dyn Error>> {
-        let store = connect(server, database, layout).await?;
+        Ok(Self::of_store(connect(server, database, layout).await?, name, policy))
+    }
+
+    /// Our store, made elsewhere.
+    pub(super) fn of_store(store: RedisStore, name: &'static str, policy: Policy) -> Self {
         let (namespace, subjects) = (Namespace::default(), subjects());
         let way = Way::Store(Stored { store, namespace, policy, subjects, frees: false });
-        Ok(Self { name, command: "evalsha", way })
+        Self { name, command: "evalsha", way }
     }
 
     /// The same, and a request that passes frees its place under concurrency limits.
@@ -125,6 +155,8 @@ impl Contender {
     ) -> Result<Self, Box<dyn Error>> {
         let mut limiter = RateLimiter::builder()
             .store(connect(server, database, Layout::Packed).await?)
+            // What is measured is the price, on a machine that may stall.
+            .deadline(Duration::from_secs(20))
             .on_store_failure(OnFailure::Deny);
         for limit in limits(max)? {
             limiter = limiter.limit(limit);
@@ -137,6 +169,7 @@ impl Contender {
     pub(super) async fn admits(&self, subject: usize) -> bool {
         let decision = match &self.way {
             Way::Command(command) => return command.send(subject).await,
+            Way::Peer(peer) => return peer.admits(subject).await,
             Way::Limiter(limiter, subjects) => limiter.check(&subjects[subject], 1).await,
             Way::Store(stored) => stored.decide(&stored.subjects[subject]).await,
         };
@@ -207,7 +240,7 @@ pub(super) fn id(n: usize) -> String {
     format!("consumer-{n:08}")
 }
 
-fn limits(max: u32) -> Result<Vec<Limit>, Box<dyn Error>> {
+pub(super) fn limits(max: u32) -> Result<Vec<Limit>, Box<dyn Error>> {
     let limit = |period| Ok(Limit::new(max.into(), period)?);
     Period::NAMED.into_iter().map(limit).collect()
 }

@@ -21,11 +21,17 @@ pub(super) struct Server {
 impl Server {
     /// A server that accepts connections.
     pub(super) fn start() -> Result<Self, Box<dyn Error>> {
+        Self::start_with(&[])
+    }
+
+    /// The same, with these arguments besides.
+    pub(super) fn start_with(arguments: &[&str]) -> Result<Self, Box<dyn Error>> {
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
         let folder = tempfile::tempdir()?;
         let child = Command::new("redis-server")
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
-            .args(["--save", "", "--appendonly", "no", "--daemonize", "no", "--databases", "99"])
+            .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
+            .args(if arguments.is_empty() { &["--databases", "99"][..] } else { arguments })
             .arg("--dir")
             .arg(folder.path())
             .stdout(Stdio::piped())
@@ -55,9 +61,14 @@ impl Server {
         format!("redis://127.0.0.1:{}/{database}", self.port)
     }
 
+    /// Where it listens.
+    pub(super) const fn port(&self) -> u16 {
+        self.port
+    }
+
     /// Somebody who asks it how it is, and is in nobody's way.
     pub(super) async fn bystander(&self) -> Result<Bystander, Box<dyn Error>> {
-        Ok(Bystander(self.connect(15).await?))
+        Ok(Bystander(self.connect(0).await?))
     }
 
     /// The bytes of all keys in whose names `id` stands: names, values and their places in the
@@ -137,11 +148,36 @@ impl Bystander {
         Ok(redis::cmd("CONFIG").arg("RESETSTAT").query_async(&mut self.0).await?)
     }
 
-    /// µs in all calls of the command since they were forgotten.
-    pub(super) async fn command_micros(&mut self, command: &str) -> Result<f64, Box<dyn Error>> {
-        let of = self.info("commandstats", &format!("cmdstat_{command}")).await?;
-        let micros = of.split(',').find_map(|field| field.strip_prefix("usec=")?.parse().ok());
-        Ok(micros.ok_or("no such command")?)
+    /// All calls of the command since they were forgotten: how many, and µs in them.
+    pub(super) async fn command(&mut self, command: &str) -> Result<(f64, f64), Box<dyn Error>> {
+        let of = self.info("commandstats", &format!("cmdstat_{command}")).await;
+        // One that was not called is not in the list.
+        let of = of.unwrap_or_default();
+        let field =
+            |name: &str| of.split(',').find_map(|field| field.strip_prefix(name)?.parse().ok());
+        Ok((field("calls=").unwrap_or_default(), field("usec=").unwrap_or_default()))
+    }
+
+    /// The bytes that all data takes.
+    pub(super) async fn memory(&mut self) -> Result<f64, Box<dyn Error>> {
+        Ok(self.info("memory", "used_memory").await?.parse()?)
+    }
+
+    /// Ends all connections but its own.
+    pub(super) async fn kill_connections(&mut self) -> Result<(), Box<dyn Error>> {
+        let mut kill = redis::cmd("CLIENT");
+        kill.arg("KILL").arg("TYPE").arg("normal").arg("SKIPME").arg("yes");
+        Ok(kill.query_async(&mut self.0).await?)
+    }
+
+    /// Any command, in words.
+    pub(super) async fn ask(&mut self, words: &str) -> Result<String, Box<dyn Error>> {
+        let mut words = words.split(' ');
+        let mut command = redis::cmd(words.next().unwrap_or_default());
+        for word in words {
+            command.arg(word);
+        }
+        Ok(command.query_async(&mut self.0).await?)
     }
 
     /// The processor time of the server since it started.

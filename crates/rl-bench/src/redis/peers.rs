@@ -1,0 +1,99 @@
+//! Who else limits with Redis: published libraries as they are, and what others do, in commands of
+//! ours.
+
+use std::error::Error;
+use std::time::Duration;
+
+use actix_extensible_rate_limit::backend::redis::RedisBackend;
+use actix_extensible_rate_limit::backend::{Backend, SimpleInput};
+use redis::aio::MultiplexedConnection;
+use rl_core::Period;
+
+use super::contender::{SUBJECTS, id};
+use super::server::Server;
+
+/// More than is ever asked for.
+const ENDLESS: usize = 1_000_000_000;
+
+/// A library of others.
+pub(super) enum Peer {
+    /// One period, in a transaction of three commands.
+    ActixExtensible(RedisBackend, Vec<String>),
+    /// One period, on a connection made for each request.
+    ActixLimitation(Box<actix_limitation::Limiter>, Vec<String>),
+    /// Six counters: all are read, and if there is room, each is raised by a script of its own, in one
+    /// pipeline. So does limitador, through whatever client.
+    ReadThenCount { connection: MultiplexedConnection, sha: String, keys: Vec<Vec<String>> },
+}
+
+fn ids() -> Vec<String> {
+    (0..SUBJECTS).map(id).collect()
+}
+
+impl Peer {
+    pub(super) async fn actix_extensible(
+        server: &Server,
+        database: usize,
+    ) -> Result<Self, Box<dyn Error>> {
+        let client = redis_0_26::Client::open(server.url(database))?;
+        let connection = redis_0_26::aio::ConnectionManager::new(client).await?;
+        Ok(Self::ActixExtensible(RedisBackend::builder(connection).build(), ids()))
+    }
+
+    pub(super) fn actix_limitation(
+        server: &Server,
+        database: usize,
+    ) -> Result<Self, Box<dyn Error>> {
+        let mut builder = actix_limitation::Limiter::builder(server.url(database));
+        let limiter = builder.limit(ENDLESS).period(Duration::from_secs(60)).build();
+        let limiter = limiter.map_err(|error| error.to_string())?;
+        Ok(Self::ActixLimitation(Box::new(limiter), ids()))
+    }
+
+    pub(super) async fn read_then_count(
+        server: &Server,
+        database: usize,
+    ) -> Result<Self, Box<dyn Error>> {
+        let mut connection = server.connect(database).await?;
+        let mut load = redis::cmd("SCRIPT");
+        load.arg("LOAD").arg(include_str!("counter.lua"));
+        let sha = load.query_async(&mut connection).await?;
+        let keys = |id: String| (0..6).map(|n| format!("rl:{{{id}}}:{n}")).collect();
+        Ok(Self::ReadThenCount { connection, sha, keys: ids().into_iter().map(keys).collect() })
+    }
+
+    /// Whether the subject with this number passes.
+    pub(super) async fn admits(&self, subject: usize) -> bool {
+        match self {
+            Self::ActixExtensible(backend, keys) => {
+                let input = SimpleInput {
+                    interval: Duration::from_secs(60),
+                    max_requests: ENDLESS as u64,
+                    key: keys[subject].clone(),
+                };
+                let (decision, ..) = backend.request(input).await.expect("the server is up");
+                decision.is_allowed()
+            }
+            Self::ActixLimitation(limiter, keys) => {
+                limiter.count(keys[subject].clone()).await.is_ok()
+            }
+            Self::ReadThenCount { connection, sha, keys } => {
+                let (mut connection, keys) = (connection.clone(), &keys[subject]);
+                let mut read = redis::cmd("MGET");
+                let counts: Vec<Option<u64>> =
+                    read.arg(keys).query_async(&mut connection).await.expect("the server is up");
+                if counts.iter().flatten().any(|count| *count >= ENDLESS as u64) {
+                    return false;
+                }
+                let mut count = redis::pipe();
+                for (key, period) in keys.iter().zip(Period::NAMED) {
+                    let seconds = period.as_millis() / 1_000;
+                    count.cmd("EVALSHA").arg(sha).arg(1).arg(key).arg(1).arg(seconds);
+                }
+                let counts: Vec<u64> =
+                    count.query_async(&mut connection).await.expect("the server is up");
+                counts.len() == 6
+            }
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! What has to be reached on Redis, and what was.
+
+use std::error::Error;
+use std::sync::Arc;
+
+use rl_core::store::redis::Layout;
+use rl_core::{Limit, Period, Policy, RedisStore};
+
+use super::contender::{Contender, id, limits};
+use super::peers::Peer;
+use super::server::Server;
+use super::{Block, ENDLESS, Load, Round, admitted, rounds, typical};
+use crate::goals::{Goal, Unit};
+use crate::measure::Estimate;
+use crate::table::Table;
+
+/// Rounds of each comparison.
+const ROUNDS: usize = 7;
+
+/// The peers, on a load of many subjects.
+const DISTINCT: Load = Load::on_all(64, 12_000);
+/// Somebody who connects for each request.
+const CONNECTING: Load = Load::on_all(64, 1_024);
+const ONE_BY_ONE: Load = Load::on_all(1, 1_500);
+/// Many tasks on one subject.
+const HOT: Load = Load { in_flight: 256, decisions: 25_600, subjects: 1 };
+/// Of this flood of a hundred subjects one in a hundred passes.
+const FLOOD: Load = Load { in_flight: 64, decisions: 64_000, subjects: 100 };
+const PASSING_FLOOD: u32 = 6;
+/// Units of a lease, and who asks for them.
+const LEASE: u32 = 100;
+const LEASED: Load = Load { in_flight: 64, decisions: 51_200, subjects: 16 };
+
+pub(super) async fn measure() -> Result<Vec<Goal>, Box<dyn Error>> {
+    let mut goals = beside_peers().await?;
+    goals.push(latency().await?);
+    goals.extend(shortcuts().await?);
+    goals.extend(space().await?);
+    goals.sort_by_key(|goal| goal.name[1..].parse::<u32>().unwrap_or(0));
+    Ok(goals)
+}
+
+/// A store with these settings, and the policy of six periods.
+async fn store(
+    server: &Server,
+    database: usize,
+    name: &'static str,
+    max: u32,
+    lease: u32,
+) -> Result<Contender, Box<dyn Error>> {
+    let store = RedisStore::builder(&server.url(database)).connections(1).lease(lease);
+    Ok(Contender::of_store(store.connect().await?, name, Policy::new(limits(max)?)?))
+}
+
+/// Theirs to ours over the rounds: how many times as fast we are.
+fn ratio(rounds: &[Round], ours: usize, theirs: usize, of: fn(&Block) -> f64) -> Estimate {
+    let sum = |blocks: &[Block; 2]| of(&blocks[0]) + of(&blocks[1]);
+    let ratios = rounds.iter().map(|round| sum(&round[theirs]) / sum(&round[ours]));
+    Estimate::of(&ratios.collect::<Vec<_>>())
+}
+
+const fn seconds(block: &Block) -> f64 {
+    block.seconds
+}
+
+async fn beside_peers() -> Result<Vec<Goal>, Box<dyn Error>> {
+    let server = Server::start()?;
+    let mut bystander = server.bystander().await?;
+    let read_then_count = Peer::read_then_count(&server, 5).await?;
+    let extensible = Peer::actix_extensible(&server, 6).await?;
+    let limitation = Peer::actix_limitation(&server, 7)?;
+    let contenders = [
+        store(&server, 1, "ours", ENDLESS, 0).await?,
+        Contender::incr(&server, 2).await?,
+        Contender::six_keys(&server, 3, ENDLESS).await?,
+        Contender::gcra(&server, 4).await?,
+        Contender::peer("MGET, then six scripts", "evalsha", read_then_count),
+        Contender::peer("actix-extensible-rate-limit, one period", "bitfield", extensible),
+    ]
+    .map(Arc::new);
+    let many = rounds(&contenders, DISTINCT, ROUNDS, &mut bystander).await?;
+    let connecting = [
+        Arc::clone(&contenders[0]),
+        Arc::new(Contender::peer("actix-limitation, one period", "incr", limitation)),
+    ];
+    let few = rounds(&connecting, CONNECTING, 3, &mut bystander).await?;
+
+    let title = "beside peers: 64 in flight, 10 000 subjects";
+    let head = ["", "thousand/s", "server µs, command", "server µs, all", "client µs", "too many"];
+    let mut table = Table::new(title, head);
+    let rows = contenders.iter().enumerate().map(|(place, contender)| (contender, &many, place));
+    for (contender, rounds, place) in rows.chain([(&connecting[1], &few, 1)]) {
+        let show = |of: fn(&Block) -> f64| format!("{:.2}", typical(rounds, place, of));
+        let rate = format!("{:.1}", 1e-3 / typical(rounds, place, seconds));
+        let cells = [contender.name.to_owned(), rate, show(|b| b.command), show(|b| b.server)];
+        // The limits are out of reach: whatever passes may.
+        table.row(cells.into_iter().chain([show(|b| b.client), "0".to_owned()]));
+    }
+    println!("{table}");
+
+    let command = |block: &Block| block.command;
+    let times = |floor, moon| (floor, moon, Unit::Times);
+    let beside = |theirs| ratio(&many, 0, theirs, seconds);
+    Ok(vec![
+        Goal::measured("R1", "six periods beside plain INCR", times(0.35, 0.7), beside(1)),
+        Goal::measured(
+            "R2",
+            "server CPU beside the script of six keys",
+            times(2.0, 3.0),
+            ratio(&many, 0, 2, command),
+        ),
+        Goal::measured("R3", "beside one GCRA script, one limit", times(0.6, 0.9), beside(3)),
+        Goal::measured("R4", "beside MGET, then six scripts", times(5.0, 12.0), beside(4)),
+        Goal::measured("R5", "beside actix-extensible, one limit", times(1.0, 2.0), beside(5)),
+        Goal::measured(
+            "R6",
+            "beside actix-limitation, one limit",
+            times(10.0, 50.0),
+            ratio(&few, 0, 1, seconds),
+        ),
+    ])
+}
+
+/// One request after the other, beside the round trip alone.
+async fn latency() -> Result<Goal, Box<dyn Error>> {
+    let server = Server::start()?;
+    let mut bystander = server.bystander().await?;
+    let contenders =
+        [store(&server, 1, "ours", ENDLESS, 0).await?, Contender::ping(&server).await?];
+    let rounds = rounds(&contenders.map(Arc::new), ONE_BY_ONE, 15, &mut bystander).await?;
+    let micros = |place| 1e6 * typical(&rounds, place, seconds);
+    println!("one at a time: {:.1} µs, PING {:.1} µs\n", micros(0), micros(1));
+    let more = ratio(&rounds, 1, 0, seconds);
+    let what = "one at a time: latency of PING";
+    Ok(Goal::measured("R7", what, (1.25, 1.1, Unit::AtMost("x")), more))
+}
+
+/// One subject of many tasks, a flood of denials, and leases.
+async fn shortcuts() -> Result<Vec<Goal>, Box<dyn Error>> {
+    let server = Server::start()?;
+    let mut bystander = server.bystander().await?;
+    let hot = [
+        store(&server, 1, "hot subject, 256 tasks", ENDLESS, 0).await?,
+        Contender::incr(&server, 2).await?,
+    ];
+    let hot = rounds(&hot.map(Arc::new), HOT, ROUNDS, &mut bystander).await?;
+
+    let flood =
+        [store(&server, 3, "flood", PASSING_FLOOD, 0).await?, Contender::incr(&server, 4).await?]
+            .map(Arc::new);
+    // The first round is not counted: in it those pass who may.
+    let passed = admitted(&flood[0], FLOOD).await;
+    let flood = rounds(&flood, FLOOD, ROUNDS, &mut bystander).await?;
+    let more: f64 = flood.iter().flat_map(|round| &round[0]).map(|block| block.admitted).sum();
+
+    let leased =
+        [store(&server, 5, "leases", ENDLESS, LEASE).await?, Contender::incr(&server, 6).await?];
+    let leased = rounds(&leased.map(Arc::new), LEASED, ROUNDS, &mut bystander).await?;
+
+    let mut table = Table::new(
+        "shortcuts",
+        ["", "thousand/s", "INCR thousand/s", "calls each", "client µs", "allowed", "passed"],
+    );
+    let allowed = PASSING_FLOOD as usize * FLOOD.subjects;
+    let counts = [allowed.to_string(), passed.to_string()];
+    let none = || ["out of reach".to_owned(), "all".to_owned()];
+    for (name, rounds, counts) in [
+        ("one subject, 256 in flight", &hot, none()),
+        ("denied flood of 100 subjects, 64 in flight", &flood, counts),
+        ("leases of 100, 16 subjects, 64 in flight", &leased, none()),
+    ] {
+        let rate = |place| format!("{:.1}", 1e-3 / typical(rounds, place, seconds));
+        let calls = format!("{:.4}", typical(rounds, 0, |block| block.calls));
+        let client = format!("{:.2}", typical(rounds, 0, |block| block.client));
+        table.row([name.to_owned(), rate(0), rate(1), calls, client].into_iter().chain(counts));
+    }
+    println!("{table}");
+    assert_eq!(passed, allowed, "the limits are set so");
+    assert_eq!(more, 0.0, "nobody passes after that");
+
+    let times = |floor, moon| (floor, moon, Unit::Times);
+    let calls: Vec<f64> =
+        flood.iter().flat_map(|round| &round[0]).map(|block| block.calls).collect();
+    Ok(vec![
+        Goal::measured(
+            "R8",
+            "one hot subject beside INCR",
+            times(3.0, 10.0),
+            ratio(&hot, 0, 1, seconds),
+        ),
+        Goal::measured(
+            "R9",
+            "denied flood beside INCR",
+            times(30.0, 100.0),
+            ratio(&flood, 0, 1, seconds),
+        ),
+        Goal::measured(
+            "R9",
+            "denied flood: calls for each request",
+            (0.02, 0.005, Unit::AtMost("")),
+            Estimate::of(&calls),
+        ),
+        Goal::measured(
+            "R10",
+            "leases of 100 beside INCR",
+            times(20.0, 50.0),
+            ratio(&leased, 0, 1, seconds),
+        ),
+    ])
+}
+
+/// Bytes of the server for each subject, its table of expiries included.
+async fn space() -> Result<Vec<Goal>, Box<dyn Error>> {
+    const SUBJECTS: usize = 8_192;
+    let load = Load { in_flight: 64, decisions: SUBJECTS, subjects: SUBJECTS };
+    let server = Server::start()?;
+    let mut bystander = server.bystander().await?;
+    let of = async |limits: [&str; 6], database| {
+        let limits = limits.map(|limit| limit.parse::<Limit>());
+        let limits = limits.into_iter().collect::<Result<Vec<_>, _>>()?;
+        Contender::policy(&server, database, Layout::Packed, "", Policy::new(limits)?).await
+    };
+    let contenders = [
+        ("six keys", Contender::six_keys(&server, 1, ENDLESS).await?),
+        ("ours, fixed windows", of(FIXED, 2).await?),
+        ("ours, sliding window counters", of(COUNTERS, 3).await?),
+        ("ours, GCRA", of(GCRA, 4).await?),
+    ];
+    let mut table = Table::new("memory of six limits", ["", "bytes for each subject"]);
+    let mut bytes = Vec::new();
+    for (name, contender) in contenders {
+        let before = bystander.memory().await?;
+        admitted(&Arc::new(contender), load).await;
+        let each = (bystander.memory().await? - before) / SUBJECTS as f64;
+        table.row([name.to_owned(), format!("{each:.0}")]);
+        bytes.push(each);
+    }
+    println!("{table}");
+    let times = |floor, moon| (floor, moon, Unit::Times);
+    Ok(vec![
+        Goal::counted(
+            "R11",
+            "bytes of six keys to ours, fixed",
+            times(3.5, 4.3),
+            bytes[0] / bytes[1],
+        ),
+        Goal::counted(
+            "R11",
+            "twelve keys to ours, counters",
+            times(6.0, 8.0),
+            2.0 * bytes[0] / bytes[2],
+        ),
+        log_space(&server).await?,
+    ])
+}
+
+const FIXED: [&str; 6] = ["9/minute", "9/hour", "9/day", "9/week", "9/month", "9/second"];
+const COUNTERS: [&str; 6] = [
+    "9/minute:sliding-window-counter",
+    "9/hour:sliding-window-counter",
+    "9/day:sliding-window-counter",
+    "9/week:sliding-window-counter",
+    "9/month:sliding-window-counter",
+    "9/second:sliding-window-counter",
+];
+const GCRA: [&str; 6] =
+    ["9/minute:gcra", "9/hour:gcra", "9/day:gcra", "9/week:gcra", "9/month:gcra", "9/second:gcra"];
+
+/// A log of 10 000 requests under six limits, beside six sorted sets.
+async fn log_space(server: &Server) -> Result<Goal, Box<dyn Error>> {
+    const FULL: usize = 10_000;
+    let limits = ["minute", "hour", "day", "week", "month", "second"]
+        .map(|period| format!("{FULL}/{period}:sliding-log").parse::<Limit>());
+    let limits = limits.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let policy = Policy::new(limits)?;
+    let one = Contender::policy(server, 8, Layout::Packed, "", policy).await?;
+    admitted(&Arc::new(one), Load { in_flight: 50, decisions: FULL, subjects: 1 }).await;
+    let ours = server.bytes(8, &id(0)).await? as f64;
+    super::algorithms::log(server, 9, FULL).await?;
+    let theirs = 6.0 * server.bytes(9, &id(0)).await? as f64;
+    let what = "bytes of six sorted sets to our logs";
+    Ok(Goal::counted("R11", what, (10.0, 25.0, Unit::Times), theirs / ours))
+}
+
+/// What a decision costs the server by the number of limits.
+pub(super) async fn by_limits() -> Result<Table, Box<dyn Error>> {
+    let server = Server::start()?;
+    let mut bystander = server.bystander().await?;
+    let counts = [1, 2, 4, 6, 8, 12, 16];
+    let mut contenders = Vec::new();
+    for (database, count) in counts.into_iter().enumerate() {
+        let mut limits = Vec::new();
+        for n in 1..=count {
+            limits.push(Limit::new(ENDLESS.into(), Period::from_millis(60_000 * n)?)?);
+        }
+        let policy = Policy::new(limits)?;
+        let one = Contender::policy(&server, database, Layout::Packed, "", policy).await?;
+        contenders.push(Arc::new(one));
+    }
+    let rounds = rounds(&contenders, DISTINCT, 3, &mut bystander).await?;
+    let title = "by the number of limits: fixed windows, 64 in flight, µs";
+    let mut table = Table::new(title, ["limits", "server, command", "server, all", "client, all"]);
+    for (place, count) in counts.into_iter().enumerate() {
+        let show = |of: fn(&Block) -> f64| format!("{:.2}", typical(&rounds, place, of));
+        let cells = [show(|b| b.command), show(|b| b.server), show(|b| b.client)];
+        table.row([count.to_string()].into_iter().chain(cells));
+    }
+    Ok(table)
+}
