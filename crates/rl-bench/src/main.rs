@@ -46,7 +46,7 @@ usage: cargo run --release -p rl-bench -- memory|http|redis|outage|records|all|p
   redis     decisions on a Redis server of its own, beside plain commands and the usual script, and
             the price of each algorithm
   outage    what requests wait for while Redis is down
-  all       memory and redis, and the goals of both in one table
+  all       memory, http and redis, and the goals of all in one table
   records   look-ups and pages of 300 000 records of 100 000 consumers on SQLite
   pictures  draws what each algorithm admits into crates/rl-core/docs/pictures, and prints how
             much of two bursts passes

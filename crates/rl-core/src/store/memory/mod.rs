@@ -7,9 +7,9 @@
 //!   are looked at the one that has used up the least of its limits makes room; one that is in a
 //!   denied state never does. Should every subject that is inspected be denied, newcomers are counted
 //!   together until there is room again.
-//! * **Small**: 93 to 96 bytes for a subject of up to six limits that are fixed windows, GCRA or buckets
+//! * **Small**: about 95 bytes for a subject of up to six limits that are fixed windows, GCRA or buckets
 //!   (a window counter and a bucket with interval refill count twice), however long its id. Other
-//!   limits take about 130 bytes more, and what they count by: a sliding log or a limit of concurrency
+//!   limits take some 200 bytes more, and what they count by: a sliding log or a limit of concurrency
 //!   has room for twice as many entries as it has held, its `max` at most, and each takes 16 bytes; a
 //!   sliding window 8 for each bucket.
 //! * Counters are lost when the process ends, and are not shared with other processes; for that
