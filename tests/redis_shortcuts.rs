@@ -4,13 +4,15 @@
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::task::{Context, Waker};
+use std::time::Duration;
 
 use futures::future::join_all;
 use rl_core::store::{Charge, Mode, Namespace, RedisStore, Store, StoreError};
 use rl_core::{Cost, Decision, FailureKind, Limit, Origin, Policy, RateLimiter, Subject};
 use rl_tests::{Bystander, RedisServer};
 
-use crate::redis_behaviour::PATIENCE;
+/// All the time that a busy machine may need.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 async fn store(server: &RedisServer) -> RedisStore {
     let store = RedisStore::builder(&server.url()).connection_wait(PATIENCE);
