@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rl_core::store::redis::Layout;
 use rl_core::{Limit, Period, Policy, RedisStore};
 
-use super::contender::{Contender, id, limits};
+use super::contender::{Contender, id, limits, patient};
 use super::peers::Peer;
 use super::server::Server;
 use super::{Block, ENDLESS, Load, Round, admitted, rounds, typical};
@@ -51,7 +51,7 @@ async fn store(
     max: u32,
     lease: u32,
 ) -> Result<Contender, Box<dyn Error>> {
-    let store = RedisStore::builder(&server.url(database)).connections(1).lease(lease);
+    let store = patient(RedisStore::builder(&server.url(database))).lease(lease);
     Ok(Contender::of_store(store.connect().await?, name, Policy::new(limits(max)?)?))
 }
 
