@@ -15,6 +15,7 @@ mod records;
 mod redis_behaviour;
 mod redis_failure;
 mod redis_leases;
+mod redis_shortcuts;
 mod redis_topologies;
 mod scenarios;
 mod store_conformance;

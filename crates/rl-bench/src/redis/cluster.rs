@@ -8,7 +8,7 @@ use std::time::Duration;
 use rl_core::{Policy, RedisStore};
 use tokio::time::interval;
 
-use super::contender::{Contender, SUBJECTS, limits};
+use super::contender::{Contender, SUBJECTS, limits, patient};
 use super::server::{Bystander, Server};
 use super::{ENDLESS, Load, admitted};
 use crate::measure::{median, time_async};
@@ -25,13 +25,13 @@ pub(super) async fn measure() -> Result<Table, Box<dyn Error>> {
         ["", "in flight", "thousand/s", "server µs each", "thousand/s of one core each"],
     );
     let single = Server::start()?;
-    let store = RedisStore::builder(&single.url(0)).connections(1).connect().await?;
+    let store = patient(RedisStore::builder(&single.url(0))).connect().await?;
     let mut bystanders = vec![single.bystander().await?];
     row(&mut table, "one server", store, &mut bystanders).await?;
 
     let (servers, mut bystanders) = start().await?;
     let urls: Vec<String> = servers.iter().map(|server| server.url(0)).collect();
-    let store = RedisStore::cluster(urls).connections(1).connect().await?;
+    let store = patient(RedisStore::cluster(urls)).connect().await?;
     row(&mut table, "three primaries", store, &mut bystanders).await?;
     Ok(table)
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 use rl_core::limiter::OnFailure;
-use rl_core::store::redis::Layout;
+use rl_core::store::redis::{Layout, RedisStoreBuilder};
 use rl_core::store::{Charge, Mode, Namespace, Refund, RefundOf, Store};
 use rl_core::{Cost, Decision, Limit, Period, Policy, RateLimiter, RedisStore, Subject};
 
@@ -250,6 +250,10 @@ async fn connect(
     database: usize,
     layout: Layout,
 ) -> Result<RedisStore, Box<dyn Error>> {
-    let store = RedisStore::builder(&server.url(database)).layout(layout).connections(1);
-    Ok(store.connect().await?)
+    Ok(patient(RedisStore::builder(&server.url(database)).layout(layout)).connect().await?)
+}
+
+/// One connection, and all the time that a machine may stall.
+pub(super) fn patient(store: RedisStoreBuilder) -> RedisStoreBuilder {
+    store.connections(1).response_timeout(Duration::from_secs(20))
 }

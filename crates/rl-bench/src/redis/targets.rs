@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rl_core::store::redis::Layout;
 use rl_core::{Limit, Period, Policy, RedisStore};
 
-use super::contender::{Contender, id, limits};
+use super::contender::{Contender, id, limits, patient};
 use super::peers::Peer;
 use super::server::Server;
 use super::{Block, ENDLESS, Load, Round, admitted, rounds, typical};
@@ -27,8 +27,11 @@ const HOT: Load = Load { in_flight: 256, decisions: 25_600, subjects: 1 };
 /// Of this flood of a hundred subjects one in a hundred passes.
 const FLOOD: Load = Load { in_flight: 64, decisions: 64_000, subjects: 100 };
 const PASSING_FLOOD: u32 = 6;
+/// The same flood, one after the other: a known denial instead of a round trip.
+const LONE_FLOOD: Load = Load { in_flight: 1, decisions: 2_000, subjects: 100 };
 /// Units of a lease, and who asks for them.
 const LEASE: u32 = 100;
+const LONE_LEASED: Load = Load { in_flight: 1, decisions: 2_000, subjects: 2 };
 const LEASED: Load = Load { in_flight: 64, decisions: 51_200, subjects: 16 };
 
 pub(super) async fn measure() -> Result<Vec<Goal>, Box<dyn Error>> {
@@ -48,7 +51,7 @@ async fn store(
     max: u32,
     lease: u32,
 ) -> Result<Contender, Box<dyn Error>> {
-    let store = RedisStore::builder(&server.url(database)).connections(1).lease(lease);
+    let store = patient(RedisStore::builder(&server.url(database))).lease(lease);
     Ok(Contender::of_store(store.connect().await?, name, Policy::new(limits(max)?)?))
 }
 
@@ -150,12 +153,15 @@ async fn shortcuts() -> Result<Vec<Goal>, Box<dyn Error>> {
             .map(Arc::new);
     // The first round is not counted: in it those pass who may.
     let passed = admitted(&flood[0], FLOOD).await;
+    let lone_flood = rounds(&flood, LONE_FLOOD, ROUNDS, &mut bystander).await?;
     let flood = rounds(&flood, FLOOD, ROUNDS, &mut bystander).await?;
     let more: f64 = flood.iter().flat_map(|round| &round[0]).map(|block| block.admitted).sum();
 
     let leased =
         [store(&server, 5, "leases", ENDLESS, LEASE).await?, Contender::incr(&server, 6).await?];
-    let leased = rounds(&leased.map(Arc::new), LEASED, ROUNDS, &mut bystander).await?;
+    let leased = leased.map(Arc::new);
+    let lone_leased = rounds(&leased, LONE_LEASED, ROUNDS, &mut bystander).await?;
+    let leased = rounds(&leased, LEASED, ROUNDS, &mut bystander).await?;
 
     let mut table = Table::new(
         "shortcuts",
@@ -166,7 +172,9 @@ async fn shortcuts() -> Result<Vec<Goal>, Box<dyn Error>> {
     let none = || ["out of reach".to_owned(), "all".to_owned()];
     for (name, rounds, counts) in [
         ("one subject, 256 in flight", &hot, none()),
+        ("denied flood of 100 subjects, 1 in flight", &lone_flood, counts.clone()),
         ("denied flood of 100 subjects, 64 in flight", &flood, counts),
+        ("leases of 100, 2 subjects, 1 in flight", &lone_leased, none()),
         ("leases of 100, 16 subjects, 64 in flight", &leased, none()),
     ] {
         let rate = |place| format!("{:.1}", 1e-3 / typical(rounds, place, seconds));
@@ -181,7 +189,20 @@ async fn shortcuts() -> Result<Vec<Goal>, Box<dyn Error>> {
     let times = |floor, moon| (floor, moon, Unit::Times);
     let calls: Vec<f64> =
         flood.iter().flat_map(|round| &round[0]).map(|block| block.calls).collect();
+    let lone = |rounds: &[Round]| ratio(rounds, 0, 1, seconds);
     Ok(vec![
+        Goal::measured(
+            "R9",
+            "known denial beside a round trip of INCR",
+            times(30.0, 100.0),
+            lone(&lone_flood),
+        ),
+        Goal::measured(
+            "R10",
+            "leased unit beside a round trip of INCR",
+            times(20.0, 50.0),
+            lone(&lone_leased),
+        ),
         Goal::measured(
             "R8",
             "one hot subject beside INCR",
@@ -190,7 +211,7 @@ async fn shortcuts() -> Result<Vec<Goal>, Box<dyn Error>> {
         ),
         Goal::measured(
             "R9",
-            "denied flood beside INCR",
+            "denied flood beside INCR, 64 in flight",
             times(30.0, 100.0),
             ratio(&flood, 0, 1, seconds),
         ),
@@ -202,7 +223,7 @@ async fn shortcuts() -> Result<Vec<Goal>, Box<dyn Error>> {
         ),
         Goal::measured(
             "R10",
-            "leases of 100 beside INCR",
+            "leases of 100 beside INCR, 64 in flight",
             times(20.0, 50.0),
             ratio(&leased, 0, 1, seconds),
         ),

@@ -1,0 +1,130 @@
+//! Shortcuts on Redis, as callers see them: calls that travel together, and denials that are not asked
+//! for again. That their decisions are right, `twins` shows.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use futures::future::join_all;
+use rl_core::store::{Charge, Mode, Namespace, RedisStore, Store, StoreError};
+use rl_core::{Cost, Decision, FailureKind, Limit, Origin, Policy, RateLimiter, Subject};
+use rl_tests::{Bystander, RedisServer};
+
+/// All the time that a busy machine may need.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+async fn store(server: &RedisServer) -> RedisStore {
+    let store = RedisStore::builder(&server.url()).connection_wait(PATIENCE);
+    store.connect().await.unwrap()
+}
+
+async fn check(
+    store: &RedisStore,
+    subject: &Subject,
+    policy: &Policy,
+) -> Result<Decision, StoreError> {
+    let namespace = &Namespace::default();
+    let charge = Charge { namespace, subject, policy, mode: Mode::Check, cost: Cost::ONE };
+    store.decide(charge).await
+}
+
+fn per_hour(max: u32) -> Policy {
+    Policy::new([Limit::per_hour(max), Limit::per_day(max + 1)]).unwrap()
+}
+
+#[tokio::test]
+async fn calls_that_are_in_flight_together_share_a_few_script_calls() {
+    let server = RedisServer::start();
+    let (store, policy) = (store(&server).await, per_hour(300));
+    let subjects: Vec<_> = (0..64).map(|n| Subject::user(&n.to_string())).collect();
+    let one = Subject::user("one");
+    let before = server.calls("evalsha").await;
+    let decided = join_all((0..500).map(|_| check(&store, &one, &policy))).await;
+    let allowed = decided.iter().flatten().filter(|decision| decision.is_allowed()).count();
+    assert_eq!((decided.len(), allowed), (500, 300));
+    let calls = server.calls("evalsha").await - before;
+    assert!(calls <= 5, "{calls} calls for one subject");
+
+    let before = server.calls("evalsha").await;
+    let decided = join_all(subjects.iter().map(|subject| check(&store, subject, &policy))).await;
+    assert!(decided.iter().flatten().filter(|decision| decision.is_allowed()).count() == 64);
+    let calls = server.calls("evalsha").await - before;
+    assert!(calls <= 8, "{calls} calls for 64 subjects");
+}
+
+/// Polls once, as a runtime would that then turns to others.
+fn begin<F: Future>(future: Pin<&mut F>) {
+    assert!(future.poll(&mut Context::from_waker(Waker::noop())).is_pending());
+}
+
+#[tokio::test]
+async fn who_gives_up_before_the_departure_is_not_charged() {
+    let server = RedisServer::start();
+    let (store, policy, subject) = (store(&server).await, per_hour(300), Subject::user("alice"));
+    let mut first = pin!(check(&store, &subject, &policy));
+    begin(first.as_mut());
+    for _ in 0..10 {
+        begin(pin!(check(&store, &subject, &policy)));
+    }
+    let second = check(&store, &subject, &policy).await.unwrap();
+    assert!(first.await.unwrap().is_allowed() && second.is_allowed());
+    let third = check(&store, &subject, &policy).await.unwrap();
+    assert_eq!(third.limits().next().unwrap().used(), 3);
+}
+
+#[tokio::test]
+async fn a_subject_whose_state_is_damaged_fails_alone_in_its_company() {
+    let server = RedisServer::start();
+    let (store, policy) = (store(&server).await, per_hour(300));
+    let mut operator = Bystander::new(&server).await;
+    operator.query::<()>("SET rl:1:default:user:{3} nonsense EX 100").await;
+    operator.query::<()>("LPUSH rl:1:default:user:{4} nonsense").await;
+    let subjects: Vec<_> = (0..20).map(|n| Subject::user(&n.to_string())).collect();
+    for _ in 0..2 {
+        let decided =
+            join_all(subjects.iter().map(|subject| check(&store, subject, &policy))).await;
+        for (n, decision) in decided.iter().enumerate() {
+            match decision {
+                Ok(decision) => assert!(decision.is_allowed() && ![3, 4].contains(&n)),
+                Err(error) => {
+                    assert!([3, 4].contains(&n));
+                    assert_eq!(error.kind(), FailureKind::Corrupt, "{error}");
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_denial_that_is_known_is_not_asked_for_until_something_is_given_back() {
+    let server = RedisServer::start();
+    let store = store(&server).await;
+    let limiter = |is_shadow| {
+        let builder = RateLimiter::builder().limit(Limit::per_hour(2)).deadline(PATIENCE);
+        builder.store(store.clone()).shadow(is_shadow).build().unwrap()
+    };
+    let (limiter, shadow, subject) = (limiter(false), limiter(true), Subject::user("alice"));
+    let granted = limiter.check(&subject, 2).await;
+    assert_eq!(limiter.check(&subject, 1).await.origin(), Origin::Store);
+
+    let before = server.calls("evalsha").await;
+    let denied = limiter.check(&subject, 1).await;
+    assert_eq!((denied.is_allowed(), denied.origin()), (false, Origin::LocalDeny));
+    assert_eq!(denied.limits().next().unwrap().used(), 2);
+    let passed = shadow.check(&subject, 1).await;
+    assert_eq!((passed.is_allowed(), passed.origin()), (true, Origin::Shadow));
+    assert_eq!(server.calls("evalsha").await, before, "nobody was asked");
+
+    // Looks are of the server, and so are other costs.
+    assert_eq!(limiter.peek(&subject, 1).await.origin(), Origin::Store);
+    assert_eq!(limiter.check(&subject, 2).await.origin(), Origin::Store);
+    let some = limiter.check_up_to(&subject, 1).await;
+    assert_eq!((some.granted(), some.origin()), (0, Origin::Store));
+
+    limiter.refund(&subject, &granted, 1).await.unwrap();
+    assert!(limiter.check(&subject, 1).await.is_allowed(), "a refund is heeded at once");
+    assert!(!limiter.check(&subject, 1).await.is_allowed());
+    limiter.reset(&subject).await.unwrap();
+    assert!(limiter.check(&subject, 1).await.is_allowed(), "a reset is heeded at once");
+}
