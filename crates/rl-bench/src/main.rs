@@ -75,11 +75,7 @@ fn main() -> ExitCode {
         ["pictures"] => pictures::run(),
         [unknown] => return refuse(&format!("there is no measurement {unknown:?}")),
     };
-    let written = result.and_then(|goals| match file {
-        Some(file) => Ok(std::fs::write(file, goals::json(&goals))?),
-        None => Ok(()),
-    });
-    match written {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");
