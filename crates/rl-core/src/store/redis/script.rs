@@ -71,9 +71,10 @@ static AMEND: LazyLock<Script> = LazyLock::new(|| {
     Script::new("amend", |prologue| vec![prologue.time, STORED, PACKED, amend])
 });
 static READABLE: LazyLock<Script> = LazyLock::new(|| {
-    let decide = include_str!("lua/readable.lua");
+    let (decide, reply) =
+        (include_str!("lua/readable.lua"), include_str!("lua/readable_reply.lua"));
     Script::new("readable", |prologue| {
-        vec![prologue.windows, READABLE_COUNTERS, prologue.time, decide]
+        vec![prologue.windows, READABLE_COUNTERS, decide, prologue.time, reply]
     })
 });
 static READABLE_REFUND: LazyLock<Script> = LazyLock::new(|| {

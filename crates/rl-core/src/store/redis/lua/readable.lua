@@ -5,16 +5,13 @@
 --                (7 bytes), a bit for each limit in shadow, that of the first is 1 (2 bytes), the same
 --                for limits that count requests (2 bytes), and the max of each limit (7 bytes each)
 --
--- Returns        as decide.lua
+-- Sets           taken, healed, uncharged, and used and ttl as they are afterwards
 local plan = { struct.unpack('>BI7I2I2' .. string.rep('I7', count), ARGV[2]) }
 local mode, cost, shadow, requests = plan[1], plan[2], plan[3], plan[4]
 local function has(set, place) return math.floor(set / 2 ^ (place - 1)) % 2 == 1 end
-local now_ms = math.floor(now / 1000)
 
-local states, left, in_shadow, is_one, available = {}, {}, {}, {}, MAX_UNITS + 1
+local left, in_shadow, is_one, available = {}, {}, {}, MAX_UNITS + 1
 for i = 1, count do
-  states[2 * i - 1] = ttl[i] > 0 and (now_ms + ttl[i] - periods[i]) * 1000 or 0
-  states[2 * i] = used[i]
   left[i] = plan[i + 4] - used[i]
   in_shadow[i], is_one[i] = has(shadow, i), has(requests, i)
   -- A request is one unit, whatever it costs.
@@ -40,14 +37,12 @@ for i = 1, count do
       redis.call('INCRBY', KEYS[i], string.format('%.0f', units))
     else
       open_window(i, string.format('%.0f', units), periods[i])
-      states[2 * i - 1] = now_ms * 1000
+      ttl[i] = periods[i]
     end
-    states[2 * i] = used[i] + units
+    used[i] = used[i] + units
   end
   if unbounded[i] and mode ~= 2 and cost > 0 then
     end_window_in(i, periods[i])
     healed = healed + 1
   end
 end
-
-return struct.pack('>BBI2I7I7' .. string.rep('I7I7', count), 0, healed, uncharged, taken, now, unpack(states))

@@ -9,7 +9,8 @@
 --
 -- All counters are read and judged before one is written, because a script is not rolled back; and
 -- before the time is read, because Redis 7.0 lets it pass while a script runs: a window that is told
--- to end a little late is entered in time by whoever waits for it.
+-- to end a little late is entered in time by whoever waits for it. (What gives units back reads the
+-- time first.)
 local MAX_UNITS = 9007199254740991
 local count = #KEYS
 local periods = { struct.unpack('>' .. string.rep('I7', count), ARGV[1]) }
