@@ -222,16 +222,16 @@ impl<A: Array<Item = Slot>> Entry<A> {
     ) {
         let now = self.clamp(clock);
         self.last = now;
-        let mut foreign = self.slots.len();
-        for (i, limit) in policy.limits().iter().enumerate() {
-            if let Some(slot) = self.slots.iter_mut().find(|slot| slot.id == limit.state()) {
+        // As on Redis: of too many that the policy does not name, those in front stay.
+        self.take_shape_of(policy, now);
+        for (i, (limit, slot)) in policy.limits().iter().zip(&mut self.slots).enumerate() {
+            if !slot.state.is_empty() {
                 change(i, limit.limit(), &mut slot.state, now);
                 slot.expires = algorithm::expires(limit.limit(), &slot.state);
-                foreign -= 1;
             }
         }
         self.expires = self.slots.iter().map(|slot| slot.expires).max().unwrap_or_default();
-        if foreign == 0 {
+        if self.slots.len() == policy.limits().len() {
             // No limit is left that could deny but those that are looked at now.
             self.denied_until = Timestamp::EPOCH;
         }
