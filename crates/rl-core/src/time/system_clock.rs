@@ -42,7 +42,7 @@ impl Counter {
         let ticks = quanta::Clock::new();
         let begin = ticks.raw();
         let counter = Self { ticks, begin, asked: 0.into(), offset: 0.into() };
-        counter.ask(0);
+        counter.ask();
         counter
     }
 
@@ -51,8 +51,8 @@ impl Counter {
         let nanos = self.ticks.delta_as_nanos(self.begin, self.ticks.raw());
         // Threads may ask at the same time: each of their answers is right. A counter that goes back
         // is far beyond what is believed.
-        if nanos.wrapping_sub(self.asked.load(Ordering::Relaxed)) > BELIEVED {
-            return self.ask(nanos);
+        if nanos.wrapping_sub(self.asked.load(Ordering::Acquire)) > BELIEVED {
+            return self.ask();
         }
         let since_epoch = nanos.wrapping_add(self.offset.load(Ordering::Relaxed));
         Timestamp::from_micros(since_epoch / 1_000)
@@ -60,12 +60,15 @@ impl Counter {
 
     #[cold]
     #[expect(clippy::disallowed_methods, reason = "this is the one place that reads the clock")]
-    fn ask(&self, nanos: u64) -> Timestamp {
+    fn ask(&self) -> Timestamp {
         // A clock set before 1970 reads as the epoch.
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let since_epoch = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        // Read afterwards: a thread that stands still in between lags behind, and never leads.
+        let nanos = self.ticks.delta_as_nanos(self.begin, self.ticks.raw());
         self.offset.store(since_epoch.wrapping_sub(nanos), Ordering::Relaxed);
-        self.asked.store(nanos, Ordering::Relaxed);
+        // Whoever believes this sees the offset that belongs to it, or a later one.
+        self.asked.store(nanos, Ordering::Release);
         Timestamp::from(Duration::from_nanos(since_epoch))
     }
 }

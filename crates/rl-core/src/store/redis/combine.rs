@@ -32,11 +32,13 @@ use crate::{Cost, Decision, FailureKind, Policy};
 /// Subjects in one call: some 100 µs of the server.
 const MOST_SUBJECTS: usize = 32;
 
-/// Calls of one subject and cost in one.
-const MOST_ALIKE: usize = 1_024;
+/// Calls of one subject and cost in one: under fixed windows they are decided by one division, unless
+/// the subject has counts under another policy as well.
+const MOST_ALIKE: usize = 256;
 
-/// Calls of one subject in one, if their costs differ: each of them is evaluated.
-const MOST_MIXED: usize = 64;
+/// Calls of one subject in one of which each is evaluated, because their costs differ or for the
+/// algorithm. Others wait for the server meanwhile.
+const MOST_EVALUATED: usize = 64;
 
 /// Who waits, and who is in flight.
 pub(super) struct Combiner {
@@ -184,26 +186,15 @@ impl RedisStore {
             }
         }
         for batch in batches(runs, combiner.most_subjects) {
-            let store = self.clone();
-            combiner.runtime.spawn(async move { store.carry(batch).await });
+            self.carry_soon(combiner, batch);
         }
     }
 
-    /// Takes a batch to the server, and tells everybody in it.
-    async fn carry(self, Batch { policy, costs, runs }: Batch) {
-        let who = runs.iter().map(|run| run.who.clone()).collect();
-        let _leaving = Leaving { store: &self, who };
-        // What is not decided in company, by which nothing has changed, goes again, alone.
-        let is_alone = runs.len() == 1;
-        let undecided = self.carry_together(&policy, costs, runs).await;
-        for run in undecided {
-            let again = if is_alone {
-                vec![run]
-            } else {
-                self.carry_together(&policy, costs, vec![run]).await
-            };
-            again.into_iter().for_each(|run| fail(run, &reply::undecided()));
-        }
+    fn carry_soon(&self, combiner: &Combiner, batch: Batch) {
+        let who = batch.runs.iter().map(|run| run.who.clone()).collect();
+        // Made here: who travels in a runtime that has ended is let go at once.
+        let leaving = Leaving { store: self.clone(), who };
+        combiner.runtime.spawn(carry(leaving, batch));
     }
 
     /// Returns those that were not decided.
@@ -274,6 +265,21 @@ impl RedisStore {
     }
 }
 
+/// Takes a batch to the server, and tells everybody in it.
+async fn carry(mut leaving: Leaving, Batch { policy, costs, runs }: Batch) {
+    let store = leaving.store.clone();
+    let is_alone = runs.len() == 1;
+    for run in store.carry_together(&policy, costs, runs).await {
+        if is_alone {
+            fail(run, &reply::undecided());
+        } else if let Some(combiner) = &store.inner.combiner {
+            // What is not decided in company, by which nothing has changed, goes again, each alone.
+            leaving.who.retain(|who| *who != run.who);
+            store.carry_soon(combiner, Batch { policy: policy.clone(), costs, runs: vec![run] });
+        }
+    }
+}
+
 fn fail(run: Run, error: &StoreError) {
     for caller in run.callers {
         let _ = caller.tell.send(Err(error.again()));
@@ -291,8 +297,10 @@ fn take_run(waiting: &mut VecDeque<Caller>) -> Option<(Costs, Vec<Caller>)> {
     // Together they must not ask for more than can be counted.
     let most = usize::try_from(MAX_UNITS / cost.units().max(1)).unwrap_or(usize::MAX).max(1);
     let is_like = |caller: &Caller| caller.cost == cost && caller.policy == policy;
-    let alike = like_first(MOST_ALIKE.min(most), &is_like);
-    let mixed = like_first(MOST_MIXED, &|caller| caller.policy == policy);
+    let is_division = codec::is_all_fixed(&policy);
+    let most_alike = if is_division { MOST_ALIKE } else { MOST_EVALUATED };
+    let alike = like_first(most_alike.min(most), &is_like);
+    let mixed = like_first(MOST_EVALUATED, &|caller| caller.policy == policy);
     let (costs, count) = if mixed > alike {
         (Costs::Mixed, mixed)
     } else {
@@ -333,12 +341,12 @@ impl Drop for Lone<'_> {
 }
 
 /// Subjects whose call is in flight. When it is back, or given up, those who wait leave.
-struct Leaving<'a> {
-    store: &'a RedisStore,
+struct Leaving {
+    store: RedisStore,
     who: Vec<Who>,
 }
 
-impl Drop for Leaving<'_> {
+impl Drop for Leaving {
     fn drop(&mut self) {
         let Some(combiner) = &self.store.inner.combiner else { return };
         let mut line = combiner.lock();
