@@ -29,6 +29,15 @@ const HOUR: u64 = 3_600_000_000;
 const OWNER: &str = "a token that only olivia knows";
 const VIEWER: &str = "a token that only victor knows";
 
+/// What it takes to edit records.
+const EDITORS: [Role; 3] =
+    [Role::CanCreateRateLimits, Role::CanUpdateRateLimits, Role::CanDeleteRateLimits];
+
+/// The token of somebody who sees everything, and has this role alone besides.
+fn token_of(role: Role) -> String {
+    format!("a token of who has {role} alone")
+}
+
 /// A service whose calls are limited by consumer, with its console beside it.
 struct House {
     site: Site,
@@ -69,6 +78,9 @@ impl House {
         let viewer = Roles::from_iter([Role::CanReadCallLimits, Role::CanGetRateLimits]);
         let tokens = BearerTokens::new().with("olivia", OWNER, Roles::all()).unwrap();
         let tokens = tokens.with("victor", VIEWER, viewer).unwrap();
+        let tokens = EDITORS.into_iter().fold(tokens, |tokens, role| {
+            tokens.with(role.as_str(), &token_of(role), viewer.with(role)).unwrap()
+        });
         let tokens = tokens.with("nobody", "a token that may do nothing", Roles::NONE).unwrap();
         let admin = Admin::builder(records.clone(), source, limiter.clone());
         let admin = admin.authorize(tokens).backend(backend).clock(clock).build();
