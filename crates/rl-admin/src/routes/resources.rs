@@ -71,7 +71,7 @@ pub(super) async fn create(
         error => error.into(),
     })?;
     let name = &created.content.name;
-    audit::changed(&actor, "created", name, name, 1);
+    audit::changed(&actor, "created", name, name, created.revision);
     Ok(resource(StatusCode::CREATED, &created))
 }
 
@@ -120,7 +120,8 @@ pub(super) async fn update(
 ) -> Result<Response, ApiError> {
     let there = there(&admin, &name).await?;
     let content = input.into_content(&name);
-    owned(&actor, there.content.apps.iter().chain(&content.apps))?;
+    owned(&actor, &there.content.apps)?;
+    owned(&actor, &content.apps)?;
     let revision = seen(&admin, &there, &if_match)?;
     let updated = admin.records().update_resource(content, revision, actor.name()).await;
     let updated = updated.map_err(not_made)?;
