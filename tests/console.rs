@@ -13,6 +13,7 @@ use axum::routing::get;
 use reqwest::StatusCode;
 use rl_admin::console::{Console, ConsoleBuilder};
 use rl_admin::{Admin, Backend, BearerTokens, Role, Roles};
+use rl_core::client_ip::ClientIp;
 use rl_core::key::Header;
 use rl_core::time::{Clock, SystemClock, Timestamp};
 use rl_core::{Gate, RateLimiter, Realm, RedisStore};
@@ -54,6 +55,13 @@ impl House {
     /// The console as it is behind a proxy that speaks TLS.
     async fn behind_tls() -> Self {
         Self::with(None, Arc::new(SystemClock), |console| console).await
+    }
+
+    /// The console behind a proxy on the same machine, which is believed.
+    async fn behind_a_proxy() -> Self {
+        let rule = ClientIp::behind("127.0.0.0/8".parse().unwrap());
+        let clock = Arc::new(SystemClock);
+        Self::with(None, clock, |console| console.without_tls().client_address(rule)).await
     }
 
     /// Counters on this Redis.

@@ -10,7 +10,7 @@ mod query;
 mod wrong;
 
 pub(crate) use allowed::{Allowed, ToCreate, ToDelete, ToGet, ToRead, ToReset, ToSet, ToUpdate};
-pub(crate) use body::{Body, Input};
+pub(crate) use body::{Body, Input, LONGEST};
 pub(crate) use if_match::IfMatch;
 pub(crate) use path::{
     ApplicationName, ConsumerId, HourOfDay, In, LimitName, PeriodName, RateLimitingId, RealmName,
