@@ -16,5 +16,7 @@ pub(crate) use path::{
     ApplicationName, ConsumerId, HourOfDay, In, LimitName, PeriodName, RateLimitingId, RealmName,
     ResourceName, SubjectText, TierName, subject,
 };
-pub(crate) use query::{Cost, History, Names, Parameters, Search, SearchNames};
+pub(crate) use query::{
+    Cost, FewChanges, FewNames, History, Names, Parameters, Search, SearchNames,
+};
 pub(crate) use wrong::field_and_expected;

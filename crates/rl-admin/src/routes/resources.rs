@@ -11,36 +11,34 @@ use super::answer::{not_made, resource, seen};
 use crate::access::Actor;
 use crate::error::{ChangeRefusals, Refusals};
 use crate::read::{
-    Allowed, ApplicationName, Body, IfMatch, In, Names, Parameters, ResourceName, ToCreate,
+    Allowed, ApplicationName, Body, FewNames, IfMatch, In, Parameters, ResourceName, ToCreate,
     ToDelete, ToGet, ToUpdate,
 };
 use crate::wire::{Name, Resource, ResourceInput, ResourceUpdate, Resources, Standing};
 use crate::{Admin, ApiError, audit};
 
 /// The limits of resources, by name
-#[utoipa::path(get, path = "/management/resources", tag = "resources", params(Names),
+#[utoipa::path(get, path = "/management/resources", tag = "resources", params(FewNames),
     responses((status = OK, body = Resources), Refusals))]
 pub(super) async fn list(
     State(admin): State<Admin>,
     _: Allowed<ToGet>,
-    Parameters(Names { limit, after }): Parameters<Names>,
+    Parameters(FewNames { limit, after }): Parameters<FewNames>,
 ) -> Result<Json<Resources>, ApiError> {
-    let after = after.as_ref().map(Name::as_str);
-    let found = admin.records().list_resources(after, limit.0).await?;
+    let found = admin.records().list_resources(after.as_deref(), limit.0).await?;
     Ok(page(found, limit.0))
 }
 
 /// The limits of resources that an application is under
 #[utoipa::path(get, path = "/management/applications/{APPLICATION}/resources", tag = "resources",
-    params(In<ApplicationName>, Names), responses((status = OK, body = Resources), Refusals))]
+    params(In<ApplicationName>, FewNames), responses((status = OK, body = Resources), Refusals))]
 pub(super) async fn of_application(
     State(admin): State<Admin>,
     _: Allowed<ToGet>,
     In(ApplicationName(app)): In<ApplicationName>,
-    Parameters(Names { limit, after }): Parameters<Names>,
+    Parameters(FewNames { limit, after }): Parameters<FewNames>,
 ) -> Result<Json<Resources>, ApiError> {
-    let after = after.as_ref().map(Name::as_str);
-    let found = admin.records().list_resources_of(app.as_str(), after, limit.0).await?;
+    let found = admin.records().list_resources_of(app.as_str(), after.as_deref(), limit.0).await?;
     Ok(page(found, limit.0))
 }
 

@@ -31,8 +31,7 @@ pub(super) async fn list(
     _: Allowed<ToGet>,
     Parameters(Names { limit, after }): Parameters<Names>,
 ) -> Result<Json<Tiers>, ApiError> {
-    let after = after.as_ref().map(Name::as_str);
-    let found = admin.records().list_tiers(after, limit.0).await?;
+    let found = admin.records().list_tiers(after.as_deref(), limit.0).await?;
     // A page that is not full is the last.
     let next = found.last().filter(|_| found.len() == limit.0 as usize);
     let next = next.map(|last| last.content.name.clone());
