@@ -13,6 +13,7 @@ use axum::routing::get;
 use reqwest::StatusCode;
 use rl_admin::console::{Console, ConsoleBuilder};
 use rl_admin::{Admin, Backend, BearerTokens, Role, Roles};
+use rl_core::client_ip::ClientIp;
 use rl_core::key::Header;
 use rl_core::time::{Clock, SystemClock, Timestamp};
 use rl_core::{Gate, RateLimiter, Realm, RedisStore};
@@ -28,6 +29,15 @@ const HOUR: u64 = 3_600_000_000;
 
 const OWNER: &str = "a token that only olivia knows";
 const VIEWER: &str = "a token that only victor knows";
+
+/// What it takes to edit records.
+const EDITORS: [Role; 3] =
+    [Role::CanCreateRateLimits, Role::CanUpdateRateLimits, Role::CanDeleteRateLimits];
+
+/// The token of somebody who sees everything, and has this role alone besides.
+fn token_of(role: Role) -> String {
+    format!("a token of who has {role} alone")
+}
 
 /// A service whose calls are limited by consumer, with its console beside it.
 struct House {
@@ -45,6 +55,13 @@ impl House {
     /// The console as it is behind a proxy that speaks TLS.
     async fn behind_tls() -> Self {
         Self::with(None, Arc::new(SystemClock), |console| console).await
+    }
+
+    /// The console behind a proxy on the same machine, which is believed.
+    async fn behind_a_proxy() -> Self {
+        let rule = ClientIp::behind("127.0.0.0/8".parse().unwrap());
+        let clock = Arc::new(SystemClock);
+        Self::with(None, clock, |console| console.without_tls().client_address(rule)).await
     }
 
     /// Counters on this Redis.
@@ -69,6 +86,9 @@ impl House {
         let viewer = Roles::from_iter([Role::CanReadCallLimits, Role::CanGetRateLimits]);
         let tokens = BearerTokens::new().with("olivia", OWNER, Roles::all()).unwrap();
         let tokens = tokens.with("victor", VIEWER, viewer).unwrap();
+        let tokens = EDITORS.into_iter().fold(tokens, |tokens, role| {
+            tokens.with(role.as_str(), &token_of(role), viewer.with(role)).unwrap()
+        });
         let tokens = tokens.with("nobody", "a token that may do nothing", Roles::NONE).unwrap();
         let admin = Admin::builder(records.clone(), source, limiter.clone());
         let admin = admin.authorize(tokens).backend(backend).clock(clock).build();

@@ -69,6 +69,44 @@ async fn on_the_loopback_it_is_there_without_more_ado() {
     assert_eq!(server.get("/management/rate-limiting").await.status, 401, "the API is there, too");
 }
 
+/// A proxy with TLS in front that nobody has told it about: the cookie would go without protection.
+#[tokio::test]
+async fn under_another_name_nobody_logs_in_before_the_origin_is_told() {
+    let server = Server::start(&[]).await;
+    let log_in = async |host: &str| {
+        let request = client().post(format!("http://{}/console/login", server.place));
+        let request = request.header("host", host).header("origin", format!("https://{host}"));
+        request.body(format!("token={OWNER}")).fetch().await
+    };
+    for host in
+        ["limits.example.com", "localhost.example.com", "10.0.0.1", "127.0.0.1.example.com:443"]
+    {
+        let answer = log_in(host).await;
+        assert_eq!((answer.status, answer.header("set-cookie")), (403, None), "{host}");
+        assert!(answer.body.contains("RL_ADMIN_ORIGIN"), "{host}: {}", answer.body);
+    }
+    for host in ["localhost", "LOCALHOST:8090", "127.0.0.1", "127.1.2.3:80", "[::1]:8090"] {
+        let answer = log_in(host).await;
+        assert_eq!(answer.status, 303, "{host}: {}", answer.body);
+    }
+}
+
+#[tokio::test]
+async fn it_believes_the_proxies_that_are_named() {
+    let server = Server::start(&[("RL_ADMIN_TRUSTED_PROXIES", "127.0.0.1")]).await;
+    let log_in = async |from: &str, token: &str| {
+        let request = client().post(format!("http://{}/console/login", server.place));
+        let request = request.header("origin", format!("http://{}", server.place));
+        let request = request.header("x-forwarded-for", from).body(format!("token={token}"));
+        request.fetch().await.status
+    };
+    for _ in 0..25 {
+        log_in("198.51.100.7", "wrong-token-of-a-guesser").await;
+    }
+    assert_eq!(log_in("198.51.100.7", OWNER).await, 429);
+    assert_eq!(log_in("198.51.100.8", OWNER).await, 303);
+}
+
 #[tokio::test]
 async fn behind_a_proxy_it_knows_where_browsers_come_from() {
     let origin = "https://limits.example.com";

@@ -2,10 +2,15 @@
 
 use std::time::Duration;
 
+use rl_admin::Role;
+use rl_core::time::Timestamp;
+use rl_records::RecordContent;
+use rl_tests::web::Answer;
 use serde_json::json;
 
 use super::{
-    ACTIVE, Bank, CALL_LIMITS, RATE_LIMITS, active_numbers, in_both_worlds, parse, record,
+    ACTIVE, Bank, CALL_LIMITS, NOW_SECONDS, RATE_LIMITS, active_numbers, in_both_worlds, message,
+    parse, record, token_of,
 };
 
 const BLOCK: &str = "/management/consumers/abc/block";
@@ -71,6 +76,49 @@ async fn a_block_is_taken_back() {
         assert_eq!(bank.call().await.status, 200);
         let kinds = bank.get("/management/consumers/abc/history").await;
         assert_eq!(kinds["changes"].as_array().unwrap().len(), 2);
+    })
+    .await;
+}
+
+/// Who may block cannot unblock by blocking for a shorter time, and who may change records can do
+/// neither by other dates.
+#[tokio::test]
+async fn a_block_ends_sooner_for_those_alone_who_may_unblock() {
+    in_both_worlds(async |bank: Bank| {
+        let at = |seconds| Timestamp::from_secs(NOW_SECONDS + seconds);
+        let mut blocks = Vec::new();
+        for seconds in [300, 600] {
+            let block = RecordContent::block("abc", at(0), at(seconds));
+            blocks.push(bank.records.create(block, "alice").await.unwrap());
+        }
+        let refused = |answer: Answer, role: Role| {
+            assert_eq!(answer.status, 403, "{}", answer.body);
+            assert!(message(&answer).ends_with(&role.to_string()), "{}", answer.body);
+        };
+        let until = |time: &str| Some(json!({ "until": time }));
+        let creator = token_of(Role::CanCreateRateLimits);
+        let sooner = until("2025-12-31T13:35:00Z");
+        let answer = bank.as_who(&creator, "PUT", BLOCK, sooner.clone()).await;
+        refused(answer, Role::CanDeleteRateLimits);
+        let updater = token_of(Role::CanUpdateRateLimits);
+        let path = format!("{RATE_LIMITS}/{}", blocks[1].id);
+        for (from, to, role) in [
+            ("2025-12-31T13:34:00Z", "2025-12-31T13:35:00Z", Role::CanDeleteRateLimits),
+            ("2025-12-31T13:34:00Z", "2030-01-01T00:00:00Z", Role::CanCreateRateLimits),
+        ] {
+            let body = Some(super::dated([0; 6], from, to));
+            refused(bank.as_who(&updater, "PUT", &path, body).await, role);
+        }
+        for block in &blocks {
+            let there = bank.records.read(block.id).await.unwrap();
+            assert_eq!(there.as_ref(), Some(block), "nothing was changed");
+        }
+        let later = bank.as_who(&creator, "PUT", BLOCK, until("2025-12-31T13:50:00Z")).await;
+        assert_eq!(later.status, 200, "to block longer is to block: {}", later.body);
+
+        assert_eq!(bank.manage("PUT", BLOCK, sooner).await.status, 200);
+        assert_eq!(bank.records.read(blocks[0].id).await.unwrap(), None, "it would go on");
+        assert_eq!(bank.get(BLOCK).await["to_date"], "2025-12-31T13:35:00Z");
     })
     .await;
 }

@@ -95,7 +95,10 @@ async fn setting_call_limits_heeds_what_was_seen() {
         assert_eq!((first.status, first.header("etag")), (200, Some("\"1\"")));
         assert_eq!(set("\"1\"", 2).await.status, 200);
         assert_eq!(set("\"1\"", 3).await.status, 412);
+        assert_eq!(set("\"of another system\"", 3).await.status, 412);
         assert_eq!(active_numbers(&bank.get(ACTIVE).await), [2; 6]);
+        assert_eq!(set("\"1\", \"2\"", 3).await.status, 200, "they have seen both");
+        assert_eq!(active_numbers(&bank.get(ACTIVE).await), [3; 6]);
     })
     .await;
 }

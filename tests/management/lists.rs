@@ -1,5 +1,7 @@
 //! Pages, and what is looked for.
 
+use rl_core::time::Clock;
+use rl_records::{CallLimits, RecordContent, TierContent};
 use serde_json::{Value, json};
 
 use super::{Bank, dated, in_both_worlds, parse};
@@ -57,6 +59,37 @@ async fn records_are_listed_in_pages_and_searched() {
     .await;
 }
 
+/// The console takes any text as a name; what it made is on a page of these lists, too.
+#[tokio::test]
+async fn a_list_goes_on_after_whatever_name_it_has_shown() {
+    in_both_worlds(async |bank: Bank| {
+        let limits = CallLimits::UNLIMITED;
+        let now = bank.clock.now();
+        for name in ["Apfel", "K\u{e4}se & \"Brot\"", "Zucker"] {
+            let content = RecordContent::new(name, now, now, limits);
+            bank.records.create(content, "otto").await.unwrap();
+            bank.records
+                .create_tier(TierContent { name: name.into(), limits }, "otto")
+                .await
+                .unwrap();
+        }
+        for (list, items, name) in
+            [("consumers", "consumers", "consumer_id"), ("tiers", "tiers", "name")]
+        {
+            let (mut found, mut after) = (Vec::new(), String::new());
+            loop {
+                let page = bank.get(&format!("/management/{list}?limit=1{after}")).await;
+                found.extend(page[items].as_array().unwrap().iter().map(|item| item[name].clone()));
+                let Some(next) = page["next"].as_str() else { break };
+                let mut query = url::form_urlencoded::Serializer::new(String::new());
+                after = format!("&{}", query.append_pair("after", next).finish());
+            }
+            assert_eq!(found, ["Apfel", "K\u{e4}se & \"Brot\"", "Zucker"], "{list}");
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn what_a_list_cannot_be_asked_is_named() {
     in_both_worlds(async |bank: Bank| {
@@ -75,6 +108,24 @@ async fn what_a_list_cannot_be_asked_is_named() {
         ] {
             let wrong = bank.manage("GET", &format!("/management/rate-limits?{query}"), None).await;
             assert_eq!((wrong.status, &parse(&wrong)["field"]), (400, &json!(field)), "{query}");
+        }
+        // A limit of a resource may list a thousand applications.
+        for list in ["resources", "resources/a/history", "applications/shop/resources"] {
+            let many = bank.manage("GET", &format!("/management/{list}?limit=51"), None).await;
+            assert_eq!(
+                (many.status, &parse(&many)["expected"]),
+                (400, &json!("1 to 50")),
+                "{list}"
+            );
+            let most = bank.manage("GET", &format!("/management/{list}?limit=50"), None).await;
+            assert_eq!(most.status, 200, "{list}");
+        }
+        for list in ["resources", "tiers", "consumers"] {
+            let after = format!("/management/{list}?after={}", "a".repeat(251));
+            let wrong = bank.manage("GET", &after, None).await;
+            assert_eq!((wrong.status, &parse(&wrong)["field"]), (400, &json!("after")), "{list}");
+            let any = bank.manage("GET", &format!("/management/{list}?after=%00%22"), None).await;
+            assert_eq!(any.status, 200, "{list}");
         }
         for query in ["before=0", "before=x", "before=-1", "limit=0", "of=x"] {
             let wrong = bank.manage("GET", &format!("/management/history?{query}"), None).await;

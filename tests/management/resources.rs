@@ -22,13 +22,10 @@ async fn limits_of_resources_are_managed_by_application() {
     in_both_worlds(async |bank: Bank| {
         let created =
             bank.manage("POST", RESOURCES, Some(payments(&["shop", "wallet", "shop"]))).await;
-        assert_eq!(
-            (created.status, created.header("etag")),
-            (201, Some("\"1\"")),
-            "{}",
-            created.body
-        );
+        assert_eq!(created.status, 201, "{}", created.body);
+        let tag = created.header("etag").unwrap().to_owned();
         let created = parse(&created);
+        assert_eq!(tag, format!("\"{}\"", created["revision"]));
         assert_eq!(created["apps"], json!(["shop", "wallet"]));
         assert_eq!(created["created_by"], "alice");
         let path = "/management/resources/payments";
@@ -58,17 +55,25 @@ async fn limits_of_resources_are_managed_by_application() {
         }
 
         let body = json!({ "apps": ["shop"], "max_permits": 10, "rate": 5 });
-        let stale = bank.site.request(Method::PUT, &format!("{PREFIX}{path}")).bearer_auth(ALICE);
-        let stale = stale.header("if-match", "\"7\"").json(&body).fetch().await;
-        assert_eq!(stale.status, 412);
-        let updated = bank.manage("PUT", path, Some(body)).await;
+        let put = async |tag: &str| {
+            let put = bank.site.request(Method::PUT, &format!("{PREFIX}{path}")).bearer_auth(ALICE);
+            put.header("if-match", tag).json(&body).fetch().await.status
+        };
+        assert_eq!(put("\"7000\"").await, 412);
+        assert_eq!(bank.manage("DELETE", path, None).await.status, 204);
+        assert_eq!(bank.manage("POST", RESOURCES, Some(payments(&["shop"]))).await.status, 201);
+        assert_eq!(put(&tag).await, 412, "another one of the same name");
+        let updated = bank.manage("PUT", path, Some(body.clone())).await;
         assert_eq!((updated.status, &parse(&updated)["max_permits"]), (200, &json!(10)));
         assert_eq!(bank.manage("DELETE", path, None).await.status, 204);
         assert_eq!(bank.manage("GET", path, None).await.status, 404);
         let history = bank.get(&format!("{path}/history")).await;
         let kinds =
             history["changes"].as_array().unwrap().iter().map(|change| change["kind"].clone());
-        assert_eq!(kinds.collect::<Vec<_>>(), ["deleted", "updated", "created"]);
+        assert_eq!(
+            kinds.collect::<Vec<_>>(),
+            ["deleted", "updated", "created", "deleted", "created"]
+        );
     })
     .await;
 }
@@ -134,11 +139,16 @@ async fn owners_edit_what_is_under_their_own_applications() {
             bank.as_who(super::OWNER_OF_SHOP, method, path, body).await.status
         };
         assert_eq!(as_owner("POST", RESOURCES, Some(payments(&["shop", "wallet"]))).await, 403);
+        assert_eq!(as_owner("POST", RESOURCES, Some(payments(&[]))).await, 403, "it is nobody's");
         assert_eq!(as_owner("POST", RESOURCES, Some(payments(&["shop"]))).await, 201);
         let path = "/management/resources/payments";
         let update = |apps: &[&str]| Some(json!({ "apps": apps, "max_permits": 1, "rate": 1 }));
         assert_eq!(as_owner("PUT", path, update(&["shop", "wallet"])).await, 403);
         assert_eq!(as_owner("PUT", path, update(&["shop"])).await, 200);
+        assert_eq!(as_owner("PUT", path, update(&[])).await, 403);
+        assert_eq!(bank.manage("PUT", path, update(&[])).await.status, 200);
+        assert_eq!(as_owner("PUT", path, update(&["shop"])).await, 403, "nobody's is not theirs");
+        assert_eq!(as_owner("DELETE", path, None).await, 403);
         assert_eq!(bank.manage("PUT", path, update(&["shop", "wallet"])).await.status, 200);
         assert_eq!(as_owner("GET", path, None).await, 200, "looking is not owning");
         assert_eq!(

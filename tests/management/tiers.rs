@@ -62,6 +62,11 @@ async fn a_tier_binds_its_members_until_a_record_puts_it_aside() {
         );
 
         assert_eq!(bank.manage("DELETE", MEMBER, None).await.status, 204);
+        for seen in [tag, "*"] {
+            let late = bank.site.request(Method::PUT, &format!("{PREFIX}{MEMBER}"));
+            let late = late.bearer_auth(ALICE).header("if-match", seen).json(&into("gold"));
+            assert_eq!(late.fetch().await.status, 412, "it was taken out meanwhile: {seen}");
+        }
         assert_eq!(bank.manage("DELETE", GOLD, None).await.status, 204);
         assert_eq!(bank.get("/management/tiers").await, json!({ "tiers": [], "next": null }));
     })

@@ -335,12 +335,12 @@ async fn limits_of_resources_are_kept_like_records() {
         let again = records.create_resource(content(11), "bob").await.unwrap_err();
         let ChangeError::Conflict { current } = again else { panic!("{again}") };
         assert_eq!(*current, created);
-        let changed = records.update_resource(content(11), 1, "bob").await.unwrap();
-        assert_eq!(
-            (changed.revision, &*changed.created_by, &*changed.updated_by),
-            (2, "alice", "bob")
-        );
-        let late = records.update_resource(content(12), 1, "carol").await.unwrap_err();
+        let changed = records.update_resource(content(11), created.revision, "bob").await;
+        let changed = changed.unwrap();
+        assert!(changed.revision > created.revision);
+        assert_eq!((&*changed.created_by, &*changed.updated_by), ("alice", "bob"));
+        let late =
+            records.update_resource(content(12), created.revision, "carol").await.unwrap_err();
         assert!(matches!(late, ChangeError::Conflict { .. }));
         assert_eq!(records.read_resource("payments").await.unwrap(), Some(changed.clone()));
         assert_eq!(records.read_resource("payment").await.unwrap(), None);
@@ -356,17 +356,27 @@ async fn limits_of_resources_are_kept_like_records() {
             assert!(changed.content.policy_for(app).is_none(), "{app:?}");
         }
         let wrong = ResourceLimitContent { apps: vec!["a\nb".into()], ..content(1) };
-        let wrong = records.update_resource(wrong, 2, "bob").await.unwrap_err();
+        let wrong = records.update_resource(wrong, changed.revision, "bob").await.unwrap_err();
         assert!(wrong.to_string().starts_with("apps \"a\\nb\": expected"), "{wrong}");
         let huge = ResourceLimitContent { max_permits: MAX_UNITS, ..content(2) };
-        let huge = records.update_resource(huge, 2, "bob").await.unwrap_err();
+        let huge = records.update_resource(huge, changed.revision, "bob").await.unwrap_err();
         assert!(huge.to_string().starts_with("max_permits"), "{huge}");
 
-        records.delete_resource("payments", 2, "carol").await.unwrap();
+        records.delete_resource("payments", changed.revision, "carol").await.unwrap();
         let history = records.resource_history(&HistoryQuery::default()).await.unwrap();
         assert_eq!(history.len(), 3);
         assert_eq!((&*history[0].by, history[0].after.is_none()), ("carol", true));
         assert_eq!(history[1].before, Some(content(10)));
+
+        // Another one of the same name is not the one that was seen.
+        let other = records.create_resource(content(20), "dora").await.unwrap();
+        for seen in [created.revision, changed.revision] {
+            let late = records.update_resource(content(12), seen, "carol").await.unwrap_err();
+            assert!(matches!(late, ChangeError::Conflict { .. }), "{late}");
+            let late = records.delete_resource("payments", seen, "carol").await.unwrap_err();
+            assert!(matches!(late, ChangeError::Conflict { .. }), "{late}");
+        }
+        assert_eq!(records.read_resource("payments").await.unwrap(), Some(other));
     })
     .await;
 }

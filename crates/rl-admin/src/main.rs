@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use axum::Router;
 use rl_admin::Admin;
-use rl_core::RateLimiter;
+use rl_core::source::{ByRealm, Preset};
 use rl_core::store::RedisStore;
-use rl_records::{RecordSource, Records};
+use rl_core::{Limit, Period, Policy, RateLimiter, Realm};
+use rl_records::{CallLimit, RecordSource, Records};
 use settings::Settings;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -76,7 +77,8 @@ async fn admin(settings: &Settings) -> Result<Admin, Box<dyn Error>> {
         .connect()
         .await
         .map_err(|error| format!("DATABASE_URL: {error}"))?;
-    let source = RecordSource::start(&records);
+    let source = RecordSource::builder(&records).others(others(settings.anonymous)).tiers_of_keys();
+    let source = source.start();
     let limiter = RateLimiter::builder()
         .policies(source.clone())
         .namespace(&settings.namespace)
@@ -102,6 +104,19 @@ async fn admin(settings: &Settings) -> Result<Admin, Box<dyn Error>> {
         .backend(backend)
         .require_if_match(settings.require_if_match);
     Ok(admin.build())
+}
+
+/// What the services have for everybody who has no records, as far as that is known here.
+fn others(anonymous: CallLimit) -> ByRealm {
+    let policies = Preset::OpenBank.policies();
+    match anonymous {
+        CallLimit::Unlimited => policies.unlimited(Realm::Ip).unlimited(Realm::Unknown),
+        CallLimit::AtMost(max) => {
+            let limit = Limit::new(max, Period::HOUR).expect("a call limit is no larger");
+            let policy = Policy::new([limit]).expect("one limit");
+            policies.with(Realm::Ip, policy.clone()).with(Realm::Unknown, policy)
+        }
+    }
 }
 
 /// Until somebody wants the server to end.

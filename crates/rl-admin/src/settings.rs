@@ -20,6 +20,8 @@ pub(crate) struct Settings {
     pub(crate) require_if_match: bool,
     pub(crate) defaults: CallLimits,
     pub(crate) zero_means: ZeroMeans,
+    /// Per hour, for an address.
+    pub(crate) anonymous: CallLimit,
 }
 
 impl Settings {
@@ -72,6 +74,7 @@ impl Settings {
             require_if_match,
             defaults: defaults(read)?,
             zero_means,
+            anonymous: limit(read, "RL_ANONYMOUS_PER_HOUR")?.unwrap_or(CallLimit::AtMost(1_000)),
         })
     }
 }
@@ -114,14 +117,23 @@ fn defaults(read: impl Fn(&'static str) -> Option<String>) -> Result<CallLimits,
         "RL_DEFAULT_PER_WEEK",
         "RL_DEFAULT_PER_MONTH",
     ]) {
-        let Some(text) = read(name) else { continue };
-        let number = text.parse::<i64>().ok();
-        let limit = number.and_then(|number| CallLimit::from_number(name, number).ok());
-        let expected = "-1 (no limit), or 0 to 9007199254740991 calls";
-        let wrong = || InvalidSetting(format!("{name} {text:?}: expected {expected}"));
-        limits = limits.with(period, limit.ok_or_else(wrong)?);
+        if let Some(limit) = limit(&read, name)? {
+            limits = limits.with(period, limit);
+        }
     }
     Ok(limits)
+}
+
+fn limit(
+    read: impl Fn(&'static str) -> Option<String>,
+    name: &'static str,
+) -> Result<Option<CallLimit>, InvalidSetting> {
+    let Some(text) = read(name) else { return Ok(None) };
+    let number = text.parse::<i64>().ok();
+    let limit = number.and_then(|number| CallLimit::from_number(name, number).ok());
+    let expected = "-1 (no limit), or 0 to 9007199254740991 calls";
+    let wrong = || InvalidSetting(format!("{name} {text:?}: expected {expected}"));
+    limit.map(Some).ok_or_else(wrong)
 }
 
 /// What is wrong with the environment, without any secret.
@@ -155,6 +167,7 @@ mod tests {
         let least = settings(&[database, ("RL_ADMIN_TOKENS", TOKENS)]).unwrap();
         assert_eq!((&*least.listen, &*least.prefix), ("127.0.0.1:8090", ""));
         assert_eq!(least.defaults, CallLimits::UNLIMITED);
+        assert_eq!(least.anonymous, CallLimit::AtMost(1_000));
         assert!(!least.tokens.is_empty() && !least.require_if_match);
 
         let error = settings(&[("RL_ADMIN_TOKENS", TOKENS)]).err().unwrap();
@@ -174,6 +187,7 @@ mod tests {
             ("RL_ADMIN_REQUIRE_IF_MATCH", "1", "RL_ADMIN_REQUIRE_IF_MATCH: expected true or false"),
             ("RL_ADMIN_PREFIX", "obp/", "RL_ADMIN_PREFIX: expected a path such as /obp/v6.0.0"),
             ("RL_DEFAULT_PER_HOUR", "-2", "RL_DEFAULT_PER_HOUR \"-2\": expected -1 (no limit)"),
+            ("RL_ANONYMOUS_PER_HOUR", "many", "RL_ANONYMOUS_PER_HOUR \"many\": expected -1 (no limit)"),
             ("RL_ADMIN_TOKENS", "alice", "RL_ADMIN_TOKENS: line 1 column 1: expected a list"),
             ("RL_ADMIN_TOKENS_FILE", "/nowhere", "RL_ADMIN_TOKENS and RL_ADMIN_TOKENS_FILE: expected one"),
         ];

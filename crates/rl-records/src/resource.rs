@@ -78,7 +78,7 @@ pub struct ResourceLimit {
     pub created_at: Timestamp,
     /// When it was changed last.
     pub updated_at: Timestamp,
-    /// How often it was written, 1 at first. Who changes it says which revision they saw.
+    /// The number of the change that wrote it. Who changes it says which revision they saw.
     pub revision: i64,
 }
 

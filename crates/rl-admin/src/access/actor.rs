@@ -33,6 +33,8 @@ impl Actor {
     /// let owner = Actor::new("olivia", Roles::all()).of_applications(["shop", "wallet"]);
     /// assert!(owner.owns(["shop"]));
     /// assert!(!owner.owns(["shop", "bank"]));
+    /// assert!(!owner.owns([""; 0]));
+    /// assert!(Actor::new("alice", Roles::all()).owns([""; 0]));
     /// ```
     #[must_use]
     pub fn of_applications<A: Into<String>>(
@@ -43,11 +45,14 @@ impl Actor {
         self
     }
 
-    /// Whether all of these applications are theirs.
+    /// Whether all of these applications are theirs. What is under no application belongs to those
+    /// alone whose applications were not said.
     #[must_use]
     pub fn owns<A: AsRef<str>>(&self, applications: impl IntoIterator<Item = A>) -> bool {
         let Some(own) = &self.applications else { return true };
-        applications.into_iter().all(|app| own.iter().any(|own| own == app.as_ref()))
+        let mut applications = applications.into_iter().peekable();
+        applications.peek().is_some()
+            && applications.all(|app| own.iter().any(|own| own == app.as_ref()))
     }
 
     /// The name.

@@ -35,6 +35,7 @@
 //! ```
 
 mod actor;
+mod blocking;
 mod role;
 mod tokens;
 
@@ -44,6 +45,7 @@ use axum::http::request::Parts;
 use rl_core::Eventual;
 
 pub use actor::Actor;
+pub(crate) use blocking::roles_to_change;
 pub use role::{Role, Roles, UnknownRole};
 pub use tokens::{BearerTokens, InvalidTokens};
 

@@ -31,6 +31,13 @@ impl Failure {
                        Go back, load the page again, and send the form from there.";
         Self::new(StatusCode::FORBIDDEN, "Refused", message)
     }
+
+    pub(super) fn through_a_proxy() -> Self {
+        let message = "This console takes logins from its own machine alone, at localhost, 127.0.0.1 or \
+                       [::1], unless it is told where browsers see it, such as \
+                       RL_ADMIN_ORIGIN=https://limits.example.com: the cookie then needs TLS.";
+        Self::new(StatusCode::FORBIDDEN, "Not from this machine", message)
+    }
 }
 
 impl IntoResponse for Failure {

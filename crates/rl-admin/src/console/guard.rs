@@ -14,6 +14,7 @@ use super::failure::Failure;
 use super::fields::{Fields, link};
 use super::page::{Tab, page};
 use super::session::Visitor;
+use crate::read::LONGEST;
 use crate::{Role, audit};
 
 /// The largest form.
@@ -91,7 +92,9 @@ impl Console {
             None => return Err(logged_out().into_response()),
         }
         if !is_read {
-            let body = to_bytes(body, LARGEST).await.map_err(|_| too_large().into_response())?;
+            let body = tokio::time::timeout(LONGEST, to_bytes(body, LARGEST)).await;
+            let body = body.map_err(|_| too_slow().into_response())?;
+            let body = body.map_err(|_| too_large().into_response())?;
             let form = Fields::read(&body);
             let is_own = visitor.is_none_or(|visitor| visitor.wrote(form.raw(FORM_TOKEN)));
             if !is_own && path != "/login" {
@@ -164,6 +167,11 @@ fn logged_out() -> Failure {
     let message = "You are logged out, and nothing was changed. Log in in another tab, then go back: \
                    what you wrote is still there.";
     Failure::new(StatusCode::UNAUTHORIZED, "Logged out", message)
+}
+
+fn too_slow() -> Failure {
+    let message = "The form did not arrive within 10 seconds. Nothing was changed.";
+    Failure::new(StatusCode::REQUEST_TIMEOUT, "Too slow", message)
 }
 
 fn too_large() -> Failure {

@@ -1,10 +1,14 @@
+use std::net::{Ipv4Addr, SocketAddr};
+
 use axum::Extension;
 use axum::extract::{ConnectInfo, Request, State};
+use axum::http::StatusCode;
 use axum::http::header::{self, HeaderMap, HeaderValue};
-use axum::http::{Extensions, StatusCode};
+use axum::http::uri::Authority;
 use axum::response::{IntoResponse, Redirect, Response};
 use maud::html;
 use rl_core::Subject;
+use rl_core::client_ip::IpSource;
 
 use super::Console;
 use super::failure::Failure;
@@ -80,7 +84,10 @@ pub(super) async fn log_in(
     request: Request,
 ) -> Response {
     let next = console.next(form.get("next"));
-    let guesser = guesser(request.extensions());
+    if console.inner.is_local && !is_local(&request) {
+        return Failure::through_a_proxy().into_response();
+    }
+    let guesser = console.guesser(&request);
     let refuse =
         |status, problem| (status, console.login_page(next, Some(problem))).into_response();
     if let Some(guesser) = &guesser
@@ -117,11 +124,36 @@ pub(super) async fn log_in(
 
 const WRONG: &str = "This token is not known here.";
 
-/// Who guesses, if the server was told to find addresses out. One bucket for all would let anybody
-/// keep everybody from logging in.
-fn guesser(extensions: &Extensions) -> Option<Subject> {
-    let ConnectInfo(peer) = extensions.get::<ConnectInfo<std::net::SocketAddr>>()?;
-    Some(Subject::ip(&peer.ip().to_string()))
+impl Console {
+    /// Who guesses, if that can be told. One bucket for all would let anybody keep everybody from
+    /// logging in: what comes from this machine may come from a proxy that nobody has named.
+    fn guesser(&self, request: &Request) -> Option<Subject> {
+        let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
+        let peer = peer.map(|ConnectInfo(peer)| peer.ip());
+        let rule = &self.inner.client_address;
+        let lines: Vec<&[u8]> = match rule.header_from(peer) {
+            Some(name) => {
+                request.headers().get_all(name).iter().map(HeaderValue::as_bytes).collect()
+            }
+            None => Vec::new(),
+        };
+        let client = rule.resolve(peer, &lines)?;
+        let is_here = peer.is_some_and(|peer| peer.to_canonical().is_loopback());
+        let is_anybody = is_here && client.source() == IpSource::Peer;
+        (!is_anybody).then(|| Subject::ip(&client.to_string()))
+    }
+}
+
+/// Whether the browser sees the console on its own machine.
+fn is_local(request: &Request) -> bool {
+    let line = request.headers().get(header::HOST);
+    let host = line.and_then(|line| Authority::try_from(line.as_bytes()).ok());
+    let host = host.as_ref().or_else(|| request.uri().authority().filter(|_| line.is_none()));
+    host.is_some_and(|host| match host.host() {
+        "[::1]" => true,
+        name if name.eq_ignore_ascii_case("localhost") => true,
+        name => name.parse().is_ok_and(|address: Ipv4Addr| address.is_loopback()),
+    })
 }
 
 pub(super) async fn log_out(

@@ -61,6 +61,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::middleware::from_fn_with_state;
 use axum::routing::get;
+use rl_core::client_ip::ClientIp;
 use rl_core::{Limit, RateLimiter};
 
 use crate::Admin;
@@ -78,6 +79,9 @@ struct Inner {
     path: String,
     origin: Option<String>,
     is_secure: bool,
+    // Whether browsers that see it under another name are refused.
+    is_local: bool,
+    client_address: ClientIp,
     sessions: Sessions,
     // Guesses at tokens.
     attempts: RateLimiter,
@@ -91,6 +95,8 @@ impl Console {
             path: "/console".to_owned(),
             origin: None,
             is_secure: true,
+            is_local: false,
+            client_address: ClientIp::peer(),
             idle: Duration::from_secs(30 * 60),
             longest: Duration::from_secs(12 * 3_600),
         }
@@ -154,6 +160,8 @@ pub struct ConsoleBuilder {
     path: String,
     origin: Option<String>,
     is_secure: bool,
+    is_local: bool,
+    client_address: ClientIp,
     idle: Duration,
     longest: Duration,
 }
@@ -190,6 +198,26 @@ impl ConsoleBuilder {
         self
     }
 
+    /// As [`without_tls`](Self::without_tls), for browsers that see the console at `localhost`,
+    /// `127.0.0.0/8` or `[::1]`: a login under another name has come through a proxy, which would hand
+    /// the cookie on without TLS, and is refused.
+    pub fn on_this_machine(mut self) -> Self {
+        (self.is_secure, self.is_local) = (false, true);
+        self
+    }
+
+    /// How to find out who guesses at tokens: an address, or a network of 64 bits of IPv6, waits after 20
+    /// wrong ones a minute. Defaults to the peer of the connection, if the server is made with
+    /// `into_make_service_with_connect_info::<SocketAddr>()`.
+    ///
+    /// Behind a proxy all browsers have the same peer, and whoever guesses keeps the others out: say
+    /// which proxies are [to be believed](ClientIp::behind). A peer on the same machine that is none
+    /// of them is not counted.
+    pub fn client_address(mut self, rule: ClientIp) -> Self {
+        self.client_address = rule;
+        self
+    }
+
     /// After how long without a click a session ends, and after how long in any case. Defaults to half
     /// an hour and twelve hours. What a page looks up by itself is no click.
     pub fn sessions(mut self, idle: Duration, longest: Duration) -> Self {
@@ -201,10 +229,12 @@ impl ConsoleBuilder {
     #[must_use]
     #[expect(clippy::missing_panics_doc, reason = "the limit is written here")]
     pub fn build(self) -> Console {
-        let Self { admin, path, origin, is_secure, idle, longest } = self;
+        let Self { admin, path, origin, is_secure, is_local, client_address, idle, longest } = self;
         let attempts = RateLimiter::builder().limit(Limit::per_minute(20));
         let attempts = attempts.build().expect("a limit in memory");
         let sessions = Sessions::new(idle, longest);
-        Console { inner: Arc::new(Inner { admin, path, origin, is_secure, sessions, attempts }) }
+        let inner =
+            Inner { admin, path, origin, is_secure, is_local, client_address, sessions, attempts };
+        Console { inner: Arc::new(inner) }
     }
 }

@@ -15,6 +15,7 @@ use super::record_form::{Form, Problems, fields_of, problem, read};
 use super::session::Visitor;
 use super::{Console, text, timeline};
 use crate::Role;
+use crate::access::roles_to_change;
 
 /// An hour in microseconds.
 const HOUR: u64 = 3_600_000_000;
@@ -169,6 +170,9 @@ pub(super) async fn update(
             return Ok(console.edit_page(&visitor, &form, Some(Again::invalid(problems))));
         }
     };
+    for role in roles_to_change(&there.content, &content).iter() {
+        visitor.needs(role)?;
+    }
     let (by, revision) = (visitor.actor.name(), form.get("revision").parse().unwrap_or_default());
     match console.admin().records().update(id, content.clone(), revision, by).await {
         Ok(record) => {

@@ -9,7 +9,7 @@ use crate::ApiError;
 use crate::wire::{MembershipInput, RateLimitInput, ResourceInput, ResourceUpdate, TierUpdate};
 
 /// How long a body may take to arrive.
-const LONGEST: Duration = Duration::from_secs(10);
+pub(crate) const LONGEST: Duration = Duration::from_secs(10);
 
 /// What can be the body of a request.
 pub(crate) trait Input: DeserializeOwned {

@@ -26,11 +26,11 @@ impl<S: Sync, T: DeserializeOwned> FromRequestParts<S> for Parameters<T> {
     }
 }
 
-/// How many a page has.
+/// How many a page has, and may have.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PageSize(pub(crate) u32);
+pub(crate) struct PageSize<const MOST: u32 = 1_000>(pub(crate) u32);
 
-impl Default for PageSize {
+impl<const MOST: u32> Default for PageSize<MOST> {
     fn default() -> Self {
         Self(50)
     }
@@ -48,10 +48,10 @@ fn number<'de, D: Deserializer<'de>>(
     number.ok_or_else(|| serde::de::Error::custom(format_args!("expected {expected}")))
 }
 
-impl<'de> Deserialize<'de> for PageSize {
+impl<'de, const MOST: u32> Deserialize<'de> for PageSize<MOST> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let number = number(deserializer, 1_000, "1 to 1000")?;
-        Ok(Self(u32::try_from(number).unwrap_or(1_000)))
+        let number = number(deserializer, MOST.into(), &format!("1 to {MOST}"))?;
+        Ok(Self(u32::try_from(number).unwrap_or(MOST)))
     }
 }
 
@@ -92,8 +92,33 @@ pub(crate) struct Names {
     #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 50)]
     pub(crate) limit: PageSize,
     /// The `next` of the page before.
-    #[param(value_type = Option<Name>)]
-    pub(crate) after: Option<Name>,
+    #[serde(default, deserialize_with = "stored_name")]
+    #[param(value_type = Option<String>, max_length = 250)]
+    pub(crate) after: Option<String>,
+}
+
+/// What is stored may have other names than can be given here: the console takes any text.
+fn stored_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    if text.chars().count() > 250 {
+        return Err(serde::de::Error::custom("expected the \"next\" of an earlier answer"));
+    }
+    Ok(Some(text))
+}
+
+/// A page of a list of limits of resources, each of which may list a thousand applications.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct FewNames {
+    /// How many, at most.
+    #[serde(default)]
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 50, default = 50)]
+    pub(crate) limit: PageSize<50>,
+    /// The `next` of the page before.
+    #[serde(default, deserialize_with = "stored_name")]
+    #[param(value_type = Option<String>, max_length = 250)]
+    pub(crate) after: Option<String>,
 }
 
 /// A page of a list of names, and which of them.
@@ -109,8 +134,9 @@ pub(crate) struct SearchNames {
     #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 50)]
     pub(crate) limit: PageSize,
     /// The `next` of the page before.
-    #[param(value_type = Option<Name>)]
-    pub(crate) after: Option<Name>,
+    #[serde(default, deserialize_with = "stored_name")]
+    #[param(value_type = Option<String>, max_length = 250)]
+    pub(crate) after: Option<String>,
 }
 
 /// A page of changes.
@@ -122,6 +148,21 @@ pub(crate) struct History {
     #[serde(default)]
     #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 50)]
     pub(crate) limit: PageSize,
+    /// The `next` of the page before.
+    #[serde(default, deserialize_with = "change")]
+    #[param(value_type = Option<i64>, minimum = 1)]
+    pub(crate) before: Option<i64>,
+}
+
+/// A page of changes of the limit of a resource, which may list a thousand applications.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct FewChanges {
+    /// How many, at most.
+    #[serde(default)]
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 50, default = 50)]
+    pub(crate) limit: PageSize<50>,
     /// The `next` of the page before.
     #[serde(default, deserialize_with = "change")]
     #[param(value_type = Option<i64>, minimum = 1)]

@@ -4,12 +4,13 @@ use axum::Json;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use rl_core::Subject;
-use rl_records::{ChangeError, Record, RecordId, ResourceLimit, Tier, TierMember};
+use rl_records::{ChangeError, Record, RecordContent, RecordId, ResourceLimit, Tier, TierMember};
 
+use crate::access::{Actor, roles_to_change};
 use crate::error::etag;
 use crate::read::IfMatch;
 use crate::wire::{Name, RateLimit, Resource};
-use crate::{Admin, ApiError};
+use crate::{Admin, ApiError, audit};
 
 /// A record, with its tag.
 pub(super) fn record(status: StatusCode, record: &Record) -> Response {
@@ -75,6 +76,17 @@ pub(super) fn seen(admin: &Admin, there: &impl Revised, seen: &IfMatch) -> Resul
         seen if seen.has_seen(revision) => Ok(revision),
         _ => Err(ApiError::changed_by(there.updated_by(), revision)),
     }
+}
+
+/// Refuses whoever would block a consumer, or unblock it, without the role for that.
+pub(super) fn may_change(
+    actor: &Actor,
+    before: &RecordContent,
+    after: &RecordContent,
+) -> Result<(), ApiError> {
+    roles_to_change(before, after)
+        .iter()
+        .try_for_each(|role| actor.require(role).inspect_err(|_| audit::refused(actor, role)))
 }
 
 /// A change that was not made.

@@ -5,7 +5,7 @@ use rl_records::{Record, RecordContent, RecordQuery};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::answer::{not_made, record};
+use super::answer::{may_change, not_made, record};
 use crate::error::{ChangeRefusals, Refusals};
 use crate::read::{Allowed, Body, ConsumerId, In, Input, ToCreate, ToDelete, ToRead};
 use crate::wire::{Date, Name, RateLimit};
@@ -60,7 +60,8 @@ pub(super) async fn read(
 
 /// Blocks a consumer from now until a time, whatever its other records say
 ///
-/// If it is blocked already, the block ends at the new time.
+/// If it is blocked already, the block ends at the new time; to end it sooner needs the role to
+/// unblock, too.
 #[utoipa::path(put, path = "/management/consumers/{CONSUMER_ID}/block", tag = "blocks",
     params(In<ConsumerId>), request_body = Until,
     responses((status = OK, body = RateLimit), ChangeRefusals))]
@@ -78,13 +79,16 @@ pub(super) async fn put(
     let (records, name) = (admin.records(), actor.name());
     let block = match there.pop() {
         Some(last) => {
-            let content = RecordContent { to_date: until, ..last.content };
+            let content = RecordContent { to_date: until, ..last.content.clone() };
+            may_change(&actor, &last.content, &content)?;
             let block = records.update(last.id, content, last.revision, name).await;
             let block = block.map_err(not_made)?;
             // Those that end later than asked for would go on.
             for other in there.iter().filter(|other| other.content.to_date > until) {
                 let gone = records.delete(other.id, other.revision, name).await;
                 gone.map_err(not_made)?;
+                let id = other.id.to_string();
+                audit::changed(&actor, "unblocked", consumer.as_str(), &id, other.revision);
             }
             block
         }

@@ -53,13 +53,13 @@ pub(super) async fn put(
     seen: IfMatch,
     Body(input): Body<RateLimitInput>,
 ) -> Result<Response, ApiError> {
-    let revision = match seen {
+    let revisions = match seen {
         IfMatch::Absent if admin.requires_if_match() => return Err(ApiError::without_if_match()),
-        IfMatch::OneOf(revisions) => Some(revisions.first().copied().unwrap_or_default()),
+        IfMatch::OneOf(revisions) => Some(revisions),
         IfMatch::Absent | IfMatch::Any => None,
     };
     let content = input.into_content(&consumer);
-    let put = admin.records().put(content, revision, actor.name()).await;
+    let put = admin.records().put(content, revisions.as_deref(), actor.name()).await;
     let record = put.map_err(answer::not_made)?;
     audit::changed(&actor, "set", consumer.as_str(), &record.id.to_string(), record.revision);
     let tag = [(header::ETAG, etag(record.revision))];

@@ -15,8 +15,7 @@ pub(super) async fn list(
     _: Allowed<ToGet>,
     Parameters(SearchNames { search, limit, after }): Parameters<SearchNames>,
 ) -> Result<Json<Consumers>, ApiError> {
-    let (search, after) = (search.map(String::from), after.map(String::from));
-    let query = ConsumerQuery { search, after, limit: limit.0 };
+    let query = ConsumerQuery { search: search.map(String::from), after, limit: limit.0 };
     let page = admin.records().consumers(&query, admin.now()).await?;
     let consumers = page.consumers.into_iter().map(Consumer::of).collect();
     Ok(Json(Consumers { consumers, next: page.next }))

@@ -4,7 +4,7 @@ use rl_records::HistoryQuery;
 
 use crate::error::Refusals;
 use crate::read::{
-    Allowed, ConsumerId, History, In, Parameters, RateLimitingId, ResourceName, ToGet,
+    Allowed, ConsumerId, FewChanges, History, In, Parameters, RateLimitingId, ResourceName, ToGet,
 };
 use crate::wire::{Changes, RecordChange, ResourceChange};
 use crate::{Admin, ApiError};
@@ -68,15 +68,16 @@ pub(super) async fn of_record(
 
 /// Changes of the limit of a resource, the newest first
 #[utoipa::path(get, path = "/management/resources/{RESOURCE}/history", tag = "history",
-    params(In<ResourceName>, History),
+    params(In<ResourceName>, FewChanges),
     responses((status = OK, body = Changes<ResourceChange>), Refusals))]
 pub(super) async fn of_resource(
     State(admin): State<Admin>,
     _: Allowed<ToGet>,
     In(ResourceName(name)): In<ResourceName>,
-    Parameters(history): Parameters<History>,
+    Parameters(FewChanges { limit, before }): Parameters<FewChanges>,
 ) -> Result<Json<Changes<ResourceChange>>, ApiError> {
-    let query = query(&history, Some(name.as_str()), None);
+    let of = Some(name.as_str().to_owned());
+    let query = HistoryQuery { of, item: None, before, limit: limit.0 };
     let changes = admin.records().resource_history(&query).await?;
     let next = next(&query, &changes);
     let changes = changes.iter().map(ResourceChange::of).collect();

@@ -4,7 +4,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use rl_records::RecordQuery;
 
-use super::answer::{not_made, record, record_of, seen};
+use super::answer::{may_change, not_made, record, record_of, seen};
 use crate::error::{ChangeRefusals, Refusals};
 use crate::read::{
     Allowed, Body, ConsumerId, IfMatch, In, Parameters, RateLimitingId, Search, ToCreate, ToDelete,
@@ -86,7 +86,8 @@ pub(super) async fn read(
 
 /// Writes over a record
 ///
-/// With `If-Match`, only if nobody changed it since: 412 otherwise. A block stays a block.
+/// With `If-Match`, only if nobody changed it since: 412 otherwise. A block stays a block; to let it
+/// begin or end at another time needs the roles to block and to unblock, too.
 #[utoipa::path(put,
     path = "/management/consumers/{CONSUMER_ID}/consumer/rate-limits/{RATE_LIMITING_ID}",
     tag = "records", params(In<ConsumerId>, In<RateLimitingId>), request_body = RateLimitInput,
@@ -103,6 +104,7 @@ pub(super) async fn update(
     let revision = seen(&admin, &there, &if_match)?;
     let mut content = input.into_content(&consumer);
     content.blocks = there.content.blocks;
+    may_change(&actor, &there.content, &content)?;
     let updated = admin.records().update(id, content, revision, actor.name()).await;
     let updated = updated.map_err(not_made)?;
     audit::changed(&actor, "updated", consumer.as_str(), &id.to_string(), updated.revision);

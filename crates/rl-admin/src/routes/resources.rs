@@ -11,36 +11,34 @@ use super::answer::{not_made, resource, seen};
 use crate::access::Actor;
 use crate::error::{ChangeRefusals, Refusals};
 use crate::read::{
-    Allowed, ApplicationName, Body, IfMatch, In, Names, Parameters, ResourceName, ToCreate,
+    Allowed, ApplicationName, Body, FewNames, IfMatch, In, Parameters, ResourceName, ToCreate,
     ToDelete, ToGet, ToUpdate,
 };
 use crate::wire::{Name, Resource, ResourceInput, ResourceUpdate, Resources, Standing};
 use crate::{Admin, ApiError, audit};
 
 /// The limits of resources, by name
-#[utoipa::path(get, path = "/management/resources", tag = "resources", params(Names),
+#[utoipa::path(get, path = "/management/resources", tag = "resources", params(FewNames),
     responses((status = OK, body = Resources), Refusals))]
 pub(super) async fn list(
     State(admin): State<Admin>,
     _: Allowed<ToGet>,
-    Parameters(Names { limit, after }): Parameters<Names>,
+    Parameters(FewNames { limit, after }): Parameters<FewNames>,
 ) -> Result<Json<Resources>, ApiError> {
-    let after = after.as_ref().map(Name::as_str);
-    let found = admin.records().list_resources(after, limit.0).await?;
+    let found = admin.records().list_resources(after.as_deref(), limit.0).await?;
     Ok(page(found, limit.0))
 }
 
 /// The limits of resources that an application is under
 #[utoipa::path(get, path = "/management/applications/{APPLICATION}/resources", tag = "resources",
-    params(In<ApplicationName>, Names), responses((status = OK, body = Resources), Refusals))]
+    params(In<ApplicationName>, FewNames), responses((status = OK, body = Resources), Refusals))]
 pub(super) async fn of_application(
     State(admin): State<Admin>,
     _: Allowed<ToGet>,
     In(ApplicationName(app)): In<ApplicationName>,
-    Parameters(Names { limit, after }): Parameters<Names>,
+    Parameters(FewNames { limit, after }): Parameters<FewNames>,
 ) -> Result<Json<Resources>, ApiError> {
-    let after = after.as_ref().map(Name::as_str);
-    let found = admin.records().list_resources_of(app.as_str(), after, limit.0).await?;
+    let found = admin.records().list_resources_of(app.as_str(), after.as_deref(), limit.0).await?;
     Ok(page(found, limit.0))
 }
 
@@ -71,7 +69,7 @@ pub(super) async fn create(
         error => error.into(),
     })?;
     let name = &created.content.name;
-    audit::changed(&actor, "created", name, name, 1);
+    audit::changed(&actor, "created", name, name, created.revision);
     Ok(resource(StatusCode::CREATED, &created))
 }
 
@@ -120,7 +118,8 @@ pub(super) async fn update(
 ) -> Result<Response, ApiError> {
     let there = there(&admin, &name).await?;
     let content = input.into_content(&name);
-    owned(&actor, there.content.apps.iter().chain(&content.apps))?;
+    owned(&actor, &there.content.apps)?;
+    owned(&actor, &content.apps)?;
     let revision = seen(&admin, &there, &if_match)?;
     let updated = admin.records().update_resource(content, revision, actor.name()).await;
     let updated = updated.map_err(not_made)?;

@@ -31,8 +31,7 @@ pub(super) async fn list(
     _: Allowed<ToGet>,
     Parameters(Names { limit, after }): Parameters<Names>,
 ) -> Result<Json<Tiers>, ApiError> {
-    let after = after.as_ref().map(Name::as_str);
-    let found = admin.records().list_tiers(after, limit.0).await?;
+    let found = admin.records().list_tiers(after.as_deref(), limit.0).await?;
     // A page that is not full is the last.
     let next = found.last().filter(|_| found.len() == limit.0 as usize);
     let next = next.map(|last| last.content.name.clone());
@@ -136,7 +135,14 @@ fn membership(member: &TierMember) -> Response {
     ([(header::ETAG, etag(member.revision))], Json(Membership::of(member))).into_response()
 }
 
+fn in_no_tier() -> ApiError {
+    let message = "the subject is in no tier, or no longer: look at it and try again";
+    ApiError::new(StatusCode::PRECONDITION_FAILED, message)
+}
+
 /// Puts a consumer or an API key into a tier
+///
+/// With `If-Match`, only if nobody moved it since: 412 otherwise.
 #[utoipa::path(put, path = "/management/subjects/{REALM}/{SUBJECT_ID}/tier", tag = "tiers",
     params(In<RealmName>, In<SubjectText>), request_body = MembershipInput,
     responses((status = OK, body = Membership, headers(("ETag" = String))), ChangeRefusals))]
@@ -151,6 +157,8 @@ pub(super) async fn put_member(
     let who = subject(realm, &id);
     let revision = match admin.records().tier_of(&who).await? {
         Some(there) => seen(&admin, &there, &if_match)?,
+        // Who has seen it in a tier has not seen that it is in none.
+        None if if_match != IfMatch::Absent => return Err(in_no_tier()),
         None => 0,
     };
     let put = admin.records().set_tier(&who, Some(tier.as_str()), revision, actor.name()).await;

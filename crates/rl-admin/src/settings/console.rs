@@ -2,6 +2,7 @@ use std::net::SocketAddr;
 
 use rl_admin::Admin;
 use rl_admin::console::Console;
+use rl_core::client_ip::{ClientIp, InvalidProxies, TrustedProxies};
 
 use super::InvalidSetting;
 
@@ -11,6 +12,7 @@ pub(crate) struct ConsoleSettings {
     // Nothing if there is to be no console.
     path: Option<String>,
     origin: Option<String>,
+    proxies: TrustedProxies,
 }
 
 impl ConsoleSettings {
@@ -47,25 +49,26 @@ impl ConsoleSettings {
             let expected = "what browsers see before the path, such as https://limits.example.com";
             return Err(InvalidSetting(format!("RL_ADMIN_ORIGIN: expected {expected}")));
         }
-        Ok(Self { path, origin })
+        let proxies = read("RL_ADMIN_TRUSTED_PROXIES").unwrap_or_default().parse();
+        let proxies = proxies.map_err(|error: InvalidProxies| {
+            InvalidSetting(format!("RL_ADMIN_TRUSTED_PROXIES: {error}"))
+        })?;
+        Ok(Self { path, origin, proxies })
     }
 
     /// The console on a listener at `address`, if there is to be one.
     ///
-    /// Its cookie travels without TLS if browsers are told to come without TLS, or if nobody from
-    /// another machine can come.
+    /// Its cookie travels without TLS if browsers are told to come without TLS. If nothing is told and
+    /// only this machine can connect, it does so for browsers on this machine.
     pub(crate) fn console(&self, admin: Admin, address: SocketAddr) -> Option<Console> {
-        let mut console = Console::builder(admin).path(self.path.as_deref()?);
-        let has_tls = match &self.origin {
-            Some(origin) => origin.starts_with("https://"),
-            None => !address.ip().is_loopback(),
+        let console = Console::builder(admin).path(self.path.as_deref()?);
+        let console = console.client_address(ClientIp::behind(self.proxies.clone()));
+        let console = match &self.origin {
+            Some(origin) if origin.starts_with("https://") => console.origin(origin),
+            Some(origin) => console.origin(origin).without_tls(),
+            None if address.ip().is_loopback() => console.on_this_machine(),
+            None => console,
         };
-        if let Some(origin) = &self.origin {
-            console = console.origin(origin);
-        }
-        if !has_tls {
-            console = console.without_tls();
-        }
         Some(console.build())
     }
 }
@@ -76,7 +79,11 @@ mod tests {
 
     fn settings(console: &str, origin: &str, prefix: &str) -> Result<ConsoleSettings, String> {
         let read = |name| {
-            let value = if name == "RL_ADMIN_CONSOLE" { console } else { origin };
+            let value = match name {
+                "RL_ADMIN_CONSOLE" => console,
+                "RL_ADMIN_ORIGIN" => origin,
+                _ => "",
+            };
             Some(value.to_owned()).filter(|value| !value.is_empty())
         };
         ConsoleSettings::read(read, prefix).map_err(|error| error.to_string())
@@ -100,6 +107,18 @@ mod tests {
             let error = settings(path, "", prefix).unwrap_err();
             assert!(error.starts_with("RL_ADMIN_CONSOLE: expected off, or"), "{path}: {error}");
         }
+    }
+
+    #[test]
+    fn proxies_are_addresses_and_networks() {
+        let read = |proxies: &'static str| {
+            let is_it = move |name| name == "RL_ADMIN_TRUSTED_PROXIES";
+            ConsoleSettings::read(|name| is_it(name).then(|| proxies.to_owned()), "")
+        };
+        let proxies = read("10.0.0.0/8, ::1").unwrap().proxies;
+        assert!(proxies.contains("10.1.2.3".parse().unwrap()));
+        let error = read("10.0.0.0/33").unwrap_err().to_string();
+        assert!(error.starts_with("RL_ADMIN_TRUSTED_PROXIES: trusted proxy \"10.0"), "{error}");
     }
 
     #[test]

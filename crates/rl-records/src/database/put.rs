@@ -1,5 +1,5 @@
 use super::Records;
-use super::records::{records_of, seen};
+use super::records::records_of;
 use super::sql::Sql;
 use crate::record::check_name;
 use crate::{ChangeError, Record, RecordContent};
@@ -8,16 +8,16 @@ impl Records {
     /// Writes `content` over the one record that its consumer has for the same name, version and bank,
     /// or creates it; records that block do not count.
     ///
-    /// With a `revision`, nobody may have changed the record since it had that one.
+    /// With `revisions`, nobody may have changed the record since it had one of them.
     ///
     /// # Errors
     ///
-    /// As [`update`](Self::update); [`ChangeError::NotFound`] if there is none of that `revision`, and
+    /// As [`update`](Self::update); [`ChangeError::NotFound`] if there is no record although `revisions` were given, and
     /// [`ChangeError::Several`] if there is more than one record: it is not clear which is meant.
     pub async fn put(
         &self,
         content: RecordContent,
-        revision: Option<i64>,
+        revisions: Option<&[i64]>,
         by: &str,
     ) -> Result<Record, ChangeError<Record>> {
         let content = content.checked()?;
@@ -35,13 +35,12 @@ impl Records {
         sql.push(" LIMIT ?", [2.into()]);
         let rows = sql.on(&mut *edit).await?;
         let mut found = records_of(&rows)?;
-        match (found.pop(), found.is_empty(), revision) {
+        match (found.pop(), found.is_empty(), revisions) {
             (Some(_), false, _) => Err(ChangeError::Several),
-            (Some(record), true, revision) => {
-                let revision = revision.unwrap_or(record.revision);
-                let before = seen(Some(record), revision)?;
-                self.overwrite(edit, change, before, content, by).await
+            (Some(record), true, Some(revisions)) if !revisions.contains(&record.revision) => {
+                Err(ChangeError::Conflict { current: Box::new(record) })
             }
+            (Some(before), true, _) => self.overwrite(edit, change, before, content, by).await,
             (None, _, Some(_)) => Err(ChangeError::NotFound),
             (None, _, None) => self.insert(edit, change, content, by).await,
         }

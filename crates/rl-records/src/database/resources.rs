@@ -40,15 +40,15 @@ impl Records {
         .bind(by)
         .bind(micros(now))
         .bind(micros(now))
-        .bind(1_i64)
+        .bind(change)
         .on(&mut *edit)
         .await?;
         let entry = self.entry(change, Kind::Resource, &content.name, by);
         entry.write(&mut *edit, &content.name, None, Some(&content)).await?;
         edit.commit(Kind::Resource, &content.name).await?;
         let (created_by, updated_by) = (by.to_owned(), by.to_owned());
-        let (created_at, updated_at) = (now, now);
-        Ok(ResourceLimit { content, created_by, updated_by, created_at, updated_at, revision: 1 })
+        let (created_at, updated_at, revision) = (now, now, change);
+        Ok(ResourceLimit { content, created_by, updated_by, created_at, updated_at, revision })
     }
 
     /// The limit of the resource of this name, if there is one.
@@ -125,7 +125,7 @@ impl Records {
             content,
             updated_by: by.to_owned(),
             updated_at: self.clock().now(),
-            revision: revision + 1,
+            revision: change,
             ..before.clone()
         };
         let content = &after.content;
