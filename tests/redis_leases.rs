@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::join_all;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use rl_core::store::redis::RedisStoreBuilder;
 use rl_core::store::{Charge, Mode, Namespace, RedisStore, Reset, Store};
 use rl_core::time::{Clock, ManualClock, Timestamp};
 use rl_core::{Cost, Decision, Limit, Origin, Period, Policy, Subject};
-use rl_tests::RedisServer;
+use rl_tests::{Bystander, RedisServer};
 
 #[derive(Clone, Debug)]
 enum Event {
@@ -182,4 +183,105 @@ async fn other_limits_are_asked_for_each_time() {
         }
     }
     assert_eq!(server.calls("evalsha").await - before, 4 * 5);
+}
+
+/// A server with a node on it, in the middle of nowhere in time.
+async fn leasing(lease: u32) -> (RedisServer, Arc<ManualClock>, RedisStore) {
+    let (server, clock) = (RedisServer::start(), Arc::new(ManualClock::default()));
+    clock.set(Timestamp::from_secs(1_700_000_000));
+    let store = node(&server, &clock, lease).connect().await.unwrap();
+    (server, clock, store)
+}
+
+/// What was held when the call left is gone when the reply comes, and what was taken beside it is too
+/// little for the call.
+#[tokio::test]
+async fn who_counted_on_a_lease_that_ended_under_way_is_charged_for_all() {
+    let (server, clock, store) = leasing(4).await;
+    let policy = Policy::new([Limit::per_second(10)]).unwrap();
+    let subject = Subject::consumer("alice");
+    assert!(decide(&store, &subject, &policy, Mode::Check, 1).await.is_allowed());
+
+    let mut operator = Bystander::new(&server).await;
+    operator.query::<()>("CLIENT PAUSE 1000000 WRITE").await;
+    let asking = tokio::spawn({
+        let (store, subject, policy) = (store.clone(), subject.clone(), policy.clone());
+        async move { decide(&store, &subject, &policy, Mode::Check, 3).await }
+    });
+    while !operator.query::<String>("INFO clients").await.contains("blocked_clients:1") {}
+    clock.advance(Duration::from_secs(1));
+    operator.query::<()>("CLIENT UNPAUSE").await;
+    let decision = asking.await.unwrap();
+    assert_eq!((decision.is_allowed(), decision.granted()), (true, 3));
+    let charged = decide(&store, &subject, &policy, Mode::Peek, 0).await;
+    assert!(
+        charged.limits().next().unwrap().used() >= 3,
+        "in the window that is open: {charged:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_call_that_costs_more_than_a_lease_takes_what_it_costs_or_nothing() {
+    let (_server, _clock, store) = leasing(4).await;
+    let policy = Policy::new([Limit::per_hour(10)]).unwrap();
+    let subject = &Subject::consumer("alice");
+    let used = async || {
+        let usage = decide(&store, subject, &policy, Mode::Peek, 0).await;
+        usage.limits().next().unwrap().used()
+    };
+    assert!(!decide(&store, subject, &policy, Mode::Check, 11).await.is_allowed());
+    assert_eq!(used().await, 0);
+    assert!(decide(&store, subject, &policy, Mode::Check, 1).await.is_allowed());
+    assert_eq!(used().await, 2, "one is held");
+    assert!(!decide(&store, subject, &policy, Mode::Check, 10).await.is_allowed());
+    assert_eq!(used().await, 1, "what was held came back");
+    assert!(decide(&store, subject, &policy, Mode::Check, 9).await.is_allowed());
+    assert_eq!(used().await, 10);
+}
+
+#[tokio::test]
+async fn however_often_it_takes_a_lease_keeps_one_task() {
+    let (_server, _clock, store) = leasing(2).await;
+    let policy = Policy::new([Limit::per_hour(1_000)]).unwrap();
+    let subject = &Subject::consumer("alice");
+    decide(&store, subject, &policy, Mode::Check, 1).await;
+    let alive = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let before = alive();
+    for cost in (0..60).map(|n| 1 + n % 3) {
+        assert!(decide(&store, subject, &policy, Mode::Check, cost).await.is_allowed());
+    }
+    let after = alive();
+    assert!(after <= before + 5, "{before} tasks became {after}");
+}
+
+#[tokio::test]
+async fn what_is_held_is_spent_also_while_the_server_is_away() {
+    let (mut server, _clock, store) = leasing(4).await;
+    let policy = Policy::new([Limit::per_hour(100)]).unwrap();
+    let (subject, namespace) = (&Subject::consumer("alice"), &Namespace::default());
+    decide(&store, subject, &policy, Mode::Check, 1).await;
+    server.stop();
+    let cost = Cost::new(2);
+    let charge = Charge { namespace, subject, policy: &policy, mode: Mode::Check, cost };
+    store.decide(charge).await.unwrap_err();
+    let held = decide(&store, subject, &policy, Mode::Check, 1).await;
+    assert_eq!((held.is_allowed(), held.origin()), (true, Origin::Leased));
+}
+
+#[tokio::test]
+async fn who_waits_while_nothing_is_left_does_not_ask_one_after_the_other() {
+    for remembers in [true, false] {
+        let (server, clock, _) = leasing(8).await;
+        let store = node(&server, &clock, 8).local_denial(remembers).connect().await.unwrap();
+        let policy = Policy::new([Limit::per_hour(10)]).unwrap();
+        let subject = &Subject::consumer("alice");
+        decide(&store, &Subject::global(), &policy, Mode::Peek, 0).await;
+        let before = server.calls("evalsha").await;
+        let ask = |_| decide(&store, subject, &policy, Mode::Check, 1);
+        let decided = join_all((0..200).map(ask)).await;
+        let allowed = decided.iter().filter(|decision| decision.is_allowed()).count();
+        let calls = server.calls("evalsha").await - before;
+        assert_eq!(allowed, 10);
+        assert!(calls <= 20, "{calls} calls, denials are remembered: {remembers}");
+    }
 }

@@ -11,18 +11,19 @@
 //! * Fixed windows that begin with the first request are leased. Others, and everything but checks, go
 //!   to the server.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use indexmap::IndexMap;
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
+use tokio::task::AbortHandle;
 
 use super::denials::Asking;
 use super::reply::{Answer, Asked};
 use super::watch::{Watch, lasts_until};
 use super::who::{Who, WhoRef};
-use super::{RedisStore, codec, reply};
+use super::{Inner, RedisStore, codec, reply};
 use crate::model::{Mode, Origin};
 use crate::store::{Charge, Refund, RefundOf, StoreError, StoreFuture};
 use crate::time::Timestamp;
@@ -32,7 +33,7 @@ use crate::{Cost, Decision, Eventual, FailureKind, LimitSet, Policy};
 const MOST: usize = 16_384;
 
 pub(super) struct Leases {
-    held: Mutex<IndexMap<Who, Arc<Turn<Lease>>>>,
+    table: Arc<Table>,
     /// Units of one lease at most.
     most: u64,
     patience: Duration,
@@ -40,12 +41,16 @@ pub(super) struct Leases {
     runtime: Handle,
 }
 
+#[derive(Default)]
+struct Table(Mutex<IndexMap<Who, Arc<Turn<Lease>>>>);
+
 /// What is held of one subject.
 #[derive(Default)]
 struct Lease {
     terms: Option<Terms>,
     /// How many units were taken last.
     size: u64,
+    ending: Option<Ending>,
 }
 
 struct Terms {
@@ -57,52 +62,108 @@ struct Terms {
     heard: u64,
     until: u64,
     left: u64,
+    /// Whether the server had less than was asked for.
+    is_last: bool,
+}
+
+/// The task that ends a lease; there is one for each at most.
+struct Ending {
+    wakes: u64,
+    task: AbortHandle,
+}
+
+/// A place in the table. Where nothing is held, the last to leave forgets it; as long as anybody is
+/// there, all who come meet in the same.
+struct Place {
+    table: Arc<Table>,
+    who: Who,
+    lease: Arc<Turn<Lease>>,
+}
+
+/// One whose turn it is to spend, to take and to give back.
+pub(super) struct Holder {
+    // Left before the place is.
+    lease: OwnedMutexGuard<Lease>,
+    place: Place,
 }
 
 impl Leases {
     pub(super) fn new(most: u64, patience: Duration, watch: Watch) -> Self {
-        Self { held: Mutex::default(), most, patience, watch, runtime: Handle::current() }
+        Self { table: Arc::default(), most, patience, watch, runtime: Handle::current() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, IndexMap<Who, Arc<Turn<Lease>>>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The lease of a subject, if there is one.
+    fn find(&self, who: WhoRef<'_>) -> Option<Arc<Turn<Lease>>> {
+        self.table.lock().get(&who).cloned()
     }
 
-    /// The lease of a subject; none, if there are too many.
-    fn of(&self, who: WhoRef<'_>) -> Option<Arc<Turn<Lease>>> {
-        let mut held = self.lock();
-        if let Some(lease) = held.get(&who) {
-            return Some(Arc::clone(lease));
-        }
-        (held.len() < MOST).then(|| Arc::clone(held.entry(who.to_owned()).or_default()))
+    /// The place of a subject, which is made if there are less than `most`.
+    fn enter(&self, who: Who, most: usize) -> Option<Place> {
+        let mut held = self.table.lock();
+        let known = held.get(&who).map(Arc::clone);
+        let lease = match known {
+            Some(lease) => lease,
+            None if held.len() < most => Arc::clone(held.entry(who.clone()).or_default()),
+            None => return None,
+        };
+        Some(Place { table: Arc::clone(&self.table), who, lease })
     }
 
     /// Gives up what is held of a subject, and keeps others from spending and taking more for as long
-    /// as the answer lives.
-    pub(super) async fn give_up(&self, who: WhoRef<'_>) -> Option<impl Send + use<>> {
-        let mut turn = self.of(who)?.lock_owned().await;
-        turn.terms = None;
-        Some(turn)
+    /// as the answer lives. For that there is always room.
+    pub(super) async fn give_up(&self, who: Who) -> Option<Holder> {
+        let mut holder = self.enter(who, usize::MAX)?.turn().await;
+        holder.lease.terms = None;
+        Some(holder)
     }
+}
 
-    /// Forgets that somebody has a lease, if it is this one.
-    fn forget(&self, who: WhoRef<'_>, lease: &Arc<Turn<Lease>>) {
-        let mut held = self.lock();
-        if held.get(&who).is_some_and(|known| Arc::ptr_eq(known, lease)) {
-            held.swap_remove(&who);
+impl Table {
+    fn lock(&self) -> MutexGuard<'_, IndexMap<Who, Arc<Turn<Lease>>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Place {
+    async fn turn(self) -> Holder {
+        Holder { lease: Arc::clone(&self.lease).lock_owned().await, place: self }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut held = self.table.lock();
+        // The table's and this one: whoever comes has to wait for the table.
+        if Arc::strong_count(&self.lease) == 2
+            && self.lease.try_lock().is_ok_and(|lease| lease.terms.is_none())
+        {
+            held.swap_remove(&self.who);
         }
     }
 }
 
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
 impl Lease {
+    /// What is held under this policy, if it is not too late.
+    fn open(&mut self, policy: &Policy, now: u64) -> Option<&mut Terms> {
+        self.terms.as_mut().filter(|terms| terms.policy == *policy && now < terms.until)
+    }
+
     /// Spends `cost` of what is held, if that is enough and it is not too late.
     fn spend(&mut self, policy: &Policy, cost: Cost, now: u64) -> Option<Decision> {
-        let terms = self.terms.as_mut()?;
-        if terms.policy != *policy || now >= terms.until || terms.left < cost.units() {
-            return None;
-        }
+        let terms = self.open(policy, now).filter(|terms| terms.left >= cost.units())?;
         terms.left -= cost.units();
         Some(terms.decision(cost, cost.units(), now))
+    }
+
+    /// Whether there was nothing left to take: what is asked for meanwhile needs nobody's turn.
+    fn is_last(&mut self, policy: &Policy, now: u64) -> bool {
+        self.open(policy, now).is_some_and(|terms| terms.is_last)
     }
 }
 
@@ -124,89 +185,118 @@ impl RedisStore {
     ) -> StoreFuture<Decision> {
         let Charge { namespace, subject, policy, cost, .. } = charge;
         let who = WhoRef { namespace, subject };
-        let Some(lease) = leases.of(who) else { return self.ask_for(charge) };
-        if let Ok(mut lease) = lease.try_lock()
+        let known = leases.find(who);
+        if let Some(mut lease) = known.as_ref().and_then(|lease| lease.try_lock().ok())
             && let Some(decision) = lease.spend(policy, cost, leases.watch.now())
         {
             return Eventual::ready(Ok(decision));
         }
+        if known.is_none() && cost.units() > leases.most {
+            return self.check(who.to_owned(), policy.clone(), cost, asking);
+        }
         let (this, who, policy) = (self.clone(), who.to_owned(), policy.clone());
-        Eventual::later(async move {
-            let Some(leases) = &this.inner.leases else { return Err(gone()) };
-            let mut turn = lease.lock_owned().await;
-            if let Some(decision) = turn.spend(&policy, cost, leases.watch.now()) {
-                return Ok(decision);
+        Eventual::later(async move { this.wait_for_turn(who, policy, cost, asking).await })
+    }
+
+    async fn wait_for_turn(
+        self,
+        who: Who,
+        policy: Policy,
+        cost: Cost,
+        mut asking: Option<Asking>,
+    ) -> Result<Decision, StoreError> {
+        let Some(leases) = &self.inner.leases else { return Err(gone()) };
+        let Some(place) = leases.enter(who.clone(), MOST) else {
+            return self.check(who, policy, cost, asking).await;
+        };
+        let mut holder = place.turn().await;
+        if let Some(decision) = holder.lease.spend(&policy, cost, leases.watch.now()) {
+            return Ok(decision);
+        }
+        // Those before may have learned that this one is denied.
+        if let Some(denials) = &self.inner.denials {
+            match denials.find(who.as_ref(), &policy, cost) {
+                Ok(denial) => return Ok(denial),
+                Err(again) => asking = Some(again),
             }
-            // In a task of its own: whoever gives up waiting does not give up the units.
-            let store = this.clone();
-            let taken = async move {
-                let lease = Arc::clone(OwnedMutexGuard::mutex(&turn));
-                let taken = store.take_ahead(turn, who.clone(), &policy, cost, asking).await;
-                if let (Err(_), Some(leases)) = (&taken, &store.inner.leases) {
-                    leases.forget(who.as_ref(), &lease);
-                }
-                taken
-            };
-            leases.runtime.spawn(taken).await.unwrap_or_else(|_| Err(gone()))
-        })
+        }
+        if holder.lease.is_last(&policy, leases.watch.now()) {
+            drop(holder);
+            return self.check(who, policy, cost, asking).await;
+        }
+        // In a task of its own: whoever gives up waiting does not give up the units.
+        let store = self.clone();
+        if cost.units() > leases.most {
+            let emptied = async move { store.empty(&mut holder).await };
+            leases.runtime.spawn(emptied).await.map_err(|_| gone())?;
+            return self.check(who, policy, cost, asking).await;
+        }
+        let taken = async move { store.take_ahead(holder, &policy, cost, asking).await };
+        leases.runtime.spawn(taken).await.unwrap_or_else(|_| Err(gone()))
     }
 
     /// Takes units ahead, and decides on the first call that needs them.
     async fn take_ahead(
         &self,
-        mut turn: OwnedMutexGuard<Lease>,
-        who: Who,
+        mut holder: Holder,
         policy: &Policy,
         cost: Cost,
         asking: Option<Asking>,
     ) -> Result<Decision, StoreError> {
         let Some(leases) = &self.inner.leases else { return Err(gone()) };
-        let before = turn.terms.take();
-        let is_kept = |terms: &Terms| terms.policy == *policy && leases.watch.now() < terms.until;
-        let (kept, ended) = match before {
-            Some(terms) if is_kept(&terms) => (Some(terms), None),
-            before => (None, before),
-        };
-        if let Some(ended) = ended {
-            self.give_back(who.as_ref(), &ended).await;
+        // If what was held ended under way, it takes a second time, and counts on nothing.
+        if !self.take_more(leases, &mut holder, policy, cost, true).await? {
+            self.take_more(leases, &mut holder, policy, cost, false).await?;
         }
-        let held = kept.as_ref().map_or(0, |terms| terms.left);
-        let quarter = kept.as_ref().map_or(u64::MAX, |terms| terms.answer.least_left(policy) / 4);
-        let size = (2 * turn.size.max(1)).min(leases.most).min(quarter.max(1));
-        let missing = Cost::new(size.max(cost.units() - held.min(cost.units())));
+        let Some(terms) = &mut holder.lease.terms else { return Err(gone()) };
+        let taken = if terms.left >= cost.units() { cost.units() } else { 0 };
+        terms.left -= taken;
+        let decision = terms.decision(cost, taken, terms.heard).from(Origin::Store);
+        debug_assert_eq!(taken == cost.units(), decision.is_allowed(), "{decision:?}");
+        self.note_denial(holder.place.who.as_ref(), &decision, asking);
+        Ok(decision)
+    }
+
+    /// Takes what is missing for `cost`, and more. Returns false if that is too little now, and the
+    /// server has more.
+    async fn take_more(
+        &self,
+        leases: &Leases,
+        holder: &mut Holder,
+        policy: &Policy,
+        cost: Cost,
+        counts_held: bool,
+    ) -> Result<bool, StoreError> {
+        let sent = leases.watch.now();
+        if holder.lease.open(policy, sent).is_none() {
+            self.empty(holder).await;
+        }
+        let terms = holder.lease.terms.as_ref();
+        let held = terms.map_or(0, |terms| if counts_held { terms.left } else { 0 });
+        let quarter = terms.map_or(u64::MAX, |terms| terms.answer.least_left(policy) / 4);
+        let size = (2 * holder.lease.size.max(1)).min(leases.most).min(quarter.max(1));
+        let missing = Cost::new(size.max(cost.units().saturating_sub(held)));
 
         let sent = leases.watch.now();
-        let (answer, decided) = match self.take(leases, &who, policy, missing).await {
-            Ok(answered) => answered,
-            Err(error) => {
-                turn.terms = kept;
-                return Err(error);
-            }
-        };
+        let (answer, decided) = self.take(leases, &holder.place.who, policy, missing).await?;
         let heard = leases.watch.now();
         let nearest = decided.limits().filter(|limit| limit.is_active());
         let nearest = nearest.map(|limit| limit.reset_after()).min().unwrap_or_default();
-        let until = lasts_until(sent, u64::try_from(nearest.as_micros()).unwrap_or(u64::MAX));
-        // What was kept is of the same windows if those have not ended by now.
-        let (until, held) = match kept {
-            Some(kept) if heard < kept.until => (until.min(kept.until), kept.left),
-            Some(ended) => {
-                self.give_back(who.as_ref(), &ended).await;
-                (until, 0)
-            }
-            None => (until, 0),
-        };
-        let left = held + decided.granted();
-        turn.size = decided.granted();
+        let mut until = lasts_until(sent, u64::try_from(nearest.as_micros()).unwrap_or(u64::MAX));
+        let mut left = decided.granted();
+        // What was held is of the same windows if those have not ended by now.
+        if let Some(kept) = holder.lease.open(policy, heard) {
+            (until, left) = (until.min(kept.until), left + kept.left);
+        } else {
+            self.empty(holder).await;
+        }
+        holder.lease.size = decided.granted();
+        let is_last = decided.granted() < missing.units();
         let (policy, charged) = (policy.clone(), decided.at());
-        let mut terms = Terms { policy, answer, charged, heard, until, left };
-        let taken = if left >= cost.units() { cost.units() } else { 0 };
-        terms.left -= taken;
-        let decision = terms.decision(cost, taken, heard).from(Origin::Store);
-        turn.terms = Some(terms);
-        self.note_denial(who.as_ref(), &decision, asking);
-        self.end_in_time(&turn, who, until.saturating_sub(heard));
-        Ok(decision)
+        let terms = Terms { policy, answer, charged, heard, until, left, is_last };
+        holder.lease.terms = Some(terms);
+        self.end_in_time(leases, holder);
+        Ok(is_last || left >= cost.units())
     }
 
     /// Takes up to `units` on the server.
@@ -231,25 +321,22 @@ impl RedisStore {
         Ok((answer, decided))
     }
 
-    /// Gives back what is not spent when the lease ends, if nobody has come for more by then.
-    fn end_in_time(&self, turn: &OwnedMutexGuard<Lease>, who: Who, micros: u64) {
-        let Some(leases) = &self.inner.leases else { return };
-        let lease = Arc::downgrade(OwnedMutexGuard::mutex(turn));
-        let store = Arc::downgrade(&self.inner);
-        leases.runtime.spawn(async move {
-            pause(Duration::from_micros(micros)).await;
-            let (Some(lease), Some(inner)) = (lease.upgrade(), store.upgrade()) else { return };
-            let store = Self { inner };
-            let Some(leases) = &store.inner.leases else { return };
-            let mut turn = lease.lock().await;
-            // Another lease has been taken since, which ends by itself.
-            let has_ended =
-                turn.terms.as_ref().is_some_and(|terms| leases.watch.now() >= terms.until);
-            if has_ended && let Some(ended) = turn.terms.take() {
-                leases.forget(who.as_ref(), &lease);
-                store.give_back(who.as_ref(), &ended).await;
-            }
-        });
+    /// Sees to it that what is not spent is given back when the lease ends.
+    fn end_in_time(&self, leases: &Leases, holder: &mut Holder) {
+        let Some(until) = holder.lease.terms.as_ref().map(|terms| terms.until) else { return };
+        if holder.lease.ending.as_ref().is_none_or(|ending| ending.wakes > until) {
+            let (inner, lease) = (Arc::downgrade(&self.inner), Arc::downgrade(&holder.place.lease));
+            let micros = until.saturating_sub(leases.watch.now());
+            let task = leases.runtime.spawn(end(inner, lease, holder.place.who.clone(), micros));
+            holder.lease.ending = Some(Ending { wakes: until, task: task.abort_handle() });
+        }
+    }
+
+    /// Gives back what is held.
+    async fn empty(&self, holder: &mut Holder) {
+        if let Some(terms) = holder.lease.terms.take() {
+            self.give_back(holder.place.who.as_ref(), &terms).await;
+        }
     }
 
     /// Gives units back that were not spent. If that fails they stay charged.
@@ -275,6 +362,31 @@ impl RedisStore {
     }
 }
 
+/// Gives back what is not spent of a lease that ends in so many microseconds, or later if more has been
+/// taken by then.
+async fn end(inner: Weak<Inner>, lease: Weak<Turn<Lease>>, who: Who, mut micros: u64) {
+    loop {
+        pause(Duration::from_micros(micros)).await;
+        let (Some(inner), Some(lease)) = (inner.upgrade(), lease.upgrade()) else { return };
+        let store = RedisStore { inner };
+        let Some(leases) = &store.inner.leases else { return };
+        let place = Place { table: Arc::clone(&leases.table), who: who.clone(), lease };
+        let mut holder = place.turn().await;
+        let (now, until) = (leases.watch.now(), holder.lease.terms.as_ref().map(|t| t.until));
+        match (until, &mut holder.lease.ending) {
+            (Some(until), Some(ending)) if now < until => {
+                (micros, ending.wakes) = (until - now, until);
+            }
+            _ => {
+                store.empty(&mut holder).await;
+                // Stops this task, which has nothing left to do.
+                holder.lease.ending = None;
+                return;
+            }
+        }
+    }
+}
+
 /// The runtime that the store lives in has ended.
 fn gone() -> StoreError {
     StoreError::new(FailureKind::Unavailable)
@@ -284,4 +396,56 @@ fn gone() -> StoreError {
 #[expect(clippy::disallowed_methods, reason = "a lease ends at a time")]
 async fn pause(time: Duration) {
     tokio::time::sleep(time).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{Namespace, Reset, Store};
+    use crate::{Limit, Subject};
+
+    fn who(name: &str) -> Who {
+        Who { namespace: Namespace::default(), subject: Subject::user(name) }
+    }
+
+    #[tokio::test]
+    async fn all_who_wait_meet_in_the_same_place_and_the_last_forgets_it() {
+        let leases = Leases::new(4, Duration::from_secs(1), Watch::new(None));
+        let enter = |name, most| leases.enter(who(name), most);
+        let first = enter("alice", 1).unwrap().turn().await;
+        let waiting = enter("alice", 1).unwrap();
+        assert!(enter("bob", 1).is_none(), "there is no room");
+        drop(first);
+        let known = leases.find(waiting.who.as_ref()).unwrap();
+        assert!(Arc::ptr_eq(&known, &waiting.lease), "somebody waits");
+        drop(known);
+        // Who gives up waiting leaves nothing behind.
+        let turn = waiting.turn().await;
+        let gives_up = tokio::spawn(enter("alice", 1).unwrap().turn());
+        tokio::task::yield_now().await;
+        drop(turn);
+        gives_up.abort();
+        drop(gives_up.await);
+        assert_eq!(leases.table.lock().len(), 0);
+        drop(leases.give_up(who("bob")).await);
+        assert_eq!(leases.table.lock().len(), 0, "nothing was held");
+    }
+
+    #[tokio::test]
+    async fn subjects_of_which_nothing_is_held_take_no_place() {
+        // Nobody listens there.
+        let patience = Duration::from_millis(1);
+        let store = RedisStore::builder("redis://127.0.0.1:1/").lease(4).connection_wait(patience);
+        let store = store.connect().await.unwrap();
+        let policy = Policy::new([Limit::per_hour(10)]).unwrap();
+        let (namespace, policy) = (&Namespace::default(), &policy);
+        for n in 0..20 {
+            let subject = &Subject::user(&n.to_string());
+            let cost = Cost::new(1 + n % 6);
+            let mode = Mode::Check;
+            store.decide(Charge { namespace, subject, policy, mode, cost }).await.unwrap_err();
+            store.reset(Reset { namespace, subject, policy, limit: None }).await.unwrap_err();
+        }
+        assert_eq!(store.inner.leases.as_ref().unwrap().table.lock().len(), 0);
+    }
 }

@@ -252,7 +252,7 @@ impl RedisStore {
                     let forgetting = Forgetting { denials, who };
                     // What is held was charged to counts that are about to go.
                     let _nobody_spends = match &this.inner.leases {
-                        Some(leases) if is_reset => leases.give_up(forgetting.who.as_ref()).await,
+                        Some(leases) if is_reset => leases.give_up(forgetting.who.clone()).await,
                         _ => None,
                     };
                     this.send(command).await.map(drop)
