@@ -4,8 +4,10 @@ use reqwest::Method;
 use rl_admin::Role;
 use rl_records::{RecordContent, RecordQuery, TierContent};
 use rl_tests::web::Fetch;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
-use super::{EDITORS, House, OWNER, VIEWER, field_of, token_of};
+use super::{EDITORS, GIVE_UP, House, OWNER, VIEWER, field_of, token_of};
 
 /// Where a form goes that changes something.
 const FORMS: [&str; 10] = [
@@ -447,6 +449,26 @@ async fn forms_of_any_bytes_are_answered() {
     }
     let page = owner.get("/console/record/new?consumer=abc").await.body;
     assert_eq!(field_of(&page, "consumer_id"), "abc");
+}
+
+#[tokio::test]
+async fn a_form_that_does_not_arrive_is_not_waited_for() {
+    let house = House::new().await;
+    let own = house.site.url("").trim_end_matches('/').to_owned();
+    let place = own.strip_prefix("http://").unwrap();
+    let mut slow = TcpStream::connect(place).await.unwrap();
+    let half = format!(
+        "POST /console/login HTTP/1.1\r\nhost: {place}\r\norigin: {own}\r\ncontent-length: 100\r\n\
+         connection: close\r\n\r\ntoken="
+    );
+    slow.write_all(half.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    let read = tokio::time::timeout(GIVE_UP, slow.read_to_string(&mut answer)).await;
+    read.expect("it is answered").unwrap();
+    assert!(
+        answer.starts_with("HTTP/1.1 408 ") && answer.contains("within 10 seconds"),
+        "{answer}"
+    );
 }
 
 #[tokio::test]
