@@ -36,13 +36,28 @@ pub(crate) enum Plot {
 /// A line for each of those who are compared; the first is ours.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Lines {
-    /// What grows to the right, on a logarithmic scale.
-    pub(crate) x: String,
+    /// What grows to the right.
+    pub(crate) x: Axis,
     /// What is measured, and its unit.
-    pub(crate) y: String,
-    /// Whether it grows by factors.
-    pub(crate) is_logarithmic: bool,
+    pub(crate) y: Axis,
     pub(crate) lines: Vec<Line>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Axis {
+    pub(crate) label: String,
+    /// Whether it goes by factors. If not, it begins at 0.
+    pub(crate) is_logarithmic: bool,
+}
+
+impl Axis {
+    pub(crate) fn linear(label: &str) -> Self {
+        Self { label: label.to_owned(), is_logarithmic: false }
+    }
+
+    pub(crate) fn logarithmic(label: &str) -> Self {
+        Self { label: label.to_owned(), is_logarithmic: true }
+    }
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -114,12 +129,8 @@ mod tests {
             Line::new("ours & all", [(1.0, 25.0), (1e4, 40.0), (1e7, 310.5)]),
             Line::new("theirs", [(1.0, 26.0), (1e4, 60.0), (1e7, 500.0)]),
         ];
-        let plot = Plot::Lines(Lines {
-            x: "subjects".into(),
-            y: "ns".into(),
-            is_logarithmic: true,
-            lines,
-        });
+        let plot =
+            Plot::Lines(Lines { x: Axis::logarithmic("subjects"), y: Axis::linear("ns"), lines });
         Chart { name: "subjects".into(), title: "Cost".into(), note: "note".into(), plot }
     }
 

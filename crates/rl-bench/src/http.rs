@@ -1,6 +1,7 @@
 //! What a limit costs a web service: axum and actix-web without one, with ours, and with those of
 //! others, all served by this process and asked in turns.
 
+mod allocations;
 mod client;
 mod on_actix;
 mod on_axum;
@@ -76,7 +77,8 @@ pub(crate) fn run(report: &mut Report) -> Result<(), Box<dyn Error>> {
         ROUNDS + pace::BLOCKS + 2,
     );
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let goals = runtime.block_on(measure(report))?;
+    let mut goals = vec![allocations::measure()?];
+    goals.extend(runtime.block_on(measure(report))?);
     report.end(goals);
     Ok(())
 }

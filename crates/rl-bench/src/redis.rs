@@ -19,7 +19,7 @@ use rl_core::store::redis::Layout;
 use server::Bystander;
 pub(crate) use server::Server;
 
-use crate::charts::{Chart, Line, Lines, Plot};
+use crate::charts::{Axis, Chart, Line, Lines, Plot};
 use crate::goals::Goal;
 use crate::machine;
 use crate::measure::{Estimate, median, time_async};
@@ -272,9 +272,8 @@ fn rates(
         note: "One connection each, one thread for all clients, 10 000 subjects in turn."
             .to_owned(),
         plot: Plot::Lines(Lines {
-            x: "requests in flight".to_owned(),
-            y: "decisions per second".to_owned(),
-            is_logarithmic: true,
+            x: Axis::logarithmic("requests in flight"),
+            y: Axis::logarithmic("decisions per second"),
             lines,
         }),
     };

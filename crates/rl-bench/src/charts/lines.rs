@@ -22,12 +22,17 @@ pub(super) fn draw(chart: &Chart, lines: &Lines) -> String {
             .map(of)
             .fold((f64::INFINITY, 0.0_f64), |(low, high), value| (low.min(value), high.max(value)))
     };
-    let x = Scale::logarithmic(span(|point| point.0), LEFT + 12.0, RIGHT - 12.0);
+    let (least, most) = span(|point| point.0);
+    let x = if lines.x.is_logarithmic {
+        Scale::logarithmic((least, most), LEFT + 12.0, RIGHT - 12.0)
+    } else {
+        Scale::linear(most, LEFT, RIGHT - 12.0)
+    };
     let (low, high) = span(|point| point.1);
     let ticks =
-        if lines.is_logarithmic { logarithmic_ticks(low, high) } else { linear_ticks(high) };
+        if lines.y.is_logarithmic { logarithmic_ticks(low, high) } else { linear_ticks(high) };
     let (first, last) = (ticks[0], ticks[ticks.len() - 1]);
-    let y = if lines.is_logarithmic {
+    let y = if lines.y.is_logarithmic {
         Scale::logarithmic((first, last), BOTTOM, TOP)
     } else {
         Scale::linear(last, BOTTOM, TOP)
@@ -48,9 +53,9 @@ pub(super) fn draw(chart: &Chart, lines: &Lines) -> String {
             writeln!(svg, r#"<text x="{at:.1}" y="{below}" text-anchor="middle">{name}</text>"#);
     }
     let _ = writeln!(svg, r#"<path class="axis" d="M{LEFT} {BOTTOM}H{RIGHT}"/>"#);
-    let _ = writeln!(svg, r#"<text x="16" y="76">{}</text>"#, escape(&lines.y));
+    let _ = writeln!(svg, r#"<text x="16" y="76">{}</text>"#, escape(&lines.y.label));
     let (middle, foot) = ((LEFT + RIGHT) / 2.0, HEIGHT - 14.0);
-    let below = escape(&lines.x);
+    let below = escape(&lines.x.label);
     let _ = writeln!(svg, r#"<text x="{middle}" y="{foot}" text-anchor="middle">{below}</text>"#);
     for (number, line) in lines.lines.iter().enumerate().rev() {
         svg.push_str(&curve(number, line, x, y));
@@ -130,7 +135,7 @@ fn describe(lines: &Lines) -> String {
         format!("{}: {}.", line.name, points.join(", "))
     };
     let all: Vec<String> = lines.lines.iter().map(one).collect();
-    format!("{} by {}. {}", lines.y, lines.x, all.join(" "))
+    format!("{} by {}. {}", lines.y.label, lines.x.label, all.join(" "))
 }
 
 /// With three digits.

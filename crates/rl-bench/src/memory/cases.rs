@@ -13,7 +13,7 @@ use rl_core::{Eventual, Limit, Period, Policy, RateLimiter, Subject};
 
 use super::contender::{ENDLESS, Keys, Ours};
 use super::{MANY, WARM_BLOCK, WARM_ROUNDS, block, endless};
-use crate::charts::{Chart, Line, Lines, Plot};
+use crate::charts::{Axis, Chart, Line, Lines, Plot};
 use crate::goals::{Goal, Unit};
 use crate::measure::{compare, median, time};
 use crate::report::Report;
@@ -66,9 +66,8 @@ pub(super) fn counts(keys: &Keys, report: &mut Report) -> Result<(), Box<dyn Err
         title: "A decision in memory, by the number of limits".to_owned(),
         note: "Fixed windows of one subject, one thread, all requests pass.".to_owned(),
         plot: Plot::Lines(Lines {
-            x: "limits in the policy".to_owned(),
-            y: "ns for each decision".to_owned(),
-            is_logarithmic: false,
+            x: Axis::linear("limits in the policy"),
+            y: Axis::linear("ns for each decision"),
             lines: vec![Line::new("ours", COUNTS.map(|count| count as f64).into_iter().zip(nanos))],
         }),
     });

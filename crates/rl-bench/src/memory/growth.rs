@@ -6,7 +6,7 @@ use super::block;
 use super::contender::{Contender, ENDLESS, Governors, Keys, Ours};
 use super::peers::FastGovernor;
 use super::visits::uniform;
-use crate::charts::{Chart, Line, Lines, Plot};
+use crate::charts::{Axis, Chart, Line, Lines, Plot};
 use crate::measure::median;
 use crate::report::Report;
 use crate::table::Table;
@@ -88,9 +88,8 @@ fn chart([ours, _, one, fast, six]: [Vec<(f64, f64)>; 5]) -> Chart {
         title: "A decision in memory, by the number of subjects".to_owned(),
         note: "One thread, subjects at random, all requests pass.".to_owned(),
         plot: Plot::Lines(Lines {
-            x: "subjects".to_owned(),
-            y: "ns for each decision".to_owned(),
-            is_logarithmic: true,
+            x: Axis::logarithmic("subjects"),
+            y: Axis::logarithmic("ns for each decision"),
             lines: vec![
                 Line::new("ours, six limits", ours),
                 Line::new("governor, one limit", one),

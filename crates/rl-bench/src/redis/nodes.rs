@@ -13,7 +13,7 @@ use tokio::time::{interval, timeout};
 use super::ENDLESS;
 use super::node::{Orders, Outcome};
 use super::server::{Bystander, Server};
-use crate::charts::{self, Chart, Line, Plot};
+use crate::charts::{self, Axis, Chart, Line, Plot};
 use crate::goals::{Goal, Unit};
 use crate::measure::median;
 use crate::report::Report;
@@ -147,9 +147,8 @@ async fn rates(report: &mut Report) -> Result<(), Box<dyn Error>> {
              requests pass; one machine."
         ),
         plot: Plot::Lines(charts::Lines {
-            x: "nodes".to_owned(),
-            y: "decisions per second".to_owned(),
-            is_logarithmic: true,
+            x: Axis::logarithmic("nodes"),
+            y: Axis::logarithmic("decisions per second"),
             lines,
         }),
     });

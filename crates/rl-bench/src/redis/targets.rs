@@ -10,7 +10,7 @@ use super::contender::{Contender, id, limits, patient};
 use super::peers::Peer;
 use super::server::Server;
 use super::{Block, ENDLESS, Load, PRESSED, Round, admitted, rounds, too_many, typical};
-use crate::charts::{Chart, Line, Lines, Plot};
+use crate::charts::{Axis, Chart, Line, Lines, Plot};
 use crate::goals::{Goal, Unit};
 use crate::measure::Estimate;
 use crate::report::Report;
@@ -381,9 +381,8 @@ pub(super) async fn by_limits(report: &mut Report) -> Result<(), Box<dyn Error>>
         title: "A decision on Redis, by the number of limits".to_owned(),
         note: "Fixed windows, 64 in flight; what the server says the command takes.".to_owned(),
         plot: Plot::Lines(Lines {
-            x: "limits in the policy".to_owned(),
-            y: "µs of the server for each decision".to_owned(),
-            is_logarithmic: false,
+            x: Axis::linear("limits in the policy"),
+            y: Axis::linear("µs of the server for each decision"),
             lines: vec![Line::new("ours", ours), Line::new("script, a key for each", theirs)],
         }),
     });
