@@ -4,13 +4,13 @@ use std::error::Error;
 
 use super::contender::{Contender, Governors, Keys, Mixed, Ours, SCARCE};
 use super::peers::{DirectGovernor, Extensible, FastGovernor, Limitador, ThrottleCrab, Trypema};
-use super::visits::{Mix, may_pass, uniform, zipf};
-use super::{ZIPF, admitted_by_all, threads};
+use super::{admitted_by_all, threads};
 use crate::charts::{Bar, Bars, Chart, Plot};
 use crate::goals::{Goal, Unit};
 use crate::measure::{Estimate, median, time};
 use crate::report::Report;
 use crate::table::{Cell, Table};
+use crate::visits::{Mix, ZIPF, may_pass, uniform, zipf};
 
 /// The most visits of a block for each thread.
 const BLOCK: usize = 50_000;
