@@ -125,8 +125,8 @@ async fn rates(report: &mut Report) -> Result<(), Box<dyn Error>> {
         "nodes at work, each a process with {TASKS} in flight: thousand decisions per second of \
          {BUSY_SUBJECTS} subjects, all pass"
     );
-    let columns = NODES.map(|nodes| format!("{nodes} nodes"));
-    let head = [""].into_iter().chain(columns.iter().map(String::as_str));
+    let columns = NODES.map(|nodes| nodes.to_string());
+    let head = ["nodes"].into_iter().chain(columns.iter().map(String::as_str));
     let mut table = Table::new(&title, head);
     let mut lines = Vec::new();
     for (way, seconds) in WAYS.iter().zip(&seconds) {
