@@ -64,7 +64,7 @@ pub(super) fn measure(
             Set {
                 name: "a million subjects, Zipf 0.99",
                 subjects: keys.order.len(),
-                slices: (0..2).map(|n| zipf(&keys.order, ZIPF, BLOCK, n)).collect(),
+                slices: (0..).take(SLICES).map(|n| zipf(&keys.order, ZIPF, BLOCK, n)).collect(),
             },
         ),
         (
