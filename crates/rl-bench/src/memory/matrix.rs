@@ -101,7 +101,7 @@ fn rivals(keys: &Keys, set: &Set) -> Result<Vec<Rival>, Box<dyn Error>> {
             "throttlecrab in a lock, one",
             Box::new(Mixed::of(|max| Ok(ThrottleCrab::new(max, all)))?),
         ),
-        rival("trypema, one", Box::new(Mixed::of(|max| Trypema::new(max))?)),
+        rival("trypema, one", Box::new(Mixed::of(Trypema::new)?)),
     ];
     if all <= 10_000 {
         // What it is told of each subject takes too much memory for more.
