@@ -172,8 +172,8 @@ impl Shard {
         subject: Fingerprint,
         asked: Asked<'_>,
     ) -> Option<Plain> {
-        let (kept, plan) = (self.entries.get_mut(subject)?, asked.policy.windows()?);
-        match kept {
+        let plan = asked.policy.windows()?;
+        match self.entries.get_mut(subject)? {
             Kept::Compact(compact) if self.shapes.get(compact.shape()).is_of_windows(plan) => {
                 compact.decide_plainly(plan, self.origin, asked)
             }
