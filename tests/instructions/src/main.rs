@@ -21,7 +21,8 @@ fn main() -> ExitCode {
     let (limits, cost) = match what.as_str() {
         "allowed" => (six(""), 1),
         "http-allowed" => (vec!["5000/hour".to_owned()], 1),
-        "denied" => (six(""), ENDLESS + 1),
+        "denied" => (used_up_for_a_month(), 1),
+        "too-much" => (six(""), ENDLESS + 1),
         "clock" => (six(":clock"), 1),
         "one" => (vec![format!("{ENDLESS}/hour")], 1),
         "gcra" => (six(":gcra:burst=900000"), 1),
@@ -63,6 +64,13 @@ fn counted(work: impl FnOnce()) {
 
 fn six(algorithm: &str) -> Vec<String> {
     Period::NAMED.iter().map(|period| format!("{ENDLESS}/{period}{algorithm}")).collect()
+}
+
+/// Of the last of six, one unit that the warm-up takes.
+fn used_up_for_a_month() -> Vec<String> {
+    let mut limits = six("");
+    limits[5] = "1/month".to_owned();
+    limits
 }
 
 fn refuse(why: &str) -> ExitCode {

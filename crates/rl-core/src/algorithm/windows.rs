@@ -1,226 +1,182 @@
-//! Fixed windows that are decided together: what most policies are, in one pass over plain numbers.
+//! Fixed windows that are decided together: what most policies are, over plain numbers.
 //!
 //! It says what [`FixedWindow`](super::fixed_window) says of each limit; a test holds it to that. What
-//! makes it short: the length of these windows does not vary ([`WindowPlan`]), so a window that began at
-//! *since* is open while now < *since* + length, and times can be compared as they are kept.
+//! makes it short: [`WindowPlan`] tells the length of these windows, so times can be compared as they are
+//! kept; and a charge leaves all windows open behind, so until the first of them ends a decision is one
+//! comparison of times, and one of numbers beside each other.
 
-use super::fixed_window::calendar_month;
 use super::needed;
-use crate::model::{Cost, Grid, MAX_UNITS, Mode, Outcome, Outcomes, WindowPlan};
+use crate::model::{Cost, MAX_UNITS, Mode, Moment, Packed, Pairs, WindowPlan};
 
-/// The most windows that are decided in one pass.
+/// The most windows that are decided together.
 pub(crate) const PLACES: usize = WindowPlan::MOST;
-
-/// The states of several limits, each a number of 32 bits and a time of 48: windows, or what else has
-/// two cells.
-///
-/// Times are in µs from some origin; 0 is none.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Packed {
-    numbers: [u32; PLACES],
-    lower: [u32; PLACES],
-    upper: [u16; PLACES],
-}
-
-impl Packed {
-    /// Of nobody.
-    pub(crate) const NONE: Self =
-        Self { numbers: [0; PLACES], lower: [0; PLACES], upper: [0; PLACES] };
-
-    #[inline]
-    pub(crate) const fn time(&self, place: usize) -> u64 {
-        (self.upper[place] as u64) << 32 | self.lower[place] as u64
-    }
-
-    #[inline]
-    pub(crate) const fn number(&self, place: usize) -> u64 {
-        self.numbers[place] as u64
-    }
-
-    /// Keeps both if they fit.
-    #[inline]
-    pub(crate) const fn set(&mut self, place: usize, time: u64, number: u64) -> Option<()> {
-        if time >> 48 | number >> 32 != 0 {
-            return None;
-        }
-        self.set_time(place, time);
-        self.numbers[place] = number as u32;
-        Some(())
-    }
-
-    #[inline]
-    const fn set_time(&mut self, place: usize, time: u64) {
-        (self.lower[place], self.upper[place]) = (time as u32, (time >> 32) as u16);
-    }
-}
-
-/// When a decision is made.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Moment {
-    /// In µs since the epoch.
-    pub(crate) now: u64,
-    /// The same as it is kept.
-    pub(crate) kept: u64,
-}
 
 /// What was decided. Times are as they are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Decided {
     pub(crate) taken: u64,
+    /// The units that are asked of what is left.
+    pub(crate) needed: u64,
     pub(crate) is_allowed: bool,
-    /// Of the limit that is used up the most, how many 255ths; meant if something was taken.
-    pub(crate) consumed: u8,
     /// Until when a request of this cost, or if nothing is left, any request, is denied: 0 if none is.
+    pub(crate) denied_until: u64,
+    /// Which window ends first, if all of them are open.
+    pub(crate) soonest: u8,
+}
+
+/// [`Decided::soonest`], where none is known.
+pub(crate) const UNKNOWN: u8 = u8::MAX;
+
+/// What was decided where it is plain what comes out: all of a cost was granted, or nothing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plain {
+    pub(crate) is_allowed: bool,
+    /// The numbers that it leaves.
+    pub(crate) left: Pairs,
+    /// As in [`Decided`].
     pub(crate) denied_until: u64,
 }
 
-/// Decides `cost` for all windows, and charges all of them or none. Tells nothing, and changes
-/// nothing, if what is to be kept does not fit.
+/// Decides `cost` if it is plain what comes out, in few steps: what is asked nearly always. All windows are
+/// open and have more than that left; or one is open and has too little. Else the decision is [`decide`]'s.
+///
+/// `soonest` is what [`decide`] said last.
+#[inline(always)]
+pub(crate) fn decide_plainly(
+    plan: &WindowPlan,
+    states: &mut Packed,
+    soonest: u8,
+    at: Moment,
+    mode: Mode,
+    cost: Cost,
+) -> Option<Plain> {
+    let units = cost.units();
+    if mode == Mode::Peek || units.wrapping_sub(1) >= i32::MAX as u64 {
+        return None;
+    }
+    let (sum, short) = states.plus(units as u32, plan)?;
+    if short != 0 {
+        let denied_until = deny(plan, states, at, mode, cost, short)?;
+        return Some(Plain { is_allowed: false, left: states.pairs(), denied_until });
+    }
+    if !are_open(plan, states, soonest, at.kept) {
+        return None;
+    }
+    states.set_numbers(sum);
+    Some(Plain { is_allowed: true, left: sum, denied_until: 0 })
+}
+
+/// Denies `cost` if one of the windows in the places `short` has too little left. Returns
+/// [`Decided::denied_until`].
+#[inline(never)]
+fn deny(
+    plan: &WindowPlan,
+    states: &Packed,
+    at: Moment,
+    mode: Mode,
+    cost: Cost,
+    mut short: u64,
+) -> Option<u64> {
+    if mode != Mode::Check || !fits(plan, at.kept) {
+        return None;
+    }
+    let units = cost.units();
+    let (mut denies, mut available, mut until_one, mut until_all) = (false, units, 0, 0);
+    while short != 0 {
+        let place = Pairs::place(short);
+        short &= short - 1;
+        let (max, (end, used)) = (plan.max[place], plan.window(states, place, at));
+        let left = max.saturating_sub(used);
+        if left < units {
+            (denies, available) = (true, available.min(left));
+            until_one = if left == 0 && max > 0 { end.max(until_one) } else { until_one };
+            until_all = if units <= max { end.max(until_all) } else { until_all };
+        }
+    }
+    // Nobody passes whom one unit does not; else, who asks for as much.
+    let until = if available == 0 { until_one } else { until_all };
+    denies.then_some(until)
+}
+
+/// Whether the clock is neither at the time where times begin, nor where they end.
+const fn fits(plan: &WindowPlan, kept: u64) -> bool {
+    plan.begin < kept && kept >> 48 == 0
+}
+
+/// Whether it is plain that all windows are open.
 #[inline]
+const fn are_open(plan: &WindowPlan, states: &Packed, soonest: u8, kept: u64) -> bool {
+    let soonest = soonest as usize;
+    soonest < PLACES && kept < states.time(soonest) + plan.at_least[soonest]
+}
+
+/// Decides `cost` for all windows one by one, and charges all of them or none. Tells nothing, and changes
+/// nothing, if what is to be kept does not fit.
 pub(crate) fn decide(
     plan: &WindowPlan,
     states: &mut Packed,
     at: Moment,
     mode: Mode,
     cost: Cost,
-    outcomes: &mut Outcomes,
 ) -> Option<Decided> {
-    if plan.begin == 0 {
-        decide_on::<false>(plan, states, at, mode, cost, outcomes)
-    } else {
-        decide_on::<true>(plan, states, at, mode, cost, outcomes)
-    }
-}
-
-/// The same, knowing whether there are windows on the clock.
-#[inline(always)]
-fn decide_on<const CLOCK: bool>(
-    plan: &WindowPlan,
-    states: &mut Packed,
-    at: Moment,
-    mode: Mode,
-    cost: Cost,
-    outcomes: &mut Outcomes,
-) -> Option<Decided> {
-    let kept = at.kept;
-    // The clock may be at the time where times begin, or where they end.
-    if kept <= plan.begin || kept >> 48 != 0 {
+    if !fits(plan, at.kept) {
         return None;
     }
     let count = plan.count.min(PLACES);
     let (mut ends, mut used) = ([0; PLACES], [0; PLACES]);
     let (mut available, mut most_used) = (u64::MAX, 0);
     for place in 0..count {
-        let since = states.time(place);
-        let end = since + length::<CLOCK>(plan, place, since, at);
-        // 0 is no window, and no time is as early.
-        if since != 0 && kept < end {
-            (ends[place], used[place]) = (end, states.number(place));
-        }
+        (ends[place], used[place]) = plan.window(states, place, at);
         available = available.min(plan.max[place].saturating_sub(used[place]));
         most_used = used[place].max(most_used);
     }
     let taken = mode.taken(cost, available);
+    let needed = needed(mode, cost, taken, false);
     if taken == 0 {
-        let needed = needed(mode, cost, 0, false);
-        return Some(tell(plan, &ends, &used, kept, needed, available, cost, outcomes));
+        let asked = if available == 0 { 1 } else { cost.units() };
+        let denied_until = denied_until(plan, &ends, &used, asked);
+        let is_allowed = needed <= available;
+        let are_open = ends[..count].iter().all(|end| *end > 0);
+        let soonest = if are_open { soonest(plan, states) } else { UNKNOWN };
+        return Some(Decided { taken, needed, is_allowed, denied_until, soonest });
     }
     if most_used.saturating_add(taken) >> 32 != 0 {
         return None;
     }
-    let (mut consumed, mut denied_until) = (0, 0);
-    let outcomes = outcomes.few_mut(count);
     for place in 0..count {
-        if ends[place] == 0 {
-            let since = begin::<CLOCK>(plan, place, at);
-            states.set_time(place, since);
-            ends[place] = since + length::<CLOCK>(plan, place, since, at);
-        }
-        let used = used[place] + taken;
-        states.numbers[place] = used as u32;
-        consumed = share(used, plan.unit[place]).max(consumed);
-        outcomes[place] = Outcome::granted(used, ends[place] - kept);
-    }
-    if taken >= available {
-        for place in 0..count {
-            let is_full = used[place] + taken >= plan.max[place] && plan.max[place] > 0;
-            denied_until = if is_full { ends[place].max(denied_until) } else { denied_until };
-        }
-    }
-    let consumed = consumed.min(u8::MAX.into()) as u8;
-    Some(Decided { taken, is_allowed: true, consumed, denied_until })
-}
-
-/// Where windows stand that were not charged.
-#[cold]
-#[expect(clippy::too_many_arguments, reason = "what `decide` knows by then")]
-fn tell(
-    plan: &WindowPlan,
-    ends: &[u64; PLACES],
-    used: &[u64; PLACES],
-    kept: u64,
-    needed: u64,
-    available: u64,
-    cost: Cost,
-    outcomes: &mut Outcomes,
-) -> Decided {
-    // Nobody passes whom one unit does not; else, who asks for as much.
-    let asked = if available == 0 { 1 } else { cost.units() };
-    let (mut is_allowed, mut denied_until) = (true, 0);
-    let count = plan.count.min(PLACES);
-    let outcomes = outcomes.few_mut(count);
-    for place in 0..count {
-        let (max, used) = (plan.max[place], used[place]);
-        let (left, reset) = (max.saturating_sub(used), ends[place].saturating_sub(kept));
-        if asked > left && asked <= max {
-            denied_until = ends[place].max(denied_until);
-        }
-        is_allowed &= needed <= left;
-        outcomes[place] = if needed <= left {
-            Outcome::granted(used, reset)
-        } else if needed > max {
-            Outcome::never(used, reset)
-        } else {
-            Outcome::denied(used, reset, reset)
+        let since = match ends[place] {
+            0 => plan.begin(place, at),
+            _ => states.time(place),
         };
+        used[place] += taken;
+        states.set(place, since, used[place])?;
+        ends[place] = plan.end(place, since, at);
     }
-    Decided { taken: 0, is_allowed, consumed: 0, denied_until }
+    let denied_until = if taken >= available { denied_until(plan, &ends, &used, 1) } else { 0 };
+    let soonest = soonest(plan, states);
+    Some(Decided { taken, needed, is_allowed: true, denied_until, soonest })
 }
 
-/// How many 255ths of a limit `used` units are, rounded down, or more than 255.
-#[inline]
-const fn share(used: u64, unit: u64) -> u64 {
-    ((used as u128 * unit as u128) >> 55) as u64
-}
-
-/// How long the window lasts that begins at `since`, as it is kept.
-#[inline]
-const fn length<const CLOCK: bool>(plan: &WindowPlan, place: usize, since: u64, at: Moment) -> u64 {
-    match plan.grid[place] {
-        Grid::Month if CLOCK && since != 0 => {
-            let (_, length) = calendar_month(at.now - (at.kept - since));
-            length
-        }
-        _ => plan.micros[place],
-    }
-}
-
-/// Where a window that is charged first now begins, as it is kept.
-#[inline]
-const fn begin<const CLOCK: bool>(
-    plan: &WindowPlan,
-    place: usize,
-    Moment { now, kept }: Moment,
-) -> u64 {
-    match plan.grid[place] {
-        _ if !CLOCK => kept,
-        Grid::None => kept,
-        Grid::Shifted(shift) => kept - (now + shift) % plan.micros[place],
-        Grid::Month => {
-            let (begin, _) = calendar_month(now);
-            kept - (now - begin)
+/// Of windows that are all open, the one that ends first, as far as it is plain.
+fn soonest(plan: &WindowPlan, states: &Packed) -> u8 {
+    let (mut soonest, mut earliest) = (UNKNOWN, 1 << 48);
+    for place in 0..plan.count.min(PLACES) {
+        let end = states.time(place) + plan.at_least[place];
+        if end < earliest {
+            (soonest, earliest) = (place as u8, end);
         }
     }
+    soonest
+}
+
+/// Where the last window ends that denies `asked` units, and grants as many when it is new.
+fn denied_until(plan: &WindowPlan, ends: &[u64; PLACES], used: &[u64; PLACES], asked: u64) -> u64 {
+    let places = 0..plan.count.min(PLACES);
+    let denies = |place: &usize| {
+        let (max, used) = (plan.max[*place], used[*place]);
+        max.saturating_sub(used) < asked && asked <= max
+    };
+    places.filter(denies).map(|place| ends[place]).max().unwrap_or(0)
 }
 
 const _: () = assert!(MAX_UNITS > u32::MAX as u64, "no number that fits has to be cut to it");
@@ -229,7 +185,7 @@ const _: () = assert!(MAX_UNITS > u32::MAX as u64, "no number that fits has to b
 mod tests {
     use super::*;
     use crate::algorithm::{self, State};
-    use crate::model::{Limit, Policy};
+    use crate::model::{Limit, Outcomes, Policy, Windows};
     use crate::time::Timestamp;
     use proptest::prelude::*;
 
@@ -256,7 +212,7 @@ mod tests {
             let policy = Policy::new(chosen.iter().map(|limit| limit.parse::<Limit>().unwrap()));
             let policy = policy.unwrap();
             let (limits, plan) = (policy.limits(), policy.windows().unwrap());
-            let mut packed = Packed::NONE;
+            let (mut packed, mut soonest) = (Packed::NONE, UNKNOWN);
             let mut states = vec![State::empty(); limits.len()];
             let (mut now, origin) = (Timestamp::from_secs(1_767_225_500), 1_700_000_000_000_000);
             let keep = |time: Timestamp| time.as_micros() - origin + 1;
@@ -269,15 +225,28 @@ mod tests {
                 let taken = mode.taken(cost, available);
 
                 let moment = Moment { now: now.as_micros(), kept: keep(now) };
-                let mut outcomes = Outcomes::new();
-                let decided = decide(plan, &mut packed, moment, mode, cost, &mut outcomes).unwrap();
+                let kept = moment.kept;
+                let plain = decide_plainly(plan, &mut packed, soonest, moment, mode, cost);
+                let decided = match plain {
+                    Some(Plain { is_allowed, left, denied_until }) => {
+                        prop_assert_eq!(left, packed.pairs());
+                        let (taken, needed) =
+                            if is_allowed { (cost.units(), 0) } else { (0, cost.units()) };
+                        Decided { taken, needed, is_allowed, denied_until, soonest }
+                    }
+                    None => decide(plan, &mut packed, moment, mode, cost).unwrap(),
+                };
+                let left = Windows { states: packed, kept, needed: decided.needed };
+                let outcomes = Outcomes::Windows(left);
+                let told = |i| outcomes.outcome(i, Some(plan), now);
+                soonest = decided.soonest;
                 prop_assert_eq!(decided.taken, taken);
                 let asked = match taken {
                     taken if taken >= available => 1,
                     0 => cost.units(),
                     _ => 0,
                 };
-                let (mut denied_until, mut consumed) = (0, 0);
+                let mut denied_until = 0;
                 for (i, named) in limits.iter().enumerate() {
                     let (limit, state) = (named.limit(), &mut states[i]);
                     if taken > 0 {
@@ -288,19 +257,15 @@ mod tests {
                         prop_assert_eq!(packed.time(i) - 1 + origin, since);
                     }
                     prop_assert_eq!(packed.number(i), used);
-                    consumed = named.consumed(used).max(consumed);
                     let needed = needed(mode, cost, taken, false);
-                    prop_assert_eq!(outcomes[i], algorithm::outcome(limit, state, now, needed));
-                    prop_assert!(!decided.is_allowed || !outcomes[i].is_over());
+                    prop_assert_eq!(told(i), algorithm::outcome(limit, state, now, needed));
+                    prop_assert!(!decided.is_allowed || !told(i).is_over());
                     if let Some(wait) = algorithm::outcome(limit, state, now, asked).wait_micros() {
                         denied_until = keep(now.plus_micros(wait)).max(denied_until);
                     }
                 }
                 prop_assert_eq!(decided.denied_until, denied_until);
-                prop_assert_eq!(decided.is_allowed, !outcomes.iter().any(|outcome| outcome.is_over()));
-                if taken > 0 {
-                    prop_assert_eq!(decided.consumed, consumed);
-                }
+                prop_assert_eq!(decided.is_allowed, !(0..limits.len()).any(|i| told(i).is_over()));
             }
         }
     }

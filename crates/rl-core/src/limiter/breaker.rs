@@ -64,12 +64,6 @@ impl Breaker {
         Ok(Ticket { pass, probe })
     }
 
-    /// Whether nothing has failed of late: then an answer that comes at once says nothing new.
-    #[inline]
-    pub(super) fn is_well(&self) -> bool {
-        self.circuit.is_well()
-    }
-
     /// A ticket for what is asked in any case, such as giving units back.
     pub(super) fn look(&self) -> Ticket {
         Ticket { pass: self.circuit.look(), probe: None }

@@ -32,7 +32,7 @@ pub struct RateLimiterBuilder {
     on_store_failure: OnFailure,
     on_configuration_failure: OnFailure,
     fallback: Option<Fallback>,
-    observer: Arc<dyn Observer>,
+    observer: Option<Arc<dyn Observer>>,
 }
 
 impl Default for RateLimiterBuilder {
@@ -49,7 +49,7 @@ impl Default for RateLimiterBuilder {
             on_store_failure: OnFailure::Allow,
             on_configuration_failure: OnFailure::Deny,
             fallback: None,
-            observer: Arc::new(()),
+            observer: None,
         }
     }
 }
@@ -155,7 +155,7 @@ impl RateLimiterBuilder {
 
     /// Who is told what happens. Defaults to nobody; log lines are written in any case.
     pub fn observer(mut self, observer: impl Observer) -> Self {
-        self.observer = Arc::new(observer);
+        self.observer = Some(Arc::new(observer));
         self
     }
 
@@ -202,9 +202,13 @@ impl RateLimiterBuilder {
             }
             _ => {}
         }
+        let store = store.unwrap_or_else(|| Arc::new(MemoryStore::new()));
         Ok(RateLimiter::from_inner(Inner {
+            sole_policy: policies.sole().cloned(),
             policies,
-            store: store.unwrap_or_else(|| Arc::new(MemoryStore::new())),
+            is_decided_at_once: enabled && store.always_answers(),
+            is_quiet: observer.is_none() && !is_shadow,
+            store,
             namespace: namespace.parse().map_err(BuildError::Namespace)?,
             enabled,
             is_shadow,

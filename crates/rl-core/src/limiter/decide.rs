@@ -28,52 +28,34 @@ impl RateLimiter {
 
     #[inline]
     pub(super) fn decide(&self, subject: &Subject, question: Question) -> Eventual<Decision> {
-        // Made where it is returned, if the store answers at once.
-        let mut answer = Eventual::ready(Decision::begun(question.cost));
-        if !self.decide_at_once(subject, question, &mut answer) {
-            self.replace_by_slow(subject, question, &mut answer);
+        let inner = &*self.inner;
+        // What is nearly always so.
+        if inner.is_decided_at_once
+            && let Some(policy) = inner.policy_at_hand(subject)
+            && !policy.has_permits()
+        {
+            let (namespace, Question { mode, cost, .. }) = (&inner.namespace, question);
+            let charge = Charge { namespace, subject, policy, mode, cost };
+            return if inner.is_quiet && !policy.has_shadow() && !observe::are_decisions_logged() {
+                inner.store.decide_at_once(charge, self.id())
+            } else {
+                self.decide_aloud(charge, question)
+            };
+        }
+        self.decide_slowly(subject, question)
+    }
+
+    /// Decides at once, and tells it.
+    #[inline(never)]
+    fn decide_aloud(&self, charge: Charge<'_>, question: Question) -> Eventual<Decision> {
+        let mut answer = self.inner.store.decide_at_once(charge, self.id());
+        if let Eventual::Ready(Some(decision)) = &mut answer {
+            self.tell(charge.subject, question, decision);
         }
         answer
     }
 
-    /// Not in line, or all that may be returned would be built elsewhere and moved.
     #[cold]
-    fn replace_by_slow(
-        &self,
-        subject: &Subject,
-        question: Question,
-        answer: &mut Eventual<Decision>,
-    ) {
-        *answer = self.decide_slowly(subject, question);
-    }
-
-    /// Decides what is nearly always asked: whether it could.
-    #[inline]
-    fn decide_at_once(
-        &self,
-        subject: &Subject,
-        question: Question,
-        answer: &mut Eventual<Decision>,
-    ) -> bool {
-        let inner = &*self.inner;
-        let (Question { mode, cost, .. }, Eventual::Ready(Some(decision))) = (question, answer)
-        else {
-            return false;
-        };
-        if let Some(policy) = inner.policies.at_hand(subject)
-            && inner.enabled
-            && !policy.has_permits()
-            && inner.breaker.is_well()
-            && let namespace = &inner.namespace
-            && let charge = (Charge { namespace, subject, policy, mode, cost })
-            && inner.store.decide_at_once(charge, decision)
-        {
-            self.tell(subject, question, decision);
-            return true;
-        }
-        false
-    }
-
     fn decide_slowly(&self, subject: &Subject, question: Question) -> Eventual<Decision> {
         if !self.inner.enabled {
             return self.undecided(subject, question, Origin::Disabled);
@@ -263,7 +245,7 @@ impl RateLimiter {
         let was_asked = !matches!(decision.origin(), Origin::LocalDeny | Origin::Leased);
         if was_asked && self.inner.breaker.answered(ticket) {
             observe::store_recovered();
-            self.inner.observer.store_recovered();
+            self.inner.observer().store_recovered();
         }
         self.tell(subject, question, decision);
     }
@@ -283,7 +265,7 @@ impl RateLimiter {
         if self.inner.breaker.failed(ticket, kind) {
             observe::store_failed(error, self.on_failure(kind).consequence());
         }
-        self.inner.observer.store_failed(error);
+        self.inner.observer().store_failed(error);
     }
 
     /// Tells that no policy could be found: that says nothing about the store.
@@ -296,7 +278,7 @@ impl RateLimiter {
             };
             observe::source_failed(error, consequence);
         }
-        self.inner.observer.source_failed(error);
+        self.inner.observer().source_failed(error);
     }
 
     /// An answer that is waited for, if no more than so many wait already.
@@ -355,7 +337,9 @@ impl RateLimiter {
             if decision.has_shadow() {
                 self.report_shadow(subject, decision);
             }
-            self.inner.observer.decided(subject, decision);
+            if let Some(observer) = &self.inner.observer {
+                observer.decided(subject, decision);
+            }
         }
     }
 }

@@ -125,7 +125,7 @@ impl RateLimiter {
         if self.inner.fallback_failures.is_worth_a_line() {
             observe::fallback_failed(error);
         }
-        self.inner.observer.store_failed(error);
+        self.inner.observer().store_failed(error);
     }
 }
 

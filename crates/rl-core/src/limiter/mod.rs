@@ -83,7 +83,13 @@ pub struct RateLimiter {
 
 struct Inner {
     policies: Arc<dyn PolicySource>,
+    // The policy of all subjects, if the source has one.
+    sole_policy: Option<Policy>,
     store: Arc<dyn Store>,
+    // Whether the store decides, and answers at once.
+    is_decided_at_once: bool,
+    // Whether nobody is told but the log, and nothing of a decision is changed.
+    is_quiet: bool,
     namespace: Namespace,
     enabled: bool,
     is_shadow: bool,
@@ -91,7 +97,7 @@ struct Inner {
     on_store_failure: OnFailure,
     on_configuration_failure: OnFailure,
     fallback: Option<Fallback>,
-    observer: Arc<dyn Observer>,
+    observer: Option<Arc<dyn Observer>>,
     breaker: Arc<Breaker>,
     in_flight: Arc<InFlight>,
     source_health: SourceHealth,
@@ -99,6 +105,22 @@ struct Inner {
     // Who waits for units; see `waiting`.
     lines: Arc<Lines>,
     shadow_log: ShadowLog,
+}
+
+impl Inner {
+    /// The policy of `subject`, if it is known without asking far.
+    #[inline]
+    fn policy_at_hand(&self, subject: &Subject) -> Option<&Policy> {
+        match &self.sole_policy {
+            Some(policy) => Some(policy),
+            None => self.policies.at_hand(subject),
+        }
+    }
+
+    /// Who is told what happens.
+    fn observer(&self) -> &dyn Observer {
+        self.observer.as_deref().unwrap_or(&())
+    }
 }
 
 impl RateLimiter {

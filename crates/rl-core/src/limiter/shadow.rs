@@ -38,7 +38,7 @@ impl RateLimiter {
         for limit in decision.over_in_shadow() {
             let is_first = self.inner.shadow_log.is_first(&limit, decision.at());
             observe::would_deny(subject, &limit, is_first);
-            self.inner.observer.would_deny(subject, &limit);
+            self.inner.observer().would_deny(subject, &limit);
         }
     }
 }

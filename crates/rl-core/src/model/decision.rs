@@ -1,4 +1,7 @@
+mod made;
+
 use std::cmp::{Ordering, Reverse};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,7 +41,7 @@ pub enum Follow {
 /// assert!(matches!(denied.retry_after(), RetryAfter::In(wait) if wait.as_secs() >= 59));
 /// # Ok(()) }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Decision {
     policy: HeldPolicy,
     outcomes: Outcomes,
@@ -85,73 +88,13 @@ impl Decision {
         Self::of(policy, cost, granted, at, outcomes.into_iter().collect())
     }
 
-    pub(crate) fn of(
-        policy: Policy,
-        cost: Cost,
-        granted: u64,
-        at: Timestamp,
-        outcomes: Outcomes,
-    ) -> Self {
-        debug_assert_eq!(policy.limits().len(), outcomes.len());
-        let mut limits = policy.limits().iter().zip(&outcomes);
-        let denies = limits.any(|(limit, outcome)| outcome.is_over() && !limit.limit().is_shadow());
-        let mut decision = Self::begun(cost);
-        decision.policy = HeldPolicy::of(policy);
-        decision.outcomes = outcomes;
-        decision.concluded(granted, at, !denies);
-        decision
-    }
-
-    /// A decision that a store is about to make.
-    #[inline]
-    pub(crate) const fn begun(cost: Cost) -> Self {
-        Self {
-            policy: HeldPolicy::NONE,
-            outcomes: Outcomes::new(),
-            cost,
-            granted: 0,
-            taken: 0,
-            verdict: Verdict::Denied,
-            at: Timestamp::EPOCH,
-            origin: Origin::Store,
-            limiter: 0,
-            outer: None,
-        }
-    }
-
-    /// Where the outcomes go, in the order of the policy's limits.
-    #[inline]
-    pub(crate) fn decide_under(&mut self, policy: &Policy, cost: Cost) -> &mut Outcomes {
-        (self.policy, self.cost) = (HeldPolicy::handle_of(policy), cost);
-        &mut self.outcomes
-    }
-
-    /// What came out: `taken` units at `at`.
-    #[inline]
-    pub(crate) fn concluded(&mut self, taken: u64, at: Timestamp, is_allowed: bool) {
-        (self.granted, self.taken, self.at) = (taken, taken, at);
-        self.verdict = Verdict::of(is_allowed);
-    }
-
     /// What is decided without a store: denied for [`Origin::FailedClosed`], else allowed.
     #[must_use]
     pub fn undecided(cost: Cost, origin: Origin) -> Self {
         let allowed = !matches!(origin, Origin::FailedClosed(_));
         let granted = if allowed { cost.units() } else { 0 };
         let verdict = Verdict::of(allowed);
-        let (policy, outcomes, at) = (HeldPolicy::NONE, Outcomes::new(), Timestamp::EPOCH);
-        Self {
-            policy,
-            outcomes,
-            cost,
-            granted,
-            taken: 0,
-            verdict,
-            at,
-            origin,
-            limiter: 0,
-            outer: None,
-        }
+        Self { granted, verdict, origin, ..Self::of_none(HeldPolicy::NONE, cost) }
     }
 
     /// Whether the request may pass.
@@ -176,7 +119,7 @@ impl Decision {
     /// The same denial so many microseconds later, when it still holds.
     #[cfg(feature = "redis")]
     pub(crate) fn denied_again(&self, micros: u64) -> Self {
-        let outcomes = self.outcomes.iter().map(|outcome| outcome.after(micros)).collect();
+        let outcomes = self.limits().map(|limit| limit.outcome.after(micros)).collect();
         let at = self.at.plus_micros(micros);
         Self { outcomes, at, origin: Origin::LocalDeny, ..self.clone() }
     }
@@ -267,10 +210,12 @@ impl Decision {
     /// Where each limit stands, in the order of the policy.
     pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitReport<'_>> {
         let limits = self.policy().map_or(&[][..], Policy::limits);
-        limits
-            .iter()
-            .zip(&self.outcomes)
-            .map(|(limit, outcome)| LimitReport { limit, outcome: *outcome })
+        let plan = self.policy().and_then(Policy::windows);
+        let limits = limits[..self.outcomes.count(limits.len())].iter().enumerate();
+        limits.map(move |(place, limit)| LimitReport {
+            limit,
+            outcome: self.outcomes.outcome(place, plan, self.at),
+        })
     }
 
     /// The limits that can deny: those that are not in shadow.
@@ -279,6 +224,7 @@ impl Decision {
     }
 
     /// Whether a limit of it may be in shadow.
+    #[inline]
     pub(crate) fn has_shadow(&self) -> bool {
         self.origin == Origin::Shadow || self.policy().is_some_and(Policy::has_shadow)
     }
@@ -368,6 +314,24 @@ impl Decision {
             };
             remaining(other).cmp(&remaining(self))
         })
+    }
+}
+
+impl fmt::Debug for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let outcomes: Vec<Outcome> = self.limits().map(|limit| limit.outcome).collect();
+        f.debug_struct("Decision")
+            .field("policy", &self.policy())
+            .field("outcomes", &outcomes)
+            .field("cost", &self.cost)
+            .field("granted", &self.granted)
+            .field("taken", &self.taken)
+            .field("verdict", &self.verdict)
+            .field("at", &self.at)
+            .field("origin", &self.origin)
+            .field("limiter", &self.limiter)
+            .field("outer", &self.outer)
+            .finish()
     }
 }
 

@@ -33,6 +33,7 @@ mod mode;
 mod origin;
 mod outcome;
 mod outcomes;
+mod packed;
 mod period;
 mod policy;
 #[cfg(feature = "serde")]
@@ -52,7 +53,8 @@ pub use limit_text::ParseLimitError;
 pub use mode::Mode;
 pub use origin::Origin;
 pub use outcome::{LimitReport, Outcome, RetryAfter};
-pub(crate) use outcomes::Outcomes;
+pub(crate) use outcomes::{Outcomes, Windows};
+pub(crate) use packed::{Moment, Packed, Pairs};
 pub use period::{InvalidPeriod, Period};
 pub use policy::{InvalidPolicy, NamedLimit, Policy, PolicyBuilder};
 pub(crate) use state_id::StateId;

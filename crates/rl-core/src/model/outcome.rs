@@ -48,6 +48,19 @@ impl Outcome {
         Self { used, reset_micros, retry_micros: Self::NEVER }
     }
 
+    /// A window of `max` units that is forgotten whole in `reset_micros`, for a request that needs
+    /// `needed` of them.
+    #[inline]
+    pub(crate) const fn of_window(max: u64, used: u64, reset_micros: u64, needed: u64) -> Self {
+        if needed <= max.saturating_sub(used) {
+            Self::granted(used, reset_micros)
+        } else if needed > max {
+            Self::never(used, reset_micros)
+        } else {
+            Self::denied(used, reset_micros, reset_micros)
+        }
+    }
+
     /// The units that are used.
     pub(crate) const fn used(self) -> u64 {
         self.used

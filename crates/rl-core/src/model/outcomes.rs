@@ -1,77 +1,86 @@
-use std::ops::Deref;
+use smallvec::SmallVec;
 
-use super::Outcome;
+use super::{Moment, Outcome, Packed, WindowPlan};
+use crate::time::Timestamp;
 
-/// The outcomes of a decision, in the order of the policy's limits; six need no memory of their own.
+/// The outcomes of a decision, in the order of the policy's limits.
 #[derive(Clone, Debug)]
-pub(crate) struct Outcomes {
-    few: [Outcome; Outcomes::FEW],
-    // How many of the few there are; all are in `more` if there are more.
-    count: usize,
-    #[expect(clippy::box_collection, reason = "one word: decisions are moved about")]
-    more: Option<Box<Vec<Outcome>>>,
+pub(crate) enum Outcomes {
+    /// Not yet any.
+    None,
+    /// As they were told; six need no memory of their own.
+    Told(SmallVec<[Outcome; 6]>),
+    /// Of windows that were decided in one pass: told when somebody looks.
+    Windows(Windows),
+}
+
+/// How a decision left windows behind: most who ask look at nothing but whether they may pass.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Windows {
+    pub(crate) states: Packed,
+    /// When it was made, as times are kept there.
+    pub(crate) kept: u64,
+    /// The units that are asked of what is left.
+    pub(crate) needed: u64,
+}
+
+impl Windows {
+    #[inline]
+    fn outcome(&self, plan: &WindowPlan, place: usize, now: Timestamp) -> Outcome {
+        let Self { states, kept, needed } = self;
+        let at = Moment { now: now.as_micros(), kept: *kept };
+        let (end, used) = plan.window(states, place, at);
+        Outcome::of_window(plan.max[place], used, end.saturating_sub(*kept), *needed)
+    }
 }
 
 impl Outcomes {
-    const FEW: usize = 6;
-
+    #[inline]
     pub(crate) const fn new() -> Self {
-        Self { few: [Outcome::granted(0, 0); Self::FEW], count: 0, more: None }
+        Self::None
     }
 
-    /// Room for `count` outcomes to be written, six at most.
+    /// How many there are under a policy of so many limits.
+    pub(crate) fn count(&self, limits: usize) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Told(outcomes) => outcomes.len().min(limits),
+            Self::Windows(_) => limits,
+        }
+    }
+
+    /// What came out for the limit at `place`, one of those that there are: `now` is when it was
+    /// decided, and `plan` says how, of what was decided in one pass.
     #[inline]
-    pub(crate) fn few_mut(&mut self, count: usize) -> &mut [Outcome; Self::FEW] {
-        (self.count, self.more) = (count.min(Self::FEW), None);
-        &mut self.few
+    pub(crate) fn outcome(
+        &self,
+        place: usize,
+        plan: Option<&WindowPlan>,
+        now: Timestamp,
+    ) -> Outcome {
+        match (self, plan) {
+            (Self::Told(outcomes), _) => outcomes[place],
+            (Self::Windows(windows), Some(plan)) => windows.outcome(plan, place, now),
+            (Self::Windows(_), None) => unreachable!("windows are decided as a plan says"),
+            (Self::None, _) => unreachable!("there are none"),
+        }
     }
 
     pub(crate) fn push(&mut self, outcome: Outcome) {
-        match (&mut self.more, self.few.get_mut(self.count)) {
-            (Some(more), _) => more.push(outcome),
-            (None, Some(next)) => {
-                *next = outcome;
-                self.count += 1;
-            }
-            (None, None) => {
-                let mut more = self.few.to_vec();
-                more.push(outcome);
-                self.more = Some(Box::new(more));
-            }
+        match self {
+            Self::Told(outcomes) => outcomes.push(outcome),
+            Self::None | Self::Windows(_) => *self = [outcome].into_iter().collect(),
         }
     }
 
     pub(crate) fn clear(&mut self) {
-        *self = Self::new();
-    }
-}
-
-impl Deref for Outcomes {
-    type Target = [Outcome];
-
-    #[inline]
-    fn deref(&self) -> &[Outcome] {
-        match &self.more {
-            None => &self.few[..self.count.min(Self::FEW)],
-            Some(more) => more,
-        }
-    }
-}
-
-impl<'a> IntoIterator for &'a Outcomes {
-    type Item = &'a Outcome;
-    type IntoIter = std::slice::Iter<'a, Outcome>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.iter()
+        *self = Self::None;
     }
 }
 
 impl FromIterator<Outcome> for Outcomes {
     fn from_iter<I: IntoIterator<Item = Outcome>>(outcomes: I) -> Self {
-        let mut all = Self::new();
-        outcomes.into_iter().for_each(|outcome| all.push(outcome));
-        all
+        Self::Told(outcomes.into_iter().collect())
     }
 }
 
@@ -84,7 +93,11 @@ mod tests {
         for count in 0..=16 {
             let outcome = |used| Outcome::granted(used, 1);
             let outcomes: Outcomes = (0..count).map(outcome).collect();
-            assert!(outcomes.iter().copied().eq((0..count).map(outcome)), "{count}");
+            assert_eq!(outcomes.count(16), count as usize);
+            for used in 0..count {
+                let told = outcomes.outcome(used as usize, None, Timestamp::EPOCH);
+                assert_eq!(told, outcome(used));
+            }
         }
     }
 }

@@ -50,11 +50,6 @@ impl NamedLimit {
         Self { name, limit, state: StateId::of(limit), unit }
     }
 
-    /// What one unit is of the limit: 2^63 / capacity.
-    pub(super) const fn unit(&self) -> u64 {
-        self.unit
-    }
-
     /// How many 255ths of the limit `used` units are, rounded down.
     pub(crate) fn consumed(&self, used: u64) -> u8 {
         let part = (u128::from(used) * u128::from(self.unit)) >> 55;
@@ -123,6 +118,7 @@ impl Policy {
     }
 
     /// Whether a limit of it is in shadow.
+    #[inline]
     pub(crate) fn has_shadow(&self) -> bool {
         self.inner.has_shadow
     }
@@ -139,6 +135,7 @@ impl Policy {
     }
 
     /// Whether a limit of it is one of concurrency, whose units are held and given back.
+    #[inline]
     pub(crate) fn has_permits(&self) -> bool {
         self.inner.has_permits
     }

@@ -1,17 +1,27 @@
-use super::{Algorithm, Anchor, Limit, NamedLimit, Period};
+use super::packed::Pairs;
+use super::{Algorithm, Anchor, Limit, Moment, NamedLimit, Packed, Period};
+use crate::time::calendar_month;
 
 /// Limits that are decided together in one pass, as plain numbers beside each other: fixed windows, all
 /// in force, that count units.
+///
+/// The length of these windows does not vary, but for calendar months: a window that began at *since* is
+/// open while now < *since* + length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WindowPlan {
     pub(crate) count: usize,
-    /// The most units of a window.
+    /// The most units of a window; without end in the places that are not in use.
     pub(crate) max: [u64; WindowPlan::MOST],
+    /// What is left open by [`Packed::plus`]: one unit less, and what stands in the places that are not in use too,
+    /// 2^31 - 1, at most.
+    pub(crate) room: Pairs,
+    /// All bits, in the places that are in use.
+    pub(crate) places: Pairs,
     /// How long a window lasts, in µs; of a calendar month, not quite.
     pub(crate) micros: [u64; WindowPlan::MOST],
-    /// What one unit is of a limit: 2^63 / max.
-    pub(crate) unit: [u64; WindowPlan::MOST],
-    /// The states that the limits count in: [`StateId::bits`].
+    /// How long it lasts at least.
+    pub(crate) at_least: [u64; WindowPlan::MOST],
+    /// The states that the limits count in: [`StateId::bits`](super::StateId::bits).
     pub(crate) states: [u64; WindowPlan::MOST],
     pub(crate) grid: [Grid; WindowPlan::MOST],
     /// Longer than any of those on the clock: the first may have begun before the epoch.
@@ -47,7 +57,10 @@ const MONDAY_BEFORE_EPOCH: u64 = 3 * Period::DAY.as_micros();
 
 impl WindowPlan {
     /// The most limits that are decided in one pass.
-    pub(crate) const MOST: usize = 6;
+    pub(crate) const MOST: usize = Packed::PLACES;
+
+    /// Of the shortest calendar month.
+    const SHORTEST_MONTH: u64 = 28 * Period::DAY.as_micros();
 
     pub(super) fn of(limits: &[NamedLimit]) -> Option<Self> {
         if limits.len() > Self::MOST {
@@ -55,26 +68,72 @@ impl WindowPlan {
         }
         let mut plan = Self {
             count: limits.len(),
-            max: [0; Self::MOST],
+            max: [u64::MAX; Self::MOST],
+            room: Pairs::of([0; Self::MOST]),
+            places: Pairs::of([0; Self::MOST]),
             micros: [0; Self::MOST],
-            unit: [0; Self::MOST],
+            at_least: [0; Self::MOST],
             states: [0; Self::MOST],
             grid: [Grid::None; Self::MOST],
             begin: 0,
         };
+        let (mut room, mut places) = ([i32::MAX as u32; Self::MOST], [0; Self::MOST]);
         for (place, named) in limits.iter().enumerate() {
             let limit = named.limit();
             plan.grid[place] = grid(limit)?;
             plan.max[place] = limit.max();
+            let most = limit.max().saturating_sub(1).min(i32::MAX as u64);
+            (room[place], places[place]) = (most as u32, u32::MAX);
             plan.micros[place] = limit.period().as_micros();
-            plan.unit[place] = named.unit();
+            plan.at_least[place] = match plan.grid[place] {
+                Grid::Month => Self::SHORTEST_MONTH,
+                Grid::None | Grid::Shifted(_) => plan.micros[place],
+            };
             plan.states[place] = named.state().bits();
             if plan.grid[place] != Grid::None {
                 // No calendar month is as long as two of thirty days.
                 plan.begin = plan.begin.max(2 * plan.micros[place]);
             }
         }
+        (plan.room, plan.places) = (Pairs::of(room), Pairs::of(places));
         Some(plan)
+    }
+
+    /// Where the window at `place` ends, as it is kept, and what is used in it; both 0 if none is open.
+    #[inline]
+    pub(crate) const fn window(&self, states: &Packed, place: usize, at: Moment) -> (u64, u64) {
+        let since = states.time(place);
+        // 0 is no window.
+        if since == 0 {
+            return (0, 0);
+        }
+        let end = self.end(place, since, at);
+        if at.kept < end { (end, states.number(place)) } else { (0, 0) }
+    }
+
+    /// Where the window ends that began at `since`, as it is kept.
+    #[inline]
+    pub(crate) const fn end(&self, place: usize, since: u64, at: Moment) -> u64 {
+        match self.grid[place] {
+            Grid::Month => {
+                let (_, length) = calendar_month(at.now - (at.kept - since));
+                since + length
+            }
+            Grid::None | Grid::Shifted(_) => since + self.micros[place],
+        }
+    }
+
+    /// Where a window that is charged first now begins, as it is kept.
+    #[inline]
+    pub(crate) const fn begin(&self, place: usize, Moment { now, kept }: Moment) -> u64 {
+        match self.grid[place] {
+            Grid::None => kept,
+            Grid::Shifted(shift) => kept - (now + shift) % self.micros[place],
+            Grid::Month => {
+                let (begin, _) = calendar_month(now);
+                kept - (now - begin)
+            }
+        }
     }
 }
 

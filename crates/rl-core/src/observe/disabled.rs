@@ -3,6 +3,10 @@
 use crate::store::StoreError;
 use crate::{Decision, LimitReport, Subject};
 
+pub(crate) const fn are_decisions_logged() -> bool {
+    false
+}
+
 pub(crate) const fn decided(_: &Subject, _: &Decision) {}
 
 pub(crate) const fn would_deny(_: &Subject, _: &LimitReport<'_>, _: bool) {}

@@ -5,9 +5,15 @@ use std::error::Error;
 use crate::store::StoreError;
 use crate::{Decision, Follow, LimitReport, Subject};
 
+/// Whether somebody listens to [`decided`].
+#[inline]
+pub(crate) fn are_decisions_logged() -> bool {
+    tracing::enabled!(target: "rl_core", tracing::Level::DEBUG)
+}
+
 pub(crate) fn decided(subject: &Subject, decision: &Decision) {
     // The fields are computed only if somebody listens.
-    if !tracing::enabled!(target: "rl_core", tracing::Level::DEBUG) {
+    if !are_decisions_logged() {
         return;
     }
     let governing = decision.governing(Follow::ShortestActive);

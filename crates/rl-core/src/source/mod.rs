@@ -57,6 +57,13 @@ pub trait PolicySource: Send + Sync + 'static {
         let _ = subject;
         None
     }
+
+    /// The policy that all subjects are under, now and for good, if there is one: then nothing else is
+    /// asked. Nothing, unless said.
+    #[doc(hidden)]
+    fn sole(&self) -> Option<&Policy> {
+        None
+    }
 }
 
 /// One policy for all.
@@ -66,6 +73,10 @@ impl PolicySource for Policy {
     }
 
     fn at_hand(&self, _: &Subject) -> Option<&Policy> {
+        Some(self)
+    }
+
+    fn sole(&self) -> Option<&Policy> {
         Some(self)
     }
 }

@@ -91,12 +91,17 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// If the future is dropped before it is ready, the charge may or may not have been made.
     fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision>;
 
-    /// Decides `charge` where the decision will be, if the store is one of this crate that answers at
-    /// once: a decision is larger than what it takes to make it, and is not to be carried around.
+    /// Whether it is a store of this crate that always answers, and at once.
     #[doc(hidden)]
-    fn decide_at_once(&self, charge: Charge<'_>, decision: &mut Decision) -> bool {
-        let _ = (charge, decision);
+    fn always_answers(&self) -> bool {
         false
+    }
+
+    /// What such a store decides, for a limiter that is known by this number. The decision is written where
+    /// it is returned: it is larger than what it takes to make it, and is not to be carried around.
+    #[doc(hidden)]
+    fn decide_at_once(&self, charge: Charge<'_>, limiter: usize) -> Eventual<Decision> {
+        unreachable!("{charge:?} for {limiter}: this store has not said that it always answers")
     }
 
     /// Gives units back.
@@ -131,9 +136,12 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).decide(charge)
     }
 
-    #[inline]
-    fn decide_at_once(&self, charge: Charge<'_>, decision: &mut Decision) -> bool {
-        (**self).decide_at_once(charge, decision)
+    fn always_answers(&self) -> bool {
+        (**self).always_answers()
+    }
+
+    fn decide_at_once(&self, charge: Charge<'_>, limiter: usize) -> Eventual<Decision> {
+        (**self).decide_at_once(charge, limiter)
     }
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {

@@ -11,10 +11,12 @@
 //! assert_eq!(clock.now().as_micros(), 1_700_000_000_250_000);
 //! ```
 
+mod calendar;
 mod clock;
 mod system_clock;
 mod timestamp;
 
+pub(crate) use calendar::calendar_month;
 pub use clock::{Clock, ManualClock};
 pub use system_clock::SystemClock;
 pub use timestamp::Timestamp;

@@ -175,12 +175,6 @@ impl<W: Word> Circuit<W> {
         }
     }
 
-    /// Whether everybody is admitted, and an answer changes nothing.
-    #[inline]
-    pub(super) fn is_well(&self) -> bool {
-        State::unpack(self.0.load()).phase == Phase::Well
-    }
-
     pub(super) fn look(&self) -> Pass {
         Pass::of(State::unpack(self.0.load()))
     }

@@ -2,11 +2,11 @@
 
 use std::num::NonZeroU8;
 
-use super::entry::{Entry, Slot, Step, Unpacked};
+use super::entry::{Entry, Slot, Unpacked};
 use super::shape::{Layout, Shape, Third};
-use crate::algorithm::windows::{self, Moment, Packed};
-use crate::algorithm::{self, State};
-use crate::model::{Cost, Mode, Outcomes, WindowPlan};
+use super::shard::Asked;
+use crate::algorithm::{self, State, windows};
+use crate::model::{Decision, Moment, Packed, WindowPlan, Windows};
 use crate::time::Timestamp;
 
 /// Microseconds of a tick, in which it is kept until when a subject is denied.
@@ -37,6 +37,14 @@ impl Origin {
     }
 }
 
+/// A decision under limits that are windows: of all that was asked, or of nothing.
+#[derive(Debug)]
+pub(super) struct Plain {
+    pub(super) at: Timestamp,
+    pub(super) is_allowed: bool,
+    pub(super) windows: Windows,
+}
+
 /// The states of a subject's limits, in the order of a [`Shape`].
 ///
 /// Of each place a number of 32 bits and a time of 48, in microseconds from the [`Origin`]: what does not
@@ -49,8 +57,8 @@ pub(super) struct Compact {
     last_lower: u32,
     // Until when the subject is denied, in ticks from the origin, rounded up.
     denied: u32,
-    // Of the limit that it had used up the most when it was last charged, how many 255ths.
-    consumed: u8,
+    // Of windows, which one ends first: see `windows::Decided`.
+    soonest: u8,
     // The number of its shape, and one.
     shape: NonZeroU8,
 }
@@ -61,7 +69,8 @@ const _: () = assert!(size_of::<Compact>() == 72);
 impl Compact {
     /// Of a subject that has used nothing.
     pub(super) const fn new(shape: NonZeroU8) -> Self {
-        Self { states: Packed::NONE, last_upper: 0, last_lower: 0, denied: 0, consumed: 0, shape }
+        let (states, soonest) = (Packed::NONE, windows::UNKNOWN);
+        Self { states, last_upper: 0, last_lower: 0, denied: 0, soonest, shape }
     }
 
     pub(super) const fn shape(&self) -> usize {
@@ -72,8 +81,9 @@ impl Compact {
         self.shape
     }
 
-    pub(super) const fn consumed(&self) -> u8 {
-        self.consumed
+    /// Makes it one of another shape whose states are the same.
+    pub(super) const fn set_number(&mut self, shape: NonZeroU8) {
+        self.shape = shape;
     }
 
     /// As it is kept; 0 if there was no change.
@@ -87,30 +97,60 @@ impl Compact {
         (self.last_lower, self.last_upper) = (kept as u32, (kept >> 32) as u16);
     }
 
-    /// Decides under limits that are decided in one pass, if what is to be kept fits.
-    #[inline]
+    /// Decides under limits that are windows, if it is plain what comes out: what is asked nearly always.
+    #[inline(always)]
+    pub(super) fn decide_plainly(
+        &mut self,
+        plan: &WindowPlan,
+        origin: Origin,
+        Asked { clock, mode, cost, .. }: Asked<'_>,
+    ) -> Option<Plain> {
+        let kept = self.kept(origin, clock);
+        let at = Moment { now: origin.restore(kept), kept };
+        let states = &mut self.states;
+        let plain = windows::decide_plainly(plan, states, self.soonest, at, mode, cost)?;
+        if plain.is_allowed {
+            self.set_last(kept);
+        } else if plain.denied_until > u64::from(self.denied) * TICK {
+            self.note_denial(plain.denied_until);
+        }
+        let needed = if plain.is_allowed { 0 } else { cost.units() };
+        let windows = Windows { states: self.states.with(plain.left), kept, needed };
+        let at = Timestamp::from_micros(at.now);
+        Some(Plain { at, is_allowed: plain.is_allowed, windows })
+    }
+
+    /// Decides under limits that are windows, if what is to be kept fits: whether it does.
     pub(super) fn decide_windows(
         &mut self,
         plan: &WindowPlan,
         origin: Origin,
-        clock: Timestamp,
-        (mode, cost): (Mode, Cost),
-        outcomes: &mut Outcomes,
-    ) -> Option<Step> {
-        // What is too early to be kept is left to others, like what is too late.
-        let kept = origin.keep(clock.as_micros()).max(self.last());
-        let now = origin.restore(kept);
-        let moment = Moment { now, kept };
-        let decided = windows::decide(plan, &mut self.states, moment, mode, cost, outcomes)?;
+        Asked { clock, mode, cost, .. }: Asked<'_>,
+        decision: &mut Decision,
+    ) -> bool {
+        let kept = self.kept(origin, clock);
+        let at = Moment { now: origin.restore(kept), kept };
+        let Some(decided) = windows::decide(plan, &mut self.states, at, mode, cost) else {
+            return false;
+        };
         if decided.taken > 0 {
-            self.set_last(kept);
-            self.consumed = decided.consumed;
+            self.set_last(at.kept);
         }
-        if decided.denied_until > kept {
+        self.soonest = decided.soonest;
+        if decided.denied_until > at.kept {
             self.note_denial(decided.denied_until);
         }
-        let (taken, is_allowed) = (decided.taken, decided.is_allowed);
-        Some(Step { now: Timestamp::from_micros(now), taken, is_allowed })
+        decision.leave(Windows { states: self.states, kept, needed: decided.needed });
+        let now = Timestamp::from_micros(at.now);
+        decision.concluded(decided.taken, now, decided.is_allowed);
+        true
+    }
+
+    /// The time to decide at, as it is kept: the clock's, but never before the last change. What is too
+    /// early to be kept comes out as too late.
+    #[inline]
+    fn kept(&self, origin: Origin, clock: Timestamp) -> u64 {
+        origin.keep(clock.as_micros()).max(self.last())
     }
 
     /// `now`, but never before the last change.
@@ -134,7 +174,20 @@ impl Compact {
         let now = self.clamp(now, origin);
         // Those of long periods come last in most policies, and expire last.
         let mut layouts = shape.layouts().iter().rev();
-        layouts.all(|layout| now >= algorithm::expires(layout.limit, &self.state(layout, origin)))
+        layouts.all(|layout| {
+            now >= algorithm::expires(layout.limit.limit(), &self.state(layout, origin))
+        })
+    }
+
+    /// How much of its limits is used up at `now`, in 255ths: of the one of which it is the most.
+    pub(super) fn consumed(&self, shape: &Shape, now: Timestamp, origin: Origin) -> u8 {
+        let now = self.clamp(now, origin);
+        let limits = shape.layouts().iter().filter(|layout| !layout.limit.limit().is_shadow());
+        let consumed = limits.map(|layout| {
+            let (limit, state) = (layout.limit.limit(), self.state(layout, origin));
+            layout.limit.consumed(algorithm::outcome(limit, &state, now, 0).used())
+        });
+        consumed.max().unwrap_or(0)
     }
 
     fn state(&self, layout: &Layout, origin: Origin) -> State {
@@ -152,14 +205,18 @@ impl Compact {
     pub(super) fn unpack(&self, shape: &Shape, origin: Origin) -> Unpacked {
         let slots = shape.layouts().iter().map(|layout| {
             let state = self.state(layout, origin);
-            Slot { id: layout.id, expires: algorithm::expires(layout.limit, &state), state }
+            Slot {
+                id: layout.limit.state(),
+                expires: algorithm::expires(layout.limit.limit(), &state),
+                state,
+            }
         });
         let denied_until = match self.denied {
             0 => Timestamp::EPOCH,
             ticks => Timestamp::from_micros(origin.restore(u64::from(ticks) * TICK)),
         };
         let last = Timestamp::from_micros(origin.restore(self.last()));
-        Entry::of(slots, last, denied_until, self.consumed)
+        Entry::of(slots, last, denied_until)
     }
 
     /// The entry, if it is of this shape and fits.
@@ -176,7 +233,7 @@ impl Compact {
         }
         let mut compact = Self::new(number);
         for (slot, layout) in slots.iter().zip(layouts) {
-            if slot.id != layout.id {
+            if slot.id != layout.limit.state() {
                 return None;
             }
             let ([time, number, third], states) = (slot.state.few(), &mut compact.states);
@@ -195,7 +252,6 @@ impl Compact {
             return None;
         }
         compact.set_last(last);
-        compact.consumed = entry.consumed();
         if entry.denied_until() > Timestamp::EPOCH {
             compact.note_denial(origin.keep(entry.denied_until().as_micros()));
         }

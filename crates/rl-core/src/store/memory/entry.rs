@@ -1,7 +1,8 @@
 use smallvec::{Array, SmallVec};
 
+use super::shard::Asked;
 use crate::algorithm::{self, State};
-use crate::model::{Cost, Limit, LimitSet, Mode, NamedLimit, Outcomes, Policy, StateId};
+use crate::model::{Cost, Decision, Limit, LimitSet, Mode, NamedLimit, Policy, StateId};
 use crate::store::{Refund, Renewal};
 use crate::time::Timestamp;
 
@@ -19,7 +20,9 @@ pub(super) struct Entry<A: Array<Item = Slot>> {
     expires: Timestamp,
     /// Until when the subject is in a denied state.
     denied_until: Timestamp,
-    /// Of the limit that it had used up the most when it was last charged, how many 255ths.
+    /// Of the limit that it had used up the most when it was last charged, how many 255ths. Units do
+    /// not compare: who has used a thousand of a large limit has more left than a newcomer under a
+    /// small one.
     consumed: u8,
 }
 
@@ -38,17 +41,9 @@ pub(super) struct Slot {
     pub(super) expires: Timestamp,
 }
 
-/// A decision on an entry.
-#[derive(Debug)]
-pub(super) struct Step {
-    pub(super) now: Timestamp,
-    pub(super) taken: u64,
-    pub(super) is_allowed: bool,
-}
-
 impl<A: Array<Item = Slot>> Default for Entry<A> {
     fn default() -> Self {
-        Self::of([], Timestamp::EPOCH, Timestamp::EPOCH, 0)
+        Self::of([], Timestamp::EPOCH, Timestamp::EPOCH)
     }
 }
 
@@ -57,11 +52,10 @@ impl<A: Array<Item = Slot>> Entry<A> {
         slots: impl IntoIterator<Item = Slot>,
         last: Timestamp,
         denied_until: Timestamp,
-        consumed: u8,
     ) -> Self {
         let slots: SmallVec<A> = slots.into_iter().collect();
         let expires = slots.iter().map(|slot| slot.expires).max().unwrap_or_default();
-        Self { slots, last, expires, denied_until, consumed }
+        Self { slots, last, expires, denied_until, consumed: 0 }
     }
 
     /// The same in room that fits.
@@ -86,11 +80,9 @@ impl<A: Array<Item = Slot>> Entry<A> {
     /// Decides `cost` for all limits of the policy, and charges all of them or none.
     pub(super) fn decide(
         &mut self,
-        policy: &Policy,
-        clock: Timestamp,
-        (mode, cost): (Mode, Cost),
-        outcomes: &mut Outcomes,
-    ) -> Step {
+        Asked { policy, clock, mode, cost }: Asked<'_>,
+        decision: &mut Decision,
+    ) {
         let now = self.clamp(clock);
         let limits = policy.limits();
         let (mut units_left, mut requests_left, mut has_shadow) = (u64::MAX, u64::MAX, false);
@@ -114,22 +106,25 @@ impl<A: Array<Item = Slot>> Entry<A> {
             self.charge(policy, now, taken, uncharged);
             requests_left -= requests_left.min(1);
         }
-        let mut is_allowed = true;
+        let (mut is_allowed, mut consumed) = (true, 0);
         for (i, limit) in limits.iter().enumerate() {
             let needed = algorithm::needed(mode, cost, taken, uncharged.contains(i));
             let outcome = algorithm::outcome(limit.limit(), self.state(i, limit), now, needed);
-            is_allowed &= !outcome.is_over() || limit.limit().is_shadow();
-            outcomes.push(outcome);
+            if !limit.limit().is_shadow() {
+                is_allowed &= !outcome.is_over();
+                consumed = limit.consumed(outcome.used()).max(consumed);
+            }
+            decision.outcomes_mut().push(outcome);
         }
         if taken > 0 {
-            self.consumed = consumed(policy, outcomes);
+            self.consumed = consumed;
         }
         if taken >= available || requests_left == 0 {
             self.note_denial(policy, now, Cost::ONE);
         } else if taken == 0 {
             self.note_denial(policy, now, cost);
         }
-        Step { now, taken, is_allowed }
+        decision.concluded(taken, now, is_allowed);
     }
 
     /// `now`, but never before the last change.
@@ -236,6 +231,13 @@ impl<A: Array<Item = Slot>> Entry<A> {
             self.denied_until = Timestamp::EPOCH;
         }
         self.note_denial(policy, now, Cost::ONE);
+        let limits = policy.limits().iter().enumerate();
+        let enforced = limits.filter(|(_, limit)| !limit.limit().is_shadow());
+        let consumed = enforced.map(|(i, limit)| {
+            let outcome = algorithm::outcome(limit.limit(), self.state(i, limit), now, 0);
+            limit.consumed(outcome.used())
+        });
+        self.consumed = consumed.max().unwrap_or(0);
     }
 
     /// Whether places that are to be freed or leased anew are held here.
@@ -282,12 +284,4 @@ impl<A: Array<Item = Slot>> Entry<A> {
     pub(super) const fn consumed(&self) -> u8 {
         self.consumed
     }
-}
-
-/// Of the limit that is used up the most, how many 255ths are. Units do not compare: who has used a
-/// thousand of a large limit has more left than a newcomer under a small one.
-fn consumed(policy: &Policy, outcomes: &Outcomes) -> u8 {
-    let limits = policy.limits().iter().zip(outcomes);
-    let enforced = limits.filter(|(named, _)| !named.limit().is_shadow());
-    enforced.map(|(named, outcome)| named.consumed(outcome.used())).max().unwrap_or(0)
 }

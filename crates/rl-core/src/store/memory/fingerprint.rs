@@ -12,18 +12,20 @@ use crate::store::Namespace;
 ///
 /// Realm and id are cut into numbers *m* of less than 2^57, each with a place of its own; their lengths
 /// and a digest of the namespace are among them, so distinct subjects have distinct numbers. A lane is
-/// k₀ + Σ kᵢ × mᵢ modulo the prime 2^61 − 1, with keys *k* drawn at random when the store is made. Where
-/// two subjects differ in a number mᵢ, exactly one value of kᵢ makes their sums equal, whatever the
-/// other keys are: a lane is equal for two subjects with a probability of 2^-61, both lanes with 2^-122
+/// k₀ + Σ kᵢ × mᵢ modulo the prime 2^61 − 1, with keys *k* drawn at random when the store is made; or that
+/// and some multiple of the prime, the same for equal sums, so that the lanes of two subjects are equal only
+/// if their sums are equal modulo the prime. Where two subjects differ in a number mᵢ, exactly one value of kᵢ
+/// makes them so, whatever the other keys are: a lane is equal for two subjects with a probability of 2^-61, both lanes with 2^-122
 /// (*multilinear hashing*, Carter and Wegman 1979). That is proven for every two subjects that are chosen
 /// without knowing the keys, and the keys and fingerprints never leave the process. Among ten million
 /// subjects, chosen by whomever, two share one with a probability of 10^-23.
 ///
 /// Ids that follow each other have lanes that do, with the same step between them, and with an unlucky
-/// step they would crowd together. So the bits of a lane are mixed in the end, by a step that can be
-/// undone: what was distinct stays so.
+/// step they would crowd together. So the bits of the lane that says where a subject stands are mixed in
+/// the end, by a step that can be undone: what was distinct stays so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fingerprint {
+    // The second is the one that is mixed.
     lanes: [u64; 2],
 }
 
@@ -31,13 +33,13 @@ impl Fingerprint {
     /// The one that no subject has: what is counted together when the store is full.
     pub(super) const OVERFLOW: Self = Self { lanes: [u64::MAX; 2] };
 
-    /// A number below `count`, a power of two up to 2^32, that is spread evenly over subjects.
+    /// A number below `count`, a power of two up to 2^13, that is spread evenly over subjects.
     #[inline]
     pub(super) const fn spread(self, count: usize) -> usize {
-        (self.lanes[0] >> 16) as usize & (count - 1)
+        (self.lanes[1] >> 16) as usize & (count - 1)
     }
 
-    /// 32 bits, spread evenly over subjects; the last of them say nothing of [`spread`](Self::spread).
+    /// 32 bits, spread evenly over subjects; they say nothing of a [`spread`](Self::spread) over 2^13.
     #[inline]
     pub(super) const fn place(self) -> u32 {
         (self.lanes[1] >> 29) as u32
@@ -127,11 +129,12 @@ impl Fingerprinter {
             sums.add(number, key);
         }
         sums.add_bytes(id, &keys.id);
-        Fingerprint { lanes: sums.0.map(|sum| mixed(modulo(sum))) }
+        let [first, second] = sums.0.map(folded);
+        Fingerprint { lanes: [first, mixed(second)] }
     }
 }
 
-/// Of both lanes. No sum exceeds 2^128: there are fewer than 64 products below 2^118.
+/// Of both lanes. No sum exceeds 2^124: there are fewer than 64 products below 2^118.
 struct Sums([u128; 2]);
 
 impl Sums {
@@ -175,15 +178,12 @@ impl Sums {
     }
 }
 
-/// What is left of a sum after division by the prime.
+/// A number that is equal to a sum below 2^124, modulo the prime: what is folded to the same is equal modulo
+/// the prime.
 #[inline]
-const fn modulo(sum: u128) -> u64 {
-    // 2^61 is 1 here: the upper bits are added to the lower ones.
-    const LOW: u128 = PRIME as u128;
-    let folded = (sum & LOW) + (sum >> 61);
-    let folded = (folded & LOW) + (folded >> 61);
-    let rest = folded as u64;
-    if rest >= PRIME { rest - PRIME } else { rest }
+const fn folded(sum: u128) -> u64 {
+    // 2^61 is 1 here: the upper bits, less than 2^63, are added to the lower ones.
+    (sum as u64 & PRIME) + (sum >> 61) as u64
 }
 
 /// Another number for each number, its bits spread over all others.
@@ -268,10 +268,10 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_reduced_by_the_prime() {
+    fn sums_are_folded_to_what_is_equal_modulo_the_prime() {
         let prime = u128::from(PRIME);
         for sum in [0, 1, prime - 1, prime, prime + 1, 2 * prime, prime * prime, u128::MAX >> 4] {
-            assert_eq!(u128::from(modulo(sum)), sum % prime, "{sum}");
+            assert_eq!(u128::from(folded(sum)) % prime, sum % prime, "{sum}");
         }
     }
 }

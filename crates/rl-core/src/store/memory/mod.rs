@@ -48,9 +48,9 @@ mod tests;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use compact::Origin;
+use compact::{Origin, Plain};
 use fingerprint::{Fingerprint, Fingerprinter};
-use shard::{MOST_SUBJECTS, Shard};
+use shard::{Asked, MOST_SUBJECTS, Shard};
 
 use super::{Charge, Refund, RefundOf, Renewal, Reset, Store, StoreFuture};
 use crate::algorithm;
@@ -110,24 +110,40 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Decides what is not plain.
+#[inline(never)]
+fn decide_fully(
+    mut shard: MutexGuard<'_, Shard>,
+    subject: Fingerprint,
+    asked: Asked<'_>,
+    limiter: usize,
+) -> Eventual<Decision> {
+    let mut decision = Decision::begun(asked.policy, asked.cost);
+    shard.decide(subject, asked, &mut decision);
+    drop(shard);
+    Eventual::ready(decision.by(limiter))
+}
+
 impl<C: Clock> Store for MemoryStore<C> {
     fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
-        let mut decision = Decision::begun(charge.cost);
-        self.decide_at_once(charge, &mut decision);
-        Eventual::ready(Ok(decision))
+        self.decide_at_once(charge, 0).map(Ok)
     }
 
-    fn decide_at_once(&self, charge: Charge<'_>, decision: &mut Decision) -> bool {
+    fn always_answers(&self) -> bool {
+        true
+    }
+
+    fn decide_at_once(&self, charge: Charge<'_>, limiter: usize) -> Eventual<Decision> {
         let Charge { namespace, subject, policy, mode, cost } = charge;
         let subject = self.fingerprinter.fingerprint(namespace, subject);
-        let outcomes = decision.decide_under(policy, cost);
         let mut shard = self.shard(subject);
         // Read under the lock: the order of the decisions is the order of their times.
-        let clock = self.clock.now();
-        let step = shard.decide(subject, policy, clock, (mode, cost), outcomes);
+        let asked = Asked { policy, clock: self.clock.now(), mode, cost };
+        let Some(Plain { at, is_allowed, windows }) = shard.decide_plainly(subject, asked) else {
+            return decide_fully(shard, subject, asked, limiter);
+        };
         drop(shard);
-        decision.concluded(step.taken, step.now, step.is_allowed);
-        true
+        Eventual::ready(Decision::of_windows(policy, cost, at, is_allowed, windows).by(limiter))
     }
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {

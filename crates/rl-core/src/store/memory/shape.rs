@@ -1,9 +1,13 @@
 use std::num::NonZeroU8;
 
-use crate::algorithm::windows::PLACES;
-use crate::model::{Algorithm, Limit, Policy, Refill, StateId, WindowPlan};
+use crate::model::{Algorithm, NamedLimit, Packed, Policy, Refill, WindowPlan};
+
+const PLACES: usize = Packed::PLACES;
 
 /// Which states there are, and in which order: what subjects of one policy have in common.
+///
+/// Policies that count in the same states differ in what they allow, and so does how much of it is used
+/// up. So each has a shape of its own, as long as there are not too many of them.
 #[derive(Debug)]
 pub(super) struct Shape {
     layouts: Box<[Layout]>,
@@ -14,9 +18,9 @@ pub(super) struct Shape {
 /// Where the state of one limit is kept.
 #[derive(Debug)]
 pub(super) struct Layout {
-    pub(super) id: StateId,
-    /// A limit that counts in it; when a state expires does not depend on which.
-    pub(super) limit: Limit,
+    /// The limit that counts in it, of the policy that came first; when a state expires does not depend on
+    /// which.
+    pub(super) limit: NamedLimit,
     pub(super) place: usize,
     pub(super) third: Third,
 }
@@ -34,8 +38,7 @@ impl Shape {
     fn of(policy: &Policy) -> Option<Self> {
         let mut next = 0;
         let layouts = policy.limits().iter().map(|named| {
-            let limit = named.limit();
-            let third = match limit.algorithm() {
+            let third = match named.limit().algorithm() {
                 Algorithm::FixedWindow { .. } | Algorithm::Gcra { .. } => Third::None,
                 Algorithm::TokenBucket { refill: Refill::Greedy, .. } => Third::None,
                 Algorithm::TokenBucket { refill: Refill::Interval, .. } => Third::Time,
@@ -45,13 +48,12 @@ impl Shape {
             };
             let place = next;
             next += 1 + usize::from(third != Third::None);
-            let id = named.state();
-            (next <= PLACES).then_some(Layout { id, limit, place, third })
+            (next <= PLACES).then(|| Layout { limit: named.clone(), place, third })
         });
         let layouts = layouts.collect::<Option<Box<[Layout]>>>()?;
         let mut states = [0; PLACES];
         for (state, layout) in states.iter_mut().zip(&layouts) {
-            *state = layout.id.bits();
+            *state = layout.limit.state().bits();
         }
         Some(Self { layouts, states })
     }
@@ -72,9 +74,25 @@ impl Shape {
     pub(super) fn is_of(&self, policy: &Policy) -> bool {
         let limits = policy.limits();
         limits.len() == self.layouts.len()
-            && limits.iter().zip(&self.layouts).all(|(named, layout)| named.state() == layout.id)
+            && limits
+                .iter()
+                .zip(&self.layouts)
+                .all(|(named, layout)| named.state() == layout.limit.state())
+    }
+
+    /// Whether the policy's limits are these.
+    fn is_of_limits(&self, policy: &Policy) -> bool {
+        let limits = policy.limits();
+        limits.len() == self.layouts.len()
+            && limits
+                .iter()
+                .zip(&self.layouts)
+                .all(|(named, layout)| named.limit() == layout.limit.limit())
     }
 }
+
+/// The most shapes of a shard.
+const MOST: usize = u8::MAX as usize;
 
 /// The shapes that subjects of one shard have.
 #[derive(Debug, Default)]
@@ -87,19 +105,25 @@ impl Shapes {
     }
 
     /// The number of the policy's shape: none, if there are no places for its states, or if there are
-    /// 255 others. What is kept for one policy is kept for good, so they are not for the inventive.
+    /// 255 others. What is kept for one policy is kept for good, so they are not for the inventive: half of
+    /// them are for other states alone, and not for other limits that count in the same.
     pub(super) fn number(&mut self, policy: &Policy) -> Option<NonZeroU8> {
         let known = self.known(policy);
-        if known.is_some() || self.0.len() == usize::from(u8::MAX) {
+        let is_its =
+            |number: NonZeroU8| self.get(usize::from(number.get()) - 1).is_of_limits(policy);
+        let most = if known.is_some() { MOST / 2 } else { MOST };
+        if known.is_some_and(is_its) || self.0.len() >= most {
             return known;
         }
         self.0.push(Shape::of(policy)?);
         self.known(policy)
     }
 
-    /// The number of the policy's shape, if there is a subject that has had it.
+    /// The number of a shape that the policy's limits count in: that of its own, if it has one.
     pub(super) fn known(&self, policy: &Policy) -> Option<NonZeroU8> {
-        let place = self.0.iter().position(|shape| shape.is_of(policy))?;
+        let mut shapes = self.0.iter();
+        let place = shapes.clone().position(|shape| shape.is_of_limits(policy));
+        let place = place.or_else(|| shapes.position(|shape| shape.is_of(policy)))?;
         u8::try_from(place + 1).ok().and_then(NonZeroU8::new)
     }
 }

@@ -1,11 +1,11 @@
 use std::num::NonZeroU8;
 
-use super::compact::{Compact, Origin};
-use super::entry::{Entry, Slot, Step, Unpacked, Whole};
+use super::compact::{Compact, Origin, Plain};
+use super::entry::{Entry, Slot, Unpacked, Whole};
 use super::fingerprint::Fingerprint;
 use super::shape::Shapes;
 use super::table::{MOST, Table};
-use crate::model::{Cost, Limit, Mode, Outcomes, Policy};
+use crate::model::{Cost, Decision, Limit, Mode, Policy};
 use crate::store::{Refund, Renewal};
 use crate::time::Timestamp;
 
@@ -37,6 +37,22 @@ enum Kept {
     Whole(Box<Whole>),
 }
 
+/// What is asked, and when.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked<'a> {
+    pub(super) policy: &'a Policy,
+    pub(super) clock: Timestamp,
+    pub(super) mode: Mode,
+    pub(super) cost: Cost,
+}
+
+/// What the entries of a shard have in common.
+#[derive(Debug)]
+struct Held<'a> {
+    shapes: &'a mut Shapes,
+    origin: Origin,
+}
+
 // The form of it costs nothing beside it.
 const _: () = assert!(size_of::<Kept>() == size_of::<Compact>());
 
@@ -57,48 +73,27 @@ impl Kept {
         }
     }
 
-    #[inline]
-    fn decide(
-        &mut self,
-        shapes: &mut Shapes,
-        origin: Origin,
-        policy: &Policy,
-        clock: Timestamp,
-        asked: (Mode, Cost),
-        outcomes: &mut Outcomes,
-    ) -> Step {
+    /// Whatever the limits are, and where they stand.
+    fn decide(&mut self, held: Held<'_>, asked: Asked<'_>, decision: &mut Decision) {
+        let (Held { shapes, origin }, policy) = (held, asked.policy);
         if let (Self::Compact(compact), Some(plan)) = (&mut *self, policy.windows())
             && shapes.get(compact.shape()).is_of_windows(plan)
-            && let Some(step) = compact.decide_windows(plan, origin, clock, asked, outcomes)
+            && compact.decide_windows(plan, origin, asked, decision)
         {
-            return step;
+            return;
         }
-        self.decide_any(shapes, origin, policy, clock, asked, outcomes)
-    }
-
-    /// Whatever the limits are.
-    fn decide_any(
-        &mut self,
-        shapes: &mut Shapes,
-        origin: Origin,
-        policy: &Policy,
-        clock: Timestamp,
-        asked: (Mode, Cost),
-        outcomes: &mut Outcomes,
-    ) -> Step {
         match self {
             Self::Compact(compact) => {
                 let mut entry = compact.unpack(shapes.get(compact.shape()), origin);
-                let step = entry.decide(policy, clock, asked, outcomes);
+                entry.decide(asked, decision);
                 // Until something is charged the entry is of the shape that it was.
-                let is_same = shapes.get(compact.shape()).is_of(policy) || step.taken == 0;
+                let is_same = shapes.get(compact.shape()).is_of(policy) || decision.taken() == 0;
                 let shape = if is_same { Some(compact.number()) } else { shapes.number(policy) };
                 *self = Self::of(entry, shape, shapes, origin);
-                step
             }
             Self::Whole(entry) => {
-                let step = entry.decide(policy, clock, asked, outcomes);
-                if step.taken > 0
+                entry.decide(asked, decision);
+                if decision.taken() > 0
                     && entry.slots().len() == policy.limits().len()
                     && let Some(number) = shapes.number(policy)
                 {
@@ -107,7 +102,6 @@ impl Kept {
                         *self = Self::Compact(compact);
                     }
                 }
-                step
             }
         }
     }
@@ -153,9 +147,9 @@ impl Kept {
         }
     }
 
-    fn consumed(&self) -> u8 {
+    fn consumed(&self, shapes: &Shapes, origin: Origin, now: Timestamp) -> u8 {
         match self {
-            Self::Compact(compact) => compact.consumed(),
+            Self::Compact(compact) => compact.consumed(shapes.get(compact.shape()), now, origin),
             Self::Whole(entry) => entry.consumed(),
         }
     }
@@ -171,68 +165,77 @@ impl Shard {
         self.entries.len()
     }
 
-    /// Decides `cost` for all limits of the policy, and charges all of them or none.
-    #[inline]
+    /// Decides for limits that are windows, if it is plain what comes out.
+    #[inline(always)]
+    pub(super) fn decide_plainly(
+        &mut self,
+        subject: Fingerprint,
+        asked: Asked<'_>,
+    ) -> Option<Plain> {
+        let plan = asked.policy.windows()?;
+        match self.entries.get_mut(subject)? {
+            Kept::Compact(compact) if self.shapes.get(compact.shape()).is_of_windows(plan) => {
+                compact.decide_plainly(plan, self.origin, asked)
+            }
+            Kept::Compact(_) | Kept::Whole(_) => None,
+        }
+    }
+
+    /// Decides for all limits of the policy, and charges all of them or none.
     pub(super) fn decide(
         &mut self,
         subject: Fingerprint,
-        policy: &Policy,
-        clock: Timestamp,
-        asked: (Mode, Cost),
-        outcomes: &mut Outcomes,
-    ) -> Step {
+        asked: Asked<'_>,
+        decision: &mut Decision,
+    ) {
+        let held = Held { shapes: &mut self.shapes, origin: self.origin };
         match self.entries.get_mut(subject) {
-            Some(kept) => {
-                kept.decide(&mut self.shapes, self.origin, policy, clock, asked, outcomes)
-            }
-            None => self.decide_first(subject, policy, clock, asked, outcomes),
+            Some(kept) => kept.decide(held, asked, decision),
+            None => self.decide_first(subject, asked, decision),
         }
     }
 
     /// Decides for a subject that is not held. It is held once something is charged to it.
     #[cold]
-    fn decide_first(
-        &mut self,
-        subject: Fingerprint,
-        policy: &Policy,
-        clock: Timestamp,
-        asked: (Mode, Cost),
-        outcomes: &mut Outcomes,
-    ) -> Step {
+    #[inline(never)]
+    fn decide_first(&mut self, subject: Fingerprint, asked: Asked<'_>, decision: &mut Decision) {
         let (shapes, origin) = (&mut self.shapes, self.origin);
-        let (kept, step) = match shapes.known(policy) {
+        let kept = match shapes.known(asked.policy) {
             Some(shape) => {
                 let mut kept = Kept::Compact(Compact::new(shape));
-                let step = kept.decide(shapes, origin, policy, clock, asked, outcomes);
-                (kept, step)
+                kept.decide(Held { shapes, origin }, asked, decision);
+                if let Kept::Compact(compact) = &mut kept
+                    && decision.taken() > 0
+                    && let Some(shape) = shapes.number(asked.policy)
+                {
+                    compact.set_number(shape);
+                }
+                kept
             }
             // Who is denied is worth no memory, not even that of a shape.
             None => {
                 let mut entry = Unpacked::default();
-                let step = entry.decide(policy, clock, asked, outcomes);
-                if step.taken == 0 {
-                    return step;
+                entry.decide(asked, decision);
+                if decision.taken() == 0 {
+                    return;
                 }
-                let shape = shapes.number(policy);
-                (Kept::of(entry, shape, shapes, origin), step)
+                let shape = shapes.number(asked.policy);
+                Kept::of(entry, shape, shapes, origin)
             }
         };
-        if step.taken == 0 {
-            return step;
+        if decision.taken() == 0 {
+            return;
         }
-        if self.make_room(clock) {
+        if self.make_room(asked.clock) {
             self.entries.add(subject, kept);
-            return step;
+            return;
         }
         match self.entries.get_mut(Fingerprint::OVERFLOW) {
             Some(shared) => {
-                outcomes.clear();
-                shared.decide(&mut self.shapes, origin, policy, clock, asked, outcomes)
+                decision.outcomes_mut().clear();
+                shared.decide(Held { shapes: &mut self.shapes, origin }, asked, decision);
             }
-            None => {
-                self.entries.add(Fingerprint::OVERFLOW, kept);
-                step
-            }
+            None => self.entries.add(Fingerprint::OVERFLOW, kept),
         }
     }
 
@@ -301,11 +304,11 @@ impl Shard {
                     self.entries.remove_at(self.cursor);
                     continue;
                 }
-                if subject != Fingerprint::OVERFLOW
-                    && victim.is_none_or(|(least, _)| kept.consumed() < least)
-                    && !kept.is_denied(self.origin, now)
-                {
-                    victim = Some((kept.consumed(), subject));
+                if subject != Fingerprint::OVERFLOW && !kept.is_denied(self.origin, now) {
+                    let consumed = kept.consumed(&self.shapes, self.origin, now);
+                    if victim.is_none_or(|(least, _)| consumed < least) {
+                        victim = Some((consumed, subject));
+                    }
                 }
                 self.cursor += 1;
             }

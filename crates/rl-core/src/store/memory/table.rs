@@ -41,7 +41,7 @@ impl<T> Table<T> {
         self.len
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn get_mut(&mut self, subject: Fingerprint) -> Option<&mut T> {
         let position = self.index.find(subject, |position| self.record(position).subject)?;
         Some(&mut self.chunks[position / CHUNK][position % CHUNK].kept)
@@ -144,7 +144,7 @@ impl Index {
     }
 
     /// The position of `subject`, if it is the one that `stands` there.
-    #[inline]
+    #[inline(always)]
     fn find(&self, subject: Fingerprint, stands: impl Fn(usize) -> Fingerprint) -> Option<usize> {
         let (home, mut expected) = self.home(subject);
         for &slot in &self.slots[home..] {

@@ -1,0 +1,91 @@
+//! How stores make decisions.
+
+use super::{Decision, HeldPolicy, Verdict};
+use crate::model::{Cost, Origin, Outcomes, Policy, Windows};
+use crate::time::Timestamp;
+
+impl Decision {
+    pub(crate) fn of(
+        policy: Policy,
+        cost: Cost,
+        granted: u64,
+        at: Timestamp,
+        outcomes: Outcomes,
+    ) -> Self {
+        debug_assert_eq!(policy.limits().len(), outcomes.count(Policy::MAX_LIMITS));
+        let mut decision = Self::of_none(HeldPolicy::of(policy), cost);
+        decision.outcomes = outcomes;
+        let denies = decision.enforced().any(|limit| limit.is_over());
+        decision.concluded(granted, at, !denies);
+        decision
+    }
+
+    /// A decision that a store is about to make under `policy`.
+    #[inline]
+    pub(crate) fn begun(policy: &Policy, cost: Cost) -> Self {
+        Self::of_none(HeldPolicy::handle_of(policy), cost)
+    }
+
+    #[inline]
+    pub(super) fn of_none(policy: HeldPolicy, cost: Cost) -> Self {
+        Self {
+            policy,
+            outcomes: Outcomes::new(),
+            cost,
+            granted: 0,
+            taken: 0,
+            verdict: Verdict::Denied,
+            at: Timestamp::EPOCH,
+            origin: Origin::Store,
+            limiter: 0,
+            outer: None,
+        }
+    }
+
+    /// Where the outcomes go, in the order of the policy's limits.
+    pub(crate) fn outcomes_mut(&mut self) -> &mut Outcomes {
+        &mut self.outcomes
+    }
+
+    /// What was decided of windows at once, and of all of `cost` or nothing: they were left like this.
+    #[inline(always)]
+    pub(crate) fn of_windows(
+        policy: &Policy,
+        cost: Cost,
+        at: Timestamp,
+        is_allowed: bool,
+        windows: Windows,
+    ) -> Self {
+        let taken = if is_allowed { cost.units() } else { 0 };
+        Self {
+            policy: HeldPolicy::handle_of(policy),
+            outcomes: Outcomes::Windows(windows),
+            cost,
+            granted: taken,
+            taken,
+            verdict: Verdict::of(is_allowed),
+            at,
+            origin: Origin::Store,
+            limiter: 0,
+            outer: None,
+        }
+    }
+
+    /// The outcomes are those of windows that were left like this.
+    pub(crate) fn leave(&mut self, windows: Windows) {
+        self.outcomes = Outcomes::Windows(windows);
+    }
+
+    /// What came out: `taken` units at `at`.
+    #[inline]
+    pub(crate) fn concluded(&mut self, taken: u64, at: Timestamp, is_allowed: bool) {
+        (self.granted, self.taken, self.at) = (taken, taken, at);
+        self.verdict = Verdict::of(is_allowed);
+    }
+
+    /// The same decision, of this limiter.
+    #[inline(always)]
+    pub(crate) fn by(self, limiter: usize) -> Self {
+        Self { limiter, ..self }
+    }
+}
