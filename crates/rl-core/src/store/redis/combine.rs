@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use indexmap::IndexMap;
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
+use tokio::sync::{Mutex as Turn, oneshot};
 
 use super::denials::Asking;
 use super::reply::{self, Asked};
@@ -31,6 +31,9 @@ use crate::{Cost, Decision, FailureKind, Policy};
 
 /// Subjects in one call: some 100 µs of the server.
 const MOST_SUBJECTS: usize = 32;
+
+/// Fewer are not divided among two calls.
+const LEAST_SUBJECTS: usize = 8;
 
 /// Calls of one subject and cost in one: under fixed windows they are decided by one division, unless
 /// the subject has counts under another policy as well.
@@ -47,6 +50,8 @@ pub(super) struct Combiner {
     pub(super) most_subjects: usize,
     /// How long a call may stay away.
     patience: Duration,
+    /// Whose callers are told at the moment.
+    telling: Turn<()>,
     runtime: Handle,
 }
 
@@ -94,7 +99,8 @@ enum Costs {
 impl Combiner {
     pub(super) fn new(is_cluster: bool, patience: Duration) -> Self {
         let most_subjects = if is_cluster { 1 } else { MOST_SUBJECTS };
-        Self { line: Mutex::default(), most_subjects, patience, runtime: Handle::current() }
+        let (line, telling, runtime) = (Mutex::default(), Turn::default(), Handle::current());
+        Self { line, most_subjects, patience, telling, runtime }
     }
 
     fn lock(&self) -> MutexGuard<'_, Line> {
@@ -172,10 +178,15 @@ impl RedisStore {
 
     fn depart(self) {
         let Some(combiner) = &self.inner.combiner else { return };
-        let mut runs = Vec::new();
+        let (mut runs, mut most_subjects) = (Vec::new(), combiner.most_subjects);
         {
             let mut line = combiner.lock();
             line.is_departing = false;
+            if line.ready.len() == line.subjects.len() {
+                // The server has nothing to do: with the first half it begins while we deal with the other.
+                let half = line.ready.len().div_ceil(2).max(LEAST_SUBJECTS);
+                most_subjects = most_subjects.min(half);
+            }
             for who in std::mem::take(&mut line.ready) {
                 let run = line.subjects.get_mut(&who.as_ref()).and_then(take_run);
                 match run {
@@ -185,7 +196,7 @@ impl RedisStore {
                 }
             }
         }
-        for batch in batches(runs, combiner.most_subjects) {
+        for batch in batches(runs, most_subjects) {
             self.carry_soon(combiner, batch);
         }
     }
@@ -197,13 +208,15 @@ impl RedisStore {
         combiner.runtime.spawn(carry(leaving, batch));
     }
 
-    /// Returns those that were not decided.
-    async fn carry_together(&self, policy: &Policy, costs: Costs, runs: Vec<Run>) -> Vec<Run> {
-        let Some(combiner) = &self.inner.combiner else { return Vec::new() };
-        let answers = tokio::time::timeout(combiner.patience, self.ask(policy, costs, &runs));
-        let late = || StoreError::new(FailureKind::TimedOut);
+    /// Tells those who travelled together. Returns those that were not decided.
+    fn tell_all(
+        &self,
+        answers: Result<Vec<Option<reply::Answer>>, StoreError>,
+        costs: Costs,
+        runs: Vec<Run>,
+    ) -> Vec<Run> {
         let mut undecided = Vec::new();
-        match answers.await.unwrap_or_else(|_| Err(late())) {
+        match answers {
             Ok(answers) => {
                 for (run, answer) in runs.into_iter().zip(answers) {
                     match answer {
@@ -268,16 +281,25 @@ impl RedisStore {
 /// Takes a batch to the server, and tells everybody in it.
 async fn carry(mut leaving: Leaving, Batch { policy, costs, runs }: Batch) {
     let store = leaving.store.clone();
+    let Some(combiner) = &store.inner.combiner else { return };
     let is_alone = runs.len() == 1;
-    for run in store.carry_together(&policy, costs, runs).await {
+    let answers = tokio::time::timeout(combiner.patience, store.ask(&policy, costs, &runs)).await;
+    let answers = answers.unwrap_or_else(|_| Err(StoreError::new(FailureKind::TimedOut)));
+    // One batch after the other: those who are told ask again, and are on their way before the next are
+    // told. So the server has work while we deal with its answers, and does not wait for us when we wait
+    // for it.
+    let _turn = combiner.telling.lock().await;
+    for run in store.tell_all(answers, costs, runs) {
         if is_alone {
             fail(run, &reply::undecided());
-        } else if let Some(combiner) = &store.inner.combiner {
+        } else {
             // What is not decided in company, by which nothing has changed, goes again, each alone.
             leaving.who.retain(|who| *who != run.who);
             store.carry_soon(combiner, Batch { policy: policy.clone(), costs, runs: vec![run] });
         }
     }
+    drop(leaving);
+    tokio::task::yield_now().await;
 }
 
 fn fail(run: Run, error: &StoreError) {
