@@ -11,6 +11,7 @@ use std::sync::LazyLock;
 
 use super::connection::Connection;
 use super::{Layout, error};
+use crate::Policy;
 
 /// Where a script has the time from.
 #[derive(Clone, Copy)]
@@ -44,11 +45,11 @@ const PACKED: &str = concat!(
     include_str!("lua/slots.lua"),
 );
 
-/// The most limits that a check is written out for; more are decided in a loop.
-const MOST_UNROLLED: usize = 8;
+/// A check is written out for each number of limits that a policy may have.
+const MOST_UNROLLED: usize = Policy::MAX_LIMITS;
 
 /// Raised with every change that makes a script behave otherwise.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// A script that the store runs.
 pub struct Script {
@@ -112,6 +113,7 @@ fn unrolled(pattern: &str) -> String {
     let code: Vec<&str> = pattern.lines().filter(|line| !line.starts_with("--")).collect();
     let mut text =
         String::from("local clock, shape, plan, told, passed = now, ARGV[1], ARGV[2], {}, 0\n");
+    text.push_str("local kind = struct.unpack('>I2', plan)\n");
     for count in 1..=MOST_UNROLLED {
         let lines: Vec<String> = code
             .iter()

@@ -4,12 +4,12 @@
 -- KEYS[2…]  the ring of each log of the policy, in its order (see sliding_log.lua)
 -- ARGV[1]   shape (see slots.lua)
 -- ARGV[2]   plan, packed, big-endian: mode (1 byte: 0 check, 1 check up to, 2 peek, 3 charge);
---           1 byte: 1 if all limits are fixed windows that begin with the first request, else 0; cost
---           (7 bytes); how many calls of this cost it is, that came one after the other (2 bytes), or 0;
---           unless all are such windows, a bit for each limit in shadow, that of the first is 1 (2
---           bytes), and the same for limits that count requests (2 bytes); and for each limit, 7 bytes
---           each, period µs and max if all are such windows, else max and capacity (the burst, where
---           there is one)
+--           1 byte: the number of limits, if all are fixed windows that begin with the first request,
+--           else 0; cost (7 bytes); how many calls of this cost it is, that came one after the other (2
+--           bytes), or 0; unless all are such windows, a bit for each limit in shadow, that of the first
+--           is 1 (2 bytes), and the same for limits that count requests (2 bytes); for each limit, 7
+--           bytes each, period µs and max if all are such windows, else max and capacity (the burst,
+--           where there is one); and if all are such windows, how struct reads a state of this shape
 -- ARGV[3]   if the number of calls is 0: the cost of each (7 bytes)
 --
 -- Returns   packed: 0 (1 byte), healed (1 byte), and for each call: a bit for each limit in shadow that
@@ -33,7 +33,7 @@ if all_fixed == 0 then
 end
 local function has(set, place) return floor(set / 2 ^ (place - 1)) % 2 == 1 end
 for i, slot in ipairs(slots) do
-  if all_fixed == 1 then
+  if all_fixed > 0 then
     slot.max, next_number = struct.unpack('>I7', ARGV[2], next_number + 7)
   else
     local max, capacity, after = struct.unpack('>I7I7', ARGV[2], next_number)

@@ -1,19 +1,28 @@
 -- The packed layout: the states of all limits of one subject in one string.
 --
---   version  1 byte, 1
---   count    1 byte, the number of states
---   tags     one for each state: which state it is, whatever its max
+--   version  1 byte, 2
+--   width    1 byte, the bytes of a count
+--   code     which states it is, whatever their max: 1 byte, bits for the second to the month, if all
+--            are fixed windows that begin with the first request, and 64 more, if all are sliding
+--            window counters; else 128 and their number, and a tag for each
 --   last     7 bytes, the time of the last change, µs
---   cells    7 bytes each: the integers of each state, one state after the other
+--   cells    the integers of each state, one state after the other
 --
 -- Numbers are big-endian. The head of a tag is 1 byte, algorithm * 16 + place (1 for the second … 6
 -- for the month). For other periods the place is 0, 128 is added and the period in ms follows, 6
 -- bytes. A sliding window's precision in ms follows, 6 bytes; for algorithm 7 a byte, 0 for a sliding
 -- log and 1 for concurrency.
 --
+-- Cells are of 7 bytes, but for two algorithms that keep them short. A fixed window that begins with the
+-- first request has instead of its beginning the time that was left of it at the last change, 0 if it
+-- was over, in as many bytes as hold its period. A sliding window counter has the time since its
+-- beginning and 1, 0 if it is over, in as many bytes as hold two periods. Their counts are of `width`.
+--
 -- KEYS[1]   the subject's state
 -- KEYS[2…]  the ring of each log of the policy, in its order (see sliding_log.lua)
--- ARGV[1]   shape: version, count and tags of the policy's limits, in its order
+-- ARGV[1]   shape: version, width and code of the policy's limits, in its order; where it has no tags,
+--           in that of their periods. The width is that of the largest max: it may be larger in what
+--           is stored
 --
 -- Expects  stored, what is under the key
 -- Sets     slots, one for each limit of the policy: { at, kind, period, extra },
@@ -24,11 +33,11 @@ local NAMED = { 1000000, 60000000, 3600000000, DAY, 7 * DAY, 30 * DAY }
 local LATEST = 4503599627370496
 local KINDS = { [2] = 4, [3] = 5, [4] = 6, [5] = 6, [6] = 7 }
 
--- Reads tags into slots whose cells lie behind `last`. Returns the slots, where the tags end and how
--- many integers follow; or nothing, if these are no tags.
-local function read_tags(bytes)
-  local read, at, cells, keys = {}, 3, 2, 1
-  for i = 1, string.byte(bytes, 2) or 0 do
+-- Reads so many tags into slots whose cells lie behind `last`. Returns the slots, where the tags end and
+-- how many integers follow; or nothing, if these are no tags.
+local function read_tags(bytes, at, count)
+  local read, cells, keys = {}, 2, 1
+  for i = 1, count do
     local head, from = string.byte(bytes, at), at
     if not head then return nil end
     local algorithm, period, extra = floor(head % 128 / 16), NAMED[head % 16], 0
@@ -58,46 +67,103 @@ local function read_tags(bytes)
   return read, at, cells - 1
 end
 
+-- Reads the code likewise.
+local function read_code(bytes)
+  local code = string.byte(bytes, 3)
+  if not code or code >= 128 then return read_tags(bytes, 4, (code or 128) - 128) end
+  local tags = ''
+  for place = 1, 6 do
+    if floor(code / 2 ^ (place - 1)) % 2 == 1 then
+      tags = tags .. string.char((code >= 64 and 32 or 0) + place)
+    end
+  end
+  local read, _, size = read_tags(tags, 1, #tags)
+  return read, 4, size
+end
+
+-- How many bytes hold the number, of which there are no fewer than `bytes`.
+local function bytes_of(number, bytes)
+  while number >= 256 ^ bytes do bytes = bytes + 1 end
+  return bytes
+end
+
+-- How `last` and the cells of these slots are stored, with counts of so many bytes.
+local function stored_format(read, width)
+  local format = { '>I7' }
+  for i, slot in ipairs(read) do
+    if slot.kind == 0 then
+      format[i + 1] = 'I' .. bytes_of(slot.period, 1) .. 'I' .. width
+    elseif slot.kind == 4 then
+      format[i + 1] = 'I' .. bytes_of(2 * slot.period, 1) .. string.rep('I' .. width, 2)
+    else
+      format[i + 1] = string.rep('I7', slot.cells)
+    end
+  end
+  return table.concat(format)
+end
+
+-- Makes cells of what is stored. Returns whether it is ours: no time and no count that we store is
+-- larger; struct.pack would cut it off. No clock shows a time of the upper half, from 2112 on: what is
+-- charged then would end at the largest time, and count no longer.
+local function expand(read, cells)
+  local last = cells[1]
+  local is_ours = last < LATEST
+  for _, slot in ipairs(read) do
+    local at, first = slot.at, cells[slot.at]
+    if slot.kind == 0 then
+      cells[at] = first > 0 and last + first - slot.period or 0
+      if first == 0 then cells[at + 1] = 0 end
+      is_ours = is_ours and first <= slot.period
+    elseif slot.kind == 4 then
+      cells[at] = first > 0 and last + 1 - first or 0
+      is_ours = is_ours and first <= 2 * slot.period
+        and (first > 0 or cells[at + 1] == 0 and cells[at + 2] == 0)
+    end
+    for i = at, at + slot.cells - 1 do
+      is_ours = is_ours and cells[i] >= 0 and cells[i] <= MAX_UNITS
+    end
+  end
+  return is_ours
+end
+
 local shape = ARGV[1]
-local slots, head, size = read_tags(shape)
-local format = '>' .. string.rep('I7', size)
+local slots, _, size = read_code(shape)
 local foreign = {}
 state = { 0 }
 for i = 2, size do state[i] = 0 end
 
-if stored and string.sub(stored, 1, #shape) == shape and #stored == #shape + 7 * size then
-  state = { struct.unpack(format, stored, #shape + 1) }
-elseif stored then
-  local others, from, count = read_tags(stored)
-  if string.byte(stored, 1) ~= 1 or not others or #stored ~= from - 1 + 7 * count then
+if stored then
+  local others, from, width = nil, nil, string.byte(stored, 2)
+  if string.byte(stored, 1) == 2 and width and width >= 1 and width <= 7 then
+    others, from = read_code(stored)
+  end
+  local format = others and stored_format(others, width)
+  if not others or #stored ~= from - 1 + struct.size(format) then
     return redis.error_reply('RLCORRUPT the stored state is not ours or is damaged')
   end
-  local cells = { struct.unpack('>' .. string.rep('I7', count), stored, from) }
-  local wanted = {}
-  for _, slot in ipairs(slots) do wanted[slot.tag] = slot end
-  state[1] = cells[1]
-  for _, other in ipairs(others) do
-    local slot = wanted[other.tag]
-    if slot then
-      for i = 0, slot.cells - 1 do state[slot.at + i] = cells[other.at + i] end
-    else
-      local ends = algorithms[other.kind].expires(other.at, other.period, other.extra, other.kind, cells)
-      if max_of(now, cells[1]) < ends and #foreign < 16 then
-        other.ends = ends
-        local from_byte = from + 7 * (other.at - 1)
-        other.bytes = string.sub(stored, from_byte, from_byte + 7 * other.cells - 1)
-        foreign[#foreign + 1] = other
+  local cells = { struct.unpack(format, stored, from) }
+  if not expand(others, cells) then
+    return redis.error_reply('RLCORRUPT the stored state is not ours or is damaged')
+  end
+  if string.sub(stored, 3, from - 1) == string.sub(shape, 3) then
+    state = cells
+  else
+    local wanted = {}
+    for _, slot in ipairs(slots) do wanted[slot.tag] = slot end
+    state[1] = cells[1]
+    for _, other in ipairs(others) do
+      local slot = wanted[other.tag]
+      if slot then
+        for i = 0, slot.cells - 1 do state[slot.at + i] = cells[other.at + i] end
+      else
+        local ends = algorithms[other.kind].expires(other.at, other.period, other.extra, other.kind, cells)
+        if max_of(now, cells[1]) < ends and #foreign < 16 then
+          other.ends, other.of = ends, cells
+          foreign[#foreign + 1] = other
+        end
       end
     end
   end
-end
-
--- No time and no count that we store is larger; struct.pack would cut it off. No clock shows a time of
--- the upper half, from 2112 on: what is charged then would end at the largest time, and count no longer.
-local is_ours = state[1] < LATEST
-for i = 1, size do is_ours = is_ours and state[i] <= MAX_UNITS end
-if not is_ours then
-  return redis.error_reply('RLCORRUPT the stored state is not ours or is damaged')
 end
 
 -- A clock that stepped back grants nothing: decisions are not made before the last change. Keys
@@ -129,9 +195,9 @@ local function lifetime()
   return max_of(1, ceil((states_expire() - clock) / 1000)) + linger
 end
 
--- The state in the policy's shape, as it is stored.
+-- The state in the policy's shape, all in 7 bytes.
 local function pack_state()
-  return struct.pack(format, unpack(state, 1, size))
+  return struct.pack('>' .. string.rep('I7', size), unpack(state, 1, size))
 end
 
 -- The state as it is replied: of what pack_state has packed, a log's cells are of no use to anybody.
@@ -148,15 +214,49 @@ local function told_state(packed)
   return table.concat(told)
 end
 
--- Stores what pack_state has packed, with what other policies left, as long as any of it counts.
+-- Stores the state, of which pack_state has made `packed`, with what other policies left, as long as any
+-- of it counts. What is over is stored as if it had never been.
 local function save(packed)
-  local value = shape .. packed
-  if #foreign > 0 then
-    local tags, cells = string.sub(shape, 3), packed
-    for _, other in ipairs(foreign) do
-      tags, cells = tags .. other.tag, cells .. other.bytes
+  local all, width, is_short = {}, string.byte(shape, 2), false
+  for i, slot in ipairs(slots) do all[i], slot.of = slot, state end
+  for _, other in ipairs(foreign) do all[#all + 1] = other end
+  local values = { now }
+  for _, slot in ipairs(all) do
+    local cells, at, period = slot.of, slot.at, slot.period
+    local first, second, third = cells[at], cells[at + 1], nil
+    if slot.kind == 0 then
+      is_short = true
+      if now >= first + period or (first == 0 and second == 0) then
+        first, second = 0, 0
+      else
+        first = first + period - now
+      end
+    elseif slot.kind == 4 then
+      is_short, third = true, cells[at + 2]
+      if now >= first + 2 * period or (first == 0 and second == 0 and third == 0) then
+        first, second, third = 0, 0, 0
+      else
+        first = now - first + 1
+      end
+      width = bytes_of(third, width)
     end
-    value = string.char(1, #slots + #foreign) .. tags .. cells
+    if slot.kind == 0 or slot.kind == 4 then
+      width = bytes_of(second, width)
+      values[#values + 1], values[#values + 2] = first, second
+      values[#values + 1] = third
+    else
+      for i = at, at + slot.cells - 1 do values[#values + 1] = cells[i] end
+    end
   end
-  redis.call('SET', KEYS[1], value, 'PX', lifetime())
+  local head, value = shape, packed
+  if #foreign > 0 then
+    head = string.char(2, width, 128 + #all)
+    for _, slot in ipairs(all) do head = head .. slot.tag end
+  elseif is_short then
+    head = string.char(2, width) .. string.sub(shape, 3)
+  end
+  if #foreign > 0 or is_short then
+    value = struct.pack(stored_format(all, width), unpack(values))
+  end
+  redis.call('SET', KEYS[1], head .. value, 'PX', lifetime())
 end
