@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use smallvec::SmallVec;
 
+use crate::algorithm;
 use crate::model::{Algorithm, Anchor, LimitSet, Mode, Refill};
 use crate::store::{Refund, Renewal, StoreError};
 use crate::time::Timestamp;
@@ -85,15 +86,32 @@ pub(super) fn window_bytes(limit: Limit) -> usize {
     bytes_of(limit.period().as_micros()).into()
 }
 
-/// How `struct` reads a state of fixed windows: its shape, the time, and of each what is left of it and
-/// what is used.
-fn push_format(plan: &mut Vec<u8>, policy: &Policy) {
-    let mut format = format!(">c{}I7", shape_len(policy));
-    let width = width(policy);
+/// The bytes of the age of a sliding window counter in a stored state.
+fn counter_bytes(limit: Limit) -> u8 {
+    bytes_of(2 * limit.period().as_micros())
+}
+
+/// How `struct` reads and writes a state of the policy: its shape, the time, and the cells.
+pub(super) fn format(policy: &Policy) -> Vec<u8> {
+    let (head, width) = (shape_len(policy), width(policy));
+    let mut format = format!(">c{head}I7");
     for limit in in_order(policy) {
-        let _ = write!(format, "I{}I{width}", window_bytes(limit));
+        let _ = match limit.algorithm() {
+            _ if is_window(limit) => write!(format, "I{}I{width}", window_bytes(limit)),
+            Algorithm::SlidingWindowCounter => {
+                write!(format, "I{}I{width}I{width}", counter_bytes(limit))
+            }
+            _ => write!(format, "{}", "I7".repeat(algorithm::stored_cells(limit))),
+        };
     }
-    plan.extend_from_slice(format.as_bytes());
+    format.into_bytes()
+}
+
+/// How long a state of a policy is that [is all fixed windows](is_all_fixed).
+fn state_len(policy: &Policy) -> usize {
+    let width = usize::from(width(policy));
+    let windows = policy.limits().iter().map(|named| window_bytes(named.limit()) + width);
+    shape_len(policy) + 7 + windows.sum::<usize>()
 }
 
 /// Which state a limit counts in.
@@ -136,12 +154,16 @@ pub(super) fn decide_plan(policy: &Policy, mode: Mode, cost: Cost, calls: u16) -
     let all_fixed = is_all_fixed(policy);
     let count = u8::try_from(policy.limits().len()).expect("a policy has at most 16 limits");
 
-    let mut plan = Vec::with_capacity(24 + 19 * policy.limits().len());
+    let mut plan = Vec::with_capacity(15 + 14 * policy.limits().len());
     plan.push(mode_byte(mode));
     plan.push(if all_fixed { count } else { 0 });
     push_u56(&mut plan, cost.units());
     plan.extend_from_slice(&calls.to_be_bytes());
-    if !all_fixed {
+    if all_fixed {
+        let len =
+            u16::try_from(state_len(policy)).expect("sixteen windows are a few hundred bytes");
+        plan.extend_from_slice(&len.to_be_bytes());
+    } else {
         push_marks(&mut plan, in_order(policy));
     }
     for limit in in_order(policy) {
@@ -153,9 +175,6 @@ pub(super) fn decide_plan(policy: &Policy, mode: Mode, cost: Cost, calls: u16) -
         if !all_fixed {
             push_u56(&mut plan, limit.capacity());
         }
-    }
-    if all_fixed {
-        push_format(&mut plan, policy);
     }
     plan
 }
@@ -302,7 +321,8 @@ mod tests {
         assert_eq!(forget_plan(&policy, 15).len(), 8 + 16 * 14);
         let fixed = Policy::new([Limit::per_day(256), Limit::per_second(1)]).unwrap();
         let plan = decide_plan(&fixed, Mode::Check, Cost::ONE, 1);
-        assert_eq!(&plan[11 + 2 * 14..], b">c3I7I3I2I5I2");
+        assert_eq!((plan.len(), &plan[11..13]), (13 + 2 * 14, &[0, 3 + 7 + 5 + 7][..]));
+        assert_eq!(format(&fixed), b">c3I7I3I2I5I2");
     }
 
     #[test]

@@ -29,6 +29,9 @@ use crate::store::{Charge, Refund, RefundOf, StoreError, StoreFuture};
 use crate::time::Timestamp;
 use crate::{Cost, Decision, Eventual, FailureKind, LimitSet, Policy};
 
+/// The largest lease: what the number of calls in one script call can say.
+const MOST_UNITS: u16 = u16::MAX - 1;
+
 /// Subjects that hold leases at most; others ask the server.
 const MOST: usize = 16_384;
 
@@ -89,6 +92,7 @@ pub(super) struct Holder {
 
 impl Leases {
     pub(super) fn new(most: u64, patience: Duration, watch: Watch) -> Self {
+        let most = most.min(MOST_UNITS.into());
         Self { table: Arc::default(), most, patience, watch, runtime: Handle::current() }
     }
 
@@ -275,23 +279,26 @@ impl RedisStore {
         let held = terms.map_or(0, |terms| if counts_held { terms.left } else { 0 });
         let quarter = terms.map_or(u64::MAX, |terms| terms.answer.least_left(policy) / 4);
         let size = (2 * holder.lease.size.max(1)).min(leases.most).min(quarter.max(1));
-        let missing = Cost::new(size.max(cost.units().saturating_sub(held)));
+        let missing = size.max(cost.units().saturating_sub(held));
+        // Leases are no larger.
+        let missing = u16::try_from(missing).unwrap_or(MOST_UNITS).min(MOST_UNITS);
 
         let sent = leases.watch.now();
-        let (answer, decided) = self.take(leases, &holder.place.who, policy, missing).await?;
+        let (answer, taken, decided) =
+            self.take(leases, &holder.place.who, policy, missing).await?;
         let heard = leases.watch.now();
         let nearest = decided.limits().filter(|limit| limit.is_active());
         let nearest = nearest.map(|limit| limit.reset_after()).min().unwrap_or_default();
         let mut until = lasts_until(sent, u64::try_from(nearest.as_micros()).unwrap_or(u64::MAX));
-        let mut left = decided.granted();
+        let mut left = taken;
         // What was held is of the same windows if those have not ended by now.
         if let Some(kept) = holder.lease.open(policy, heard) {
             (until, left) = (until.min(kept.until), left + kept.left);
         } else {
             self.empty(holder).await;
         }
-        holder.lease.size = decided.granted();
-        let is_last = decided.granted() < missing.units();
+        holder.lease.size = taken;
+        let is_last = taken < missing.into();
         let (policy, charged) = (policy.clone(), decided.at());
         let terms = Terms { policy, answer, charged, heard, until, left, is_last };
         holder.lease.terms = Some(terms);
@@ -299,26 +306,25 @@ impl RedisStore {
         Ok(is_last || left >= cost.units())
     }
 
-    /// Takes up to `units` on the server.
+    /// Takes up to `units` on the server: as many checks of one unit, the first of which pass. Returns how
+    /// many do as well, and the decision on the last.
     async fn take(
         &self,
         leases: &Leases,
         who: &Who,
         policy: &Policy,
-        units: Cost,
-    ) -> Result<(Answer, Decision), StoreError> {
-        let Who { namespace, subject } = who;
-        let (mode, cost) = (Mode::CheckUpTo, units);
-        let command =
-            self.inner.commands.decide(&Charge { namespace, subject, policy, mode, cost })?;
+        units: u16,
+    ) -> Result<(Answer, u64, Decision), StoreError> {
+        let (mode, cost) = (Mode::Check, Cost::ONE);
+        let command = self.inner.commands.check(&[who.as_ref()], policy, cost, units)?;
         let reply = tokio::time::timeout(leases.patience, self.send(command)).await;
         let reply = reply.unwrap_or_else(|_| Err(StoreError::new(FailureKind::TimedOut)))?;
-        let asked = Asked { policy, mode, cost, calls: 1 };
+        let asked = Asked { policy, mode, cost, calls: units };
         let answer = reply::read(&reply, 1, codec::shape_len(policy), asked)?.pop().flatten();
         let answer = answer.ok_or_else(reply::undecided)?;
         self.note_healed(answer.healed);
-        let decided = answer.decision(0, asked);
-        Ok((answer, decided))
+        let (taken, last) = (answer.passing(), answer.decision(units - 1, asked));
+        Ok((answer, taken.into(), last))
     }
 
     /// Sees to it that what is not spent is given back when the lease ends.

@@ -125,6 +125,18 @@ impl Answer {
         Decision::of(policy.clone(), cost, taken, charged, outcomes).from(Origin::Leased)
     }
 
+    /// How many of the calls pass. Of fixed windows.
+    pub(super) fn passing(&self) -> u16 {
+        match &self.told {
+            Told::Passing { passing, .. } => *passing,
+            // No more are told than were asked for.
+            Told::Each(calls) => {
+                let passing = calls.iter().filter(|(_, taken, _)| *taken > 0).count();
+                u16::try_from(passing).unwrap_or(u16::MAX)
+            }
+        }
+    }
+
     /// The units that were left under the strictest limit. Of fixed windows.
     pub(super) fn least_left(&self, policy: &Policy) -> u64 {
         let states = self.last().into_iter().flat_map(|after| &after.states);

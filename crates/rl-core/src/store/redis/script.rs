@@ -11,7 +11,6 @@ use std::sync::LazyLock;
 
 use super::connection::Connection;
 use super::{Layout, error};
-use crate::Policy;
 
 /// Where a script has the time from.
 #[derive(Clone, Copy)]
@@ -45,8 +44,8 @@ const PACKED: &str = concat!(
     include_str!("lua/slots.lua"),
 );
 
-/// A check is written out for each number of limits that a policy may have.
-const MOST_UNROLLED: usize = Policy::MAX_LIMITS;
+/// The most limits that a check is written out for; more are decided in a loop.
+const MOST_UNROLLED: usize = 12;
 
 /// Raised with every change that makes a script behave otherwise.
 const VERSION: u32 = 4;
@@ -111,8 +110,9 @@ pub(super) fn of(layout: Layout) -> [&'static Script; 2] {
 /// takes two thirds of the time.
 fn unrolled(pattern: &str) -> String {
     let code: Vec<&str> = pattern.lines().filter(|line| !line.starts_with("--")).collect();
-    let mut text =
-        String::from("local clock, shape, plan, told, passed = now, ARGV[1], ARGV[2], {}, 0\n");
+    let mut text = String::from(
+        "local clock, shape, plan, format, told, passed = now, ARGV[1], ARGV[2], ARGV[3], {}, 0\n",
+    );
     text.push_str("local kind = struct.unpack('>I2', plan)\n");
     for count in 1..=MOST_UNROLLED {
         let lines: Vec<String> = code

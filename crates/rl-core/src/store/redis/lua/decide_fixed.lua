@@ -3,11 +3,11 @@
 -- to decide.lua, which would do the same; `algorithm/fixed_window.rs` is the same function in Rust.
 -- Change all three.
 --
--- What passes has been dealt with in fixed_unrolled.lua. Each subject is as many calls of the same
--- cost: as many of them pass as fit, the first of them.
+-- What passes has been dealt with in fixed_unrolled.lua, where there are no more than twelve limits.
+-- Each subject is as many calls of the same cost: as many of them pass as fit, the first of them.
 --
 -- KEYS     the state of each subject (see slots.lua)
--- ARGV     shape and plan (see decide.lua)
+-- ARGV     shape, plan and format (see decide.lua)
 --
 -- Returns  if all calls of all subjects pass, the states that are stored, one after the other. Else a
 --          byte, 3, and for each subject: healed (1 byte), how many of its calls pass (2 bytes), and
@@ -19,13 +19,16 @@ if passed == #KEYS then
 end
 local _, cost, times = struct.unpack('>I2I7I2', plan)
 if kind > 0 and kind <= 16 and cost > 0 then
-  local count, decided = kind, 0
-  local limits = { struct.unpack('>' .. string.rep('I7I7', count), plan, 12) }
-  local format, width = string.sub(plan, 12 + 14 * count), string.byte(shape, 2)
+  local count, decided, width = kind, 0, string.byte(shape, 2)
+  local limits = { struct.unpack('>' .. string.rep('I7I7', count), plan, 14) }
   local cells = string.find(format, 'I7', 1, true) + 2
   for n = 1, #KEYS do
     local head, value, stored = struct.pack('>BI2', 0, times), told[n], told[-n]
-    if stored then head, value = struct.pack('>BI2', 0, 65535), '' end
+    if not value then
+      head, value = struct.pack('>BI2', 0, 65535), ''
+      stored = stored or redis.pcall('GET', KEYS[n])
+        or shape .. string.rep('\0', struct.size(format) - #shape)
+    end
     local found, as_found = stored and #stored >= #shape and string.byte(stored, 2), format
     if found and (found < 1 or found > 7) then found = nil end
     if found and found ~= width then

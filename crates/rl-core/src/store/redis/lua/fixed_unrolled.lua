@@ -8,23 +8,21 @@
 -- between << and >> likewise in its line.
 --
 -- KEYS     the state of each subject (see slots.lua)
--- ARGV     shape and plan (see decide.lua)
--- Expects  clock, shape, plan, kind: the first two bytes of it, and told: an empty table
+-- ARGV     shape, plan and format (see decide.lua)
+-- Expects  clock, shape, plan, kind: the first two bytes of it, format, and told: an empty table
 -- Sets     told[n], the state that was stored for subject n, if its calls passed; passed, how many
 --          subjects there are of these; told[-n], what was found for another, or a state in which no
 --          window is open
 if kind == COUNT then
-  local _, cost, times, <<period_i, max_i>> = struct.unpack('>I2I7I2<<I7I7>>', plan)
-  local format, units, all, most = string.sub(plan, 12 + 14 * COUNT), cost * times, {}, 0
-  local size = struct.size(format)
-  local fresh = shape .. string.rep('\0', size - #shape)
+  local _, cost, times, size, <<period_i, max_i>> = struct.unpack('>I2I7I2I2<<I7I7>>', plan)
+  local units, all, most = cost * times, {}, 0
   -- From here on what may be used before.
   max_i = max_i - units
   if period_i > most then most = period_i end
   if #KEYS > 1 then all = redis.pcall('MGET', unpack(KEYS)) end
   for n = 1, cost > 0 and #KEYS or 0 do
     -- To MGET what is no string is nothing, and not every user may ask for it.
-    local stored = all[n] or redis.pcall('GET', KEYS[n]) or fresh
+    local stored = all[n] or redis.pcall('GET', KEYS[n]) or shape .. string.rep('\0', size - #shape)
     if #stored == size then
       local head, last, <<left_i, used_i>> = struct.unpack(format, stored)
       local now, fits, longest = clock, head == shape, 0

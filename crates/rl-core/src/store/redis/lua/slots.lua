@@ -23,6 +23,7 @@
 -- ARGV[1]   shape: version, width and code of the policy's limits, in its order; where it has no tags,
 --           in that of their periods. The width is that of the largest max: it may be larger in what
 --           is stored
+-- ARGV[3]   format: how struct reads and writes a state of this shape, which is the first it reads
 --
 -- Expects  stored, what is under the key
 -- Sets     slots, one for each limit of the policy: { at, kind, period, extra },
@@ -71,25 +72,30 @@ end
 local function read_code(bytes)
   local code = string.byte(bytes, 3)
   if not code or code >= 128 then return read_tags(bytes, 4, (code or 128) - 128) end
-  local tags = ''
+  local read, at = {}, 2
+  local kind, cells, tag = 0, 2, 0
+  if code >= 64 then kind, cells, tag, code = 4, 3, 32, code - 64 end
   for place = 1, 6 do
-    if floor(code / 2 ^ (place - 1)) % 2 == 1 then
-      tags = tags .. string.char((code >= 64 and 32 or 0) + place)
+    if code % 2 == 1 then
+      local slot = { at = at, kind = kind, period = NAMED[place], extra = 0, cells = cells }
+      slot.tag, at = string.char(tag + place), at + cells
+      read[#read + 1] = slot
     end
+    code = floor(code / 2)
   end
-  local read, _, size = read_tags(tags, 1, #tags)
-  return read, 4, size
+  return read, 4, at - 1
 end
 
--- How many bytes hold the number, of which there are no fewer than `bytes`.
+-- How many bytes hold the number, which are `bytes` at least.
 local function bytes_of(number, bytes)
-  while number >= 256 ^ bytes do bytes = bytes + 1 end
+  local most = 256 ^ bytes
+  while number >= most do bytes, most = bytes + 1, most * 256 end
   return bytes
 end
 
--- How `last` and the cells of these slots are stored, with counts of so many bytes.
-local function stored_format(read, width)
-  local format = { '>I7' }
+-- How `last` and the cells of these slots are stored, with counts of so many bytes, behind a head.
+local function stored_format(head, read, width)
+  local format = { '>c' .. #head .. 'I7' }
   for i, slot in ipairs(read) do
     if slot.kind == 0 then
       format[i + 1] = 'I' .. bytes_of(slot.period, 1) .. 'I' .. width
@@ -105,52 +111,59 @@ end
 -- Makes cells of what is stored. Returns whether it is ours: no time and no count that we store is
 -- larger; struct.pack would cut it off. No clock shows a time of the upper half, from 2112 on: what is
 -- charged then would end at the largest time, and count no longer.
-local function expand(read, cells)
-  local last = cells[1]
-  local is_ours = last < LATEST
+local function expand(read, cells, size)
+  local last, is_ours = cells[1], cells[1] < LATEST
   for _, slot in ipairs(read) do
-    local at, first = slot.at, cells[slot.at]
-    if slot.kind == 0 then
+    local at, kind = slot.at, slot.kind
+    local first = cells[at]
+    if kind == 0 then
       cells[at] = first > 0 and last + first - slot.period or 0
       if first == 0 then cells[at + 1] = 0 end
-      is_ours = is_ours and first <= slot.period
-    elseif slot.kind == 4 then
+      is_ours = is_ours and first <= slot.period and cells[at] >= 0
+    elseif kind == 4 then
       cells[at] = first > 0 and last + 1 - first or 0
-      is_ours = is_ours and first <= 2 * slot.period
-        and (first > 0 or cells[at + 1] == 0 and cells[at + 2] == 0)
-    end
-    for i = at, at + slot.cells - 1 do
-      is_ours = is_ours and cells[i] >= 0 and cells[i] <= MAX_UNITS
+      if first == 0 then cells[at + 1], cells[at + 2] = 0, 0 end
+      is_ours = is_ours and first <= 2 * slot.period and cells[at] >= 0
     end
   end
+  for i = 2, size do is_ours = is_ours and cells[i] <= MAX_UNITS end
   return is_ours
 end
 
-local shape = ARGV[1]
+-- The cells of a state, or nothing if it is not ours.
+local function read_state(bytes, format, read, size)
+  if #bytes ~= struct.size(format) then return nil end
+  local cells = { struct.unpack(format, bytes) }
+  table.remove(cells, 1)
+  return expand(read, cells, size) and cells
+end
+
+local shape, state_format = ARGV[1], ARGV[3]
 local slots, _, size = read_code(shape)
 local foreign = {}
-state = { 0 }
-for i = 2, size do state[i] = 0 end
 
-if stored then
-  local others, from, width = nil, nil, string.byte(stored, 2)
+if not stored then
+  state = { 0 }
+  for i = 2, size do state[i] = 0 end
+elseif string.sub(stored, 1, #shape) == shape then
+  state = read_state(stored, state_format, slots, size)
+else
+  -- Of another policy, or with larger counts.
+  local others, from, count
+  local width = string.byte(stored, 2)
   if string.byte(stored, 1) == 2 and width and width >= 1 and width <= 7 then
-    others, from = read_code(stored)
+    others, from, count = read_code(stored)
   end
-  local format = others and stored_format(others, width)
-  if not others or #stored ~= from - 1 + struct.size(format) then
-    return redis.error_reply('RLCORRUPT the stored state is not ours or is damaged')
+  local cells
+  if others then
+    local head = string.sub(stored, 1, from - 1)
+    cells = read_state(stored, stored_format(head, others, width), others, count)
   end
-  local cells = { struct.unpack(format, stored, from) }
-  if not expand(others, cells) then
-    return redis.error_reply('RLCORRUPT the stored state is not ours or is damaged')
-  end
-  if string.sub(stored, 3, from - 1) == string.sub(shape, 3) then
-    state = cells
-  else
+  if cells then
     local wanted = {}
+    state = { cells[1] }
+    for i = 2, size do state[i] = 0 end
     for _, slot in ipairs(slots) do wanted[slot.tag] = slot end
-    state[1] = cells[1]
     for _, other in ipairs(others) do
       local slot = wanted[other.tag]
       if slot then
@@ -164,6 +177,9 @@ if stored then
       end
     end
   end
+end
+if not state then
+  return redis.error_reply('RLCORRUPT the stored state is not ours or is damaged')
 end
 
 -- A clock that stepped back grants nothing: decisions are not made before the last change. Keys
@@ -214,49 +230,59 @@ local function told_state(packed)
   return table.concat(told)
 end
 
+-- The cells of a slot as they are stored: short, if it has a short form, and what is over as if it had
+-- never been. Returns also how many bytes a count of it has, if that is more than `width`.
+local function shortened(slot, cells, width)
+  local at, period = slot.at, slot.period
+  local first, second = cells[at], cells[at + 1]
+  if slot.kind == 0 then
+    if now >= first + period or (first == 0 and second == 0) then return width, 0, 0 end
+    return bytes_of(second, width), first + period - now, second
+  end
+  local third = cells[at + 2]
+  if now >= first + 2 * period or (first == 0 and second == 0 and third == 0) then
+    return width, 0, 0, 0
+  end
+  return bytes_of(max_of(second, third), width), now - first + 1, second, third
+end
+
 -- Stores the state, of which pack_state has made `packed`, with what other policies left, as long as any
--- of it counts. What is over is stored as if it had never been.
+-- of it counts.
 local function save(packed)
-  local all, width, is_short = {}, string.byte(shape, 2), false
-  for i, slot in ipairs(slots) do all[i], slot.of = slot, state end
-  for _, other in ipairs(foreign) do all[#all + 1] = other end
-  local values = { now }
-  for _, slot in ipairs(all) do
-    local cells, at, period = slot.of, slot.at, slot.period
-    local first, second, third = cells[at], cells[at + 1], nil
-    if slot.kind == 0 then
-      is_short = true
-      if now >= first + period or (first == 0 and second == 0) then
-        first, second = 0, 0
-      else
-        first = first + period - now
-      end
-    elseif slot.kind == 4 then
-      is_short, third = true, cells[at + 2]
-      if now >= first + 2 * period or (first == 0 and second == 0 and third == 0) then
-        first, second, third = 0, 0, 0
-      else
-        first = now - first + 1
-      end
-      width = bytes_of(third, width)
+  local all, width, has_short = slots, string.byte(shape, 2), #foreign > 0
+  for _, slot in ipairs(slots) do
+    slot.of, has_short = state, has_short or slot.kind == 0 or slot.kind == 4
+  end
+  local value
+  if has_short then
+    if #foreign > 0 then
+      all = { unpack(slots) }
+      for _, other in ipairs(foreign) do all[#all + 1] = other end
     end
-    if slot.kind == 0 or slot.kind == 4 then
-      width = bytes_of(second, width)
-      values[#values + 1], values[#values + 2] = first, second
-      values[#values + 1] = third
-    else
-      for i = at, at + slot.cells - 1 do values[#values + 1] = cells[i] end
+    local values, at = { shape, now }, 3
+    for _, slot in ipairs(all) do
+      if slot.kind == 0 then
+        width, values[at], values[at + 1] = shortened(slot, slot.of, width)
+      elseif slot.kind == 4 then
+        width, values[at], values[at + 1], values[at + 2] = shortened(slot, slot.of, width)
+      else
+        for i = 0, slot.cells - 1 do values[at + i] = slot.of[slot.at + i] end
+      end
+      at = at + slot.cells
     end
+    local written = state_format
+    if #foreign > 0 or width ~= string.byte(shape, 2) then
+      local code = string.sub(shape, 3)
+      if #foreign > 0 then
+        code = string.char(128 + #all)
+        for _, slot in ipairs(all) do code = code .. slot.tag end
+      end
+      values[1] = string.char(2, width) .. code
+      written = stored_format(values[1], all, width)
+    end
+    value = struct.pack(written, unpack(values))
+  else
+    value = shape .. packed
   end
-  local head, value = shape, packed
-  if #foreign > 0 then
-    head = string.char(2, width, 128 + #all)
-    for _, slot in ipairs(all) do head = head .. slot.tag end
-  elseif is_short then
-    head = string.char(2, width) .. string.sub(shape, 3)
-  end
-  if #foreign > 0 or is_short then
-    value = struct.pack(stored_format(all, width), unpack(values))
-  end
-  redis.call('SET', KEYS[1], head .. value, 'PX', lifetime())
+  redis.call('SET', KEYS[1], value, 'PX', lifetime())
 end
