@@ -66,6 +66,13 @@ struct Line {
     has_lone: bool,
 }
 
+impl Line {
+    /// Whether nobody else sees to the departure.
+    fn is_first_to_depart(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_departing, true)
+    }
+}
+
 /// One who asks.
 struct Caller {
     policy: Policy,
@@ -109,44 +116,34 @@ impl Combiner {
 }
 
 impl RedisStore {
-    /// Checks `cost`, together with others if there are any.
-    pub(super) async fn check_together(
+    /// Gets in line, if anybody is under way.
+    pub(super) fn join(
         &self,
         combiner: &Combiner,
-        who: Who,
-        policy: Policy,
+        who: WhoRef<'_>,
+        policy: &Policy,
         cost: Cost,
         asking: Option<Asking>,
-    ) -> Result<Decision, StoreError> {
-        let told = {
-            let mut line = combiner.lock();
-            if line.subjects.is_empty() && !line.has_lone {
-                line.has_lone = true;
-                None
-            } else {
-                let (tell, told) = oneshot::channel();
-                let caller = Caller { policy: policy.clone(), cost, asking, tell };
-                if let Some(waiting) = line.subjects.get_mut(&who.as_ref()) {
-                    waiting.push_back(caller);
-                } else {
-                    line.subjects.insert(who.clone(), VecDeque::from([caller]));
-                    line.ready.push(who.clone());
-                    self.depart_soon(&mut line, combiner);
-                }
-                Some(told)
-            }
-        };
-        match told {
-            // Nobody waits for this one: its thread may have other things to do than to go on with it.
-            None => {
-                let _lone = Lone(combiner);
-                self.check_and_note(who.as_ref(), &policy, cost, asking).await
-            }
-            // Whoever should have told is gone with its runtime.
-            Some(told) => {
-                told.await.unwrap_or_else(|_| Err(StoreError::new(FailureKind::Unavailable)))
+    ) -> Joined {
+        let mut line = combiner.lock();
+        if line.subjects.is_empty() && !line.has_lone {
+            line.has_lone = true;
+            return Joined::Alone(Lone(self.clone()));
+        }
+        let (tell, told) = oneshot::channel();
+        let caller = Caller { policy: policy.clone(), cost, asking, tell };
+        if let Some(waiting) = line.subjects.get_mut(&who) {
+            waiting.push_back(caller);
+        } else {
+            let who = who.to_owned();
+            line.subjects.insert(who.clone(), VecDeque::from([caller]));
+            line.ready.push(who);
+            if line.is_first_to_depart() {
+                drop(line);
+                self.depart_soon(combiner);
             }
         }
+        Joined::Waiting(told)
     }
 
     /// Checks `cost` in a call of its own.
@@ -168,12 +165,15 @@ impl RedisStore {
         Ok(decision)
     }
 
-    /// Sends those who are ready on their way, as soon as all who are just getting ready are.
-    fn depart_soon(&self, line: &mut Line, combiner: &Combiner) {
-        if !std::mem::replace(&mut line.is_departing, true) {
-            let store = self.clone();
-            combiner.runtime.spawn(async move { store.depart() });
-        }
+    /// Sends those who are ready on their way, as soon as all who are just getting ready are. The line is
+    /// not locked: in a runtime that has ended the departure ends at once.
+    fn depart_soon(&self, combiner: &Combiner) {
+        let mut departure = Departure(Some(self.clone()));
+        combiner.runtime.spawn(async move {
+            if let Some(store) = departure.0.take() {
+                store.depart();
+            }
+        });
     }
 
     fn depart(self) {
@@ -353,12 +353,47 @@ fn batches(runs: Vec<(Costs, Run)>, most_subjects: usize) -> Vec<Batch> {
     batches
 }
 
-/// One who left without company.
-struct Lone<'a>(&'a Combiner);
+/// What comes of getting in line.
+pub(super) enum Joined {
+    /// Nobody waits for this one, who leaves without company: its thread may have other things to do than
+    /// to go on with it.
+    Alone(Lone),
+    Waiting(Told),
+}
 
-impl Drop for Lone<'_> {
+/// Where the answer comes.
+type Told = oneshot::Receiver<Result<Decision, StoreError>>;
+
+/// Waits to be told. Small: it is made for each call.
+pub(super) async fn wait(told: Told) -> Result<Decision, StoreError> {
+    // Whoever should have told is gone with its runtime.
+    told.await.unwrap_or_else(|_| Err(StoreError::new(FailureKind::Unavailable)))
+}
+
+/// One who left without company.
+pub(super) struct Lone(RedisStore);
+
+impl Drop for Lone {
     fn drop(&mut self) {
-        self.0.lock().has_lone = false;
+        if let Some(combiner) = &self.0.inner.combiner {
+            combiner.lock().has_lone = false;
+        }
+    }
+}
+
+/// The task that sends those who are ready on their way. If its runtime has ended, nobody does, and who
+/// waits is let go.
+struct Departure(Option<RedisStore>);
+
+impl Drop for Departure {
+    fn drop(&mut self) {
+        let Some(store) = self.0.take() else { return };
+        let Some(combiner) = &store.inner.combiner else { return };
+        let mut line = combiner.lock();
+        line.is_departing = false;
+        for who in std::mem::take(&mut line.ready) {
+            line.subjects.swap_remove(&who);
+        }
     }
 }
 
@@ -379,8 +414,9 @@ impl Drop for Leaving {
                 line.subjects.swap_remove(&who.as_ref());
             }
         }
-        if !line.ready.is_empty() {
-            self.store.depart_soon(&mut line, combiner);
+        if !line.ready.is_empty() && line.is_first_to_depart() {
+            drop(line);
+            self.store.depart_soon(combiner);
         }
     }
 }
