@@ -74,8 +74,14 @@ impl Contender {
     }
 
     /// One limit in a script, by the generic cell rate algorithm.
-    pub(super) async fn gcra(server: &Server, database: usize) -> Result<Self, Box<dyn Error>> {
-        let (text, tail) = (include_str!("gcra.lua"), vec![1, 1_000_000_000]);
+    pub(super) async fn gcra(
+        server: &Server,
+        database: usize,
+        max: u32,
+    ) -> Result<Self, Box<dyn Error>> {
+        // So much in a month, and at once.
+        let pause = 1_000 * Period::MONTH.as_millis() / u64::from(max);
+        let (text, tail) = (include_str!("gcra.lua"), vec![pause, pause * u64::from(max)]);
         let command = Command::script(server, database, text, keys(&[""]), tail).await?;
         Ok(Self { name: "GCRA script, one limit", command: "evalsha", way: Way::Command(command) })
     }
@@ -98,10 +104,20 @@ impl Contender {
         database: usize,
         max: u32,
     ) -> Result<Self, Box<dyn Error>> {
+        Self::a_key_each(server, database, max, &Period::NAMED.map(Period::as_millis)).await
+    }
+
+    /// The usual way, of as many limits as there are periods, in ms.
+    pub(super) async fn a_key_each(
+        server: &Server,
+        database: usize,
+        max: u32,
+        periods: &[u64],
+    ) -> Result<Self, Box<dyn Error>> {
         let text = include_str!("six_keys.lua");
-        let keys = keys(&[":second", ":minute", ":hour", ":day", ":week", ":month"]);
-        let periods = Period::NAMED.map(Period::as_millis);
-        let tail = [[max.into(); 6], periods].concat();
+        let suffixes: Vec<String> = (0..periods.len()).map(|n| format!(":limit-{n}")).collect();
+        let keys = keys(&suffixes.iter().map(String::as_str).collect::<Vec<_>>());
+        let tail = [&vec![max.into(); periods.len()], periods].concat();
         let command = Command::script(server, database, text, keys, tail).await?;
         Ok(Self { name: "six-key script", command: "evalsha", way: Way::Command(command) })
     }

@@ -1,0 +1,50 @@
+//! How often a request through our layer asks the allocator, beyond what the service behind it does.
+
+use std::convert::Infallible;
+use std::error::Error;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use axum::body::Body;
+use axum::http::{Request, Response};
+use rl_core::key::Constant;
+use rl_core::{Gate, RateLimiter};
+use rl_tower::RateLimitLayer;
+use stats_alloc::Region;
+use tower::{Layer, Service, service_fn};
+
+use super::{ENDLESS, policy};
+use crate::goals::{Goal, Unit};
+
+const REQUESTS: u32 = 10_000;
+
+/// A response with the headers of six periods.
+pub(super) fn measure() -> Result<Goal, Box<dyn Error>> {
+    let plain =
+        service_fn(|_: Request<Body>| async { Ok::<_, Infallible>(Response::new(Body::empty())) });
+    let limiter = RateLimiter::builder().policies(policy(ENDLESS)?).build()?;
+    let limited = RateLimitLayer::new(Gate::new(limiter).key(Constant)).layer(plain);
+    let more = count(limited) - count(plain);
+    let lines = (2.0, 1.0, Unit::AtMost(""));
+    let what = "allocations for a response with headers, beyond those of the service";
+    Ok(Goal::counted("M6", what, lines, more))
+}
+
+/// Allocations for each request.
+fn count<S, B>(mut service: S) -> f64
+where
+    S: Service<Request<Body>, Response = Response<B>>,
+{
+    let mut context = Context::from_waker(Waker::noop());
+    let mut ask = || {
+        let is_ready = service.poll_ready(&mut context).is_ready();
+        let answered = pin!(service.call(Request::new(Body::empty()))).poll(&mut context);
+        assert!(is_ready && matches!(answered, Poll::Ready(Ok(_))), "nothing here waits");
+    };
+    // The subject becomes known.
+    ask();
+    let region = Region::new(crate::ALLOCATOR);
+    (0..REQUESTS).for_each(|_| ask());
+    let change = region.change();
+    (change.allocations + change.reallocations) as f64 / f64::from(REQUESTS)
+}
