@@ -78,8 +78,8 @@ async fn a_subject_whose_state_is_damaged_fails_alone_in_its_company() {
     let server = RedisServer::start();
     let (store, policy) = (store(&server).await, per_hour(300));
     let mut operator = Bystander::new(&server).await;
-    operator.query::<()>("SET rl:1:default:user:{3} nonsense EX 100").await;
-    operator.query::<()>("LPUSH rl:1:default:user:{4} nonsense").await;
+    operator.query::<()>("SET rl:2:default:user:{3} nonsense EX 100").await;
+    operator.query::<()>("LPUSH rl:2:default:user:{4} nonsense").await;
     let subjects: Vec<_> = (0..20).map(|n| Subject::user(&n.to_string())).collect();
     for _ in 0..2 {
         let decided =

@@ -168,9 +168,9 @@ async fn states_that_once_opened_a_gate_do_not() {
         let keys: Vec<String> = operator.query("KEYS *").await;
         let key = keys.iter().find(|key| key.contains(&limit.replace(':', "%3A"))).unwrap();
         let stored: Vec<u8> = operator.send(redis::cmd("GET").arg(key)).await;
-        let mut value = vec![1, 1, tag];
+        let mut value = vec![2, 1, 0x81, tag];
         numbers.iter().for_each(|number| value.extend(&number.to_be_bytes()[1..]));
-        assert_eq!((stored.len(), &stored[..3]), (value.len(), &value[..3]), "{limit}");
+        assert_eq!((stored.len(), &stored[..4]), (value.len(), &value[..4]), "{limit}");
         operator.send::<()>(redis::cmd("SET").arg(key).arg(&value).arg("KEEPTTL")).await;
         let mut passed = 0;
         for _ in 0..12 {

@@ -130,16 +130,19 @@ async fn a_packed_state_that_is_not_ours_or_damaged_opens_no_gate() {
         ("a state cut short", state[..state.len() - 1].to_vec()),
         ("a state cut after its header", state[..2].to_vec()),
         ("a state with a byte too many", longer),
-        ("another version", changed(0, 2)),
-        ("more limits than there are", changed(1, 200)),
-        ("a period that there is not", changed(2, 0x0f)),
+        ("another version", changed(0, 1)),
+        ("counts of no bytes", changed(1, 0)),
+        ("counts of too many bytes", changed(1, 8)),
+        ("more limits than there are", changed(2, 200)),
+        ("windows that there are not", changed(2, 0x3f)),
         ("all ones", vec![0xff; state.len()]),
         ("all zeros", vec![0; state.len()]),
         // Of our form, but with numbers that neither a time nor a count reaches.
-        ("all ones after the header", ones(3..24)),
+        ("all ones after the header", ones(3..15)),
         ("a time of the last change in a far future", ones(3..10)),
-        ("a window that begins in a far future", ones(10..17)),
-        ("a count beyond the largest", ones(17..24)),
+        ("a window that is longer than its period", ones(10..14)),
+        ("a period that there is not", [&[2, 1, 0x81, 0x0f], &state[3..]].concat()),
+        ("a count beyond the largest", [&[2, 7], &state[2..14], &[0xff; 7]].concat()),
     ];
     for (what, value) in cases {
         let mut set = redis::cmd("SET");

@@ -147,6 +147,15 @@ pub(crate) fn replied_cells(limit: Limit) -> usize {
     }
 }
 
+/// How many integers a script stores for `limit` beside the entries of a log.
+#[cfg(feature = "redis")]
+pub(crate) fn stored_cells(limit: Limit) -> usize {
+    match limit.algorithm() {
+        Algorithm::SlidingLog | Algorithm::Concurrency => 6,
+        _ => replied_cells(limit),
+    }
+}
+
 /// What the client is told about `limit`, for a request that needs `needed` units of the state that
 /// the decision left behind.
 pub(crate) fn outcome(limit: Limit, state: &State, now: Timestamp, needed: u64) -> Outcome {

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use indexmap::IndexMap;
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
+use tokio::sync::{Mutex as Turn, oneshot};
 
 use super::denials::Asking;
 use super::reply::{self, Asked};
@@ -31,6 +31,9 @@ use crate::{Cost, Decision, FailureKind, Policy};
 
 /// Subjects in one call: some 100 µs of the server.
 const MOST_SUBJECTS: usize = 32;
+
+/// Fewer are not divided among two calls.
+const LEAST_SUBJECTS: usize = 8;
 
 /// Calls of one subject and cost in one: under fixed windows they are decided by one division, unless
 /// the subject has counts under another policy as well.
@@ -47,6 +50,8 @@ pub(super) struct Combiner {
     pub(super) most_subjects: usize,
     /// How long a call may stay away.
     patience: Duration,
+    /// Whose callers are told at the moment.
+    telling: Turn<()>,
     runtime: Handle,
 }
 
@@ -59,6 +64,13 @@ struct Line {
     is_departing: bool,
     /// Whether somebody is under way who left without company.
     has_lone: bool,
+}
+
+impl Line {
+    /// Whether nobody else sees to the departure.
+    fn is_first_to_depart(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_departing, true)
+    }
 }
 
 /// One who asks.
@@ -94,7 +106,8 @@ enum Costs {
 impl Combiner {
     pub(super) fn new(is_cluster: bool, patience: Duration) -> Self {
         let most_subjects = if is_cluster { 1 } else { MOST_SUBJECTS };
-        Self { line: Mutex::default(), most_subjects, patience, runtime: Handle::current() }
+        let (line, telling, runtime) = (Mutex::default(), Turn::default(), Handle::current());
+        Self { line, most_subjects, patience, telling, runtime }
     }
 
     fn lock(&self) -> MutexGuard<'_, Line> {
@@ -103,44 +116,34 @@ impl Combiner {
 }
 
 impl RedisStore {
-    /// Checks `cost`, together with others if there are any.
-    pub(super) async fn check_together(
+    /// Gets in line, if anybody is under way.
+    pub(super) fn join(
         &self,
         combiner: &Combiner,
-        who: Who,
-        policy: Policy,
+        who: WhoRef<'_>,
+        policy: &Policy,
         cost: Cost,
         asking: Option<Asking>,
-    ) -> Result<Decision, StoreError> {
-        let told = {
-            let mut line = combiner.lock();
-            if line.subjects.is_empty() && !line.has_lone {
-                line.has_lone = true;
-                None
-            } else {
-                let (tell, told) = oneshot::channel();
-                let caller = Caller { policy: policy.clone(), cost, asking, tell };
-                if let Some(waiting) = line.subjects.get_mut(&who.as_ref()) {
-                    waiting.push_back(caller);
-                } else {
-                    line.subjects.insert(who.clone(), VecDeque::from([caller]));
-                    line.ready.push(who.clone());
-                    self.depart_soon(&mut line, combiner);
-                }
-                Some(told)
-            }
-        };
-        match told {
-            // Nobody waits for this one: its thread may have other things to do than to go on with it.
-            None => {
-                let _lone = Lone(combiner);
-                self.check_and_note(who.as_ref(), &policy, cost, asking).await
-            }
-            // Whoever should have told is gone with its runtime.
-            Some(told) => {
-                told.await.unwrap_or_else(|_| Err(StoreError::new(FailureKind::Unavailable)))
+    ) -> Joined {
+        let mut line = combiner.lock();
+        if line.subjects.is_empty() && !line.has_lone {
+            line.has_lone = true;
+            return Joined::Alone(Lone(self.clone()));
+        }
+        let (tell, told) = oneshot::channel();
+        let caller = Caller { policy: policy.clone(), cost, asking, tell };
+        if let Some(waiting) = line.subjects.get_mut(&who) {
+            waiting.push_back(caller);
+        } else {
+            let who = who.to_owned();
+            line.subjects.insert(who.clone(), VecDeque::from([caller]));
+            line.ready.push(who);
+            if line.is_first_to_depart() {
+                drop(line);
+                self.depart_soon(combiner);
             }
         }
+        Joined::Waiting(told)
     }
 
     /// Checks `cost` in a call of its own.
@@ -162,20 +165,28 @@ impl RedisStore {
         Ok(decision)
     }
 
-    /// Sends those who are ready on their way, as soon as all who are just getting ready are.
-    fn depart_soon(&self, line: &mut Line, combiner: &Combiner) {
-        if !std::mem::replace(&mut line.is_departing, true) {
-            let store = self.clone();
-            combiner.runtime.spawn(async move { store.depart() });
-        }
+    /// Sends those who are ready on their way, as soon as all who are just getting ready are. The line is
+    /// not locked: in a runtime that has ended the departure ends at once.
+    fn depart_soon(&self, combiner: &Combiner) {
+        let mut departure = Departure(Some(self.clone()));
+        combiner.runtime.spawn(async move {
+            if let Some(store) = departure.0.take() {
+                store.depart();
+            }
+        });
     }
 
     fn depart(self) {
         let Some(combiner) = &self.inner.combiner else { return };
-        let mut runs = Vec::new();
+        let (mut runs, mut most_subjects) = (Vec::new(), combiner.most_subjects);
         {
             let mut line = combiner.lock();
             line.is_departing = false;
+            if line.ready.len() == line.subjects.len() {
+                // The server has nothing to do: with the first half it begins while we deal with the other.
+                let half = line.ready.len().div_ceil(2).max(LEAST_SUBJECTS);
+                most_subjects = most_subjects.min(half);
+            }
             for who in std::mem::take(&mut line.ready) {
                 let run = line.subjects.get_mut(&who.as_ref()).and_then(take_run);
                 match run {
@@ -185,7 +196,7 @@ impl RedisStore {
                 }
             }
         }
-        for batch in batches(runs, combiner.most_subjects) {
+        for batch in batches(runs, most_subjects) {
             self.carry_soon(combiner, batch);
         }
     }
@@ -197,13 +208,15 @@ impl RedisStore {
         combiner.runtime.spawn(carry(leaving, batch));
     }
 
-    /// Returns those that were not decided.
-    async fn carry_together(&self, policy: &Policy, costs: Costs, runs: Vec<Run>) -> Vec<Run> {
-        let Some(combiner) = &self.inner.combiner else { return Vec::new() };
-        let answers = tokio::time::timeout(combiner.patience, self.ask(policy, costs, &runs));
-        let late = || StoreError::new(FailureKind::TimedOut);
+    /// Tells those who travelled together. Returns those that were not decided.
+    fn tell_all(
+        &self,
+        answers: Result<Vec<Option<reply::Answer>>, StoreError>,
+        costs: Costs,
+        runs: Vec<Run>,
+    ) -> Vec<Run> {
         let mut undecided = Vec::new();
-        match answers.await.unwrap_or_else(|_| Err(late())) {
+        match answers {
             Ok(answers) => {
                 for (run, answer) in runs.into_iter().zip(answers) {
                     match answer {
@@ -268,16 +281,25 @@ impl RedisStore {
 /// Takes a batch to the server, and tells everybody in it.
 async fn carry(mut leaving: Leaving, Batch { policy, costs, runs }: Batch) {
     let store = leaving.store.clone();
+    let Some(combiner) = &store.inner.combiner else { return };
     let is_alone = runs.len() == 1;
-    for run in store.carry_together(&policy, costs, runs).await {
+    let answers = tokio::time::timeout(combiner.patience, store.ask(&policy, costs, &runs)).await;
+    let answers = answers.unwrap_or_else(|_| Err(StoreError::new(FailureKind::TimedOut)));
+    // One batch after the other: those who are told ask again, and are on their way before the next are
+    // told. So the server has work while we deal with its answers, and does not wait for us when we wait
+    // for it.
+    let _turn = combiner.telling.lock().await;
+    for run in store.tell_all(answers, costs, runs) {
         if is_alone {
             fail(run, &reply::undecided());
-        } else if let Some(combiner) = &store.inner.combiner {
+        } else {
             // What is not decided in company, by which nothing has changed, goes again, each alone.
             leaving.who.retain(|who| *who != run.who);
             store.carry_soon(combiner, Batch { policy: policy.clone(), costs, runs: vec![run] });
         }
     }
+    drop(leaving);
+    tokio::task::yield_now().await;
 }
 
 fn fail(run: Run, error: &StoreError) {
@@ -331,12 +353,47 @@ fn batches(runs: Vec<(Costs, Run)>, most_subjects: usize) -> Vec<Batch> {
     batches
 }
 
-/// One who left without company.
-struct Lone<'a>(&'a Combiner);
+/// What comes of getting in line.
+pub(super) enum Joined {
+    /// Nobody waits for this one, who leaves without company: its thread may have other things to do than
+    /// to go on with it.
+    Alone(Lone),
+    Waiting(Told),
+}
 
-impl Drop for Lone<'_> {
+/// Where the answer comes.
+type Told = oneshot::Receiver<Result<Decision, StoreError>>;
+
+/// Waits to be told. Small: it is made for each call.
+pub(super) async fn wait(told: Told) -> Result<Decision, StoreError> {
+    // Whoever should have told is gone with its runtime.
+    told.await.unwrap_or_else(|_| Err(StoreError::new(FailureKind::Unavailable)))
+}
+
+/// One who left without company.
+pub(super) struct Lone(RedisStore);
+
+impl Drop for Lone {
     fn drop(&mut self) {
-        self.0.lock().has_lone = false;
+        if let Some(combiner) = &self.0.inner.combiner {
+            combiner.lock().has_lone = false;
+        }
+    }
+}
+
+/// The task that sends those who are ready on their way. If its runtime has ended, nobody does, and who
+/// waits is let go.
+struct Departure(Option<RedisStore>);
+
+impl Drop for Departure {
+    fn drop(&mut self) {
+        let Some(store) = self.0.take() else { return };
+        let Some(combiner) = &store.inner.combiner else { return };
+        let mut line = combiner.lock();
+        line.is_departing = false;
+        for who in std::mem::take(&mut line.ready) {
+            line.subjects.swap_remove(&who);
+        }
     }
 }
 
@@ -357,8 +414,9 @@ impl Drop for Leaving {
                 line.subjects.swap_remove(&who.as_ref());
             }
         }
-        if !line.ready.is_empty() {
-            self.store.depart_soon(&mut line, combiner);
+        if !line.ready.is_empty() && line.is_first_to_depart() {
+            drop(line);
+            self.store.depart_soon(combiner);
         }
     }
 }

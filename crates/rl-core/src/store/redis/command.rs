@@ -37,6 +37,11 @@ impl Command {
     }
 }
 
+/// The arguments of the scripts of the packed layout.
+fn packed(policy: &Policy, plan: Vec<u8>) -> Vec<Vec<u8>> {
+    vec![codec::shape(policy), plan, codec::format(policy)]
+}
+
 /// A layout and what its keys look like.
 #[derive(Debug)]
 pub(super) struct Commands {
@@ -50,7 +55,7 @@ impl Commands {
     pub(super) fn decide(&self, charge: &Charge<'_>) -> Result<Command, StoreError> {
         let Charge { namespace, subject, policy, mode, cost } = *charge;
         let arguments = match self.layout {
-            Layout::Packed => vec![codec::shape(policy), codec::decide_plan(policy, mode, cost, 1)],
+            Layout::Packed => packed(policy, codec::decide_plan(policy, mode, cost, 1)),
             Layout::Readable => {
                 vec![codec::readable_periods(policy), codec::readable_plan(policy, mode, cost)]
             }
@@ -69,9 +74,7 @@ impl Commands {
         calls: u16,
     ) -> Result<Command, StoreError> {
         let arguments = match self.layout {
-            Layout::Packed => {
-                vec![codec::shape(policy), codec::decide_plan(policy, Mode::Check, cost, calls)]
-            }
+            Layout::Packed => packed(policy, codec::decide_plan(policy, Mode::Check, cost, calls)),
             Layout::Readable => {
                 let plan = codec::readable_plan(policy, Mode::Check, cost);
                 vec![codec::readable_periods(policy), plan]
@@ -92,7 +95,8 @@ impl Commands {
         costs: &[Cost],
     ) -> Result<Command, StoreError> {
         let plan = codec::decide_plan(policy, Mode::Check, Cost::ZERO, 0);
-        let arguments = vec![codec::shape(policy), plan, codec::costs(costs)];
+        let mut arguments = packed(policy, plan);
+        arguments.push(codec::costs(costs));
         let keys = self.keys(namespace, subject, policy)?;
         Ok(Command::Script { script: script::decide(self.layout), keys, arguments })
     }
@@ -100,9 +104,7 @@ impl Commands {
     pub(super) fn refund(&self, refund: &Refund<'_>) -> Result<Command, StoreError> {
         let Refund { namespace, subject, policy, .. } = *refund;
         let arguments = match self.layout {
-            Layout::Packed => {
-                vec![codec::shape(policy), codec::refund_plan(refund)]
-            }
+            Layout::Packed => packed(policy, codec::refund_plan(refund)),
             Layout::Readable => {
                 vec![codec::readable_periods(policy), codec::readable_refund_plan(refund)]
             }
@@ -115,7 +117,7 @@ impl Commands {
         let Renewal { namespace, subject, policy, .. } = *renewal;
         // The readable layout holds no permits: its keys say so.
         let keys = self.keys(namespace, subject, policy)?;
-        let arguments = vec![codec::shape(policy), codec::renew_plan(renewal)];
+        let arguments = packed(policy, codec::renew_plan(renewal));
         Ok(Command::Script { script: script::amend(self.layout), keys, arguments })
     }
 
@@ -124,7 +126,7 @@ impl Commands {
         let keys = match (self.layout, limit) {
             (Layout::Packed, None) => self.keys(namespace, subject, policy)?,
             (Layout::Packed, Some(limit)) => {
-                let arguments = vec![codec::shape(policy), codec::forget_plan(policy, limit)];
+                let arguments = packed(policy, codec::forget_plan(policy, limit));
                 let keys = self.keys(namespace, subject, policy)?;
                 return Ok(Command::Script { script: script::amend(self.layout), keys, arguments });
             }

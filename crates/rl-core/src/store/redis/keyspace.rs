@@ -1,9 +1,9 @@
 //! The names of keys: injective, bounded in length, one hash tag for each subject, and no way for a
 //! caller to write a tag of their own.
 //!
-//! Packed: `rl:1:default:consumer:{acme}`, that is prefix, version of the format, namespace, realm
-//! and id; for the entries of a sliding log `rl:1:default:consumer:{acme}:60000`, with its period in
-//! ms, of a concurrency limit `rl:1:default:consumer:{acme}:c10000`. Readable: `acme_PER_MINUTE`, and
+//! Packed: `rl:2:default:consumer:{acme}`, that is prefix, version of the format, namespace, realm
+//! and id; for the entries of a sliding log `rl:2:default:consumer:{acme}:60000`, with its period in
+//! ms, of a concurrency limit `rl:2:default:consumer:{acme}:c10000`. Readable: `acme_PER_MINUTE`, and
 //! `{acme}_PER_MINUTE` on a cluster.
 
 #[cfg(test)]
@@ -15,7 +15,7 @@ use crate::store::Namespace;
 use crate::{Algorithm, Limit, Period, Realm, Subject};
 
 /// The version of the packed layout; a change of the layout is a change of every key.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// No key is longer, in bytes.
 const MAX_KEY_LEN: usize = 200;
@@ -126,11 +126,11 @@ mod tests {
 
     #[test]
     fn keys_read_well() {
-        assert_eq!(key(&Subject::consumer("abc123")), "rl:1:default:consumer:{abc123}");
-        assert_eq!(key(&Subject::ip("2001:db8::/64")), "rl:1:default:ip:{2001%3Adb8%3A%3A/64}");
+        assert_eq!(key(&Subject::consumer("abc123")), "rl:2:default:consumer:{abc123}");
+        assert_eq!(key(&Subject::ip("2001:db8::/64")), "rl:2:default:ip:{2001%3Adb8%3A%3A/64}");
         assert_eq!(
             key(&Subject::digest(Realm::Key, [0xab; 16])),
-            format!("rl:1:default:key:{{~{}}}", "ab".repeat(16))
+            format!("rl:2:default:key:{{~{}}}", "ab".repeat(16))
         );
         let namespace = Namespace::default();
         let subject = Subject::consumer("consumer_abc123");

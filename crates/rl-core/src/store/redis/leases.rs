@@ -29,6 +29,9 @@ use crate::store::{Charge, Refund, RefundOf, StoreError, StoreFuture};
 use crate::time::Timestamp;
 use crate::{Cost, Decision, Eventual, FailureKind, LimitSet, Policy};
 
+/// The largest lease: what the number of calls in one script call can say.
+const MOST_UNITS: u16 = u16::MAX - 1;
+
 /// Subjects that hold leases at most; others ask the server.
 const MOST: usize = 16_384;
 
@@ -42,12 +45,18 @@ pub(super) struct Leases {
 }
 
 #[derive(Default)]
-struct Table(Mutex<IndexMap<Who, Arc<Turn<Lease>>>>);
+struct Table(Mutex<IndexMap<Who, Arc<Lease>>>);
 
-/// What is held of one subject.
+/// What is held of one subject. To spend it takes nobody's turn: while units are there, nobody waits.
 #[derive(Default)]
 struct Lease {
-    terms: Option<Terms>,
+    terms: Mutex<Option<Terms>>,
+    turn: Arc<Turn<Taking>>,
+}
+
+/// What those need who take and give back.
+#[derive(Default)]
+struct Taking {
     /// How many units were taken last.
     size: u64,
     ending: Option<Ending>,
@@ -77,24 +86,25 @@ struct Ending {
 struct Place {
     table: Arc<Table>,
     who: Who,
-    lease: Arc<Turn<Lease>>,
+    lease: Arc<Lease>,
 }
 
-/// One whose turn it is to spend, to take and to give back.
+/// One whose turn it is to take and to give back.
 pub(super) struct Holder {
     // Left before the place is.
-    lease: OwnedMutexGuard<Lease>,
+    taking: OwnedMutexGuard<Taking>,
     place: Place,
 }
 
 impl Leases {
     pub(super) fn new(most: u64, patience: Duration, watch: Watch) -> Self {
+        let most = most.min(MOST_UNITS.into());
         Self { table: Arc::default(), most, patience, watch, runtime: Handle::current() }
     }
 
-    /// The lease of a subject, if there is one.
-    fn find(&self, who: WhoRef<'_>) -> Option<Arc<Turn<Lease>>> {
-        self.table.lock().get(&who).cloned()
+    /// Spends `cost` of what is held of a subject, if that is enough.
+    pub(super) fn spend(&self, who: WhoRef<'_>, policy: &Policy, cost: Cost) -> Option<Decision> {
+        self.table.lock().get(&who)?.spend(policy, cost, self.watch.now())
     }
 
     /// The place of a subject, which is made if there are less than `most`.
@@ -112,21 +122,27 @@ impl Leases {
     /// Gives up what is held of a subject, and keeps others from spending and taking more for as long
     /// as the answer lives. For that there is always room.
     pub(super) async fn give_up(&self, who: Who) -> Option<Holder> {
-        let mut holder = self.enter(who, usize::MAX)?.turn().await;
-        holder.lease.terms = None;
+        let holder = self.enter(who, usize::MAX)?.turn().await;
+        *holder.terms() = None;
         Some(holder)
     }
 }
 
 impl Table {
-    fn lock(&self) -> MutexGuard<'_, IndexMap<Who, Arc<Turn<Lease>>>> {
+    fn lock(&self) -> MutexGuard<'_, IndexMap<Who, Arc<Lease>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Place {
     async fn turn(self) -> Holder {
-        Holder { lease: Arc::clone(&self.lease).lock_owned().await, place: self }
+        Holder { taking: Arc::clone(&self.lease.turn).lock_owned().await, place: self }
+    }
+}
+
+impl Holder {
+    fn terms(&self) -> MutexGuard<'_, Option<Terms>> {
+        self.place.lease.lock()
     }
 }
 
@@ -134,9 +150,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut held = self.table.lock();
         // The table's and this one: whoever comes has to wait for the table.
-        if Arc::strong_count(&self.lease) == 2
-            && self.lease.try_lock().is_ok_and(|lease| lease.terms.is_none())
-        {
+        if Arc::strong_count(&self.lease) == 2 && self.lease.lock().is_none() {
             held.swap_remove(&self.who);
         }
     }
@@ -149,22 +163,46 @@ impl Drop for Ending {
 }
 
 impl Lease {
-    /// What is held under this policy, if it is not too late.
-    fn open(&mut self, policy: &Policy, now: u64) -> Option<&mut Terms> {
-        self.terms.as_mut().filter(|terms| terms.policy == *policy && now < terms.until)
+    fn lock(&self) -> MutexGuard<'_, Option<Terms>> {
+        self.terms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Spends `cost` of what is held, if that is enough and it is not too late.
-    fn spend(&mut self, policy: &Policy, cost: Cost, now: u64) -> Option<Decision> {
-        let terms = self.open(policy, now).filter(|terms| terms.left >= cost.units())?;
+    fn spend(&self, policy: &Policy, cost: Cost, now: u64) -> Option<Decision> {
+        let mut terms = self.lock();
+        let terms = open(&mut terms, policy, now).filter(|terms| terms.left >= cost.units())?;
         terms.left -= cost.units();
         Some(terms.decision(cost, cost.units(), now))
     }
 
-    /// Whether there was nothing left to take: what is asked for meanwhile needs nobody's turn.
-    fn is_last(&mut self, policy: &Policy, now: u64) -> bool {
-        self.open(policy, now).is_some_and(|terms| terms.is_last)
+    /// Adds what was taken to what is held, and decides on `cost`, unless that is more than there is now
+    /// and the server has more. Returns also what was held, if it has ended.
+    fn add(&self, mut taken: Terms, cost: Cost) -> (Option<Decision>, Option<Terms>) {
+        let (mut terms, mut over) = (self.lock(), None);
+        // What was held is of the same windows if those have not ended by now.
+        if let Some(kept) = open(&mut terms, &taken.policy, taken.heard) {
+            (taken.until, taken.left) = (taken.until.min(kept.until), taken.left + kept.left);
+        } else {
+            over = terms.take();
+        }
+        let taken = terms.insert(taken);
+        // Before others spend it.
+        let units = if taken.left >= cost.units() { cost.units() } else { 0 };
+        taken.left -= units;
+        let decision = (taken.is_last || units == cost.units())
+            .then(|| taken.decision(cost, units, taken.heard).from(Origin::Store));
+        (decision, over)
     }
+
+    /// Whether there was nothing left to take: what is asked for meanwhile needs nobody's turn.
+    fn is_last(&self, policy: &Policy, now: u64) -> bool {
+        open(&mut self.lock(), policy, now).is_some_and(|terms| terms.is_last)
+    }
+}
+
+/// What is held under this policy, if it is not too late.
+fn open<'a>(terms: &'a mut Option<Terms>, policy: &Policy, now: u64) -> Option<&'a mut Terms> {
+    terms.as_mut().filter(|terms| terms.policy == *policy && now < terms.until)
 }
 
 impl Terms {
@@ -176,7 +214,7 @@ impl Terms {
 }
 
 impl RedisStore {
-    /// Checks `cost` against what is held, and takes more ahead if that is not enough.
+    /// Checks `cost`, which is more than what is held, and takes more ahead.
     pub(super) fn check_leased(
         &self,
         leases: &Leases,
@@ -185,14 +223,8 @@ impl RedisStore {
     ) -> StoreFuture<Decision> {
         let Charge { namespace, subject, policy, cost, .. } = charge;
         let who = WhoRef { namespace, subject };
-        let known = leases.find(who);
-        if let Some(mut lease) = known.as_ref().and_then(|lease| lease.try_lock().ok())
-            && let Some(decision) = lease.spend(policy, cost, leases.watch.now())
-        {
-            return Eventual::ready(Ok(decision));
-        }
-        if known.is_none() && cost.units() > leases.most {
-            return self.check(who.to_owned(), policy.clone(), cost, asking);
+        if cost.units() > leases.most && leases.table.lock().get(&who).is_none() {
+            return self.check(who, policy, cost, asking);
         }
         let (this, who, policy) = (self.clone(), who.to_owned(), policy.clone());
         Eventual::later(async move { this.wait_for_turn(who, policy, cost, asking).await })
@@ -207,10 +239,10 @@ impl RedisStore {
     ) -> Result<Decision, StoreError> {
         let Some(leases) = &self.inner.leases else { return Err(gone()) };
         let Some(place) = leases.enter(who.clone(), MOST) else {
-            return self.check(who, policy, cost, asking).await;
+            return self.check(who.as_ref(), &policy, cost, asking).await;
         };
-        let mut holder = place.turn().await;
-        if let Some(decision) = holder.lease.spend(&policy, cost, leases.watch.now()) {
+        let holder = place.turn().await;
+        if let Some(decision) = holder.place.lease.spend(&policy, cost, leases.watch.now()) {
             return Ok(decision);
         }
         // Those before may have learned that this one is denied.
@@ -220,16 +252,16 @@ impl RedisStore {
                 Err(again) => asking = Some(again),
             }
         }
-        if holder.lease.is_last(&policy, leases.watch.now()) {
+        if holder.place.lease.is_last(&policy, leases.watch.now()) {
             drop(holder);
-            return self.check(who, policy, cost, asking).await;
+            return self.check(who.as_ref(), &policy, cost, asking).await;
         }
         // In a task of its own: whoever gives up waiting does not give up the units.
         let store = self.clone();
         if cost.units() > leases.most {
-            let emptied = async move { store.empty(&mut holder).await };
+            let emptied = async move { store.empty(&holder).await };
             leases.runtime.spawn(emptied).await.map_err(|_| gone())?;
-            return self.check(who, policy, cost, asking).await;
+            return self.check(who.as_ref(), &policy, cost, asking).await;
         }
         let taken = async move { store.take_ahead(holder, &policy, cost, asking).await };
         leases.runtime.spawn(taken).await.unwrap_or_else(|_| Err(gone()))
@@ -244,21 +276,19 @@ impl RedisStore {
         asking: Option<Asking>,
     ) -> Result<Decision, StoreError> {
         let Some(leases) = &self.inner.leases else { return Err(gone()) };
-        // If what was held ended under way, it takes a second time, and counts on nothing.
-        if !self.take_more(leases, &mut holder, policy, cost, true).await? {
-            self.take_more(leases, &mut holder, policy, cost, false).await?;
+        // If what was held has ended under way, or others have spent it, it takes a second time, and counts
+        // on nothing.
+        let mut decision = self.take_more(leases, &mut holder, policy, cost, true).await?;
+        if decision.is_none() {
+            decision = self.take_more(leases, &mut holder, policy, cost, false).await?;
         }
-        let Some(terms) = &mut holder.lease.terms else { return Err(gone()) };
-        let taken = if terms.left >= cost.units() { cost.units() } else { 0 };
-        terms.left -= taken;
-        let decision = terms.decision(cost, taken, terms.heard).from(Origin::Store);
-        debug_assert_eq!(taken == cost.units(), decision.is_allowed(), "{decision:?}");
+        let decision = decision.ok_or_else(gone)?;
         self.note_denial(holder.place.who.as_ref(), &decision, asking);
         Ok(decision)
     }
 
-    /// Takes what is missing for `cost`, and more. Returns false if that is too little now, and the
-    /// server has more.
+    /// Takes what is missing for `cost`, and more, and decides on it. Returns nothing if that is too little
+    /// now, and the server has more.
     async fn take_more(
         &self,
         leases: &Leases,
@@ -266,75 +296,78 @@ impl RedisStore {
         policy: &Policy,
         cost: Cost,
         counts_held: bool,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<Option<Decision>, StoreError> {
         let sent = leases.watch.now();
-        if holder.lease.open(policy, sent).is_none() {
+        if open(&mut holder.terms(), policy, sent).is_none() {
             self.empty(holder).await;
         }
-        let terms = holder.lease.terms.as_ref();
-        let held = terms.map_or(0, |terms| if counts_held { terms.left } else { 0 });
-        let quarter = terms.map_or(u64::MAX, |terms| terms.answer.least_left(policy) / 4);
-        let size = (2 * holder.lease.size.max(1)).min(leases.most).min(quarter.max(1));
-        let missing = Cost::new(size.max(cost.units().saturating_sub(held)));
+        let (held, quarter) = match &*holder.terms() {
+            Some(terms) => {
+                let held = if counts_held { terms.left } else { 0 };
+                (held, terms.answer.least_left(policy) / 4)
+            }
+            None => (0, u64::MAX),
+        };
+        let size = (2 * holder.taking.size.max(1)).min(leases.most).min(quarter.max(1));
+        let missing = size.max(cost.units().saturating_sub(held));
+        // Leases are no larger.
+        let missing = u16::try_from(missing).unwrap_or(MOST_UNITS).min(MOST_UNITS);
 
         let sent = leases.watch.now();
-        let (answer, decided) = self.take(leases, &holder.place.who, policy, missing).await?;
+        let (answer, taken, decided) =
+            self.take(leases, &holder.place.who, policy, missing).await?;
         let heard = leases.watch.now();
         let nearest = decided.limits().filter(|limit| limit.is_active());
         let nearest = nearest.map(|limit| limit.reset_after()).min().unwrap_or_default();
-        let mut until = lasts_until(sent, u64::try_from(nearest.as_micros()).unwrap_or(u64::MAX));
-        let mut left = decided.granted();
-        // What was held is of the same windows if those have not ended by now.
-        if let Some(kept) = holder.lease.open(policy, heard) {
-            (until, left) = (until.min(kept.until), left + kept.left);
-        } else {
-            self.empty(holder).await;
-        }
-        holder.lease.size = decided.granted();
-        let is_last = decided.granted() < missing.units();
+        let until = lasts_until(sent, u64::try_from(nearest.as_micros()).unwrap_or(u64::MAX));
+        let is_last = taken < missing.into();
         let (policy, charged) = (policy.clone(), decided.at());
-        let terms = Terms { policy, answer, charged, heard, until, left, is_last };
-        holder.lease.terms = Some(terms);
+        let taken = Terms { policy, answer, charged, heard, until, left: taken, is_last };
+        holder.taking.size = taken.left;
+        let (decision, over) = holder.place.lease.add(taken, cost);
+        if let Some(over) = over {
+            self.give_back(holder.place.who.as_ref(), &over).await;
+        }
         self.end_in_time(leases, holder);
-        Ok(is_last || left >= cost.units())
+        Ok(decision)
     }
 
-    /// Takes up to `units` on the server.
+    /// Takes up to `units` on the server: as many checks of one unit, the first of which pass. Returns how
+    /// many do as well, and the decision on the last.
     async fn take(
         &self,
         leases: &Leases,
         who: &Who,
         policy: &Policy,
-        units: Cost,
-    ) -> Result<(Answer, Decision), StoreError> {
-        let Who { namespace, subject } = who;
-        let (mode, cost) = (Mode::CheckUpTo, units);
-        let command =
-            self.inner.commands.decide(&Charge { namespace, subject, policy, mode, cost })?;
+        units: u16,
+    ) -> Result<(Answer, u64, Decision), StoreError> {
+        let (mode, cost) = (Mode::Check, Cost::ONE);
+        let command = self.inner.commands.check(&[who.as_ref()], policy, cost, units)?;
         let reply = tokio::time::timeout(leases.patience, self.send(command)).await;
         let reply = reply.unwrap_or_else(|_| Err(StoreError::new(FailureKind::TimedOut)))?;
-        let asked = Asked { policy, mode, cost, calls: 1 };
+        let asked = Asked { policy, mode, cost, calls: units };
         let answer = reply::read(&reply, 1, codec::shape_len(policy), asked)?.pop().flatten();
         let answer = answer.ok_or_else(reply::undecided)?;
         self.note_healed(answer.healed);
-        let decided = answer.decision(0, asked);
-        Ok((answer, decided))
+        let (taken, last) = (answer.passing(), answer.decision(units - 1, asked));
+        Ok((answer, taken.into(), last))
     }
 
     /// Sees to it that what is not spent is given back when the lease ends.
     fn end_in_time(&self, leases: &Leases, holder: &mut Holder) {
-        let Some(until) = holder.lease.terms.as_ref().map(|terms| terms.until) else { return };
-        if holder.lease.ending.as_ref().is_none_or(|ending| ending.wakes > until) {
+        let Some(until) = holder.terms().as_ref().map(|terms| terms.until) else { return };
+        if holder.taking.ending.as_ref().is_none_or(|ending| ending.wakes > until) {
             let (inner, lease) = (Arc::downgrade(&self.inner), Arc::downgrade(&holder.place.lease));
             let micros = until.saturating_sub(leases.watch.now());
             let task = leases.runtime.spawn(end(inner, lease, holder.place.who.clone(), micros));
-            holder.lease.ending = Some(Ending { wakes: until, task: task.abort_handle() });
+            holder.taking.ending = Some(Ending { wakes: until, task: task.abort_handle() });
         }
     }
 
     /// Gives back what is held.
-    async fn empty(&self, holder: &mut Holder) {
-        if let Some(terms) = holder.lease.terms.take() {
+    async fn empty(&self, holder: &Holder) {
+        let terms = holder.terms().take();
+        if let Some(terms) = terms {
             self.give_back(holder.place.who.as_ref(), &terms).await;
         }
     }
@@ -364,7 +397,7 @@ impl RedisStore {
 
 /// Gives back what is not spent of a lease that ends in so many microseconds, or later if more has been
 /// taken by then.
-async fn end(inner: Weak<Inner>, lease: Weak<Turn<Lease>>, who: Who, mut micros: u64) {
+async fn end(inner: Weak<Inner>, lease: Weak<Lease>, who: Who, mut micros: u64) {
     loop {
         pause(Duration::from_micros(micros)).await;
         let (Some(inner), Some(lease)) = (inner.upgrade(), lease.upgrade()) else { return };
@@ -372,15 +405,16 @@ async fn end(inner: Weak<Inner>, lease: Weak<Turn<Lease>>, who: Who, mut micros:
         let Some(leases) = &store.inner.leases else { return };
         let place = Place { table: Arc::clone(&leases.table), who: who.clone(), lease };
         let mut holder = place.turn().await;
-        let (now, until) = (leases.watch.now(), holder.lease.terms.as_ref().map(|t| t.until));
-        match (until, &mut holder.lease.ending) {
+        let now = leases.watch.now();
+        let until = holder.terms().as_ref().map(|terms| terms.until);
+        match (until, &mut holder.taking.ending) {
             (Some(until), Some(ending)) if now < until => {
                 (micros, ending.wakes) = (until - now, until);
             }
             _ => {
-                store.empty(&mut holder).await;
+                store.empty(&holder).await;
                 // Stops this task, which has nothing left to do.
-                holder.lease.ending = None;
+                holder.taking.ending = None;
                 return;
             }
         }
@@ -416,9 +450,12 @@ mod tests {
         let waiting = enter("alice", 1).unwrap();
         assert!(enter("bob", 1).is_none(), "there is no room");
         drop(first);
-        let known = leases.find(waiting.who.as_ref()).unwrap();
-        assert!(Arc::ptr_eq(&known, &waiting.lease), "somebody waits");
-        drop(known);
+        let known = |who: WhoRef<'_>| leases.table.lock().get(&who).map(Arc::as_ptr);
+        assert_eq!(
+            known(waiting.who.as_ref()),
+            Some(Arc::as_ptr(&waiting.lease)),
+            "somebody waits"
+        );
         // Who gives up waiting leaves nothing behind.
         let turn = waiting.turn().await;
         let gives_up = tokio::spawn(enter("alice", 1).unwrap().turn());

@@ -67,7 +67,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use builder::RedisStoreBuilder;
 use builder::Servers;
-use combine::Combiner;
+use combine::{Combiner, Joined};
 use command::{Command, Commands};
 pub use connect_error::ConnectError;
 use denials::{Asking, Denials, Forgetting};
@@ -79,7 +79,7 @@ pub use script::Script;
 #[cfg(feature = "redis-tls")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis-tls")))]
 pub use tls::Tls;
-use who::{Who, WhoRef};
+use who::WhoRef;
 
 use super::{Charge, Mode, Refund, Renewal, Reset, Store, StoreError, StoreFuture};
 use crate::time::Timestamp;
@@ -204,17 +204,22 @@ impl RedisStore {
     /// Checks, together with others if that is wanted; a denial is remembered if that is.
     fn check(
         &self,
-        who: Who,
-        policy: Policy,
+        who: WhoRef<'_>,
+        policy: &Policy,
         cost: Cost,
         asking: Option<Asking>,
     ) -> StoreFuture<Decision> {
-        let this = self.clone();
+        let lone = match &self.inner.combiner {
+            Some(combiner) => match self.join(combiner, who, policy, cost, asking) {
+                Joined::Waiting(told) => return Eventual::later(combine::wait(told)),
+                Joined::Alone(lone) => Some(lone),
+            },
+            None => None,
+        };
+        let (this, who, policy) = (self.clone(), who.to_owned(), policy.clone());
         Eventual::later(async move {
-            match &this.inner.combiner {
-                Some(combiner) => this.check_together(combiner, who, policy, cost, asking).await,
-                None => this.check_and_note(who.as_ref(), &policy, cost, asking).await,
-            }
+            let _lone = lone;
+            this.check_and_note(who.as_ref(), &policy, cost, asking).await
         })
     }
 
@@ -268,6 +273,10 @@ impl Store for RedisStore {
         let Charge { namespace, subject, policy, mode, cost } = charge;
         if mode == Mode::Check && cost > Cost::ZERO && !policy.has_permits() {
             let who = WhoRef { namespace, subject };
+            let leases = self.inner.leases.as_ref().filter(|_| codec::is_all_fixed(policy));
+            if let Some(leased) = leases.and_then(|leases| leases.spend(who, policy, cost)) {
+                return Eventual::ready(Ok(leased));
+            }
             let asking = match &self.inner.denials {
                 Some(denials) => match denials.find(who, policy, cost) {
                     Ok(denial) => return Eventual::ready(Ok(denial)),
@@ -275,13 +284,11 @@ impl Store for RedisStore {
                 },
                 None => None,
             };
-            if let Some(leases) = &self.inner.leases
-                && codec::is_all_fixed(policy)
-            {
+            if let Some(leases) = leases {
                 return self.check_leased(leases, charge, asking);
             }
             if self.inner.combiner.is_some() || asking.is_some() {
-                return self.check(who.to_owned(), policy.clone(), cost, asking);
+                return self.check(who, policy, cost, asking);
             }
         }
         self.ask_for(charge)

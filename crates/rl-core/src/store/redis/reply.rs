@@ -1,19 +1,19 @@
 //! Between bytes and decisions: what the deciding scripts reply. No I/O.
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
-use super::codec::read_u56;
+use super::codec;
 use crate::algorithm::{self, State};
 use crate::model::{LimitSet, MAX_UNITS, Mode, Origin, Outcomes};
 use crate::store::StoreError;
 use crate::time::Timestamp;
-use crate::{Cost, Decision, FailureKind, Policy};
+use crate::{Cost, Decision, FailureKind, Limit, Policy};
 
 /// The first byte of a reply: what follows.
 const SINGLE: u8 = 0;
-/// The version of a stored state, with which it begins.
-const STATES: u8 = 1;
-const COUNTED: u8 = 2;
+/// A stored state begins with its version.
+const STATES: u8 = codec::VERSION;
+const COUNTED: u8 = 3;
 
 /// Instead of a number of calls: the subject was not decided.
 const UNDECIDED: u16 = u16::MAX;
@@ -125,6 +125,18 @@ impl Answer {
         Decision::of(policy.clone(), cost, taken, charged, outcomes).from(Origin::Leased)
     }
 
+    /// How many of the calls pass. Of fixed windows.
+    pub(super) fn passing(&self) -> u16 {
+        match &self.told {
+            Told::Passing { passing, .. } => *passing,
+            // No more are told than were asked for.
+            Told::Each(calls) => {
+                let passing = calls.iter().filter(|(_, taken, _)| *taken > 0).count();
+                u16::try_from(passing).unwrap_or(u16::MAX)
+            }
+        }
+    }
+
     /// The units that were left under the strictest limit. Of fixed windows.
     pub(super) fn least_left(&self, policy: &Policy) -> u64 {
         let states = self.last().into_iter().flat_map(|after| &after.states);
@@ -141,6 +153,8 @@ impl Answer {
 struct Reader<'a> {
     bytes: &'a [u8],
     policy: &'a Policy,
+    /// The order of the limits in what scripts tell.
+    places: SmallVec<[usize; 6]>,
 }
 
 /// Why a reply is refused, in words.
@@ -154,31 +168,59 @@ impl<'a> Reader<'a> {
     }
 
     fn number(&mut self) -> Result<u64, Refusal> {
-        let number = read_u56(self.take()?);
+        self.number_of(7)
+    }
+
+    /// The number in so many bytes, up to 7.
+    fn number_of(&mut self, count: usize) -> Result<u64, Refusal> {
+        let (number, rest) = self.bytes.split_at_checked(count).ok_or(None)?;
+        self.bytes = rest;
+        let number = number.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
         // No time and no count that a script replies is larger: with those, nothing overflows.
         if number > MAX_UNITS + 1 { Err(Some("a number beyond 2^53")) } else { Ok(number) }
     }
 
+    /// The states of all limits, each as `state` reads it.
+    fn states(
+        &mut self,
+        state: impl Fn(&mut Self, Limit) -> Result<State, Refusal>,
+    ) -> Result<SmallVec<[State; 6]>, Refusal> {
+        let policy = self.policy;
+        let mut states = smallvec![State::empty(); self.places.len()];
+        for n in 0..self.places.len() {
+            let place = self.places[n];
+            states[place] = state(self, policy.limits()[place].limit())?;
+        }
+        Ok(states)
+    }
+
     fn after(&mut self) -> Result<After, Refusal> {
         let now = Timestamp::from_micros(self.number()?);
-        let policy = self.policy;
-        let state = |limit: &crate::model::NamedLimit| {
-            let count = algorithm::replied_cells(limit.limit());
-            let cells: Result<SmallVec<[u64; 3]>, _> = (0..count).map(|_| self.number()).collect();
+        let states = self.states(|this, limit| {
+            let count = algorithm::replied_cells(limit);
+            let cells: Result<SmallVec<[u64; 3]>, _> = (0..count).map(|_| this.number()).collect();
             Ok(State::from_cells(cells?.into_iter()))
-        };
-        let states = policy.limits().iter().map(state).collect::<Result<_, Refusal>>()?;
+        })?;
         Ok(After { now, states })
     }
 
-    /// A state as it is stored: behind the shape, which is of `shape` bytes.
+    /// A state of fixed windows as it is stored: behind the shape, which is of `shape` bytes.
     fn stored(&mut self, shape: usize) -> Result<After, Refusal> {
         let (head, rest) = self.bytes.split_at_checked(shape).ok_or(None)?;
-        if head.first() != Some(&STATES) {
-            return Err(None);
-        }
+        let &[STATES, width @ 1..=7, ..] = head else { return Err(None) };
         self.bytes = rest;
-        self.after()
+        let now = self.number()?;
+        let states = self.states(|this, limit| {
+            let left = this.number_of(codec::window_bytes(limit))?;
+            let used = this.number_of(width.into())?;
+            let since = match left {
+                0 => Some(0),
+                left => (now + left).checked_sub(limit.period().as_micros()),
+            };
+            let since = since.filter(|since| *since <= now).ok_or(Some("no window of ours"))?;
+            Ok(State::from_cells([since, used].into_iter()))
+        })?;
+        Ok(After { now: Timestamp::from_micros(now), states })
     }
 
     fn single(&mut self, asked: Asked<'_>) -> Result<Answer, Refusal> {
@@ -186,6 +228,9 @@ impl<'a> Reader<'a> {
         let mut calls = SmallVec::new();
         while calls.is_empty() || !self.bytes.is_empty() {
             let uncharged = LimitSet::from_bits(u16::from_be_bytes(self.take()?));
+            let places = self.places.iter().enumerate();
+            let uncharged = places.filter(|(told, _)| uncharged.contains(*told));
+            let uncharged = uncharged.map(|(_, place)| *place).collect();
             let taken = self.number()?;
             calls.push((uncharged, taken, self.after()?));
             if calls.len() > usize::from(asked.calls) {
@@ -216,7 +261,7 @@ pub(super) fn read(
     shape: usize,
     asked: Asked<'_>,
 ) -> Result<Vec<Option<Answer>>, StoreError> {
-    let mut reader = Reader { bytes, policy: asked.policy };
+    let mut reader = Reader { bytes, policy: asked.policy, places: codec::places(asked.policy) };
     let mut read = || -> Result<Vec<Option<Answer>>, Refusal> {
         let answers = match bytes.first() {
             Some(&SINGLE) if subjects == 1 => vec![Some(reader.single(asked)?)],
@@ -303,9 +348,19 @@ mod tests {
         })
     }
 
+    /// The time, and of each limit since when its window lasts and what is used, as it is stored.
     fn stored(policy: &Policy, numbers: &[u64]) -> Vec<u8> {
         let mut bytes = shape(policy);
-        numbers.iter().for_each(|number| push_u56(&mut bytes, *number));
+        let width = bytes[1].into();
+        let mut push =
+            |number: u64, count: usize| bytes.extend_from_slice(&number.to_be_bytes()[8 - count..]);
+        push(numbers[0], 7);
+        for place in codec::places(policy) {
+            let (limit, at) = (policy.limits()[place].limit(), 1 + 2 * place);
+            let left = numbers[at] + limit.period().as_micros() - numbers[0];
+            push(left, codec::window_bytes(limit));
+            push(numbers[at + 1], width);
+        }
         bytes
     }
 
@@ -313,9 +368,9 @@ mod tests {
     fn calls_that_came_together_are_told_one_after_the_other() {
         let policy = Policy::new([Limit::per_second(9), Limit::per_day(50)]).unwrap();
         let asked = Asked { policy: &policy, mode: Mode::Check, cost: Cost::new(2), calls: 5 };
-        let mut reply = vec![2, 0, 0, 3];
+        let mut reply = vec![COUNTED, 0, 0, 3];
         reply.extend(stored(&policy, &[1_000, 1_000, 8, 400, 28]));
-        let answer = read(&reply, 1, 4, asked).unwrap().pop().unwrap().unwrap();
+        let answer = read(&reply, 1, 3, asked).unwrap().pop().unwrap().unwrap();
         let used = |call| {
             let decision = answer.decision(call, asked);
             let used: Vec<u64> = decision.limits().map(|limit| limit.used()).collect();
@@ -331,29 +386,30 @@ mod tests {
     fn of_many_subjects_each_has_its_own_answer() {
         let policy = Policy::new([Limit::per_second(9)]).unwrap();
         let asked = Asked { policy: &policy, mode: Mode::Check, cost: Cost::ONE, calls: 1 };
-        let state = |used| stored(&policy, &[1_000, 900, used]);
+        let state = |used| stored(&policy, &[2_000_000, 1_500_000, used]);
         let all = read(&[state(3), state(4)].concat(), 2, 3, asked).unwrap();
         assert!(all.iter().flatten().all(|answer| answer.decision(0, asked).is_allowed()));
 
-        let some = [vec![2], vec![0, 255, 255], vec![1, 0, 0], state(9), vec![0, 0, 1], state(1)];
+        let some =
+            [vec![COUNTED], vec![0, 255, 255], vec![1, 0, 0], state(9), vec![0, 0, 1], state(1)];
         let some = read(&some.concat(), 3, 3, asked).unwrap();
         let allowed = |answer: &Answer| answer.decision(0, asked).is_allowed();
         let told: Vec<_> = some.iter().map(|told| told.as_ref().map(allowed)).collect();
         assert_eq!(told, [None, Some(false), Some(true)]);
         assert_eq!(some[1].as_ref().map(|answer| answer.healed), Some(1));
         assert!(read(&state(3), 2, 3, asked).is_err(), "one is missing");
-        assert!(read(&[2, 0, 0, 2], 1, 3, asked).is_err(), "more than were asked for");
+        assert!(read(&[COUNTED, 0, 0, 2], 1, 3, asked).is_err(), "more than were asked for");
     }
 
     proptest! {
         #[test]
         fn any_reply_is_read_or_refused(
-            bytes in prop::collection::vec(prop_oneof![0..3_u8, any::<u8>()], 0..120),
+            bytes in prop::collection::vec(prop_oneof![0..4_u8, any::<u8>()], 0..120),
             (subjects, calls) in (1..4_usize, 1..5_u16),
         ) {
             let policy = Policy::new([Limit::per_second(1), Limit::per_day(1)]).unwrap();
             let asked = Asked { policy: &policy, mode: Mode::Check, cost: Cost::ONE, calls };
-            for answer in read(&bytes, subjects, 4, asked).into_iter().flatten().flatten() {
+            for answer in read(&bytes, subjects, 3, asked).into_iter().flatten().flatten() {
                 for call in 0..calls {
                     prop_assert_eq!(answer.decision(call, asked).limits().len(), 2);
                 }

@@ -6,6 +6,7 @@
 -- ARGV[2]   plan, packed, big-endian: what to do (1 byte: 0 give back, 1 renew, 2 forget), when the
 --           units were charged (7 bytes), and for each limit units (0 if it is not meant) and max (7
 --           bytes each)
+-- ARGV[3]   format (see slots.lua)
 --
 -- Returns   of a renewal, the time from which the units count (7 bytes); else nothing, as of a
 --           permit that is lost

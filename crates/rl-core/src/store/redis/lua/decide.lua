@@ -4,13 +4,14 @@
 -- KEYS[2…]  the ring of each log of the policy, in its order (see sliding_log.lua)
 -- ARGV[1]   shape (see slots.lua)
 -- ARGV[2]   plan, packed, big-endian: mode (1 byte: 0 check, 1 check up to, 2 peek, 3 charge);
---           1 byte: 1 if all limits are fixed windows that begin with the first request, else 0; cost
---           (7 bytes); how many calls of this cost it is, that came one after the other (2 bytes), or 0;
---           unless all are such windows, a bit for each limit in shadow, that of the first is 1 (2
---           bytes), and the same for limits that count requests (2 bytes); and for each limit, 7 bytes
---           each, period µs and max if all are such windows, else max and capacity (the burst, where
---           there is one)
--- ARGV[3]   if the number of calls is 0: the cost of each (7 bytes)
+--           1 byte: the number of limits, if all are fixed windows that begin with the first request,
+--           else 0; cost (7 bytes); how many calls of this cost it is, that came one after the other (2
+--           bytes), or 0; if all are such windows, how long a state of this shape is (2 bytes), else a
+--           bit for each limit in shadow, that of the first is 1 (2 bytes), and the same for limits that
+--           count requests (2 bytes); and for each limit, 7 bytes each, period µs and max if all are
+--           such windows, else max and capacity (the burst, where there is one)
+-- ARGV[3]   format (see slots.lua)
+-- ARGV[4]   if the number of calls is 0: the cost of each (7 bytes)
 --
 -- Returns   packed: 0 (1 byte), healed (1 byte), and for each call: a bit for each limit in shadow that
 --           would have denied what was granted, and is not charged (2 bytes), units taken (7 bytes),
@@ -24,16 +25,18 @@ local mode, all_fixed = string.byte(ARGV[2], 1, 2)
 local cost, times, next_number = struct.unpack('>I7I2', ARGV[2], 3)
 local costs
 if times == 0 then
-  times = #ARGV[3] / 7
-  costs = { struct.unpack('>' .. string.rep('I7', times), ARGV[3]) }
+  times = #ARGV[4] / 7
+  costs = { struct.unpack('>' .. string.rep('I7', times), ARGV[4]) }
 end
 local shadow, requests = 0, 0
 if all_fixed == 0 then
   shadow, requests, next_number = struct.unpack('>I2I2', ARGV[2], next_number)
+else
+  next_number = next_number + 2
 end
 local function has(set, place) return floor(set / 2 ^ (place - 1)) % 2 == 1 end
 for i, slot in ipairs(slots) do
-  if all_fixed == 1 then
+  if all_fixed > 0 then
     slot.max, next_number = struct.unpack('>I7', ARGV[2], next_number + 7)
   else
     local max, capacity, after = struct.unpack('>I7I7', ARGV[2], next_number)

@@ -8,27 +8,34 @@
 -- between << and >> likewise in its line.
 --
 -- KEYS     the state of each subject (see slots.lua)
--- ARGV     shape and plan (see decide.lua)
--- Expects  clock, shape, plan, and told: an empty table
+-- ARGV     shape, plan and format (see decide.lua)
+-- Expects  clock, shape, plan, kind: the first two bytes of it, format, and told: an empty table
 -- Sets     told[n], the state that was stored for subject n, if its calls passed; passed, how many
---          subjects there are of these; told[-n], what was found for another
-if #plan == 11 + 14 * COUNT then
-  local kind, cost, times, <<period_i, max_i>> = struct.unpack('>I2I7I2<<I7I7>>', plan)
-  local units = cost * times
-  for n = 1, kind == 1 and cost > 0 and #KEYS or 0 do
-    local stored = redis.pcall('GET', KEYS[n]) or shape .. string.rep('\0', 7 + 14 * COUNT)
-    if #stored == #shape + 7 + 14 * COUNT and string.find(stored, shape, 1, true) == 1 then
-      local now, expires, fits, ends = clock, 0, true
-      local last, <<since_i, used_i>> = struct.unpack('>I7<<I7I7>>', stored, #shape + 1)
+--          subjects there are of these; told[-n], what was found for another, or a state in which no
+--          window is open
+if kind == COUNT then
+  local _, cost, times, size, <<period_i, max_i>> = struct.unpack('>I2I7I2I2<<I7I7>>', plan)
+  local units, all, most = cost * times, {}, 0
+  -- From here on what may be used before.
+  max_i = max_i - units
+  if period_i > most then most = period_i end
+  if #KEYS > 1 then all = redis.pcall('MGET', unpack(KEYS)) end
+  for n = 1, cost > 0 and #KEYS or 0 do
+    -- To MGET what is no string is nothing, and not every user may ask for it.
+    local stored = all[n] or redis.pcall('GET', KEYS[n]) or shape .. string.rep('\0', size - #shape)
+    if #stored == size then
+      local head, last, <<left_i, used_i>> = struct.unpack(format, stored)
+      local now, fits, longest = clock, head == shape, 0
       if last > now then now = last end
-      ends = since_i + period_i
-      if now >= ends or (since_i == 0 and used_i == 0) then since_i, used_i, ends = now, 0, now + period_i end
-      if ends > expires then expires = ends end
-      if used_i + units > max_i then fits = false end
-      if fits and expires <= 9007199254740991 and now < 4503599627370496 then
-        local value = struct.pack('>c0I7<<I7I7>>', shape, now, <<since_i, used_i + units>>)
-        local left = expires - clock + 999
-        redis.call('SET', KEYS[n], value, 'PX', (left - left % 1000) / 1000 + linger)
+      local gone = now - last
+      left_i = left_i - gone
+      if left_i <= 0 then left_i, used_i = period_i, 0 end
+      if left_i > longest then longest = left_i end
+      if used_i > max_i then fits = false end
+      if fits and longest <= most and now < 4503599627370496 then
+        local value = struct.pack(format, shape, now, <<left_i, used_i + units>>)
+        local lasts = now + longest - clock + 999
+        redis.call('SET', KEYS[n], value, 'PX', (lasts - lasts % 1000) / 1000 + linger)
         told[n], passed = value, passed + 1
       end
     end

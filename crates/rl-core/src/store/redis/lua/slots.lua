@@ -1,19 +1,29 @@
 -- The packed layout: the states of all limits of one subject in one string.
 --
---   version  1 byte, 1
---   count    1 byte, the number of states
---   tags     one for each state: which state it is, whatever its max
+--   version  1 byte, 2
+--   width    1 byte, the bytes of a count
+--   code     which states it is, whatever their max: 1 byte, bits for the second to the month, if all
+--            are fixed windows that begin with the first request, and 64 more, if all are sliding
+--            window counters; else 128 and their number, and a tag for each
 --   last     7 bytes, the time of the last change, µs
---   cells    7 bytes each: the integers of each state, one state after the other
+--   cells    the integers of each state, one state after the other
 --
 -- Numbers are big-endian. The head of a tag is 1 byte, algorithm * 16 + place (1 for the second … 6
 -- for the month). For other periods the place is 0, 128 is added and the period in ms follows, 6
 -- bytes. A sliding window's precision in ms follows, 6 bytes; for algorithm 7 a byte, 0 for a sliding
 -- log and 1 for concurrency.
 --
+-- Cells are of 7 bytes, but for two algorithms that keep them short. A fixed window that begins with the
+-- first request has instead of its beginning the time that was left of it at the last change, 0 if it
+-- was over, in as many bytes as hold its period. A sliding window counter has the time since its
+-- beginning and 1, 0 if it is over, in as many bytes as hold two periods. Their counts are of `width`.
+--
 -- KEYS[1]   the subject's state
 -- KEYS[2…]  the ring of each log of the policy, in its order (see sliding_log.lua)
--- ARGV[1]   shape: version, count and tags of the policy's limits, in its order
+-- ARGV[1]   shape: version, width and code of the policy's limits, in its order; where it has no tags,
+--           in that of their periods. The width is that of the largest max: it may be larger in what
+--           is stored
+-- ARGV[3]   format: how struct reads and writes a state of this shape, which is the first it reads
 --
 -- Expects  stored, what is under the key
 -- Sets     slots, one for each limit of the policy: { at, kind, period, extra },
@@ -24,11 +34,11 @@ local NAMED = { 1000000, 60000000, 3600000000, DAY, 7 * DAY, 30 * DAY }
 local LATEST = 4503599627370496
 local KINDS = { [2] = 4, [3] = 5, [4] = 6, [5] = 6, [6] = 7 }
 
--- Reads tags into slots whose cells lie behind `last`. Returns the slots, where the tags end and how
--- many integers follow; or nothing, if these are no tags.
-local function read_tags(bytes)
-  local read, at, cells, keys = {}, 3, 2, 1
-  for i = 1, string.byte(bytes, 2) or 0 do
+-- Reads so many tags into slots whose cells lie behind `last`. Returns the slots, where the tags end and
+-- how many integers follow; or nothing, if these are no tags.
+local function read_tags(bytes, at, count)
+  local read, cells, keys = {}, 2, 1
+  for i = 1, count do
     local head, from = string.byte(bytes, at), at
     if not head then return nil end
     local algorithm, period, extra = floor(head % 128 / 16), NAMED[head % 16], 0
@@ -58,45 +68,117 @@ local function read_tags(bytes)
   return read, at, cells - 1
 end
 
-local shape = ARGV[1]
-local slots, head, size = read_tags(shape)
-local format = '>' .. string.rep('I7', size)
-local foreign = {}
-state = { 0 }
-for i = 2, size do state[i] = 0 end
-
-if stored and string.sub(stored, 1, #shape) == shape and #stored == #shape + 7 * size then
-  state = { struct.unpack(format, stored, #shape + 1) }
-elseif stored then
-  local others, from, count = read_tags(stored)
-  if string.byte(stored, 1) ~= 1 or not others or #stored ~= from - 1 + 7 * count then
-    return redis.error_reply('RLCORRUPT the stored state is not ours or is damaged')
+-- Reads the code likewise.
+local function read_code(bytes)
+  local code = string.byte(bytes, 3)
+  if not code or code >= 128 then return read_tags(bytes, 4, (code or 128) - 128) end
+  local read, at = {}, 2
+  local kind, cells, tag = 0, 2, 0
+  if code >= 64 then kind, cells, tag, code = 4, 3, 32, code - 64 end
+  for place = 1, 6 do
+    if code % 2 == 1 then
+      local slot = { at = at, kind = kind, period = NAMED[place], extra = 0, cells = cells }
+      slot.tag, at = string.char(tag + place), at + cells
+      read[#read + 1] = slot
+    end
+    code = floor(code / 2)
   end
-  local cells = { struct.unpack('>' .. string.rep('I7', count), stored, from) }
-  local wanted = {}
-  for _, slot in ipairs(slots) do wanted[slot.tag] = slot end
-  state[1] = cells[1]
-  for _, other in ipairs(others) do
-    local slot = wanted[other.tag]
-    if slot then
-      for i = 0, slot.cells - 1 do state[slot.at + i] = cells[other.at + i] end
+  return read, 4, at - 1
+end
+
+-- How many bytes hold the number, which are `bytes` at least.
+local function bytes_of(number, bytes)
+  local most = 256 ^ bytes
+  while number >= most do bytes, most = bytes + 1, most * 256 end
+  return bytes
+end
+
+-- How `last` and the cells of these slots are stored, with counts of so many bytes, behind a head.
+local function stored_format(head, read, width)
+  local format = { '>c' .. #head .. 'I7' }
+  for i, slot in ipairs(read) do
+    if slot.kind == 0 then
+      format[i + 1] = 'I' .. bytes_of(slot.period, 1) .. 'I' .. width
+    elseif slot.kind == 4 then
+      format[i + 1] = 'I' .. bytes_of(2 * slot.period, 1) .. string.rep('I' .. width, 2)
     else
-      local ends = algorithms[other.kind].expires(other.at, other.period, other.extra, other.kind, cells)
-      if max_of(now, cells[1]) < ends and #foreign < 16 then
-        other.ends = ends
-        local from_byte = from + 7 * (other.at - 1)
-        other.bytes = string.sub(stored, from_byte, from_byte + 7 * other.cells - 1)
-        foreign[#foreign + 1] = other
+      format[i + 1] = string.rep('I7', slot.cells)
+    end
+  end
+  return table.concat(format)
+end
+
+-- Makes cells of what is stored. Returns whether it is ours: no time and no count that we store is
+-- larger; struct.pack would cut it off. No clock shows a time of the upper half, from 2112 on: what is
+-- charged then would end at the largest time, and count no longer.
+local function expand(read, cells, size)
+  local last, is_ours = cells[1], cells[1] < LATEST
+  for _, slot in ipairs(read) do
+    local at, kind = slot.at, slot.kind
+    local first = cells[at]
+    if kind == 0 then
+      cells[at] = first > 0 and last + first - slot.period or 0
+      if first == 0 then cells[at + 1] = 0 end
+      is_ours = is_ours and first <= slot.period and cells[at] >= 0
+    elseif kind == 4 then
+      cells[at] = first > 0 and last + 1 - first or 0
+      if first == 0 then cells[at + 1], cells[at + 2] = 0, 0 end
+      is_ours = is_ours and first <= 2 * slot.period and cells[at] >= 0
+    end
+  end
+  for i = 2, size do is_ours = is_ours and cells[i] <= MAX_UNITS end
+  return is_ours
+end
+
+-- The cells of a state, or nothing if it is not ours.
+local function read_state(bytes, format, read, size)
+  if #bytes ~= struct.size(format) then return nil end
+  local cells = { struct.unpack(format, bytes) }
+  table.remove(cells, 1)
+  return expand(read, cells, size) and cells
+end
+
+local shape, state_format = ARGV[1], ARGV[3]
+local slots, _, size = read_code(shape)
+local foreign = {}
+
+if not stored then
+  state = { 0 }
+  for i = 2, size do state[i] = 0 end
+elseif string.sub(stored, 1, #shape) == shape then
+  state = read_state(stored, state_format, slots, size)
+else
+  -- Of another policy, or with larger counts.
+  local others, from, count
+  local width = string.byte(stored, 2)
+  if string.byte(stored, 1) == 2 and width and width >= 1 and width <= 7 then
+    others, from, count = read_code(stored)
+  end
+  local cells
+  if others then
+    local head = string.sub(stored, 1, from - 1)
+    cells = read_state(stored, stored_format(head, others, width), others, count)
+  end
+  if cells then
+    local wanted = {}
+    state = { cells[1] }
+    for i = 2, size do state[i] = 0 end
+    for _, slot in ipairs(slots) do wanted[slot.tag] = slot end
+    for _, other in ipairs(others) do
+      local slot = wanted[other.tag]
+      if slot then
+        for i = 0, slot.cells - 1 do state[slot.at + i] = cells[other.at + i] end
+      else
+        local ends = algorithms[other.kind].expires(other.at, other.period, other.extra, other.kind, cells)
+        if max_of(now, cells[1]) < ends and #foreign < 16 then
+          other.ends, other.of = ends, cells
+          foreign[#foreign + 1] = other
+        end
       end
     end
   end
 end
-
--- No time and no count that we store is larger; struct.pack would cut it off. No clock shows a time of
--- the upper half, from 2112 on: what is charged then would end at the largest time, and count no longer.
-local is_ours = state[1] < LATEST
-for i = 1, size do is_ours = is_ours and state[i] <= MAX_UNITS end
-if not is_ours then
+if not state then
   return redis.error_reply('RLCORRUPT the stored state is not ours or is damaged')
 end
 
@@ -129,9 +211,9 @@ local function lifetime()
   return max_of(1, ceil((states_expire() - clock) / 1000)) + linger
 end
 
--- The state in the policy's shape, as it is stored.
+-- The state in the policy's shape, all in 7 bytes.
 local function pack_state()
-  return struct.pack(format, unpack(state, 1, size))
+  return struct.pack('>' .. string.rep('I7', size), unpack(state, 1, size))
 end
 
 -- The state as it is replied: of what pack_state has packed, a log's cells are of no use to anybody.
@@ -148,15 +230,59 @@ local function told_state(packed)
   return table.concat(told)
 end
 
--- Stores what pack_state has packed, with what other policies left, as long as any of it counts.
+-- The cells of a slot as they are stored: short, if it has a short form, and what is over as if it had
+-- never been. Returns also how many bytes a count of it has, if that is more than `width`.
+local function shortened(slot, cells, width)
+  local at, period = slot.at, slot.period
+  local first, second = cells[at], cells[at + 1]
+  if slot.kind == 0 then
+    if now >= first + period or (first == 0 and second == 0) then return width, 0, 0 end
+    return bytes_of(second, width), first + period - now, second
+  end
+  local third = cells[at + 2]
+  if now >= first + 2 * period or (first == 0 and second == 0 and third == 0) then
+    return width, 0, 0, 0
+  end
+  return bytes_of(max_of(second, third), width), now - first + 1, second, third
+end
+
+-- Stores the state, of which pack_state has made `packed`, with what other policies left, as long as any
+-- of it counts.
 local function save(packed)
-  local value = shape .. packed
-  if #foreign > 0 then
-    local tags, cells = string.sub(shape, 3), packed
-    for _, other in ipairs(foreign) do
-      tags, cells = tags .. other.tag, cells .. other.bytes
+  local all, width, has_short = slots, string.byte(shape, 2), #foreign > 0
+  for _, slot in ipairs(slots) do
+    slot.of, has_short = state, has_short or slot.kind == 0 or slot.kind == 4
+  end
+  local value
+  if has_short then
+    if #foreign > 0 then
+      all = { unpack(slots) }
+      for _, other in ipairs(foreign) do all[#all + 1] = other end
     end
-    value = string.char(1, #slots + #foreign) .. tags .. cells
+    local values, at = { shape, now }, 3
+    for _, slot in ipairs(all) do
+      if slot.kind == 0 then
+        width, values[at], values[at + 1] = shortened(slot, slot.of, width)
+      elseif slot.kind == 4 then
+        width, values[at], values[at + 1], values[at + 2] = shortened(slot, slot.of, width)
+      else
+        for i = 0, slot.cells - 1 do values[at + i] = slot.of[slot.at + i] end
+      end
+      at = at + slot.cells
+    end
+    local written = state_format
+    if #foreign > 0 or width ~= string.byte(shape, 2) then
+      local code = string.sub(shape, 3)
+      if #foreign > 0 then
+        code = string.char(128 + #all)
+        for _, slot in ipairs(all) do code = code .. slot.tag end
+      end
+      values[1] = string.char(2, width) .. code
+      written = stored_format(values[1], all, width)
+    end
+    value = struct.pack(written, unpack(values))
+  else
+    value = shape .. packed
   end
   redis.call('SET', KEYS[1], value, 'PX', lifetime())
 end
