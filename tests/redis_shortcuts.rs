@@ -73,6 +73,56 @@ async fn who_gives_up_before_the_departure_is_not_charged() {
     assert_eq!(third.limits().next().unwrap().used(), 3);
 }
 
+#[test]
+fn who_waits_for_a_store_whose_runtime_has_ended_is_told_at_once() {
+    let server = RedisServer::start();
+    let home = tokio::runtime::Runtime::new().unwrap();
+    let store = home.block_on(store(&server));
+    drop(home);
+    let (policy, namespace, cost) = (per_hour(300), &Namespace::default(), Cost::ONE);
+    let charge = |subject| {
+        store.decide(Charge { namespace, subject, policy: &policy, mode: Mode::Check, cost })
+    };
+    let (alice, bob) = (Subject::user("alice"), Subject::user("bob"));
+    // Alone and under way, so that all others have to wait for a departure.
+    let first = charge(&alice);
+    let there = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for subject in [&alice, &bob, &bob] {
+        let error = there.block_on(charge(subject)).unwrap_err();
+        assert_eq!(error.kind(), FailureKind::Unavailable);
+    }
+    drop(first);
+}
+
+#[tokio::test]
+async fn many_subjects_under_limits_that_come_and_go_are_decided_by_what_is_stored() {
+    let server = RedisServer::start();
+    let store = store(&server).await;
+    let subjects: Vec<_> = (0..40).map(|n| Subject::user(&n.to_string())).collect();
+    let of =
+        |limits: &[&str]| Policy::new(limits.iter().map(|text| text.parse().unwrap())).unwrap();
+    // In another order, with counts of other lengths, with more limits and with fewer.
+    let policies = [
+        of(&["9/minute", "9/day"]),
+        of(&["300/day", "70000/minute"]),
+        of(&["9/day", "9/hour", "9/minute"]),
+        of(&["9/1500ms", "9/day", "9/minute"]),
+        of(&["9/minute:sliding-window-counter", "9/day"]),
+        of(&["9/day", "9/minute"]),
+    ];
+    for (n, policy) in (1..).zip(&policies) {
+        let checks = join_all(subjects.iter().map(|subject| check(&store, subject, policy))).await;
+        for decision in checks {
+            let decision = decision.unwrap();
+            let day = decision.limits().find(|limit| limit.name() == "day").unwrap();
+            assert_eq!(day.used(), n, "{policy:?}");
+        }
+    }
+    let spent = of(&["5/day", "5/minute"]);
+    let checks = join_all(subjects.iter().map(|subject| check(&store, subject, &spent))).await;
+    assert!(checks.into_iter().all(|decision| !decision.unwrap().is_allowed()));
+}
+
 #[tokio::test]
 async fn a_subject_whose_state_is_damaged_fails_alone_in_its_company() {
     let server = RedisServer::start();

@@ -13,10 +13,13 @@
 //!   others. The deadline of each caller is its own; a call that stays away for as long as a connection
 //!   may owe an answer is given up.
 
+mod batch;
+
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use batch::{Batch, Caller, Costs, Run, batches, fail, take_run};
 use indexmap::IndexMap;
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex as Turn, oneshot};
@@ -25,7 +28,7 @@ use super::denials::Asking;
 use super::reply::{self, Asked};
 use super::who::{Who, WhoRef};
 use super::{RedisStore, codec};
-use crate::model::{MAX_UNITS, Mode};
+use crate::model::Mode;
 use crate::store::StoreError;
 use crate::{Cost, Decision, FailureKind, Policy};
 
@@ -34,14 +37,6 @@ const MOST_SUBJECTS: usize = 32;
 
 /// Fewer are not divided among two calls.
 const LEAST_SUBJECTS: usize = 8;
-
-/// Calls of one subject and cost in one: under fixed windows they are decided by one division, unless
-/// the subject has counts under another policy as well.
-const MOST_ALIKE: usize = 256;
-
-/// Calls of one subject in one of which each is evaluated, because their costs differ or for the
-/// algorithm. Others wait for the server meanwhile.
-const MOST_EVALUATED: usize = 64;
 
 /// Who waits, and who is in flight.
 pub(super) struct Combiner {
@@ -71,36 +66,6 @@ impl Line {
     fn is_first_to_depart(&mut self) -> bool {
         !std::mem::replace(&mut self.is_departing, true)
     }
-}
-
-/// One who asks.
-struct Caller {
-    policy: Policy,
-    cost: Cost,
-    asking: Option<Asking>,
-    tell: oneshot::Sender<Result<Decision, StoreError>>,
-}
-
-/// Callers of one subject under one policy, in the order in which they came.
-struct Run {
-    who: Who,
-    callers: Vec<Caller>,
-}
-
-/// What travels in one script call.
-struct Batch {
-    policy: Policy,
-    costs: Costs,
-    runs: Vec<Run>,
-}
-
-/// What each subject of a batch is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Costs {
-    /// So many calls of this cost.
-    Alike(Cost, u16),
-    /// Each caller's own.
-    Mixed,
 }
 
 impl Combiner {
@@ -300,57 +265,6 @@ async fn carry(mut leaving: Leaving, Batch { policy, costs, runs }: Batch) {
     }
     drop(leaving);
     tokio::task::yield_now().await;
-}
-
-fn fail(run: Run, error: &StoreError) {
-    for caller in run.callers {
-        let _ = caller.tell.send(Err(error.again()));
-    }
-}
-
-/// Those at the front of the line who can travel as one, without those who have given up.
-fn take_run(waiting: &mut VecDeque<Caller>) -> Option<(Costs, Vec<Caller>)> {
-    waiting.retain(|caller| !caller.tell.is_closed());
-    let first = waiting.front()?;
-    let (policy, cost) = (first.policy.clone(), first.cost);
-    let like_first = |most: usize, is_like: &dyn Fn(&Caller) -> bool| {
-        waiting.iter().take(most).take_while(|caller| is_like(caller)).count()
-    };
-    // Together they must not ask for more than can be counted.
-    let most = usize::try_from(MAX_UNITS / cost.units().max(1)).unwrap_or(usize::MAX).max(1);
-    let is_like = |caller: &Caller| caller.cost == cost && caller.policy == policy;
-    let is_division = codec::is_all_fixed(&policy);
-    let most_alike = if is_division { MOST_ALIKE } else { MOST_EVALUATED };
-    let alike = like_first(most_alike.min(most), &is_like);
-    let mixed = like_first(MOST_EVALUATED, &|caller| caller.policy == policy);
-    let (costs, count) = if mixed > alike {
-        (Costs::Mixed, mixed)
-    } else {
-        (Costs::Alike(cost, u16::try_from(alike).unwrap_or(1)), alike)
-    };
-    Some((costs, waiting.drain(..count).collect()))
-}
-
-/// Puts those together who can travel in one call.
-fn batches(runs: Vec<(Costs, Run)>, most_subjects: usize) -> Vec<Batch> {
-    /// How many are looked through for one to join.
-    const OPEN: usize = 8;
-    let mut batches: Vec<Batch> = Vec::new();
-    for (costs, run) in runs {
-        let policy = &run.callers[0].policy;
-        let can_join = |batch: &&mut Batch| {
-            costs != Costs::Mixed
-                && batch.costs == costs
-                && batch.runs.len() < most_subjects
-                && batch.policy == *policy
-                && codec::is_all_fixed(policy)
-        };
-        match batches.iter_mut().rev().take(OPEN).find(can_join) {
-            Some(batch) => batch.runs.push(run),
-            None => batches.push(Batch { policy: policy.clone(), costs, runs: vec![run] }),
-        }
-    }
-    batches
 }
 
 /// What comes of getting in line.

@@ -11,12 +11,15 @@
 //! * Fixed windows that begin with the first request are leased. Others, and everything but checks, go
 //!   to the server.
 
+mod held;
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use held::{Lease, Terms, open};
 use indexmap::IndexMap;
 use tokio::runtime::Handle;
-use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
+use tokio::sync::OwnedMutexGuard;
 use tokio::task::AbortHandle;
 
 use super::denials::Asking;
@@ -24,9 +27,8 @@ use super::reply::{Answer, Asked};
 use super::watch::{Watch, lasts_until};
 use super::who::{Who, WhoRef};
 use super::{Inner, RedisStore, codec, reply};
-use crate::model::{Mode, Origin};
+use crate::model::Mode;
 use crate::store::{Charge, Refund, RefundOf, StoreError, StoreFuture};
-use crate::time::Timestamp;
 use crate::{Cost, Decision, Eventual, FailureKind, LimitSet, Policy};
 
 /// The largest lease: what the number of calls in one script call can say.
@@ -47,32 +49,12 @@ pub(super) struct Leases {
 #[derive(Default)]
 struct Table(Mutex<IndexMap<Who, Arc<Lease>>>);
 
-/// What is held of one subject. To spend it takes nobody's turn: while units are there, nobody waits.
-#[derive(Default)]
-struct Lease {
-    terms: Mutex<Option<Terms>>,
-    turn: Arc<Turn<Taking>>,
-}
-
 /// What those need who take and give back.
 #[derive(Default)]
 struct Taking {
     /// How many units were taken last.
     size: u64,
     ending: Option<Ending>,
-}
-
-struct Terms {
-    policy: Policy,
-    /// Where the limits stood when they were charged.
-    answer: Answer,
-    charged: Timestamp,
-    /// When the server's answer was there, and until when the lease may be spent.
-    heard: u64,
-    until: u64,
-    left: u64,
-    /// Whether the server had less than was asked for.
-    is_last: bool,
 }
 
 /// The task that ends a lease; there is one for each at most.
@@ -159,57 +141,6 @@ impl Drop for Place {
 impl Drop for Ending {
     fn drop(&mut self) {
         self.task.abort();
-    }
-}
-
-impl Lease {
-    fn lock(&self) -> MutexGuard<'_, Option<Terms>> {
-        self.terms.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Spends `cost` of what is held, if that is enough and it is not too late.
-    fn spend(&self, policy: &Policy, cost: Cost, now: u64) -> Option<Decision> {
-        let mut terms = self.lock();
-        let terms = open(&mut terms, policy, now).filter(|terms| terms.left >= cost.units())?;
-        terms.left -= cost.units();
-        Some(terms.decision(cost, cost.units(), now))
-    }
-
-    /// Adds what was taken to what is held, and decides on `cost`, unless that is more than there is now
-    /// and the server has more. Returns also what was held, if it has ended.
-    fn add(&self, mut taken: Terms, cost: Cost) -> (Option<Decision>, Option<Terms>) {
-        let (mut terms, mut over) = (self.lock(), None);
-        // What was held is of the same windows if those have not ended by now.
-        if let Some(kept) = open(&mut terms, &taken.policy, taken.heard) {
-            (taken.until, taken.left) = (taken.until.min(kept.until), taken.left + kept.left);
-        } else {
-            over = terms.take();
-        }
-        let taken = terms.insert(taken);
-        // Before others spend it.
-        let units = if taken.left >= cost.units() { cost.units() } else { 0 };
-        taken.left -= units;
-        let decision = (taken.is_last || units == cost.units())
-            .then(|| taken.decision(cost, units, taken.heard).from(Origin::Store));
-        (decision, over)
-    }
-
-    /// Whether there was nothing left to take: what is asked for meanwhile needs nobody's turn.
-    fn is_last(&self, policy: &Policy, now: u64) -> bool {
-        open(&mut self.lock(), policy, now).is_some_and(|terms| terms.is_last)
-    }
-}
-
-/// What is held under this policy, if it is not too late.
-fn open<'a>(terms: &'a mut Option<Terms>, policy: &Policy, now: u64) -> Option<&'a mut Terms> {
-    terms.as_mut().filter(|terms| terms.policy == *policy && now < terms.until)
-}
-
-impl Terms {
-    /// The decision on a call that was given `taken`: what is held is not used yet.
-    fn decision(&self, cost: Cost, taken: u64, now: u64) -> Decision {
-        let later = now.saturating_sub(self.heard);
-        self.answer.with_unspent(&self.policy, cost, taken, self.left, later)
     }
 }
 

@@ -1,0 +1,101 @@
+//! Who can travel in one call. No I/O.
+
+use std::collections::VecDeque;
+
+use tokio::sync::oneshot;
+
+use super::super::codec;
+use super::super::denials::Asking;
+use super::super::who::Who;
+use crate::model::MAX_UNITS;
+use crate::store::StoreError;
+use crate::{Cost, Decision, Policy};
+
+/// Calls of one subject and cost in one: under fixed windows they are decided by one division, unless
+/// the subject has counts under another policy as well.
+const MOST_ALIKE: usize = 256;
+
+/// Calls of one subject in one of which each is evaluated, because their costs differ or for the
+/// algorithm. Others wait for the server meanwhile.
+const MOST_EVALUATED: usize = 64;
+
+/// One who asks.
+pub(super) struct Caller {
+    pub(super) policy: Policy,
+    pub(super) cost: Cost,
+    pub(super) asking: Option<Asking>,
+    pub(super) tell: oneshot::Sender<Result<Decision, StoreError>>,
+}
+
+/// Callers of one subject under one policy, in the order in which they came.
+pub(super) struct Run {
+    pub(super) who: Who,
+    pub(super) callers: Vec<Caller>,
+}
+
+/// What travels in one script call.
+pub(super) struct Batch {
+    pub(super) policy: Policy,
+    pub(super) costs: Costs,
+    pub(super) runs: Vec<Run>,
+}
+
+/// What each subject of a batch is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Costs {
+    /// So many calls of this cost.
+    Alike(Cost, u16),
+    /// Each caller's own.
+    Mixed,
+}
+
+pub(super) fn fail(run: Run, error: &StoreError) {
+    for caller in run.callers {
+        let _ = caller.tell.send(Err(error.again()));
+    }
+}
+
+/// Those at the front of the line who can travel as one, without those who have given up.
+pub(super) fn take_run(waiting: &mut VecDeque<Caller>) -> Option<(Costs, Vec<Caller>)> {
+    waiting.retain(|caller| !caller.tell.is_closed());
+    let first = waiting.front()?;
+    let (policy, cost) = (first.policy.clone(), first.cost);
+    let like_first = |most: usize, is_like: &dyn Fn(&Caller) -> bool| {
+        waiting.iter().take(most).take_while(|caller| is_like(caller)).count()
+    };
+    // Together they must not ask for more than can be counted.
+    let most = usize::try_from(MAX_UNITS / cost.units().max(1)).unwrap_or(usize::MAX).max(1);
+    let is_like = |caller: &Caller| caller.cost == cost && caller.policy == policy;
+    let is_division = codec::is_all_fixed(&policy);
+    let most_alike = if is_division { MOST_ALIKE } else { MOST_EVALUATED };
+    let alike = like_first(most_alike.min(most), &is_like);
+    let mixed = like_first(MOST_EVALUATED, &|caller| caller.policy == policy);
+    let (costs, count) = if mixed > alike {
+        (Costs::Mixed, mixed)
+    } else {
+        (Costs::Alike(cost, u16::try_from(alike).unwrap_or(1)), alike)
+    };
+    Some((costs, waiting.drain(..count).collect()))
+}
+
+/// Puts those together who can travel in one call.
+pub(super) fn batches(runs: Vec<(Costs, Run)>, most_subjects: usize) -> Vec<Batch> {
+    /// How many are looked through for one to join.
+    const OPEN: usize = 8;
+    let mut batches: Vec<Batch> = Vec::new();
+    for (costs, run) in runs {
+        let policy = &run.callers[0].policy;
+        let can_join = |batch: &&mut Batch| {
+            costs != Costs::Mixed
+                && batch.costs == costs
+                && batch.runs.len() < most_subjects
+                && batch.policy == *policy
+                && codec::is_all_fixed(policy)
+        };
+        match batches.iter_mut().rev().take(OPEN).find(can_join) {
+            Some(batch) => batch.runs.push(run),
+            None => batches.push(Batch { policy: policy.clone(), costs, runs: vec![run] }),
+        }
+    }
+    batches
+}
