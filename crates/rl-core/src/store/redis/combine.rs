@@ -1,11 +1,13 @@
 //! Calls that travel together.
 //!
-//! * While calls are in flight, those that become ready in the meantime leave together: calls of many
-//!   subjects under one policy in one script call, and calls of one subject as a list of costs.
-//!   Nothing waits for company: whoever comes while nothing is in flight leaves at once.
-//! * **One subject, one call at a time**, but for the one who left alone: who asks for a subject whose call is in flight waits for it,
-//!   and leaves with all who do. They are decided as if they had come one after the other, first come
-//!   first served.
+//! * **Many subjects in one call**: checks under one policy of fixed windows leave at once while fewer than
+//!   [`MOST_IN_FLIGHT`] such calls are on their way. Others gather until one of those is back, has been away
+//!   for [`LATE`], or a call is full. Those of other policies leave at once.
+//! * **One subject, one call at a time**, but for the one who left alone: who asks for a subject whose call
+//!   is in flight waits for it, and leaves with all who do. They are decided as if they had come one after
+//!   the other, first come first served.
+//! * **In halves**: those who leave when no call is in flight leave in two, so that the server works on one
+//!   while we deal with the other.
 //! * **Cancel safe**: who gives up before the departure is not charged; who gives up later may have
 //!   been. The others do not notice.
 //! * **Nothing is sent twice**: if a call fails, all who travelled with it learn why.
@@ -16,13 +18,14 @@
 mod batch;
 
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use batch::{Batch, Caller, Costs, Run, batches, fail, take_run};
 use indexmap::IndexMap;
 use tokio::runtime::Handle;
-use tokio::sync::{Mutex as Turn, oneshot};
+use tokio::sync::oneshot;
 
 use super::denials::Asking;
 use super::reply::{self, Asked};
@@ -38,6 +41,13 @@ const MOST_SUBJECTS: usize = 32;
 /// Fewer are not divided among two calls.
 const LEAST_SUBJECTS: usize = 8;
 
+/// Calls in flight that others wait for, to leave with those who come meanwhile. If everybody left at once,
+/// each who is told would ask again alone.
+const MOST_IN_FLIGHT: usize = 4;
+
+/// A call that is away for longer is not waited for: the server is far, or gone.
+const LATE: Duration = Duration::from_millis(5);
+
 /// Who waits, and who is in flight.
 pub(super) struct Combiner {
     line: Mutex<Line>,
@@ -45,8 +55,6 @@ pub(super) struct Combiner {
     pub(super) most_subjects: usize,
     /// How long a call may stay away.
     patience: Duration,
-    /// Whose callers are told at the moment.
-    telling: Turn<()>,
     runtime: Handle,
 }
 
@@ -54,25 +62,50 @@ pub(super) struct Combiner {
 struct Line {
     /// Subjects with a call in flight or about to leave, and who waits for it.
     subjects: IndexMap<Who, VecDeque<Caller>>,
-    /// Those about to leave.
+    /// Those about to leave, whoever else does.
     ready: Vec<Who>,
+    /// Those about to leave with others like them.
+    gathering: Vec<Who>,
+    /// Calls on their way that those wait for.
+    in_flight: usize,
     is_departing: bool,
     /// Whether somebody is under way who left without company.
     has_lone: bool,
 }
 
 impl Line {
-    /// Whether nobody else sees to the departure.
-    fn is_first_to_depart(&mut self) -> bool {
-        !std::mem::replace(&mut self.is_departing, true)
+    /// Somebody waits for this one's next call.
+    fn make_ready(&mut self, who: Who, most_subjects: usize) {
+        let first = self.subjects.get(&who.as_ref()).and_then(VecDeque::front);
+        if first.is_some_and(|caller| can_gather(&caller.policy, most_subjects)) {
+            self.gathering.push(who);
+        } else {
+            self.ready.push(who);
+        }
     }
+
+    /// How many of those who gather may leave.
+    fn gathered(&self, most_subjects: usize) -> usize {
+        let count = self.gathering.len();
+        if self.in_flight < MOST_IN_FLIGHT { count } else { count / most_subjects * most_subjects }
+    }
+
+    /// Whether somebody has to leave, and nobody else sees to it.
+    fn is_first_to_depart(&mut self, most_subjects: usize) -> bool {
+        let is_due = !self.ready.is_empty() || self.gathered(most_subjects) > 0;
+        is_due && !std::mem::replace(&mut self.is_departing, true)
+    }
+}
+
+/// Whether subjects under this policy can travel in one call.
+fn can_gather(policy: &Policy, most_subjects: usize) -> bool {
+    most_subjects > 1 && codec::is_all_fixed(policy)
 }
 
 impl Combiner {
     pub(super) fn new(is_cluster: bool, patience: Duration) -> Self {
         let most_subjects = if is_cluster { 1 } else { MOST_SUBJECTS };
-        let (line, telling, runtime) = (Mutex::default(), Turn::default(), Handle::current());
-        Self { line, most_subjects, patience, telling, runtime }
+        Self { line: Mutex::default(), most_subjects, patience, runtime: Handle::current() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Line> {
@@ -102,11 +135,8 @@ impl RedisStore {
         } else {
             let who = who.to_owned();
             line.subjects.insert(who.clone(), VecDeque::from([caller]));
-            line.ready.push(who);
-            if line.is_first_to_depart() {
-                drop(line);
-                self.depart_soon(combiner);
-            }
+            line.make_ready(who, combiner.most_subjects);
+            self.depart_soon(combiner, line);
         }
         Joined::Waiting(told)
     }
@@ -130,9 +160,13 @@ impl RedisStore {
         Ok(decision)
     }
 
-    /// Sends those who are ready on their way, as soon as all who are just getting ready are. The line is
-    /// not locked: in a runtime that has ended the departure ends at once.
-    fn depart_soon(&self, combiner: &Combiner) {
+    /// If somebody is due, sends them on their way as soon as all who are just getting ready are.
+    fn depart_soon(&self, combiner: &Combiner, mut line: MutexGuard<'_, Line>) {
+        if !line.is_first_to_depart(combiner.most_subjects) {
+            return;
+        }
+        // In a runtime that has ended the departure ends at once, and locks the line.
+        drop(line);
         let mut departure = Departure(Some(self.clone()));
         combiner.runtime.spawn(async move {
             if let Some(store) = departure.0.take() {
@@ -147,12 +181,14 @@ impl RedisStore {
         {
             let mut line = combiner.lock();
             line.is_departing = false;
-            if line.ready.len() == line.subjects.len() {
-                // The server has nothing to do: with the first half it begins while we deal with the other.
-                let half = line.ready.len().div_ceil(2).max(LEAST_SUBJECTS);
+            let gathered = line.gathered(most_subjects);
+            if line.in_flight == 0 {
+                let half = gathered.div_ceil(2).max(LEAST_SUBJECTS);
                 most_subjects = most_subjects.min(half);
             }
-            for who in std::mem::take(&mut line.ready) {
+            let mut leaving = std::mem::take(&mut line.ready);
+            leaving.extend(line.gathering.drain(..gathered));
+            for who in leaving {
                 let run = line.subjects.get_mut(&who.as_ref()).and_then(take_run);
                 match run {
                     Some((costs, callers)) => runs.push((costs, Run { who, callers })),
@@ -161,15 +197,19 @@ impl RedisStore {
                 }
             }
         }
-        for batch in batches(runs, most_subjects) {
-            self.carry_soon(combiner, batch);
+        let batches = batches(runs, most_subjects);
+        let count = |batch: &&Batch| can_gather(&batch.policy, combiner.most_subjects);
+        combiner.lock().in_flight += batches.iter().filter(count).count();
+        for batch in batches {
+            let is_waited_for = count(&&batch);
+            self.carry_soon(combiner, batch, is_waited_for);
         }
     }
 
-    fn carry_soon(&self, combiner: &Combiner, batch: Batch) {
+    fn carry_soon(&self, combiner: &Combiner, batch: Batch, is_waited_for: bool) {
         let who = batch.runs.iter().map(|run| run.who.clone()).collect();
         // Made here: who travels in a runtime that has ended is let go at once.
-        let leaving = Leaving { store: self.clone(), who };
+        let leaving = Leaving { store: self.clone(), who, is_waited_for };
         combiner.runtime.spawn(carry(leaving, batch));
     }
 
@@ -248,23 +288,28 @@ async fn carry(mut leaving: Leaving, Batch { policy, costs, runs }: Batch) {
     let store = leaving.store.clone();
     let Some(combiner) = &store.inner.combiner else { return };
     let is_alone = runs.len() == 1;
-    let answers = tokio::time::timeout(combiner.patience, store.ask(&policy, costs, &runs)).await;
-    let answers = answers.unwrap_or_else(|_| Err(StoreError::new(FailureKind::TimedOut)));
-    // One batch after the other: those who are told ask again, and are on their way before the next are
-    // told. So the server has work while we deal with its answers, and does not wait for us when we wait
-    // for it.
-    let _turn = combiner.telling.lock().await;
+    let answers = {
+        let mut answers = pin!(store.ask(&policy, costs, &runs));
+        match tokio::time::timeout(LATE, answers.as_mut()).await {
+            Ok(answers) => answers,
+            Err(_) => {
+                leaving.is_late();
+                let patience = combiner.patience.saturating_sub(LATE);
+                let answers = tokio::time::timeout(patience, answers).await;
+                answers.unwrap_or_else(|_| Err(StoreError::new(FailureKind::TimedOut)))
+            }
+        }
+    };
     for run in store.tell_all(answers, costs, runs) {
         if is_alone {
             fail(run, &reply::undecided());
         } else {
             // What is not decided in company, by which nothing has changed, goes again, each alone.
             leaving.who.retain(|who| *who != run.who);
-            store.carry_soon(combiner, Batch { policy: policy.clone(), costs, runs: vec![run] });
+            let batch = Batch { policy: policy.clone(), costs, runs: vec![run] };
+            store.carry_soon(combiner, batch, false);
         }
     }
-    drop(leaving);
-    tokio::task::yield_now().await;
 }
 
 /// What comes of getting in line.
@@ -305,8 +350,9 @@ impl Drop for Departure {
         let Some(combiner) = &store.inner.combiner else { return };
         let mut line = combiner.lock();
         line.is_departing = false;
-        for who in std::mem::take(&mut line.ready) {
-            line.subjects.swap_remove(&who);
+        let Line { subjects, ready, gathering, .. } = &mut *line;
+        for who in ready.drain(..).chain(gathering.drain(..)) {
+            subjects.swap_remove(&who.as_ref());
         }
     }
 }
@@ -315,22 +361,31 @@ impl Drop for Departure {
 struct Leaving {
     store: RedisStore,
     who: Vec<Who>,
+    is_waited_for: bool,
+}
+
+impl Leaving {
+    /// Others do not wait for this call any more.
+    fn is_late(&mut self) {
+        let Some(combiner) = &self.store.inner.combiner else { return };
+        let mut line = combiner.lock();
+        line.in_flight -= usize::from(std::mem::take(&mut self.is_waited_for));
+        self.store.depart_soon(combiner, line);
+    }
 }
 
 impl Drop for Leaving {
     fn drop(&mut self) {
         let Some(combiner) = &self.store.inner.combiner else { return };
         let mut line = combiner.lock();
+        line.in_flight -= usize::from(self.is_waited_for);
         for who in std::mem::take(&mut self.who) {
             if line.subjects.get(&who.as_ref()).is_some_and(|waiting| !waiting.is_empty()) {
-                line.ready.push(who);
+                line.make_ready(who, combiner.most_subjects);
             } else {
                 line.subjects.swap_remove(&who.as_ref());
             }
         }
-        if !line.ready.is_empty() && line.is_first_to_depart() {
-            drop(line);
-            self.store.depart_soon(combiner);
-        }
+        self.store.depart_soon(combiner, line);
     }
 }
