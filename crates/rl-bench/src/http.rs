@@ -77,7 +77,7 @@ pub(crate) fn run(report: &mut Report) -> Result<(), Box<dyn Error>> {
         ROUNDS + pace::BLOCKS + 2,
     );
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let mut goals = vec![allocations::measure()?];
+    let mut goals = allocations::measure()?;
     goals.extend(runtime.block_on(measure(report))?);
     report.end(goals);
     Ok(())

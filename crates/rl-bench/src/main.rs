@@ -40,6 +40,7 @@ mod records;
 mod redis;
 mod report;
 mod table;
+mod visits;
 
 use std::error::Error;
 use std::process::ExitCode;

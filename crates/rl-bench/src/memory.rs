@@ -8,7 +8,6 @@ mod floors;
 mod growth;
 mod matrix;
 mod peers;
-mod visits;
 
 use std::error::Error;
 use std::hint::black_box;
@@ -31,8 +30,6 @@ const FEW: usize = 1_000;
 const WARM_BLOCK: usize = 100_000;
 /// Rounds of four blocks.
 const WARM_ROUNDS: usize = 31;
-/// How much more often the frequent come than the others, where some come more often.
-const ZIPF: f64 = 0.99;
 
 /// Measurements, and the blocks of the flood.
 const STEPS: usize = 6 + matrix::STEPS + growth::STEPS + 100;

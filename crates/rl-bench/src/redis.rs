@@ -9,6 +9,7 @@ mod nodes;
 mod peers;
 mod server;
 mod targets;
+mod working_sets;
 
 use std::error::Error;
 use std::sync::Arc;
@@ -64,7 +65,7 @@ const OURS: [usize; 3] = [3, 4, 5];
 const ENDLESS: u32 = 1_000_000_000;
 
 /// The measurements of this file and what the others count.
-const STEPS: usize = LOADS.len() + 9 + nodes::STEPS;
+const STEPS: usize = LOADS.len() + 10 + nodes::STEPS;
 
 /// Measures all of it, prints it, and keeps what was promised.
 pub(crate) fn run(report: &mut Report) -> Result<(), Box<dyn Error>> {
@@ -100,6 +101,8 @@ async fn measure(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
     beside_others(&Server::start()?, report).await?;
     report.step("numbers of limits");
     targets::by_limits(report).await?;
+    report.step("working sets");
+    working_sets::measure(report).await?;
     report.step("algorithms");
     report.table("redis-algorithms", algorithms::speed().await?);
     report.table("redis-long-log", long_log::speed().await?);

@@ -12,7 +12,7 @@ use rl_core::{Eventual, Limit, Period, Policy, RateLimiter, Subject};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::yield_now;
 
-use super::visits::USED_UP;
+use crate::visits::USED_UP;
 
 /// More than is ever asked for.
 pub(super) const ENDLESS: u32 = 1_000_000_000;

@@ -15,6 +15,9 @@ use crate::table::Table;
 const BLOCK: u32 = 50_000;
 const ROUNDS: usize = 15;
 
+/// Something that a decision does.
+type Part<'a> = Box<dyn FnMut() + 'a>;
+
 /// ns for each of them, by themselves, on one key.
 #[expect(clippy::disallowed_methods, reason = "what clocks cost is what is asked")]
 pub(super) fn measure(keys: &Keys) -> Table {
@@ -24,7 +27,7 @@ pub(super) fn measure(keys: &Keys) -> Table {
     let map: Mutex<HashMap<&str, u64, ahash::RandomState>> =
         Mutex::new(keys.names[..100].iter().map(|name| (name.as_str(), 0)).collect());
     let quanta = quanta::Clock::new();
-    let mut all: [(&str, Box<dyn FnMut() + '_>); 8] = [
+    let mut all: [(&str, Part<'_>); 8] = [
         (
             "Instant::now",
             Box::new(|| {

@@ -5,11 +5,11 @@ use std::error::Error;
 use super::block;
 use super::contender::{Contender, ENDLESS, Governors, Keys, Ours};
 use super::peers::FastGovernor;
-use super::visits::uniform;
 use crate::charts::{Axis, Chart, Line, Lines, Plot};
 use crate::measure::median;
 use crate::report::Report;
 use crate::table::Table;
+use crate::visits::uniform;
 
 const SIZES: [usize; 8] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000];
 /// Of more, only one of each kind is measured: ten million take memory.

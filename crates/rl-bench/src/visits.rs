@@ -3,20 +3,23 @@
 use fastrand::Rng;
 
 /// Set in the number of a key whose limit is used up.
-pub(super) const USED_UP: u32 = 1 << 31;
+pub(crate) const USED_UP: u32 = 1 << 31;
+
+/// How much more often the frequent come than the others, where some come more often.
+pub(crate) const ZIPF: f64 = 0.99;
 
 /// What part of the requests is denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mix {
+pub(crate) enum Mix {
     Allowed,
     Half,
     Denied,
 }
 
 impl Mix {
-    pub(super) const ALL: [Self; 3] = [Self::Allowed, Self::Half, Self::Denied];
+    pub(crate) const ALL: [Self; 3] = [Self::Allowed, Self::Half, Self::Denied];
 
-    pub(super) const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Allowed => "allowed",
             Self::Half => "half denied",
@@ -25,7 +28,7 @@ impl Mix {
     }
 
     /// Which of the visits come to those whose limit is used up.
-    pub(super) fn of(self, visits: &[u32]) -> Vec<u32> {
+    pub(crate) fn of(self, visits: &[u32]) -> Vec<u32> {
         let mut rng = Rng::with_seed(4);
         let used_up = |rng: &mut Rng| match self {
             Self::Allowed => false,
@@ -37,18 +40,18 @@ impl Mix {
 }
 
 /// How many of the visits may pass.
-pub(super) fn may_pass(visits: &[u32]) -> usize {
+pub(crate) fn may_pass(visits: &[u32]) -> usize {
     visits.iter().filter(|key| *key & USED_UP == 0).count()
 }
 
 /// So many visits of `keys` keys at random, each as likely as the others.
-pub(super) fn uniform(keys: usize, count: usize, seed: u64) -> Vec<u32> {
+pub(crate) fn uniform(keys: usize, count: usize, seed: u64) -> Vec<u32> {
     let mut rng = Rng::with_seed(seed);
     (0..count).map(|_| rng.u32(..keys as u32)).collect()
 }
 
 /// So many visits of `keys`, of which the n-th is as likely as `1 / n^exponent`.
-pub(super) fn zipf(keys: &[u32], exponent: f64, count: usize, seed: u64) -> Vec<u32> {
+pub(crate) fn zipf(keys: &[u32], exponent: f64, count: usize, seed: u64) -> Vec<u32> {
     let mut sum = 0.0;
     let sums: Vec<f64> = (1..=keys.len())
         .map(|rank| {
