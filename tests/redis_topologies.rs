@@ -37,7 +37,13 @@ async fn assert_exactly_five_of_twenty_pass(store: RedisStore) {
         let mut allowed = 0;
         for caller in callers {
             let decision = caller.await.unwrap();
-            assert_eq!(decision.origin(), Origin::Store);
+            // A busy machine may ask for the last when the first are known to be denied.
+            let origin = decision.origin();
+            let denied = (false, Origin::LocalDeny);
+            assert!(
+                origin == Origin::Store || (decision.is_allowed(), origin) == denied,
+                "{origin:?}"
+            );
             allowed += u32::from(decision.is_allowed());
         }
         assert_eq!(allowed, 5, "round {round}");

@@ -11,6 +11,8 @@
 //! * **Cancel safe**: who gives up before the departure is not charged; who gives up later may have
 //!   been. The others do not notice.
 //! * **Nothing is sent twice**: if a call fails, all who travelled with it learn why.
+//! * **In halves**: those who leave when the server has nothing to do leave in two calls, and those who are
+//!   told are told one call after the other, so that the server works while we do.
 //! * **Bounded**: so many subjects and so many costs in one call, so that the server is not kept from
 //!   others. The deadline of each caller is its own; a call that stays away for as long as a connection
 //!   may owe an answer is given up.
