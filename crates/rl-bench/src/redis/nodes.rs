@@ -52,6 +52,8 @@ const CLOCKS: [i64; 3] = [5, -5, 0];
 const ROUNDS: usize = 3;
 const BUSY_SUBJECTS: usize = 100;
 const BUSY_CALLS: usize = 48_000;
+/// So many times as many where units are leased: every node takes several leases for each subject.
+const LEASED_TIMES: usize = 10;
 /// After so long a node is not busy but stuck.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -114,7 +116,7 @@ async fn rates(report: &mut Report) -> Result<(), Box<dyn Error>> {
         report.step("nodes at work");
         for (way, seconds) in WAYS.iter().zip(&mut seconds) {
             for (nodes, seconds) in NODES.into_iter().zip(seconds) {
-                let orders = way.orders(ENDLESS, BUSY_SUBJECTS, BUSY_CALLS / (nodes * TASKS));
+                let orders = way.orders(ENDLESS, BUSY_SUBJECTS, way.busy_calls() / (nodes * TASKS));
                 let (outcome, _) = run(orders, nodes, false, 0).await?;
                 assert_eq!(outcome.failed, 0, "nothing happens to the server");
                 seconds.push(outcome.seconds);
@@ -134,7 +136,7 @@ async fn rates(report: &mut Report) -> Result<(), Box<dyn Error>> {
         if way.remembers_denials && way.lease == 0 {
             continue;
         }
-        let rates = seconds.iter().map(|seconds| BUSY_CALLS as f64 / median(seconds));
+        let rates = seconds.iter().map(|seconds| way.busy_calls() as f64 / median(seconds));
         let rates: Vec<f64> = rates.collect();
         let cells = rates.iter().map(|rate| format!("{:.1}", rate / 1e3));
         table.row([way.name.to_owned()].into_iter().chain(cells));
@@ -159,6 +161,11 @@ async fn rates(report: &mut Report) -> Result<(), Box<dyn Error>> {
 }
 
 impl Way {
+    /// What all nodes ask for together while their rate is taken.
+    const fn busy_calls(self) -> usize {
+        if self.lease > 0 { BUSY_CALLS * LEASED_TIMES } else { BUSY_CALLS }
+    }
+
     const fn orders(self, max: u32, subjects: usize, calls: usize) -> Orders {
         let Self { coalesces, remembers_denials, lease, .. } = self;
         Orders { max, subjects, tasks: TASKS, calls, lease, coalesces, remembers_denials }
