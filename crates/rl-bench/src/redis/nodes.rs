@@ -54,6 +54,8 @@ const BUSY_SUBJECTS: usize = 100;
 const BUSY_CALLS: usize = 48_000;
 /// So many times as many where units are leased: every node takes several leases for each subject.
 const LEASED_TIMES: usize = 10;
+/// How often a node is started until it is ready.
+const STARTS: usize = 5;
 /// After so long a node is not busy but stuck.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -227,7 +229,23 @@ struct Node {
 
 impl Node {
     /// One that is connected, with a clock that is wrong by so many seconds.
+    ///
+    /// faketime does not start where another that had the same process id left its semaphore behind:
+    /// the next one has another id.
     async fn start(server: &Server, orders: Orders, clock: i64) -> Result<Self, Box<dyn Error>> {
+        for _ in 1..STARTS {
+            if let Ok(node) = Self::start_once(server, orders, clock).await {
+                return Ok(node);
+            }
+        }
+        Self::start_once(server, orders, clock).await
+    }
+
+    async fn start_once(
+        server: &Server,
+        orders: Orders,
+        clock: i64,
+    ) -> Result<Self, Box<dyn Error>> {
         let program = std::env::current_exe()?;
         let mut command = match clock {
             0 => Command::new(program),
