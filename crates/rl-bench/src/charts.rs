@@ -147,4 +147,18 @@ mod tests {
         assert_eq!(svg.matches("<circle ").count(), 6);
         assert!(svg.contains(">ours &amp; all</text>") && svg.contains(">theirs</text>"), "{svg}");
     }
+
+    #[test]
+    fn the_readme_shows_every_chart_and_no_other() {
+        let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
+        let readme = std::fs::read_to_string(readme).unwrap();
+        let mut drawn = 0;
+        for file in std::fs::read_dir(folder()).unwrap() {
+            let name = file.unwrap().file_name().into_string().unwrap();
+            let link = format!("](crates/rl-core/docs/charts/{name})");
+            assert!(readme.contains(&link), "README.md lacks {link}");
+            drawn += 1;
+        }
+        assert_eq!(readme.matches("](crates/rl-core/docs/charts/").count(), drawn);
+    }
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
+use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
 /// Draws for an interval: enough for two digits of its ends.
@@ -16,6 +17,20 @@ pub(crate) fn time<T>(work: impl FnOnce() -> T) -> (Duration, T) {
     let start = Instant::now();
     let result = work();
     (start.elapsed(), result)
+}
+
+/// How long a processor was at `work`, which is done by this thread alone: what others make of the
+/// machine meanwhile does not count.
+pub(crate) fn time_on_processor<T>(work: impl FnOnce() -> T) -> (Duration, T) {
+    let start = processor_time();
+    let result = work();
+    (processor_time() - start, result)
+}
+
+/// The time of a processor that this thread has had.
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(time).expect("it begins at 0")
 }
 
 /// How long `work` took.
@@ -108,6 +123,20 @@ pub(crate) fn quantile(sorted: &[f64], q: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_waits_takes_no_time_of_a_processor() {
+        let (wait, (elapsed, ())) = time(|| {
+            time_on_processor(|| {
+                let (_keep, never) = std::sync::mpsc::channel::<()>();
+                assert!(never.recv_timeout(Duration::from_millis(50)).is_err());
+            })
+        });
+        assert!(elapsed < wait / 2, "{elapsed:?} of {wait:?}");
+        let (elapsed, sum) =
+            time_on_processor(|| (0..1_000_000_u64).map(std::hint::black_box).sum::<u64>());
+        assert!(sum > 0 && elapsed > Duration::ZERO);
+    }
 
     #[test]
     fn medians() {

@@ -18,7 +18,7 @@ use stats_alloc::Region;
 
 use crate::goals::{Goal, Unit};
 use crate::machine;
-use crate::measure::time;
+use crate::measure::time_on_processor;
 use crate::report::Report;
 use crate::table::Table;
 
@@ -47,7 +47,8 @@ pub(crate) fn run(report: &mut Report) -> Result<(), Box<dyn Error>> {
         "rl-core in memory: six periods, second to month, in each decision",
         &versions,
         "in one process without a runtime, in blocks that take turns, there and back; ns for each \
-         decision of a thread are medians, a ratio is the median over rounds with its \
+         decision of a thread are medians, by the processor's time of one thread and by the clock \
+         of several, a ratio is the median over rounds with its \
          bootstrap interval of 95 %; above 1x we are faster; keys are built beforehand \
          on all sides; too many: what passed beyond the limits while the rate was taken",
         STEPS,
@@ -91,7 +92,7 @@ fn endless(subjects: usize) -> Result<Ours, Box<dyn Error>> {
 
 /// Nanoseconds for each of `visits`, which all pass or all do not.
 fn block(contender: &dyn Contender, keys: &Keys, visits: &[u32], passes: bool) -> f64 {
-    let (elapsed, admitted) = time(|| contender.admitted(keys, visits));
+    let (elapsed, admitted) = time_on_processor(|| contender.admitted(keys, visits));
     assert_eq!(admitted, if passes { visits.len() } else { 0 }, "the limits are set so");
     elapsed.as_secs_f64() * 1e9 / visits.len() as f64
 }

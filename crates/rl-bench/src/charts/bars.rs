@@ -35,7 +35,7 @@ pub(super) fn draw(chart: &Chart, bars: &Bars) -> String {
         let y = TOP + PITCH * place as f64 + (PITCH - BAR) / 2.0;
         let (end, text) = (x.at(bar.value), y + BAR - 3.0);
         let (width, before, behind) = (end - LEFT, LEFT - 10.0, end + 7.0);
-        let (class, strong) = if bar.is_ours { ("f0", " class=\"strong\"") } else { ("other", "") };
+        let (class, strong) = if bar.is_ours { ("f0", "strong") } else { ("other", "") };
         let (name, value) = (escape(&bar.name), short(bar.value));
         let _ = writeln!(
             svg,
@@ -43,9 +43,12 @@ pub(super) fn draw(chart: &Chart, bars: &Bars) -> String {
         );
         let _ = writeln!(
             svg,
-            r#"<text{strong} x="{before}" y="{text:.1}" text-anchor="end">{name}</text>"#
+            r#"<text class="{strong}" x="{before}" y="{text:.1}" text-anchor="end">{name}</text>"#
         );
-        let _ = writeln!(svg, r#"<text{strong} x="{behind:.1}" y="{text:.1}">{value}</text>"#);
+        let _ = writeln!(
+            svg,
+            r#"<text class="value {strong}" x="{behind:.1}" y="{text:.1}">{value}</text>"#
+        );
     }
     let (middle, foot) = ((LEFT + RIGHT) / 2.0, bottom + 42.0);
     let unit = escape(&bars.unit);

@@ -15,7 +15,7 @@ use super::contender::{ENDLESS, Keys, Ours};
 use super::{MANY, WARM_BLOCK, WARM_ROUNDS, block, endless};
 use crate::charts::{Axis, Chart, Line, Lines, Plot};
 use crate::goals::{Goal, Unit};
-use crate::measure::{compare, median, time};
+use crate::measure::{compare, median, time_on_processor};
 use crate::report::Report;
 use crate::table::Table;
 
@@ -87,7 +87,7 @@ pub(super) fn logs(goals: &mut Vec<Goal>) -> Result<(), Box<dyn Error>> {
         let pause = Duration::from_micros(6 * 3_600_000_000 / entries + 1);
         Ok(move |times: u64| {
             let subject = Subject::user("alice");
-            let (elapsed, ()) = time(|| {
+            let (elapsed, ()) = time_on_processor(|| {
                 for _ in 0..times {
                     clock.advance(pause);
                     let answer = limiter.check(black_box(&subject), 1);
@@ -110,7 +110,8 @@ pub(super) fn logs(goals: &mut Vec<Goal>) -> Result<(), Box<dyn Error>> {
     // It counts by the millisecond, and adds all of them up for each request.
     let mut burster = Box::new(burster::sliding_window_log::<60_000>(u64::MAX));
     let mut theirs = |times: u64| {
-        let (elapsed, passed) = time(|| (0..times).all(|_| burster.try_consume_one().is_ok()));
+        let (elapsed, passed) =
+            time_on_processor(|| (0..times).all(|_| burster.try_consume_one().is_ok()));
         assert!(passed, "its limit is out of reach");
         elapsed.as_secs_f64() * 1e9 / times as f64
     };

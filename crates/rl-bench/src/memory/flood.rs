@@ -7,7 +7,7 @@ use rl_core::{Limit, Policy, Subject};
 
 use super::contender::{Contender, Keys, Ours};
 use crate::goals::{Goal, Unit};
-use crate::measure::{Estimate, time};
+use crate::measure::{Estimate, time_on_processor};
 use crate::report::Report;
 use crate::table::Table;
 
@@ -37,7 +37,7 @@ pub(super) fn run(
     while victim() {}
 
     let invent = |from: usize| {
-        let (elapsed, ()) = time(|| {
+        let (elapsed, ()) = time_on_processor(|| {
             for n in from..from + BLOCK {
                 ours.admits_subject(&Subject::consumer(&format!("invented-{n:09}")));
             }
@@ -56,7 +56,7 @@ pub(super) fn run(
         freed += u32::from(victim());
         // As many who are known, named anew each time as those are.
         let visits = &keys.order[block * BLOCK % CAPACITY..][..BLOCK];
-        let (elapsed, _) = time(|| {
+        let (elapsed, _) = time_on_processor(|| {
             for key in visits {
                 quiet.admits_subject(&Subject::consumer(&format!("consumer-{key:08}")));
             }

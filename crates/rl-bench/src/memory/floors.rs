@@ -9,7 +9,7 @@ use std::time::{Instant, SystemTime};
 use rl_core::time::{Clock, SystemClock};
 
 use super::contender::Keys;
-use crate::measure::{median, time};
+use crate::measure::{median, time_on_processor};
 use crate::table::Table;
 
 const BLOCK: u32 = 50_000;
@@ -83,7 +83,7 @@ pub(super) fn measure(keys: &Keys) -> Table {
     for _ in 0..ROUNDS {
         for place in (0..all.len()).chain((0..all.len()).rev()) {
             let work = &mut all[place].1;
-            let (elapsed, ()) = time(|| (0..BLOCK).for_each(|_| work()));
+            let (elapsed, ()) = time_on_processor(|| (0..BLOCK).for_each(|_| work()));
             nanos[place].push(elapsed.as_secs_f64() * 1e9 / f64::from(BLOCK));
         }
     }

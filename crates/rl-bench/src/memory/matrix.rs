@@ -7,7 +7,7 @@ use super::peers::{DirectGovernor, Extensible, FastGovernor, Limitador, Throttle
 use super::{admitted_by_all, threads};
 use crate::charts::{Bar, Bars, Chart, Plot};
 use crate::goals::{Goal, Unit};
-use crate::measure::{Estimate, median, time};
+use crate::measure::{Estimate, median, time, time_on_processor};
 use crate::report::Report;
 use crate::table::{Cell, Table};
 use crate::visits::{Mix, ZIPF, may_pass, uniform, zipf};
@@ -76,20 +76,27 @@ pub(super) fn measure(
             },
         ),
     ];
+    let mut known: (usize, Vec<Rival>) = (0, Vec::new());
     for (name, set) in sets {
         report.step(set.name);
-        let table = cells(keys, &set, report, goals)?;
+        if known.0 != set.subjects {
+            // What nobody asks any longer gives its memory back before more is taken.
+            known.1.clear();
+            known = (set.subjects, rivals(keys, set.subjects)?);
+        }
+        let table = cells(keys, &set, &known.1, report, goals);
         report.table(name, table);
     }
     Ok(())
 }
 
-/// Ours first, and once more at the end: the noise.
-fn rivals(keys: &Keys, set: &Set) -> Result<Vec<Rival>, Box<dyn Error>> {
+/// Those who are compared on so many subjects, and know them: ours first, and once more at the end, which
+/// is the noise.
+fn rivals(keys: &Keys, all: usize) -> Result<Vec<Rival>, Box<dyn Error>> {
     let rival = |name, contender| Rival { name, block: BLOCK, contender };
     let slow = |name, contender, times| Rival { name, block: BLOCK / times, contender };
-    let (all, ours) = (set.subjects, || Mixed::of(|max| Ours::six(max, set.subjects)));
-    let one = || Mixed::of(|max| Ours::one(max, set.subjects));
+    let ours = || Mixed::of(|max| Ours::six(max, all));
+    let one = || Mixed::of(|max| Ours::one(max, all));
     let mut rivals = vec![
         rival("ours, six periods", Box::new(ours()?)),
         rival("ours, one period", Box::new(one()?)),
@@ -113,18 +120,9 @@ fn rivals(keys: &Keys, set: &Set) -> Result<Vec<Rival>, Box<dyn Error>> {
         rivals.push(rival("governor without keys, one", Box::new(direct)));
     }
     rivals.push(rival("ours, again: the noise", Box::new(ours()?)));
-    Ok(rivals)
-}
 
-fn cells(
-    keys: &Keys,
-    set: &Set,
-    report: &mut Report,
-    goals: &mut Vec<Goal>,
-) -> Result<Table, Box<dyn Error>> {
-    let rivals = rivals(keys, set)?;
     // Creates what is kept of everybody, and uses up what is to be used up.
-    let everybody: Vec<u32> = (0..).take(set.subjects).collect();
+    let everybody: Vec<u32> = (0..).take(all).collect();
     let used_up = Mix::Denied.of(&everybody);
     for rival in &rivals {
         rival.contender.admitted(keys, &everybody);
@@ -132,6 +130,16 @@ fn cells(
             rival.contender.admitted(keys, &used_up);
         }
     }
+    Ok(rivals)
+}
+
+fn cells(
+    keys: &Keys,
+    set: &Set,
+    rivals: &[Rival],
+    report: &mut Report,
+    goals: &mut Vec<Goal>,
+) -> Table {
     let columns = threads().flat_map(|count| {
         let threads = if count == 1 { "thread" } else { "threads" };
         [format!("{count} {threads}, ns"), "ours is faster by".to_owned()]
@@ -142,7 +150,7 @@ fn cells(
     let mut table = Table::new(&title, head.chain(["too many"]));
     for mix in Mix::ALL {
         let by_threads: Vec<Vec<Outcome>> =
-            threads().map(|threads| compete(keys, set, &rivals, mix, threads)).collect();
+            threads().map(|threads| compete(keys, set, rivals, mix, threads)).collect();
         for (place, rival) in rivals.iter().enumerate() {
             let mut row: Vec<Cell> = vec![rival.name.into(), mix.name().into()];
             for outcomes in &by_threads {
@@ -154,13 +162,13 @@ fn cells(
             table.row(row);
         }
         if mix == Mix::Allowed {
-            promised(set, &rivals, &by_threads, goals);
+            promised(set, rivals, &by_threads, goals);
         }
         if mix == Mix::Allowed && set.subjects == 1 {
-            report.chart(bars(&rivals, &by_threads[0]));
+            report.chart(bars(rivals, &by_threads[0]));
         }
     }
-    Ok(table)
+    table
 }
 
 /// How many times as fast as the one at this place the first is.
@@ -184,7 +192,8 @@ fn compete(keys: &Keys, set: &Set, rivals: &[Rival], mix: Mix, threads: usize) -
         let visits: Vec<&[u32]> = (0..threads)
             .map(|thread| &slices[(round * threads + thread) % slices.len()][..rival.block])
             .collect();
-        let (elapsed, admitted) = time(|| admitted_by_all(&*rival.contender, keys, &visits));
+        let work = || admitted_by_all(&*rival.contender, keys, &visits);
+        let (elapsed, admitted) = if threads == 1 { time_on_processor(work) } else { time(work) };
         let may: usize = visits.iter().map(|visits| may_pass(visits)).sum();
         (elapsed.as_secs_f64() * 1e9 / rival.block as f64, admitted.saturating_sub(may))
     };

@@ -155,6 +155,7 @@ impl Trypema {
         let provider = LocalRateLimiterProvider::builder()
             .window_size(WindowSize::hours(1)?)
             .bucket_size(BucketSize::milliseconds(10)?)
+            .disable_cleanup()
             .build()?;
         Ok(Self { provider, rate: RateLimit::per_hour(max.into())? })
     }
