@@ -14,6 +14,7 @@ const SINGLE: u8 = 0;
 /// A stored state begins with its version.
 const STATES: u8 = codec::VERSION;
 const COUNTED: u8 = 3;
+const TOGETHER: u8 = 4;
 
 /// Instead of a number of calls: the subject was not decided.
 const UNDECIDED: u16 = u16::MAX;
@@ -240,6 +241,16 @@ impl<'a> Reader<'a> {
         Ok(Answer { healed: healed.into(), told: Told::Each(calls) })
     }
 
+    fn together(&mut self, asked: Asked<'_>) -> Result<Answer, Refusal> {
+        let [_, healed, calls @ ..] = self.take::<4>()?;
+        let passing = u16::from_be_bytes(calls);
+        if passing > asked.calls {
+            return Err(None);
+        }
+        let told = Told::Passing { passing, after: self.after()? };
+        Ok(Answer { healed: healed.into(), told })
+    }
+
     fn counted(&mut self, shape: usize, asked: Asked<'_>) -> Result<Option<Answer>, Refusal> {
         let [healed, calls @ ..] = self.take::<3>()?;
         match u16::from_be_bytes(calls) {
@@ -265,6 +276,7 @@ pub(super) fn read(
     let mut read = || -> Result<Vec<Option<Answer>>, Refusal> {
         let answers = match bytes.first() {
             Some(&SINGLE) if subjects == 1 => vec![Some(reader.single(asked)?)],
+            Some(&TOGETHER) if subjects == 1 => vec![Some(reader.together(asked)?)],
             Some(&STATES) => {
                 let answer = |_| {
                     let (passing, after) = (asked.calls, reader.stored(shape)?);

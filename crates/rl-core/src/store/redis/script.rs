@@ -48,7 +48,7 @@ const PACKED: &str = concat!(
 const MOST_UNROLLED: usize = 12;
 
 /// Raised with every change that makes a script behave otherwise.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 
 /// A script that the store runs.
 pub struct Script {

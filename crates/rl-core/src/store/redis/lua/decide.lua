@@ -13,7 +13,9 @@
 -- ARGV[3]   format (see slots.lua)
 -- ARGV[4]   if the number of calls is 0: the cost of each (7 bytes)
 --
--- Returns   packed: 0 (1 byte), healed (1 byte), and for each call: a bit for each limit in shadow that
+-- Returns   of several calls of one cost under fixed windows: 4 (1 byte), healed (1 byte), how many of
+--           them pass, the first of them (2 bytes), the time of the decision (7 bytes), and the cells of
+--           each limit afterwards (7 bytes each). Else packed: 0 (1 byte), healed (1 byte), and for each call: a bit for each limit in shadow that
 --           would have denied what was granted, and is not charged (2 bytes), units taken (7 bytes),
 --           the time of the decision (7 bytes), and the cells of each limit afterwards, of a log what
 --           is told of it (7 bytes each); calls beyond the last that is told were denied as that was
@@ -47,8 +49,13 @@ for i, slot in ipairs(slots) do
   slot.in_shadow, slot.is_one = has(shadow, i), has(requests, i)
 end
 
+-- Under fixed windows one division tells how many calls of one cost pass: as many as lie in a large lease
+-- would keep the server from others, if each were evaluated.
+local together = all_fixed > 0 and mode == 0 and cost > 0 and times > 1 and not costs
+local passing = 0
+
 local replies, packed, taken, any_taken = {}, nil, nil, false
-for call = 1, times do
+for call = 1, together and 1 or times do
   if costs then cost = costs[call] end
   local available = MAX_UNITS + 1
   for _, slot in ipairs(slots) do
@@ -60,7 +67,10 @@ for call = 1, times do
   end
 
   taken = 0
-  if mode == 3 or mode < 2 and cost <= available then
+  if together then
+    passing = min(times, floor(available / cost))
+    taken = passing * cost
+  elseif mode == 3 or mode < 2 and cost <= available then
     taken = cost
   elseif mode == 1 then
     taken = available
@@ -82,7 +92,8 @@ for call = 1, times do
   end
   state[1] = now
   packed, any_taken = pack_state(), any_taken or taken > 0
-  replies[call] = struct.pack('>I2I7', uncharged, taken) .. told_state(packed)
+  replies[call] = told_state(packed)
+  if not together then replies[call] = struct.pack('>I2I7', uncharged, taken) .. replies[call] end
   -- What was denied once is denied again: nothing has changed.
   if taken == 0 and not costs then break end
 end
@@ -103,4 +114,5 @@ for _, slot in ipairs(slots) do
     healed = healed + 1
   end
 end
+if together then return struct.pack('>BBI2', 4, healed, passing) .. replies[1] end
 return struct.pack('>BB', 0, healed) .. table.concat(replies)

@@ -15,10 +15,9 @@
 --          window is open
 if kind == COUNT then
   local _, cost, times, size, <<period_i, max_i>> = struct.unpack('>I2I7I2I2<<I7I7>>', plan)
-  local units, all, most = cost * times, {}, 0
+  local units, all = cost * times, {}
   -- From here on what may be used before.
   max_i = max_i - units
-  if period_i > most then most = period_i end
   if #KEYS > 1 then all = redis.pcall('MGET', unpack(KEYS)) end
   for n = 1, cost > 0 and #KEYS or 0 do
     -- To MGET what is no string is nothing, and not every user may ask for it.
@@ -31,8 +30,8 @@ if kind == COUNT then
       left_i = left_i - gone
       if left_i <= 0 then left_i, used_i = period_i, 0 end
       if left_i > longest then longest = left_i end
-      if used_i > max_i then fits = false end
-      if fits and longest <= most and now < 4503599627370496 then
+      if used_i > max_i or left_i > period_i then fits = false end
+      if fits and now < 4503599627370496 then
         local value = struct.pack(format, shape, now, <<left_i, used_i + units>>)
         local lasts = now + longest - clock + 999
         redis.call('SET', KEYS[n], value, 'PX', (lasts - lasts % 1000) / 1000 + linger)
