@@ -5,6 +5,7 @@
 mod acceptance;
 mod algorithms;
 mod architecture;
+mod capacity;
 mod concurrency;
 mod console;
 mod http_contract;

@@ -49,8 +49,9 @@ pub(super) async fn nothing_of_a_request_is_repeated_in_an_answer<T: Target>() {
             ("x-key", "application/grpc", 200),
             ("y", "text/x", 403),
         ] {
+            let method = if kind == "application/grpc" { "POST" } else { MARK };
             let request = format!(
-                "{MARK} /users/{MARK}%0d%0a{MARK}?{MARK}={MARK} HTTP/1.1\r\nhost: {MARK}\r\n\
+                "{method} /users/{MARK}%0d%0a{MARK}?{MARK}={MARK} HTTP/1.1\r\nhost: {MARK}\r\n\
                  {key}: {MARK}\" \\{{}}\r\nx-consumer: {MARK}\r\nx-forwarded-for: {MARK}\r\n\
                  forwarded: for={MARK}\r\ncookie: {MARK}={MARK}\r\norigin: {MARK}\r\n\
                  x-request-id: {MARK}\r\ncontent-type: {kind}; {MARK}\r\nconnection: close\r\n\r\n"

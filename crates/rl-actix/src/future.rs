@@ -90,10 +90,10 @@ impl<F, B, K> State<F, B, K> {
         S: Service<ServiceRequest, Future = F>,
         K: KeyExtractor,
     {
+        let decision = decision.inside(request.extensions().get().cloned());
         if decision.lets_pass() {
             let permit = gate.permit(&decision, caller, request.extensions_mut().remove());
-            let outer = request.extensions_mut().remove::<Decision>();
-            request.extensions_mut().insert(decision.clone().inside(outer));
+            request.extensions_mut().insert(decision.clone());
             if let Some(permit) = &permit {
                 request.extensions_mut().insert(permit.clone());
             }

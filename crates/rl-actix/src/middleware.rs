@@ -109,3 +109,60 @@ impl<S: fmt::Debug, K> fmt::Debug for RateLimitMiddleware<S, K> {
             .finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::Waker;
+
+    use actix_web::HttpResponse;
+    use actix_web::dev::fn_service;
+    use actix_web::test::TestRequest;
+    use rl_core::{Limit, RateLimiter};
+
+    use super::*;
+
+    async fn handler(request: ServiceRequest) -> Result<ServiceResponse, Error> {
+        Ok(request.into_response(HttpResponse::Ok().content_type("text/plain").finish()))
+    }
+
+    /// How often the allocator is asked by a request of a client that has asked before.
+    fn allocations<S: Service<ServiceRequest>>(service: &S) -> u64 {
+        let ask = || {
+            let request = TestRequest::default().peer_addr(([192, 0, 2, 7], 50_000).into());
+            let request = request.to_srv_request();
+            let counted = allocation_counter::measure(|| {
+                let answer = pin!(service.call(request));
+                let polled = answer.poll(&mut Context::from_waker(Waker::noop()));
+                assert!(polled.is_ready(), "there is nothing to wait for");
+            });
+            counted.count_total
+        };
+        ask();
+        ask()
+    }
+
+    fn limited(change: impl FnOnce(Gate) -> Gate) -> impl Service<ServiceRequest> {
+        let limiter = RateLimiter::builder()
+            .limit(Limit::per_second(100))
+            .limit(Limit::per_day(5_000))
+            .build()
+            .unwrap();
+        let service = Rc::new(fn_service(handler));
+        RateLimitMiddleware { service, gate: Arc::new(change(Gate::new(limiter))) }
+    }
+
+    /// Of what is added: the decision in the extensions of the request, and their table, which a server
+    /// uses again for the next request.
+    #[test]
+    fn a_request_asks_the_allocator_twice() {
+        let limited = limited(|gate| gate.decision_in_response(false));
+        assert_eq!(allocations(&limited) - allocations(&fn_service(handler)), 2);
+    }
+
+    /// As above.
+    #[test]
+    fn a_decision_in_the_response_takes_two_more() {
+        assert_eq!(allocations(&limited(|gate| gate)) - allocations(&fn_service(handler)), 4);
+    }
+}

@@ -1,5 +1,6 @@
 //! The answer to a client that is turned away, and what every response tells.
 
+use std::borrow::Cow;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -57,9 +58,14 @@ pub(crate) fn from_denial<B>(denial: Denial) -> HttpResponse<ResponseBody<B>> {
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     }
     for (name, value) in denial.headers {
+        let value = match value {
+            Cow::Borrowed(value) => {
+                HeaderValue::from_maybe_shared(Bytes::from_static(value.as_bytes()))
+            }
+            Cow::Owned(value) => HeaderValue::from_maybe_shared(Bytes::from(value)),
+        };
         // A responder of the user's may have made a value that cannot stand in a header.
-        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(&*value))
-        {
+        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), value) {
             response.headers_mut().insert(name, value);
         }
     }
@@ -98,7 +104,8 @@ impl<B> ResponseInfo for ActixResponse<'_, B> {
     }
 }
 
-/// Adds the header lines, and leaves the stricter decision in the extensions for outer layers.
+/// Adds the header lines, and leaves the stricter decision in the extensions for outer layers, if they
+/// are told.
 pub(crate) fn tell<B, K: KeyExtractor>(
     response: &mut HttpResponse<B>,
     gate: &Gate<K>,
@@ -106,6 +113,8 @@ pub(crate) fn tell<B, K: KeyExtractor>(
 ) {
     let inner = response.extensions_mut().remove::<Decision>();
     let lines = response.headers_mut();
-    let stricter = gate.write_headers(decision, inner, &mut |line| headers::add(lines, line));
-    response.extensions_mut().insert(stricter);
+    let left = gate.write_headers(decision, inner, &mut |line| headers::add(lines, line));
+    if let Some(decision) = left {
+        response.extensions_mut().insert(decision);
+    }
 }

@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+use serde::ser::SerializeStruct;
+use serde::{Serialize, Serializer};
+
 use crate::measure::Estimate;
 use crate::table::Table;
 
@@ -119,6 +122,26 @@ impl Goal {
         } else {
             Verdict::Missed
         }
+    }
+}
+
+impl Serialize for Goal {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { name, what, floor, moon, unit, measured, interval } = self;
+        let unit = match unit {
+            Unit::Times => "times",
+            Unit::AtMost(name) => name,
+        };
+        let mut goal = serializer.serialize_struct("Goal", 8)?;
+        goal.serialize_field("name", name)?;
+        goal.serialize_field("what", what)?;
+        goal.serialize_field("floor", floor)?;
+        goal.serialize_field("moon", moon)?;
+        goal.serialize_field("unit", unit)?;
+        goal.serialize_field("measured", measured)?;
+        goal.serialize_field("interval", interval)?;
+        goal.serialize_field("verdict", &self.verdict().to_string())?;
+        goal.end()
     }
 }
 

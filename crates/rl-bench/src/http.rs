@@ -1,185 +1,245 @@
-//! What a limit costs a web service: axum without one, with ours, and with tower_governor, all three
-//! served by this process and asked in turns.
+//! What a limit costs a web service: axum and actix-web without one, with ours, and with those of
+//! others, all served by this process and asked in turns.
+
+mod allocations;
+mod client;
+mod on_actix;
+mod on_axum;
+mod pace;
 
 use std::error::Error;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::LazyLock;
 use std::time::Duration;
 
-use axum::Router;
-use axum::routing::get;
-use http_body_util::{BodyExt, Empty};
-use hyper::body::Bytes;
-use hyper::client::conn::http1::{SendRequest, handshake};
-use hyper::{Request, StatusCode};
-use hyper_util::rt::TokioIo;
-use rl_core::{Limit, Period, Policy, RateLimiter};
-use rl_tower::RateLimitLayer;
-use tokio::net::{TcpListener, TcpStream};
+use client::Client;
+use on_actix::Running;
+use rl_core::{Limit, Period, Policy};
 use tokio::time::Instant;
-use tower_governor::GovernorLayer;
-use tower_governor::governor::GovernorConfigBuilder;
-use tower_governor::key_extractor::PeerIpKeyExtractor;
 
-use crate::goals::{self, Goal, Unit};
+use crate::goals::{Goal, Unit};
 use crate::machine;
 use crate::measure::{Estimate, median};
-use crate::progress::Progress;
+use crate::redis::Server as Redis;
+use crate::report::Report;
 use crate::table::Table;
 
 /// Connections that ask at the same time.
 const CONNECTIONS: usize = 32;
 /// One turn of a server.
-const SLICE: Duration = Duration::from_millis(250);
+const SLICE: Duration = Duration::from_millis(120);
 /// Rounds in which each server has two turns, there and back.
 const ROUNDS: usize = 40;
 
-/// Never used up, and the most that governor takes in a second.
+/// Never used up.
 const ENDLESS: u32 = 1_000_000_000;
+/// What is used up, and how often each connection asks for it.
+const PRESSED: u32 = 100;
+const TRIES: usize = 25;
+
+static CORES: LazyLock<usize> =
+    LazyLock::new(|| std::thread::available_parallelism().map_or(1, |count| count.get()));
 
 /// A server under its name, and those who ask it.
 struct Server {
     name: &'static str,
+    /// The place of the one that it is compared with.
+    beside: usize,
     address: SocketAddr,
-    clients: Vec<SendRequest<Empty<Bytes>>>,
-    /// Of each turn: answers in a second, and the time below which 99 of 100 answers came, in µs.
-    turns: Vec<(f64, f64)>,
+    clients: Vec<Client>,
+    /// Requests in a second in each turn.
+    rates: Vec<f64>,
+    /// How many passed beyond a limit that was pressed; none if there is no limit.
+    too_many: Option<usize>,
+    _running: Option<Running>,
 }
 
-/// Measures, prints, and returns what was promised.
-pub(crate) fn run() -> Result<Vec<Goal>, Box<dyn Error>> {
-    println!("rl-tower on axum: six periods for each address\n");
-    println!("machine   {}", machine::cores());
-    println!(
-        "versions  {}, {}, {}, {}\n",
-        machine::library("axum"),
-        machine::library("tower_governor"),
-        machine::program("rustc"),
-        machine::profile()
+/// Places among the servers.
+const AXUM: usize = 1;
+const OURS_ON_AXUM: usize = 3;
+const ACTIX: usize = 7;
+const OURS_ON_ACTIX: usize = 9;
+
+/// Measures, prints, and keeps what was promised.
+pub(crate) fn run(report: &mut Report) -> Result<(), Box<dyn Error>> {
+    let versions = ["rl-tower", "rl-actix", "axum", "tower_governor", "axum-governor", "actix-web"]
+        .into_iter()
+        .chain(["actix-extensible-rate-limit", "actix-limitation"])
+        .map(machine::library)
+        .chain([machine::program("rustc")])
+        .collect::<Vec<_>>();
+    report.begin(
+        "limits in front of a web service: ours of six periods for each address",
+        &versions,
+        "servers and clients in one process over loopback, each server alone at its time, turns \
+         there and back; beside a layer or middleware that does nothing, on the same \
+         framework; medians, a ratio with its bootstrap interval of 95 %",
+        ROUNDS + pace::BLOCKS + 2,
     );
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(measure())
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let mut goals = allocations::measure()?;
+    goals.extend(runtime.block_on(measure(report))?);
+    report.end(goals);
+    Ok(())
 }
 
-async fn measure() -> Result<Vec<Goal>, Box<dyn Error>> {
-    let plain = || Router::new().route("/", get(|| async { "Hello" }));
-    let periods = Period::NAMED.map(|period| Limit::new(ENDLESS.into(), period));
-    let policy = Policy::new(periods.into_iter().collect::<Result<Vec<_>, _>>()?)?;
-    let ours = RateLimiter::builder().policies(policy).build()?;
-    let theirs = GovernorConfigBuilder::default()
-        .per_nanosecond(1)
-        .burst_size(ENDLESS)
-        .key_extractor(PeerIpKeyExtractor)
-        .use_headers()
-        .finish()
-        .ok_or("a rate and a burst above 0")?;
-    let mut servers = vec![
-        Server::start("no limit", plain()).await?,
-        Server::start("no limit, again", plain()).await?,
-        Server::start("ours, six periods", plain().layer(RateLimitLayer::new(ours))).await?,
-        Server::start(
-            "tower_governor, one period",
-            plain().layer(GovernorLayer::new(Arc::new(theirs))),
-        )
-        .await?,
-    ];
-    let progress = Progress::of(ROUNDS);
+/// At most `max` in each of six periods.
+fn policy(max: u32) -> Result<Policy, Box<dyn Error>> {
+    let periods = Period::NAMED.map(|period| Limit::new(max.into(), period));
+    Ok(Policy::new(periods.into_iter().collect::<Result<Vec<_>, _>>()?)?)
+}
+
+async fn measure(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
+    let redis = Redis::start()?;
+    let mut servers = start(&redis, ENDLESS, 0).await?;
+    report.step("limits that are used up");
+    press(&mut servers, &redis).await?;
     for _ in 0..ROUNDS {
+        report.step("throughput");
         let there_and_back = (0..servers.len()).chain((0..servers.len()).rev());
         for place in there_and_back {
             servers[place].take_turn().await?;
         }
-        progress.tick();
     }
-    drop(progress);
-    Ok(tell(&servers))
+    let paced = pace::measure(&servers, report)?;
+    Ok(tell(&servers, &paced, report))
 }
 
-fn tell(servers: &[Server]) -> Vec<Goal> {
-    let mut table = Table::new(
-        "requests in turns (32 connections, 2 turns of 250 ms in each of 40 rounds)",
-        ["server", "a second", "beside no limit", "p99 µs", "more than no limit"],
-    );
-    let bare = &servers[0];
-    let mut goals = Vec::new();
-    for server in servers {
-        let pairs = server.turns.iter().zip(&bare.turns);
-        let (ratios, added): (Vec<f64>, Vec<f64>) =
-            pairs.map(|(mine, theirs)| (mine.0 / theirs.0, mine.1 - theirs.1)).unzip();
-        let (throughput, added) = (Estimate::of(&ratios), Estimate::of(&added));
-        let of = |part: fn(&(f64, f64)) -> f64| {
-            median(&server.turns.iter().map(part).collect::<Vec<_>>())
-        };
-        table.row([
-            server.name.to_owned(),
-            format!("{:.0}", of(|turn| turn.0)),
-            throughput.to_string(),
-            format!("{:.0}", of(|turn| turn.1)),
-            format!("{:.1}", added.median),
-        ]);
-        if server.name.starts_with("ours") {
-            let lines = (0.97, 0.99, Unit::Times);
-            let what = "axum with six periods beside none: requests";
-            goals.push(Goal::measured("M9", what, lines, throughput));
-            let lines = (5.0, 1.0, Unit::AtMost("µs"));
-            goals.push(Goal::measured("M9", "the same: added to p99", lines, added));
+/// All servers, with limits of `max`; what is on Redis in databases from `database` on.
+async fn start(redis: &Redis, max: u32, database: usize) -> Result<Vec<Server>, Box<dyn Error>> {
+    let url = |n| redis.url(database + n);
+    let on_axum = |address| (address, None);
+    let on_actix = |running: Running| (running.address, Some(running));
+    let servers = [
+        ("axum", AXUM, on_axum(on_axum::bare().await?)),
+        ("axum, no-op layer", AXUM, on_axum(on_axum::no_op().await?)),
+        ("axum, no-op layer, again", AXUM, on_axum(on_axum::no_op().await?)),
+        ("axum, ours, six periods", AXUM, on_axum(on_axum::ours(max).await?)),
+        ("axum, tower_governor, one", AXUM, on_axum(on_axum::tower_governor(max).await?)),
+        ("axum, axum-governor, one", AXUM, on_axum(on_axum::axum_governor(max).await?)),
+        ("actix", ACTIX, on_actix(on_actix::bare()?)),
+        ("actix, no-op middleware", ACTIX, on_actix(on_actix::no_op()?)),
+        ("actix, no-op middleware, again", ACTIX, on_actix(on_actix::no_op()?)),
+        ("actix, ours, six periods", ACTIX, on_actix(on_actix::ours(max)?)),
+        ("actix, actix-extensible, one", ACTIX, on_actix(on_actix::extensible(max)?)),
+        (
+            "actix, ours on Redis, six periods",
+            ACTIX,
+            on_actix(on_actix::ours_on_redis(max, &url(0)).await?),
+        ),
+        (
+            "actix, actix-extensible on Redis, one",
+            ACTIX,
+            on_actix(on_actix::extensible_on_redis(max, &url(1)).await?),
+        ),
+        (
+            "actix, actix-limitation on Redis, one",
+            ACTIX,
+            on_actix(on_actix::limitation(max, &url(2))?),
+        ),
+    ];
+    let mut started = Vec::new();
+    for (name, beside, (address, running)) in servers {
+        let mut clients = Vec::new();
+        for _ in 0..CONNECTIONS {
+            clients.push(Client::connect(address).await?);
+        }
+        let (rates, too_many, _running) = (Vec::new(), None, running);
+        started.push(Server { name, beside, address, clients, rates, too_many, _running });
+    }
+    Ok(started)
+}
+
+/// Whether more pass at once than may.
+async fn press(servers: &mut [Server], redis: &Redis) -> Result<(), Box<dyn Error>> {
+    let pressed = start(redis, PRESSED, 3).await?;
+    for (server, pressed) in servers.iter_mut().zip(pressed) {
+        let asking = pressed.clients.into_iter().map(|mut client| {
+            tokio::spawn(async move {
+                let mut passed = 0;
+                for _ in 0..TRIES {
+                    passed += usize::from(client.ask().await? == 200);
+                }
+                Ok::<_, std::io::Error>(passed)
+            })
+        });
+        let mut passed = 0;
+        for asked in asking.collect::<Vec<_>>() {
+            passed += asked.await??;
+        }
+        if passed < CONNECTIONS * TRIES {
+            server.too_many = Some(passed.saturating_sub(PRESSED as usize));
         }
     }
-    println!("{table}\n{}", goals::table(&goals));
-    goals
+    Ok(())
 }
 
 impl Server {
-    async fn start(name: &'static str, router: Router) -> Result<Self, Box<dyn Error>> {
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let address = listener.local_addr()?;
-        let service = router.into_make_service_with_connect_info::<SocketAddr>();
-        // It ends with the runtime.
-        tokio::spawn(async move { axum::serve(listener, service).await });
-        let mut clients = Vec::new();
-        for _ in 0..CONNECTIONS {
-            let stream = TcpStream::connect(address).await?;
-            stream.set_nodelay(true)?;
-            let (client, connection) = handshake(TokioIo::new(stream)).await?;
-            tokio::spawn(connection);
-            clients.push(client);
-        }
-        Ok(Self { name, address, clients, turns: Vec::new() })
-    }
-
     async fn take_turn(&mut self) -> Result<(), Box<dyn Error>> {
-        let (begun, host) = (Instant::now(), self.address.to_string());
-        let asking = self.clients.drain(..).map(|client| tokio::spawn(ask(client, host.clone())));
-        let mut waits = Vec::new();
+        let begun = Instant::now();
+        let asking = self.clients.drain(..).map(|client| tokio::spawn(ask(client)));
+        let mut answers = 0;
         for asked in asking.collect::<Vec<_>>() {
-            let (client, waited) = asked.await?.map_err(|error| error.to_string())?;
+            let (client, answered) =
+                asked.await?.map_err(|error| format!("{}: {error}", self.name))?;
             self.clients.push(client);
-            waits.extend(waited);
+            answers += answered;
         }
-        let rate = waits.len() as f64 / begun.elapsed().as_secs_f64();
-        waits.sort_by(f64::total_cmp);
-        self.turns.push((rate, waits[waits.len() * 99 / 100]));
+        self.rates.push(answers as f64 / begun.elapsed().as_secs_f64());
         Ok(())
     }
 }
 
-/// Asks until the turn has ended. Returns how long each answer took, in µs.
-async fn ask(
-    mut client: SendRequest<Empty<Bytes>>,
-    host: String,
-) -> Result<(SendRequest<Empty<Bytes>>, Vec<f64>), hyper::Error> {
-    let (end, mut waits) = (Instant::now() + SLICE, Vec::new());
-    loop {
-        let begun = Instant::now();
-        if begun >= end {
-            return Ok((client, waits));
+/// Asks until the turn has ended. Returns how many answers came.
+async fn ask(mut client: Client) -> Result<(Client, usize), Box<dyn Error + Send + Sync>> {
+    let (end, mut answers) = (Instant::now() + SLICE, 0);
+    while Instant::now() < end {
+        match client.ask().await? {
+            200 => answers += 1,
+            status => {
+                return Err(format!("answered {status}, and the limits are out of reach").into());
+            }
         }
-        let mut request = Request::new(Empty::new());
-        let host = host.parse().expect("an address can stand in a header");
-        request.headers_mut().insert(hyper::header::HOST, host);
-        client.ready().await?;
-        let answer = client.send_request(request).await?;
-        assert_eq!(answer.status(), StatusCode::OK, "the limits are set so");
-        answer.into_body().collect().await?;
-        waits.push(begun.elapsed().as_secs_f64() * 1e6);
     }
+    Ok((client, answers))
+}
+
+fn tell(servers: &[Server], paced: &pace::Paced, report: &mut Report) -> Vec<Goal> {
+    let millis = SLICE.as_millis();
+    let title = format!(
+        "requests ({CONNECTIONS} connections, two turns of {millis} ms in each of {ROUNDS} rounds; \
+         too many: beyond {PRESSED}, of {} at once)",
+        CONNECTIONS * TRIES
+    );
+    let head = ["server", "thousand/s", "beside no-op", "too many"];
+    let mut table = Table::new(&title, head);
+    let ratio = |server: &Server| {
+        // There and back together, so that what drifts is even.
+        let rounds = |server: &Server| -> Vec<f64> {
+            server.rates.chunks(2).map(|pair| pair.iter().sum()).collect()
+        };
+        let (mine, base) = (rounds(server), rounds(&servers[server.beside]));
+        Estimate::of(&mine.iter().zip(base).map(|(mine, base)| mine / base).collect::<Vec<_>>())
+    };
+    for server in servers {
+        table.row([
+            server.name.into(),
+            format!("{:.1}", median(&server.rates) / 1e3).into(),
+            crate::table::Cell::from(ratio(server)),
+            server.too_many.map_or("-".to_owned(), |count| count.to_string()).into(),
+        ]);
+    }
+    report.table("http-throughput", table);
+    report.table("http-latency", paced.table(servers));
+
+    let mut goals = Vec::new();
+    for (place, name) in [(OURS_ON_AXUM, "axum"), (OURS_ON_ACTIX, "actix")] {
+        let lines = (0.97, 0.99, Unit::Times);
+        let what = format!("{name}, six periods beside a no-op layer: requests");
+        goals.push(Goal::measured("M9", &what, lines, ratio(&servers[place])));
+        let lines = (5.0, 1.0, Unit::AtMost("µs"));
+        let added = paced.added(place, servers[place].beside, 0.99);
+        goals.push(Goal::measured("M9", &format!("{name}, the same: added to p99"), lines, added));
+    }
+    goals
 }

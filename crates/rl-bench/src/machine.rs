@@ -19,11 +19,11 @@ pub(crate) fn program(name: &str) -> String {
     line.unwrap_or_else(|| format!("{name} of unknown version"))
 }
 
-/// A crate with its version in the workspace's lock file.
+/// A crate with its version in the workspace's lock file: the newest, if others need older ones.
 pub(crate) fn library(name: &str) -> String {
     let lock = include_str!("../../../Cargo.lock");
     let version =
-        lock.split_once(&format!("name = \"{name}\"\nversion = \"")).map(|(_, rest)| rest);
+        lock.rsplit_once(&format!("name = \"{name}\"\nversion = \"")).map(|(_, rest)| rest);
     let version = version.and_then(|rest| rest.split('"').next()).unwrap_or("?");
     format!("{name} {version}")
 }

@@ -4,7 +4,8 @@
 //! cargo run --release -p rl-bench -- memory
 //! cargo run --release -p rl-bench -- http
 //! cargo run --release -p rl-bench -- redis
-//! cargo run --release -p rl-bench -- all --json goals.json
+//! cargo run --release -p rl-bench -- all --json run.json --charts
+//! cargo run --release -p rl-bench -- charts run.json
 //! cargo run --release -p rl-bench -- outage
 //! cargo run --release -p rl-bench -- records
 //! cargo run -p rl-bench -- pictures
@@ -12,10 +13,21 @@
 //!
 //! What counts are ratios taken in one run: absolute times differ from machine to machine, and on
 //! one machine from hour to hour. What the pictures show does not depend on the machine.
+//!
+//! Who is not compared, and why:
+//!
+//! | | |
+//! |---|---|
+//! | actix-governor | GPL-3.0: nothing of it may become part of this workspace |
+//! | tower-rate-limiter | needs a newer compiler than the workspace is built with |
+//! | limitador on Redis | links the system's TLS library; its commands are sent through our client instead |
+//! | trypema on Redis | needs a server of 7.2 or newer |
+//! | redis-cell (`CL.THROTTLE`) | a module of the server; one GCRA script stands for it |
 
 #![expect(clippy::print_stdout, reason = "its output is what it is run for")]
 
 mod algorithms;
+mod charts;
 mod goals;
 mod http;
 mod machine;
@@ -28,9 +40,12 @@ mod records;
 mod redis;
 mod report;
 mod table;
+mod visits;
 
+use std::error::Error;
 use std::process::ExitCode;
 
+use report::Report;
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
 /// The system's allocator, counting.
@@ -38,47 +53,54 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 static ALLOCATOR: &StatsAlloc<std::alloc::System> = &INSTRUMENTED_SYSTEM;
 
 const USAGE: &str = "\
-usage: cargo run --release -p rl-bench -- memory|http|redis|outage|records|all|pictures [--json FILE]
+usage: cargo run --release -p rl-bench -- memory|http|redis|all [--json FILE] [--charts]
+       cargo run --release -p rl-bench -- outage|records|pictures
+       cargo run -p rl-bench -- charts FILE
 
   memory    decisions in this process, beside other limiters, the price of each algorithm, and what of
             the goals is reached
-  http      what a limit costs a service on axum, beside none and beside tower_governor
-  redis     decisions on a Redis server of its own, beside plain commands and the usual script, and
-            the price of each algorithm
-  outage    what requests wait for while Redis is down
+  http      what a limit costs a service on axum and on actix-web, beside none and beside others
+  redis     decisions on a Redis server of its own, beside plain commands, the usual script and other
+            limiters; on several nodes, whose connections are cut; on a cluster
   all       memory, http and redis, and the goals of all in one table
+  outage    what requests wait for while Redis is down
   records   look-ups and pages of 300 000 records of 100 000 consumers on SQLite
   pictures  draws what each algorithm admits into crates/rl-core/docs/pictures, and prints how
             much of two bursts passes
+  charts    draws what --json has written into crates/rl-core/docs/charts
 
-  --json FILE   writes the goals, and how they turned out, to a file, too";
+  --json FILE   writes goals, tables and charts to a file, too
+  --charts      draws the charts of this run, too";
+
+/// What is to be done with what a run finds.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Options {
+    json: Option<String>,
+    charts: bool,
+}
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let (words, file) = match words[..] {
-        [.., "--json"] => return refuse("--json wants the name of a file"),
-        [ref words @ .., "--json", file] => (words, Some(file)),
-        ref words => (words, None),
-    };
-    let none = |()| Vec::new();
-    let result = match words {
+    let done = match words[..] {
         [] => return refuse("which measurement?"),
-        [_, extra, ..] => return refuse(&format!("{extra:?} is one word too many")),
-        ["memory"] => memory::run(),
-        ["http"] => http::run(),
-        ["redis"] => redis::run(),
-        ["all"] => report::all(),
-        ["outage"] => outage::run().map(none),
-        ["records"] => records::run().map(none),
-        ["pictures"] => pictures::run().map(none),
-        [unknown] => return refuse(&format!("there is no measurement {unknown:?}")),
+        ["outage"] => outage::run(),
+        ["records"] => records::run(),
+        ["pictures"] => pictures::run(),
+        ["charts", file] => charts::draw_from(file),
+        ["charts"] => return refuse("charts wants the name of a file that --json has written"),
+        // One of the processes that `redis` starts.
+        ["node", ref words @ ..] => redis::node(words),
+        [name @ ("memory" | "http" | "redis" | "all"), ref words @ ..] => match options(words) {
+            Ok(options) => measure(name, &options),
+            Err(why) => return refuse(&why),
+        },
+        ["outage" | "records" | "pictures", extra, ..] | ["charts", _, extra, ..] => {
+            return refuse(&format!("{extra:?} is one word too many"));
+        }
+        [unknown, ..] => return refuse(&format!("there is no measurement {unknown:?}")),
     };
-    let written = result.and_then(|goals| match file {
-        Some(file) => report::write(&goals, file),
-        None => Ok(()),
-    });
-    match written {
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");
@@ -87,7 +109,56 @@ fn main() -> ExitCode {
     }
 }
 
+fn options(words: &[&str]) -> Result<Options, String> {
+    let (mut options, mut words) = (Options::default(), words.iter());
+    while let Some(word) = words.next() {
+        match *word {
+            "--json" => {
+                let file = words.next().ok_or("--json wants the name of a file")?;
+                options.json = Some((*file).to_owned());
+            }
+            "--charts" => options.charts = true,
+            extra => return Err(format!("{extra:?} is one word too many")),
+        }
+    }
+    Ok(options)
+}
+
+fn measure(name: &str, options: &Options) -> Result<(), Box<dyn Error>> {
+    let mut report = Report::new();
+    match name {
+        "memory" => memory::run(&mut report)?,
+        "http" => http::run(&mut report)?,
+        "redis" => redis::run(&mut report)?,
+        _ => {
+            memory::run(&mut report)?;
+            http::run(&mut report)?;
+            redis::run(&mut report)?;
+            report.print_goals();
+        }
+    }
+    if let Some(file) = &options.json {
+        report.write(file)?;
+    }
+    if options.charts { charts::draw(report.charts()) } else { Ok(()) }
+}
+
 fn refuse(why: &str) -> ExitCode {
     eprintln!("{why}\n\n{USAGE}");
     ExitCode::from(2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_come_in_any_order() {
+        let wanted = Options { json: Some("run.json".to_owned()), charts: true };
+        assert_eq!(options(&["--charts", "--json", "run.json"]).as_ref(), Ok(&wanted));
+        assert_eq!(options(&["--json", "run.json", "--charts"]).as_ref(), Ok(&wanted));
+        assert_eq!(options(&[]), Ok(Options::default()));
+        assert_eq!(options(&["--json"]), Err("--json wants the name of a file".to_owned()));
+        assert_eq!(options(&["twice"]), Err("\"twice\" is one word too many".to_owned()));
+    }
 }

@@ -2,9 +2,15 @@
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// How far a measurement is.
+/// How far a measurement is. The one by default shows nothing.
 #[derive(Debug)]
 pub(crate) struct Progress(ProgressBar);
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self(ProgressBar::hidden())
+    }
+}
 
 impl Progress {
     /// A measurement of so many steps. It draws on the standard error, if that is a terminal.
@@ -18,14 +24,15 @@ impl Progress {
         })
     }
 
-    /// What is measured from here on.
-    pub(crate) fn say(&self, what: &str) {
-        self.0.set_message(what.to_owned());
+    /// One step is done, and this is what comes next.
+    pub(crate) fn step(&self, next: &str) {
+        self.0.inc(1);
+        self.0.set_message(next.to_owned());
     }
 
-    /// One step is done.
-    pub(crate) fn tick(&self) {
-        self.0.inc(1);
+    /// Does something else on the terminal.
+    pub(crate) fn beside<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.0.suspend(work)
     }
 }
 

@@ -4,10 +4,12 @@ mod algorithms;
 mod cluster;
 mod contender;
 mod long_log;
+mod node;
 mod nodes;
 mod peers;
 mod server;
 mod targets;
+mod working_sets;
 
 use std::error::Error;
 use std::sync::Arc;
@@ -15,12 +17,15 @@ use std::time::Duration;
 
 use contender::{Contender, SUBJECTS};
 use rl_core::store::redis::Layout;
-use server::{Bystander, Server};
+use server::Bystander;
+pub(crate) use server::Server;
 
-use crate::goals::{self, Goal};
+use crate::charts::{Axis, Chart, Line, Lines, Plot};
+use crate::goals::Goal;
 use crate::machine;
 use crate::measure::{Estimate, median, time_async};
-use crate::table::Table;
+use crate::report::Report;
+use crate::table::{Cell, Table};
 
 /// What is done in a block.
 #[derive(Clone, Copy, Debug)]
@@ -40,8 +45,9 @@ impl Load {
 }
 
 /// About 0.1 s of work each.
-const LOADS: [Load; 5] = [
+const LOADS: [Load; 6] = [
     Load::on_all(1, 1_500),
+    Load::on_all(4, 4_000),
     Load::on_all(16, 7_000),
     Load::on_all(64, 12_000),
     Load::on_all(256, 16_000),
@@ -58,47 +64,56 @@ const OURS: [usize; 3] = [3, 4, 5];
 /// More than is ever asked for.
 const ENDLESS: u32 = 1_000_000_000;
 
-pub(crate) fn run() -> Result<Vec<Goal>, Box<dyn Error>> {
+/// The measurements of this file and what the others count.
+const STEPS: usize = LOADS.len() + 10 + nodes::STEPS;
+
+/// Measures all of it, prints it, and keeps what was promised.
+pub(crate) fn run(report: &mut Report) -> Result<(), Box<dyn Error>> {
+    let redis = machine::program("redis-server");
+    let versions = ["rl-core", "redis", "actix-extensible-rate-limit", "actix-limitation"]
+        .into_iter()
+        .map(machine::library)
+        .chain([redis.split(" sha").next().unwrap_or_default().to_owned()])
+        .chain([machine::program("rustc")])
+        .collect::<Vec<_>>();
+    let how = format!(
+        "clients and driver on one thread (tokio, current_thread), one multiplexed connection each \
+         over loopback, {SUBJECTS} subjects in turn, blocks there and back in {ROUNDS} rounds, far \
+         enough apart for a subject's second to be over; medians; a ratio is the median over \
+         rounds with its bootstrap interval of 95 %; above 1x we are faster"
+    );
+    let title = "rl-core on Redis: six periods, second to month, in each decision";
+    report.begin(title, &versions, &how, STEPS);
     // One thread for all clients: the other core is the server's.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(measure())
+    let goals = runtime.block_on(measure(report))?;
+    report.end(goals);
+    Ok(())
 }
 
-async fn measure() -> Result<Vec<Goal>, Box<dyn Error>> {
-    introduce();
-    let mut goals = targets::measure().await?;
-    beside_others(&Server::start()?).await?;
-    println!("{}", targets::by_limits().await?);
-    println!("{}", algorithms::speed().await?);
-    println!("{}", long_log::speed().await?);
-    println!("{}", algorithms::space().await?);
-    goals.extend(nodes::measure().await?);
-    println!("{}", cluster::measure().await?);
-    println!("{}", goals::table(&goals));
+/// What a process does that [`nodes`] has started.
+pub(crate) fn node(words: &[&str]) -> Result<(), Box<dyn Error>> {
+    node::run(words)
+}
+
+async fn measure(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
+    let mut goals = targets::measure(report).await?;
+    beside_others(&Server::start()?, report).await?;
+    report.step("numbers of limits");
+    targets::by_limits(report).await?;
+    report.step("working sets");
+    working_sets::measure(report).await?;
+    report.step("algorithms");
+    report.table("redis-algorithms", algorithms::speed().await?);
+    report.table("redis-long-log", long_log::speed().await?);
+    report.table("redis-algorithms-space", algorithms::space().await?);
+    goals.extend(nodes::measure(report).await?);
+    report.step("a cluster");
+    cluster::measure(report).await?;
     Ok(goals)
 }
 
-fn introduce() {
-    println!("rl-core on Redis: six periods, second to month, in each decision\n");
-    println!("machine   {}", machine::cores());
-    println!(
-        "versions  {}, {}, {}, {}, {}",
-        machine::library("rl-core"),
-        machine::library("redis"),
-        machine::program("redis-server").split(" sha").next().unwrap_or_default(),
-        machine::program("rustc"),
-        machine::profile()
-    );
-    println!(
-        "measured  clients and driver on one thread (tokio, current_thread), one multiplexed \
-         connection each over\n          loopback, {SUBJECTS} subjects in turn, blocks there and \
-         back in {ROUNDS} rounds, far enough apart for a\n          subject's second to be over; \
-         medians; a ratio is the median over rounds with its bootstrap interval\n          of \
-         95 %; above 1x we are faster\n"
-    );
-}
-
-async fn beside_others(server: &Server) -> Result<(), Box<dyn Error>> {
+async fn beside_others(server: &Server, report: &mut Report) -> Result<(), Box<dyn Error>> {
     let contenders = [
         Contender::incr(server, 0).await?,
         Contender::return_1(server, 1).await?,
@@ -111,16 +126,20 @@ async fn beside_others(server: &Server) -> Result<(), Box<dyn Error>> {
     let mut bystander = server.bystander().await?;
     let mut results = Vec::new();
     for load in LOADS {
+        report.step(&format!("{} in flight", load.in_flight));
         let rounds = rounds(&contenders, load, ROUNDS, &mut bystander).await?;
         let blocks = || rounds.iter().flatten().flatten();
         assert!(blocks().all(|block| block.admitted == 1.0), "the limits are out of reach");
         results.push(rounds);
     }
-    println!("{}\n{}", rates(&contenders, &results), costs(&contenders, &results));
-    for theirs in [INCR, SIX_KEYS] {
-        println!("{}", ratios(&contenders, &results, theirs));
+    let too_many = exactness(server, report).await?;
+    let (table, chart) = rates(&contenders, &results, &too_many);
+    report.table("redis-rates", table);
+    report.chart(chart);
+    report.table("redis-costs", costs(&contenders, &results));
+    for (name, theirs) in [("redis-beside-incr", INCR), ("redis-beside-six-keys", SIX_KEYS)] {
+        report.table(name, ratios(&contenders, &results, theirs));
     }
-    println!("{}", exactness(server).await?);
     Ok(())
 }
 
@@ -223,17 +242,45 @@ fn typical(rounds: &[Round], contender: usize, of: impl Fn(&Block) -> f64) -> f6
     median(&rounds.iter().flat_map(|round| &round[contender]).map(of).collect::<Vec<_>>())
 }
 
-fn rates(contenders: &[Arc<Contender>], results: &[Vec<Round>]) -> Table {
+/// The table has beside each row how many passed beyond a limit, the chart how ours and others grow.
+fn rates(
+    contenders: &[Arc<Contender>],
+    results: &[Vec<Round>],
+    too_many: &[(&str, usize)],
+) -> (Table, Chart) {
     let loads = LOADS.map(|load| load.in_flight.to_string());
     let header = ["in flight"].into_iter().chain(loads.iter().map(String::as_str));
-    let mut table = Table::new("thousand decisions per second", header);
+    let mut table = Table::new("thousand decisions per second", header.chain(["too many"]));
+    let mut lines = Vec::new();
     for (place, contender) in contenders.iter().enumerate() {
-        let rate = |rounds: &Vec<Round>| {
-            format!("{:.1}", 1e-3 / typical(rounds, place, |block| block.seconds))
+        let rates = results.iter().map(|rounds| 1.0 / typical(rounds, place, |b| b.seconds));
+        let rates: Vec<f64> = rates.collect();
+        let beyond = too_many.iter().find(|(name, _)| *name == contender.name);
+        let beyond = beyond.map_or("no limit".to_owned(), |(_, count)| count.to_string());
+        let cells = rates.iter().map(|rate| format!("{:.1}", 1e-3 * rate));
+        table.row([contender.name.to_owned()].into_iter().chain(cells).chain([beyond]));
+        let name = match place {
+            INCR => "INCR, no limit",
+            SIX_KEYS => "script of six keys",
+            place if place == OURS[0] => "ours, six limits",
+            _ => continue,
         };
-        table.row([contender.name.to_owned()].into_iter().chain(results.iter().map(rate)));
+        lines.push(Line::new(name, LOADS.map(|load| load.in_flight as f64).into_iter().zip(rates)));
     }
-    table
+    // Ours is drawn as the first.
+    lines.rotate_right(1);
+    let chart = Chart {
+        name: "in-flight".to_owned(),
+        title: "Decisions on one Redis, by requests in flight".to_owned(),
+        note: "One connection each, one thread for all clients, 10 000 subjects in turn."
+            .to_owned(),
+        plot: Plot::Lines(Lines {
+            x: Axis::logarithmic("requests in flight"),
+            y: Axis::logarithmic("decisions per second"),
+            lines,
+        }),
+    };
+    (table, chart)
 }
 
 fn costs(contenders: &[Arc<Contender>], results: &[Vec<Round>]) -> Table {
@@ -255,7 +302,7 @@ fn ratios(contenders: &[Arc<Contender>], results: &[Vec<Round>], theirs: usize) 
     let names = OURS.map(|ours| contenders[ours].name);
     let mut table = Table::new(&title, [""].into_iter().chain(names).chain(["noise"]));
     let ratio = |rounds: &[Round], of: &dyn Fn(&Round) -> f64| {
-        Estimate::of(&rounds.iter().map(of).collect::<Vec<_>>()).to_string()
+        Cell::from(Estimate::of(&rounds.iter().map(of).collect::<Vec<_>>()))
     };
     let ours = |rounds: &[Round], of: fn(&Block) -> f64| {
         let both = |blocks: &[Block; 2]| of(&blocks[0]) + of(&blocks[1]);
@@ -266,33 +313,47 @@ fn ratios(contenders: &[Arc<Contender>], results: &[Vec<Round>], theirs: usize) 
         // Who is compared with himself should come out at 1.
         let noise = ratio(rounds, &|round| round[OURS[0]][1].seconds / round[OURS[0]][0].seconds);
         let name = format!("{} in flight", load.in_flight);
-        table.row([name].into_iter().chain(speeds).chain([noise]));
+        table.row([name.into()].into_iter().chain(speeds).chain([noise]));
     }
     let work = ours(&results.concat(), |block| block.command);
-    table.row(["server, command".to_owned()].into_iter().chain(work));
+    table.row(["server, command".into()].into_iter().chain(work));
     table
 }
 
+/// What each subject may, when a limit is pressed, how many there are, and how often each is tried.
+const PRESSED: u32 = 20;
+const PRESSED_LOAD: Load = Load { in_flight: 64, decisions: 10_000, subjects: 100 };
+
+/// How many pass beyond limits that many requests press against at once.
+async fn too_many(contender: Contender) -> (usize, usize) {
+    let allowed = PRESSED as usize * PRESSED_LOAD.subjects;
+    let admitted = admitted(&Arc::new(contender), PRESSED_LOAD).await;
+    (admitted, admitted.saturating_sub(allowed))
+}
+
 /// How many pass small limits that 64 requests press against at once, beside how many may.
-async fn exactness(server: &Server) -> Result<Table, Box<dyn Error>> {
-    const EACH: u32 = 20;
-    const KEYS: usize = 100;
+async fn exactness(
+    server: &Server,
+    report: &mut Report,
+) -> Result<Vec<(&'static str, usize)>, Box<dyn Error>> {
     let mut table = Table::new(
         "exactness (64 in flight, 100 subjects, 20 in each period, 100 tries for each subject)",
         ["contender", "allowed", "admitted", "too many"],
     );
+    let mut all = Vec::new();
     for contender in [
-        Contender::six_keys(server, 6, EACH).await?,
-        Contender::store(server, 7, Layout::Packed, EACH).await?,
-        Contender::store(server, 8, Layout::Readable, EACH).await?,
-        Contender::limiter(server, 9, EACH).await?,
+        Contender::six_keys(server, 6, PRESSED).await?,
+        Contender::store(server, 7, Layout::Packed, PRESSED).await?,
+        Contender::store(server, 8, Layout::Readable, PRESSED).await?,
+        Contender::limiter(server, 9, PRESSED).await?,
     ] {
-        let name = contender.name.to_owned();
-        let load = Load { in_flight: 64, decisions: 100 * KEYS, subjects: KEYS };
-        let admitted = admitted(&Arc::new(contender), load).await;
-        let allowed = EACH as usize * KEYS;
-        let numbers = [allowed, admitted, admitted.saturating_sub(allowed)];
-        table.row([name].into_iter().chain(numbers.map(|number| number.to_string())));
+        let name = contender.name;
+        let (admitted, beyond) = too_many(contender).await;
+        let allowed = PRESSED as usize * PRESSED_LOAD.subjects;
+        let numbers = [allowed, admitted, beyond].map(|number| number.to_string());
+        table.row([name.to_owned()].into_iter().chain(numbers));
+        all.push((name, beyond));
     }
-    Ok(table)
+    report.table("redis-exactness", table);
+    Ok(all)
 }

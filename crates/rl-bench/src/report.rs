@@ -1,65 +1,166 @@
-//! The goals of all measurements, as one table and as a file for other programs.
+//! What a run has found: on the terminal as it comes, and as a file for other programs.
+//!
+//! `--json FILE` writes one object. Its fields keep their names:
+//!
+//! | field | what |
+//! |---|---|
+//! | `format` | 1; another number if a field changes its meaning |
+//! | `machine`, `profile` | the processor, its cores and the system; `release` or a warning |
+//! | `versions` | of what was compared, each as `name version` |
+//! | `goals` | `name`, `what`, `floor`, `moon`, `unit` (`times`: more is better; all others: less is), `measured`, `interval` of 95 % or `null`, `verdict` |
+//! | `tables` | by name: `title`, `columns`, `rows`; a cell is a number, a text, or a ratio with `median`, `low` and `high` |
+//! | `charts` | what [`charts`](crate::charts) draws, with all its numbers |
 
+use std::collections::BTreeMap;
 use std::error::Error;
 
-use serde_json::{Value, json};
+use serde::Serialize;
 
-use crate::goals::{Goal, Unit, table};
-use crate::{http, machine, memory, redis};
+use crate::charts::Chart;
+use crate::goals::{self, Goal};
+use crate::machine;
+use crate::progress::Progress;
+use crate::table::Table;
 
-/// Measures everything that has goals, and prints these once more in one table.
-pub(crate) fn all() -> Result<Vec<Goal>, Box<dyn Error>> {
-    let mut goals = memory::run()?;
-    goals.extend(http::run()?);
-    goals.extend(redis::run()?);
-    println!("{}", table(&goals));
-    Ok(goals)
+/// All that is found in one run.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    format: u32,
+    machine: String,
+    profile: &'static str,
+    versions: Vec<String>,
+    goals: Vec<Goal>,
+    tables: BTreeMap<&'static str, Table>,
+    charts: Vec<Chart>,
+    #[serde(skip)]
+    progress: Progress,
 }
 
-/// Writes the goals to a file.
-pub(crate) fn write(goals: &[Goal], file: &str) -> Result<(), Box<dyn Error>> {
-    let report = json!({
-        "machine": machine::cores(),
-        "profile": machine::profile(),
-        "versions": [
-            machine::library("rl-core"),
-            machine::library("redis"),
-            machine::program("redis-server"),
-            machine::program("rustc"),
-        ],
-        "goals": goals.iter().map(line).collect::<Vec<_>>(),
-    });
-    let text = serde_json::to_string_pretty(&report)?;
-    std::fs::write(file, text + "\n").map_err(|error| format!("{file}: {error}").into())
+impl Report {
+    pub(crate) fn new() -> Self {
+        Self {
+            format: 1,
+            machine: machine::cores(),
+            profile: machine::profile(),
+            versions: Vec::new(),
+            goals: Vec::new(),
+            tables: BTreeMap::new(),
+            charts: Vec::new(),
+            progress: Progress::default(),
+        }
+    }
+
+    /// A measurement of so many steps begins, on these versions.
+    pub(crate) fn begin(&mut self, title: &str, versions: &[String], how: &str, steps: usize) {
+        println!("{title}\n\nmachine   {}", self.machine);
+        println!("versions  {}, {}", versions.join(", "), self.profile);
+        println!("measured  {}\n", wrapped(how, 10));
+        for version in versions {
+            if !self.versions.contains(version) {
+                self.versions.push(version.clone());
+            }
+        }
+        self.progress = Progress::of(steps);
+    }
+
+    /// One step more is done, and this is what comes next.
+    pub(crate) fn step(&self, next: &str) {
+        self.progress.step(next);
+    }
+
+    /// Prints a line for those who read along.
+    pub(crate) fn say(&self, text: &str) {
+        self.progress.beside(|| println!("{text}\n"));
+    }
+
+    /// Prints a table and keeps it under a name.
+    pub(crate) fn table(&mut self, name: &'static str, table: Table) {
+        self.progress.beside(|| println!("{table}"));
+        self.tables.insert(name, table);
+    }
+
+    /// Keeps what is to be drawn.
+    pub(crate) fn chart(&mut self, chart: Chart) {
+        self.charts.push(chart);
+    }
+
+    pub(crate) fn charts(&self) -> &[Chart] {
+        &self.charts
+    }
+
+    /// Ends a measurement with what was promised of it.
+    pub(crate) fn end(&mut self, mut goals: Vec<Goal>) {
+        self.progress = Progress::default();
+        goals.sort_by_key(|goal| goal.name[1..].parse::<u32>().unwrap_or_default());
+        println!("{}", goals::table(&goals));
+        self.goals.extend(goals);
+    }
+
+    /// Prints the goals of all measurements.
+    pub(crate) fn print_goals(&self) {
+        println!("{}", goals::table(&self.goals));
+    }
+
+    /// Writes all of it to a file.
+    pub(crate) fn write(&self, file: &str) -> Result<(), Box<dyn Error>> {
+        let text = serde_json::to_string_pretty(self)?;
+        std::fs::write(file, text + "\n").map_err(|error| format!("{file}: {error}").into())
+    }
 }
 
-fn line(goal: &Goal) -> Value {
-    let Goal { name, what, floor, moon, unit, measured, interval } = goal;
-    let unit = match unit {
-        Unit::Times => "times",
-        Unit::AtMost(name) => name,
-    };
-    json!({
-        "name": name,
-        "what": what,
-        "floor": floor,
-        "moon": moon,
-        "unit": unit,
-        "measured": measured,
-        "interval": interval.map(|(low, high)| [low, high]),
-        "verdict": goal.verdict().to_string(),
-    })
+/// The text in lines, the second and all below it `indent` to the right.
+fn wrapped(text: &str, indent: usize) -> String {
+    const WIDTH: usize = 110;
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        if lines[lines.len() - 1].len() + word.len() + indent > WIDTH {
+            lines.push(String::new());
+        }
+        let line = lines.last_mut().expect("there is always a line");
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    lines.join(&format!("\n{:indent$}", ""))
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::goals::Unit;
+    use crate::measure::Estimate;
+    use crate::table::Cell;
 
     #[test]
-    fn a_goal_says_how_it_turned_out() {
+    fn long_lines_are_wrapped_between_words() {
+        let text = "word ".repeat(40);
+        let lines = wrapped(&text, 10);
+        assert!(lines.lines().all(|line| line.len() <= 110), "{lines}");
+        assert_eq!(lines.matches("word").count(), 40);
+        assert!(lines.lines().nth(1).unwrap().starts_with("          word"), "{lines}");
+    }
+
+    #[test]
+    fn a_file_has_the_goals_the_tables_and_the_charts() {
+        let mut report = Report::new();
         let goal = Goal::counted("R12", "too many", (0.0, 0.0, Unit::AtMost("")), 0.0);
-        let told = line(&goal);
-        assert_eq!((&told["name"], &told["verdict"]), (&json!("R12"), &json!("moon")));
-        assert_eq!((&told["measured"], &told["interval"]), (&json!(0.0), &Value::Null));
+        report.end(vec![goal]);
+        let mut table = Table::new("speed", ["case", "ns", "ratio"]);
+        let ratio = Estimate { median: 2.0, low: 1.5, high: 2.5 };
+        table.row::<Cell>(["one key".into(), "9".into(), ratio.into()]);
+        report.table("memory-speed", table);
+
+        let told = serde_json::to_value(&report).unwrap();
+        assert_eq!(told["format"], 1);
+        let goal = &told["goals"][0];
+        assert_eq!((&goal["name"], &goal["verdict"]), (&json!("R12"), &json!("moon")));
+        assert_eq!((&goal["measured"], &goal["interval"]), (&json!(0.0), &json!(null)));
+        let table = &told["tables"]["memory-speed"];
+        assert_eq!(table["columns"], json!(["case", "ns", "ratio"]));
+        let ratio = json!({"median": 2.0, "low": 1.5, "high": 2.5});
+        assert_eq!(table["rows"], json!([["one key", 9.0, ratio]]));
     }
 }

@@ -90,11 +90,11 @@ impl<F, ResBody, K> State<F, ResBody, K> {
         S: Service<Request<ReqBody>, Future = F>,
         K: KeyExtractor,
     {
+        let extensions = request.extensions_mut();
+        let decision = decision.inside(extensions.get().cloned());
         if decision.lets_pass() {
-            let extensions = request.extensions_mut();
             let permit = gate.permit(&decision, caller, extensions.remove());
-            let outer = extensions.remove::<Decision>();
-            extensions.insert(decision.clone().inside(outer));
+            extensions.insert(decision.clone());
             if let Some(permit) = &permit {
                 extensions.insert(permit.clone());
             }

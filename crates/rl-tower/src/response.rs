@@ -1,8 +1,10 @@
 //! The answer to a client that is turned away, and what every response tells.
 
+use std::borrow::Cow;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
@@ -30,8 +32,8 @@ impl<B> ResponseBody<B> {
         Self { inner: Some(body), denial: None, permit }
     }
 
-    fn denial(body: &str) -> Self {
-        let denial = if body.is_empty() { None } else { Some(body.as_bytes().to_vec()) };
+    fn denial(body: Cow<'static, str>) -> Self {
+        let denial = if body.is_empty() { None } else { Some(body.into_owned().into_bytes()) };
         Self { inner: None, denial, permit: None }
     }
 }
@@ -72,16 +74,21 @@ where
 
 /// A denial as a response.
 pub(crate) fn from_denial<B>(denial: Denial) -> Response<ResponseBody<B>> {
-    let mut response = Response::new(ResponseBody::denial(&denial.body));
+    let mut response = Response::new(ResponseBody::denial(denial.body));
     *response.status_mut() =
         StatusCode::from_u16(denial.status).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
     if let Some(content_type) = denial.content_type {
         response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     }
     for (name, value) in denial.headers {
+        let value = match value {
+            Cow::Borrowed(value) => {
+                HeaderValue::from_maybe_shared(Bytes::from_static(value.as_bytes()))
+            }
+            Cow::Owned(value) => HeaderValue::from_maybe_shared(Bytes::from(value)),
+        };
         // A responder of the user's may have made a value that cannot stand in a header.
-        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(&*value))
-        {
+        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), value) {
             response.headers_mut().insert(name, value);
         }
     }
@@ -120,7 +127,8 @@ impl<B> ResponseInfo for HttpResponse<'_, B> {
     }
 }
 
-/// Adds the header lines, and leaves the stricter decision in the extensions for outer layers.
+/// Adds the header lines, and leaves the stricter decision in the extensions for outer layers, if they
+/// are told.
 pub(crate) fn tell<B, K: KeyExtractor>(
     response: &mut Response<B>,
     gate: &Gate<K>,
@@ -128,6 +136,8 @@ pub(crate) fn tell<B, K: KeyExtractor>(
 ) {
     let inner = response.extensions_mut().remove::<Decision>();
     let lines = response.headers_mut();
-    let stricter = gate.write_headers(decision, inner, &mut |line| headers::add(lines, line));
-    response.extensions_mut().insert(stricter);
+    let left = gate.write_headers(decision, inner, &mut |line| headers::add(lines, line));
+    if let Some(decision) = left {
+        response.extensions_mut().insert(decision);
+    }
 }

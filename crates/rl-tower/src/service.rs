@@ -146,17 +146,35 @@ mod tests {
         ask()
     }
 
-    /// Of what is added: a decision in the extensions of the request, and one in those of the response,
-    /// which had none before. The future and the headers need nothing.
-    #[test]
-    fn a_request_asks_the_allocator_four_times_at_most() {
+    fn limited(max: u32, gate: impl FnOnce(Gate) -> Gate) -> RateLimit<Handler> {
         let limiter = RateLimiter::builder()
-            .limit(Limit::per_second(100))
+            .limit(Limit::per_second(max))
             .limit(Limit::per_day(5_000))
             .build()
             .unwrap();
-        let mut limited = RateLimitLayer::new(limiter).layer(Handler);
-        let (with, without) = (allocations(&mut limited), allocations(&mut Handler));
-        assert!(with - without <= 4, "{with}, and without limits {without}");
+        RateLimitLayer::new(gate(Gate::new(limiter))).layer(Handler)
+    }
+
+    /// Of what is added: the decision in the extensions of the request. The future and the headers need
+    /// nothing.
+    #[test]
+    fn a_request_asks_the_allocator_once() {
+        let mut limited = limited(100, |gate| gate.decision_in_response(false));
+        assert_eq!(allocations(&mut limited) - allocations(&mut Handler), 1);
+    }
+
+    /// The response had no extensions before.
+    #[test]
+    fn a_decision_in_the_response_takes_three_more() {
+        let (with, without) =
+            (allocations(&mut limited(100, |gate| gate)), allocations(&mut Handler));
+        assert_eq!(with - without, 4);
+    }
+
+    /// For the body, the headers and the index of their names, and the list of those that a denial adds.
+    #[test]
+    fn a_denial_asks_the_allocator_four_times() {
+        let mut limited = limited(1, |gate| gate.decision_in_response(false));
+        assert_eq!(allocations(&mut limited), 4);
     }
 }

@@ -4,6 +4,8 @@
 //! valgrind --tool=callgrind '--toggle-collect=rl_instructions::counted*' rl-instructions allowed 1000
 //! ```
 
+mod http;
+
 use std::hint::black_box;
 use std::process::ExitCode;
 
@@ -18,6 +20,7 @@ fn main() -> ExitCode {
     let Ok(times) = times.parse() else { return refuse("expected a number of times") };
     let (limits, cost) = match what.as_str() {
         "allowed" => (six(""), 1),
+        "http-allowed" => (vec!["5000/hour".to_owned()], 1),
         "denied" => (used_up_for_a_month(), 1),
         "too-much" => (six(""), ENDLESS + 1),
         "clock" => (six(":clock"), 1),
@@ -25,31 +28,38 @@ fn main() -> ExitCode {
         "gcra" => (six(":gcra:burst=900000"), 1),
         "counter" => (six(":sliding-window-counter"), 1),
         "log" => (vec!["100000/hour:sliding-log".to_owned()], 1),
+        "http-denied" => (vec!["1/hour".to_owned()], 1),
         _ => return refuse("no such thing"),
     };
     let limits = limits.iter().map(|limit| limit.parse::<Limit>().expect("a limit"));
     let policy = Policy::new(limits).expect("a policy");
     let limiter = RateLimiter::builder().policies(policy).build().expect("a limiter");
-    let subject = Subject::consumer("consumer-00000001");
-    warm_up(&limiter, &subject, cost);
-    counted(&limiter, &subject, cost, times);
+    if what.starts_with("http") {
+        http::send(limiter, times);
+    } else {
+        decide(&limiter, cost, times);
+    }
     ExitCode::SUCCESS
 }
 
-/// What is there once for all of them: the entry, the clock, the spare handles of the thread.
-fn warm_up(limiter: &RateLimiter, subject: &Subject, cost: u64) {
+fn decide(limiter: &RateLimiter, cost: u64, times: u64) {
+    let subject = Subject::consumer("consumer-00000001");
+    // What is there once for all of them: the entry, the clock, the spare handles of the thread.
     for cost in [1, cost] {
-        drop(black_box(limiter.check(subject, cost)));
+        drop(black_box(limiter.check(&subject, cost)));
     }
+    counted(|| {
+        for _ in 0..times {
+            let answer = limiter.check(black_box(&subject), cost);
+            assert!(matches!(black_box(&answer), Eventual::Ready(Some(_))), "it decides at once");
+        }
+    });
 }
 
 /// What is counted: callgrind is told its name.
 #[inline(never)]
-fn counted(limiter: &RateLimiter, subject: &Subject, cost: u64, times: u64) {
-    for _ in 0..times {
-        let answer = limiter.check(black_box(subject), cost);
-        assert!(matches!(black_box(&answer), Eventual::Ready(Some(_))), "it decides at once");
-    }
+fn counted(work: impl FnOnce()) {
+    work();
 }
 
 fn six(algorithm: &str) -> Vec<String> {

@@ -12,7 +12,9 @@ use rl_core::{Eventual, Limit, Period, Policy, RateLimiter, Subject};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::yield_now;
 
-/// More than is ever asked for, and the most that governor takes in a second.
+use crate::visits::USED_UP;
+
+/// More than is ever asked for.
 pub(super) const ENDLESS: u32 = 1_000_000_000;
 
 /// Requests that hold permits at the same time, all of different subjects.
@@ -60,6 +62,16 @@ impl Ours {
         Self::under(&policy.build()?, subjects)
     }
 
+    /// At most `max` in each of six periods.
+    pub(super) fn six(max: u32, subjects: usize) -> Result<Self, Box<dyn Error>> {
+        Self::new([max; 6], subjects)
+    }
+
+    /// At most `max` in a month.
+    pub(super) fn one(max: u32, subjects: usize) -> Result<Self, Box<dyn Error>> {
+        Self::under(&Policy::new([Limit::new(max.into(), Period::MONTH)?])?, subjects)
+    }
+
     /// Under limits of any kind; there is room for twice as many as `subjects`, because by chance
     /// some of the store's parts hold more than others.
     pub(super) fn under(policy: &Policy, subjects: usize) -> Result<Self, Box<dyn Error>> {
@@ -89,6 +101,33 @@ impl Contender for Ours {
         match &self.0.check(&keys.subjects[key as usize], 1) {
             Eventual::Ready(Some(decision)) => black_box(decision).is_allowed(),
             _ => unreachable!("decisions in memory are there at once"),
+        }
+    }
+}
+
+/// What every subject has that is to be denied. Not one unit: throttlecrab lets all pass where the
+/// burst is one.
+pub(super) const SCARCE: u32 = 2;
+
+/// Two limiters of a kind: one that is never used up, and one of which every subject has little.
+pub(super) struct Mixed<C> {
+    open: C,
+    used_up: C,
+}
+
+impl<C> Mixed<C> {
+    pub(super) fn of(
+        limiter: impl Fn(u32) -> Result<C, Box<dyn Error>>,
+    ) -> Result<Self, Box<dyn Error>> {
+        Ok(Self { open: limiter(ENDLESS)?, used_up: limiter(SCARCE)? })
+    }
+}
+
+impl<C: Contender> Contender for Mixed<C> {
+    fn admits(&self, keys: &Keys, visit: u32) -> bool {
+        match visit & USED_UP {
+            0 => self.open.admits(keys, visit),
+            _ => self.used_up.admits(keys, visit & !USED_UP),
         }
     }
 }
@@ -142,24 +181,24 @@ impl Contender for Served {
 pub(super) struct Governors(Vec<DefaultKeyedRateLimiter<String>>);
 
 impl Governors {
-    pub(super) fn one(max: u32, period: Period) -> Self {
-        let max = NonZeroU32::new(max).expect("limits here are above 0");
-        let quota = Quota::with_period(Duration::from(period) / max.get())
-            .expect("no limit here is above one for each nanosecond");
-        Self(vec![DefaultKeyedRateLimiter::keyed(quota.allow_burst(max))])
+    pub(super) fn one(max: u32) -> Self {
+        Self(vec![DefaultKeyedRateLimiter::keyed(quota(max, Period::MONTH))])
     }
 
     /// The shortest period is asked first.
     pub(super) fn six(max: [u32; 6]) -> Self {
         let limits = max.into_iter().zip(Period::NAMED);
-        Self(limits.flat_map(|(max, period)| Self::one(max, period).0).collect())
+        let limiter = |(max, period)| DefaultKeyedRateLimiter::keyed(quota(max, period));
+        Self(limits.map(limiter).collect())
     }
+}
 
-    /// The longest period is asked first.
-    pub(super) fn longest_first(mut self) -> Self {
-        self.0.reverse();
-        self
-    }
+/// At most `max` at once, and as many in each period.
+pub(super) fn quota(max: u32, period: Period) -> Quota {
+    let max = NonZeroU32::new(max).expect("limits here are above 0");
+    // Of the shortest period, one for each nanosecond is the most that it takes.
+    let pause = (Duration::from(period) / max.get()).max(Duration::from_nanos(1));
+    Quota::with_period(pause).expect("a pause above 0").allow_burst(max)
 }
 
 impl Contender for Governors {

@@ -8,7 +8,7 @@ use rl_core::{Limit, Policy, Subject};
 use super::contender::{Contender, Keys, Ours};
 use crate::goals::{Goal, Unit};
 use crate::measure::{Estimate, time};
-use crate::progress::Progress;
+use crate::report::Report;
 use crate::table::Table;
 
 const CAPACITY: usize = 1_000_000;
@@ -22,7 +22,7 @@ const VICTIM: &str = "victim";
 pub(super) fn run(
     keys: &Keys,
     goals: &mut Vec<Goal>,
-    progress: &Progress,
+    report: &Report,
 ) -> Result<Table, Box<dyn Error>> {
     let policy = Policy::new([
         Limit::per_second(1_000_000),
@@ -65,7 +65,7 @@ pub(super) fn run(
         costs[0].push(flooded);
         costs[1].push(known);
         ratios.push(known / flooded);
-        progress.tick();
+        report.step("a flood");
     }
     let growth = (resident() as f64 - before as f64) * 100.0 / before as f64;
     let throughput = Estimate::of(&ratios);

@@ -1,7 +1,7 @@
 //! Other limiters in memory, each asked as its documentation shows.
 
 use std::collections::HashMap;
-use std::num::NonZeroU32;
+use std::error::Error;
 use std::pin::pin;
 use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -9,15 +9,17 @@ use std::time::{Duration, SystemTime};
 
 use actix_extensible_rate_limit::backend::memory::InMemoryBackend;
 use actix_extensible_rate_limit::backend::{Backend, SimpleInput};
+use governor::RateLimiter;
 use governor::clock::DefaultClock;
 use governor::middleware::NoOpMiddleware;
 use governor::state::{InMemoryState, NotKeyed};
-use governor::{Quota, RateLimiter};
 use limitador::limit::{Context as Values, Expression, Limit, Namespace};
 use rl_core::Period;
 use throttlecrab::AdaptiveStore;
+use trypema::local::LocalRateLimiterProvider;
+use trypema::{BucketSize, RateLimit, RateLimitDecision, RateLimiterBuilder, WindowSize};
 
-use super::contender::{Contender, Keys};
+use super::contender::{Contender, Keys, quota};
 
 /// governor with the fastest hasher that it can be given.
 pub(super) struct FastGovernor(
@@ -30,9 +32,8 @@ pub(super) struct FastGovernor(
 
 impl FastGovernor {
     pub(super) fn new(max: u32) -> Self {
-        let max = NonZeroU32::new(max).expect("limits here are above 0");
         let store = governor::state::keyed::DashMapStateStore::with_hasher(Default::default());
-        Self(RateLimiter::new(Quota::per_second(max), store, DefaultClock::default()))
+        Self(RateLimiter::new(quota(max, Period::MONTH), store, DefaultClock::default()))
     }
 }
 
@@ -49,8 +50,7 @@ pub(super) struct DirectGovernor(
 
 impl DirectGovernor {
     pub(super) fn new(max: u32) -> Self {
-        let max = NonZeroU32::new(max).expect("limits here are above 0");
-        Self(RateLimiter::direct(Quota::per_second(max)))
+        Self(RateLimiter::direct(quota(max, Period::MONTH)))
     }
 }
 
@@ -71,7 +71,8 @@ pub(super) struct Limitador {
 impl Limitador {
     /// For the first `count` keys.
     pub(super) fn six(max: u32, keys: &Keys, count: usize) -> Self {
-        let limiter = limitador::RateLimiter::new(2 * count as u64);
+        // Room for the counters of all, and no chance that some are forgotten.
+        let limiter = limitador::RateLimiter::new(12 * count as u64);
         let namespace = Namespace::from("bench");
         for period in Period::NAMED {
             let user = Expression::parse("user").expect("a name is an expression");
@@ -108,7 +109,7 @@ impl Extensible {
 
 impl Contender for Extensible {
     fn admits(&self, keys: &Keys, key: u32) -> bool {
-        let interval = Duration::from_secs(3_600);
+        let interval = Period::MONTH.into();
         let key = keys.names[key as usize].clone();
         let input = SimpleInput { interval, max_requests: self.max, key };
         let answer = pin!(self.backend.request(input));
@@ -137,7 +138,31 @@ impl Contender for ThrottleCrab {
     fn admits(&self, keys: &Keys, key: u32) -> bool {
         let mut limiter = self.limiter.lock().unwrap_or_else(PoisonError::into_inner);
         let name = &keys.names[key as usize];
-        let checked = limiter.rate_limit(name, self.max, self.max, 1, 1, SystemTime::now());
+        let (max, month) = (self.max, Duration::from(Period::MONTH).as_secs() as i64);
+        let checked = limiter.rate_limit(name, max, max, month, 1, SystemTime::now());
         checked.expect("limits and cost are above 0").0
+    }
+}
+
+/// The local limiter of trypema: one period.
+pub(super) struct Trypema {
+    provider: std::sync::Arc<LocalRateLimiterProvider>,
+    rate: RateLimit,
+}
+
+impl Trypema {
+    pub(super) fn new(max: u32) -> Result<Self, Box<dyn Error>> {
+        let provider = LocalRateLimiterProvider::builder()
+            .window_size(WindowSize::hours(1)?)
+            .bucket_size(BucketSize::milliseconds(10)?)
+            .build()?;
+        Ok(Self { provider, rate: RateLimit::per_hour(max.into())? })
+    }
+}
+
+impl Contender for Trypema {
+    fn admits(&self, keys: &Keys, key: u32) -> bool {
+        let name = &keys.names[key as usize];
+        matches!(self.provider.absolute().inc(name, &self.rate, 1), RateLimitDecision::Allowed)
     }
 }

@@ -1,4 +1,10 @@
-//! Three primaries of a cluster: what a decision costs each, and what that amounts to.
+//! What one server carries, and three primaries of a cluster: what a decision costs each, and what that
+//! amounts to.
+//!
+//! All servers share the cores of this machine, so that three cannot decide three times as many here.
+//! What shows that they would is the processor time of a decision: if it stays what it is on one
+//! server, each primary more, on a core of its own, carries as much again. On a cluster every subject
+//! travels alone, so that is what three primaries are held against.
 
 use std::error::Error;
 use std::net::{Ipv4Addr, TcpListener};
@@ -8,64 +14,104 @@ use std::time::Duration;
 use rl_core::{Policy, RedisStore};
 use tokio::time::interval;
 
-use super::contender::{Contender, SUBJECTS, limits, patient};
+use super::contender::{Contender, limits, patient};
 use super::server::{Bystander, Server};
 use super::{ENDLESS, Load, admitted};
-use crate::measure::{median, time_async};
-use crate::table::Table;
+use crate::measure::{Estimate, median, time_async};
+use crate::report::Report;
+use crate::table::{Cell, Table};
 
 const SHARES: [(u16, u16); 3] = [(0, 5_460), (5_461, 10_921), (10_922, 16_383)];
 const LOADS: [Load; 2] = [Load::on_all(64, 12_000), Load::on_all(256, 16_000)];
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 9;
+/// For how many primaries the arithmetic is printed.
+const PRIMARIES: [usize; 3] = [3, 6, 12];
+/// What of a core may be in use, so that answers do not wait.
+const BUSY: f64 = 0.7;
 
-/// Decisions per second, on one server and on three.
-pub(super) async fn measure() -> Result<Table, Box<dyn Error>> {
-    let mut table = Table::new(
-        "cluster: six periods, 10 000 subjects; all servers and the client share this machine",
-        ["", "in flight", "thousand/s", "server µs each", "thousand/s of one core each"],
-    );
-    let single = Server::start()?;
-    let store = patient(RedisStore::builder(&single.url(0))).connect().await?;
-    let mut bystanders = vec![single.bystander().await?];
-    row(&mut table, "one server", store, &mut bystanders).await?;
-
-    let (servers, mut bystanders) = start().await?;
-    let urls: Vec<String> = servers.iter().map(|server| server.url(0)).collect();
-    let store = patient(RedisStore::cluster(urls)).connect().await?;
-    row(&mut table, "three primaries", store, &mut bystanders).await?;
-    Ok(table)
+/// Servers, somebody who asks each how it is, and our store on them.
+struct Setting {
+    name: &'static str,
+    contender: Arc<Contender>,
+    bystanders: Vec<Bystander>,
+    _servers: Vec<Server>,
 }
 
-async fn row(
-    table: &mut Table,
-    name: &'static str,
-    store: RedisStore,
-    bystanders: &mut [Bystander],
-) -> Result<(), Box<dyn Error>> {
-    let policy = Policy::new(limits(ENDLESS)?)?;
-    let contender = Arc::new(Contender::of_store(store, name, policy));
-    // Creates the keys.
-    admitted(&contender, Load::on_all(64, SUBJECTS)).await;
+/// Thousands of decisions per second, and µs of all servers for each.
+type Samples = (Vec<f64>, Vec<f64>);
+
+/// Decisions per second, on one server and on three.
+pub(super) async fn measure(report: &mut Report) -> Result<(), Box<dyn Error>> {
+    let mut settings =
+        [one("one server", true).await?, one("one, subjects alone", false).await?, three().await?];
+    let mut table = Table::new(
+        "cluster: six periods, 10 000 subjects; all servers and the client share this machine",
+        [
+            "",
+            "in flight",
+            "thousand/s here",
+            "server µs each",
+            "beside one, alone",
+            "a core each, thousand/s",
+        ],
+    );
+    let mut of_a_core = [f64::NAN; 3];
     for load in LOADS {
-        let (mut rates, mut costs) = (Vec::new(), Vec::new());
-        for _ in 0..ROUNDS {
-            let before = processor_time(bystanders).await?;
-            let (elapsed, passed) = time_async(admitted(&contender, load)).await;
-            let spent = processor_time(bystanders).await? - before;
-            rates.push(passed as f64 / elapsed.as_secs_f64());
-            costs.push(spent.as_secs_f64() * 1e6 / passed as f64);
+        let samples = rounds(&mut settings, load).await?;
+        let (_, alone) = &samples[1];
+        for (place, (setting, (rates, costs))) in settings.iter().zip(&samples).enumerate() {
+            let cost = median(costs);
+            let ratios: Vec<f64> = costs.iter().zip(alone).map(|(mine, one)| mine / one).collect();
+            of_a_core[place] = 1e3 / cost;
+            table.row::<Cell>([
+                setting.name.into(),
+                load.in_flight.to_string().into(),
+                format!("{:.1}", median(rates)).into(),
+                format!("{cost:.2}").into(),
+                Estimate::of(&ratios).into(),
+                format!("{:.0}", setting.bystanders.len() as f64 * 1e3 / cost).into(),
+            ]);
         }
-        let (rate, cost) = (median(&rates), median(&costs));
-        let cores = bystanders.len() as f64;
-        table.row([
-            name.to_owned(),
-            load.in_flight.to_string(),
-            format!("{:.1}", rate / 1e3),
-            format!("{cost:.2}"),
-            format!("{:.0}", cores * 1e3 / cost),
-        ]);
     }
+    report.table("redis-cluster", table);
+
+    let title = "capacity, 256 in flight: primaries × what a core of one carries (arithmetic)";
+    let free = format!("thousand/s, {:.0} % of each core", BUSY * 100.0);
+    let mut table = Table::new(title, ["", "thousand/s", &free]);
+    let mut row = |name: String, most: f64| {
+        let cells = [most, most * BUSY].map(|rate| format!("{rate:.0}"));
+        table.row([name].into_iter().chain(cells));
+    };
+    row("one server".to_owned(), of_a_core[0]);
+    for primaries in PRIMARIES {
+        row(format!("{primaries} primaries"), of_a_core[2] * primaries as f64);
+    }
+    report.table("redis-capacity", table);
     Ok(())
+}
+
+/// Rounds in which each setting has two blocks, there and back.
+async fn rounds(settings: &mut [Setting; 3], load: Load) -> Result<[Samples; 3], Box<dyn Error>> {
+    let mut samples: [Samples; 3] = Default::default();
+    for round in 0..=ROUNDS {
+        let mut sums = [(0.0, 0.0); 3];
+        for place in [0, 1, 2, 2, 1, 0] {
+            let setting = &mut settings[place];
+            let before = processor_time(&mut setting.bystanders).await?;
+            let (elapsed, passed) = time_async(admitted(&setting.contender, load)).await;
+            let spent = processor_time(&mut setting.bystanders).await? - before;
+            sums[place].0 += passed as f64 / elapsed.as_secs_f64() / 2e3;
+            sums[place].1 += spent.as_secs_f64() * 1e6 / passed as f64 / 2.0;
+        }
+        // The first creates the keys.
+        if round > 0 {
+            for ((rates, costs), (rate, cost)) in samples.iter_mut().zip(sums) {
+                rates.push(rate);
+                costs.push(cost);
+            }
+        }
+    }
+    Ok(samples)
 }
 
 async fn processor_time(bystanders: &mut [Bystander]) -> Result<Duration, Box<dyn Error>> {
@@ -74,6 +120,25 @@ async fn processor_time(bystanders: &mut [Bystander]) -> Result<Duration, Box<dy
         sum += bystander.processor_time().await?;
     }
     Ok(sum)
+}
+
+fn contender(store: RedisStore, name: &'static str) -> Result<Arc<Contender>, Box<dyn Error>> {
+    Ok(Arc::new(Contender::of_store(store, name, Policy::new(limits(ENDLESS)?)?)))
+}
+
+async fn one(name: &'static str, coalesces: bool) -> Result<Setting, Box<dyn Error>> {
+    let server = Server::start()?;
+    let store = patient(RedisStore::builder(&server.url(0))).coalesce(coalesces).connect().await?;
+    let (contender, bystanders) = (contender(store, name)?, vec![server.bystander().await?]);
+    Ok(Setting { name, contender, bystanders, _servers: vec![server] })
+}
+
+async fn three() -> Result<Setting, Box<dyn Error>> {
+    let name = "three primaries";
+    let (servers, bystanders) = start().await?;
+    let urls: Vec<String> = servers.iter().map(|server| server.url(0)).collect();
+    let store = patient(RedisStore::cluster(urls)).connect().await?;
+    Ok(Setting { name, contender: contender(store, name)?, bystanders, _servers: servers })
 }
 
 /// Servers that have found each other.

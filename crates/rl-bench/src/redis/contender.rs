@@ -23,6 +23,8 @@ pub(super) struct Contender {
     /// What the server calls the command that does it.
     pub(super) command: &'static str,
     way: Way,
+    /// Whom it is asked for, one after the other; all in turn, if empty.
+    order: Vec<u32>,
 }
 
 enum Way {
@@ -56,10 +58,10 @@ impl Contender {
         let command = Command {
             connection: server.connect(database).await?,
             head: vec!["INCR".to_owned()],
-            keys: keys(&[""]),
+            keys: keys(&[""], SUBJECTS),
             tail: Vec::new(),
         };
-        Ok(Self { name: "INCR", command: "incr", way: Way::Command(command) })
+        Ok(Self { name: "INCR", command: "incr", way: Way::Command(command), order: Vec::new() })
     }
 
     /// A command that does nothing: the round trip alone.
@@ -70,26 +72,42 @@ impl Contender {
             keys: vec![Vec::new(); SUBJECTS],
             tail: Vec::new(),
         };
-        Ok(Self { name: "PING", command: "ping", way: Way::Command(command) })
+        Ok(Self { name: "PING", command: "ping", way: Way::Command(command), order: Vec::new() })
     }
 
     /// One limit in a script, by the generic cell rate algorithm.
-    pub(super) async fn gcra(server: &Server, database: usize) -> Result<Self, Box<dyn Error>> {
-        let (text, tail) = (include_str!("gcra.lua"), vec![1, 1_000_000_000]);
-        let command = Command::script(server, database, text, keys(&[""]), tail).await?;
-        Ok(Self { name: "GCRA script, one limit", command: "evalsha", way: Way::Command(command) })
+    pub(super) async fn gcra(
+        server: &Server,
+        database: usize,
+        max: u32,
+    ) -> Result<Self, Box<dyn Error>> {
+        // So much in a month, and at once.
+        let pause = 1_000 * Period::MONTH.as_millis() / u64::from(max);
+        let (text, tail) = (include_str!("gcra.lua"), vec![pause, pause * u64::from(max)]);
+        let command = Command::script(server, database, text, keys(&[""], SUBJECTS), tail).await?;
+        Ok(Self {
+            name: "GCRA script, one limit",
+            command: "evalsha",
+            way: Way::Command(command),
+            order: Vec::new(),
+        })
     }
 
     /// A library of others, or what it does.
     pub(super) fn peer(name: &'static str, command: &'static str, peer: Peer) -> Self {
-        Self { name, command, way: Way::Peer(peer) }
+        Self { name, command, way: Way::Peer(peer), order: Vec::new() }
     }
 
     /// The least that a script costs.
     pub(super) async fn return_1(server: &Server, database: usize) -> Result<Self, Box<dyn Error>> {
-        let keys = keys(&[""]);
+        let keys = keys(&[""], SUBJECTS);
         let command = Command::script(server, database, "return 1", keys, Vec::new()).await?;
-        Ok(Self { name: "EVALSHA return 1", command: "evalsha", way: Way::Command(command) })
+        Ok(Self {
+            name: "EVALSHA return 1",
+            command: "evalsha",
+            way: Way::Command(command),
+            order: Vec::new(),
+        })
     }
 
     /// Six periods, at most `max` in each, the usual way.
@@ -98,12 +116,27 @@ impl Contender {
         database: usize,
         max: u32,
     ) -> Result<Self, Box<dyn Error>> {
+        Self::a_key_each(server, database, max, &Period::NAMED.map(Period::as_millis)).await
+    }
+
+    /// The usual way, of as many limits as there are periods, in ms.
+    pub(super) async fn a_key_each(
+        server: &Server,
+        database: usize,
+        max: u32,
+        periods: &[u64],
+    ) -> Result<Self, Box<dyn Error>> {
         let text = include_str!("six_keys.lua");
-        let keys = keys(&[":second", ":minute", ":hour", ":day", ":week", ":month"]);
-        let periods = Period::NAMED.map(Period::as_millis);
-        let tail = [[max.into(); 6], periods].concat();
+        let suffixes: Vec<String> = (0..periods.len()).map(|n| format!(":limit-{n}")).collect();
+        let keys = keys(&suffixes.iter().map(String::as_str).collect::<Vec<_>>(), SUBJECTS);
+        let tail = [&vec![max.into(); periods.len()], periods].concat();
         let command = Command::script(server, database, text, keys, tail).await?;
-        Ok(Self { name: "six-key script", command: "evalsha", way: Way::Command(command) })
+        Ok(Self {
+            name: "six-key script",
+            command: "evalsha",
+            way: Way::Command(command),
+            order: Vec::new(),
+        })
     }
 
     /// Our store, without the limiter around it.
@@ -134,9 +167,9 @@ impl Contender {
 
     /// Our store, made elsewhere.
     pub(super) fn of_store(store: RedisStore, name: &'static str, policy: Policy) -> Self {
-        let (namespace, subjects) = (Namespace::default(), subjects());
+        let (namespace, subjects) = (Namespace::default(), subjects(SUBJECTS));
         let way = Way::Store(Stored { store, namespace, policy, subjects, frees: false });
-        Self { name, command: "evalsha", way }
+        Self { name, command: "evalsha", way, order: Vec::new() }
     }
 
     /// The same, and a request that passes frees its place under concurrency limits.
@@ -145,6 +178,16 @@ impl Contender {
             stored.frees = true;
         }
         self
+    }
+
+    /// The same for so many subjects, who are asked for in this order.
+    pub(super) fn visiting(mut self, subjects: usize, order: Vec<u32>) -> Self {
+        match &mut self.way {
+            Way::Command(command) => command.keys = keys(&[""], subjects),
+            Way::Store(stored) => stored.subjects = self::subjects(subjects),
+            Way::Limiter(..) | Way::Peer(..) => unreachable!("nobody asks them for more"),
+        }
+        Self { order, ..self }
     }
 
     /// All of ours, as an application calls it.
@@ -161,12 +204,13 @@ impl Contender {
         for limit in limits(max)? {
             limiter = limiter.limit(limit);
         }
-        let way = Way::Limiter(limiter.build()?, subjects());
-        Ok(Self { name: "ours, packed, in a limiter", command: "evalsha", way })
+        let way = Way::Limiter(limiter.build()?, subjects(SUBJECTS));
+        Ok(Self { name: "ours, packed, in a limiter", command: "evalsha", way, order: Vec::new() })
     }
 
     /// Whether the subject with this number passes.
     pub(super) async fn admits(&self, subject: usize) -> bool {
+        let subject = self.order.get(subject).map_or(subject, |number| *number as usize);
         let decision = match &self.way {
             Way::Command(command) => return command.send(subject).await,
             Way::Peer(peer) => return peer.admits(subject).await,
@@ -225,14 +269,14 @@ impl Command {
     }
 }
 
-fn keys(suffixes: &[&str]) -> Vec<Vec<String>> {
+fn keys(suffixes: &[&str], subjects: usize) -> Vec<Vec<String>> {
     let key = |n, suffix: &&str| format!("rl:{{{}}}{suffix}", id(n));
     let keys = |n| suffixes.iter().map(|suffix| key(n, suffix)).collect();
-    (0..SUBJECTS).map(keys).collect()
+    (0..subjects).map(keys).collect()
 }
 
-fn subjects() -> Vec<Subject> {
-    (0..SUBJECTS).map(|n| Subject::consumer(&id(n))).collect()
+fn subjects(count: usize) -> Vec<Subject> {
+    (0..count).map(|n| Subject::consumer(&id(n))).collect()
 }
 
 /// What the subject with this number is called, in every key.

@@ -1,158 +1,255 @@
-//! Several instances of a service on one server, whose connections are cut: how many pass, beside how
-//! many may.
+//! Several instances of a service on one server, each a process of its own: how many pass beside how
+//! many may while connections are cut, scripts are forgotten and clocks are apart; and how many
+//! decisions they get in a second while nothing happens to them.
 
 use std::error::Error;
+use std::process::Stdio;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use rl_core::store::{Charge, Mode, Namespace, Store};
-use rl_core::{Cost, Period, Policy, RedisStore, Subject};
-use tokio::time::interval;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::contender::limits;
-use super::server::Server;
+use super::ENDLESS;
+use super::node::{Orders, Outcome};
+use super::server::{Bystander, Server};
+use crate::charts::{self, Axis, Chart, Line, Plot};
 use crate::goals::{Goal, Unit};
-use crate::measure::time_async;
+use crate::measure::median;
+use crate::report::Report;
 use crate::table::Table;
 
 /// Under which settings nodes run.
 #[derive(Clone, Copy)]
 struct Way {
     name: &'static str,
-    shortcuts: bool,
+    coalesces: bool,
+    remembers_denials: bool,
     lease: u32,
-    is_cut: bool,
 }
 
-const WAYS: [Way; 5] = [
-    Way { name: "each call by itself", shortcuts: false, lease: 0, is_cut: false },
-    Way { name: "each call by itself, connections cut", shortcuts: false, lease: 0, is_cut: true },
-    Way { name: "together, denials remembered", shortcuts: true, lease: 0, is_cut: false },
-    Way { name: "the same, connections cut", shortcuts: true, lease: 0, is_cut: true },
-    Way { name: "leases of 100, connections cut", shortcuts: true, lease: 100, is_cut: true },
+const WAYS: [Way; 4] = [
+    Way { name: "each call by itself", coalesces: false, remembers_denials: false, lease: 0 },
+    Way { name: "calls in flight together", coalesces: true, remembers_denials: false, lease: 0 },
+    Way { name: "and denials remembered", coalesces: true, remembers_denials: true, lease: 0 },
+    Way { name: "leases of 100", coalesces: true, remembers_denials: true, lease: 100 },
 ];
 const NODES: [usize; 4] = [1, 2, 4, 8];
-/// What each subject may in every period but the second, and how much is asked for.
+/// What each subject may, and how much is asked for in all.
 const MAX: u32 = 2_000;
-const ASKED: usize = 3 * MAX as usize;
 const SUBJECTS: usize = 4;
+const ASKED: usize = 4 * MAX as usize * SUBJECTS;
 /// Tasks of each node.
 const TASKS: usize = 16;
+/// Between two cuts of all connections, and how often they are cut at most.
+const CUT: Duration = Duration::from_millis(20);
+const CUTS: usize = 50;
+/// How far the clocks of nodes are off, in turn, in seconds.
+const CLOCKS: [i64; 3] = [5, -5, 0];
+/// Rounds of the rates, of which each has all ways and all numbers of nodes.
+const ROUNDS: usize = 3;
+const BUSY_SUBJECTS: usize = 100;
+const BUSY_CALLS: usize = 48_000;
+/// After so long a node is not busy but stuck.
+const PATIENCE: Duration = Duration::from_secs(120);
 
-struct Outcome {
-    rate: f64,
-    admitted: u64,
-    failed: u64,
-    too_many: u64,
+pub(super) const STEPS: usize = WAYS.len() * (NODES.len() - 1) + ROUNDS;
+
+pub(super) async fn measure(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
+    let goals = exactness(report).await?;
+    rates(report).await?;
+    Ok(goals)
 }
 
-pub(super) async fn measure() -> Result<Vec<Goal>, Box<dyn Error>> {
+async fn exactness(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
+    let can_be_off = Command::new("faketime").arg("--version").output().await.is_ok();
+    let clocks =
+        if can_be_off { "clocks 5 s ahead and behind" } else { "no faketime: clocks even" };
     let title = format!(
-        "nodes on one server: {SUBJECTS} subjects, {MAX} for each, three times as many asked for"
+        "nodes in trouble, each a process: {SUBJECTS} subjects, {MAX} for each, {} asked for; \
+         all connections cut, scripts forgotten; {clocks}",
+        ASKED / SUBJECTS
     );
-    let head = ["", "nodes", "thousand/s", "allowed", "admitted", "failed", "too many"];
+    let head = ["", "nodes", "cuts", "calls failed", "allowed", "admitted", "too many", "unused %"];
     let mut table = Table::new(&title, head);
-    let (mut worst, mut worst_leased, mut fewest) = (0, 0, u64::MAX);
+    let (mut worst, mut worst_leased) = (0, 0);
     for way in WAYS {
-        for nodes in NODES {
-            let outcome = run(way, nodes).await?;
+        for nodes in NODES.into_iter().skip(1) {
+            report.step(&format!("{nodes} nodes in trouble"));
+            let orders = way.orders(MAX, SUBJECTS, ASKED / (nodes * TASKS));
+            let (outcome, cuts) = run(orders, nodes, can_be_off, CUTS).await?;
             let allowed = u64::from(MAX) * SUBJECTS as u64;
-            let numbers = [allowed, outcome.admitted, outcome.failed, outcome.too_many];
-            let cells =
-                [way.name.to_owned(), nodes.to_string(), format!("{:.1}", outcome.rate / 1e3)];
-            table.row(cells.into_iter().chain(numbers.map(|number| number.to_string())));
-            if way.lease > 0 {
-                worst_leased = worst_leased.max(outcome.too_many);
-                fewest = fewest.min(outcome.admitted);
-            } else {
-                worst = worst.max(outcome.too_many);
-            }
+            let admitted: u64 = outcome.admitted.iter().sum();
+            let too_many: u64 =
+                outcome.admitted.iter().map(|count| count.saturating_sub(MAX.into())).sum();
+            let unused = allowed.saturating_sub(admitted) as f64 * 100.0 / allowed as f64;
+            table.row([
+                way.name.to_owned(),
+                nodes.to_string(),
+                cuts.to_string(),
+                outcome.failed.to_string(),
+                allowed.to_string(),
+                admitted.to_string(),
+                too_many.to_string(),
+                format!("{unused:.1}"),
+            ]);
+            let worst = if way.lease > 0 { &mut worst_leased } else { &mut worst };
+            *worst = too_many.max(*worst);
         }
     }
-    println!("{table}");
-    println!(
-        "under leases, with connections cut, {fewest} passed at the fewest: the rest was held, or lost with \
-         a reply\n"
-    );
+    report.table("redis-nodes-exactness", table);
     let none = (0.0, 0.0, Unit::AtMost(""));
+    let what = "2 to 8 nodes in trouble: admitted beyond the limits";
     Ok(vec![
-        Goal::counted("R10", "leases: admitted beyond the limits", none, worst_leased as f64),
-        Goal::counted("R12", "1 to 8 nodes: admitted beyond the limits", none, worst as f64),
+        Goal::counted("R10", &format!("leases, {what}"), none, worst_leased as f64),
+        Goal::counted("R12", what, none, worst as f64),
     ])
 }
 
-async fn run(way: Way, nodes: usize) -> Result<Outcome, Box<dyn Error>> {
-    let server = Server::start()?;
-    let mut bystander = server.bystander().await?;
-    // Windows that do not end while it runs.
-    let limits = limits(MAX)?.into_iter().filter(|limit| limit.period() > Period::MINUTE);
-    let policy = Policy::new(limits)?;
-    let mut stores = Vec::new();
-    for _ in 0..nodes {
-        let store = RedisStore::builder(&server.url(0)).connections(2).lease(way.lease);
-        let store = store.coalesce(way.shortcuts).local_denial(way.shortcuts);
-        stores.push(store.connection_wait(Duration::from_secs(5)).connect().await?);
-    }
-    let subjects: Arc<Vec<_>> =
-        Arc::new((0..SUBJECTS).map(|n| Subject::user(&n.to_string())).collect());
-    let tasks = stores.iter().flat_map(|store| (0..TASKS).map(move |_| store.clone()));
-    let each = ASKED * SUBJECTS / (nodes * TASKS);
-    let tasks: Vec<_> = tasks
-        .map(|store| {
-            let (policy, subjects) = (policy.clone(), Arc::clone(&subjects));
-            tokio::spawn(ask(store, policy, subjects, each))
-        })
-        .collect();
-    let cutting = way.is_cut.then(|| {
-        tokio::spawn(async move {
-            let mut ticks = interval(Duration::from_millis(5));
-            for _ in 0..20 {
-                ticks.tick().await;
-                let _ = bystander.kill_connections().await;
+async fn rates(report: &mut Report) -> Result<(), Box<dyn Error>> {
+    let mut seconds = vec![vec![Vec::new(); NODES.len()]; WAYS.len()];
+    for _ in 0..ROUNDS {
+        report.step("nodes at work");
+        for (way, seconds) in WAYS.iter().zip(&mut seconds) {
+            for (nodes, seconds) in NODES.into_iter().zip(seconds) {
+                let orders = way.orders(ENDLESS, BUSY_SUBJECTS, BUSY_CALLS / (nodes * TASKS));
+                let (outcome, _) = run(orders, nodes, false, 0).await?;
+                assert_eq!(outcome.failed, 0, "nothing happens to the server");
+                seconds.push(outcome.seconds);
             }
-        })
-    });
-    let (elapsed, counts) = time_async(async {
-        let mut counts = vec![0; SUBJECTS];
-        let mut failed = 0;
-        for task in tasks {
-            let (admitted, errors) = task.await.expect("asking does not panic");
-            counts.iter_mut().zip(admitted).for_each(|(sum, count)| *sum += count);
-            failed += errors;
         }
-        (counts, failed)
-    })
-    .await;
-    if let Some(cutting) = cutting {
-        cutting.abort();
     }
-    let (counts, failed) = counts;
-    Ok(Outcome {
-        rate: (each * nodes * TASKS) as f64 / elapsed.as_secs_f64(),
-        admitted: counts.iter().sum(),
-        failed,
-        too_many: counts.iter().map(|count| count.saturating_sub(u64::from(MAX))).sum(),
-    })
+    let title = format!(
+        "nodes at work, each a process with {TASKS} in flight: thousand decisions per second of \
+         {BUSY_SUBJECTS} subjects, all pass"
+    );
+    let columns = NODES.map(|nodes| nodes.to_string());
+    let head = ["nodes"].into_iter().chain(columns.iter().map(String::as_str));
+    let mut table = Table::new(&title, head);
+    let mut lines = Vec::new();
+    for (way, seconds) in WAYS.iter().zip(&seconds) {
+        // That denials are remembered changes nothing where there are none.
+        if way.remembers_denials && way.lease == 0 {
+            continue;
+        }
+        let rates = seconds.iter().map(|seconds| BUSY_CALLS as f64 / median(seconds));
+        let rates: Vec<f64> = rates.collect();
+        let cells = rates.iter().map(|rate| format!("{:.1}", rate / 1e3));
+        table.row([way.name.to_owned()].into_iter().chain(cells));
+        let nodes = NODES.map(|nodes| nodes as f64);
+        lines.push(Line::new(way.name, nodes.into_iter().zip(rates)));
+    }
+    report.table("redis-nodes-rates", table);
+    report.chart(Chart {
+        name: "nodes".to_owned(),
+        title: "Decisions on one Redis, by the number of nodes".to_owned(),
+        note: format!(
+            "Each node a process with {TASKS} in flight, {BUSY_SUBJECTS} subjects, four limits, all \
+             requests pass; one machine."
+        ),
+        plot: Plot::Lines(charts::Lines {
+            x: Axis::logarithmic("nodes"),
+            y: Axis::logarithmic("decisions per second"),
+            lines,
+        }),
+    });
+    Ok(())
 }
 
-/// Asks in turn for each subject; returns how many passed of each, and how many calls failed.
-async fn ask(
-    store: RedisStore,
-    policy: Policy,
-    subjects: Arc<Vec<Subject>>,
-    calls: usize,
-) -> (Vec<u64>, u64) {
-    let (namespace, mut admitted, mut failed) = (Namespace::default(), vec![0; subjects.len()], 0);
-    for call in 0..calls {
-        let place = call % subjects.len();
-        let subject = &subjects[place];
-        let (namespace, policy, mode, cost) = (&namespace, &policy, Mode::Check, Cost::ONE);
-        match store.decide(Charge { namespace, subject, policy, mode, cost }).await {
-            Ok(decision) => admitted[place] += decision.granted(),
-            Err(_) => failed += 1,
-        }
-        // Denials that are known take no time: others should have their turn.
-        tokio::task::yield_now().await;
+impl Way {
+    const fn orders(self, max: u32, subjects: usize, calls: usize) -> Orders {
+        let Self { coalesces, remembers_denials, lease, .. } = self;
+        Orders { max, subjects, tasks: TASKS, calls, lease, coalesces, remembers_denials }
     }
-    (admitted, failed)
+}
+
+/// What all nodes have seen together, how long the slowest took, and how often all were cut off
+/// meanwhile: `cuts` times at most.
+async fn run(
+    orders: Orders,
+    nodes: usize,
+    are_clocks_off: bool,
+    cuts: usize,
+) -> Result<(Outcome, usize), Box<dyn Error>> {
+    let server = Server::start()?;
+    let bystander = server.bystander().await?;
+    let mut running = Vec::new();
+    for number in 0..nodes {
+        let clock = if are_clocks_off { CLOCKS[number % CLOCKS.len()] } else { 0 };
+        running.push(Node::start(&server, orders, clock).await?);
+    }
+    for node in &mut running {
+        node.go().await?;
+    }
+    let made = Arc::new(AtomicUsize::new(0));
+    let trouble = tokio::spawn(trouble(bystander, cuts, Arc::clone(&made)));
+    let mut all = Outcome { admitted: vec![0; orders.subjects], ..Outcome::default() };
+    for node in &mut running {
+        let Outcome { seconds, failed, admitted } = node.line().await?.parse()?;
+        all.seconds = all.seconds.max(seconds);
+        all.failed += failed;
+        all.admitted.iter_mut().zip(admitted).for_each(|(sum, count)| *sum += count);
+    }
+    trouble.abort();
+    Ok((all, made.load(Ordering::Relaxed)))
+}
+
+/// Cuts all connections and has the server forget its scripts, again and again.
+async fn trouble(mut bystander: Bystander, cuts: usize, made: Arc<AtomicUsize>) {
+    let mut ticks = interval(CUT);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks.tick().await;
+    for cut in 0..cuts {
+        ticks.tick().await;
+        if cut % 2 == 0 {
+            let _ = bystander.ask("SCRIPT FLUSH").await;
+        }
+        if bystander.kill_connections().await.is_ok() {
+            made.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A process of ours that decides.
+struct Node {
+    process: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Node {
+    /// One that is connected, with a clock that is wrong by so many seconds.
+    async fn start(server: &Server, orders: Orders, clock: i64) -> Result<Self, Box<dyn Error>> {
+        let program = std::env::current_exe()?;
+        let mut command = match clock {
+            0 => Command::new(program),
+            _ => {
+                let mut command = Command::new("faketime");
+                // Time limits are not of the calendar: they go on as they are.
+                command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+                command.args(["-f", &format!("{clock:+}s")]).arg(program);
+                command
+            }
+        };
+        command.args(["node", &server.url(0)]).args(orders.to_string().split(' '));
+        let mut process =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn()?;
+        let lines = BufReader::new(process.stdout.take().ok_or("its output is piped")?).lines();
+        let mut node = Self { process, lines };
+        let ready = node.line().await?;
+        ready.strip_prefix("ready ").ok_or_else(|| format!("a node is not ready: {ready:?}"))?;
+        Ok(node)
+    }
+
+    async fn go(&mut self) -> Result<(), Box<dyn Error>> {
+        let input = self.process.stdin.as_mut().ok_or("its input is piped")?;
+        Ok(input.write_all(b"go\n").await?)
+    }
+
+    /// What it says next.
+    async fn line(&mut self) -> Result<String, Box<dyn Error>> {
+        let line = timeout(PATIENCE, self.lines.next_line()).await??;
+        Ok(line.ok_or("a node ended without a word")?)
+    }
 }

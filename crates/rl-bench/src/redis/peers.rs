@@ -12,19 +12,23 @@ use rl_core::Period;
 use super::contender::{SUBJECTS, id};
 use super::server::Server;
 
-/// More than is ever asked for.
-const ENDLESS: usize = 1_000_000_000;
-
 /// A library of others.
 pub(super) enum Peer {
     /// One period, in a transaction of three commands.
-    ActixExtensible(RedisBackend, Vec<String>),
+    ActixExtensible(RedisBackend, u32, Vec<String>),
     /// One period, on a connection made for each request.
     ActixLimitation(Box<actix_limitation::Limiter>, Vec<String>),
     /// Six counters: all are read, and if there is room, each is raised by a script of its own, in one
     /// pipeline. So does limitador, through whatever client.
-    ReadThenCount { connection: MultiplexedConnection, sha: String, keys: Vec<Vec<String>> },
+    ReadThenCount {
+        connection: MultiplexedConnection,
+        sha: String,
+        max: u32,
+        keys: Vec<Vec<String>>,
+    },
 }
+
+const HOUR: Duration = Duration::from_secs(3_600);
 
 fn ids() -> Vec<String> {
     (0..SUBJECTS).map(id).collect()
@@ -34,18 +38,20 @@ impl Peer {
     pub(super) async fn actix_extensible(
         server: &Server,
         database: usize,
+        max: u32,
     ) -> Result<Self, Box<dyn Error>> {
         let client = redis_0_26::Client::open(server.url(database))?;
         let connection = redis_0_26::aio::ConnectionManager::new(client).await?;
-        Ok(Self::ActixExtensible(RedisBackend::builder(connection).build(), ids()))
+        Ok(Self::ActixExtensible(RedisBackend::builder(connection).build(), max, ids()))
     }
 
     pub(super) fn actix_limitation(
         server: &Server,
         database: usize,
+        max: u32,
     ) -> Result<Self, Box<dyn Error>> {
         let mut builder = actix_limitation::Limiter::builder(server.url(database));
-        let limiter = builder.limit(ENDLESS).period(Duration::from_secs(60)).build();
+        let limiter = builder.limit(max as usize).period(HOUR).build();
         let limiter = limiter.map_err(|error| error.to_string())?;
         Ok(Self::ActixLimitation(Box::new(limiter), ids()))
     }
@@ -53,22 +59,24 @@ impl Peer {
     pub(super) async fn read_then_count(
         server: &Server,
         database: usize,
+        max: u32,
     ) -> Result<Self, Box<dyn Error>> {
         let mut connection = server.connect(database).await?;
         let mut load = redis::cmd("SCRIPT");
         load.arg("LOAD").arg(include_str!("counter.lua"));
         let sha = load.query_async(&mut connection).await?;
         let keys = |id: String| (0..6).map(|n| format!("rl:{{{id}}}:{n}")).collect();
-        Ok(Self::ReadThenCount { connection, sha, keys: ids().into_iter().map(keys).collect() })
+        let keys = ids().into_iter().map(keys).collect();
+        Ok(Self::ReadThenCount { connection, sha, max, keys })
     }
 
     /// Whether the subject with this number passes.
     pub(super) async fn admits(&self, subject: usize) -> bool {
         match self {
-            Self::ActixExtensible(backend, keys) => {
+            Self::ActixExtensible(backend, max, keys) => {
                 let input = SimpleInput {
-                    interval: Duration::from_secs(60),
-                    max_requests: ENDLESS as u64,
+                    interval: HOUR,
+                    max_requests: (*max).into(),
                     key: keys[subject].clone(),
                 };
                 let (decision, ..) = backend.request(input).await.expect("the server is up");
@@ -77,12 +85,12 @@ impl Peer {
             Self::ActixLimitation(limiter, keys) => {
                 limiter.count(keys[subject].clone()).await.is_ok()
             }
-            Self::ReadThenCount { connection, sha, keys } => {
+            Self::ReadThenCount { connection, sha, max, keys } => {
                 let (mut connection, keys) = (connection.clone(), &keys[subject]);
                 let mut read = redis::cmd("MGET");
                 let counts: Vec<Option<u64>> =
                     read.arg(keys).query_async(&mut connection).await.expect("the server is up");
-                if counts.iter().flatten().any(|count| *count >= ENDLESS as u64) {
+                if counts.iter().flatten().any(|count| *count >= u64::from(*max)) {
                     return false;
                 }
                 let mut count = redis::pipe();

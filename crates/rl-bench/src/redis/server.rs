@@ -11,7 +11,7 @@ use tempfile::TempDir;
 /// A redis-server of this measurement alone: a port of its own, a folder of its own, nothing
 /// written to disk, killed at the end.
 #[derive(Debug)]
-pub(super) struct Server {
+pub(crate) struct Server {
     port: u16,
     child: Child,
     // Goes after the server.
@@ -20,7 +20,7 @@ pub(super) struct Server {
 
 impl Server {
     /// A server that accepts connections.
-    pub(super) fn start() -> Result<Self, Box<dyn Error>> {
+    pub(crate) fn start() -> Result<Self, Box<dyn Error>> {
         Self::start_with(&[])
     }
 
@@ -57,7 +57,7 @@ impl Server {
     }
 
     /// The URL of one of its databases.
-    pub(super) fn url(&self, database: usize) -> String {
+    pub(crate) fn url(&self, database: usize) -> String {
         format!("redis://127.0.0.1:{}/{database}", self.port)
     }
 

@@ -9,17 +9,19 @@ use rl_core::{Limit, Period, Policy, RedisStore};
 use super::contender::{Contender, id, limits, patient};
 use super::peers::Peer;
 use super::server::Server;
-use super::{Block, ENDLESS, Load, Round, admitted, rounds, typical};
+use super::{Block, ENDLESS, Load, PRESSED, Round, admitted, rounds, too_many, typical};
+use crate::charts::{Axis, Chart, Line, Lines, Plot};
 use crate::goals::{Goal, Unit};
 use crate::measure::Estimate;
-use crate::table::Table;
+use crate::report::Report;
+use crate::table::{Cell, Table};
 
 /// Rounds of each comparison.
 const ROUNDS: usize = 7;
 
 /// The peers, on a load of many subjects.
 const DISTINCT: Load = Load::on_all(64, 12_000);
-/// Somebody who connects for each request.
+/// For somebody who connects for each request.
 const CONNECTING: Load = Load::on_all(64, 1_024);
 const ONE_BY_ONE: Load = Load::on_all(1, 1_500);
 /// Many tasks on one subject.
@@ -34,12 +36,15 @@ const LEASE: u32 = 100;
 const LONE_LEASED: Load = Load { in_flight: 1, decisions: 2_000, subjects: 2 };
 const LEASED: Load = Load { in_flight: 64, decisions: 51_200, subjects: 16 };
 
-pub(super) async fn measure() -> Result<Vec<Goal>, Box<dyn Error>> {
-    let mut goals = beside_peers().await?;
-    goals.push(latency().await?);
-    goals.extend(shortcuts().await?);
-    goals.extend(space().await?);
-    goals.sort_by_key(|goal| goal.name[1..].parse::<u32>().unwrap_or(0));
+pub(super) async fn measure(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
+    report.step("peers");
+    let mut goals = beside_peers(report).await?;
+    report.step("latency");
+    goals.push(latency(report).await?);
+    report.step("shortcuts");
+    goals.extend(shortcuts(report).await?);
+    report.step("memory");
+    goals.extend(space(report).await?);
     Ok(goals)
 }
 
@@ -66,40 +71,69 @@ const fn seconds(block: &Block) -> f64 {
     block.seconds
 }
 
-async fn beside_peers() -> Result<Vec<Goal>, Box<dyn Error>> {
+/// Everybody who can be asked by many at once, with limits of `max`, in databases from `first` on.
+async fn peers(server: &Server, first: usize, max: u32) -> Result<[Contender; 7], Box<dyn Error>> {
+    let read_then_count = Peer::read_then_count(server, first + 4, max).await?;
+    let extensible = Peer::actix_extensible(server, first + 5, max).await?;
+    Ok([
+        store(server, first, "ours", max, 0).await?,
+        Contender::incr(server, first + 1).await?,
+        Contender::six_keys(server, first + 2, max).await?,
+        Contender::gcra(server, first + 3, max).await?,
+        Contender::peer("MGET, then six scripts (limitador)", "evalsha", read_then_count),
+        Contender::peer("actix-extensible, one", "bitfield", extensible),
+        store(server, first + 6, "ours, again: the noise", max, 0).await?,
+    ])
+}
+
+/// Somebody who connects for each request.
+fn connecting(server: &Server, database: usize, max: u32) -> Result<Contender, Box<dyn Error>> {
+    let limitation = Peer::actix_limitation(server, database, max)?;
+    Ok(Contender::peer("actix-limitation, one", "incr", limitation))
+}
+
+async fn beside_peers(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
     let server = Server::start()?;
     let mut bystander = server.bystander().await?;
-    let read_then_count = Peer::read_then_count(&server, 5).await?;
-    let extensible = Peer::actix_extensible(&server, 6).await?;
-    let limitation = Peer::actix_limitation(&server, 7)?;
-    let contenders = [
-        store(&server, 1, "ours", ENDLESS, 0).await?,
-        Contender::incr(&server, 2).await?,
-        Contender::six_keys(&server, 3, ENDLESS).await?,
-        Contender::gcra(&server, 4).await?,
-        Contender::peer("MGET, then six scripts", "evalsha", read_then_count),
-        Contender::peer("actix-extensible-rate-limit, one period", "bitfield", extensible),
-    ]
-    .map(Arc::new);
+    let contenders = peers(&server, 1, ENDLESS).await?.map(Arc::new);
     let many = rounds(&contenders, DISTINCT, ROUNDS, &mut bystander).await?;
-    let connecting = [
-        Arc::clone(&contenders[0]),
-        Arc::new(Contender::peer("actix-limitation, one period", "incr", limitation)),
-    ];
-    let few = rounds(&connecting, CONNECTING, 3, &mut bystander).await?;
+    let pair = [Arc::clone(&contenders[0]), Arc::new(connecting(&server, 8, ENDLESS)?)];
+    let few = rounds(&pair, CONNECTING, 3, &mut bystander).await?;
+    let mut beyond = Vec::new();
+    for contender in peers(&server, 11, PRESSED).await? {
+        // There is no limit to go beyond.
+        let is_limited = contender.command != "incr";
+        let (_, count) = too_many(contender).await;
+        beyond.push(if is_limited { count.to_string() } else { "no limit".to_owned() });
+    }
+    beyond.push(too_many(connecting(&server, 18, PRESSED)?).await.1.to_string());
 
-    let title = "beside peers: 64 in flight, 10 000 subjects";
-    let head = ["", "thousand/s", "server µs, command", "server µs, all", "client µs", "too many"];
+    let title = "beside peers: 64 in flight, 10 000 subjects; too many: beyond 20 for each of 100 \
+                 subjects, asked for 100 times each at 64 in flight";
+    let head = [
+        "",
+        "thousand/s",
+        "ours is faster by",
+        "server µs, command",
+        "server µs, all",
+        "client µs",
+        "too many",
+    ];
     let mut table = Table::new(title, head);
     let rows = contenders.iter().enumerate().map(|(place, contender)| (contender, &many, place));
-    for (contender, rounds, place) in rows.chain([(&connecting[1], &few, 1)]) {
-        let show = |of: fn(&Block) -> f64| format!("{:.2}", typical(rounds, place, of));
-        let rate = format!("{:.1}", 1e-3 / typical(rounds, place, seconds));
-        let cells = [contender.name.to_owned(), rate, show(|b| b.command), show(|b| b.server)];
-        // The limits are out of reach: whatever passes may.
-        table.row(cells.into_iter().chain([show(|b| b.client), "0".to_owned()]));
+    for ((contender, rounds, place), beyond) in rows.chain([(&pair[1], &few, 1)]).zip(beyond) {
+        let show = |of: fn(&Block) -> f64| format!("{:.2}", typical(rounds, place, of)).into();
+        table.row::<Cell>([
+            contender.name.into(),
+            format!("{:.1}", 1e-3 / typical(rounds, place, seconds)).into(),
+            ratio(rounds, 0, place, seconds).into(),
+            show(|b| b.command),
+            show(|b| b.server),
+            show(|b| b.client),
+            beyond.into(),
+        ]);
     }
-    println!("{table}");
+    report.table("redis-peers", table);
 
     let command = |block: &Block| block.command;
     let times = |floor, moon| (floor, moon, Unit::Times);
@@ -125,21 +159,21 @@ async fn beside_peers() -> Result<Vec<Goal>, Box<dyn Error>> {
 }
 
 /// One request after the other, beside the round trip alone.
-async fn latency() -> Result<Goal, Box<dyn Error>> {
+async fn latency(report: &Report) -> Result<Goal, Box<dyn Error>> {
     let server = Server::start()?;
     let mut bystander = server.bystander().await?;
     let contenders =
         [store(&server, 1, "ours", ENDLESS, 0).await?, Contender::ping(&server).await?];
     let rounds = rounds(&contenders.map(Arc::new), ONE_BY_ONE, 15, &mut bystander).await?;
     let micros = |place| 1e6 * typical(&rounds, place, seconds);
-    println!("one at a time: {:.1} µs, PING {:.1} µs\n", micros(0), micros(1));
+    report.say(&format!("one at a time: {:.1} µs, PING {:.1} µs", micros(0), micros(1)));
     let more = ratio(&rounds, 1, 0, seconds);
     let what = "one at a time: latency of PING";
     Ok(Goal::measured("R7", what, (1.25, 1.1, Unit::AtMost("x")), more))
 }
 
 /// One subject of many tasks, a flood of denials, and leases.
-async fn shortcuts() -> Result<Vec<Goal>, Box<dyn Error>> {
+async fn shortcuts(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
     let server = Server::start()?;
     let mut bystander = server.bystander().await?;
     let hot = [
@@ -182,7 +216,7 @@ async fn shortcuts() -> Result<Vec<Goal>, Box<dyn Error>> {
         let client = format!("{:.2}", typical(rounds, 0, |block| block.client));
         table.row([name.to_owned(), rate(0), rate(1), calls, client].into_iter().chain(counts));
     }
-    println!("{table}");
+    report.table("redis-shortcuts", table);
     assert_eq!(passed, allowed, "the limits are set so");
     assert_eq!(more, 0.0, "nobody passes after that");
 
@@ -231,7 +265,7 @@ async fn shortcuts() -> Result<Vec<Goal>, Box<dyn Error>> {
 }
 
 /// Bytes of the server for each subject, its table of expiries included.
-async fn space() -> Result<Vec<Goal>, Box<dyn Error>> {
+async fn space(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
     const SUBJECTS: usize = 8_192;
     let load = Load { in_flight: 64, decisions: SUBJECTS, subjects: SUBJECTS };
     let server = Server::start()?;
@@ -256,7 +290,7 @@ async fn space() -> Result<Vec<Goal>, Box<dyn Error>> {
         table.row([name.to_owned(), format!("{each:.0}")]);
         bytes.push(each);
     }
-    println!("{table}");
+    report.table("redis-space", table);
     let times = |floor, moon| (floor, moon, Unit::Times);
     Ok(vec![
         Goal::counted(
@@ -303,28 +337,54 @@ async fn log_space(server: &Server) -> Result<Goal, Box<dyn Error>> {
     Ok(Goal::counted("R11", what, (10.0, 25.0, Unit::Times), theirs / ours))
 }
 
-/// What a decision costs the server by the number of limits.
-pub(super) async fn by_limits() -> Result<Table, Box<dyn Error>> {
+/// What a decision costs the server by the number of limits, beside a script of as many keys.
+pub(super) async fn by_limits(report: &mut Report) -> Result<(), Box<dyn Error>> {
+    const COUNTS: [u64; 7] = [1, 2, 4, 6, 8, 12, 16];
     let server = Server::start()?;
     let mut bystander = server.bystander().await?;
-    let counts = [1, 2, 4, 6, 8, 12, 16];
     let mut contenders = Vec::new();
-    for (database, count) in counts.into_iter().enumerate() {
+    for (database, count) in COUNTS.into_iter().enumerate() {
+        let periods: Vec<u64> = (1..=count).map(|n| 60_000 * n).collect();
         let mut limits = Vec::new();
-        for n in 1..=count {
-            limits.push(Limit::new(ENDLESS.into(), Period::from_millis(60_000 * n)?)?);
+        for period in &periods {
+            limits.push(Limit::new(ENDLESS.into(), Period::from_millis(*period)?)?);
         }
         let policy = Policy::new(limits)?;
-        let one = Contender::policy(&server, database, Layout::Packed, "", policy).await?;
-        contenders.push(Arc::new(one));
+        let ours = Contender::policy(&server, database, Layout::Packed, "", policy).await?;
+        let database = COUNTS.len() + database;
+        let theirs = Contender::a_key_each(&server, database, ENDLESS, &periods).await?;
+        contenders.extend([ours, theirs].map(Arc::new));
     }
     let rounds = rounds(&contenders, DISTINCT, 3, &mut bystander).await?;
     let title = "by the number of limits: fixed windows, 64 in flight, µs";
-    let mut table = Table::new(title, ["limits", "server, command", "server, all", "client, all"]);
-    for (place, count) in counts.into_iter().enumerate() {
-        let show = |of: fn(&Block) -> f64| format!("{:.2}", typical(&rounds, place, of));
-        let cells = [show(|b| b.command), show(|b| b.server), show(|b| b.client)];
+    let head =
+        ["limits", "server, command", "server, all", "client, all", "a key each: server, command"];
+    let mut table = Table::new(title, head);
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for (number, count) in COUNTS.into_iter().enumerate() {
+        let [mine, other] = [2 * number, 2 * number + 1];
+        let micros = |place, of: fn(&Block) -> f64| typical(&rounds, place, of);
+        let cells = [
+            micros(mine, |b| b.command),
+            micros(mine, |b| b.server),
+            micros(mine, |b| b.client),
+            micros(other, |b| b.command),
+        ];
+        ours.push((count as f64, cells[0]));
+        theirs.push((count as f64, cells[3]));
+        let cells = cells.map(|micros| format!("{micros:.2}"));
         table.row([count.to_string()].into_iter().chain(cells));
     }
-    Ok(table)
+    report.table("redis-by-limits", table);
+    report.chart(Chart {
+        name: "limits-redis".to_owned(),
+        title: "A decision on Redis, by the number of limits".to_owned(),
+        note: "Fixed windows, 64 in flight; what the server says the command takes.".to_owned(),
+        plot: Plot::Lines(Lines {
+            x: Axis::linear("limits in the policy"),
+            y: Axis::linear("µs of the server for each decision"),
+            lines: vec![Line::new("ours", ours), Line::new("script, a key for each", theirs)],
+        }),
+    });
+    Ok(())
 }

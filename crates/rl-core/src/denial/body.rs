@@ -130,14 +130,26 @@ impl DenialBody {
     }
 
     fn message(&self, reason: Reason<'_>) -> String {
-        format!("{}{reason}", self.prefix)
+        let mut message = self.room();
+        message.push_str(&self.prefix);
+        reason.push_to(&mut message);
+        message
     }
 
     fn code_and_message(&self, reason: Reason<'_>) -> String {
-        let mut body = format!(r#"{{"code":{},"message":"#, reason.status());
-        json::push_string(&mut body, &self.message(reason));
-        body.push('}');
+        let mut body = self.room();
+        body.push_str(r#"{"code":"#);
+        body.push_str(itoa::Buffer::new().format(reason.status()));
+        body.push_str(r#","message":""#);
+        json::push_escaped(&mut body, &self.prefix);
+        reason.push_to(&mut body);
+        body.push_str(r#""}"#);
         body
+    }
+
+    /// A text that nearly always has room for the whole answer.
+    fn room(&self) -> String {
+        String::with_capacity(self.prefix.len() + 144)
     }
 
     fn problem_details(&self, reason: Reason<'_>) -> String {

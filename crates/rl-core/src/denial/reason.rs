@@ -1,7 +1,3 @@
-use std::fmt;
-
-use arrayvec::ArrayString;
-
 use crate::{Algorithm, Decision, LimitReport, Period, Realm, RetryAfter};
 
 /// Why a client is turned away.
@@ -45,43 +41,45 @@ impl Reason<'_> {
     }
 }
 
-/// A sentence for people.
-impl fmt::Display for Reason<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}. ", self.phrase())?;
+impl Reason<'_> {
+    /// Appends a sentence for people: fixed words and numbers, nothing that would have to be escaped.
+    pub(super) fn push_to(self, text: &mut String) {
+        text.push_str(self.phrase());
         match self {
             Self::OverLimit { governing, realm, .. } => {
                 let limit = governing.limit();
-                write!(f, "We only allow {} requests ", limit.max())?;
+                text.push_str(". We only allow ");
+                text.push_str(itoa::Buffer::new().format(limit.max()));
+                text.push_str(" requests ");
                 match limit.algorithm() {
-                    Algorithm::Concurrency => f.write_str("at the same time")?,
-                    _ => write!(f, "per {}", Words(limit.period()))?,
+                    Algorithm::Concurrency => text.push_str("at the same time"),
+                    _ => {
+                        text.push_str("per ");
+                        push_words(text, limit.period());
+                    }
                 }
-                let caller =
-                    if realm.is_identified() { "this Consumer" } else { "anonymous access" };
-                write!(f, " for {caller}.")
+                text.push_str(" for ");
+                let is_identified = realm.is_identified();
+                text.push_str(if is_identified { "this Consumer." } else { "anonymous access." });
             }
-            Self::Undecided { .. } => f.write_str("The rate limiter cannot decide at the moment."),
-            Self::MissingKey => f.write_str("No rate limit key was found in the request."),
+            Self::Undecided { .. } => {
+                text.push_str(". The rate limiter cannot decide at the moment.");
+            }
+            Self::MissingKey => text.push_str(". No rate limit key was found in the request."),
         }
     }
 }
 
-/// A period in words: `minute`, `15 minutes`, `250 milliseconds`.
-struct Words(Period);
-
-impl fmt::Display for Words {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A count of up to 13 digits (100 years in milliseconds) and a unit.
-        let mut text = ArrayString::<24>::new();
-        fmt::write(&mut text, format_args!("{}", self.0))?;
-        let (count, unit) = text.split_at(text.bytes().take_while(u8::is_ascii_digit).count());
-        match (count, unit) {
-            ("", "ms") => f.write_str("millisecond"),
-            ("", unit) => f.write_str(unit),
-            (count, "ms") => write!(f, "{count} milliseconds"),
-            (count, unit) => write!(f, "{count} {unit}"),
-        }
+/// Appends a period in words: `minute`, `15 minutes`, `250 milliseconds`.
+fn push_words(text: &mut String, period: Period) {
+    let (count, unit) = period.count_and_unit();
+    if count != 1 {
+        text.push_str(itoa::Buffer::new().format(count));
+        text.push(' ');
+    }
+    text.push_str(if unit == "ms" { "millisecond" } else { unit });
+    if count != 1 {
+        text.push('s');
     }
 }
 
@@ -100,7 +98,9 @@ mod tests {
             ("250ms", "250 milliseconds"),
             ("3153599999999ms", "3153599999999 milliseconds"),
         ] {
-            assert_eq!(Words(period.parse().unwrap()).to_string(), words);
+            let mut text = String::new();
+            push_words(&mut text, period.parse().unwrap());
+            assert_eq!(text, words);
         }
     }
 }

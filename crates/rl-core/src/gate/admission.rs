@@ -55,7 +55,10 @@ impl Caller {
 }
 
 pub(super) fn speaks_grpc<R: RequestInfo>(request: &R) -> bool {
-    let mut found = false;
-    request.header_lines("content-type", &mut |value| found |= is_grpc(value));
-    found
+    // Its calls are all of this method.
+    request.method() == "POST" && {
+        let mut found = false;
+        request.header_lines("content-type", &mut |value| found |= is_grpc(value));
+        found
+    }
 }

@@ -142,9 +142,12 @@ impl<K: KeyExtractor> Gate<K> {
     fn is_exempt<R: RequestInfo>(&self, request: &R) -> bool {
         let rules = &self.rules;
         let is_preflight = || {
-            let mut asks_for_method = false;
-            request.header_lines("access-control-request-method", &mut |_| asks_for_method = true);
-            request.method() == "OPTIONS" && asks_for_method
+            request.method() == "OPTIONS" && {
+                let mut asks_for_method = false;
+                let name = "access-control-request-method";
+                request.header_lines(name, &mut |_| asks_for_method = true);
+                asks_for_method
+            }
         };
         rules.exempt.iter().any(|predicate| predicate(request))
             || !rules.count_preflight && is_preflight()
@@ -193,7 +196,7 @@ impl<K: KeyExtractor> Gate<K> {
 
     /// Calls `each` with the header lines of a response. `inner` is the decision that a limiter
     /// further in has left in the response's extensions; returns the one to leave there for
-    /// limiters further out: the stricter of the two.
+    /// what is further out, if [there is to be one](Self::decision_in_response): the stricter of the two.
     ///
     /// A line of a list is to be added to those that are there; another replaces them. If `inner`
     /// is the stricter decision, its lines stay, and only lists are added to.
@@ -202,14 +205,16 @@ impl<K: KeyExtractor> Gate<K> {
         decision: Decision,
         inner: Option<Decision>,
         each: &mut dyn FnMut(HeaderLine<'_>),
-    ) -> Decision {
+    ) -> Option<Decision> {
+        // The limiter around this one has to know.
+        let is_left = !self.rules.hides_decision || decision.outer().is_some();
         let stricter_inner = inner.filter(|inner| !decision.is_stricter_than(inner));
         self.rules.headers.write(&decision, &mut |line| {
             if line.is_list || stricter_inner.is_none() {
                 each(line);
             }
         });
-        stricter_inner.unwrap_or(decision)
+        is_left.then(|| stricter_inner.unwrap_or_else(|| decision.inside(None)))
     }
 }
 

@@ -22,6 +22,7 @@ pub(super) struct Rules {
     pub(super) headers: Headers,
     pub(super) denial: DenialBody,
     pub(super) responder: Option<Responder>,
+    pub(super) hides_decision: bool,
     pub(super) missing_key_seen: Arc<AtomicBool>,
 }
 
@@ -188,6 +189,23 @@ impl<K: KeyExtractor> Gate<K> {
         responder: impl Fn(&Decision, &Caller) -> Denial + Send + Sync + 'static,
     ) -> Self {
         self.with(|rules| rules.responder = Some(Arc::new(responder)))
+    }
+
+    /// Whether the [`Decision`] is left in the extensions of the response, where layers further out can
+    /// read it. Handlers find it in those of the request in any case.
+    ///
+    /// Defaults to `true`. A response that has no extensions otherwise takes three allocations for it;
+    /// without it, a request that passes takes one in all.
+    ///
+    /// ```
+    /// # use rl_core::{Gate, Limit, RateLimiter};
+    /// # let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
+    /// let gate = Gate::new(limiter).decision_in_response(false);
+    /// # Ok::<(), rl_core::limiter::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn decision_in_response(self, is_left: bool) -> Self {
+        self.with(|rules| rules.hides_decision = !is_left)
     }
 
     fn with(mut self, change: impl FnOnce(&mut Rules)) -> Self {

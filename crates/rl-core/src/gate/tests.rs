@@ -105,7 +105,7 @@ async fn a_request_without_a_key_is_met_as_it_is_set() {
     assert_eq!((denial.status, denial.content_type), (403, Some("application/json")));
     let denial = turned_away(&gate().denial_body(DenialBody::text()), &nobody);
     assert_eq!(denial.content_type, Some("text/plain; charset=utf-8"));
-    let grpc = FakeRequest::get("/").header("content-type", b"application/grpc");
+    let grpc = FakeRequest::get("/").method("POST").header("content-type", b"application/grpc");
     let denial = turned_away(&gate(), &grpc);
     assert_eq!((denial.status, denial.content_type), (200, Some("application/grpc")));
 
@@ -146,11 +146,14 @@ async fn grpc_callers_are_told_by_their_content_type() {
         (b"application/json", false),
         (b"\xff", false),
     ] {
-        let request = request().header("content-type", content_type);
+        let request = request().method("POST").header("content-type", content_type);
         let (_, caller) = asked(&gate(), &request).await;
         assert_eq!(caller.is_grpc(), is_grpc, "{}", content_type.escape_ascii());
     }
-    assert!(!asked(&gate(), &request()).await.1.is_grpc());
+    for request in [request(), request().header("content-type", b"application/grpc")] {
+        // Calls of gRPC are all POST.
+        assert!(!asked(&gate(), &request).await.1.is_grpc());
+    }
 }
 
 #[tokio::test]
@@ -193,7 +196,19 @@ fn written(outer: &Decision, inner: Option<&Decision>) -> (Vec<String>, Decision
     let left = gate.write_headers(outer.clone(), inner.cloned(), &mut |line| {
         lines.push(format!("{}: {}", line.name, line.value));
     });
-    (lines, left)
+    (lines, left.expect("outer layers are told unless that is switched off"))
+}
+
+#[test]
+fn a_decision_that_is_not_left_in_the_response_reaches_the_limiter_around() {
+    let (outer, inner) = (decision(Limit::per_hour(100), Outcome::granted(1, 1)), || {
+        decision(Limit::per_minute(10), Outcome::granted(8, 1))
+    });
+    let quiet = gate().decision_in_response(false);
+    let left = |decision| quiet.write_headers(decision, None, &mut |_| {});
+    assert!(left(inner()).is_none());
+    assert!(left(inner().inside(Some(outer))).is_some());
+    assert!(gate().write_headers(inner(), None, &mut |_| {}).is_some());
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! How numbers and spans are written, and where: on the stack.
 
-use std::fmt::Write;
 use std::time::Duration;
 
 use arrayvec::ArrayString;
@@ -32,8 +31,7 @@ impl Text {
     }
 
     pub(super) fn number(&mut self, number: u64) {
-        let shown = number.min(self.largest);
-        write!(self.written, "{shown}").expect("CAPACITY holds the longest value");
+        self.push(itoa::Buffer::new().format(number.min(self.largest)));
     }
 
     pub(super) fn as_str(&self) -> &str {

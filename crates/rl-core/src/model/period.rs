@@ -93,7 +93,7 @@ impl Period {
     }
 
     /// How many of which unit, the unit as long as divides it.
-    fn count_and_unit(self) -> (u64, &'static str) {
+    pub(crate) fn count_and_unit(self) -> (u64, &'static str) {
         UNITS
             .iter()
             .find(|(_, _, length)| self.as_millis().is_multiple_of(*length))

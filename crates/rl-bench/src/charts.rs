@@ -1,0 +1,150 @@
+//! What was measured, drawn for the documents: how costs grow, and ours beside others.
+//!
+//! A chart holds all its numbers and words, so that the JSON of a run is enough to draw it again.
+
+mod bars;
+mod frame;
+mod lines;
+mod scale;
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// A picture of numbers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Chart {
+    /// The name of its file.
+    pub(crate) name: String,
+    /// What is shown.
+    pub(crate) title: String,
+    /// How it was measured, in a line.
+    pub(crate) note: String,
+    pub(crate) plot: Plot,
+}
+
+/// How numbers are drawn.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Plot {
+    Lines(Lines),
+    Bars(Bars),
+}
+
+/// A line for each of those who are compared; the first is ours.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Lines {
+    /// What grows to the right.
+    pub(crate) x: Axis,
+    /// What is measured, and its unit.
+    pub(crate) y: Axis,
+    pub(crate) lines: Vec<Line>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Axis {
+    pub(crate) label: String,
+    /// Whether it goes by factors. If not, it begins at 0.
+    pub(crate) is_logarithmic: bool,
+}
+
+impl Axis {
+    pub(crate) fn linear(label: &str) -> Self {
+        Self { label: label.to_owned(), is_logarithmic: false }
+    }
+
+    pub(crate) fn logarithmic(label: &str) -> Self {
+        Self { label: label.to_owned(), is_logarithmic: true }
+    }
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Line {
+    pub(crate) name: String,
+    pub(crate) points: Vec<(f64, f64)>,
+}
+
+/// A bar for each of those who are compared, on a logarithmic scale.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Bars {
+    pub(crate) unit: String,
+    pub(crate) bars: Vec<Bar>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Bar {
+    pub(crate) name: String,
+    pub(crate) value: f64,
+    pub(crate) is_ours: bool,
+}
+
+impl Line {
+    pub(crate) fn new(name: &str, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
+        Self { name: name.to_owned(), points: points.into_iter().collect() }
+    }
+}
+
+impl Chart {
+    fn svg(&self) -> String {
+        match &self.plot {
+            Plot::Lines(lines) => lines::draw(self, lines),
+            Plot::Bars(bars) => bars::draw(self, bars),
+        }
+    }
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../rl-core/docs/charts")
+}
+
+/// Draws what a run has found.
+pub(crate) fn draw(charts: &[Chart]) -> Result<(), Box<dyn Error>> {
+    std::fs::create_dir_all(folder())?;
+    for chart in charts {
+        let file = folder().join(&chart.name).with_extension("svg");
+        std::fs::write(&file, chart.svg())?;
+        println!("![{}](crates/rl-core/docs/charts/{}.svg)", chart.title, chart.name);
+    }
+    Ok(())
+}
+
+/// Draws what another run has found and written to a file.
+pub(crate) fn draw_from(file: &str) -> Result<(), Box<dyn Error>> {
+    let text = std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
+    let mut report: Value =
+        serde_json::from_str(&text).map_err(|error| format!("{file}: {error}"))?;
+    let charts: Vec<Chart> = serde_json::from_value(report["charts"].take())
+        .map_err(|error| format!("{file}: expected charts as --json writes them: {error}"))?;
+    draw(&charts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chart() -> Chart {
+        let lines = vec![
+            Line::new("ours & all", [(1.0, 25.0), (1e4, 40.0), (1e7, 310.5)]),
+            Line::new("theirs", [(1.0, 26.0), (1e4, 60.0), (1e7, 500.0)]),
+        ];
+        let plot =
+            Plot::Lines(Lines { x: Axis::logarithmic("subjects"), y: Axis::linear("ns"), lines });
+        Chart { name: "subjects".into(), title: "Cost".into(), note: "note".into(), plot }
+    }
+
+    #[test]
+    fn what_was_written_is_drawn_again_alike() {
+        let text = serde_json::to_string(&chart()).unwrap();
+        let again: Chart = serde_json::from_str(&text).unwrap();
+        assert_eq!(again.svg(), chart().svg());
+    }
+
+    #[test]
+    fn every_point_is_marked_and_every_line_named() {
+        let svg = chart().svg();
+        assert_eq!(svg.matches("<circle ").count(), 6);
+        assert!(svg.contains(">ours &amp; all</text>") && svg.contains(">theirs</text>"), "{svg}");
+    }
+}

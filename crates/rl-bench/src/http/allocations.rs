@@ -1,0 +1,57 @@
+//! How often a request through our layer asks the allocator, beyond what the service behind it does.
+
+use std::convert::Infallible;
+use std::error::Error;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use axum::body::Body;
+use axum::http::{Request, Response};
+use rl_core::key::Constant;
+use rl_core::{Gate, RateLimiter};
+use rl_tower::RateLimitLayer;
+use stats_alloc::Region;
+use tower::{Layer, Service, service_fn};
+
+use super::policy;
+use crate::goals::{Goal, Unit};
+
+const REQUESTS: u32 = 1_000;
+/// Four digits in the headers, as services have them.
+const MAX: u32 = 9_999;
+
+/// A response with the headers of six periods, to a request that has extensions, as axum's have.
+pub(super) fn measure() -> Result<Vec<Goal>, Box<dyn Error>> {
+    let plain =
+        service_fn(|_: Request<Body>| async { Ok::<_, Infallible>(Response::new(Body::empty())) });
+    let lines = (2.0, 1.0, Unit::AtMost(""));
+    let goal = |what: &str, tells_outer_layers| -> Result<Goal, Box<dyn Error>> {
+        let limiter = RateLimiter::builder().policies(policy(MAX)?).build()?;
+        let gate = Gate::new(limiter).key(Constant).decision_in_response(tells_outer_layers);
+        let more = count(RateLimitLayer::new(gate).layer(plain)) - count(plain);
+        let what = format!("allocations for a response with headers{what}");
+        Ok(Goal::counted("M6", &what, lines, more))
+    };
+    Ok(vec![goal("", true)?, goal(", which outer layers do not read", false)?])
+}
+
+/// Allocations for each request.
+fn count<S, B>(mut service: S) -> f64
+where
+    S: Service<Request<Body>, Response = Response<B>>,
+{
+    let mut context = Context::from_waker(Waker::noop());
+    let mut ask = || {
+        let is_ready = service.poll_ready(&mut context).is_ready();
+        let mut request = Request::new(Body::empty());
+        request.extensions_mut().insert(MAX);
+        let answered = pin!(service.call(request)).poll(&mut context);
+        assert!(is_ready && matches!(answered, Poll::Ready(Ok(_))), "nothing here waits");
+    };
+    // The subject becomes known.
+    ask();
+    let region = Region::new(crate::ALLOCATOR);
+    (0..REQUESTS).for_each(|_| ask());
+    let change = region.change();
+    (change.allocations + change.reallocations) as f64 / f64::from(REQUESTS)
+}

@@ -1,0 +1,129 @@
+//! Services on actix-web, with limits and without, each with its workers on threads of their own.
+
+use std::error::Error;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use actix_extensible_rate_limit::RateLimiter as Extensible;
+use actix_extensible_rate_limit::backend::SimpleInputFunctionBuilder;
+use actix_extensible_rate_limit::backend::memory::InMemoryBackend;
+use actix_extensible_rate_limit::backend::redis::RedisBackend;
+use actix_web::dev::{Server, ServerHandle, Service, ServiceRequest};
+use actix_web::{App, HttpServer, web};
+use rl_actix::RateLimit;
+use rl_core::{RateLimiter, RedisStore};
+
+use super::{CORES, policy};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// A server that ends when it is dropped.
+#[derive(Debug)]
+pub(super) struct Running {
+    pub(super) address: SocketAddr,
+    handle: ServerHandle,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Told, not awaited: the future is only the answer.
+        drop(self.handle.stop(false));
+    }
+}
+
+macro_rules! serve {
+    (|$app:ident| $wrapped:expr) => {
+        start(move |listener| {
+            let server = HttpServer::new(move || {
+                let $app = App::new();
+                $wrapped.route("/", web::get().to(async || "Hello"))
+            });
+            Ok(server.workers(*CORES).disable_signals().listen(listener)?.run())
+        })
+    };
+}
+
+/// Without anything around it.
+pub(super) fn bare() -> Result<Running, Box<dyn Error>> {
+    serve!(|app| app)
+}
+
+/// With a middleware that does nothing: what any middleware costs.
+pub(super) fn no_op() -> Result<Running, Box<dyn Error>> {
+    serve!(|app| app.wrap_fn(|request, service| service.call(request)))
+}
+
+/// Six periods of ours, for each address.
+pub(super) fn ours(max: u32) -> Result<Running, Box<dyn Error>> {
+    let limiter = RateLimiter::builder().policies(policy(max)?).build()?;
+    serve!(|app| app.wrap(RateLimit::new(limiter.clone())))
+}
+
+/// The same on Redis.
+pub(super) async fn ours_on_redis(max: u32, url: &str) -> Result<Running, Box<dyn Error>> {
+    let store = RedisStore::connect(url).await?;
+    let limiter = RateLimiter::builder().policies(policy(max)?).store(store);
+    // What is measured is the price, on a machine that may stall.
+    let limiter = limiter.deadline(Duration::from_secs(20)).build()?;
+    serve!(|app| app.wrap(RateLimit::new(limiter.clone())))
+}
+
+/// One period.
+pub(super) fn extensible(max: u32) -> Result<Running, Box<dyn Error>> {
+    let backend = InMemoryBackend::builder().with_gc_interval(None).build();
+    serve!(|app| app.wrap(
+        Extensible::builder(
+            backend.clone(),
+            SimpleInputFunctionBuilder::new(HOUR, max.into()).peer_ip_key().build()
+        )
+        .add_headers()
+        .build()
+    ))
+}
+
+/// One period.
+pub(super) async fn extensible_on_redis(max: u32, url: &str) -> Result<Running, Box<dyn Error>> {
+    let client = redis_0_26::Client::open(url)?;
+    let connection = redis_0_26::aio::ConnectionManager::new(client).await?;
+    let backend = RedisBackend::builder(connection).build();
+    serve!(|app| app.wrap(
+        Extensible::builder(
+            backend.clone(),
+            SimpleInputFunctionBuilder::new(HOUR, max.into()).peer_ip_key().build()
+        )
+        .add_headers()
+        .build()
+    ))
+}
+
+/// One period.
+pub(super) fn limitation(max: u32, url: &str) -> Result<Running, Box<dyn Error>> {
+    let mut limiter = actix_limitation::Limiter::builder(url);
+    let address = |request: &ServiceRequest| Some(request.peer_addr()?.ip().to_string());
+    let limiter = limiter.key_by(address).limit(max as usize).period(HOUR).build();
+    let limiter = web::Data::new(limiter.map_err(|error| error.to_string())?);
+    serve!(|app| app.wrap(actix_limitation::RateLimiter::default()).app_data(limiter.clone()))
+}
+
+/// Runs a server in a thread, where its system lives.
+fn start(
+    serve: impl FnOnce(TcpListener) -> std::io::Result<Server> + Send + 'static,
+) -> Result<Running, Box<dyn Error>> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || {
+        actix_web::rt::System::new().block_on(async move {
+            match serve(listener) {
+                Ok(server) => {
+                    let _ = tell.send(Ok(server.handle()));
+                    let _ = server.await;
+                }
+                Err(error) => drop(tell.send(Err(error))),
+            }
+        });
+    });
+    Ok(Running { address, handle: told.recv()?? })
+}

@@ -1,0 +1,114 @@
+//! What a local Redis has to carry at least. The bounds are those of the systems this one grows out of,
+//! ten times and more below what is measured by `rl-bench`; where a busy machine could still be in the
+//! way, it has several tries, and only one has to do.
+
+use std::time::Duration;
+
+use rl_core::{Limit, Origin, Period, RateLimiter, RedisStore, Subject};
+use rl_tests::{Bystander, RedisServer};
+use tokio::time::Instant;
+
+/// How often something is measured before it counts as missed.
+const TRIES: usize = 20;
+
+/// Six periods out of reach.
+async fn limiter(server: &RedisServer) -> RateLimiter {
+    let limits = Period::NAMED.map(|period| Limit::new(1_000_000_000, period).unwrap());
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    let limiter = RateLimiter::builder().store(store).deadline(Duration::from_secs(20));
+    limits.into_iter().fold(limiter, |limiter, limit| limiter.limit(limit)).build().unwrap()
+}
+
+/// So many decisions by so many callers at once, each of subjects of its own, and what they took.
+async fn decide(limiter: &RateLimiter, callers: usize, each: usize) -> Duration {
+    let begun = Instant::now();
+    let callers: Vec<_> = (0..callers)
+        .map(|caller| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move {
+                for call in 0..each {
+                    let subject = Subject::user(&format!("{caller}-{}", call % 10));
+                    let decision = limiter.check(&subject, 1).await;
+                    assert_eq!(decision.origin(), Origin::Store);
+                    assert!(decision.is_allowed());
+                }
+            })
+        })
+        .collect();
+    for caller in callers {
+        caller.await.unwrap();
+    }
+    begun.elapsed()
+}
+
+#[tokio::test]
+async fn a_decision_on_a_local_redis_adds_less_than_a_millisecond() {
+    let server = RedisServer::start();
+    let limiter = limiter(&server).await;
+    let mut medians = Vec::new();
+    for _ in 0..TRIES {
+        let mut times = Vec::new();
+        for _ in 0..200 {
+            let begun = Instant::now();
+            assert!(limiter.check(&Subject::user("alice"), 1).await.is_allowed());
+            times.push(begun.elapsed());
+        }
+        times.sort();
+        medians.push(times[times.len() / 2]);
+        if medians.last() < Some(&Duration::from_millis(1)) {
+            return;
+        }
+    }
+    panic!("expected a median below a millisecond once, got {medians:?}");
+}
+
+/// By the processor time of the server: a decision may take 20 µs of it.
+#[tokio::test]
+async fn a_core_of_redis_carries_fifty_thousand_decisions_a_second() {
+    const CALLERS: usize = 64;
+    const EACH: usize = 150;
+
+    let server = RedisServer::start();
+    let limiter = limiter(&server).await;
+    decide(&limiter, CALLERS, EACH).await;
+    let mut operator = Bystander::new(&server).await;
+    let mut rates = Vec::new();
+    for _ in 0..TRIES {
+        let before = processor_time(&mut operator).await;
+        decide(&limiter, CALLERS, EACH).await;
+        let spent = processor_time(&mut operator).await - before;
+        assert!(spent > 0.0, "the server did nothing");
+        rates.push((CALLERS * EACH) as f64 / spent);
+        if rates.last() > Some(&50_000.0) {
+            return;
+        }
+    }
+    panic!("expected 50 000 decisions for a second of the server's processor, got {rates:?}");
+}
+
+/// Seconds of the processor since the server started.
+async fn processor_time(operator: &mut Bystander) -> f64 {
+    let info: String = operator.query("INFO cpu").await;
+    let seconds = |kind: &str| -> f64 {
+        let line = info.lines().find_map(|line| line.strip_prefix(kind)?.strip_prefix(':'));
+        line.unwrap().parse().unwrap()
+    };
+    seconds("used_cpu_user") + seconds("used_cpu_sys")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_caller_ten_and_a_hundred_are_served_faster_than_the_seed_served_them() {
+    let server = RedisServer::start();
+    let limiter = limiter(&server).await;
+    for (callers, each, seed) in [(1, 250, 250.0), (10, 100, 2_000.0), (100, 25, 5_000.0)] {
+        let mut rates = Vec::new();
+        let beats_it = loop {
+            let took = decide(&limiter, callers, each).await;
+            rates.push((callers * each) as f64 / took.as_secs_f64());
+            if rates.last() > Some(&seed) || rates.len() == TRIES {
+                break rates.last() > Some(&seed);
+            }
+        };
+        assert!(beats_it, "{callers} callers: expected more than {seed} a second, got {rates:?}");
+    }
+}

@@ -1,0 +1,52 @@
+//! What a layer adds to a service that answers at once.
+
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::hint::black_box;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use http::{Request, Response};
+use rl_core::{Gate, RateLimiter};
+use rl_tower::RateLimitLayer;
+use tower_layer::Layer;
+use tower_service::Service;
+
+#[derive(Clone, Copy)]
+struct Handler;
+
+impl Service<Request<()>> for Handler {
+    type Response = Response<String>;
+    type Error = Infallible;
+    type Future = Ready<Result<Response<String>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<()>) -> Self::Future {
+        ready(Ok(Response::new(String::new())))
+    }
+}
+
+/// Sends a request so often, the first of them uncounted.
+pub(crate) fn send(limiter: RateLimiter, times: u64) {
+    let gate = Gate::new(limiter).decision_in_response(false);
+    let mut service = RateLimitLayer::new(gate).layer(Handler);
+    answered(&mut service, request());
+    for request in std::iter::repeat_with(request).take(times as usize) {
+        crate::counted(|| answered(&mut service, request));
+    }
+}
+
+fn request() -> Request<()> {
+    let peer = SocketAddr::from(([192, 0, 2, 7], 50_000));
+    Request::builder().extension(peer).body(()).expect("a request")
+}
+
+fn answered(service: &mut impl Service<Request<()>>, request: Request<()>) {
+    let answer = pin!(service.call(request));
+    let answer = answer.poll(&mut Context::from_waker(Waker::noop()));
+    assert!(black_box(answer).is_ready(), "there is nothing to wait for");
+}
