@@ -23,6 +23,8 @@ pub(super) struct Layout {
     pub(super) limit: NamedLimit,
     pub(super) place: usize,
     pub(super) third: Third,
+    /// Whether the second of its cells is what is used.
+    pub(super) is_window: bool,
 }
 
 /// What the third cell of a state is. It takes a place of its own.
@@ -46,9 +48,10 @@ impl Shape {
                 Algorithm::SlidingWindow { .. } => return None,
                 Algorithm::SlidingLog | Algorithm::Concurrency => return None,
             };
+            let is_window = matches!(named.limit().algorithm(), Algorithm::FixedWindow { .. });
             let place = next;
             next += 1 + usize::from(third != Third::None);
-            (next <= PLACES).then(|| Layout { limit: named.clone(), place, third })
+            (next <= PLACES).then(|| Layout { limit: named.clone(), place, third, is_window })
         });
         let layouts = layouts.collect::<Option<Box<[Layout]>>>()?;
         let mut states = [0; PLACES];

@@ -147,9 +147,9 @@ impl Kept {
         }
     }
 
-    fn consumed(&self, shapes: &Shapes, origin: Origin, now: Timestamp) -> u8 {
+    fn consumed(&self, shapes: &Shapes, origin: Origin) -> u8 {
         match self {
-            Self::Compact(compact) => compact.consumed(shapes.get(compact.shape()), now, origin),
+            Self::Compact(compact) => compact.consumed(shapes.get(compact.shape()), origin),
             Self::Whole(entry) => entry.consumed(),
         }
     }
@@ -305,7 +305,7 @@ impl Shard {
                     continue;
                 }
                 if subject != Fingerprint::OVERFLOW && !kept.is_denied(self.origin, now) {
-                    let consumed = kept.consumed(&self.shapes, self.origin, now);
+                    let consumed = kept.consumed(&self.shapes, self.origin);
                     if victim.is_none_or(|(least, _)| consumed < least) {
                         victim = Some((consumed, subject));
                     }
