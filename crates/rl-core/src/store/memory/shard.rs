@@ -202,10 +202,11 @@ impl Shard {
         let (shapes, origin) = (&mut self.shapes, self.origin);
         let kept = match shapes.known(asked.policy) {
             Some(shape) => {
-                let mut kept = Kept::Compact(Compact::new(shape));
+                let mut kept = Kept::Compact(Compact::new(shape.number));
                 kept.decide(Held { shapes, origin }, asked, decision);
-                if let Kept::Compact(compact) = &mut kept
+                if !shape.is_its_own
                     && decision.taken() > 0
+                    && let Kept::Compact(compact) = &mut kept
                     && let Some(shape) = shapes.number(asked.policy)
                 {
                     compact.set_number(shape);
