@@ -3,7 +3,9 @@
 use std::error::Error;
 
 use super::contender::{Contender, Governors, Keys, Mixed, Ours, SCARCE};
-use super::peers::{DirectGovernor, Extensible, FastGovernor, Limitador, ThrottleCrab, Trypema};
+use super::peers::{
+    BareLock, DirectGovernor, Extensible, FastGovernor, Limitador, ThrottleCrab, Trypema,
+};
 use super::{admitted_by_all, threads};
 use crate::charts::{Bar, Bars, Chart, Plot};
 use crate::goals::{Goal, Unit};
@@ -118,6 +120,8 @@ fn rivals(keys: &Keys, all: usize) -> Result<Vec<Rival>, Box<dyn Error>> {
     if all == 1 {
         let direct = Mixed::of(|max| Ok(DirectGovernor::new(max)))?;
         rivals.push(rival("governor without keys, one", Box::new(direct)));
+        let lock = Mixed::of(|max| Ok(BareLock::new(max)))?;
+        rivals.push(rival("a lock and one number", Box::new(lock)));
     }
     rivals.push(rival("ours, again: the noise", Box::new(ours()?)));
 

@@ -60,6 +60,24 @@ impl Contender for DirectGovernor {
     }
 }
 
+/// A lock around one number: what an exact decision on several numbers cannot do without.
+pub(super) struct BareLock(Mutex<u32>, u32);
+
+impl BareLock {
+    pub(super) const fn new(max: u32) -> Self {
+        Self(Mutex::new(0), max)
+    }
+}
+
+impl Contender for BareLock {
+    fn admits(&self, _: &Keys, _: u32) -> bool {
+        let mut used = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let passes = *used < self.1;
+        *used += u32::from(passes);
+        passes
+    }
+}
+
 /// limitador with one limit for each of six periods.
 pub(super) struct Limitador {
     limiter: limitador::RateLimiter,

@@ -27,22 +27,40 @@ impl RateLimiter {
     }
 
     #[inline]
-    pub(super) fn decide(&self, subject: &Subject, question: Question) -> Eventual<Decision> {
+    pub(super) fn decide(&self, subject: &Subject, mode: Mode, cost: Cost) -> Eventual<Decision> {
         let inner = &*self.inner;
-        // What is nearly always so.
-        if inner.is_decided_at_once
-            && let Some(policy) = inner.policy_at_hand(subject)
-            && !policy.has_permits()
-        {
-            let (namespace, Question { mode, cost, .. }) = (&inner.namespace, question);
-            let charge = Charge { namespace, subject, policy, mode, cost };
-            return if inner.is_quiet && !policy.has_shadow() && !observe::are_decisions_logged() {
+        match self.at_once(subject, mode, cost) {
+            // What is nearly always so: nobody is told, and nothing of the decision is changed.
+            Some(charge)
+                if inner.is_quiet
+                    && !charge.policy.has_shadow()
+                    && !observe::are_decisions_logged() =>
+            {
                 inner.store.decide_at_once(charge, self.id())
-            } else {
-                self.decide_aloud(charge, question)
-            };
+            }
+            Some(charge) => self.decide_aloud(charge, self.question(mode, cost)),
+            None => self.decide_slowly(subject, self.question(mode, cost)),
         }
-        self.decide_slowly(subject, question)
+    }
+
+    /// The same, for who asks in another way.
+    pub(super) fn decide_as(&self, subject: &Subject, question: Question) -> Eventual<Decision> {
+        match self.at_once(subject, question.mode, question.cost) {
+            Some(charge) => self.decide_aloud(charge, question),
+            None => self.decide_slowly(subject, question),
+        }
+    }
+
+    /// What the store is asked, if it answers at once and the policy is at hand.
+    #[inline(always)]
+    fn at_once<'a>(&'a self, subject: &'a Subject, mode: Mode, cost: Cost) -> Option<Charge<'a>> {
+        let inner = &*self.inner;
+        if !inner.is_decided_at_once {
+            return None;
+        }
+        let policy = inner.policy_at_hand(subject)?;
+        let charge = Charge { namespace: &inner.namespace, subject, policy, mode, cost };
+        (!policy.has_permits()).then_some(charge)
     }
 
     /// Decides at once, and tells it.

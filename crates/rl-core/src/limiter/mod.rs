@@ -143,24 +143,24 @@ impl RateLimiter {
     ///
     /// If the future is dropped before it is ready, the units may or may not have been taken.
     pub fn check(&self, subject: &Subject, cost: impl Into<Cost>) -> Eventual<Decision> {
-        self.decide(subject, self.question(Mode::Check, cost.into()))
+        self.decide(subject, Mode::Check, cost.into())
     }
 
     /// Takes as many of `cost` units as every limit grants; denied if that is none.
     pub fn check_up_to(&self, subject: &Subject, cost: impl Into<Cost>) -> Eventual<Decision> {
-        self.decide(subject, self.question(Mode::CheckUpTo, cost.into()))
+        self.decide(subject, Mode::CheckUpTo, cost.into())
     }
 
     /// Would `cost` units be granted now? Takes nothing.
     pub fn peek(&self, subject: &Subject, cost: impl Into<Cost>) -> Eventual<Decision> {
-        self.decide(subject, self.question(Mode::Peek, cost.into()))
+        self.decide(subject, Mode::Peek, cost.into())
     }
 
     /// Takes `cost` units that were used already, even beyond the limits. Never denied by them; a
     /// failure of the store is stood in for as ever. Of concurrency limits it takes nothing: what is done
     /// holds no place.
     pub fn charge(&self, subject: &Subject, cost: impl Into<Cost>) -> Eventual<Decision> {
-        self.decide(subject, self.question(Mode::Charge, cost.into()))
+        self.decide(subject, Mode::Charge, cost.into())
     }
 
     /// [`check`](Self::check) under a policy given for this call, instead of the subject's own.

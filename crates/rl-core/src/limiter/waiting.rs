@@ -102,7 +102,7 @@ impl RateLimiter {
             }
             // Told when it has ended well; that it began to wait has been.
             let question = Question { is_told: false, ..self.question(Mode::Check, cost) };
-            decision = self.decide(subject, question).await;
+            decision = self.decide_as(subject, question).await;
         }
         decision
     }

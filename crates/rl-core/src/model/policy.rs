@@ -125,7 +125,7 @@ impl Policy {
 
     /// Whether both share their limits.
     #[inline]
-    pub(super) fn is_handle_of(&self, other: &Self) -> bool {
+    pub(crate) fn is_handle_of(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 

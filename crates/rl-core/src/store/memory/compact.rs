@@ -179,15 +179,21 @@ impl Compact {
         })
     }
 
-    /// How much of its limits is used up at `now`, in 255ths: of the one of which it is the most.
-    pub(super) fn consumed(&self, shape: &Shape, now: Timestamp, origin: Origin) -> u8 {
-        let now = self.clamp(now, origin);
-        let limits = shape.layouts().iter().filter(|layout| !layout.limit.limit().is_shadow());
-        let consumed = limits.map(|layout| {
+    /// How much of its limits was used up when it was last charged, in 255ths: of the one of which it was
+    /// the most.
+    pub(super) fn consumed(&self, shape: &Shape, origin: Origin) -> u8 {
+        // All windows were open then.
+        let windows = shape.consumed(&self.states);
+        if !shape.has_others() {
+            return windows;
+        }
+        let last = Timestamp::from_micros(origin.restore(self.last()));
+        let enforced = shape.others().filter(|layout| !layout.limit.limit().is_shadow());
+        let others = enforced.map(|layout| {
             let (limit, state) = (layout.limit.limit(), self.state(layout, origin));
-            layout.limit.consumed(algorithm::outcome(limit, &state, now, 0).used())
+            layout.limit.consumed(algorithm::outcome(limit, &state, last, 0).used())
         });
-        consumed.max().unwrap_or(0)
+        others.fold(windows, u8::max)
     }
 
     fn state(&self, layout: &Layout, origin: Origin) -> State {

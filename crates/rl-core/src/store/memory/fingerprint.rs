@@ -103,7 +103,7 @@ impl Fingerprinter {
         }))
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn fingerprint(&self, namespace: &Namespace, subject: &Subject) -> Fingerprint {
         let keys = &*self.0;
         let (id, is_digest) = subject.id().parts();

@@ -1,6 +1,6 @@
 use std::num::NonZeroU8;
 
-use crate::model::{Algorithm, NamedLimit, Packed, Policy, Refill, WindowPlan};
+use crate::model::{Algorithm, Limit, NamedLimit, Packed, Policy, Refill, WindowPlan};
 
 const PLACES: usize = Packed::PLACES;
 
@@ -11,6 +11,12 @@ const PLACES: usize = Packed::PLACES;
 #[derive(Debug)]
 pub(super) struct Shape {
     layouts: Box<[Layout]>,
+    /// The policy that came first.
+    policy: Policy,
+    /// Of each window what one unit is of its limit, 2^40 / max; 0 if it is in shadow.
+    units: [u64; PLACES],
+    /// Whether there are states that are no windows.
+    has_others: bool,
     /// What tells the states from others: none has a precision.
     states: [u64; PLACES],
 }
@@ -51,11 +57,20 @@ impl Shape {
             (next <= PLACES).then(|| Layout { limit: named.clone(), place, third })
         });
         let layouts = layouts.collect::<Option<Box<[Layout]>>>()?;
-        let mut states = [0; PLACES];
+        let (mut states, mut units, mut has_others) = ([0; PLACES], [0; PLACES], false);
         for (state, layout) in states.iter_mut().zip(&layouts) {
             *state = layout.limit.state().bits();
+            let limit = layout.limit.limit();
+            match limit.algorithm() {
+                Algorithm::FixedWindow { .. } if limit.is_shadow() => {}
+                Algorithm::FixedWindow { .. } => {
+                    units[layout.place] = (1 << 40) / limit.max().max(1);
+                }
+                _ => has_others = true,
+            }
         }
-        Some(Self { layouts, states })
+        let policy = policy.clone();
+        Some(Self { layouts, policy, units, has_others, states })
     }
 
     /// Whether limits that are decided in one pass count in these states, in this order.
@@ -80,14 +95,27 @@ impl Shape {
                 .all(|(named, layout)| named.state() == layout.limit.state())
     }
 
-    /// Whether the policy's limits are these.
+    /// Whether the policy's limits are those of the policy that came first.
     fn is_of_limits(&self, policy: &Policy) -> bool {
-        let limits = policy.limits();
-        limits.len() == self.layouts.len()
-            && limits
-                .iter()
-                .zip(&self.layouts)
-                .all(|(named, layout)| named.limit() == layout.limit.limit())
+        self.policy.is_handle_of(policy) || self.policy == *policy
+    }
+
+    /// How much of its limits who has counted so far in these states has used up, in 255ths: of the window
+    /// of which it is the most.
+    pub(super) fn consumed(&self, states: &Packed) -> u8 {
+        let shares = (0..PLACES).map(|i| states.number(i).saturating_mul(self.units[i]) >> 32);
+        shares.max().map_or(0, |most| u8::try_from(most).unwrap_or(u8::MAX))
+    }
+
+    /// Whether there are states that are no windows.
+    pub(super) const fn has_others(&self) -> bool {
+        self.has_others
+    }
+
+    /// The limits that are no windows.
+    pub(super) fn others(&self) -> impl Iterator<Item = &Layout> {
+        let is_window = |limit: Limit| matches!(limit.algorithm(), Algorithm::FixedWindow { .. });
+        self.layouts.iter().filter(move |layout| !is_window(layout.limit.limit()))
     }
 }
 
@@ -109,21 +137,29 @@ impl Shapes {
     /// them are for other states alone, and not for other limits that count in the same.
     pub(super) fn number(&mut self, policy: &Policy) -> Option<NonZeroU8> {
         let known = self.known(policy);
-        let is_its =
-            |number: NonZeroU8| self.get(usize::from(number.get()) - 1).is_of_limits(policy);
         let most = if known.is_some() { MOST / 2 } else { MOST };
-        if known.is_some_and(is_its) || self.0.len() >= most {
-            return known;
+        match known {
+            Some(Known { number, is_its_own: true }) => return Some(number),
+            known if self.0.len() >= most => return known.map(|known| known.number),
+            _ => self.0.push(Shape::of(policy)?),
         }
-        self.0.push(Shape::of(policy)?);
-        self.known(policy)
+        u8::try_from(self.0.len()).ok().and_then(NonZeroU8::new)
     }
 
-    /// The number of a shape that the policy's limits count in: that of its own, if it has one.
-    pub(super) fn known(&self, policy: &Policy) -> Option<NonZeroU8> {
+    /// The shape that the policy's limits count in: that of its own, if it has one.
+    pub(super) fn known(&self, policy: &Policy) -> Option<Known> {
         let mut shapes = self.0.iter();
-        let place = shapes.clone().position(|shape| shape.is_of_limits(policy));
-        let place = place.or_else(|| shapes.position(|shape| shape.is_of(policy)))?;
-        u8::try_from(place + 1).ok().and_then(NonZeroU8::new)
+        let its_own = shapes.clone().position(|shape| shape.is_of_limits(policy));
+        let place = its_own.or_else(|| shapes.position(|shape| shape.is_of(policy)))?;
+        let number = u8::try_from(place + 1).ok().and_then(NonZeroU8::new)?;
+        Some(Known { number, is_its_own: its_own.is_some() })
     }
+}
+
+/// A shape that a policy's limits count in.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known {
+    pub(super) number: NonZeroU8,
+    /// Whether it is of the very limits, and not of others that count in the same states.
+    pub(super) is_its_own: bool,
 }

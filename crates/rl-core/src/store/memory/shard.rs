@@ -147,9 +147,9 @@ impl Kept {
         }
     }
 
-    fn consumed(&self, shapes: &Shapes, origin: Origin, now: Timestamp) -> u8 {
+    fn consumed(&self, shapes: &Shapes, origin: Origin) -> u8 {
         match self {
-            Self::Compact(compact) => compact.consumed(shapes.get(compact.shape()), now, origin),
+            Self::Compact(compact) => compact.consumed(shapes.get(compact.shape()), origin),
             Self::Whole(entry) => entry.consumed(),
         }
     }
@@ -202,10 +202,11 @@ impl Shard {
         let (shapes, origin) = (&mut self.shapes, self.origin);
         let kept = match shapes.known(asked.policy) {
             Some(shape) => {
-                let mut kept = Kept::Compact(Compact::new(shape));
+                let mut kept = Kept::Compact(Compact::new(shape.number));
                 kept.decide(Held { shapes, origin }, asked, decision);
-                if let Kept::Compact(compact) = &mut kept
+                if !shape.is_its_own
                     && decision.taken() > 0
+                    && let Kept::Compact(compact) = &mut kept
                     && let Some(shape) = shapes.number(asked.policy)
                 {
                     compact.set_number(shape);
@@ -305,7 +306,7 @@ impl Shard {
                     continue;
                 }
                 if subject != Fingerprint::OVERFLOW && !kept.is_denied(self.origin, now) {
-                    let consumed = kept.consumed(&self.shapes, self.origin, now);
+                    let consumed = kept.consumed(&self.shapes, self.origin);
                     if victim.is_none_or(|(least, _)| consumed < least) {
                         victim = Some((consumed, subject));
                     }
