@@ -19,6 +19,8 @@ pub(super) struct Shape {
     has_others: bool,
     /// What tells the states from others: none has a precision.
     states: [u64; PLACES],
+    /// The most units of each, if all are windows that are decided in one pass.
+    max: [u64; PLACES],
 }
 
 /// Where the state of one limit is kept.
@@ -69,8 +71,9 @@ impl Shape {
                 _ => has_others = true,
             }
         }
+        let max = policy.windows().map_or([0; PLACES], |plan| plan.max);
         let policy = policy.clone();
-        Some(Self { layouts, policy, units, has_others, states })
+        Some(Self { layouts, policy, units, has_others, states, max })
     }
 
     /// Whether limits that are decided in one pass count in these states, in this order.
@@ -78,6 +81,13 @@ impl Shape {
     pub(super) fn is_of_windows(&self, plan: &WindowPlan) -> bool {
         let both = self.states.iter().zip(plan.states);
         both.fold(0, |differences, (state, other)| differences | (state ^ other)) == 0
+    }
+
+    /// Whether they allow as much as the windows of the policy that came first.
+    #[inline]
+    pub(super) fn has_maxima_of(&self, plan: &WindowPlan) -> bool {
+        let both = self.max.iter().zip(plan.max);
+        both.fold(0, |differences, (max, other)| differences | (max ^ other)) == 0
     }
 
     pub(super) fn layouts(&self) -> &[Layout] {
@@ -96,7 +106,7 @@ impl Shape {
     }
 
     /// Whether the policy's limits are those of the policy that came first.
-    fn is_of_limits(&self, policy: &Policy) -> bool {
+    pub(super) fn is_of_limits(&self, policy: &Policy) -> bool {
         self.policy.is_handle_of(policy) || self.policy == *policy
     }
 
@@ -132,15 +142,21 @@ impl Shapes {
         &self.0[place]
     }
 
+    /// Whether there are so many that limits which count in the same states do not get more: those are
+    /// judged by the limits that came first.
+    #[inline]
+    pub(super) fn are_many(&self) -> bool {
+        self.0.len() >= MOST / 2
+    }
+
     /// The number of the policy's shape: none, if there are no places for its states, or if there are
     /// 255 others. What is kept for one policy is kept for good, so they are not for the inventive: half of
     /// them are for other states alone, and not for other limits that count in the same.
     pub(super) fn number(&mut self, policy: &Policy) -> Option<NonZeroU8> {
-        let known = self.known(policy);
-        let most = if known.is_some() { MOST / 2 } else { MOST };
-        match known {
+        match self.known(policy) {
             Some(Known { number, is_its_own: true }) => return Some(number),
-            known if self.0.len() >= most => return known.map(|known| known.number),
+            Some(Known { number, .. }) if self.are_many() => return Some(number),
+            None if self.0.len() >= MOST => return None,
             _ => self.0.push(Shape::of(policy)?),
         }
         u8::try_from(self.0.len()).ok().and_then(NonZeroU8::new)

@@ -3,7 +3,7 @@ use std::num::NonZeroU8;
 use super::compact::{Compact, Origin, Plain};
 use super::entry::{Entry, Slot, Unpacked, Whole};
 use super::fingerprint::Fingerprint;
-use super::shape::Shapes;
+use super::shape::{Shape, Shapes};
 use super::table::{MOST, Table};
 use crate::model::{Cost, Decision, Limit, Mode, Policy};
 use crate::store::{Refund, Renewal};
@@ -80,6 +80,13 @@ impl Kept {
             && shapes.get(compact.shape()).is_of_windows(plan)
             && compact.decide_windows(plan, origin, asked, decision)
         {
+            if decision.taken() > 0
+                && !shapes.are_many()
+                && !shapes.get(compact.shape()).is_of_limits(policy)
+                && let Some(number) = shapes.number(policy)
+            {
+                compact.set_number(number);
+            }
             return;
         }
         match self {
@@ -87,7 +94,12 @@ impl Kept {
                 let mut entry = compact.unpack(shapes.get(compact.shape()), origin);
                 entry.decide(asked, decision);
                 // Until something is charged the entry is of the shape that it was.
-                let is_same = shapes.get(compact.shape()).is_of(policy) || decision.taken() == 0;
+                let shape = shapes.get(compact.shape());
+                let is_judged_by = |shape: &Shape| match shapes.are_many() {
+                    true => shape.is_of(policy),
+                    false => shape.is_of_limits(policy),
+                };
+                let is_same = decision.taken() == 0 || is_judged_by(shape);
                 let shape = if is_same { Some(compact.number()) } else { shapes.number(policy) };
                 *self = Self::of(entry, shape, shapes, origin);
             }
@@ -174,10 +186,14 @@ impl Shard {
     ) -> Option<Plain> {
         let plan = asked.policy.windows()?;
         match self.entries.get_mut(subject)? {
-            Kept::Compact(compact) if self.shapes.get(compact.shape()).is_of_windows(plan) => {
-                compact.decide_plainly(plan, self.origin, asked)
+            Kept::Compact(compact) => {
+                let shape = self.shapes.get(compact.shape());
+                // Who is under other limits now gets another shape first: by that it is judged.
+                let is_its_shape = shape.is_of_windows(plan)
+                    && (shape.has_maxima_of(plan) || self.shapes.are_many());
+                if is_its_shape { compact.decide_plainly(plan, self.origin, asked) } else { None }
             }
-            Kept::Compact(_) | Kept::Whole(_) => None,
+            Kept::Whole(_) => None,
         }
     }
 
@@ -204,13 +220,6 @@ impl Shard {
             Some(shape) => {
                 let mut kept = Kept::Compact(Compact::new(shape.number));
                 kept.decide(Held { shapes, origin }, asked, decision);
-                if !shape.is_its_own
-                    && decision.taken() > 0
-                    && let Kept::Compact(compact) = &mut kept
-                    && let Some(shape) = shapes.number(asked.policy)
-                {
-                    compact.set_number(shape);
-                }
                 kept
             }
             // Who is denied is worth no memory, not even that of a shape.
@@ -292,6 +301,7 @@ impl Shard {
     fn make_room(&mut self, now: Timestamp) -> bool {
         for _ in 0..ROUNDS {
             let mut victim: Option<(u8, Fingerprint)> = None;
+            let is_full = self.entries.len() >= self.capacity;
             for _ in 0..INSPECTED.min(self.entries.len()) {
                 if self.entries.len() == 0 {
                     break;
@@ -305,7 +315,8 @@ impl Shard {
                     self.entries.remove_at(self.cursor);
                     continue;
                 }
-                if subject != Fingerprint::OVERFLOW && !kept.is_denied(self.origin, now) {
+                if is_full && subject != Fingerprint::OVERFLOW && !kept.is_denied(self.origin, now)
+                {
                     let consumed = kept.consumed(&self.shapes, self.origin);
                     if victim.is_none_or(|(least, _)| consumed < least) {
                         victim = Some((consumed, subject));

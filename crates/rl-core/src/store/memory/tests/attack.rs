@@ -213,3 +213,22 @@ fn a_flood_takes_no_more_than_the_memory_of_a_full_store() {
         assert!(after.abs() <= full / 20, "{limits:?}: {after} bytes after {full}");
     }
 }
+
+/// A limit that is lowered, or no longer only tried, judges who has been held since before.
+#[test]
+fn who_has_used_most_of_a_lowered_limit_does_not_make_room() {
+    for before in ["1000000/hour", "10/hour:shadow", "1000000/hour:gcra"] {
+        let after = if before.ends_with("gcra") { "10/hour:gcra" } else { "10/hour" };
+        let (before, after) = (policy(&[before]), policy(&[after]));
+        let (store, _) = store(64 * 8);
+        let user = Subject::user("user");
+        assert!(passes(&store, &before, &user));
+        for _ in 0..8 {
+            assert!(passes(&store, &after, &user));
+        }
+        for n in 0..flood() / 10 {
+            passes(&store, &after, &invented(n));
+        }
+        assert!(used(&store, &after, &user)[0] >= 8, "{before:?}");
+    }
+}
