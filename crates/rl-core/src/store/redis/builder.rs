@@ -174,8 +174,8 @@ impl RedisStoreBuilder {
     }
 
     /// Takes up to so many units of a subject ahead, in one call and in every window of its policy, and
-    /// spends them without asking the server until the first of those windows ends. Defaults to 0: none
-    /// are.
+    /// spends them without asking the server until the first of those windows ends. More than 65 534 count
+    /// as so many. Defaults to 0: none are.
     ///
     /// No more than the limits say is admitted, whatever the number of instances, and whichever of them
     /// or their replies are lost. Others may be *denied* what an instance holds and has not spent, at
