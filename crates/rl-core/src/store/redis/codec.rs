@@ -72,7 +72,7 @@ pub(super) fn places(policy: &Policy) -> SmallVec<[usize; 6]> {
 }
 
 /// The limits in that order.
-fn in_order(policy: &Policy) -> impl Iterator<Item = Limit> {
+pub(super) fn in_order(policy: &Policy) -> impl Iterator<Item = Limit> {
     places(policy).into_iter().map(|place| policy.limits()[place].limit())
 }
 
@@ -233,8 +233,8 @@ pub(super) fn read_renewed(bytes: &[u8]) -> Result<Option<Timestamp>, StoreError
 /// The argument of `readable_counters.lua`.
 pub(super) fn readable_periods(policy: &Policy) -> Vec<u8> {
     let mut periods = Vec::with_capacity(7 * policy.limits().len());
-    for limit in policy.limits() {
-        push_u56(&mut periods, limit.limit().period().as_millis());
+    for limit in in_order(policy) {
+        push_u56(&mut periods, limit.period().as_millis());
     }
     periods
 }
@@ -244,19 +244,18 @@ pub(super) fn readable_plan(policy: &Policy, mode: Mode, cost: Cost) -> Vec<u8> 
     let mut plan = Vec::with_capacity(12 + 7 * policy.limits().len());
     plan.push(mode_byte(mode));
     push_u56(&mut plan, cost.units());
-    push_marks(&mut plan, policy.limits().iter().map(|named| named.limit()));
-    for limit in policy.limits() {
-        push_u56(&mut plan, limit.limit().max());
+    push_marks(&mut plan, in_order(policy));
+    for limit in in_order(policy) {
+        push_u56(&mut plan, limit.max());
     }
     plan
 }
 
 /// The argument of `readable_refund.lua`.
 pub(super) fn readable_refund_plan(refund: &Refund<'_>) -> Vec<u8> {
-    let limits = refund.policy.limits().len();
-    let mut plan = Vec::with_capacity(7 + 7 * limits);
+    let mut plan = Vec::with_capacity(7 + 7 * refund.policy.limits().len());
     push_u56(&mut plan, refund.charged.as_micros());
-    for place in 0..limits {
+    for place in places(refund.policy) {
         push_u56(&mut plan, refund.units_of(place));
     }
     plan

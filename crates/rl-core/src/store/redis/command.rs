@@ -135,8 +135,9 @@ impl Commands {
                 Period::NAMED.into_iter().filter_map(key).collect()
             }
             (Layout::Readable, Some(limit)) => {
-                let mut keys = self.keys(namespace, subject, policy)?;
-                vec![keys.swap_remove(limit)]
+                let keys = self.keys(namespace, subject, policy)?;
+                let mut keys = codec::places(policy).into_iter().zip(keys);
+                keys.find(|(place, _)| *place == limit).map(|(_, key)| key).into_iter().collect()
             }
         };
         Ok(Command::Delete { keys })
@@ -150,7 +151,7 @@ impl Commands {
         keyspace::readable(&self.prefix, namespace, subject, self.tagged)
     }
 
-    /// The keys that hold the states of the policy's limits.
+    /// The keys that hold the states of the policy's limits, in the order in which scripts know them.
     fn keys(
         &self,
         namespace: &Namespace,
@@ -165,8 +166,7 @@ impl Commands {
             return Ok([packed].into_iter().chain(rings).collect());
         }
         let key = self.readable(namespace, subject);
-        let limits = policy.limits().iter().map(|limit| limit.limit());
-        limits
+        codec::in_order(policy)
             .map(|limit| {
                 const HELD: Algorithm = Algorithm::FixedWindow { anchor: Anchor::FirstRequest };
                 let key = key(limit.period()).filter(|_| limit.algorithm() == HELD);
