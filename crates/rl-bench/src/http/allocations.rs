@@ -22,8 +22,11 @@ const MAX: u32 = 9_999;
 
 /// A response with the headers of six periods, to a request that has extensions, as axum's have.
 pub(super) fn measure() -> Result<Vec<Goal>, Box<dyn Error>> {
-    let plain =
-        service_fn(|_: Request<Body>| async { Ok::<_, Infallible>(Response::new(Body::empty())) });
+    // A response of a service has a header at least.
+    let plain = service_fn(|_: Request<Body>| async {
+        let response = Response::builder().header("content-type", "text/plain");
+        Ok::<_, Infallible>(response.body(Body::empty()).expect("a response"))
+    });
     let lines = (2.0, 1.0, Unit::AtMost(""));
     let goal = |what: &str, tells_outer_layers| -> Result<Goal, Box<dyn Error>> {
         let limiter = RateLimiter::builder().policies(policy(MAX)?).build()?;

@@ -75,7 +75,9 @@ pub(super) struct Fingerprinter(Box<Keys>);
 
 #[derive(Clone)]
 struct Keys {
-    sums: [u64; 2],
+    sums: [u128; 2],
+    /// The most usual namespace, and the sums with it.
+    usual: ([u64; 2], [u128; 2]),
     lengths: Key,
     id: [Key; OF_ID],
     namespace: [Key; 2],
@@ -94,11 +96,15 @@ impl Fingerprinter {
             }
         };
         let mut key = || [number(), number()];
+        let (sums, namespace) = (key().map(u128::from), [key(), key()]);
+        let usual = Namespace::default().digest();
+        let with_usual = Sums(sums).with_namespace(usual, namespace);
         Self(Box::new(Keys {
-            sums: key(),
+            sums,
+            usual: (usual, with_usual.0),
             lengths: key(),
             id: std::array::from_fn(|_| key()),
-            namespace: [key(), key()],
+            namespace,
             realm: std::array::from_fn(|_| key()),
         }))
     }
@@ -107,7 +113,11 @@ impl Fingerprinter {
     pub(super) fn fingerprint(&self, namespace: &Namespace, subject: &Subject) -> Fingerprint {
         let keys = &*self.0;
         let (id, is_digest) = subject.id().parts();
-        let mut sums = Sums(keys.sums.map(u128::from));
+        let (usual, with_usual) = keys.usual;
+        let mut sums = match namespace.digest() {
+            digest if digest == usual => Sums(with_usual),
+            digest => Sums(keys.sums).with_namespace(digest, keys.namespace),
+        };
         // A realm is the length of its name if it is one's own, else a number above all lengths.
         let realm = match subject.realm() {
             Realm::Custom(_) => {
@@ -125,9 +135,6 @@ impl Fingerprinter {
         // Each is far below what stands above it.
         let lengths = (id.len() as u64) << 16 | realm << 8 | u64::from(is_digest);
         sums.add(lengths, keys.lengths);
-        for (number, key) in namespace.digest().into_iter().zip(keys.namespace) {
-            sums.add(number, key);
-        }
         sums.add_bytes(id, &keys.id);
         let [first, second] = sums.0.map(folded);
         Fingerprint { lanes: [first, mixed(second)] }
@@ -138,6 +145,14 @@ impl Fingerprinter {
 struct Sums([u128; 2]);
 
 impl Sums {
+    #[inline]
+    fn with_namespace(mut self, digest: [u64; 2], keys: [Key; 2]) -> Self {
+        for (number, key) in digest.into_iter().zip(keys) {
+            self.add(number, key);
+        }
+        self
+    }
+
     #[inline]
     fn add(&mut self, number: u64, key: Key) {
         self.0[0] += u128::from(number) * u128::from(key[0]);

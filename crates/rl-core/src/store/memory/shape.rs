@@ -76,6 +76,12 @@ impl Shape {
         Some(Self { layouts, policy, units, has_others, states, max })
     }
 
+    /// Whether it is of this very policy.
+    #[inline]
+    pub(super) fn is_policy(&self, policy: &Policy) -> bool {
+        self.policy.is_handle_of(policy)
+    }
+
     /// Whether limits that are decided in one pass count in these states, in this order.
     #[inline]
     pub(super) fn is_of_windows(&self, plan: &WindowPlan) -> bool {

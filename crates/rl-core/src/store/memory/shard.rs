@@ -189,8 +189,9 @@ impl Shard {
             Kept::Compact(compact) => {
                 let shape = self.shapes.get(compact.shape());
                 // Who is under other limits now gets another shape first: by that it is judged.
-                let is_its_shape = shape.is_of_windows(plan)
-                    && (shape.has_maxima_of(plan) || self.shapes.are_many());
+                let is_its_shape = shape.is_policy(asked.policy)
+                    || shape.is_of_windows(plan)
+                        && (shape.has_maxima_of(plan) || self.shapes.are_many());
                 if is_its_shape { compact.decide_plainly(plan, self.origin, asked) } else { None }
             }
             Kept::Whole(_) => None,
@@ -315,8 +316,10 @@ impl Shard {
                     self.entries.remove_at(self.cursor);
                     continue;
                 }
-                if is_full && subject != Fingerprint::OVERFLOW && !kept.is_denied(self.origin, now)
-                {
+                // Nobody has used up less than nothing.
+                let is_sought = is_full && victim.is_none_or(|(least, _)| least > 0);
+                let may_go = subject != Fingerprint::OVERFLOW;
+                if is_sought && may_go && !kept.is_denied(self.origin, now) {
                     let consumed = kept.consumed(&self.shapes, self.origin);
                     if victim.is_none_or(|(least, _)| consumed < least) {
                         victim = Some((consumed, subject));

@@ -1,7 +1,7 @@
 //! Calls that travel together.
 //!
 //! * **Many subjects in one call**: checks under one policy of fixed windows leave at once while fewer than
-//!   [`MOST_IN_FLIGHT`] such calls are on their way. Others gather until one of those is back, has been away
+//!   four such calls are on their way. Others gather until one of those is back, has been away
 //!   for [`LATE`], or a call is full. Those of other policies leave at once.
 //! * **One subject, one call at a time**, but for the one who left alone: who asks for a subject whose call
 //!   is in flight waits for it, and leaves with all who do. They are decided as if they had come one after
@@ -18,6 +18,7 @@
 //!   may owe an answer is given up.
 
 mod batch;
+mod line;
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -25,7 +26,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use batch::{Batch, Caller, Costs, Run, batches, fail, take_run};
-use indexmap::IndexMap;
+use line::{Line, can_gather};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
@@ -43,10 +44,6 @@ const MOST_SUBJECTS: usize = 32;
 /// Fewer are not divided among two calls.
 const LEAST_SUBJECTS: usize = 8;
 
-/// Calls in flight that others wait for, to leave with those who come meanwhile. If everybody left at once,
-/// each who is told would ask again alone.
-const MOST_IN_FLIGHT: usize = 4;
-
 /// A call that is away for longer is not waited for: the server is far, or gone.
 const LATE: Duration = Duration::from_millis(5);
 
@@ -58,50 +55,6 @@ pub(super) struct Combiner {
     /// How long a call may stay away.
     patience: Duration,
     runtime: Handle,
-}
-
-#[derive(Default)]
-struct Line {
-    /// Subjects with a call in flight or about to leave, and who waits for it.
-    subjects: IndexMap<Who, VecDeque<Caller>>,
-    /// Those about to leave, whoever else does.
-    ready: Vec<Who>,
-    /// Those about to leave with others like them.
-    gathering: Vec<Who>,
-    /// Calls on their way that those wait for.
-    in_flight: usize,
-    is_departing: bool,
-    /// Whether somebody is under way who left without company.
-    has_lone: bool,
-}
-
-impl Line {
-    /// Somebody waits for this one's next call.
-    fn make_ready(&mut self, who: Who, most_subjects: usize) {
-        let first = self.subjects.get(&who.as_ref()).and_then(VecDeque::front);
-        if first.is_some_and(|caller| can_gather(&caller.policy, most_subjects)) {
-            self.gathering.push(who);
-        } else {
-            self.ready.push(who);
-        }
-    }
-
-    /// How many of those who gather may leave.
-    fn gathered(&self, most_subjects: usize) -> usize {
-        let count = self.gathering.len();
-        if self.in_flight < MOST_IN_FLIGHT { count } else { count / most_subjects * most_subjects }
-    }
-
-    /// Whether somebody has to leave, and nobody else sees to it.
-    fn is_first_to_depart(&mut self, most_subjects: usize) -> bool {
-        let is_due = !self.ready.is_empty() || self.gathered(most_subjects) > 0;
-        is_due && !std::mem::replace(&mut self.is_departing, true)
-    }
-}
-
-/// Whether subjects under this policy can travel in one call.
-fn can_gather(policy: &Policy, most_subjects: usize) -> bool {
-    most_subjects > 1 && codec::is_all_fixed(policy)
 }
 
 impl Combiner {
@@ -302,6 +255,12 @@ async fn carry(mut leaving: Leaving, Batch { policy, costs, runs }: Batch) {
             }
         }
     };
+    // Answers that come together are not told together: who was told first asks again, and is on the way
+    // before the next are told. Else the halves would become one, and server and client take turns.
+    let is_first = !std::mem::replace(&mut combiner.lock().is_telling, true);
+    if !is_first {
+        tokio::task::yield_now().await;
+    }
     for run in store.tell_all(answers, costs, runs) {
         if is_alone {
             fail(run, &reply::undecided());
@@ -311,6 +270,11 @@ async fn carry(mut leaving: Leaving, Batch { policy, costs, runs }: Batch) {
             let batch = Batch { policy: policy.clone(), costs, runs: vec![run] };
             store.carry_soon(combiner, batch, false);
         }
+    }
+    drop(leaving);
+    if is_first {
+        tokio::task::yield_now().await;
+        combiner.lock().is_telling = false;
     }
 }
 
