@@ -45,7 +45,7 @@ fn decisions_and_responses_take_few_instructions() {
         ("allowed",        610, "six fixed windows of a known subject"),
         ("denied",         710, "the same, used up"),
         ("too-much",       970, "more than any of six allows"),
-        ("clock",          610, "six windows on the clock"),
+        ("clock",          610, "windows on the clock"),
         ("one",            610, "one fixed window"),
         ("gcra",         5_850, "six of another algorithm that is kept compactly"),
         ("log",          2_620, "a sliding log"),
