@@ -146,6 +146,56 @@ async fn a_subject_whose_state_is_damaged_fails_alone_in_its_company() {
     }
 }
 
+/// A second that has sixteen to go: no window of ours, but as long as one.
+#[tokio::test]
+async fn a_subject_one_of_whose_windows_is_damaged_fails_alone_in_its_company() {
+    let server = RedisServer::start();
+    let store = store(&server).await;
+    let policy = Policy::new([Limit::per_second(1_000), Limit::per_month(10_000)]).unwrap();
+    let mut operator = Bystander::new(&server).await;
+    let subjects: Vec<_> = (0..20).map(|n| Subject::user(&n.to_string())).collect();
+    check(&store, &subjects[7], &policy).await.unwrap();
+    let key = "rl:2:default:user:{7}";
+    let mut state: Vec<u8> = operator.send(redis::cmd("GET").arg(key)).await;
+    // Behind the shape and the time: what is left of the second.
+    state[10..13].fill(0xff);
+    operator.send::<()>(redis::cmd("SET").arg(key).arg(&state).arg("EX").arg(100)).await;
+    for _ in 0..2 {
+        let decided =
+            join_all(subjects.iter().map(|subject| check(&store, subject, &policy))).await;
+        for (n, decision) in decided.iter().enumerate() {
+            match decision {
+                Ok(decision) => assert!(decision.is_allowed() && n != 7, "{n}"),
+                Err(error) => assert_eq!((n, error.kind()), (7, FailureKind::Corrupt), "{error}"),
+            }
+        }
+    }
+    assert_eq!(operator.send::<Vec<u8>>(redis::cmd("GET").arg(key)).await, state);
+}
+
+/// What is stored under a limit that was removed keeps the script from its short way.
+#[tokio::test]
+async fn many_calls_of_a_subject_under_limits_that_have_changed_are_told_one_by_one() {
+    let server = RedisServer::start();
+    let store = store(&server).await;
+    let subject = Subject::user("alice");
+    let policy = |limits: &[&str]| {
+        Policy::new(limits.iter().map(|limit| limit.parse::<Limit>().unwrap())).unwrap()
+    };
+    let before = policy(&["500/hour", "500/2hours"]);
+    check(&store, &subject, &before).await.unwrap();
+    let after = policy(&["300/hour"]);
+    let decided = join_all((0..400).map(|_| check(&store, &subject, &after))).await;
+    let mut used: Vec<u64> = decided
+        .iter()
+        .flatten()
+        .filter(|decision| decision.is_allowed())
+        .map(|decision| decision.limits().next().unwrap().used())
+        .collect();
+    used.sort_unstable();
+    assert_eq!((decided.len(), used), (400, (2..=300).collect()));
+}
+
 #[tokio::test]
 async fn a_denial_that_is_known_is_not_asked_for_until_something_is_given_back() {
     let server = RedisServer::start();

@@ -1,18 +1,16 @@
 //! Calls that travel together.
 //!
 //! * **Many subjects in one call**: checks under one policy of fixed windows leave at once while fewer than
-//!   four such calls are on their way. Others gather until one of those is back, has been away
-//!   for [`LATE`], or a call is full. Those of other policies leave at once.
+//!   four such calls are on their way. Others gather until one of those is back, has been away for
+//!   [`LATE`], or a call is full. Those of other policies leave at once.
 //! * **One subject, one call at a time**, but for the one who left alone: who asks for a subject whose call
 //!   is in flight waits for it, and leaves with all who do. They are decided as if they had come one after
 //!   the other, first come first served.
-//! * **In halves**: those who leave when no call is in flight leave in two, so that the server works on one
-//!   while we deal with the other.
 //! * **Cancel safe**: who gives up before the departure is not charged; who gives up later may have
 //!   been. The others do not notice.
 //! * **Nothing is sent twice**: if a call fails, all who travelled with it learn why.
-//! * **In halves**: those who leave when the server has nothing to do leave in two calls, and those who are
-//!   told are told one call after the other, so that the server works while we do.
+//! * **In halves**: those who leave when no call is in flight leave in two, and answers that come together are
+//!   told one after the other, so that the server works while we do.
 //! * **Bounded**: so many subjects and so many costs in one call, so that the server is not kept from
 //!   others. The deadline of each caller is its own; a call that stays away for as long as a connection
 //!   may owe an answer is given up.

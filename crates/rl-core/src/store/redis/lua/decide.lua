@@ -15,7 +15,8 @@
 --
 -- Returns   of several calls of one cost under fixed windows: 4 (1 byte), healed (1 byte), how many of
 --           them pass, the first of them (2 bytes), the time of the decision (7 bytes), and the cells of
---           each limit afterwards (7 bytes each). Else packed: 0 (1 byte), healed (1 byte), and for each call: a bit for each limit in shadow that
+--           each limit afterwards (7 bytes each). Else: 0 (1 byte), healed (1 byte), and for each call: a
+--           bit for each limit in shadow that
 --           would have denied what was granted, and is not charged (2 bytes), units taken (7 bytes),
 --           the time of the decision (7 bytes), and the cells of each limit afterwards, of a log what
 --           is told of it (7 bytes each); calls beyond the last that is told were denied as that was
