@@ -28,10 +28,10 @@ use line::{Line, can_gather};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
+use super::RedisStore;
 use super::denials::Asking;
 use super::reply::{self, Asked};
 use super::who::{Who, WhoRef};
-use super::{RedisStore, codec};
 use crate::model::Mode;
 use crate::store::StoreError;
 use crate::{Cost, Decision, FailureKind, Policy};
@@ -105,7 +105,7 @@ impl RedisStore {
         let command = self.inner.commands.check(&[who], policy, cost, 1)?;
         let reply = self.send(command).await?;
         let asked = Asked { policy, mode: Mode::Check, cost, calls: 1 };
-        let answer = reply::read(&reply, 1, codec::shape_len(policy), asked)?.pop().flatten();
+        let answer = reply::read(&reply, 1, asked)?.pop().flatten();
         let answer = answer.ok_or_else(reply::undecided)?;
         self.note_healed(answer.healed);
         let decision = answer.decision(0, asked);
@@ -207,7 +207,7 @@ impl RedisStore {
         };
         let reply = self.send(command).await?;
         let asked = Asked { policy, mode: Mode::Check, cost, calls };
-        reply::read(&reply, runs.len(), codec::shape_len(policy), asked)
+        reply::read(&reply, runs.len(), asked)
     }
 
     fn tell(&self, run: Run, answer: &reply::Answer, costs: Costs) {

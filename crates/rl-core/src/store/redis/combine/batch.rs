@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use tokio::sync::oneshot;
 
-use super::super::codec;
+use super::super::coded::coded;
 use super::super::denials::Asking;
 use super::super::who::Who;
 use crate::model::MAX_UNITS;
@@ -66,7 +66,7 @@ pub(super) fn take_run(waiting: &mut VecDeque<Caller>) -> Option<(Costs, Vec<Cal
     // Together they must not ask for more than can be counted.
     let most = usize::try_from(MAX_UNITS / cost.units().max(1)).unwrap_or(usize::MAX).max(1);
     let is_like = |caller: &Caller| caller.cost == cost && caller.policy == policy;
-    let is_division = codec::is_all_fixed(&policy);
+    let is_division = coded(&policy).is_all_fixed;
     let most_alike = if is_division { MOST_ALIKE } else { MOST_EVALUATED };
     let alike = like_first(most_alike.min(most), &is_like);
     let mixed = like_first(MOST_EVALUATED, &|caller| caller.policy == policy);
@@ -90,7 +90,7 @@ pub(super) fn batches(runs: Vec<(Costs, Run)>, most_subjects: usize) -> Vec<Batc
                 && batch.costs == costs
                 && batch.runs.len() < most_subjects
                 && batch.policy == *policy
-                && codec::is_all_fixed(policy)
+                && coded(policy).is_all_fixed
         };
         match batches.iter_mut().rev().take(OPEN).find(can_join) {
             Some(batch) => batch.runs.push(run),
