@@ -116,6 +116,14 @@ impl Answer {
         self.after_all(policy, cost, taken, since, needed).from(Origin::Leased)
     }
 
+    /// Whether the call of this number, from 0, was given what it asked for.
+    pub(super) fn passes(&self, call: u16) -> bool {
+        match &self.told {
+            Told::Passing { passing, .. } => call < *passing,
+            Told::Each(calls) => calls[usize::from(call).min(calls.len() - 1)].1 > 0,
+        }
+    }
+
     /// How many of the calls pass. Of fixed windows.
     pub(super) fn passing(&self) -> u16 {
         match &self.told {

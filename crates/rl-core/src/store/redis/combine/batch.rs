@@ -7,9 +7,10 @@ use tokio::sync::oneshot;
 use super::super::coded::coded;
 use super::super::denials::Asking;
 use super::super::who::Who;
+use super::Part;
 use crate::model::MAX_UNITS;
 use crate::store::StoreError;
-use crate::{Cost, Decision, Policy};
+use crate::{Cost, Policy};
 
 /// Calls of one subject and cost in one: under fixed windows they are decided by one division, unless
 /// the subject has counts under another policy as well.
@@ -24,7 +25,7 @@ pub(super) struct Caller {
     pub(super) policy: Policy,
     pub(super) cost: Cost,
     pub(super) asking: Option<Asking>,
-    pub(super) tell: oneshot::Sender<Result<Decision, StoreError>>,
+    pub(super) tell: oneshot::Sender<Result<Part, StoreError>>,
 }
 
 /// Callers of one subject under one policy, in the order in which they came.
