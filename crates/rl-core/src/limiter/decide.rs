@@ -1,6 +1,7 @@
 //! From a question to a decision: the policy, the breaker, the store, the deadline, and what stands
 //! in.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -150,26 +151,25 @@ impl RateLimiter {
                 self.store_failed(ticket, &error);
                 self.stand_in(Some(policy), subject, question, error.kind())
             }
-            // Who asks for permits minds the deadline already.
-            answer if is_for_permits => {
-                self.decide_later(policy, subject, question, ticket, answer)
-            }
-            answer => {
-                let answer = within(question.deadline, answer);
-                self.decide_later(policy, subject, question, ticket, answer)
+            Eventual::Ready(None) => unreachable!("nobody has taken the answer"),
+            Eventual::Boxed(answer) => {
+                // Who asks for permits minds the deadline already.
+                let deadline = (!is_for_permits).then_some(question.deadline);
+                self.decide_later(policy, subject, question, ticket, answer, deadline)
             }
         }
     }
 
     /// A decision that has to be waited for.
-    #[cold]
+    #[inline(never)]
     fn decide_later(
         &self,
         policy: &Policy,
         subject: &Subject,
         question: Question,
         ticket: Ticket,
-        answer: StoreFuture<Decision>,
+        answer: Waiting<Result<Decision, StoreError>>,
+        deadline: Option<Duration>,
     ) -> Eventual<Decision> {
         let Some(slot) = self.inner.in_flight.enter() else {
             self.overloaded();
@@ -177,7 +177,10 @@ impl RateLimiter {
         };
         let (this, policy, subject) = (self.clone(), policy.clone(), subject.clone());
         Eventual::later(async move {
-            let answer = answer.await;
+            let answer = match deadline {
+                Some(deadline) => in_time(deadline, answer).await,
+                None => answer.await,
+            };
             drop(slot);
             match answer {
                 Ok(mut decision) => {
@@ -371,11 +374,20 @@ impl RateLimiter {
 fn within<T: Send + 'static>(deadline: Duration, answer: StoreFuture<T>) -> StoreFuture<T> {
     match answer {
         Eventual::Ready(_) => answer,
-        Eventual::Boxed(answer) => Eventual::later(async move {
-            let answer = tokio::time::timeout(deadline, answer).await;
-            answer.unwrap_or_else(|_| Err(timed_out()))
-        }),
+        Eventual::Boxed(answer) => Eventual::later(in_time(deadline, answer)),
     }
+}
+
+/// What an answer is that is waited for.
+type Waiting<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// An answer that is waited for so long and no longer.
+async fn in_time<T>(
+    deadline: Duration,
+    answer: Waiting<Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    let answer = tokio::time::timeout(deadline, answer).await;
+    answer.unwrap_or_else(|_| Err(timed_out()))
 }
 
 pub(super) const fn timed_out() -> StoreError {
