@@ -29,8 +29,9 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::RedisStore;
+use super::answer::{Answer, Asked};
 use super::denials::Asking;
-use super::reply::{self, Asked};
+use super::reply;
 use super::who::{Who, WhoRef};
 use crate::model::Mode;
 use crate::store::StoreError;
@@ -169,7 +170,7 @@ impl RedisStore {
     /// Tells those who travelled together. Returns those that were not decided.
     fn tell_all(
         &self,
-        answers: Result<Vec<Option<reply::Answer>>, StoreError>,
+        answers: Result<Vec<Option<Answer>>, StoreError>,
         costs: Costs,
         runs: Vec<Run>,
     ) -> Vec<Run> {
@@ -193,7 +194,7 @@ impl RedisStore {
         policy: &Policy,
         costs: Costs,
         runs: &[Run],
-    ) -> Result<Vec<Option<reply::Answer>>, StoreError> {
+    ) -> Result<Vec<Option<Answer>>, StoreError> {
         let commands = &self.inner.commands;
         let who: Vec<WhoRef<'_>> = runs.iter().map(|run| run.who.as_ref()).collect();
         let (command, cost, calls) = match costs {
@@ -210,7 +211,7 @@ impl RedisStore {
         reply::read(&reply, runs.len(), asked)
     }
 
-    fn tell(&self, run: Run, answer: reply::Answer, costs: Costs) {
+    fn tell(&self, run: Run, answer: Answer, costs: Costs) {
         self.note_healed(answer.healed);
         let (mut is_noted, answer) = (false, Arc::new(answer));
         let calls = u16::try_from(run.callers.len()).unwrap_or(u16::MAX);
@@ -299,7 +300,7 @@ pub(super) async fn wait(told: Told) -> Result<Decision, StoreError> {
 /// What one of those is told who travelled for a subject. The decision is made where it is waited for: it
 /// is larger than this.
 pub(super) struct Part {
-    answer: Arc<reply::Answer>,
+    answer: Arc<Answer>,
     policy: Policy,
     cost: Cost,
     call: u16,

@@ -21,8 +21,8 @@ use tokio::runtime::Handle;
 use tokio::sync::OwnedMutexGuard;
 use tokio::task::AbortHandle;
 
+use super::answer::{Answer, Asked};
 use super::denials::Asking;
-use super::reply::{Answer, Asked};
 use super::watch::lasts_until;
 use super::who::{ByWho, Who, WhoRef};
 use super::{Inner, RedisStore, reply};

@@ -33,6 +33,7 @@
 //! # Ok(()) }
 //! ```
 
+mod answer;
 mod backoff;
 mod builder;
 #[cfg(feature = "redis-cluster")]
@@ -66,6 +67,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use answer::Asked;
 pub use builder::RedisStoreBuilder;
 use builder::Servers;
 use coded::coded;
@@ -75,7 +77,6 @@ pub use connect_error::ConnectError;
 use denials::{Asking, Denials, Forgetting};
 pub use layout::Layout;
 use leases::Leases;
-use reply::Asked;
 use route::Route;
 pub use script::Script;
 #[cfg(feature = "redis-tls")]

@@ -2,12 +2,13 @@
 
 use smallvec::{SmallVec, smallvec};
 
+use super::answer::{After, Answer, Asked, Each, Told};
 use super::coded::{self, Coded, coded};
 use crate::algorithm::{self, State};
-use crate::model::{LimitSet, MAX_UNITS, Mode, Origin, Outcomes, Packed, Windows};
+use crate::model::{LimitSet, MAX_UNITS};
 use crate::store::StoreError;
 use crate::time::Timestamp;
-use crate::{Cost, Decision, FailureKind, Limit, Policy};
+use crate::{FailureKind, Limit, Policy};
 
 /// The first byte of a reply: what follows.
 const SINGLE: u8 = 0;
@@ -18,197 +19,6 @@ const TOGETHER: u8 = 4;
 
 /// Instead of a number of calls: the subject was not decided.
 const UNDECIDED: u16 = u16::MAX;
-
-/// What was asked of each subject: so many calls that came one after the other.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Asked<'a> {
-    pub(super) policy: &'a Policy,
-    pub(super) mode: Mode,
-    pub(super) cost: Cost,
-    pub(super) calls: u16,
-}
-
-/// What a deciding script replied of one subject.
-#[derive(Debug)]
-pub(super) struct Answer {
-    /// Counters that had no expiry and were given one.
-    pub(super) healed: u64,
-    told: Told,
-}
-
-#[derive(Debug)]
-enum Told {
-    /// Of fixed windows: how many of the calls pass, and the state after the last of them.
-    Passing { passing: u16, after: After },
-    /// For each call the state after it, up to the last that differs from the one before.
-    Each(SmallVec<[(LimitSet, u64, Each); 1]>),
-}
-
-/// How the last of the calls left the limits.
-#[derive(Debug)]
-enum After {
-    /// Windows that are decided in one pass, as decisions hold them: `now` is [`KEPT`] there.
-    Windows {
-        now: Timestamp,
-        states: Packed,
-    },
-    Each(Each),
-}
-
-/// The states of the limits, in the order of the policy, and the time. Of logs what is told of them.
-#[derive(Debug)]
-struct Each {
-    now: Timestamp,
-    states: SmallVec<[State; 6]>,
-}
-
-/// What now is in the times of [`After::Windows`]: in the middle of those that can be kept.
-const KEPT: u64 = 1 << 47;
-
-/// What has become of a state since it was told.
-#[derive(Clone, Copy, Debug)]
-struct Since {
-    /// Units that are counted in it and not for who is told.
-    uncounted: u64,
-    micros: u64,
-}
-
-impl Since {
-    const NONE: Self = Self { uncounted: 0, micros: 0 };
-}
-
-impl Answer {
-    /// The decision on the call of this number, from 0.
-    pub(super) fn decision(&self, call: u16, asked: Asked<'_>) -> Decision {
-        let Asked { policy, mode, cost, .. } = asked;
-        match &self.told {
-            Told::Passing { passing, after } => {
-                let taken = if call < *passing { cost.units() } else { 0 };
-                // What those have taken that came after it.
-                let uncounted = u64::from(passing.saturating_sub(call + 1)) * cost.units();
-                let needed = algorithm::needed(mode, cost, taken, false);
-                after.decision(policy, cost, taken, Since { uncounted, micros: 0 }, needed)
-            }
-            Told::Each(calls) => {
-                let call = usize::from(call).min(calls.len() - 1);
-                let (uncharged, taken, after) = &calls[call];
-                let needed =
-                    |place| algorithm::needed(mode, cost, *taken, uncharged.contains(place));
-                after.decision(policy, cost, *taken, Since::NONE, needed)
-            }
-        }
-    }
-
-    /// The decision on a call that was given `taken` of units that were charged before, of which
-    /// `unspent` are not used yet, so many microseconds later. Of fixed windows that begin with the first
-    /// request.
-    #[inline(always)]
-    pub(super) fn with_unspent(
-        &self,
-        policy: &Policy,
-        cost: Cost,
-        taken: u64,
-        unspent: u64,
-        micros: u64,
-    ) -> Decision {
-        let needed = if taken == 0 { cost.units() } else { 0 };
-        let since = Since { uncounted: unspent, micros };
-        self.after_all(policy, cost, taken, since, needed).from(Origin::Leased)
-    }
-
-    /// Whether the call of this number, from 0, was given what it asked for.
-    pub(super) fn passes(&self, call: u16) -> bool {
-        match &self.told {
-            Told::Passing { passing, .. } => call < *passing,
-            Told::Each(calls) => calls[usize::from(call).min(calls.len() - 1)].1 > 0,
-        }
-    }
-
-    /// How many of the calls pass. Of fixed windows.
-    pub(super) fn passing(&self) -> u16 {
-        match &self.told {
-            Told::Passing { passing, .. } => *passing,
-            // No more are told than were asked for.
-            Told::Each(calls) => {
-                let passing = calls.iter().filter(|(_, taken, _)| *taken > 0).count();
-                u16::try_from(passing).unwrap_or(u16::MAX)
-            }
-        }
-    }
-
-    /// The units that were left under the strictest limit. Of fixed windows.
-    pub(super) fn least_left(&self, policy: &Policy) -> u64 {
-        let standing = self.after_all(policy, Cost::ZERO, 0, Since::NONE, 0);
-        standing.limits().map(|limit| limit.remaining()).min().unwrap_or_default()
-    }
-
-    /// A decision by what the last call has left.
-    #[inline(always)]
-    fn after_all(
-        &self,
-        policy: &Policy,
-        cost: Cost,
-        taken: u64,
-        since: Since,
-        needed: u64,
-    ) -> Decision {
-        match &self.told {
-            Told::Passing { after, .. } => after.decision(policy, cost, taken, since, needed),
-            Told::Each(calls) => {
-                // There is one at least.
-                let (_, _, after) = &calls[calls.len() - 1];
-                after.decision(policy, cost, taken, since, |_| needed)
-            }
-        }
-    }
-}
-
-impl After {
-    #[inline(always)]
-    fn decision(
-        &self,
-        policy: &Policy,
-        cost: Cost,
-        taken: u64,
-        since: Since,
-        needed: u64,
-    ) -> Decision {
-        match self {
-            Self::Windows { now, states } => {
-                let (states, kept) = (states.less(since.uncounted), KEPT + since.micros);
-                let windows = Windows { states, kept, needed };
-                // Of a grant it is known that no limit denies.
-                if taken > 0 {
-                    Decision::of_windows(policy, cost, *now, true, windows)
-                } else {
-                    Decision::of(policy, cost, 0, *now, Outcomes::Windows(windows))
-                }
-            }
-            Self::Each(after) => after.decision(policy, cost, taken, since, |_| needed),
-        }
-    }
-}
-
-impl Each {
-    /// The decision by what is left, of which so much is needed under each limit. It is made at the time of
-    /// the answer, by which units are given back.
-    fn decision(
-        &self,
-        policy: &Policy,
-        cost: Cost,
-        taken: u64,
-        Since { uncounted, micros }: Since,
-        needed: impl Fn(usize) -> u64,
-    ) -> Decision {
-        let now = self.now.plus_micros(micros);
-        let limits = policy.limits().iter().zip(&self.states).enumerate();
-        let outcomes = limits.map(|(place, (limit, state))| {
-            let state = state.with_less(uncounted);
-            algorithm::replied_outcome(limit.limit(), &state, now, needed(place))
-        });
-        Decision::of(policy, cost, taken, self.now, outcomes.collect())
-    }
-}
 
 /// What is left to read of a reply.
 struct Reader<'a> {
@@ -283,15 +93,7 @@ impl<'a> Reader<'a> {
             let since = since.filter(|since| *since <= now).ok_or(Some("no window of ours"))?;
             Ok([since, used])
         })?;
-        let states = self.policy.windows().and_then(|_| packed(now, &windows));
-        let now = Timestamp::from_micros(now);
-        Ok(match states {
-            Some(states) => After::Windows { now, states },
-            None => {
-                let state = |cells: [u64; 2]| State::from_cells(cells.into_iter());
-                After::Each(Each { now, states: windows.into_iter().map(state).collect() })
-            }
-        })
+        Ok(After::of_windows(self.policy, now, &windows))
     }
 
     fn single(&mut self, asked: Asked<'_>) -> Result<Answer, Refusal> {
@@ -332,19 +134,6 @@ impl<'a> Reader<'a> {
             }
         }
     }
-}
-
-/// Since when windows last and what is used in them, as decisions hold it, if it fits.
-fn packed(now: u64, windows: &[[u64; 2]]) -> Option<Packed> {
-    let mut states = Packed::NONE;
-    for (place, [since, used]) in windows.iter().enumerate() {
-        // 0 is no window.
-        if *since > 0 {
-            let begun = KEPT.checked_sub(now - since).filter(|begun| *begun > 0)?;
-            states.set(place, begun, *used)?;
-        }
-    }
-    Some(states)
 }
 
 /// Reads what was replied of so many subjects: of each an answer, or nothing, if it was not decided
@@ -403,9 +192,9 @@ impl super::RedisStore {
     pub fn decision_of(
         reply: &[u8],
         policy: &Policy,
-        mode: Mode,
-        cost: Cost,
-    ) -> Result<Decision, StoreError> {
+        mode: crate::model::Mode,
+        cost: crate::Cost,
+    ) -> Result<crate::Decision, StoreError> {
         let asked = Asked { policy, mode, cost, calls: 1 };
         let answer = read(reply, 1, asked)?.pop().flatten();
         let answer = answer.ok_or_else(undecided)?;
@@ -417,7 +206,8 @@ impl super::RedisStore {
 mod tests {
     use super::super::codec::push_u56;
     use super::*;
-    use crate::{Limit, RetryAfter};
+    use crate::model::Mode;
+    use crate::{Cost, Limit, RetryAfter};
     use proptest::prelude::*;
 
     /// Limits whose replies have many shapes.

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Mutex as Turn;
 
-use super::super::reply::Answer;
+use super::super::answer::Answer;
 use super::Taking;
 use crate::model::Origin;
 use crate::time::Timestamp;
