@@ -6,7 +6,7 @@
 //! comparison of times, and one of numbers beside each other.
 
 use super::needed;
-use crate::model::{Cost, MAX_UNITS, Mode, Moment, Packed, Pairs, WindowPlan};
+use crate::model::{Cost, MAX_UNITS, Mode, Moment, Packed, Pairs, Places, WindowPlan};
 
 /// The most windows that are decided together.
 pub(crate) const PLACES: usize = WindowPlan::MOST;
@@ -54,16 +54,16 @@ pub(crate) fn decide_plainly(
     if mode == Mode::Peek || units.wrapping_sub(1) >= i32::MAX as u64 {
         return None;
     }
-    let (sum, short) = states.plus(units as u32, plan)?;
-    if short != 0 {
-        let denied_until = deny(plan, states, at, mode, cost, short)?;
+    let sum = states.plus(units as u32, plan);
+    if !sum.is_within() {
+        let denied_until = deny(plan, states, at, mode, cost, sum.places_beyond())?;
         return Some(Plain { is_allowed: false, left: states.pairs(), denied_until });
     }
     if !are_open(plan, states, soonest, at.kept) {
         return None;
     }
-    states.set_numbers(sum);
-    Some(Plain { is_allowed: true, left: sum, denied_until: 0 })
+    states.set_numbers(sum.left);
+    Some(Plain { is_allowed: true, left: sum.left, denied_until: 0 })
 }
 
 /// Denies `cost` if one of the windows in the places `short` has too little left. Returns
@@ -75,16 +75,14 @@ fn deny(
     at: Moment,
     mode: Mode,
     cost: Cost,
-    mut short: u64,
+    short: Places,
 ) -> Option<u64> {
     if mode != Mode::Check || !fits(plan, at.kept) {
         return None;
     }
     let units = cost.units();
     let (mut denies, mut available, mut until_one, mut until_all) = (false, units, 0, 0);
-    while short != 0 {
-        let place = Pairs::place(short);
-        short &= short - 1;
+    for place in short {
         let (max, (end, used)) = (plan.max[place], plan.window(states, place, at));
         let left = max.saturating_sub(used);
         if left < units {
