@@ -1,12 +1,12 @@
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use super::{Clock, Timestamp};
 
-/// How long the processor's counter is believed, in ns: a hundred times a second the system's clock is
+/// How long the processor's counter is believed, in µs: a hundred times a second the system's clock is
 /// asked. A counter that is wrong by a thousandth is wrong by ten microseconds then.
-const BELIEVED: u64 = 10_000_000;
+const BELIEVED: u64 = 10_000;
 
 /// The system's wall clock, in UTC.
 ///
@@ -29,11 +29,13 @@ impl Clock for SystemClock {
 #[derive(Debug)]
 struct Counter {
     ticks: quanta::Clock,
-    /// Where it stood at the beginning; from here on it is read in ns.
+    /// Where it stood at the beginning.
     begin: u64,
-    /// When the system was asked last.
+    /// How long a tick of it lasts, in µs / 2^64. None is as slow as one in a microsecond.
+    tick: u64,
+    /// When the system was asked last, in µs since the beginning.
     asked: AtomicU64,
-    /// What has to be added for ns since the epoch. Both wrap around.
+    /// What has to be added for µs since the epoch. Both wrap around.
     offset: AtomicU64,
 }
 
@@ -41,21 +43,30 @@ impl Counter {
     fn new() -> Self {
         let ticks = quanta::Clock::new();
         let begin = ticks.raw();
-        let counter = Self { ticks, begin, asked: 0.into(), offset: 0.into() };
+        // So many that what is rounded is nothing.
+        let nanos = ticks.delta_as_nanos(0, 1 << 40);
+        let tick = u64::try_from((u128::from(nanos) << 24) / 1_000).unwrap_or(u64::MAX);
+        let counter = Self { ticks, begin, tick, asked: 0.into(), offset: 0.into() };
         counter.ask();
         counter
     }
 
+    /// Microseconds since the beginning.
+    #[inline]
+    fn count(&self) -> u64 {
+        let ticks = self.ticks.raw().wrapping_sub(self.begin);
+        ((u128::from(ticks) * u128::from(self.tick)) >> 64) as u64
+    }
+
     #[inline]
     fn now(&self) -> Timestamp {
-        let nanos = self.ticks.delta_as_nanos(self.begin, self.ticks.raw());
+        let count = self.count();
         // Threads may ask at the same time: each of their answers is right. A counter that goes back
         // is far beyond what is believed.
-        if nanos.wrapping_sub(self.asked.load(Ordering::Acquire)) > BELIEVED {
+        if count.wrapping_sub(self.asked.load(Ordering::Acquire)) > BELIEVED {
             return self.ask();
         }
-        let since_epoch = nanos.wrapping_add(self.offset.load(Ordering::Relaxed));
-        Timestamp::from_micros(since_epoch / 1_000)
+        Timestamp::from_micros(count.wrapping_add(self.offset.load(Ordering::Relaxed)))
     }
 
     #[cold]
@@ -63,13 +74,13 @@ impl Counter {
     fn ask(&self) -> Timestamp {
         // A clock set before 1970 reads as the epoch.
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let since_epoch = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        let now = Timestamp::from(now);
         // Read afterwards: a thread that stands still in between lags behind, and never leads.
-        let nanos = self.ticks.delta_as_nanos(self.begin, self.ticks.raw());
-        self.offset.store(since_epoch.wrapping_sub(nanos), Ordering::Relaxed);
+        let count = self.count();
+        self.offset.store(now.as_micros().wrapping_sub(count), Ordering::Relaxed);
         // Whoever believes this sees the offset that belongs to it, or a later one.
-        self.asked.store(nanos, Ordering::Release);
-        Timestamp::from(Duration::from_nanos(since_epoch))
+        self.asked.store(count, Ordering::Release);
+        now
     }
 }
 
