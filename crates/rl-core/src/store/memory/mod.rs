@@ -115,9 +115,11 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
 fn decide_fully(
     mut shard: MutexGuard<'_, Shard>,
     subject: Fingerprint,
-    asked: Asked<'_>,
+    charge: Charge<'_>,
+    clock: Timestamp,
     limiter: usize,
 ) -> Eventual<Decision> {
+    let asked = Asked::at(clock, charge);
     let mut decision = Decision::begun(asked.policy, asked.cost);
     shard.decide(subject, asked, &mut decision);
     drop(shard);
@@ -134,15 +136,16 @@ impl<C: Clock> Store for MemoryStore<C> {
     }
 
     fn decide_at_once(&self, charge: Charge<'_>, limiter: usize) -> Eventual<Decision> {
-        let Charge { namespace, subject, policy, mode, cost } = charge;
-        let subject = self.fingerprinter.fingerprint(namespace, subject);
+        let subject = self.fingerprinter.fingerprint(charge.namespace, charge.subject);
         let mut shard = self.shard(subject);
         // Read under the lock: the order of the decisions is the order of their times.
-        let asked = Asked { policy, clock: self.clock.now(), mode, cost };
+        let clock = self.clock.now();
+        let asked = Asked::at(clock, charge);
         let Some(Plain { at, is_allowed, windows }) = shard.decide_plainly(subject, asked) else {
-            return decide_fully(shard, subject, asked, limiter);
+            return decide_fully(shard, subject, charge, clock, limiter);
         };
         drop(shard);
+        let Asked { policy, cost, .. } = asked;
         Eventual::ready(Decision::of_windows(policy, cost, at, is_allowed, windows).by(limiter))
     }
 

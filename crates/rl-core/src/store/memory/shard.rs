@@ -6,7 +6,7 @@ use super::fingerprint::Fingerprint;
 use super::shape::{Shape, Shapes};
 use super::table::{MOST, Table};
 use crate::model::{Cost, Decision, Limit, Mode, Policy};
-use crate::store::{Refund, Renewal};
+use crate::store::{Charge, Refund, Renewal};
 use crate::time::Timestamp;
 
 /// Entries looked at for each one that is added: enough to find expired ones faster than new ones
@@ -44,6 +44,14 @@ pub(super) struct Asked<'a> {
     pub(super) clock: Timestamp,
     pub(super) mode: Mode,
     pub(super) cost: Cost,
+}
+
+impl<'a> Asked<'a> {
+    #[inline]
+    pub(super) const fn at(clock: Timestamp, charge: Charge<'a>) -> Self {
+        let Charge { policy, mode, cost, .. } = charge;
+        Self { policy, clock, mode, cost }
+    }
 }
 
 /// What the entries of a shard have in common.

@@ -146,8 +146,8 @@ impl Index {
     /// The position of `subject`, if it is the one that `stands` there.
     #[inline(always)]
     fn find(&self, subject: Fingerprint, stands: impl Fn(usize) -> Fingerprint) -> Option<usize> {
-        let (home, mut expected) = self.home(subject);
-        for &slot in &self.slots[home..] {
+        let (mut at, mut expected) = self.home(subject);
+        while let Some(&slot) = self.slots.get(at) {
             if slot & !POSITION == expected {
                 let position = (slot & POSITION) as usize;
                 if stands(position) == subject {
@@ -157,7 +157,7 @@ impl Index {
                 return None;
             }
             // Nobody is further away, so that this never overflows.
-            expected = expected.checked_add(ONE_FURTHER)?;
+            (at, expected) = (at + 1, expected.checked_add(ONE_FURTHER)?);
         }
         None
     }
