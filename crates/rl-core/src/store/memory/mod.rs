@@ -63,7 +63,7 @@ const SHARDS: usize = 64;
 /// Counters in this process. The [module](self) says what it guarantees.
 #[derive(Debug)]
 pub struct MemoryStore<C = SystemClock> {
-    shards: Box<[Mutex<Shard>]>,
+    shards: Box<[Mutex<Shard>; SHARDS]>,
     fingerprinter: Fingerprinter,
     clock: C,
 }
@@ -228,7 +228,7 @@ impl<C: Clock> MemoryStoreBuilder<C> {
         let per_shard = self.capacity.div_ceil(SHARDS).clamp(1, MOST_SUBJECTS);
         let origin = Origin::around(self.clock.now());
         MemoryStore {
-            shards: (0..SHARDS).map(|_| Mutex::new(Shard::new(per_shard, origin))).collect(),
+            shards: Box::new(std::array::from_fn(|_| Mutex::new(Shard::new(per_shard, origin)))),
             fingerprinter: Fingerprinter::random(),
             clock: self.clock,
         }
