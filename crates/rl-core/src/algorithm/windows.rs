@@ -6,7 +6,7 @@
 //! comparison of times, and one of numbers beside each other.
 
 use super::needed;
-use crate::model::{Cost, MAX_UNITS, Mode, Moment, Packed, Pairs, Places, WindowPlan};
+use crate::model::{Cost, MAX_UNITS, Mode, Moment, Packed, Pairs, WindowPlan};
 
 /// The most windows that are decided together.
 pub(crate) const PLACES: usize = WindowPlan::MOST;
@@ -33,56 +33,66 @@ pub(crate) struct Plain {
     pub(crate) is_allowed: bool,
     /// The numbers that it leaves.
     pub(crate) left: Pairs,
-    /// As in [`Decided`].
+    /// As in [`Decided`]; 0 too, if it is known.
+    pub(crate) denied_until: u64,
+}
+
+/// What earlier decisions have told.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Known {
+    /// [`Decided::soonest`] of the last.
+    pub(crate) soonest: u8,
+    /// The latest [`Decided::denied_until`].
     pub(crate) denied_until: u64,
 }
 
 /// Decides `cost` if it is plain what comes out, in few steps: what is asked nearly always. All windows are
 /// open and have more than that left; or one is open and has too little. Else the decision is [`decide`]'s.
-///
-/// `soonest` is what [`decide`] said last.
 #[inline(always)]
 pub(crate) fn decide_plainly(
     plan: &WindowPlan,
     states: &mut Packed,
-    soonest: u8,
+    known: Known,
     at: Moment,
     mode: Mode,
     cost: Cost,
 ) -> Option<Plain> {
-    let units = cost.units();
-    if mode == Mode::Peek || units.wrapping_sub(1) >= i32::MAX as u64 {
+    let units = if mode == Mode::Peek { 0 } else { cost.units() };
+    if units.wrapping_sub(1) >= i32::MAX as u64 {
         return None;
     }
     let sum = states.plus(units as u32, plan);
-    if !sum.is_within() {
-        let denied_until = deny(plan, states, at, mode, cost, sum.places_beyond())?;
-        return Some(Plain { is_allowed: false, left: states.pairs(), denied_until });
+    if sum.is_within() {
+        if !is_open(plan, states, known.soonest, at.kept) {
+            return None;
+        }
+        states.set_numbers(sum.left);
+        return Some(Plain { is_allowed: true, left: sum.left, denied_until: 0 });
     }
-    if !are_open(plan, states, soonest, at.kept) {
-        return None;
-    }
-    states.set_numbers(sum.left);
-    Some(Plain { is_allowed: true, left: sum.left, denied_until: 0 })
+    let is_known = at.kept < known.denied_until && mode == Mode::Check;
+    let denied_until = match is_known && is_used_up(plan, states, at.kept) {
+        // That is what is known: whatever used it up has told how long that lasts.
+        true => 0,
+        false => deny(plan, states, at, mode, cost)?,
+    };
+    Some(Plain { is_allowed: false, left: states.pairs(), denied_until })
 }
 
-/// Denies `cost` if one of the windows in the places `short` has too little left. Returns
-/// [`Decided::denied_until`].
+/// Whether it is plain that a window has nothing left.
 #[inline(never)]
-fn deny(
-    plan: &WindowPlan,
-    states: &Packed,
-    at: Moment,
-    mode: Mode,
-    cost: Cost,
-    short: Places,
-) -> Option<u64> {
+fn is_used_up(plan: &WindowPlan, states: &Packed, kept: u64) -> bool {
+    states.last_used_up(plan).is_some_and(|place| is_open(plan, states, place as u8, kept))
+}
+
+/// Denies `cost` if a window has too little left. Returns [`Decided::denied_until`].
+#[inline(never)]
+fn deny(plan: &WindowPlan, states: &Packed, at: Moment, mode: Mode, cost: Cost) -> Option<u64> {
     if mode != Mode::Check || !fits(plan, at.kept) {
         return None;
     }
     let units = cost.units();
     let (mut denies, mut available, mut until_one, mut until_all) = (false, units, 0, 0);
-    for place in short {
+    for place in states.plus(units as u32, plan).places_beyond() {
         let (max, (end, used)) = (plan.max[place], plan.window(states, place, at));
         let left = max.saturating_sub(used);
         if left < units {
@@ -101,11 +111,11 @@ const fn fits(plan: &WindowPlan, kept: u64) -> bool {
     plan.begin < kept && kept >> 48 == 0
 }
 
-/// Whether it is plain that all windows are open.
+/// Whether it is plain that the window in this place is open, if there is one.
 #[inline]
-const fn are_open(plan: &WindowPlan, states: &Packed, soonest: u8, kept: u64) -> bool {
-    let soonest = soonest as usize;
-    soonest < PLACES && kept < states.time(soonest) + plan.at_least[soonest]
+const fn is_open(plan: &WindowPlan, states: &Packed, place: u8, kept: u64) -> bool {
+    let place = place as usize;
+    place < PLACES && kept < states.time(place) + plan.at_least[place]
 }
 
 /// Decides `cost` for all windows one by one, and charges all of them or none. Tells nothing, and changes
@@ -210,7 +220,8 @@ mod tests {
             let policy = Policy::new(chosen.iter().map(|limit| limit.parse::<Limit>().unwrap()));
             let policy = policy.unwrap();
             let (limits, plan) = (policy.limits(), policy.windows().unwrap());
-            let (mut packed, mut soonest) = (Packed::NONE, UNKNOWN);
+            let mut packed = Packed::NONE;
+            let mut known = Known { soonest: UNKNOWN, denied_until: 0 };
             let mut states = vec![State::empty(); limits.len()];
             let (mut now, origin) = (Timestamp::from_secs(1_767_225_500), 1_700_000_000_000_000);
             let keep = |time: Timestamp| time.as_micros() - origin + 1;
@@ -224,12 +235,13 @@ mod tests {
 
                 let moment = Moment { now: now.as_micros(), kept: keep(now) };
                 let kept = moment.kept;
-                let plain = decide_plainly(plan, &mut packed, soonest, moment, mode, cost);
+                let plain = decide_plainly(plan, &mut packed, known, moment, mode, cost);
                 let decided = match plain {
                     Some(Plain { is_allowed, left, denied_until }) => {
                         prop_assert_eq!(left, packed.pairs());
                         let (taken, needed) =
                             if is_allowed { (cost.units(), 0) } else { (0, cost.units()) };
+                        let soonest = known.soonest;
                         Decided { taken, needed, is_allowed, denied_until, soonest }
                     }
                     None => decide(plan, &mut packed, moment, mode, cost).unwrap(),
@@ -237,7 +249,8 @@ mod tests {
                 let left = Windows { states: packed, kept, needed: decided.needed };
                 let outcomes = Outcomes::Windows(left);
                 let told = |i| outcomes.outcome(i, Some(plan), now);
-                soonest = decided.soonest;
+                known.soonest = decided.soonest;
+                known.denied_until = known.denied_until.max(decided.denied_until);
                 prop_assert_eq!(decided.taken, taken);
                 let asked = match taken {
                     taken if taken >= available => 1,
@@ -262,7 +275,9 @@ mod tests {
                         denied_until = keep(now.plus_micros(wait)).max(denied_until);
                     }
                 }
-                prop_assert_eq!(decided.denied_until, denied_until);
+                let is_known = plain.is_some() && denied_until <= known.denied_until;
+                prop_assert!(is_known || decided.denied_until == denied_until);
+                prop_assert!(decided.denied_until <= denied_until);
                 prop_assert_eq!(decided.is_allowed, !(0..limits.len()).any(|i| told(i).is_over()));
             }
         }

@@ -54,7 +54,7 @@ pub use mode::Mode;
 pub use origin::Origin;
 pub use outcome::{LimitReport, Outcome, RetryAfter};
 pub(crate) use outcomes::{Outcomes, Windows};
-pub(crate) use packed::{Moment, Packed, Pairs, Places};
+pub(crate) use packed::{Moment, Packed, Pairs};
 pub use period::{InvalidPeriod, Period};
 pub use policy::{InvalidPolicy, NamedLimit, Policy, PolicyBuilder};
 pub(crate) use state_id::StateId;

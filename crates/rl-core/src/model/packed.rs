@@ -130,6 +130,19 @@ impl Packed {
         Sum { left, too_large, beyond }
     }
 
+    /// The last place where nothing is left, if its number still counts. Nowhere, if a number is 2^31 or more.
+    #[inline(always)]
+    pub(crate) fn last_used_up(&self, plan: &WindowPlan) -> Option<usize> {
+        let numbers = self.pairs();
+        if numbers.all() & UPPERMOST != 0 {
+            return None;
+        }
+        // There is room for one unit less than the most: who is beyond has used up all.
+        let beyond = |i: usize| numbers.0[i].wrapping_add(plan.taken.0[i]) & UPPERMOST;
+        let last = (0..Self::PLACES / 2).rev().find(|i| beyond(*i) != 0)?;
+        Some(2 * last + (beyond(last) >> 63) as usize)
+    }
+
     /// Keeps these numbers.
     #[inline(always)]
     pub(crate) fn set_numbers(&mut self, pairs: Pairs) {

@@ -107,11 +107,12 @@ impl Compact {
     ) -> Option<Plain> {
         let kept = self.kept(origin, clock);
         let at = Moment { now: origin.restore(kept), kept };
-        let states = &mut self.states;
-        let plain = windows::decide_plainly(plan, states, self.soonest, at, mode, cost)?;
+        let denied_until = u64::from(self.denied) * TICK;
+        let known = windows::Known { soonest: self.soonest, denied_until };
+        let plain = windows::decide_plainly(plan, &mut self.states, known, at, mode, cost)?;
         if plain.is_allowed {
             self.set_last(kept);
-        } else if plain.denied_until > u64::from(self.denied) * TICK {
+        } else if plain.denied_until > denied_until {
             self.note_denial(plain.denied_until);
         }
         let needed = if plain.is_allowed { 0 } else { cost.units() };

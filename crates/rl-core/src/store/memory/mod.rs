@@ -141,12 +141,21 @@ impl<C: Clock> Store for MemoryStore<C> {
         // Read under the lock: the order of the decisions is the order of their times.
         let clock = self.clock.now();
         let asked = Asked::at(clock, charge);
-        let Some(Plain { at, is_allowed, windows }) = shard.decide_plainly(subject, asked) else {
-            return decide_fully(shard, subject, charge, clock, limiter);
-        };
-        drop(shard);
         let Asked { policy, cost, .. } = asked;
-        Eventual::ready(Decision::of_windows(policy, cost, at, is_allowed, windows).by(limiter))
+        match shard.decide_plainly(subject, asked) {
+            // Each is written by itself, from what was decided to where it goes: that takes less.
+            Some(Plain { at, is_allowed: true, windows }) => {
+                drop(shard);
+                let decision = Decision::of_windows(policy, cost, at, true, windows);
+                Eventual::ready(decision.by(limiter))
+            }
+            Some(Plain { at, is_allowed: false, windows }) => {
+                drop(shard);
+                let decision = Decision::of_windows(policy, cost, at, false, windows);
+                Eventual::ready(decision.by(limiter))
+            }
+            None => decide_fully(shard, subject, charge, clock, limiter),
+        }
     }
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
