@@ -118,6 +118,41 @@ const fn is_open(plan: &WindowPlan, states: &Packed, place: u8, kept: u64) -> bo
     place < PLACES && kept < states.time(place) + plan.at_least[place]
 }
 
+/// Decides `cost` for somebody who has used nothing, if it is plain that all of it is granted: windows of no
+/// clock begin with it. Tells which of them ends first.
+pub(crate) fn begin_plainly(
+    plan: &WindowPlan,
+    states: &mut Packed,
+    at: Moment,
+    mode: Mode,
+    cost: Cost,
+) -> Option<u8> {
+    let soonest = plan.shortest?;
+    let units = if mode == Mode::Peek { 0 } else { cost.units() };
+    if units.wrapping_sub(1) >= i32::MAX as u64 || !fits(plan, at.kept) {
+        return None;
+    }
+    let sum = Packed::NONE.plus(units as u32, plan);
+    if !sum.is_within() {
+        return None;
+    }
+    *states = Packed::begun(plan.count, at.kept, sum.left);
+    Some(soonest)
+}
+
+/// Whether no window is open.
+#[inline]
+pub(crate) fn are_over(plan: &WindowPlan, states: &Packed, at: Moment) -> bool {
+    // Those of long periods come last in most policies, and end last.
+    let last = plan.count.saturating_sub(1) as u8;
+    !is_open(plan, states, last, at.kept) && is_none_open(plan, states, at)
+}
+
+#[inline(never)]
+fn is_none_open(plan: &WindowPlan, states: &Packed, at: Moment) -> bool {
+    (0..plan.count.min(PLACES)).all(|place| plan.window(states, place, at) == (0, 0))
+}
+
 /// Decides `cost` for all windows one by one, and charges all of them or none. Tells nothing, and changes
 /// nothing, if what is to be kept does not fit.
 pub(crate) fn decide(

@@ -109,6 +109,16 @@ impl Packed {
     pub(crate) const NONE: Self =
         Self { numbers: [0; Self::PLACES], lower: [0; Self::PLACES], upper: [0; Self::PLACES] };
 
+    /// The first `count` begin at `time`, which fits, with these numbers.
+    #[inline]
+    pub(crate) fn begun(count: usize, time: u64, numbers: Pairs) -> Self {
+        let mut packed = Self { numbers: numbers.numbers(), ..Self::NONE };
+        for place in 0..count.min(Self::PLACES) {
+            (packed.lower[place], packed.upper[place]) = (time as u32, (time >> 32) as u16);
+        }
+        packed
+    }
+
     #[inline]
     pub(crate) const fn time(&self, place: usize) -> u64 {
         (self.upper[place] as u64) << 32 | self.lower[place] as u64

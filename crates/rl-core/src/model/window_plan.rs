@@ -26,6 +26,8 @@ pub(crate) struct WindowPlan {
     pub(crate) grid: [Grid; WindowPlan::MOST],
     /// Longer than any of those on the clock: the first may have begun before the epoch.
     pub(crate) begin: u64,
+    /// Which of them is the shortest, if none is on the clock.
+    pub(crate) shortest: Option<u8>,
 }
 
 /// Where on the clock windows begin.
@@ -76,6 +78,7 @@ impl WindowPlan {
             states: [0; Self::MOST],
             grid: [Grid::None; Self::MOST],
             begin: 0,
+            shortest: None,
         };
         let (mut taken, mut places) = ([0; Self::MOST], [0; Self::MOST]);
         for (place, named) in limits.iter().enumerate() {
@@ -96,6 +99,10 @@ impl WindowPlan {
             }
         }
         (plan.taken, plan.places) = (Pairs::of(taken), Pairs::of(places));
+        if plan.grid.iter().all(|grid| *grid == Grid::None) {
+            let shortest = (0..limits.len()).min_by_key(|place| plan.micros[*place]);
+            plan.shortest = shortest.map(|place| place as u8);
+        }
         Some(plan)
     }
 
