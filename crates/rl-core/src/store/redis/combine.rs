@@ -231,7 +231,7 @@ impl RedisStore {
         if let (Some(denials), Some(asking)) = (&self.inner.denials, asking)
             && !decision.is_allowed()
         {
-            denials.note(who, decision, asking);
+            denials.note(who, decision, asking, self.inner.watch.now());
         }
     }
 }

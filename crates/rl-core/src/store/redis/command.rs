@@ -81,7 +81,7 @@ impl Commands {
             }
         };
         let mut keys = Vec::with_capacity(who.len());
-        for WhoRef { namespace, subject } in who {
+        for WhoRef { namespace, subject, .. } in who {
             keys.extend(self.keys(namespace, subject, policy)?);
         }
         Ok(Command::Script { script: script::decide(self.layout), keys, arguments })
@@ -90,7 +90,7 @@ impl Commands {
     /// Checks of these costs, one after the other.
     pub(super) fn check_costs(
         &self,
-        WhoRef { namespace, subject }: WhoRef<'_>,
+        WhoRef { namespace, subject, .. }: WhoRef<'_>,
         policy: &Policy,
         costs: &[Cost],
     ) -> Result<Command, StoreError> {

@@ -4,7 +4,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::codec;
 use crate::algorithm::{self, State};
-use crate::model::{LimitSet, MAX_UNITS, Mode, Origin, Outcomes};
+use crate::model::{LimitSet, MAX_UNITS, Mode, Origin, Outcomes, Packed, Windows};
 use crate::store::StoreError;
 use crate::time::Timestamp;
 use crate::{Cost, Decision, FailureKind, Limit, Policy};
@@ -41,66 +41,67 @@ enum Told {
     /// Of fixed windows: how many of the calls pass, and the state after the last of them.
     Passing { passing: u16, after: After },
     /// For each call the state after it, up to the last that differs from the one before.
-    Each(SmallVec<[(LimitSet, u64, After); 1]>),
+    Each(SmallVec<[(LimitSet, u64, Each); 1]>),
 }
 
-/// The states of the limits, in the order of the policy, and the time.
+/// How the last of the calls left the limits.
 #[derive(Debug)]
-struct After {
+enum After {
+    /// Windows that are decided in one pass, as decisions hold them: `now` is [`KEPT`] there.
+    Windows {
+        now: Timestamp,
+        states: Packed,
+    },
+    Each(Each),
+}
+
+/// The states of the limits, in the order of the policy, and the time. Of logs what is told of them.
+#[derive(Debug)]
+struct Each {
     now: Timestamp,
-    /// Of logs what is told of them.
     states: SmallVec<[State; 6]>,
+}
+
+/// What now is in the times of [`After::Windows`]: in the middle of those that can be kept.
+const KEPT: u64 = 1 << 47;
+
+/// What has become of a state since it was told.
+#[derive(Clone, Copy, Debug)]
+struct Since {
+    /// Units that are counted in it and not for who is told.
+    uncounted: u64,
+    micros: u64,
+}
+
+impl Since {
+    const NONE: Self = Self { uncounted: 0, micros: 0 };
 }
 
 impl Answer {
     /// The decision on the call of this number, from 0.
     pub(super) fn decision(&self, call: u16, asked: Asked<'_>) -> Decision {
         let Asked { policy, mode, cost, .. } = asked;
-        let limits = || policy.limits().iter().map(|limit| limit.limit()).enumerate();
         match &self.told {
-            Told::Passing { passing, after: After { now, states } } => {
-                let is_passing = call < *passing;
+            Told::Passing { passing, after } => {
+                let taken = if call < *passing { cost.units() } else { 0 };
                 // What those have taken that came after it.
-                let later = u64::from(passing.saturating_sub(call + 1)) * cost.units();
-                let taken = if is_passing { cost.units() } else { 0 };
+                let uncounted = u64::from(passing.saturating_sub(call + 1)) * cost.units();
                 let needed = algorithm::needed(mode, cost, taken, false);
-                let outcomes: Outcomes = limits()
-                    .zip(states)
-                    .map(|((_, limit), state)| {
-                        let state = state.with_less(later);
-                        algorithm::replied_outcome(limit, &state, *now, needed)
-                    })
-                    .collect();
-                Decision::of(policy.clone(), cost, taken, *now, outcomes)
+                after.decision(policy, cost, taken, Since { uncounted, micros: 0 }, needed)
             }
             Told::Each(calls) => {
                 let call = usize::from(call).min(calls.len() - 1);
-                let (uncharged, taken, After { now, states }) = &calls[call];
-                let outcomes: Outcomes = limits()
-                    .zip(states)
-                    .map(|((place, limit), state)| {
-                        let is_uncharged = uncharged.contains(place);
-                        let needed = algorithm::needed(mode, cost, *taken, is_uncharged);
-                        algorithm::replied_outcome(limit, state, *now, needed)
-                    })
-                    .collect();
-                Decision::of(policy.clone(), cost, *taken, *now, outcomes)
+                let (uncharged, taken, after) = &calls[call];
+                let needed =
+                    |place| algorithm::needed(mode, cost, *taken, uncharged.contains(place));
+                after.decision(policy, cost, *taken, Since::NONE, needed)
             }
-        }
-    }
-}
-
-impl Answer {
-    /// The state after the last call.
-    fn last(&self) -> Option<&After> {
-        match &self.told {
-            Told::Passing { after, .. } => Some(after),
-            Told::Each(calls) => calls.last().map(|(_, _, after)| after),
         }
     }
 
     /// The decision on a call that was given `taken` of units that were charged before, of which
-    /// `unspent` are not used yet, so many microseconds later. Of fixed windows.
+    /// `unspent` are not used yet, so many microseconds later. Of fixed windows that begin with the first
+    /// request.
     pub(super) fn with_unspent(
         &self,
         policy: &Policy,
@@ -109,21 +110,9 @@ impl Answer {
         unspent: u64,
         micros: u64,
     ) -> Decision {
-        let after = self.last();
-        let charged = after.map_or(Timestamp::EPOCH, |after| after.now);
-        let now = charged.plus_micros(micros);
         let needed = if taken == 0 { cost.units() } else { 0 };
-        let states = after.into_iter().flat_map(|after| &after.states);
-        let outcomes: Outcomes = policy
-            .limits()
-            .iter()
-            .zip(states)
-            .map(|(limit, state)| {
-                let state = state.with_less(unspent);
-                algorithm::replied_outcome(limit.limit(), &state, now, needed)
-            })
-            .collect();
-        Decision::of(policy.clone(), cost, taken, charged, outcomes).from(Origin::Leased)
+        let since = Since { uncounted: unspent, micros };
+        self.after_all(policy, cost, taken, since, needed).from(Origin::Leased)
     }
 
     /// How many of the calls pass. Of fixed windows.
@@ -140,13 +129,73 @@ impl Answer {
 
     /// The units that were left under the strictest limit. Of fixed windows.
     pub(super) fn least_left(&self, policy: &Policy) -> u64 {
-        let states = self.last().into_iter().flat_map(|after| &after.states);
-        let limits = policy.limits().iter().zip(states);
-        let left = limits.map(|(limit, state)| {
-            let now = self.last().map_or(Timestamp::EPOCH, |after| after.now);
-            algorithm::available(limit.limit(), state, now)
+        let standing = self.after_all(policy, Cost::ZERO, 0, Since::NONE, 0);
+        standing.limits().map(|limit| limit.remaining()).min().unwrap_or_default()
+    }
+
+    /// A decision by what the last call has left.
+    fn after_all(
+        &self,
+        policy: &Policy,
+        cost: Cost,
+        taken: u64,
+        since: Since,
+        needed: u64,
+    ) -> Decision {
+        match &self.told {
+            Told::Passing { after, .. } => after.decision(policy, cost, taken, since, needed),
+            Told::Each(calls) => {
+                // There is one at least.
+                let (_, _, after) = &calls[calls.len() - 1];
+                after.decision(policy, cost, taken, since, |_| needed)
+            }
+        }
+    }
+}
+
+impl After {
+    fn decision(
+        &self,
+        policy: &Policy,
+        cost: Cost,
+        taken: u64,
+        since: Since,
+        needed: u64,
+    ) -> Decision {
+        match self {
+            Self::Windows { now, states } => {
+                let (states, kept) = (states.less(since.uncounted), KEPT + since.micros);
+                let windows = Windows { states, kept, needed };
+                // Of a grant it is known that no limit denies.
+                if taken > 0 {
+                    Decision::of_windows(policy, cost, *now, true, windows)
+                } else {
+                    Decision::of(policy, cost, 0, *now, Outcomes::Windows(windows))
+                }
+            }
+            Self::Each(after) => after.decision(policy, cost, taken, since, |_| needed),
+        }
+    }
+}
+
+impl Each {
+    /// The decision by what is left, of which so much is needed under each limit. It is made at the time of
+    /// the answer, by which units are given back.
+    fn decision(
+        &self,
+        policy: &Policy,
+        cost: Cost,
+        taken: u64,
+        Since { uncounted, micros }: Since,
+        needed: impl Fn(usize) -> u64,
+    ) -> Decision {
+        let now = self.now.plus_micros(micros);
+        let limits = policy.limits().iter().zip(&self.states).enumerate();
+        let outcomes = limits.map(|(place, (limit, state))| {
+            let state = state.with_less(uncounted);
+            algorithm::replied_outcome(limit.limit(), &state, now, needed(place))
         });
-        left.min().unwrap_or_default()
+        Decision::of(policy, cost, taken, self.now, outcomes.collect())
     }
 }
 
@@ -181,28 +230,28 @@ impl<'a> Reader<'a> {
         if number > MAX_UNITS + 1 { Err(Some("a number beyond 2^53")) } else { Ok(number) }
     }
 
-    /// The states of all limits, each as `state` reads it.
-    fn states(
+    /// What is told of all limits, each as `read` reads it.
+    fn by_place<T: Clone + Default>(
         &mut self,
-        state: impl Fn(&mut Self, Limit) -> Result<State, Refusal>,
-    ) -> Result<SmallVec<[State; 6]>, Refusal> {
+        read: impl Fn(&mut Self, Limit) -> Result<T, Refusal>,
+    ) -> Result<SmallVec<[T; 6]>, Refusal> {
         let policy = self.policy;
-        let mut states = smallvec![State::empty(); self.places.len()];
+        let mut all = smallvec![T::default(); self.places.len()];
         for n in 0..self.places.len() {
             let place = self.places[n];
-            states[place] = state(self, policy.limits()[place].limit())?;
+            all[place] = read(self, policy.limits()[place].limit())?;
         }
-        Ok(states)
+        Ok(all)
     }
 
-    fn after(&mut self) -> Result<After, Refusal> {
+    fn each(&mut self) -> Result<Each, Refusal> {
         let now = Timestamp::from_micros(self.number()?);
-        let states = self.states(|this, limit| {
+        let states = self.by_place(|this, limit| {
             let count = algorithm::replied_cells(limit);
             let cells: Result<SmallVec<[u64; 3]>, _> = (0..count).map(|_| this.number()).collect();
             Ok(State::from_cells(cells?.into_iter()))
         })?;
-        Ok(After { now, states })
+        Ok(Each { now, states })
     }
 
     /// A state of fixed windows as it is stored: behind the shape, which is of `shape` bytes.
@@ -211,7 +260,7 @@ impl<'a> Reader<'a> {
         let &[STATES, width @ 1..=7, ..] = head else { return Err(None) };
         self.bytes = rest;
         let now = self.number()?;
-        let states = self.states(|this, limit| {
+        let windows = self.by_place(|this, limit| {
             let left = this.number_of(codec::window_bytes(limit))?;
             let used = this.number_of(width.into())?;
             let since = match left {
@@ -219,9 +268,17 @@ impl<'a> Reader<'a> {
                 left => (now + left).checked_sub(limit.period().as_micros()),
             };
             let since = since.filter(|since| *since <= now).ok_or(Some("no window of ours"))?;
-            Ok(State::from_cells([since, used].into_iter()))
+            Ok([since, used])
         })?;
-        Ok(After { now: Timestamp::from_micros(now), states })
+        let states = self.policy.windows().and_then(|_| packed(now, &windows));
+        let now = Timestamp::from_micros(now);
+        Ok(match states {
+            Some(states) => After::Windows { now, states },
+            None => {
+                let state = |cells: [u64; 2]| State::from_cells(cells.into_iter());
+                After::Each(Each { now, states: windows.into_iter().map(state).collect() })
+            }
+        })
     }
 
     fn single(&mut self, asked: Asked<'_>) -> Result<Answer, Refusal> {
@@ -233,7 +290,7 @@ impl<'a> Reader<'a> {
             let uncharged = places.filter(|(told, _)| uncharged.contains(*told));
             let uncharged = uncharged.map(|(_, place)| *place).collect();
             let taken = self.number()?;
-            calls.push((uncharged, taken, self.after()?));
+            calls.push((uncharged, taken, self.each()?));
             if calls.len() > usize::from(asked.calls) {
                 return Err(None);
             }
@@ -247,7 +304,7 @@ impl<'a> Reader<'a> {
         if passing > asked.calls {
             return Err(None);
         }
-        let told = Told::Passing { passing, after: self.after()? };
+        let told = Told::Passing { passing, after: After::Each(self.each()?) };
         Ok(Answer { healed: healed.into(), told })
     }
 
@@ -262,6 +319,19 @@ impl<'a> Reader<'a> {
             }
         }
     }
+}
+
+/// Since when windows last and what is used in them, as decisions hold it, if it fits.
+fn packed(now: u64, windows: &[[u64; 2]]) -> Option<Packed> {
+    let mut states = Packed::NONE;
+    for (place, [since, used]) in windows.iter().enumerate() {
+        // 0 is no window.
+        if *since > 0 {
+            let begun = KEPT.checked_sub(now - since).filter(|begun| *begun > 0)?;
+            states.set(place, begun, *used)?;
+        }
+    }
+    Some(states)
 }
 
 /// Reads what was replied of so many subjects: of each an answer, or nothing, if it was not decided
