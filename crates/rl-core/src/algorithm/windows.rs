@@ -129,7 +129,8 @@ pub(crate) fn begin_plainly(
 ) -> Option<u8> {
     let soonest = plan.shortest?;
     let units = if mode == Mode::Peek { 0 } else { cost.units() };
-    if units.wrapping_sub(1) >= i32::MAX as u64 || !fits(plan, at.kept) {
+    let end = at.kept + plan.micros.get(usize::from(soonest))?;
+    if units.wrapping_sub(1) >= i32::MAX as u64 || !fits(plan, at.kept) || end >> 48 != 0 {
         return None;
     }
     let sum = Packed::NONE.plus(units as u32, plan);
@@ -269,6 +270,13 @@ mod tests {
                 let taken = mode.taken(cost, available);
 
                 let moment = Moment { now: now.as_micros(), kept: keep(now) };
+                let (mut begun, mut new) = (Packed::NONE, Packed::NONE);
+                if let Some(soonest) = begin_plainly(plan, &mut begun, moment, mode, cost) {
+                    let (taken, needed) = (cost.units(), 0);
+                    let all = Decided { taken, needed, is_allowed: true, denied_until: 0, soonest };
+                    prop_assert_eq!(decide(plan, &mut new, moment, mode, cost), Some(all));
+                    prop_assert_eq!(begun, new);
+                }
                 let kept = moment.kept;
                 let plain = decide_plainly(plan, &mut packed, known, moment, mode, cost);
                 let decided = match plain {

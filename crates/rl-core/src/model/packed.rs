@@ -94,7 +94,7 @@ impl Iterator for Places {
 /// two cells.
 ///
 /// Times are in µs from some origin; 0 is none.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Packed {
     numbers: Numbers,
     lower: [u32; Packed::PLACES],
