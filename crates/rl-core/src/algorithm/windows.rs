@@ -33,26 +33,26 @@ pub(crate) struct Plain {
     pub(crate) is_allowed: bool,
     /// The numbers that it leaves.
     pub(crate) left: Pairs,
-    /// As in [`Decided`]; 0 too, if it is known.
+    /// As in [`Decided`].
     pub(crate) denied_until: u64,
 }
 
-/// What earlier decisions have told.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Known {
-    /// [`Decided::soonest`] of the last.
-    pub(crate) soonest: u8,
-    /// The latest [`Decided::denied_until`].
-    pub(crate) denied_until: u64,
+impl Plain {
+    #[inline(always)]
+    pub(crate) fn denied(states: &Packed, denied_until: u64) -> Self {
+        Self { is_allowed: false, left: states.pairs(), denied_until }
+    }
 }
 
 /// Decides `cost` if it is plain what comes out, in few steps: what is asked nearly always. All windows are
 /// open and have more than that left; or one is open and has too little. Else the decision is [`decide`]'s.
+///
+/// `soonest` is what [`decide`] said last.
 #[inline(always)]
 pub(crate) fn decide_plainly(
     plan: &WindowPlan,
     states: &mut Packed,
-    known: Known,
+    soonest: u8,
     at: Moment,
     mode: Mode,
     cost: Cost,
@@ -62,26 +62,31 @@ pub(crate) fn decide_plainly(
         return None;
     }
     let sum = states.plus(units as u32, plan);
-    if sum.is_within() {
-        if !is_open(plan, states, known.soonest, at.kept) {
-            return None;
-        }
-        states.set_numbers(sum.left);
-        return Some(Plain { is_allowed: true, left: sum.left, denied_until: 0 });
+    if !sum.is_within() {
+        let denied_until = deny(plan, states, at, mode, cost)?;
+        return Some(Plain::denied(states, denied_until));
     }
-    let is_known = at.kept < known.denied_until && mode == Mode::Check;
-    let denied_until = match is_known && is_used_up(plan, states, at.kept) {
-        // That is what is known: whatever used it up has told how long that lasts.
-        true => 0,
-        false => deny(plan, states, at, mode, cost)?,
-    };
-    Some(Plain { is_allowed: false, left: states.pairs(), denied_until })
+    if !is_open(plan, states, soonest, at.kept) {
+        return None;
+    }
+    states.set_numbers(sum.left);
+    Some(Plain { is_allowed: true, left: sum.left, denied_until: 0 })
 }
 
-/// Whether it is plain that a window has nothing left.
+/// Whether `cost` is denied because a window has nothing left, if that is plain.
+///
+/// Until when was told by what has used it up, [`decide`] that is: it need not be told again.
 #[inline(never)]
-fn is_used_up(plan: &WindowPlan, states: &Packed, kept: u64) -> bool {
-    states.last_used_up(plan).is_some_and(|place| is_open(plan, states, place as u8, kept))
+pub(crate) fn is_used_up(
+    plan: &WindowPlan,
+    states: &Packed,
+    kept: u64,
+    mode: Mode,
+    cost: Cost,
+) -> bool {
+    mode == Mode::Check
+        && cost != Cost::ZERO
+        && states.last_used_up(plan).is_some_and(|place| is_open(plan, states, place as u8, kept))
 }
 
 /// Denies `cost` if a window has too little left. Returns [`Decided::denied_until`].
@@ -257,7 +262,7 @@ mod tests {
             let policy = policy.unwrap();
             let (limits, plan) = (policy.limits(), policy.windows().unwrap());
             let mut packed = Packed::NONE;
-            let mut known = Known { soonest: UNKNOWN, denied_until: 0 };
+            let (mut soonest, mut known) = (UNKNOWN, 0);
             let mut states = vec![State::empty(); limits.len()];
             let (mut now, origin) = (Timestamp::from_secs(1_767_225_500), 1_700_000_000_000_000);
             let keep = |time: Timestamp| time.as_micros() - origin + 1;
@@ -278,22 +283,22 @@ mod tests {
                     prop_assert_eq!(begun, new);
                 }
                 let kept = moment.kept;
-                let plain = decide_plainly(plan, &mut packed, known, moment, mode, cost);
+                let is_known = kept < known && is_used_up(plan, &packed, kept, mode, cost);
+                let plain = decide_plainly(plan, &mut packed, soonest, moment, mode, cost);
                 let decided = match plain {
                     Some(Plain { is_allowed, left, denied_until }) => {
                         prop_assert_eq!(left, packed.pairs());
                         let (taken, needed) =
                             if is_allowed { (cost.units(), 0) } else { (0, cost.units()) };
-                        let soonest = known.soonest;
                         Decided { taken, needed, is_allowed, denied_until, soonest }
                     }
                     None => decide(plan, &mut packed, moment, mode, cost).unwrap(),
                 };
+                prop_assert!(!is_known || !decided.is_allowed && decided.denied_until <= known);
                 let left = Windows { states: packed, kept, needed: decided.needed };
                 let outcomes = Outcomes::Windows(left);
                 let told = |i| outcomes.outcome(i, Some(plan), now);
-                known.soonest = decided.soonest;
-                known.denied_until = known.denied_until.max(decided.denied_until);
+                (soonest, known) = (decided.soonest, known.max(decided.denied_until));
                 prop_assert_eq!(decided.taken, taken);
                 let asked = match taken {
                     taken if taken >= available => 1,
@@ -318,9 +323,7 @@ mod tests {
                         denied_until = keep(now.plus_micros(wait)).max(denied_until);
                     }
                 }
-                let is_known = plain.is_some() && denied_until <= known.denied_until;
-                prop_assert!(is_known || decided.denied_until == denied_until);
-                prop_assert!(decided.denied_until <= denied_until);
+                prop_assert_eq!(decided.denied_until, denied_until);
                 prop_assert_eq!(decided.is_allowed, !(0..limits.len()).any(|i| told(i).is_over()));
             }
         }

@@ -113,12 +113,19 @@ impl Compact {
     ) -> Option<Plain> {
         let kept = self.kept(origin, clock);
         let at = Moment { now: origin.restore(kept), kept };
-        let denied_until = u64::from(self.denied) * TICK;
-        let known = windows::Known { soonest: self.soonest, denied_until };
-        let plain = windows::decide_plainly(plan, &mut self.states, known, at, mode, cost)?;
+        // A denial that is known adds nothing to what is kept.
+        let is_known = kept < u64::from(self.denied) * TICK
+            && windows::is_used_up(plan, &self.states, kept, mode, cost);
+        let plain = match is_known {
+            true => windows::Plain::denied(&self.states, 0),
+            false => {
+                let states = &mut self.states;
+                windows::decide_plainly(plan, states, self.soonest, at, mode, cost)?
+            }
+        };
         if plain.is_allowed {
             self.set_last(kept);
-        } else if plain.denied_until > denied_until {
+        } else if plain.denied_until > u64::from(self.denied) * TICK {
             self.note_denial(plain.denied_until);
         }
         let needed = if plain.is_allowed { 0 } else { cost.units() };
