@@ -25,7 +25,7 @@ use super::denials::Asking;
 use super::reply::{Answer, Asked};
 use super::watch::lasts_until;
 use super::who::{ByWho, Who, WhoRef};
-use super::{Inner, RedisStore, codec, reply};
+use super::{Inner, RedisStore, reply};
 use crate::model::Mode;
 use crate::store::{Refund, RefundOf, StoreError, StoreFuture};
 use crate::{Cost, Decision, Eventual, FailureKind, LimitSet, Policy};
@@ -83,7 +83,7 @@ impl Leases {
     }
 
     /// Spends `cost` of what is held of a subject, if that is enough.
-    #[inline]
+    #[inline(always)]
     pub(super) fn spend(
         &self,
         who: WhoRef<'_>,
@@ -282,7 +282,7 @@ impl RedisStore {
         let reply = tokio::time::timeout(leases.patience, self.send(command)).await;
         let reply = reply.unwrap_or_else(|_| Err(StoreError::new(FailureKind::TimedOut)))?;
         let asked = Asked { policy, mode, cost, calls: units };
-        let answer = reply::read(&reply, 1, codec::shape_len(policy), asked)?.pop().flatten();
+        let answer = reply::read(&reply, 1, asked)?.pop().flatten();
         let answer = answer.ok_or_else(reply::undecided)?;
         self.note_healed(answer.healed);
         let (taken, last) = (answer.passing(), answer.decision(units - 1, asked));

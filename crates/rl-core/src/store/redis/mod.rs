@@ -38,6 +38,7 @@ mod builder;
 #[cfg(feature = "redis-cluster")]
 mod cluster;
 mod codec;
+mod coded;
 mod combine;
 mod command;
 mod connect_error;
@@ -67,6 +68,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use builder::RedisStoreBuilder;
 use builder::Servers;
+use coded::coded;
 use combine::{Combiner, Joined};
 use command::{Command, Commands};
 pub use connect_error::ConnectError;
@@ -243,8 +245,7 @@ impl RedisStore {
         Eventual::later(async move {
             let reply = this.send(command).await?;
             let asked = Asked { policy: &policy, mode, cost, calls: 1 };
-            let shape = codec::shape_len(&policy);
-            let answer = reply::read(&reply, 1, shape, asked)?.pop().flatten();
+            let answer = reply::read(&reply, 1, asked)?.pop().flatten();
             let answer = answer.ok_or_else(reply::undecided)?;
             this.note_healed(answer.healed);
             Ok(answer.decision(0, asked))
@@ -296,7 +297,7 @@ impl Store for RedisStore {
                 }
                 None => None,
             };
-            if let Some(leases) = leases.filter(|_| codec::is_all_fixed(policy)) {
+            if let Some(leases) = leases.filter(|_| coded(policy).is_all_fixed) {
                 return self.check_leased(leases, who, policy, cost, asking);
             }
             if self.inner.combiner.is_some() || asking.is_some() {

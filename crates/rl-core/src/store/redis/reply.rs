@@ -2,7 +2,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::codec;
+use super::coded::{self, Coded, coded};
 use crate::algorithm::{self, State};
 use crate::model::{LimitSet, MAX_UNITS, Mode, Origin, Outcomes, Packed, Windows};
 use crate::store::StoreError;
@@ -12,7 +12,7 @@ use crate::{Cost, Decision, FailureKind, Limit, Policy};
 /// The first byte of a reply: what follows.
 const SINGLE: u8 = 0;
 /// A stored state begins with its version.
-const STATES: u8 = codec::VERSION;
+const STATES: u8 = coded::VERSION;
 const COUNTED: u8 = 3;
 const TOGETHER: u8 = 4;
 
@@ -102,6 +102,7 @@ impl Answer {
     /// The decision on a call that was given `taken` of units that were charged before, of which
     /// `unspent` are not used yet, so many microseconds later. Of fixed windows that begin with the first
     /// request.
+    #[inline(always)]
     pub(super) fn with_unspent(
         &self,
         policy: &Policy,
@@ -113,6 +114,14 @@ impl Answer {
         let needed = if taken == 0 { cost.units() } else { 0 };
         let since = Since { uncounted: unspent, micros };
         self.after_all(policy, cost, taken, since, needed).from(Origin::Leased)
+    }
+
+    /// Whether the call of this number, from 0, was given what it asked for.
+    pub(super) fn passes(&self, call: u16) -> bool {
+        match &self.told {
+            Told::Passing { passing, .. } => call < *passing,
+            Told::Each(calls) => calls[usize::from(call).min(calls.len() - 1)].1 > 0,
+        }
     }
 
     /// How many of the calls pass. Of fixed windows.
@@ -134,6 +143,7 @@ impl Answer {
     }
 
     /// A decision by what the last call has left.
+    #[inline(always)]
     fn after_all(
         &self,
         policy: &Policy,
@@ -154,6 +164,7 @@ impl Answer {
 }
 
 impl After {
+    #[inline(always)]
     fn decision(
         &self,
         policy: &Policy,
@@ -203,8 +214,7 @@ impl Each {
 struct Reader<'a> {
     bytes: &'a [u8],
     policy: &'a Policy,
-    /// The order of the limits in what scripts tell.
-    places: SmallVec<[usize; 6]>,
+    coded: &'a Coded,
 }
 
 /// Why a reply is refused, in words.
@@ -221,11 +231,15 @@ impl<'a> Reader<'a> {
         self.number_of(7)
     }
 
-    /// The number in so many bytes, up to 7.
+    /// The number in so many bytes, 1 to 7.
     fn number_of(&mut self, count: usize) -> Result<u64, Refusal> {
         let (number, rest) = self.bytes.split_at_checked(count).ok_or(None)?;
+        let number = match self.bytes.first_chunk() {
+            // Eight are read where fewer are meant, as long as there are as many.
+            Some(eight) => u64::from_be_bytes(*eight) >> (64 - 8 * count),
+            None => number.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)),
+        };
         self.bytes = rest;
-        let number = number.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
         // No time and no count that a script replies is larger: with those, nothing overflows.
         if number > MAX_UNITS + 1 { Err(Some("a number beyond 2^53")) } else { Ok(number) }
     }
@@ -235,11 +249,10 @@ impl<'a> Reader<'a> {
         &mut self,
         read: impl Fn(&mut Self, Limit) -> Result<T, Refusal>,
     ) -> Result<SmallVec<[T; 6]>, Refusal> {
-        let policy = self.policy;
-        let mut all = smallvec![T::default(); self.places.len()];
-        for n in 0..self.places.len() {
-            let place = self.places[n];
-            all[place] = read(self, policy.limits()[place].limit())?;
+        let (limits, places) = (self.policy.limits(), &self.coded.places);
+        let mut all = smallvec![T::default(); places.len()];
+        for &place in places {
+            all[place] = read(self, limits[place].limit())?;
         }
         Ok(all)
     }
@@ -254,14 +267,14 @@ impl<'a> Reader<'a> {
         Ok(Each { now, states })
     }
 
-    /// A state of fixed windows as it is stored: behind the shape, which is of `shape` bytes.
-    fn stored(&mut self, shape: usize) -> Result<After, Refusal> {
-        let (head, rest) = self.bytes.split_at_checked(shape).ok_or(None)?;
+    /// A state of fixed windows as it is stored, behind its shape.
+    fn stored(&mut self) -> Result<After, Refusal> {
+        let (head, rest) = self.bytes.split_at_checked(self.coded.shape.len()).ok_or(None)?;
         let &[STATES, width @ 1..=7, ..] = head else { return Err(None) };
         self.bytes = rest;
         let now = self.number()?;
         let windows = self.by_place(|this, limit| {
-            let left = this.number_of(codec::window_bytes(limit))?;
+            let left = this.number_of(coded::window_bytes(limit))?;
             let used = this.number_of(width.into())?;
             let since = match left {
                 0 => Some(0),
@@ -286,7 +299,7 @@ impl<'a> Reader<'a> {
         let mut calls = SmallVec::new();
         while calls.is_empty() || !self.bytes.is_empty() {
             let uncharged = LimitSet::from_bits(u16::from_be_bytes(self.take()?));
-            let places = self.places.iter().enumerate();
+            let places = self.coded.places.iter().enumerate();
             let uncharged = places.filter(|(told, _)| uncharged.contains(*told));
             let uncharged = uncharged.map(|(_, place)| *place).collect();
             let taken = self.number()?;
@@ -308,13 +321,13 @@ impl<'a> Reader<'a> {
         Ok(Answer { healed: healed.into(), told })
     }
 
-    fn counted(&mut self, shape: usize, asked: Asked<'_>) -> Result<Option<Answer>, Refusal> {
+    fn counted(&mut self, asked: Asked<'_>) -> Result<Option<Answer>, Refusal> {
         let [healed, calls @ ..] = self.take::<3>()?;
         match u16::from_be_bytes(calls) {
             UNDECIDED => Ok(None),
             passing if passing > asked.calls => Err(None),
             passing => {
-                let told = Told::Passing { passing, after: self.stored(shape)? };
+                let told = Told::Passing { passing, after: self.stored()? };
                 Ok(Some(Answer { healed: healed.into(), told }))
             }
         }
@@ -335,28 +348,27 @@ fn packed(now: u64, windows: &[[u64; 2]]) -> Option<Packed> {
 }
 
 /// Reads what was replied of so many subjects: of each an answer, or nothing, if it was not decided
-/// and is to be asked for alone. `shape` is the length of the policy's shape.
+/// and is to be asked for alone.
 pub(super) fn read(
     bytes: &[u8],
     subjects: usize,
-    shape: usize,
     asked: Asked<'_>,
 ) -> Result<Vec<Option<Answer>>, StoreError> {
-    let mut reader = Reader { bytes, policy: asked.policy, places: codec::places(asked.policy) };
+    let mut reader = Reader { bytes, policy: asked.policy, coded: coded(asked.policy) };
     let mut read = || -> Result<Vec<Option<Answer>>, Refusal> {
         let answers = match bytes.first() {
             Some(&SINGLE) if subjects == 1 => vec![Some(reader.single(asked)?)],
             Some(&TOGETHER) if subjects == 1 => vec![Some(reader.together(asked)?)],
             Some(&STATES) => {
                 let answer = |_| {
-                    let (passing, after) = (asked.calls, reader.stored(shape)?);
+                    let (passing, after) = (asked.calls, reader.stored()?);
                     Ok(Some(Answer { healed: 0, told: Told::Passing { passing, after } }))
                 };
                 (0..subjects).map(answer).collect::<Result<_, Refusal>>()?
             }
             Some(&COUNTED) => {
                 let [_] = reader.take()?;
-                let answer = |_| reader.counted(shape, asked);
+                let answer = |_| reader.counted(asked);
                 (0..subjects).map(answer).collect::<Result<_, Refusal>>()?
             }
             _ => return Err(None),
@@ -395,8 +407,7 @@ impl super::RedisStore {
         cost: Cost,
     ) -> Result<Decision, StoreError> {
         let asked = Asked { policy, mode, cost, calls: 1 };
-        let shape = super::codec::shape(policy).len();
-        let answer = read(reply, 1, shape, asked)?.pop().flatten();
+        let answer = read(reply, 1, asked)?.pop().flatten();
         let answer = answer.ok_or_else(undecided)?;
         Ok(answer.decision(0, asked))
     }
@@ -404,7 +415,7 @@ impl super::RedisStore {
 
 #[cfg(test)]
 mod tests {
-    use super::super::codec::{push_u56, shape};
+    use super::super::codec::push_u56;
     use super::*;
     use crate::{Limit, RetryAfter};
     use proptest::prelude::*;
@@ -432,15 +443,15 @@ mod tests {
 
     /// The time, and of each limit since when its window lasts and what is used, as it is stored.
     fn stored(policy: &Policy, numbers: &[u64]) -> Vec<u8> {
-        let mut bytes = shape(policy);
+        let mut bytes = coded(policy).shape.clone();
         let width = bytes[1].into();
         let mut push =
             |number: u64, count: usize| bytes.extend_from_slice(&number.to_be_bytes()[8 - count..]);
         push(numbers[0], 7);
-        for place in codec::places(policy) {
+        for &place in &coded(policy).places {
             let (limit, at) = (policy.limits()[place].limit(), 1 + 2 * place);
             let left = numbers[at] + limit.period().as_micros() - numbers[0];
-            push(left, codec::window_bytes(limit));
+            push(left, coded::window_bytes(limit));
             push(numbers[at + 1], width);
         }
         bytes
@@ -452,7 +463,7 @@ mod tests {
         let asked = Asked { policy: &policy, mode: Mode::Check, cost: Cost::new(2), calls: 5 };
         let mut reply = vec![COUNTED, 0, 0, 3];
         reply.extend(stored(&policy, &[1_000, 1_000, 8, 400, 28]));
-        let answer = read(&reply, 1, 3, asked).unwrap().pop().unwrap().unwrap();
+        let answer = read(&reply, 1, asked).unwrap().pop().unwrap().unwrap();
         let used = |call| {
             let decision = answer.decision(call, asked);
             let used: Vec<u64> = decision.limits().map(|limit| limit.used()).collect();
@@ -469,18 +480,18 @@ mod tests {
         let policy = Policy::new([Limit::per_second(9)]).unwrap();
         let asked = Asked { policy: &policy, mode: Mode::Check, cost: Cost::ONE, calls: 1 };
         let state = |used| stored(&policy, &[2_000_000, 1_500_000, used]);
-        let all = read(&[state(3), state(4)].concat(), 2, 3, asked).unwrap();
+        let all = read(&[state(3), state(4)].concat(), 2, asked).unwrap();
         assert!(all.iter().flatten().all(|answer| answer.decision(0, asked).is_allowed()));
 
         let some =
             [vec![COUNTED], vec![0, 255, 255], vec![1, 0, 0], state(9), vec![0, 0, 1], state(1)];
-        let some = read(&some.concat(), 3, 3, asked).unwrap();
+        let some = read(&some.concat(), 3, asked).unwrap();
         let allowed = |answer: &Answer| answer.decision(0, asked).is_allowed();
         let told: Vec<_> = some.iter().map(|told| told.as_ref().map(allowed)).collect();
         assert_eq!(told, [None, Some(false), Some(true)]);
         assert_eq!(some[1].as_ref().map(|answer| answer.healed), Some(1));
-        assert!(read(&state(3), 2, 3, asked).is_err(), "one is missing");
-        assert!(read(&[COUNTED, 0, 0, 2], 1, 3, asked).is_err(), "more than were asked for");
+        assert!(read(&state(3), 2, asked).is_err(), "one is missing");
+        assert!(read(&[COUNTED, 0, 0, 2], 1, asked).is_err(), "more than were asked for");
     }
 
     proptest! {
@@ -491,7 +502,7 @@ mod tests {
         ) {
             let policy = Policy::new([Limit::per_second(1), Limit::per_day(1)]).unwrap();
             let asked = Asked { policy: &policy, mode: Mode::Check, cost: Cost::ONE, calls };
-            for answer in read(&bytes, subjects, 3, asked).into_iter().flatten().flatten() {
+            for answer in read(&bytes, subjects, asked).into_iter().flatten().flatten() {
                 for call in 0..calls {
                     prop_assert_eq!(answer.decision(call, asked).limits().len(), 2);
                 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::super::codec;
+use super::super::coded::coded;
 use super::super::who::{ByWho, Who};
 use super::batch::Caller;
 use crate::Policy;
@@ -54,5 +54,5 @@ impl Line {
 
 /// Whether subjects under this policy can travel in one call.
 pub(super) fn can_gather(policy: &Policy, most_subjects: usize) -> bool {
-    most_subjects > 1 && codec::is_all_fixed(policy)
+    most_subjects > 1 && coded(policy).is_all_fixed
 }
