@@ -61,7 +61,7 @@ impl Sum {
         (self.too_large.all() | self.beyond.all()) & UPPERMOST == 0
     }
 
-    /// The places where it is more than the plan's room, as bits; none, if a number does not fit.
+    /// The places where it is more than the plan's room; none, if a number does not fit.
     #[inline]
     pub(crate) fn places_beyond(&self) -> Places {
         if self.too_large.all() & UPPERMOST != 0 {
@@ -72,7 +72,7 @@ impl Sum {
     }
 }
 
-/// Some places: the first of a pair stands in the lower half.
+/// Some places, a bit for each: the first of a pair stands in the lower half.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Places(u64);
 
