@@ -307,5 +307,6 @@ async fn connect(
 
 /// One connection, and all the time that a machine may stall.
 pub(super) fn patient(store: RedisStoreBuilder) -> RedisStoreBuilder {
-    store.connections(1).response_timeout(Duration::from_secs(20))
+    let patience = Duration::from_secs(20);
+    store.connections(1).connection_wait(patience).response_timeout(patience)
 }

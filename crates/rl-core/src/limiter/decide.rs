@@ -89,10 +89,15 @@ impl RateLimiter {
         answer
     }
 
-    #[cold]
+    #[inline(never)]
     fn decide_slowly(&self, subject: &Subject, question: Question) -> Eventual<Decision> {
         if !self.inner.enabled {
             return self.undecided(subject, question, Origin::Disabled);
+        }
+        if question.mode != Mode::Charge
+            && let Some(policy) = self.inner.policy_at_hand(subject)
+        {
+            return self.decide_under(policy, subject, question);
         }
         match self.inner.policies.policy(subject) {
             Eventual::Ready(Some(policy)) => self.decide_or_pass(policy, subject, question),
