@@ -47,7 +47,7 @@ fn decisions_and_responses_take_few_instructions() {
         ("too-much",       925, "more than any of six allows"),
         ("clock",          540, "windows on the clock"),
         ("one",            540, "one fixed window"),
-        ("newcomer",     1_520, "a newcomer to six of them, who takes another's place"),
+        ("newcomer",     1_480, "a newcomer to six of them, who takes another's place"),
         ("gcra",         5_800, "six of another algorithm that is kept compactly"),
         ("log",          1_880, "a sliding log"),
         ("http-allowed", 7_180, "a request through the layer, its response made and dropped"),
