@@ -9,6 +9,7 @@ mod http;
 use std::hint::black_box;
 use std::process::ExitCode;
 
+use rl_core::store::MemoryStore;
 use rl_core::{Eventual, Limit, Period, Policy, RateLimiter, Subject};
 
 /// More than is ever asked for.
@@ -20,6 +21,7 @@ fn main() -> ExitCode {
     let Ok(times) = times.parse() else { return refuse("expected a number of times") };
     let (limits, cost) = match what.as_str() {
         "allowed" => (six(""), 1),
+        "newcomer" => (worth_a_look(), 1),
         "http-allowed" => (vec!["5000/hour".to_owned()], 1),
         "denied" => (used_up_for_a_month(), 1),
         "too-much" => (six(""), ENDLESS + 1),
@@ -33,11 +35,10 @@ fn main() -> ExitCode {
     };
     let limits = limits.iter().map(|limit| limit.parse::<Limit>().expect("a limit"));
     let policy = Policy::new(limits).expect("a policy");
-    let limiter = RateLimiter::builder().policies(policy).build().expect("a limiter");
-    if what.starts_with("http") {
-        http::send(limiter, times);
-    } else {
-        decide(&limiter, cost, times);
+    match what.as_str() {
+        "newcomer" => flood(policy, times),
+        what if what.starts_with("http") => http::send(limiter(policy), times),
+        _ => decide(&limiter(policy), cost, times),
     }
     ExitCode::SUCCESS
 }
@@ -54,6 +55,32 @@ fn decide(limiter: &RateLimiter, cost: u64, times: u64) {
             assert!(matches!(black_box(&answer), Eventual::Ready(Some(_))), "it decides at once");
         }
     });
+}
+
+/// Subjects that were never seen before, each once, where there is no room: each takes the place of another.
+fn flood(policy: Policy, times: u64) {
+    const CAPACITY: u64 = 6_400;
+
+    let store = MemoryStore::builder().capacity(CAPACITY as usize).build();
+    let limiter = RateLimiter::builder().policies(policy).store(store).build().expect("a limiter");
+    let newcomers = |from: u64, count: u64| -> Vec<Subject> {
+        (from..from + count).map(|n| Subject::consumer(&format!("consumer-{n:08}"))).collect()
+    };
+    // Some shards get more than others: it takes more than there is room for until all are full.
+    for subject in newcomers(0, 2 * CAPACITY) {
+        drop(black_box(limiter.check(&subject, 1)));
+    }
+    let newcomers = newcomers(2 * CAPACITY, times);
+    counted(|| {
+        for subject in &newcomers {
+            let answer = limiter.check(black_box(subject), 1);
+            assert!(matches!(black_box(&answer), Eventual::Ready(Some(_))), "it decides at once");
+        }
+    });
+}
+
+fn limiter(policy: Policy) -> RateLimiter {
+    RateLimiter::builder().policies(policy).build().expect("a limiter")
 }
 
 /// What is counted: callgrind is told its name.
@@ -78,6 +105,13 @@ fn on_the_clock() -> Vec<String> {
 fn used_up_for_a_month() -> Vec<String> {
     let mut limits = six("");
     limits[5] = "1/month".to_owned();
+    limits
+}
+
+/// One unit is a part of the hour: who has used up least is not found at the first look.
+fn worth_a_look() -> Vec<String> {
+    let mut limits = six("");
+    limits[2] = "3/hour".to_owned();
     limits
 }
 

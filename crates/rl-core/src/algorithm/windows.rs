@@ -37,6 +37,13 @@ pub(crate) struct Plain {
     pub(crate) denied_until: u64,
 }
 
+impl Plain {
+    #[inline(always)]
+    pub(crate) fn denied(states: &Packed, denied_until: u64) -> Self {
+        Self { is_allowed: false, left: states.pairs(), denied_until }
+    }
+}
+
 /// Decides `cost` if it is plain what comes out, in few steps: what is asked nearly always. All windows are
 /// open and have more than that left; or one is open and has too little. Else the decision is [`decide`]'s.
 ///
@@ -50,41 +57,47 @@ pub(crate) fn decide_plainly(
     mode: Mode,
     cost: Cost,
 ) -> Option<Plain> {
-    let units = cost.units();
-    if mode == Mode::Peek || units.wrapping_sub(1) >= i32::MAX as u64 {
+    let units = if mode == Mode::Peek { 0 } else { cost.units() };
+    if units.wrapping_sub(1) >= i32::MAX as u64 {
         return None;
     }
-    let (sum, short) = states.plus(units as u32, plan)?;
-    if short != 0 {
-        let denied_until = deny(plan, states, at, mode, cost, short)?;
-        return Some(Plain { is_allowed: false, left: states.pairs(), denied_until });
+    let sum = states.plus(units as u32, plan);
+    if !sum.is_within() {
+        let denied_until = deny(plan, states, at, mode, cost)?;
+        return Some(Plain::denied(states, denied_until));
     }
-    if !are_open(plan, states, soonest, at.kept) {
+    if !is_open(plan, states, soonest, at.kept) {
         return None;
     }
-    states.set_numbers(sum);
-    Some(Plain { is_allowed: true, left: sum, denied_until: 0 })
+    states.set_numbers(sum.left);
+    Some(Plain { is_allowed: true, left: sum.left, denied_until: 0 })
 }
 
-/// Denies `cost` if one of the windows in the places `short` has too little left. Returns
-/// [`Decided::denied_until`].
+/// Whether `cost` is denied because a window has nothing left, if that is plain.
+///
+/// Until when was told by what has used it up, [`decide`] that is: it need not be told again.
 #[inline(never)]
-fn deny(
+pub(crate) fn is_used_up(
     plan: &WindowPlan,
     states: &Packed,
-    at: Moment,
+    kept: u64,
     mode: Mode,
     cost: Cost,
-    mut short: u64,
-) -> Option<u64> {
+) -> bool {
+    mode == Mode::Check
+        && cost != Cost::ZERO
+        && states.last_used_up(plan).is_some_and(|place| is_open(plan, states, place as u8, kept))
+}
+
+/// Denies `cost` if a window has too little left. Returns [`Decided::denied_until`].
+#[inline(never)]
+fn deny(plan: &WindowPlan, states: &Packed, at: Moment, mode: Mode, cost: Cost) -> Option<u64> {
     if mode != Mode::Check || !fits(plan, at.kept) {
         return None;
     }
     let units = cost.units();
     let (mut denies, mut available, mut until_one, mut until_all) = (false, units, 0, 0);
-    while short != 0 {
-        let place = Pairs::place(short);
-        short &= short - 1;
+    for place in states.plus(units as u32, plan).places_beyond() {
         let (max, (end, used)) = (plan.max[place], plan.window(states, place, at));
         let left = max.saturating_sub(used);
         if left < units {
@@ -103,11 +116,47 @@ const fn fits(plan: &WindowPlan, kept: u64) -> bool {
     plan.begin < kept && kept >> 48 == 0
 }
 
-/// Whether it is plain that all windows are open.
+/// Whether it is plain that the window in this place is open, if there is one.
 #[inline]
-const fn are_open(plan: &WindowPlan, states: &Packed, soonest: u8, kept: u64) -> bool {
-    let soonest = soonest as usize;
-    soonest < PLACES && kept < states.time(soonest) + plan.at_least[soonest]
+const fn is_open(plan: &WindowPlan, states: &Packed, place: u8, kept: u64) -> bool {
+    let place = place as usize;
+    place < PLACES && kept < states.time(place) + plan.at_least[place]
+}
+
+/// Decides `cost` for somebody who has used nothing, if it is plain that all of it is granted: windows of no
+/// clock begin with it. Tells which of them ends first.
+pub(crate) fn begin_plainly(
+    plan: &WindowPlan,
+    states: &mut Packed,
+    at: Moment,
+    mode: Mode,
+    cost: Cost,
+) -> Option<u8> {
+    let soonest = plan.shortest?;
+    let units = if mode == Mode::Peek { 0 } else { cost.units() };
+    let end = at.kept + plan.micros.get(usize::from(soonest))?;
+    if units.wrapping_sub(1) >= i32::MAX as u64 || !fits(plan, at.kept) || end >> 48 != 0 {
+        return None;
+    }
+    let sum = Packed::NONE.plus(units as u32, plan);
+    if !sum.is_within() {
+        return None;
+    }
+    *states = Packed::begun(plan.count, at.kept, sum.left);
+    Some(soonest)
+}
+
+/// Whether no window is open.
+#[inline]
+pub(crate) fn are_over(plan: &WindowPlan, states: &Packed, at: Moment) -> bool {
+    // Those of long periods come last in most policies, and end last.
+    let last = plan.count.saturating_sub(1) as u8;
+    !is_open(plan, states, last, at.kept) && is_none_open(plan, states, at)
+}
+
+#[inline(never)]
+fn is_none_open(plan: &WindowPlan, states: &Packed, at: Moment) -> bool {
+    (0..plan.count.min(PLACES)).all(|place| plan.window(states, place, at) == (0, 0))
 }
 
 /// Decides `cost` for all windows one by one, and charges all of them or none. Tells nothing, and changes
@@ -212,7 +261,8 @@ mod tests {
             let policy = Policy::new(chosen.iter().map(|limit| limit.parse::<Limit>().unwrap()));
             let policy = policy.unwrap();
             let (limits, plan) = (policy.limits(), policy.windows().unwrap());
-            let (mut packed, mut soonest) = (Packed::NONE, UNKNOWN);
+            let mut packed = Packed::NONE;
+            let (mut soonest, mut known) = (UNKNOWN, 0);
             let mut states = vec![State::empty(); limits.len()];
             let (mut now, origin) = (Timestamp::from_secs(1_767_225_500), 1_700_000_000_000_000);
             let keep = |time: Timestamp| time.as_micros() - origin + 1;
@@ -225,7 +275,15 @@ mod tests {
                 let taken = mode.taken(cost, available);
 
                 let moment = Moment { now: now.as_micros(), kept: keep(now) };
+                let (mut begun, mut new) = (Packed::NONE, Packed::NONE);
+                if let Some(soonest) = begin_plainly(plan, &mut begun, moment, mode, cost) {
+                    let (taken, needed) = (cost.units(), 0);
+                    let all = Decided { taken, needed, is_allowed: true, denied_until: 0, soonest };
+                    prop_assert_eq!(decide(plan, &mut new, moment, mode, cost), Some(all));
+                    prop_assert_eq!(begun, new);
+                }
                 let kept = moment.kept;
+                let is_known = kept < known && is_used_up(plan, &packed, kept, mode, cost);
                 let plain = decide_plainly(plan, &mut packed, soonest, moment, mode, cost);
                 let decided = match plain {
                     Some(Plain { is_allowed, left, denied_until }) => {
@@ -236,10 +294,11 @@ mod tests {
                     }
                     None => decide(plan, &mut packed, moment, mode, cost).unwrap(),
                 };
+                prop_assert!(!is_known || !decided.is_allowed && decided.denied_until <= known);
                 let left = Windows { states: packed, kept, needed: decided.needed };
                 let outcomes = Outcomes::Windows(left);
                 let told = |i| outcomes.outcome(i, Some(plan), now);
-                soonest = decided.soonest;
+                (soonest, known) = (decided.soonest, known.max(decided.denied_until));
                 prop_assert_eq!(decided.taken, taken);
                 let asked = match taken {
                     taken if taken >= available => 1,

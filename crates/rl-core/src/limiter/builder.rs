@@ -203,11 +203,12 @@ impl RateLimiterBuilder {
             _ => {}
         }
         let store = store.unwrap_or_else(|| Arc::new(MemoryStore::new()));
+        let is_decided_at_once = enabled && store.always_answers();
         Ok(RateLimiter::from_inner(Inner {
             sole_policy: policies.sole().cloned(),
             policies,
-            is_decided_at_once: enabled && store.always_answers(),
-            is_quiet: observer.is_none() && !is_shadow,
+            is_decided_at_once,
+            is_quiet: is_decided_at_once && observer.is_none() && !is_shadow,
             store,
             namespace: namespace.parse().map_err(BuildError::Namespace)?,
             enabled,

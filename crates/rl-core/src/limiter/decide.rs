@@ -29,22 +29,40 @@ impl RateLimiter {
 
     #[inline]
     pub(super) fn decide(&self, subject: &Subject, mode: Mode, cost: Cost) -> Eventual<Decision> {
-        let inner = &*self.inner;
-        match self.at_once(subject, mode, cost) {
-            // What is nearly always so: nobody is told, and nothing of the decision is changed.
-            Some(charge)
-                if inner.is_quiet
-                    && !charge.policy.has_shadow()
-                    && !observe::are_decisions_logged() =>
-            {
-                inner.store.decide_at_once(charge, self.id())
-            }
-            Some(charge) => self.decide_aloud(charge, self.question(mode, cost)),
-            None => self.decide_slowly(subject, self.question(mode, cost)),
+        match &self.inner.sole_policy {
+            Some(policy) => self.decide_at_hand(policy, subject, mode, cost),
+            None => self.decide_by_source(subject, mode, cost),
         }
     }
 
-    /// The same, for who asks in another way.
+    #[inline(never)]
+    fn decide_by_source(&self, subject: &Subject, mode: Mode, cost: Cost) -> Eventual<Decision> {
+        match self.inner.policies.at_hand(subject) {
+            Some(policy) => self.decide_at_hand(policy, subject, mode, cost),
+            None => self.decide_as(subject, self.question(mode, cost)),
+        }
+    }
+
+    #[inline(always)]
+    fn decide_at_hand(
+        &self,
+        policy: &Policy,
+        subject: &Subject,
+        mode: Mode,
+        cost: Cost,
+    ) -> Eventual<Decision> {
+        let inner = &*self.inner;
+        let is_plain = !policy.has_permits() && !policy.has_shadow();
+        // What is nearly always so: nobody is told, and nothing of the decision is changed.
+        if inner.is_quiet && is_plain && !observe::may_decisions_be_logged() {
+            let charge = Charge { namespace: &inner.namespace, subject, policy, mode, cost };
+            return inner.store.decide_at_once(charge, self.id());
+        }
+        self.decide_as(subject, self.question(mode, cost))
+    }
+
+    /// Decides whatever has to be minded.
+    #[inline(never)]
     pub(super) fn decide_as(&self, subject: &Subject, question: Question) -> Eventual<Decision> {
         match self.at_once(subject, question.mode, question.cost) {
             Some(charge) => self.decide_aloud(charge, question),
@@ -53,7 +71,6 @@ impl RateLimiter {
     }
 
     /// What the store is asked, if it answers at once and the policy is at hand.
-    #[inline(always)]
     fn at_once<'a>(&'a self, subject: &'a Subject, mode: Mode, cost: Cost) -> Option<Charge<'a>> {
         let inner = &*self.inner;
         if !inner.is_decided_at_once {
@@ -65,7 +82,6 @@ impl RateLimiter {
     }
 
     /// Decides at once, and tells it.
-    #[inline(never)]
     fn decide_aloud(&self, charge: Charge<'_>, question: Question) -> Eventual<Decision> {
         let mut answer = self.inner.store.decide_at_once(charge, self.id());
         if let Eventual::Ready(Some(decision)) = &mut answer {

@@ -88,7 +88,7 @@ struct Inner {
     store: Arc<dyn Store>,
     // Whether the store decides, and answers at once.
     is_decided_at_once: bool,
-    // Whether nobody is told but the log, and nothing of a decision is changed.
+    // Whether it does, nobody is told but the log, and nothing of a decision is changed.
     is_quiet: bool,
     namespace: Namespace,
     enabled: bool,

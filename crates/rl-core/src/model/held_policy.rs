@@ -21,10 +21,8 @@ impl HeldPolicy {
     #[inline]
     pub(super) fn handle_of(policy: &Policy) -> Self {
         let spare = SPARE.try_with(Cell::take).ok().flatten();
-        match spare {
-            Some(spare) if spare.is_handle_of(policy) => Self(Some(spare)),
-            _ => Self(Some(policy.clone())),
-        }
+        let spare = spare.filter(|spare| spare.is_handle_of(policy));
+        Self(Some(spare.unwrap_or_else(|| policy.clone())))
     }
 
     pub(super) const fn get(&self) -> Option<&Policy> {
@@ -41,9 +39,9 @@ impl Clone for HeldPolicy {
 impl Drop for HeldPolicy {
     #[inline]
     fn drop(&mut self) {
-        if let Some(policy) = self.0.take() {
-            // A thread that is about to end keeps nothing; what is replaced is dropped.
-            let _ = SPARE.try_with(|spare| spare.set(Some(policy)));
+        if self.0.is_some() {
+            // A thread that is about to end keeps nothing. What is replaced is dropped with this.
+            let _ = SPARE.try_with(|spare| self.0 = spare.replace(self.0.take()));
         }
     }
 }

@@ -26,11 +26,15 @@ impl Pairs {
         Self([pair(0), pair(1), pair(2)])
     }
 
-    /// The first of some places: the first of a pair stands in the lower half.
-    #[inline]
-    pub(crate) const fn place(places: u64) -> usize {
-        let bit = places.trailing_zeros() as usize;
-        (2 * (bit % 32) + bit / 32) % Packed::PLACES
+    /// The bits of all of them.
+    #[inline(always)]
+    const fn all(self) -> u64 {
+        self.0[0] | self.0[1] | self.0[2]
+    }
+
+    #[inline(always)]
+    fn each(pair: impl Fn(usize) -> u64) -> Self {
+        Self([pair(0), pair(1), pair(2)])
     }
 
     #[inline(always)]
@@ -40,11 +44,57 @@ impl Pairs {
     }
 }
 
+/// Numbers to which units were added.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sum {
+    pub(crate) left: Pairs,
+    // The uppermost bit is set of what is above 2^31, before or after.
+    too_large: Pairs,
+    // … and of what is more than the plan's room.
+    beyond: Pairs,
+}
+
+impl Sum {
+    /// Whether all of them fit, and are within the plan's room.
+    #[inline(always)]
+    pub(crate) fn is_within(&self) -> bool {
+        (self.too_large.all() | self.beyond.all()) & UPPERMOST == 0
+    }
+
+    /// The places where it is more than the plan's room; none, if a number does not fit.
+    #[inline]
+    pub(crate) fn places_beyond(&self) -> Places {
+        if self.too_large.all() & UPPERMOST != 0 {
+            return Places(0);
+        }
+        let beyond = self.beyond.0.iter().enumerate();
+        Places(beyond.fold(0, |places, (i, pair)| places | (pair & UPPERMOST) >> (31 - i)))
+    }
+}
+
+/// Some places, a bit for each: the first of a pair stands in the lower half.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Places(u64);
+
+impl Iterator for Places {
+    type Item = usize;
+
+    #[inline]
+    fn next(&mut self) -> Option<usize> {
+        if self.0 == 0 {
+            return None;
+        }
+        let bit = self.0.trailing_zeros() as usize;
+        self.0 &= self.0 - 1;
+        Some((2 * (bit % 32) + bit / 32) % Packed::PLACES)
+    }
+}
+
 /// The states of several limits, each a number of 32 bits and a time of 48: windows, or what else has
 /// two cells.
 ///
 /// Times are in µs from some origin; 0 is none.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Packed {
     numbers: Numbers,
     lower: [u32; Packed::PLACES],
@@ -59,6 +109,16 @@ impl Packed {
     pub(crate) const NONE: Self =
         Self { numbers: [0; Self::PLACES], lower: [0; Self::PLACES], upper: [0; Self::PLACES] };
 
+    /// The first `count` begin at `time`, which fits, with these numbers.
+    #[inline]
+    pub(crate) fn begun(count: usize, time: u64, numbers: Pairs) -> Self {
+        let mut packed = Self { numbers: numbers.numbers(), ..Self::NONE };
+        for place in 0..count.min(Self::PLACES) {
+            (packed.lower[place], packed.upper[place]) = (time as u32, (time >> 32) as u16);
+        }
+        packed
+    }
+
     #[inline]
     pub(crate) const fn time(&self, place: usize) -> u64 {
         (self.upper[place] as u64) << 32 | self.lower[place] as u64
@@ -69,21 +129,28 @@ impl Packed {
         self.numbers[place] as u64
     }
 
-    /// The numbers with `units` added, which are fewer than 2^31, and the [places](Pairs::place) where that is
-    /// more than the plan's room. Nothing, if a number does not fit.
+    /// The numbers with `units` added, which are fewer than 2^31.
     #[inline(always)]
-    pub(crate) fn plus(&self, units: u32, plan: &WindowPlan) -> Option<(Pairs, u64)> {
+    pub(crate) fn plus(&self, units: u32, plan: &WindowPlan) -> Sum {
         let units = u64::from(units) << 32 | u64::from(units);
-        let (mut sum, mut over, mut short) = (self.pairs(), 0, 0);
-        for (i, pair) in sum.0.iter_mut().enumerate() {
-            over |= *pair;
-            *pair = pair.wrapping_add(units & plan.places.0[i]);
-            over |= *pair;
-            // What is taken from the uppermost bit was too much.
-            let within = (plan.room.0[i] | UPPERMOST).wrapping_sub(*pair);
-            short |= (!within & UPPERMOST) >> (31 - i);
+        let numbers = self.pairs().0;
+        let left = Pairs::each(|i| numbers[i].wrapping_add(units & plan.places.0[i]));
+        let beyond = Pairs::each(|i| left.0[i].wrapping_add(plan.taken.0[i]));
+        let too_large = Pairs::each(|i| numbers[i] | left.0[i]);
+        Sum { left, too_large, beyond }
+    }
+
+    /// The last place where nothing is left, if its number still counts. Nowhere, if a number is 2^31 or more.
+    #[inline(always)]
+    pub(crate) fn last_used_up(&self, plan: &WindowPlan) -> Option<usize> {
+        let numbers = self.pairs();
+        if numbers.all() & UPPERMOST != 0 {
+            return None;
         }
-        (over & UPPERMOST == 0).then_some((sum, short))
+        // There is room for one unit less than the most: who is beyond has used up all.
+        let beyond = |i: usize| numbers.0[i].wrapping_add(plan.taken.0[i]) & UPPERMOST;
+        let last = (0..Self::PLACES / 2).rev().find(|i| beyond(*i) != 0)?;
+        Some(2 * last + (beyond(last) >> 63) as usize)
     }
 
     /// Keeps these numbers.

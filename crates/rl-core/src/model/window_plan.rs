@@ -12,9 +12,9 @@ pub(crate) struct WindowPlan {
     pub(crate) count: usize,
     /// The most units of a window; without end in the places that are not in use.
     pub(crate) max: [u64; WindowPlan::MOST],
-    /// What is left open by [`Packed::plus`]: one unit less, and what stands in the places that are not in use too,
-    /// 2^31 - 1, at most.
-    pub(crate) room: Pairs,
+    /// Beside the room that [`Packed::plus`] leaves, what is missing to 2^31 - 1. There is room for one unit
+    /// less than the most, and in the places that are not in use for all that is there.
+    pub(crate) taken: Pairs,
     /// All bits, in the places that are in use.
     pub(crate) places: Pairs,
     /// How long a window lasts, in µs; of a calendar month, not quite.
@@ -26,6 +26,8 @@ pub(crate) struct WindowPlan {
     pub(crate) grid: [Grid; WindowPlan::MOST],
     /// Longer than any of those on the clock: the first may have begun before the epoch.
     pub(crate) begin: u64,
+    /// Which of them is the shortest, if none is on the clock.
+    pub(crate) shortest: Option<u8>,
 }
 
 /// Where on the clock windows begin.
@@ -69,21 +71,22 @@ impl WindowPlan {
         let mut plan = Self {
             count: limits.len(),
             max: [u64::MAX; Self::MOST],
-            room: Pairs::of([0; Self::MOST]),
+            taken: Pairs::of([0; Self::MOST]),
             places: Pairs::of([0; Self::MOST]),
             micros: [0; Self::MOST],
             at_least: [0; Self::MOST],
             states: [0; Self::MOST],
             grid: [Grid::None; Self::MOST],
             begin: 0,
+            shortest: None,
         };
-        let (mut room, mut places) = ([i32::MAX as u32; Self::MOST], [0; Self::MOST]);
+        let (mut taken, mut places) = ([0; Self::MOST], [0; Self::MOST]);
         for (place, named) in limits.iter().enumerate() {
             let limit = named.limit();
             plan.grid[place] = grid(limit)?;
             plan.max[place] = limit.max();
-            let most = limit.max().saturating_sub(1).min(i32::MAX as u64);
-            (room[place], places[place]) = (most as u32, u32::MAX);
+            let room = limit.max().saturating_sub(1).min(i32::MAX as u64);
+            (taken[place], places[place]) = (i32::MAX as u32 - room as u32, u32::MAX);
             plan.micros[place] = limit.period().as_micros();
             plan.at_least[place] = match plan.grid[place] {
                 Grid::Month => Self::SHORTEST_MONTH,
@@ -95,7 +98,11 @@ impl WindowPlan {
                 plan.begin = plan.begin.max(2 * plan.micros[place]);
             }
         }
-        (plan.room, plan.places) = (Pairs::of(room), Pairs::of(places));
+        (plan.taken, plan.places) = (Pairs::of(taken), Pairs::of(places));
+        if plan.grid.iter().all(|grid| *grid == Grid::None) {
+            let shortest = (0..limits.len()).min_by_key(|place| plan.micros[*place]);
+            plan.shortest = shortest.map(|place| place as u8);
+        }
         Some(plan)
     }
 

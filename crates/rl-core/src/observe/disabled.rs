@@ -3,7 +3,7 @@
 use crate::store::StoreError;
 use crate::{Decision, LimitReport, Subject};
 
-pub(crate) const fn are_decisions_logged() -> bool {
+pub(crate) const fn may_decisions_be_logged() -> bool {
     false
 }
 

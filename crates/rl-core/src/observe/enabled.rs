@@ -2,18 +2,20 @@
 
 use std::error::Error;
 
+use tracing::level_filters::LevelFilter;
+
 use crate::store::StoreError;
 use crate::{Decision, Follow, LimitReport, Subject};
 
-/// Whether somebody listens to [`decided`].
+/// Whether somebody may listen to [`decided`]: one look, which nearly always says no.
 #[inline]
-pub(crate) fn are_decisions_logged() -> bool {
-    tracing::enabled!(target: "rl_core", tracing::Level::DEBUG)
+pub(crate) fn may_decisions_be_logged() -> bool {
+    LevelFilter::current() >= LevelFilter::DEBUG
 }
 
 pub(crate) fn decided(subject: &Subject, decision: &Decision) {
     // The fields are computed only if somebody listens.
-    if !are_decisions_logged() {
+    if !tracing::enabled!(target: "rl_core", tracing::Level::DEBUG) {
         return;
     }
     let governing = decision.governing(Follow::ShortestActive);

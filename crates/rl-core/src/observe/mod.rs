@@ -46,12 +46,12 @@ mod log;
 use std::fmt;
 use std::sync::Arc;
 
-pub(crate) use log::{
-    are_decisions_logged, caught_up, decided, fallback_failed, missing_key, overloaded,
-    source_failed, source_recovered, store_failed, store_recovered, would_deny,
-};
 #[cfg(feature = "redis")]
 pub(crate) use log::{can_evict, healed, not_connected};
+pub(crate) use log::{
+    caught_up, decided, fallback_failed, may_decisions_be_logged, missing_key, overloaded,
+    source_failed, source_recovered, store_failed, store_recovered, would_deny,
+};
 
 use crate::store::StoreError;
 use crate::{Decision, LimitReport, Subject};

@@ -180,16 +180,18 @@ impl Sums {
             self.add(u64::from_le_bytes(*eight) & MASK, *key);
             rest = &rest[BYTES..];
         }
-        let number = match rest.len() {
-            0 => return,
+        let number = match (rest.len(), bytes.last_chunk::<8>()) {
+            (0, _) => return,
+            // The last seven, of which some were read before.
+            (_, Some(eight)) => u64::from_le_bytes(*eight) >> 8,
             // Twice what stands in the middle, and never above the prime.
-            4.. => {
+            (4.., None) => {
                 let [first, last] = [rest.first_chunk::<4>(), rest.last_chunk::<4>()]
                     .map(|four| four.map_or(0, |four| u64::from(u32::from_le_bytes(*four))));
                 first | last << 24
             }
             // First, middle and last, of which some may be the same.
-            len => {
+            (len, None) => {
                 let byte = |place: usize| u64::from(rest[place]);
                 byte(0) | byte(len / 2) << 8 | byte(len - 1) << 16
             }

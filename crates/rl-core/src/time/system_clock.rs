@@ -17,7 +17,7 @@ impl Clock for SystemClock {
     #[inline]
     fn now(&self) -> Timestamp {
         static COUNTER: LazyLock<Counter> = LazyLock::new(|| Counter::of(since_epoch));
-        Timestamp::from_micros(COUNTER.nanos() / 1_000)
+        Timestamp::from_micros(COUNTER.micros())
     }
 }
 
@@ -25,7 +25,7 @@ impl Clock for SystemClock {
 fn since_epoch() -> u64 {
     // A clock set before 1970 reads as the epoch.
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
+    Timestamp::from(now).as_micros()
 }
 
 #[cfg(test)]

@@ -31,6 +31,12 @@ impl Origin {
         time.wrapping_sub(self.0).wrapping_add(1)
     }
 
+    /// A time to compare with those that are kept: what is too early is before all of them.
+    pub(super) const fn moment(self, time: Timestamp) -> Moment {
+        let now = time.as_micros();
+        Moment { now, kept: if now < self.0 { 0 } else { self.keep(now) } }
+    }
+
     #[inline]
     const fn restore(self, kept: u64) -> u64 {
         if kept == 0 { 0 } else { (kept - 1).wrapping_add(self.0) }
@@ -107,8 +113,16 @@ impl Compact {
     ) -> Option<Plain> {
         let kept = self.kept(origin, clock);
         let at = Moment { now: origin.restore(kept), kept };
-        let states = &mut self.states;
-        let plain = windows::decide_plainly(plan, states, self.soonest, at, mode, cost)?;
+        // A denial that is known adds nothing to what is kept.
+        let is_known = kept < u64::from(self.denied) * TICK
+            && windows::is_used_up(plan, &self.states, kept, mode, cost);
+        let plain = match is_known {
+            true => windows::Plain::denied(&self.states, 0),
+            false => {
+                let states = &mut self.states;
+                windows::decide_plainly(plan, states, self.soonest, at, mode, cost)?
+            }
+        };
         if plain.is_allowed {
             self.set_last(kept);
         } else if plain.denied_until > u64::from(self.denied) * TICK {
@@ -130,6 +144,15 @@ impl Compact {
     ) -> bool {
         let kept = self.kept(origin, clock);
         let at = Moment { now: origin.restore(kept), kept };
+        if self.last() == 0
+            && let Some(soonest) = windows::begin_plainly(plan, &mut self.states, at, mode, cost)
+        {
+            self.soonest = soonest;
+            self.set_last(kept);
+            decision.leave(Windows { states: self.states, kept, needed: 0 });
+            decision.concluded(cost.units(), Timestamp::from_micros(at.now), true);
+            return true;
+        }
         let Some(decided) = windows::decide(plan, &mut self.states, at, mode, cost) else {
             return false;
         };
@@ -153,29 +176,31 @@ impl Compact {
         origin.keep(clock.as_micros()).max(self.last())
     }
 
-    /// `now`, but never before the last change.
-    fn clamp(&self, now: Timestamp, origin: Origin) -> Timestamp {
-        now.max(Timestamp::from_micros(origin.restore(self.last())))
-    }
-
     #[cold]
     fn note_denial(&mut self, until: u64) {
         let ticks = until.div_ceil(TICK);
         self.denied = self.denied.max(u32::try_from(ticks).unwrap_or(u32::MAX));
     }
 
-    /// Whether the subject is in a denied state at `now`, as far as is known; up to a tick longer.
-    pub(super) fn is_denied(&self, now: Timestamp, origin: Origin) -> bool {
-        origin.keep(self.clamp(now, origin).as_micros()) < u64::from(self.denied) * TICK
+    /// Whether the subject is in a denied state, as far as is known; up to a tick longer.
+    #[inline]
+    pub(super) fn is_denied(&self, clock: Moment) -> bool {
+        clock.kept.max(self.last()) < u64::from(self.denied) * TICK
     }
 
-    /// Whether nothing of it counts at `now`.
-    pub(super) fn is_expired(&self, shape: &Shape, now: Timestamp, origin: Origin) -> bool {
-        let now = self.clamp(now, origin);
+    /// Whether nothing of it counts any more.
+    #[inline]
+    pub(super) fn is_expired(&self, shape: &Shape, clock: Moment, origin: Origin) -> bool {
+        let kept = clock.kept.max(self.last());
+        let now = origin.restore(kept);
+        if let Some(plan) = shape.windows() {
+            return windows::are_over(plan, &self.states, Moment { now, kept });
+        }
         // Those of long periods come last in most policies, and expire last.
         let mut layouts = shape.layouts().iter().rev();
         layouts.all(|layout| {
-            now >= algorithm::expires(layout.limit.limit(), &self.state(layout, origin))
+            let expires = algorithm::expires(layout.limit.limit(), &self.state(layout, origin));
+            Timestamp::from_micros(now) >= expires
         })
     }
 

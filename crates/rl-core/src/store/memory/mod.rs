@@ -62,7 +62,7 @@ const SHARDS: usize = 64;
 /// Counters in this process. The [module](self) says what it guarantees.
 #[derive(Debug)]
 pub struct MemoryStore<C = SystemClock> {
-    shards: Box<[Mutex<Shard>]>,
+    shards: Box<[Mutex<Shard>; SHARDS]>,
     fingerprinter: Fingerprinter,
     clock: C,
 }
@@ -114,9 +114,11 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
 fn decide_fully(
     mut shard: MutexGuard<'_, Shard>,
     subject: Fingerprint,
-    asked: Asked<'_>,
+    charge: Charge<'_>,
+    clock: Timestamp,
     limiter: usize,
 ) -> Eventual<Decision> {
+    let asked = Asked::at(clock, charge);
     let mut decision = Decision::begun(asked.policy, asked.cost);
     shard.decide(subject, asked, &mut decision);
     drop(shard);
@@ -133,16 +135,26 @@ impl<C: Clock> Store for MemoryStore<C> {
     }
 
     fn decide_at_once(&self, charge: Charge<'_>, limiter: usize) -> Eventual<Decision> {
-        let Charge { namespace, subject, policy, mode, cost } = charge;
-        let subject = self.fingerprinter.fingerprint(namespace, subject);
+        let subject = self.fingerprinter.fingerprint(charge.namespace, charge.subject);
         let mut shard = self.shard(subject);
         // Read under the lock: the order of the decisions is the order of their times.
-        let asked = Asked { policy, clock: self.clock.now(), mode, cost };
-        let Some(Plain { at, is_allowed, windows }) = shard.decide_plainly(subject, asked) else {
-            return decide_fully(shard, subject, asked, limiter);
-        };
-        drop(shard);
-        Eventual::ready(Decision::of_windows(policy, cost, at, is_allowed, windows).by(limiter))
+        let clock = self.clock.now();
+        let asked = Asked::at(clock, charge);
+        let Asked { policy, cost, .. } = asked;
+        match shard.decide_plainly(subject, asked) {
+            // Each is written by itself, from what was decided to where it goes: that takes less.
+            Some(Plain { at, is_allowed: true, windows }) => {
+                drop(shard);
+                let decision = Decision::of_windows(policy, cost, at, true, windows);
+                Eventual::ready(decision.by(limiter))
+            }
+            Some(Plain { at, is_allowed: false, windows }) => {
+                drop(shard);
+                let decision = Decision::of_windows(policy, cost, at, false, windows);
+                Eventual::ready(decision.by(limiter))
+            }
+            None => decide_fully(shard, subject, charge, clock, limiter),
+        }
     }
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
@@ -224,7 +236,7 @@ impl<C: Clock> MemoryStoreBuilder<C> {
         let per_shard = self.capacity.div_ceil(SHARDS).clamp(1, MOST_SUBJECTS);
         let origin = Origin::around(self.clock.now());
         MemoryStore {
-            shards: (0..SHARDS).map(|_| Mutex::new(Shard::new(per_shard, origin))).collect(),
+            shards: Box::new(std::array::from_fn(|_| Mutex::new(Shard::new(per_shard, origin)))),
             fingerprinter: Fingerprinter::random(),
             clock: self.clock,
         }

@@ -96,6 +96,12 @@ impl Shape {
         both.fold(0, |differences, (max, other)| differences | (max ^ other)) == 0
     }
 
+    /// The limits as numbers, if they are windows that are decided in one pass.
+    #[inline]
+    pub(super) fn windows(&self) -> Option<&WindowPlan> {
+        self.policy.windows()
+    }
+
     pub(super) fn layouts(&self) -> &[Layout] {
         &self.layouts
     }

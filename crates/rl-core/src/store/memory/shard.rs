@@ -5,13 +5,16 @@ use super::compact::{Compact, Origin, Plain};
 use super::entry::{Entry, Slot, Unpacked, Whole};
 use super::shape::{Shape, Shapes};
 use super::table::{MOST, Table};
-use crate::model::{Cost, Decision, Limit, Mode, Policy};
-use crate::store::{Refund, Renewal};
+use crate::model::{Cost, Decision, Limit, Mode, Moment, Policy};
+use crate::store::{Charge, Refund, Renewal};
 use crate::time::Timestamp;
 
 /// Entries looked at for each one that is added: enough to find expired ones faster than new ones
 /// come, few enough not to be felt.
 const INSPECTED: usize = 8;
+
+/// So many 255ths of its limits a subject may have used up to be forgotten without a look at others.
+const LITTLE: u8 = 127;
 
 /// Rounds of inspection before a full shard counts newcomers together.
 const ROUNDS: usize = 8;
@@ -44,6 +47,14 @@ pub(super) struct Asked<'a> {
     pub(super) clock: Timestamp,
     pub(super) mode: Mode,
     pub(super) cost: Cost,
+}
+
+impl<'a> Asked<'a> {
+    #[inline]
+    pub(super) const fn at(clock: Timestamp, charge: Charge<'a>) -> Self {
+        let Charge { policy, mode, cost, .. } = charge;
+        Self { policy, clock, mode, cost }
+    }
 }
 
 /// What the entries of a shard have in common.
@@ -145,17 +156,21 @@ impl Kept {
         }
     }
 
-    fn is_expired(&self, shapes: &Shapes, origin: Origin, now: Timestamp) -> bool {
+    #[inline]
+    fn is_expired(&self, shapes: &Shapes, origin: Origin, clock: Moment) -> bool {
         match self {
-            Self::Compact(compact) => compact.is_expired(shapes.get(compact.shape()), now, origin),
-            Self::Whole(entry) => entry.is_expired(now),
+            Self::Compact(compact) => {
+                compact.is_expired(shapes.get(compact.shape()), clock, origin)
+            }
+            Self::Whole(entry) => entry.is_expired(Timestamp::from_micros(clock.now)),
         }
     }
 
-    fn is_denied(&self, origin: Origin, now: Timestamp) -> bool {
+    #[inline]
+    fn is_denied(&self, clock: Moment) -> bool {
         match self {
-            Self::Compact(compact) => compact.is_denied(now, origin),
-            Self::Whole(entry) => entry.is_denied(now),
+            Self::Compact(compact) => compact.is_denied(clock),
+            Self::Whole(entry) => entry.is_denied(Timestamp::from_micros(clock.now)),
         }
     }
 
@@ -237,9 +252,11 @@ impl Shard {
         if decision.taken() == 0 {
             return;
         }
-        if self.make_room(asked.clock) {
-            self.entries.add(subject, kept);
-            return;
+        let consumed = kept.consumed(&self.shapes, origin);
+        match self.room(asked.clock, consumed) {
+            Some(Room::Free) => return self.entries.add(subject, kept),
+            Some(Room::Of(position)) => return self.entries.replace_at(position, subject, kept),
+            None => {}
         }
         match self.entries.get_mut(Fingerprint::OVERFLOW) {
             Some(shared) => {
@@ -295,46 +312,52 @@ impl Shard {
     }
 }
 
+/// Where somebody is to be held.
+enum Room {
+    Free,
+    /// In the place of who stands at this position.
+    Of(usize),
+}
+
 impl Shard {
-    /// Drops what has expired among the next few entries. If the shard is still full, drops the one
+    /// Drops what has expired among the next few entries. If the shard is still full, finds the one
     /// that has used up the least of its limits, but never one that is in a denied state: a caller
-    /// must not get rid of its debt by inventing subjects. Returns whether there is room.
-    fn make_room(&mut self, now: Timestamp) -> bool {
+    /// must not get rid of its debt by inventing subjects. Nobody is sought any further once there is one
+    /// that has used up no more than the newcomer, and little.
+    fn room(&mut self, now: Timestamp, newcomer: u8) -> Option<Room> {
+        let (clock, little) = (self.origin.moment(now), newcomer.min(LITTLE));
         for _ in 0..ROUNDS {
-            let mut victim: Option<(u8, Fingerprint)> = None;
+            let mut victim: Option<(u8, usize)> = None;
             let is_full = self.entries.len() >= self.capacity;
             for _ in 0..INSPECTED.min(self.entries.len()) {
-                if self.entries.len() == 0 {
-                    break;
-                }
                 if self.cursor >= self.entries.len() {
                     self.cursor = 0;
                 }
-                let (subject, kept) = self.entries.at(self.cursor);
-                if kept.is_expired(&self.shapes, self.origin, now) {
-                    // The last entry takes this place and is looked at next.
+                let Some((subject, kept)) = self.entries.at(self.cursor) else { break };
+                if kept.is_expired(&self.shapes, self.origin, clock) {
+                    // The last entry takes this place and is looked at next: maybe it was the one.
                     self.entries.remove_at(self.cursor);
+                    victim = None;
                     continue;
                 }
-                // Nobody has used up less than nothing.
-                let is_sought = is_full && victim.is_none_or(|(least, _)| least > 0);
-                let may_go = subject != Fingerprint::OVERFLOW;
-                if is_sought && may_go && !kept.is_denied(self.origin, now) {
+                if is_full && subject != Fingerprint::OVERFLOW && !kept.is_denied(clock) {
                     let consumed = kept.consumed(&self.shapes, self.origin);
                     if victim.is_none_or(|(least, _)| consumed < least) {
-                        victim = Some((consumed, subject));
+                        victim = Some((consumed, self.cursor));
                     }
                 }
                 self.cursor += 1;
+                if victim.is_some_and(|(least, _)| least <= little) {
+                    break;
+                }
             }
             if self.entries.len() < self.capacity {
-                return true;
+                return Some(Room::Free);
             }
-            if let Some((_, subject)) = victim {
-                self.entries.remove(subject);
-                return true;
+            if let Some((_, position)) = victim {
+                return Some(Room::Of(position));
             }
         }
-        false
+        None
     }
 }

@@ -52,10 +52,11 @@ impl<T> Table<T> {
         Some(&self.record(position).kept)
     }
 
-    /// Who stands at `position`, which is below [`len`](Self::len).
-    pub(super) fn at(&self, position: usize) -> (Fingerprint, &T) {
-        let Record { subject, kept } = self.record(position);
-        (*subject, kept)
+    /// Who stands at `position`.
+    #[inline]
+    pub(super) fn at(&self, position: usize) -> Option<(Fingerprint, &T)> {
+        let Record { subject, kept } = self.chunks.get(position / CHUNK)?.get(position % CHUNK)?;
+        Some((*subject, kept))
     }
 
     /// Adds a subject that is not in it.
@@ -89,6 +90,15 @@ impl<T> Table<T> {
         if position != last {
             self.index.point(moved.subject, last, position);
             self.chunks[position / CHUNK][position % CHUNK] = moved;
+        }
+    }
+
+    /// Puts a subject that is not in it into the place of who stands at `position`.
+    pub(super) fn replace_at(&mut self, position: usize, subject: Fingerprint, kept: T) {
+        self.index.remove(self.record(position).subject, position);
+        self.chunks[position / CHUNK][position % CHUNK] = Record { subject, kept };
+        if !self.index.insert(subject, position) {
+            self.rebuild();
         }
     }
 
@@ -146,8 +156,8 @@ impl Index {
     /// The position of `subject`, if it is the one that `stands` there.
     #[inline(always)]
     fn find(&self, subject: Fingerprint, stands: impl Fn(usize) -> Fingerprint) -> Option<usize> {
-        let (home, mut expected) = self.home(subject);
-        for &slot in &self.slots[home..] {
+        let (mut at, mut expected) = self.home(subject);
+        while let Some(&slot) = self.slots.get(at) {
             if slot & !POSITION == expected {
                 let position = (slot & POSITION) as usize;
                 if stands(position) == subject {
@@ -157,7 +167,7 @@ impl Index {
                 return None;
             }
             // Nobody is further away, so that this never overflows.
-            expected = expected.checked_add(ONE_FURTHER)?;
+            (at, expected) = (at + 1, expected.checked_add(ONE_FURTHER)?);
         }
         None
     }
@@ -222,19 +232,27 @@ mod tests {
         /// What a map says, however close together the homes are.
         #[test]
         fn a_table_is_a_map(
-            steps in prop::collection::vec((0..300_u64, any::<bool>()), 1..800), spread in 20..300_u64,
+            steps in prop::collection::vec((0..300_u64, any::<bool>(), any::<bool>()), 1..800),
+            spread in 20..300_u64,
         ) {
             // From twenty homes close to each other to one for each.
             let subject = |key| Fingerprint::at_place(key, (key % spread) as u32 * 14_000_000);
             let mut table = Table::new();
             let mut map = HashMap::new();
-            for (step, (key, adds)) in steps.into_iter().enumerate() {
+            for (step, (key, adds, replaces)) in steps.into_iter().enumerate() {
                 let subject = subject(key);
                 if !adds {
                     table.remove(subject);
                     map.remove(&key);
                 } else if map.insert(key, step).is_none() {
-                    table.add(subject, step);
+                    if replaces && table.len() > 0 {
+                        let position = step % table.len();
+                        let replaced = *table.at(position).unwrap().1;
+                        map.retain(|_, step| *step != replaced);
+                        table.replace_at(position, subject, step);
+                    } else {
+                        table.add(subject, step);
+                    }
                 } else {
                     *table.get_mut(subject).unwrap() = step;
                 }
@@ -243,7 +261,7 @@ mod tests {
             for key in 0..300 {
                 prop_assert_eq!(table.get(subject(key)), map.get(&key));
             }
-            let mut standing: Vec<_> = (0..table.len()).map(|at| *table.at(at).1).collect();
+            let mut standing: Vec<_> = (0..table.len()).map(|at| *table.at(at).unwrap().1).collect();
             let mut steps: Vec<_> = map.into_values().collect();
             standing.sort_unstable();
             steps.sort_unstable();

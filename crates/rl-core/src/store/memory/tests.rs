@@ -99,6 +99,28 @@ fn who_has_used_least_makes_room() {
     assert!(kept.count() >= 60);
 }
 
+/// A newcomer that uses up nearly all at once does not push out the first who has used less than that.
+#[test]
+fn who_has_used_much_is_not_forgotten_before_others_were_looked_at() {
+    let (store, _) = store(64 * 8);
+    let policy = Policy::new([Limit::per_hour(10)]).unwrap();
+    let regulars: Vec<_> = (0..64).map(|n| Subject::consumer(&n.to_string())).collect();
+    for regular in &regulars {
+        assert_eq!(decide(&store, &policy, regular, Mode::Check, 6).granted(), 6);
+    }
+    for n in 0..5_000 {
+        passes(&store, &policy, &invented(n));
+    }
+    for n in 5_000..5_128 {
+        assert_eq!(decide(&store, &policy, &invented(n), Mode::Check, 9).granted(), 9);
+    }
+    let kept = regulars.iter().filter(|regular| {
+        decide(&store, &policy, regular, Mode::Peek, 0).limits().next().unwrap().used() == 6
+    });
+    // Else one in eight of the newcomers would have found one of them first.
+    assert!(kept.count() >= 60);
+}
+
 /// Where nobody can be forgotten, newcomers count together: they can neither push anybody out, nor
 /// pass without being counted.
 #[test]

@@ -27,16 +27,16 @@ impl Watch {
     #[inline]
     pub(super) fn now(&self) -> u64 {
         match self {
-            Self::Running(counter) => counter.nanos() / 1_000,
+            Self::Running(counter) => counter.micros(),
             Self::Manual(clock) => clock.now().as_micros(),
         }
     }
 }
 
-/// ns since this was first asked for.
+/// µs since this was first asked for.
 fn running() -> u64 {
     static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
-    u64::try_from(BEGUN.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    u64::try_from(BEGUN.elapsed().as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Until when a span lasts on our watch that began on the server no earlier than at `sent`.
