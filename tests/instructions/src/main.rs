@@ -5,6 +5,8 @@
 //! ```
 
 mod http;
+mod on_actix;
+mod on_axum;
 
 use std::hint::black_box;
 use std::process::ExitCode;
@@ -19,7 +21,7 @@ fn main() -> ExitCode {
     let [what, times] = &arguments[..] else { return refuse("expected WHAT TIMES") };
     let Ok(times) = times.parse() else { return refuse("expected a number of times") };
     let (limits, cost) = match what.as_str() {
-        "allowed" => (six(""), 1),
+        "allowed" | "axum" | "actix" | "axum-plain" | "actix-plain" => (six(""), 1),
         "http-allowed" => (vec!["5000/hour".to_owned()], 1),
         "denied" => (used_up_for_a_month(), 1),
         "too-much" => (six(""), ENDLESS + 1),
@@ -34,10 +36,13 @@ fn main() -> ExitCode {
     let limits = limits.iter().map(|limit| limit.parse::<Limit>().expect("a limit"));
     let policy = Policy::new(limits).expect("a policy");
     let limiter = RateLimiter::builder().policies(policy).build().expect("a limiter");
-    if what.starts_with("http") {
-        http::send(limiter, times);
-    } else {
-        decide(&limiter, cost, times);
+    match what.as_str() {
+        "http-allowed" | "http-denied" => http::send(limiter, times),
+        "axum" => on_axum::send(Some(limiter), times),
+        "axum-plain" => on_axum::send(None, times),
+        "actix" => on_actix::send(Some(limiter), times),
+        "actix-plain" => on_actix::send(None, times),
+        _ => decide(&limiter, cost, times),
     }
     ExitCode::SUCCESS
 }
