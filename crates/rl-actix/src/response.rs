@@ -12,9 +12,8 @@ use actix_web::http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use actix_web::web::Bytes;
 use pin_project_lite::pin_project;
 use rl_core::denial::Denial;
-use rl_core::gate::ResponseInfo;
-use rl_core::key::KeyExtractor;
-use rl_core::{Decision, Gate, Permit};
+use rl_core::gate::{ResponseInfo, ResponseRules};
+use rl_core::{Decision, Permit};
 
 use crate::headers;
 
@@ -78,16 +77,16 @@ pub(crate) fn uncounted<B>(response: ServiceResponse<B>) -> ServiceResponse<Resp
 }
 
 /// A response to a request that was counted; its body holds the permit.
-pub(crate) fn counted<B, K: KeyExtractor>(
+pub(crate) fn counted<B>(
     mut response: ServiceResponse<B>,
-    gate: &Gate<K>,
+    rules: &ResponseRules,
     decision: Decision,
     permit: Option<Permit>,
 ) -> ServiceResponse<ResponseBody<B>> {
     if let Some(permit) = &permit {
-        gate.read_cost(permit, &ActixResponse(response.response()));
+        rules.read_cost(permit, &ActixResponse(response.response()));
     }
-    tell(response.response_mut(), gate, decision);
+    tell(response.response_mut(), rules, decision);
     response.map_body(|_, body| ResponseBody { body: EitherBody::left(body), permit })
 }
 
@@ -106,15 +105,14 @@ impl<B> ResponseInfo for ActixResponse<'_, B> {
 
 /// Adds the header lines, and leaves the stricter decision in the extensions for outer layers, if they
 /// are told.
-pub(crate) fn tell<B, K: KeyExtractor>(
+pub(crate) fn tell<B>(
     response: &mut HttpResponse<B>,
-    gate: &Gate<K>,
-    decision: Decision,
+    rules: &ResponseRules,
+    mut decision: Decision,
 ) {
     let inner = response.extensions_mut().remove::<Decision>();
     let lines = response.headers_mut();
-    let left = gate.write_headers(decision, inner, &mut |line| headers::add(lines, line));
-    if let Some(decision) = left {
+    if rules.write_headers(&mut decision, inner, &mut |line| headers::add(lines, line)) {
         response.extensions_mut().insert(decision);
     }
 }

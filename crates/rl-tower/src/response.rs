@@ -9,9 +9,8 @@ use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use rl_core::denial::Denial;
-use rl_core::gate::ResponseInfo;
-use rl_core::key::KeyExtractor;
-use rl_core::{Decision, Gate, Permit};
+use rl_core::gate::{ResponseInfo, ResponseRules};
+use rl_core::{Decision, Permit};
 
 use crate::headers;
 
@@ -101,16 +100,16 @@ pub(crate) fn uncounted<B>(response: Response<B>) -> Response<ResponseBody<B>> {
 }
 
 /// A response to a request that was counted; its body holds the permit.
-pub(crate) fn counted<B, K: KeyExtractor>(
+pub(crate) fn counted<B>(
     mut response: Response<B>,
-    gate: &Gate<K>,
+    rules: &ResponseRules,
     decision: Decision,
     permit: Option<Permit>,
 ) -> Response<ResponseBody<B>> {
     if let Some(permit) = &permit {
-        gate.read_cost(permit, &HttpResponse(&response));
+        rules.read_cost(permit, &HttpResponse(&response));
     }
-    tell(&mut response, gate, decision);
+    tell(&mut response, rules, decision);
     response.map(|body| ResponseBody::inner(body, permit))
 }
 
@@ -129,15 +128,10 @@ impl<B> ResponseInfo for HttpResponse<'_, B> {
 
 /// Adds the header lines, and leaves the stricter decision in the extensions for outer layers, if they
 /// are told.
-pub(crate) fn tell<B, K: KeyExtractor>(
-    response: &mut Response<B>,
-    gate: &Gate<K>,
-    decision: Decision,
-) {
+pub(crate) fn tell<B>(response: &mut Response<B>, rules: &ResponseRules, mut decision: Decision) {
     let inner = response.extensions_mut().remove::<Decision>();
     let lines = response.headers_mut();
-    let left = gate.write_headers(decision, inner, &mut |line| headers::add(lines, line));
-    if let Some(decision) = left {
+    if rules.write_headers(&mut decision, inner, &mut |line| headers::add(lines, line)) {
         response.extensions_mut().insert(decision);
     }
 }

@@ -195,6 +195,11 @@ impl Decision {
         self.limiter = limiter;
     }
 
+    /// Forgets the decision of the limiter around this one.
+    pub(crate) fn forget_outer(&mut self) {
+        self.outer = None;
+    }
+
     /// The decision of a limiter inside of the one that made `outer`: for adapters.
     #[must_use]
     pub fn inside(mut self, outer: Option<Self>) -> Self {
@@ -209,9 +214,13 @@ impl Decision {
 
     /// Where each limit stands, in the order of the policy.
     pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitReport<'_>> {
+        self.limits_from(0)
+    }
+
+    fn limits_from(&self, first: usize) -> impl ExactSizeIterator<Item = LimitReport<'_>> {
         let limits = self.policy().map_or(&[][..], Policy::limits);
         let plan = self.policy().and_then(Policy::windows);
-        let limits = limits[..self.outcomes.count(limits.len())].iter().enumerate();
+        let limits = limits[..self.outcomes.count(limits.len())].iter().enumerate().skip(first);
         limits.map(move |(place, limit)| LimitReport {
             limit,
             outcome: self.outcomes.outcome(place, plan, self.at),
@@ -283,6 +292,14 @@ impl Decision {
     #[must_use]
     pub fn governing(&self, follow: Follow) -> Option<LimitReport<'_>> {
         let denied = !self.is_allowed();
+        if follow == Follow::ShortestActive && !denied && self.origin != Origin::Shadow {
+            // Nearly always it is active: where the others stand need not be worked out.
+            let shortest = self.policy().and_then(Policy::shortest);
+            let shortest = shortest.and_then(|place| self.limits_from(place).next());
+            if shortest.is_some_and(|limit| limit.is_active()) {
+                return shortest;
+            }
+        }
         let candidates = self.enforced().filter(|limit| !denied || limit.is_over());
         match follow {
             Follow::ShortestActive => {

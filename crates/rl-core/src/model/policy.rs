@@ -32,6 +32,7 @@ struct Inner {
     windows: Option<WindowPlan>,
     has_permits: bool,
     has_shadow: bool,
+    shortest: Option<usize>,
 }
 
 /// A [`Limit`] of a [`Policy`], with its name.
@@ -88,7 +89,10 @@ impl Policy {
         let windows = WindowPlan::of(&limits);
         let has_permits = limits.iter().any(|named| named.limit.holds_permits());
         let has_shadow = limits.iter().any(|named| named.limit.is_shadow());
-        Self { inner: Arc::new(Inner { limits, windows, has_permits, has_shadow }) }
+        let enforced = limits.iter().enumerate().filter(|(_, named)| !named.limit.is_shadow());
+        let shortest =
+            enforced.min_by_key(|(_, named)| named.limit.period()).map(|(place, _)| place);
+        Self { inner: Arc::new(Inner { limits, windows, has_permits, has_shadow, shortest }) }
     }
 
     /// A policy of these limits, named as by [`PolicyBuilder::limit`] (`second`, `15minutes`).
@@ -121,6 +125,12 @@ impl Policy {
     #[inline]
     pub(crate) fn has_shadow(&self) -> bool {
         self.inner.has_shadow
+    }
+
+    /// The place of the first limit of the shortest period, of those that are not in shadow.
+    #[inline]
+    pub(super) fn shortest(&self) -> Option<usize> {
+        self.inner.shortest
     }
 
     /// Whether both share their limits.
