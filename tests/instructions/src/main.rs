@@ -21,7 +21,8 @@ fn main() -> ExitCode {
     let [what, times] = &arguments[..] else { return refuse("expected WHAT TIMES") };
     let Ok(times) = times.parse() else { return refuse("expected a number of times") };
     let (limits, cost) = match what.as_str() {
-        "allowed" | "axum" | "actix" | "axum-plain" | "actix-plain" => (six(""), 1),
+        "allowed" | "axum" | "axum-plain" | "axum-lines" => (six(""), 1),
+        "actix" | "actix-plain" | "actix-lines" => (six(""), 1),
         "http-allowed" => (vec!["5000/hour".to_owned()], 1),
         "denied" => (used_up_for_a_month(), 1),
         "too-much" => (six(""), ENDLESS + 1),
@@ -38,13 +39,23 @@ fn main() -> ExitCode {
     let limiter = RateLimiter::builder().policies(policy).build().expect("a limiter");
     match what.as_str() {
         "http-allowed" | "http-denied" => http::send(limiter, times),
-        "axum" => on_axum::send(Some(limiter), times),
-        "axum-plain" => on_axum::send(None, times),
-        "actix" => on_actix::send(Some(limiter), times),
-        "actix-plain" => on_actix::send(None, times),
+        "axum" => on_axum::send(Around::Limiter(limiter), times),
+        "axum-plain" => on_axum::send(Around::Nothing, times),
+        "axum-lines" => on_axum::send(Around::Lines, times),
+        "actix" => on_actix::send(Around::Limiter(limiter), times),
+        "actix-plain" => on_actix::send(Around::Nothing, times),
+        "actix-lines" => on_actix::send(Around::Lines, times),
         _ => decide(&limiter, cost, times),
     }
     ExitCode::SUCCESS
+}
+
+/// What stands around a service.
+enum Around {
+    Nothing,
+    /// What adds three header lines and does nothing else.
+    Lines,
+    Limiter(RateLimiter),
 }
 
 fn decide(limiter: &RateLimiter, cost: u64, times: u64) {

@@ -1,5 +1,5 @@
-//! A service on axum as it stands behind a server, with a layer around it: ours, or one that does
-//! nothing.
+//! A service on axum as it stands behind a server, with a layer around it: ours, one that does
+//! nothing, or one that adds three header lines.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -9,55 +9,40 @@ use std::task::{Context, Poll, Waker};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{ConnectInfo, Request};
+use axum::http::{HeaderName, HeaderValue};
 use axum::response::Response;
 use axum::routing::get;
 use http_body::Body as _;
-use rl_core::RateLimiter;
 use rl_tower::RateLimitLayer;
-use tower_layer::Layer;
+use tower::util::MapResponseLayer;
 use tower_service::Service;
 
-/// A layer that does nothing.
-#[derive(Clone)]
-struct NoOpLayer;
+use crate::Around;
 
-impl<S> Layer<S> for NoOpLayer {
-    type Service = NoOp<S>;
-
-    fn layer(&self, inner: S) -> NoOp<S> {
-        NoOp(inner)
-    }
-}
-
-#[derive(Clone)]
-struct NoOp<S>(S);
-
-impl<S: Service<R>, R> Service<R> for NoOp<S> {
-    type Response = S::Response;
-    type Error = S::Error;
-    type Future = S::Future;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.0.poll_ready(context)
-    }
-
-    fn call(&mut self, request: R) -> S::Future {
-        self.0.call(request)
-    }
-}
-
-/// Sends a request so often, the first of them uncounted, through `limiter` if there is one.
-pub(crate) fn send(limiter: Option<RateLimiter>, times: u64) {
+/// Sends a request so often, the first of them uncounted.
+pub(crate) fn send(around: Around, times: u64) {
     let router = Router::new().route("/", get(async || "Hello"));
-    let mut service: Router = match limiter {
-        Some(limiter) => router.layer(RateLimitLayer::new(limiter)),
-        None => router.layer(NoOpLayer),
+    let mut service: Router = match around {
+        Around::Nothing => router.layer(MapResponseLayer::new(|response: Response| response)),
+        Around::Lines => router.layer(MapResponseLayer::new(|mut response: Response| {
+            for name in &LINES {
+                response.headers_mut().insert(name.clone(), HeaderValue::from_static("1000"));
+            }
+            response
+        })),
+        Around::Limiter(limiter) => router.layer(RateLimitLayer::new(limiter)),
     };
     answered(&mut service, request());
     for request in std::iter::repeat_with(request).take(times as usize) {
         crate::counted(|| answered(&mut service, request));
     }
 }
+
+static LINES: [HeaderName; 3] = [
+    HeaderName::from_static("x-rate-limit-limit"),
+    HeaderName::from_static("x-rate-limit-remaining"),
+    HeaderName::from_static("x-rate-limit-reset"),
+];
 
 fn request() -> Request {
     let mut request = Request::new(Body::empty());
