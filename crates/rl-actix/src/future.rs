@@ -47,9 +47,22 @@ struct Checking<S, K> {
 
 /// What a request carries that was counted and goes on.
 struct Counted {
-    decision: Decision,
+    // Taken where it stands: it is large.
+    decision: Option<Decision>,
     rules: ResponseRules,
     permit: Option<Permit>,
+}
+
+impl Counted {
+    /// Tells it in the response, and returns what its body has to hold.
+    fn tell<B>(&mut self, response: &mut ServiceResponse<B>) -> Option<Permit> {
+        let Self { decision, rules, permit } = self;
+        if let Some(permit) = permit {
+            response::read_cost(response, rules, permit);
+        }
+        response::tell(response.response_mut(), rules, decision);
+        permit.take()
+    }
 }
 
 impl<S, F, B, K> ResponseFuture<S, F, B, K> {
@@ -104,21 +117,27 @@ where
         }
         if !decision.lets_pass() {
             let mut response = response::from_denial(gate.denial(&decision, &caller));
-            response::tell(&mut response, gate.response_rules(), decision);
+            response::tell(&mut response, gate.response_rules(), &mut Some(decision));
             let response = request.into_response(response);
             return Self::TurnedAway { response: Some(response) };
         }
         let mut extensions = request.extensions_mut();
-        let outer = if caller.is_nested() { extensions.remove() } else { None };
+        let outer = if caller.is_nested() {
+            // The one inside of it takes its place.
+            extensions.remove::<Decision>();
+            extensions.remove()
+        } else {
+            None
+        };
         let permit = gate.permit(&decision, caller, outer);
-        extensions.insert(decision.clone());
+        extensions.get_or_insert_with(|| decision.clone());
         if let Some(permit) = &permit {
             extensions.insert(permit.clone());
         }
         drop(extensions);
         let answer = service.call(request);
         let rules = gate.response_rules().clone();
-        Self::Calling { answer, counted: Some(Counted { decision, rules, permit }) }
+        Self::Calling { answer, counted: Some(Counted { decision: Some(decision), rules, permit }) }
     }
 }
 
@@ -144,12 +163,13 @@ where
                     this.state.set(next);
                 }
                 StateProj::Calling { answer, counted } => {
-                    let answered = ready!(answer.poll(cx));
-                    let Some(Counted { decision, rules, permit }) = counted.take() else {
-                        return Poll::Ready(answered.map(response::uncounted));
+                    let mut answered = ready!(answer.poll(cx));
+                    let permit = match (&mut answered, counted.as_mut()) {
+                        (Ok(response), Some(counted)) => counted.tell(response),
+                        _ => None,
                     };
-                    let response = response::counted(answered?, &rules, decision, permit);
-                    return Poll::Ready(Ok(response));
+                    *counted = None;
+                    return Poll::Ready(answered.map(|answer| response::holding(permit, answer)));
                 }
                 StateProj::TurnedAway { response } => {
                     let response = response.take().expect("polled again after it was ready");

@@ -71,23 +71,17 @@ pub(crate) fn from_denial<B>(denial: Denial) -> HttpResponse<ResponseBody<B>> {
     response
 }
 
-/// A response to a request that was not counted.
-pub(crate) fn uncounted<B>(response: ServiceResponse<B>) -> ServiceResponse<ResponseBody<B>> {
-    response.map_body(|_, body| ResponseBody { body: EitherBody::left(body), permit: None })
+/// The response of the inner service, whose body holds the permit.
+pub(crate) fn holding<B>(
+    permit: Option<Permit>,
+    response: ServiceResponse<B>,
+) -> ServiceResponse<ResponseBody<B>> {
+    response.map_body(|_, body| ResponseBody { body: EitherBody::left(body), permit })
 }
 
-/// A response to a request that was counted; its body holds the permit.
-pub(crate) fn counted<B>(
-    mut response: ServiceResponse<B>,
-    rules: &ResponseRules,
-    decision: Decision,
-    permit: Option<Permit>,
-) -> ServiceResponse<ResponseBody<B>> {
-    if let Some(permit) = &permit {
-        rules.read_cost(permit, &ActixResponse(response.response()));
-    }
-    tell(response.response_mut(), rules, decision);
-    response.map_body(|_, body| ResponseBody { body: EitherBody::left(body), permit })
+/// Finds in the head of the response what the request did cost.
+pub(crate) fn read_cost<B>(response: &ServiceResponse<B>, rules: &ResponseRules, permit: &Permit) {
+    rules.read_cost(permit, &ActixResponse(response.response()));
 }
 
 /// A response of actix-web as the limiter sees it.
@@ -108,11 +102,13 @@ impl<B> ResponseInfo for ActixResponse<'_, B> {
 pub(crate) fn tell<B>(
     response: &mut HttpResponse<B>,
     rules: &ResponseRules,
-    mut decision: Decision,
+    decision: &mut Option<Decision>,
 ) {
+    let Some(told) = decision else { return };
     let inner = response.extensions_mut().remove::<Decision>();
     let lines = response.headers_mut();
-    if rules.write_headers(&mut decision, inner, &mut |line| headers::add(lines, line)) {
-        response.extensions_mut().insert(decision);
+    if rules.write_headers(told, inner, &mut |line| headers::add(lines, line)) {
+        let left = || decision.take().expect("it is told");
+        response.extensions_mut().get_or_insert_with(left);
     }
 }

@@ -94,23 +94,17 @@ pub(crate) fn from_denial<B>(denial: Denial) -> Response<ResponseBody<B>> {
     response
 }
 
-/// A response to a request that was not counted.
-pub(crate) fn uncounted<B>(response: Response<B>) -> Response<ResponseBody<B>> {
-    response.map(|body| ResponseBody::inner(body, None))
+/// The response of the inner service, whose body holds the permit.
+pub(crate) fn holding<B>(
+    permit: Option<Permit>,
+    response: Response<B>,
+) -> Response<ResponseBody<B>> {
+    response.map(|body| ResponseBody::inner(body, permit))
 }
 
-/// A response to a request that was counted; its body holds the permit.
-pub(crate) fn counted<B>(
-    mut response: Response<B>,
-    rules: &ResponseRules,
-    decision: Decision,
-    permit: Option<Permit>,
-) -> Response<ResponseBody<B>> {
-    if let Some(permit) = &permit {
-        rules.read_cost(permit, &HttpResponse(&response));
-    }
-    tell(&mut response, rules, decision);
-    response.map(|body| ResponseBody::inner(body, permit))
+/// Finds in the head of the response what the request did cost.
+pub(crate) fn read_cost<B>(response: &Response<B>, rules: &ResponseRules, permit: &Permit) {
+    rules.read_cost(permit, &HttpResponse(response));
 }
 
 /// A response of `http` as the limiter sees it.
@@ -128,10 +122,16 @@ impl<B> ResponseInfo for HttpResponse<'_, B> {
 
 /// Adds the header lines, and leaves the stricter decision in the extensions for outer layers, if they
 /// are told.
-pub(crate) fn tell<B>(response: &mut Response<B>, rules: &ResponseRules, mut decision: Decision) {
+pub(crate) fn tell<B>(
+    response: &mut Response<B>,
+    rules: &ResponseRules,
+    decision: &mut Option<Decision>,
+) {
+    let Some(told) = decision else { return };
     let inner = response.extensions_mut().remove::<Decision>();
     let lines = response.headers_mut();
-    if rules.write_headers(&mut decision, inner, &mut |line| headers::add(lines, line)) {
-        response.extensions_mut().insert(decision);
+    if rules.write_headers(told, inner, &mut |line| headers::add(lines, line)) {
+        let left = || decision.take().expect("it is told");
+        response.extensions_mut().get_or_insert_with(left);
     }
 }
