@@ -39,10 +39,22 @@ impl ClientAddress {
     /// The address of a request and where it comes from, for logs and metrics.
     pub fn resolve<R: RequestInfo>(&self, request: &R) -> Option<ResolvedIp> {
         let peer = request.peer();
-        let mut lines = SmallVec::<[&[u8]; 4]>::new();
-        if let Some(name) = self.rule.header_from(peer) {
-            request.header_lines(name, &mut |line| lines.push(line));
+        match self.rule.header_from(peer) {
+            Some(name) => self.behind_proxy(peer, name, request),
+            None => self.rule.peer_alone(peer),
         }
+    }
+
+    /// The address that the header `name` tells.
+    #[inline(never)]
+    fn behind_proxy<R: RequestInfo>(
+        &self,
+        peer: Option<IpAddr>,
+        name: &str,
+        request: &R,
+    ) -> Option<ResolvedIp> {
+        let mut lines = SmallVec::<[&[u8]; 4]>::new();
+        request.header_lines(name, &mut |line| lines.push(line));
         self.rule.resolve(peer, &lines)
     }
 }
