@@ -89,29 +89,13 @@ impl<S, F, B, K> ResponseFuture<S, F, B, K> {
         service: &S,
         request: ServiceRequest,
         gate: &Gate<K>,
-        decision: Decision,
+        mut decision: Decision,
         caller: Caller,
     ) -> Self
     where
         S: Service<ServiceRequest, Future = F>,
         K: KeyExtractor,
     {
-        Self { state: State::decided(service, request, gate, decision, caller) }
-    }
-}
-
-impl<S, F, B, K> State<S, F, B, K>
-where
-    S: Service<ServiceRequest, Future = F>,
-    K: KeyExtractor,
-{
-    fn decided(
-        service: &S,
-        request: ServiceRequest,
-        gate: &Gate<K>,
-        mut decision: Decision,
-        caller: Caller,
-    ) -> Self {
         if caller.is_nested() {
             decision = decision.inside(request.extensions().get().cloned());
         }
@@ -119,7 +103,7 @@ where
             let mut response = response::from_denial(gate.denial(&decision, &caller));
             response::tell(&mut response, gate.response_rules(), &mut Some(decision));
             let response = request.into_response(response);
-            return Self::TurnedAway { response: Some(response) };
+            return Self::turned_away(response);
         }
         let mut extensions = request.extensions_mut();
         let outer = if caller.is_nested() {
@@ -137,7 +121,8 @@ where
         drop(extensions);
         let answer = service.call(request);
         let rules = gate.response_rules().clone();
-        Self::Calling { answer, counted: Some(Counted { decision: Some(decision), rules, permit }) }
+        let counted = Some(Counted { decision: Some(decision), rules, permit });
+        Self { state: State::Calling { answer, counted } }
     }
 }
 
@@ -159,8 +144,8 @@ where
                     let decision = ready!(Pin::new(&mut pending.decision).poll(cx));
                     let checking = checking.take().expect("it was there");
                     let Checking { service, request, gate, caller, .. } = *checking;
-                    let next = State::decided(&*service, request, &gate, decision, caller);
-                    this.state.set(next);
+                    let next = Self::decided(&*service, request, &gate, decision, caller);
+                    this.state.set(next.state);
                 }
                 StateProj::Calling { answer, counted } => {
                     let mut answered = ready!(answer.poll(cx));

@@ -85,31 +85,15 @@ impl<S, F, ReqBody, ResBody, K> ResponseFuture<S, F, ReqBody, ResBody, K> {
 
     pub(crate) fn decided(
         inner: &mut S,
-        request: Request<ReqBody>,
+        mut request: Request<ReqBody>,
         gate: &Gate<K>,
-        decision: Decision,
+        mut decision: Decision,
         caller: Caller,
     ) -> Self
     where
         S: Service<Request<ReqBody>, Future = F>,
         K: KeyExtractor,
     {
-        Self { state: State::decided(inner, request, gate, decision, caller) }
-    }
-}
-
-impl<S, F, ReqBody, ResBody, K> State<S, F, ReqBody, ResBody, K>
-where
-    S: Service<Request<ReqBody>, Future = F>,
-    K: KeyExtractor,
-{
-    fn decided(
-        inner: &mut S,
-        mut request: Request<ReqBody>,
-        gate: &Gate<K>,
-        mut decision: Decision,
-        caller: Caller,
-    ) -> Self {
         let extensions = request.extensions_mut();
         if caller.is_nested() {
             decision = decision.inside(extensions.get().cloned());
@@ -117,7 +101,7 @@ where
         if !decision.lets_pass() {
             let mut response = response::from_denial(gate.denial(&decision, &caller));
             response::tell(&mut response, gate.response_rules(), &mut Some(decision));
-            return Self::TurnedAway { response: Some(response) };
+            return Self::turned_away(response);
         }
         let outer = if caller.is_nested() {
             // The one inside of it takes its place.
@@ -133,7 +117,8 @@ where
         }
         let answer = inner.call(request);
         let rules = gate.response_rules().clone();
-        Self::Calling { answer, counted: Some(Counted { decision: Some(decision), rules, permit }) }
+        let counted = Some(Counted { decision: Some(decision), rules, permit });
+        Self { state: State::Calling { answer, counted } }
     }
 }
 
@@ -155,8 +140,8 @@ where
                     let decision = ready!(Pin::new(&mut pending.decision).poll(cx));
                     let checking = checking.take().expect("it was there");
                     let Checking { mut inner, request, gate, caller, .. } = *checking;
-                    let next = State::decided(&mut inner, request, &gate, decision, caller);
-                    this.state.set(next);
+                    let next = Self::decided(&mut inner, request, &gate, decision, caller);
+                    this.state.set(next.state);
                 }
                 StateProj::Calling { answer, counted } => {
                     let mut answered = ready!(answer.poll(cx));
