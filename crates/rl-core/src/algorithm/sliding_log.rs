@@ -91,7 +91,10 @@ impl<'a> Log<'a> {
     }
 
     fn entry(self, index: usize) -> Entry {
-        self.ring[(self.head.begin + index) % self.ring.len()]
+        let place = self.head.begin + index;
+        // Faster than a remainder: neither is more than the length.
+        let is_around = place >= self.ring.len();
+        self.ring[if is_around { place - self.ring.len() } else { place }]
     }
 
     /// Units up to the entry at `index`, without its own.
@@ -110,8 +113,19 @@ impl<'a> Log<'a> {
 
     /// The first entry for which `holds` is true, as it then is for all later ones; their number, if
     /// there is none.
+    ///
+    /// It is one of the oldest nearly always, so that is where it is looked for: in steps that double,
+    /// and then between the last two.
     fn first(self, holds: impl Fn(Entry) -> bool) -> usize {
-        let (mut low, mut high) = (0, self.head.count);
+        let (mut low, mut high, mut step) = (0, self.head.count, 1);
+        while low + step <= high {
+            let next = low + step - 1;
+            if holds(self.entry(next)) {
+                high = next;
+            } else {
+                (low, step) = (next + 1, 2 * step);
+            }
+        }
         while low < high {
             let middle = low.midpoint(high);
             if holds(self.entry(middle)) {

@@ -85,7 +85,7 @@ impl Decision {
         at: Timestamp,
         outcomes: impl IntoIterator<Item = Outcome>,
     ) -> Self {
-        Self::of(policy, cost, granted, at, outcomes.into_iter().collect())
+        Self::of(&policy, cost, granted, at, outcomes.into_iter().collect())
     }
 
     /// What is decided without a store: denied for [`Origin::FailedClosed`], else allowed.
@@ -118,10 +118,16 @@ impl Decision {
 
     /// The same denial so many microseconds later, when it still holds.
     #[cfg(feature = "redis")]
+    #[inline(always)]
     pub(crate) fn denied_again(&self, micros: u64) -> Self {
-        let outcomes = self.limits().map(|limit| limit.outcome.after(micros)).collect();
-        let at = self.at.plus_micros(micros);
-        Self { outcomes, at, origin: Origin::LocalDeny, ..self.clone() }
+        Self {
+            policy: self.policy.clone(),
+            outcomes: self.outcomes.later(micros),
+            at: self.at.plus_micros(micros),
+            origin: Origin::LocalDeny,
+            outer: self.outer.clone(),
+            ..*self
+        }
     }
 
     /// The same decision, come about so.

@@ -21,10 +21,6 @@ pub(super) struct HeldPolicy(Option<Policy>);
 impl HeldPolicy {
     pub(super) const NONE: Self = Self(None);
 
-    pub(super) const fn of(policy: Policy) -> Self {
-        Self(Some(policy))
-    }
-
     #[inline]
     pub(super) fn handle_of(policy: &Policy) -> Self {
         Self::handle_from(&SPARE, policy)

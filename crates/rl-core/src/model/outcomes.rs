@@ -66,6 +66,19 @@ impl Outcomes {
         }
     }
 
+    /// The same so many microseconds later, if nothing was used since.
+    #[cfg(feature = "redis")]
+    #[inline(always)]
+    pub(super) fn later(&self, micros: u64) -> Self {
+        match self {
+            Self::None => Self::None,
+            Self::Told(outcomes) => outcomes.iter().map(|outcome| outcome.after(micros)).collect(),
+            Self::Windows(windows) => {
+                Self::Windows(Windows { kept: windows.kept + micros, ..*windows })
+            }
+        }
+    }
+
     pub(crate) fn push(&mut self, outcome: Outcome) {
         match self {
             Self::Told(outcomes) => outcomes.push(outcome),

@@ -98,6 +98,16 @@ impl Packed {
         Self { numbers: pairs.numbers(), lower: self.lower, upper: self.upper }
     }
 
+    /// The same with so many units fewer in each place, as far as there are any.
+    #[cfg(feature = "redis")]
+    pub(crate) fn less(mut self, units: u64) -> Self {
+        let units = u32::try_from(units).unwrap_or(u32::MAX);
+        for number in &mut self.numbers {
+            *number = number.saturating_sub(units);
+        }
+        self
+    }
+
     #[inline(always)]
     pub(crate) fn pairs(&self) -> Pairs {
         Pairs::of(self.numbers)

@@ -1,5 +1,9 @@
+#[cfg(feature = "redis")]
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
+#[cfg(feature = "redis")]
+use std::sync::OnceLock;
 
 use super::{Algorithm, Limit, StateId, WindowPlan};
 
@@ -25,7 +29,6 @@ pub struct Policy {
     inner: Arc<Inner>,
 }
 
-#[derive(PartialEq, Eq)]
 struct Inner {
     limits: Box<[NamedLimit]>,
     // What follows from them.
@@ -33,7 +36,19 @@ struct Inner {
     has_permits: bool,
     has_shadow: bool,
     shortest: Option<usize>,
+    // What a store has worked out for itself.
+    #[cfg(feature = "redis")]
+    worked_out: OnceLock<Box<dyn Any + Send + Sync>>,
 }
+
+impl PartialEq for Inner {
+    fn eq(&self, other: &Self) -> bool {
+        // The rest follows.
+        self.limits == other.limits
+    }
+}
+
+impl Eq for Inner {}
 
 /// A [`Limit`] of a [`Policy`], with its name.
 #[derive(Clone, PartialEq, Eq)]
@@ -92,7 +107,16 @@ impl Policy {
         let enforced = limits.iter().enumerate().filter(|(_, named)| !named.limit.is_shadow());
         let shortest =
             enforced.min_by_key(|(_, named)| named.limit.period()).map(|(place, _)| place);
-        Self { inner: Arc::new(Inner { limits, windows, has_permits, has_shadow, shortest }) }
+        let inner = Inner {
+            limits,
+            windows,
+            has_permits,
+            has_shadow,
+            shortest,
+            #[cfg(feature = "redis")]
+            worked_out: OnceLock::new(),
+        };
+        Self { inner: Arc::new(inner) }
     }
 
     /// A policy of these limits, named as by [`PolicyBuilder::limit`] (`second`, `15minutes`).
@@ -148,6 +172,13 @@ impl Policy {
     #[inline]
     pub(crate) fn has_permits(&self) -> bool {
         self.inner.has_permits
+    }
+
+    /// What a store works out of the policy with `work`, once for all its handles: of one type only.
+    #[cfg(feature = "redis")]
+    pub(crate) fn worked_out<T: Any + Send + Sync>(&self, work: impl FnOnce(&Self) -> T) -> &T {
+        let known = self.inner.worked_out.get_or_init(|| Box::new(work(self)));
+        known.downcast_ref().expect("it is always the same that is worked out")
     }
 
     /// The policy with the limits alone for which `is_kept` is true of their place and themselves, if

@@ -54,6 +54,7 @@
 
 mod charge;
 mod error;
+mod fingerprint;
 pub mod memory;
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]

@@ -13,10 +13,13 @@
 
 mod calendar;
 mod clock;
+mod counter;
 mod system_clock;
 mod timestamp;
 
 pub(crate) use calendar::calendar_month;
 pub use clock::{Clock, ManualClock};
+#[cfg(feature = "redis")]
+pub(crate) use counter::Counter;
 pub use system_clock::SystemClock;
 pub use timestamp::Timestamp;

@@ -1,12 +1,8 @@
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
+use super::counter::Counter;
 use super::{Clock, Timestamp};
-
-/// How long the processor's counter is believed, in ns: a hundred times a second the system's clock is
-/// asked. A counter that is wrong by a thousandth is wrong by ten microseconds then.
-const BELIEVED: u64 = 10_000_000;
 
 /// The system's wall clock, in UTC.
 ///
@@ -20,57 +16,16 @@ pub struct SystemClock;
 impl Clock for SystemClock {
     #[inline]
     fn now(&self) -> Timestamp {
-        static COUNTER: LazyLock<Counter> = LazyLock::new(Counter::new);
-        COUNTER.now()
+        static COUNTER: LazyLock<Counter> = LazyLock::new(|| Counter::of(since_epoch));
+        Timestamp::from_micros(COUNTER.nanos() / 1_000)
     }
 }
 
-/// What the processor counts, and which times that stands for.
-#[derive(Debug)]
-struct Counter {
-    ticks: quanta::Clock,
-    /// Where it stood at the beginning; from here on it is read in ns.
-    begin: u64,
-    /// When the system was asked last.
-    asked: AtomicU64,
-    /// What has to be added for ns since the epoch. Both wrap around.
-    offset: AtomicU64,
-}
-
-impl Counter {
-    fn new() -> Self {
-        let ticks = quanta::Clock::new();
-        let begin = ticks.raw();
-        let counter = Self { ticks, begin, asked: 0.into(), offset: 0.into() };
-        counter.ask();
-        counter
-    }
-
-    #[inline]
-    fn now(&self) -> Timestamp {
-        let nanos = self.ticks.delta_as_nanos(self.begin, self.ticks.raw());
-        // Threads may ask at the same time: each of their answers is right. A counter that goes back
-        // is far beyond what is believed.
-        if nanos.wrapping_sub(self.asked.load(Ordering::Acquire)) > BELIEVED {
-            return self.ask();
-        }
-        let since_epoch = nanos.wrapping_add(self.offset.load(Ordering::Relaxed));
-        Timestamp::from_micros(since_epoch / 1_000)
-    }
-
-    #[cold]
-    #[expect(clippy::disallowed_methods, reason = "this is the one place that reads the clock")]
-    fn ask(&self) -> Timestamp {
-        // A clock set before 1970 reads as the epoch.
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let since_epoch = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
-        // Read afterwards: a thread that stands still in between lags behind, and never leads.
-        let nanos = self.ticks.delta_as_nanos(self.begin, self.ticks.raw());
-        self.offset.store(since_epoch.wrapping_sub(nanos), Ordering::Relaxed);
-        // Whoever believes this sees the offset that belongs to it, or a later one.
-        self.asked.store(nanos, Ordering::Release);
-        Timestamp::from(Duration::from_nanos(since_epoch))
-    }
+#[expect(clippy::disallowed_methods, reason = "this is the one place that reads the clock")]
+fn since_epoch() -> u64 {
+    // A clock set before 1970 reads as the epoch.
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -88,14 +43,5 @@ mod tests {
             // No step of the clock is as long as this.
             assert!(now.plus_micros(50_000) >= before && now <= after.plus_micros(50_000));
         }
-    }
-
-    #[test]
-    fn a_counter_that_has_gone_back_is_not_believed() {
-        let counter = Counter::new();
-        counter.asked.store(u64::MAX / 2, Ordering::Relaxed);
-        counter.offset.store(12_345, Ordering::Relaxed);
-        let now = counter.now();
-        assert!(now > Timestamp::from_secs(1_700_000_000), "{now:?}");
     }
 }

@@ -6,15 +6,16 @@ use crate::time::Timestamp;
 
 impl Decision {
     pub(crate) fn of(
-        policy: Policy,
+        policy: &Policy,
         cost: Cost,
         granted: u64,
         at: Timestamp,
         outcomes: Outcomes,
     ) -> Self {
-        debug_assert_eq!(policy.limits().len(), outcomes.count(Policy::MAX_LIMITS));
-        let mut decision = Self::of_none(HeldPolicy::of(policy), cost);
-        decision.outcomes = outcomes;
+        let limits = policy.limits().len();
+        debug_assert_eq!(limits, outcomes.count(limits));
+        let mut decision = Self::begun(policy, cost);
+        (decision.outcomes, decision.at) = (outcomes, at);
         let denies = decision.enforced().any(|limit| limit.is_over());
         decision.concluded(granted, at, !denies);
         decision

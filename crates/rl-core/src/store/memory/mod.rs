@@ -39,7 +39,6 @@
 
 mod compact;
 mod entry;
-mod fingerprint;
 mod shape;
 mod shard;
 mod table;
@@ -49,9 +48,9 @@ mod tests;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use compact::{Origin, Plain};
-use fingerprint::{Fingerprint, Fingerprinter};
 use shard::{Asked, MOST_SUBJECTS, Shard};
 
+use super::fingerprint::{Fingerprint, Fingerprinter};
 use super::{Charge, Refund, RefundOf, Renewal, Reset, Store, StoreFuture};
 use crate::algorithm;
 use crate::time::{Clock, SystemClock, Timestamp};

@@ -1,8 +1,8 @@
 use std::num::NonZeroU8;
 
+use super::super::fingerprint::Fingerprint;
 use super::compact::{Compact, Origin, Plain};
 use super::entry::{Entry, Slot, Unpacked, Whole};
-use super::fingerprint::Fingerprint;
 use super::shape::{Shape, Shapes};
 use super::table::{MOST, Table};
 use crate::model::{Cost, Decision, Limit, Mode, Policy};

@@ -1,7 +1,7 @@
 //! A hash table of records that stand side by side: beside each record five to eight bytes, and no
 //! room that waits for others.
 
-use super::fingerprint::Fingerprint;
+use super::super::fingerprint::Fingerprint;
 
 /// Records that are allocated together: so few that little is wasted, and none is ever moved.
 const CHUNK: usize = 32;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
+use super::super::fingerprint::Fingerprinter;
 #[cfg(feature = "redis-cluster")]
 use super::cluster::Cluster;
 use super::combine::Combiner;
@@ -245,8 +246,10 @@ impl RedisStoreBuilder {
         Ok(RedisStore {
             inner: Arc::new(Inner {
                 combiner: combines.then(|| Combiner::new(is_cluster, patience)),
-                denials: remembers.then(|| Denials::new(watch.clone())),
-                leases: (lease > 0 && is_packed).then(|| Leases::new(lease, patience, watch)),
+                denials: remembers.then(Denials::new),
+                leases: (lease > 0 && is_packed).then(|| Leases::new(lease, patience)),
+                watch,
+                fingerprinter: Fingerprinter::random(),
                 commands: Commands { layout: self.layout, prefix, tagged: is_cluster },
                 route,
                 healed: AtomicU64::new(0),

@@ -1,157 +1,17 @@
 //! Between policies and bytes: what a script is told. No I/O. What it replies: `reply.rs`.
 
-use std::fmt::Write;
-
 use smallvec::SmallVec;
 
-use crate::algorithm;
-use crate::model::{Algorithm, Anchor, LimitSet, Mode, Refill};
+use super::coded::coded;
+use crate::model::{LimitSet, Mode};
 use crate::store::{Refund, Renewal, StoreError};
 use crate::time::Timestamp;
-use crate::{Cost, FailureKind, Limit, Period, Policy};
-
-/// The version of the packed state, its first byte.
-pub(super) const VERSION: u8 = 2;
-
-/// Which states a policy counts in, and in how many bytes: what `slots.lua` calls the shape.
-pub(super) fn shape(policy: &Policy) -> Vec<u8> {
-    let mut shape = Vec::with_capacity(3 + 13 * policy.limits().len());
-    shape.extend([VERSION, width(policy)]);
-    match named_set(policy) {
-        Some(set) => shape.push(set),
-        None => {
-            let count = u8::try_from(policy.limits().len());
-            shape.push(0x80 | count.expect("a policy has at most 16 limits"));
-            policy.limits().iter().for_each(|limit| push_tag(&mut shape, limit.limit()));
-        }
-    }
-    shape
-}
-
-/// The bytes of a count in a state that has short ones: as many as hold what passes.
-fn width(policy: &Policy) -> u8 {
-    let is_short = |limit: &Limit| is_window(*limit) || is_counter(*limit);
-    let limits = policy.limits().iter().map(|named| named.limit()).filter(is_short);
-    bytes_of(limits.map(Limit::max).max().unwrap_or_default())
-}
-
-/// How many bytes hold the number.
-fn bytes_of(number: u64) -> u8 {
-    let bits = u64::BITS - number.leading_zeros();
-    u8::try_from(bits.div_ceil(8).max(1)).expect("a number has at most 8 bytes")
-}
-
-const fn is_window(limit: Limit) -> bool {
-    matches!(limit.algorithm(), Algorithm::FixedWindow { anchor: Anchor::FirstRequest })
-}
-
-const fn is_counter(limit: Limit) -> bool {
-    matches!(limit.algorithm(), Algorithm::SlidingWindowCounter)
-}
-
-/// All limits in a byte, if they are of named periods, and all such windows or all such counters.
-fn named_set(policy: &Policy) -> Option<u8> {
-    let limits = || policy.limits().iter().map(|named| named.limit());
-    let kind = match limits().all(is_window) {
-        true => 0,
-        false if limits().all(is_counter) => 0x40,
-        false => return None,
-    };
-    limits().try_fold(kind, |set, limit| Some(set | 1 << limit.period().named_index()?))
-}
-
-/// The places of a policy's limits, in the order in which scripts know them: their own, but where the
-/// shape has no tags that of their periods.
-pub(super) fn places(policy: &Policy) -> SmallVec<[usize; 6]> {
-    let mut places: SmallVec<[usize; 6]> = (0..policy.limits().len()).collect();
-    let periods = policy.limits().iter().map(|named| named.limit().period());
-    if !periods.is_sorted() && named_set(policy).is_some() {
-        places.sort_unstable_by_key(|place| policy.limits()[*place].limit().period());
-    }
-    places
-}
-
-/// The limits in that order.
-pub(super) fn in_order(policy: &Policy) -> impl Iterator<Item = Limit> {
-    places(policy).into_iter().map(|place| policy.limits()[place].limit())
-}
-
-/// How long the shape of a policy is.
-pub(super) fn shape_len(policy: &Policy) -> usize {
-    shape(policy).len()
-}
-
-/// The bytes of what is left of a fixed window in a stored state.
-pub(super) fn window_bytes(limit: Limit) -> usize {
-    bytes_of(limit.period().as_micros()).into()
-}
-
-/// The bytes of the age of a sliding window counter in a stored state.
-fn counter_bytes(limit: Limit) -> u8 {
-    bytes_of(2 * limit.period().as_micros())
-}
-
-/// How `struct` reads and writes a state of the policy: its shape, the time, and the cells.
-pub(super) fn format(policy: &Policy) -> Vec<u8> {
-    let (head, width) = (shape_len(policy), width(policy));
-    let mut format = format!(">c{head}I7");
-    for limit in in_order(policy) {
-        let _ = match limit.algorithm() {
-            _ if is_window(limit) => write!(format, "I{}I{width}", window_bytes(limit)),
-            Algorithm::SlidingWindowCounter => {
-                write!(format, "I{}I{width}I{width}", counter_bytes(limit))
-            }
-            _ => write!(format, "{}", "I7".repeat(algorithm::stored_cells(limit))),
-        };
-    }
-    format.into_bytes()
-}
-
-/// How long a state of a policy is that [is all fixed windows](is_all_fixed).
-fn state_len(policy: &Policy) -> usize {
-    let width = usize::from(width(policy));
-    let windows = policy.limits().iter().map(|named| window_bytes(named.limit()) + width);
-    shape_len(policy) + 7 + windows.sum::<usize>()
-}
-
-/// Which state a limit counts in.
-fn push_tag(shape: &mut Vec<u8>, limit: Limit) {
-    let algorithm = match limit.algorithm() {
-        Algorithm::FixedWindow { anchor: Anchor::FirstRequest } => 0x00,
-        Algorithm::FixedWindow { anchor: Anchor::Clock } => 0x10,
-        Algorithm::SlidingWindowCounter => 0x20,
-        Algorithm::SlidingWindow { .. } => 0x30,
-        Algorithm::Gcra { .. } => 0x40,
-        Algorithm::TokenBucket { refill: Refill::Greedy, .. } => 0x50,
-        Algorithm::TokenBucket { refill: Refill::Interval, .. } => 0x60,
-        Algorithm::SlidingLog | Algorithm::Concurrency => 0x70,
-    };
-    let place = (1..).zip(Period::NAMED).find(|(_, named)| *named == limit.period());
-    match place {
-        Some((place, _)) => shape.push(algorithm | place),
-        None => {
-            shape.push(0x80 | algorithm);
-            push_u48(shape, limit.period().as_millis());
-        }
-    }
-    match limit.algorithm() {
-        Algorithm::SlidingWindow { precision } => push_u48(shape, precision.as_millis()),
-        Algorithm::SlidingLog => shape.push(0),
-        Algorithm::Concurrency => shape.push(1),
-        _ => {}
-    }
-}
-
-/// Whether all limits are fixed windows that begin with the first request: what decide_fixed.lua
-/// decides, for many subjects at once.
-pub(super) fn is_all_fixed(policy: &Policy) -> bool {
-    let mut limits = policy.limits().iter().map(|named| named.limit());
-    limits.all(|limit| is_window(limit) && !has_mark(limit))
-}
+use crate::{Cost, FailureKind, Limit, Policy};
 
 /// The argument of `decide.lua`, for so many calls that came one after the other.
 pub(super) fn decide_plan(policy: &Policy, mode: Mode, cost: Cost, calls: u16) -> Vec<u8> {
-    let all_fixed = is_all_fixed(policy);
+    let coded = coded(policy);
+    let all_fixed = coded.is_all_fixed;
     let count = u8::try_from(policy.limits().len()).expect("a policy has at most 16 limits");
 
     let mut plan = Vec::with_capacity(15 + 14 * policy.limits().len());
@@ -160,13 +20,11 @@ pub(super) fn decide_plan(policy: &Policy, mode: Mode, cost: Cost, calls: u16) -
     push_u56(&mut plan, cost.units());
     plan.extend_from_slice(&calls.to_be_bytes());
     if all_fixed {
-        let len =
-            u16::try_from(state_len(policy)).expect("sixteen windows are a few hundred bytes");
-        plan.extend_from_slice(&len.to_be_bytes());
+        plan.extend_from_slice(&coded.state_len.to_be_bytes());
     } else {
-        push_marks(&mut plan, in_order(policy));
+        push_marks(&mut plan, coded.in_order(policy));
     }
-    for limit in in_order(policy) {
+    for limit in coded.in_order(policy) {
         // decide_fixed.lua does not read the tags, so it is told the periods.
         if all_fixed {
             push_u56(&mut plan, limit.period().as_micros());
@@ -211,7 +69,7 @@ fn amend_plan(
     let mut plan = Vec::with_capacity(8 + 14 * policy.limits().len());
     plan.push(task);
     push_u56(&mut plan, charged.as_micros());
-    for place in places(policy) {
+    for &place in &coded(policy).places {
         push_u56(&mut plan, units(place));
         push_u56(&mut plan, policy.limits()[place].limit().max());
     }
@@ -233,7 +91,7 @@ pub(super) fn read_renewed(bytes: &[u8]) -> Result<Option<Timestamp>, StoreError
 /// The argument of `readable_counters.lua`.
 pub(super) fn readable_periods(policy: &Policy) -> Vec<u8> {
     let mut periods = Vec::with_capacity(7 * policy.limits().len());
-    for limit in in_order(policy) {
+    for limit in coded(policy).in_order(policy) {
         push_u56(&mut periods, limit.period().as_millis());
     }
     periods
@@ -244,8 +102,8 @@ pub(super) fn readable_plan(policy: &Policy, mode: Mode, cost: Cost) -> Vec<u8> 
     let mut plan = Vec::with_capacity(12 + 7 * policy.limits().len());
     plan.push(mode_byte(mode));
     push_u56(&mut plan, cost.units());
-    push_marks(&mut plan, in_order(policy));
-    for limit in in_order(policy) {
+    push_marks(&mut plan, coded(policy).in_order(policy));
+    for limit in coded(policy).in_order(policy) {
         push_u56(&mut plan, limit.max());
     }
     plan
@@ -255,14 +113,10 @@ pub(super) fn readable_plan(policy: &Policy, mode: Mode, cost: Cost) -> Vec<u8> 
 pub(super) fn readable_refund_plan(refund: &Refund<'_>) -> Vec<u8> {
     let mut plan = Vec::with_capacity(7 + 7 * refund.policy.limits().len());
     push_u56(&mut plan, refund.charged.as_micros());
-    for place in places(refund.policy) {
+    for &place in &coded(refund.policy).places {
         push_u56(&mut plan, refund.units_of(place));
     }
     plan
-}
-
-const fn has_mark(limit: Limit) -> bool {
-    limit.is_shadow() || limit.counts_requests()
 }
 
 /// Which limits are in shadow, and which count requests.
@@ -284,11 +138,6 @@ fn mode_byte(mode: Mode) -> u8 {
     }
 }
 
-/// Six bytes hold every period in milliseconds.
-fn push_u48(bytes: &mut Vec<u8>, number: u64) {
-    bytes.extend_from_slice(&number.to_be_bytes()[2..]);
-}
-
 /// Seven bytes hold every number that Lua holds exactly, and one above.
 pub(super) fn push_u56(bytes: &mut Vec<u8>, number: u64) {
     bytes.extend_from_slice(&number.to_be_bytes()[1..]);
@@ -303,8 +152,8 @@ pub(super) fn read_u56(number: [u8; 7]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Subject;
     use crate::store::{Namespace, RefundOf};
+    use crate::{Algorithm, Period, Subject};
 
     #[test]
     fn arguments_have_the_length_that_the_scripts_expect() {
@@ -315,44 +164,13 @@ mod tests {
             limit.counted_by(Algorithm::SlidingWindow { precision }).unwrap()
         });
         let policy = Policy::new(limits).unwrap();
-        assert_eq!(shape(&policy).len(), 3 + 16 * 13);
+        assert_eq!(coded(&policy).shape.len(), 3 + 16 * 13);
         assert_eq!(decide_plan(&policy, Mode::Check, Cost::from(u64::MAX), 1).len(), 15 + 16 * 14);
         assert_eq!(forget_plan(&policy, 15).len(), 8 + 16 * 14);
         let fixed = Policy::new([Limit::per_day(256), Limit::per_second(1)]).unwrap();
         let plan = decide_plan(&fixed, Mode::Check, Cost::ONE, 1);
         assert_eq!((plan.len(), &plan[11..13]), (13 + 2 * 14, &[0, 3 + 7 + 5 + 7][..]));
-        assert_eq!(format(&fixed), b">c3I7I3I2I5I2");
-    }
-
-    #[test]
-    fn the_shape_names_states_and_not_their_size() {
-        let shape_of = |text: &str| shape(&Policy::new([text.parse().unwrap()]).unwrap());
-        assert_eq!(shape_of("1/second")[..], [2, 1, 0x01]);
-        assert_eq!(shape_of("256/month")[..], [2, 2, 0x20]);
-        assert_eq!(shape_of("255/minute:sliding-window-counter")[..], [2, 1, 0x42]);
-        assert_eq!(shape_of("9/month:clock")[..], [2, 1, 0x81, 0x16]);
-        assert_eq!(shape_of("1/1000ms"), shape_of("200/second"));
-        assert_eq!(shape_of("1/258ms")[..], [2, 1, 0x81, 0x80, 0, 0, 0, 0, 1, 2]);
-        assert_eq!(shape_of("1/258ms:clock")[..], [2, 1, 0x81, 0x90, 0, 0, 0, 0, 1, 2]);
-        assert_eq!(shape_of("1/minute:sliding-log")[..], [2, 1, 0x81, 0x72, 0]);
-        assert_eq!(shape_of("1:concurrency:lease=minute")[..], [2, 1, 0x81, 0x72, 1]);
-        let of_258_ms = shape_of("1:concurrency:lease=258ms");
-        assert_eq!(of_258_ms[..], [2, 1, 0x81, 0xf0, 0, 0, 0, 0, 1, 2, 1]);
-        let mixed = ["9/hour", "9/day:clock"].map(|text| text.parse().unwrap());
-        assert_eq!(shape(&Policy::new(mixed).unwrap())[..], [2, 1, 0x82, 0x03, 0x14]);
-    }
-
-    #[test]
-    fn windows_of_named_periods_have_one_order_whatever_the_policy_s() {
-        let places_of = |limits: [&str; 3]| {
-            let policy = Policy::new(limits.map(|text| text.parse().unwrap())).unwrap();
-            (shape(&policy), places(&policy).to_vec())
-        };
-        let (shape, places) = places_of(["9/minute", "9/day", "9/second"]);
-        assert_eq!((&shape[2..], &places[..]), (&[0b1011][..], &[2, 0, 1][..]));
-        assert_eq!(places_of(["9/second", "9/minute", "9/day"]), (shape, vec![0, 1, 2]));
-        let (_, places) = places_of(["9/minute", "9/day", "9/1500ms"]);
-        assert_eq!(places, [0, 1, 2], "by their tags");
+        assert_eq!(coded(&fixed).format, b">c3I7I3I2I5I2");
     }
 
     #[test]

@@ -20,7 +20,7 @@ mod line;
 
 use std::collections::VecDeque;
 use std::pin::pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use batch::{Batch, Caller, Costs, Run, batches, fail, take_run};
@@ -28,10 +28,10 @@ use line::{Line, can_gather};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
+use super::RedisStore;
 use super::denials::Asking;
 use super::reply::{self, Asked};
 use super::who::{Who, WhoRef};
-use super::{RedisStore, codec};
 use crate::model::Mode;
 use crate::store::StoreError;
 use crate::{Cost, Decision, FailureKind, Policy};
@@ -105,7 +105,7 @@ impl RedisStore {
         let command = self.inner.commands.check(&[who], policy, cost, 1)?;
         let reply = self.send(command).await?;
         let asked = Asked { policy, mode: Mode::Check, cost, calls: 1 };
-        let answer = reply::read(&reply, 1, codec::shape_len(policy), asked)?.pop().flatten();
+        let answer = reply::read(&reply, 1, asked)?.pop().flatten();
         let answer = answer.ok_or_else(reply::undecided)?;
         self.note_healed(answer.healed);
         let decision = answer.decision(0, asked);
@@ -178,7 +178,7 @@ impl RedisStore {
             Ok(answers) => {
                 for (run, answer) in runs.into_iter().zip(answers) {
                     match answer {
-                        Some(answer) => self.tell(run, &answer, costs),
+                        Some(answer) => self.tell(run, answer, costs),
                         None => undecided.push(run),
                     }
                 }
@@ -207,23 +207,23 @@ impl RedisStore {
         };
         let reply = self.send(command).await?;
         let asked = Asked { policy, mode: Mode::Check, cost, calls };
-        reply::read(&reply, runs.len(), codec::shape_len(policy), asked)
+        reply::read(&reply, runs.len(), asked)
     }
 
-    fn tell(&self, run: Run, answer: &reply::Answer, costs: Costs) {
+    fn tell(&self, run: Run, answer: reply::Answer, costs: Costs) {
         self.note_healed(answer.healed);
-        let (mut is_noted, calls) = (false, u16::try_from(run.callers.len()).unwrap_or(u16::MAX));
+        let (mut is_noted, answer) = (false, Arc::new(answer));
+        let calls = u16::try_from(run.callers.len()).unwrap_or(u16::MAX);
         for (call, caller) in (0..calls).zip(run.callers) {
             let Caller { policy, cost, asking, tell } = caller;
-            let asked = Asked { policy: &policy, mode: Mode::Check, cost, calls };
-            let decision = answer.decision(call, asked);
+            let part = Part { answer: Arc::clone(&answer), policy, cost, call, calls };
             // All of one cost that are denied are denied alike.
-            if !decision.is_allowed() && (costs == Costs::Mixed || !is_noted) {
-                self.note_denial(run.who.as_ref(), &decision, asking);
+            if !answer.passes(call) && (costs == Costs::Mixed || !is_noted) {
+                self.note_denial(run.who.as_ref(), &part.decision(), asking);
                 is_noted = true;
             }
             // Who has given up stays charged: whether it was in time, nobody can tell.
-            let _ = tell.send(Ok(decision));
+            let _ = tell.send(Ok(part));
         }
     }
 
@@ -231,7 +231,7 @@ impl RedisStore {
         if let (Some(denials), Some(asking)) = (&self.inner.denials, asking)
             && !decision.is_allowed()
         {
-            denials.note(who, decision, asking);
+            denials.note(who, decision, asking, self.inner.watch.now());
         }
     }
 }
@@ -285,12 +285,32 @@ pub(super) enum Joined {
 }
 
 /// Where the answer comes.
-type Told = oneshot::Receiver<Result<Decision, StoreError>>;
+type Told = oneshot::Receiver<Result<Part, StoreError>>;
 
 /// Waits to be told. Small: it is made for each call.
 pub(super) async fn wait(told: Told) -> Result<Decision, StoreError> {
-    // Whoever should have told is gone with its runtime.
-    told.await.unwrap_or_else(|_| Err(StoreError::new(FailureKind::Unavailable)))
+    match told.await {
+        Ok(part) => part.map(|part| part.decision()),
+        // Whoever should have told is gone with its runtime.
+        Err(_) => Err(StoreError::new(FailureKind::Unavailable)),
+    }
+}
+
+/// What one of those is told who travelled for a subject. The decision is made where it is waited for: it
+/// is larger than this.
+pub(super) struct Part {
+    answer: Arc<reply::Answer>,
+    policy: Policy,
+    cost: Cost,
+    call: u16,
+    calls: u16,
+}
+
+impl Part {
+    fn decision(&self) -> Decision {
+        let Self { ref policy, cost, calls, .. } = *self;
+        self.answer.decision(self.call, Asked { policy, mode: Mode::Check, cost, calls })
+    }
 }
 
 /// One who left without company.

@@ -1,5 +1,6 @@
 //! Which commands carry out what is asked, in each layout. No I/O.
 
+use super::coded::coded;
 use super::script::{self, Script};
 use super::who::WhoRef;
 use super::{Layout, codec, keyspace};
@@ -39,7 +40,8 @@ impl Command {
 
 /// The arguments of the scripts of the packed layout.
 fn packed(policy: &Policy, plan: Vec<u8>) -> Vec<Vec<u8>> {
-    vec![codec::shape(policy), plan, codec::format(policy)]
+    let coded = coded(policy);
+    vec![coded.shape.clone(), plan, coded.format.clone()]
 }
 
 /// A layout and what its keys look like.
@@ -65,7 +67,7 @@ impl Commands {
     }
 
     /// Checks of one cost, so many of each subject. More than one subject only under a policy that is
-    /// [all fixed windows](codec::is_all_fixed), and more than one call only in the packed layout.
+    /// all fixed windows, and more than one call only in the packed layout.
     pub(super) fn check(
         &self,
         who: &[WhoRef<'_>],
@@ -81,7 +83,7 @@ impl Commands {
             }
         };
         let mut keys = Vec::with_capacity(who.len());
-        for WhoRef { namespace, subject } in who {
+        for WhoRef { namespace, subject, .. } in who {
             keys.extend(self.keys(namespace, subject, policy)?);
         }
         Ok(Command::Script { script: script::decide(self.layout), keys, arguments })
@@ -90,7 +92,7 @@ impl Commands {
     /// Checks of these costs, one after the other.
     pub(super) fn check_costs(
         &self,
-        WhoRef { namespace, subject }: WhoRef<'_>,
+        WhoRef { namespace, subject, .. }: WhoRef<'_>,
         policy: &Policy,
         costs: &[Cost],
     ) -> Result<Command, StoreError> {
@@ -136,8 +138,8 @@ impl Commands {
             }
             (Layout::Readable, Some(limit)) => {
                 let keys = self.keys(namespace, subject, policy)?;
-                let mut keys = codec::places(policy).into_iter().zip(keys);
-                keys.find(|(place, _)| *place == limit).map(|(_, key)| key).into_iter().collect()
+                let mut keys = coded(policy).places.iter().zip(keys);
+                keys.find(|(place, _)| **place == limit).map(|(_, key)| key).into_iter().collect()
             }
         };
         Ok(Command::Delete { keys })
@@ -166,7 +168,8 @@ impl Commands {
             return Ok([packed].into_iter().chain(rings).collect());
         }
         let key = self.readable(namespace, subject);
-        codec::in_order(policy)
+        coded(policy)
+            .in_order(policy)
             .map(|limit| {
                 const HELD: Algorithm = Algorithm::FixedWindow { anchor: Anchor::FirstRequest };
                 let key = key(limit.period()).filter(|_| limit.algorithm() == HELD);

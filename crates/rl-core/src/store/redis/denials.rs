@@ -10,15 +10,12 @@
 //! * **Bounded**: so many subjects at most, each for [`LONGEST`] at most. Who is not remembered is asked
 //!   for.
 
-use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use indexmap::IndexMap;
-
-use super::watch::{Watch, lasts_until};
-use super::who::{Who, WhoRef};
+use super::watch::lasts_until;
+use super::who::{ByWho, Who, WhoRef};
 use crate::{Cost, Decision, Policy, RetryAfter};
 
 /// The longest that a denial is remembered.
@@ -32,38 +29,67 @@ const SHARDS: usize = 64;
 /// Who is known to be denied.
 pub(super) struct Denials {
     shards: Box<[Shard]>,
-    hasher: RandomState,
-    watch: Watch,
 }
 
 struct Shard {
     // Raised when something is forgotten: what was asked before is not remembered after.
     forgotten: AtomicU64,
-    denied: Mutex<IndexMap<Who, Denied>>,
+    denied: Mutex<ByWho<Denied>>,
 }
 
 struct Denied {
-    policy: Policy,
-    cost: Cost,
     decision: Decision,
     /// When the reply was there, and until when the denial holds.
     heard: u64,
     until: u64,
 }
 
+/// What is known of the subjects of a shard, which nobody changes meanwhile.
+pub(super) struct Known<'a> {
+    shard: &'a Shard,
+    denied: MutexGuard<'a, ByWho<Denied>>,
+    now: u64,
+}
+
+impl Known<'_> {
+    /// The denial of `cost`, and how many microseconds ago it was.
+    #[inline]
+    pub(super) fn denial(
+        &self,
+        who: WhoRef<'_>,
+        policy: &Policy,
+        cost: Cost,
+    ) -> Option<(&Decision, u64)> {
+        let Denied { decision, heard, until } = self.denied.get(&who)?;
+        let is_it = decision.cost() == cost && decision.policy() == Some(policy);
+        (is_it && self.now < *until).then(|| (decision, self.now.saturating_sub(*heard)))
+    }
+
+    /// By what the answer is remembered of who asks now.
+    pub(super) fn asking(&self) -> Asking {
+        Asking { forgotten: self.shard.forgotten.load(Ordering::Acquire), sent: self.now }
+    }
+}
+
 /// Taken when a question sets out; by it the answer is remembered.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asking {
-    shard: usize,
     forgotten: u64,
     sent: u64,
 }
 
 impl Denials {
-    pub(super) fn new(watch: Watch) -> Self {
+    pub(super) fn new() -> Self {
         let shard = || Shard { forgotten: AtomicU64::new(0), denied: Mutex::default() };
         let shards = std::iter::repeat_with(shard).take(SHARDS).collect();
-        Self { shards, hasher: RandomState::new(), watch }
+        Self { shards }
+    }
+
+    /// What is known of a subject at `now`.
+    #[inline]
+    pub(super) fn known(&self, who: WhoRef<'_>, now: u64) -> Known<'_> {
+        let shard = self.shard(who);
+        Known { shard, denied: shard.lock(), now }
     }
 
     /// The denial, if it is known; else what to remember the answer by.
@@ -72,35 +98,28 @@ impl Denials {
         who: WhoRef<'_>,
         policy: &Policy,
         cost: Cost,
+        now: u64,
     ) -> Result<Decision, Asking> {
-        let shard = self.shard(who);
-        let (forgotten, now) =
-            (self.shards[shard].forgotten.load(Ordering::Acquire), self.watch.now());
-        let asking = Asking { shard, forgotten, sent: now };
-        let denied = self.shards[shard].lock();
-        let known = denied.get(&who).filter(|known| known.cost == cost && known.policy == *policy);
-        match known {
-            Some(known) if now < known.until => {
-                Ok(known.decision.denied_again(now.saturating_sub(known.heard)))
-            }
-            _ => Err(asking),
+        let known = self.known(who, now);
+        match known.denial(who, policy, cost) {
+            Some((denial, micros)) => Ok(denial.denied_again(micros)),
+            None => Err(known.asking()),
         }
     }
 
     /// Remembers a denial.
-    pub(super) fn note(&self, who: WhoRef<'_>, decision: &Decision, asking: Asking) {
-        let Some(policy) = decision.policy() else { return };
+    pub(super) fn note(&self, who: WhoRef<'_>, decision: &Decision, asking: Asking, heard: u64) {
         let wait = match decision.retry_after() {
             RetryAfter::In(wait) => wait.min(LONGEST),
             RetryAfter::Never => LONGEST,
             RetryAfter::Now => return,
         };
         let wait = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
-        let (heard, until) = (self.watch.now(), lasts_until(asking.sent, wait));
+        let until = lasts_until(asking.sent, wait);
         if heard >= until {
             return;
         }
-        let shard = &self.shards[asking.shard];
+        let shard = self.shard(who);
         let mut denied = shard.lock();
         if shard.forgotten.load(Ordering::Acquire) != asking.forgotten {
             return;
@@ -117,26 +136,24 @@ impl Denials {
                 denied.swap_remove_index(place);
             }
         }
-        let (policy, cost, decision) = (policy.clone(), decision.cost(), decision.clone());
-        denied.insert(who.to_owned(), Denied { policy, cost, decision, heard, until });
+        denied.insert(who.to_owned(), Denied { decision: decision.clone(), heard, until });
     }
 
     /// Forgets what is known of a subject, because its counts may be lower now.
     pub(super) fn forget(&self, who: WhoRef<'_>) {
-        let shard = &self.shards[self.shard(who)];
+        let shard = self.shard(who);
         let mut denied = shard.lock();
         shard.forgotten.fetch_add(1, Ordering::AcqRel);
         denied.swap_remove(&who);
     }
 
-    fn shard(&self, who: WhoRef<'_>) -> usize {
-        // The remainder is smaller than the number of shards.
-        usize::try_from(self.hasher.hash_one(who) % SHARDS as u64).unwrap_or(0)
+    fn shard(&self, who: WhoRef<'_>) -> &Shard {
+        &self.shards[who.fingerprint.spread(SHARDS)]
     }
 }
 
 impl Shard {
-    fn lock(&self) -> MutexGuard<'_, IndexMap<Who, Denied>> {
+    fn lock(&self) -> MutexGuard<'_, ByWho<Denied>> {
         self.denied.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -17,18 +17,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use held::{Lease, Terms, open};
-use indexmap::IndexMap;
 use tokio::runtime::Handle;
 use tokio::sync::OwnedMutexGuard;
 use tokio::task::AbortHandle;
 
 use super::denials::Asking;
 use super::reply::{Answer, Asked};
-use super::watch::{Watch, lasts_until};
-use super::who::{Who, WhoRef};
-use super::{Inner, RedisStore, codec, reply};
+use super::watch::lasts_until;
+use super::who::{ByWho, Who, WhoRef};
+use super::{Inner, RedisStore, reply};
 use crate::model::Mode;
-use crate::store::{Charge, Refund, RefundOf, StoreError, StoreFuture};
+use crate::store::{Refund, RefundOf, StoreError, StoreFuture};
 use crate::{Cost, Decision, Eventual, FailureKind, LimitSet, Policy};
 
 /// The largest lease: what the number of calls in one script call can say.
@@ -42,12 +41,11 @@ pub(super) struct Leases {
     /// Units of one lease at most.
     most: u64,
     patience: Duration,
-    watch: Watch,
     runtime: Handle,
 }
 
 #[derive(Default)]
-struct Table(Mutex<IndexMap<Who, Arc<Lease>>>);
+struct Table(Mutex<ByWho<Arc<Lease>>>);
 
 /// What those need who take and give back.
 #[derive(Default)]
@@ -79,14 +77,21 @@ pub(super) struct Holder {
 }
 
 impl Leases {
-    pub(super) fn new(most: u64, patience: Duration, watch: Watch) -> Self {
+    pub(super) fn new(most: u64, patience: Duration) -> Self {
         let most = most.min(MOST_UNITS.into());
-        Self { table: Arc::default(), most, patience, watch, runtime: Handle::current() }
+        Self { table: Arc::default(), most, patience, runtime: Handle::current() }
     }
 
     /// Spends `cost` of what is held of a subject, if that is enough.
-    pub(super) fn spend(&self, who: WhoRef<'_>, policy: &Policy, cost: Cost) -> Option<Decision> {
-        self.table.lock().get(&who)?.spend(policy, cost, self.watch.now())
+    #[inline(always)]
+    pub(super) fn spend(
+        &self,
+        who: WhoRef<'_>,
+        policy: &Policy,
+        cost: Cost,
+        now: u64,
+    ) -> Option<Decision> {
+        self.table.lock().get(&who)?.spend(policy, cost, now)
     }
 
     /// The place of a subject, which is made if there are less than `most`.
@@ -111,7 +116,7 @@ impl Leases {
 }
 
 impl Table {
-    fn lock(&self) -> MutexGuard<'_, IndexMap<Who, Arc<Lease>>> {
+    fn lock(&self) -> MutexGuard<'_, ByWho<Arc<Lease>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -149,11 +154,11 @@ impl RedisStore {
     pub(super) fn check_leased(
         &self,
         leases: &Leases,
-        charge: Charge<'_>,
+        who: WhoRef<'_>,
+        policy: &Policy,
+        cost: Cost,
         asking: Option<Asking>,
     ) -> StoreFuture<Decision> {
-        let Charge { namespace, subject, policy, cost, .. } = charge;
-        let who = WhoRef { namespace, subject };
         if cost.units() > leases.most && leases.table.lock().get(&who).is_none() {
             return self.check(who, policy, cost, asking);
         }
@@ -173,17 +178,17 @@ impl RedisStore {
             return self.check(who.as_ref(), &policy, cost, asking).await;
         };
         let holder = place.turn().await;
-        if let Some(decision) = holder.place.lease.spend(&policy, cost, leases.watch.now()) {
+        if let Some(decision) = holder.place.lease.spend(&policy, cost, self.inner.watch.now()) {
             return Ok(decision);
         }
         // Those before may have learned that this one is denied.
         if let Some(denials) = &self.inner.denials {
-            match denials.find(who.as_ref(), &policy, cost) {
+            match denials.find(who.as_ref(), &policy, cost, self.inner.watch.now()) {
                 Ok(denial) => return Ok(denial),
                 Err(again) => asking = Some(again),
             }
         }
-        if holder.place.lease.is_last(&policy, leases.watch.now()) {
+        if holder.place.lease.is_last(&policy, self.inner.watch.now()) {
             drop(holder);
             return self.check(who.as_ref(), &policy, cost, asking).await;
         }
@@ -228,7 +233,7 @@ impl RedisStore {
         cost: Cost,
         counts_held: bool,
     ) -> Result<Option<Decision>, StoreError> {
-        let sent = leases.watch.now();
+        let sent = self.inner.watch.now();
         if open(&mut holder.terms(), policy, sent).is_none() {
             self.empty(holder).await;
         }
@@ -244,10 +249,10 @@ impl RedisStore {
         // Leases are no larger.
         let missing = u16::try_from(missing).unwrap_or(MOST_UNITS).min(MOST_UNITS);
 
-        let sent = leases.watch.now();
+        let sent = self.inner.watch.now();
         let (answer, taken, decided) =
             self.take(leases, &holder.place.who, policy, missing).await?;
-        let heard = leases.watch.now();
+        let heard = self.inner.watch.now();
         let nearest = decided.limits().filter(|limit| limit.is_active());
         let nearest = nearest.map(|limit| limit.reset_after()).min().unwrap_or_default();
         let until = lasts_until(sent, u64::try_from(nearest.as_micros()).unwrap_or(u64::MAX));
@@ -277,7 +282,7 @@ impl RedisStore {
         let reply = tokio::time::timeout(leases.patience, self.send(command)).await;
         let reply = reply.unwrap_or_else(|_| Err(StoreError::new(FailureKind::TimedOut)))?;
         let asked = Asked { policy, mode, cost, calls: units };
-        let answer = reply::read(&reply, 1, codec::shape_len(policy), asked)?.pop().flatten();
+        let answer = reply::read(&reply, 1, asked)?.pop().flatten();
         let answer = answer.ok_or_else(reply::undecided)?;
         self.note_healed(answer.healed);
         let (taken, last) = (answer.passing(), answer.decision(units - 1, asked));
@@ -289,7 +294,7 @@ impl RedisStore {
         let Some(until) = holder.terms().as_ref().map(|terms| terms.until) else { return };
         if holder.taking.ending.as_ref().is_none_or(|ending| ending.wakes > until) {
             let (inner, lease) = (Arc::downgrade(&self.inner), Arc::downgrade(&holder.place.lease));
-            let micros = until.saturating_sub(leases.watch.now());
+            let micros = until.saturating_sub(self.inner.watch.now());
             let task = leases.runtime.spawn(end(inner, lease, holder.place.who.clone(), micros));
             holder.taking.ending = Some(Ending { wakes: until, task: task.abort_handle() });
         }
@@ -336,7 +341,7 @@ async fn end(inner: Weak<Inner>, lease: Weak<Lease>, who: Who, mut micros: u64) 
         let Some(leases) = &store.inner.leases else { return };
         let place = Place { table: Arc::clone(&leases.table), who: who.clone(), lease };
         let mut holder = place.turn().await;
-        let now = leases.watch.now();
+        let now = store.inner.watch.now();
         let until = holder.terms().as_ref().map(|terms| terms.until);
         match (until, &mut holder.taking.ending) {
             (Some(until), Some(ending)) if now < until => {
@@ -366,16 +371,19 @@ async fn pause(time: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{Namespace, Reset, Store};
+    use crate::store::fingerprint::Fingerprinter;
+    use crate::store::{Charge, Namespace, Reset, Store};
     use crate::{Limit, Subject};
-
-    fn who(name: &str) -> Who {
-        Who { namespace: Namespace::default(), subject: Subject::user(name) }
-    }
 
     #[tokio::test]
     async fn all_who_wait_meet_in_the_same_place_and_the_last_forgets_it() {
-        let leases = Leases::new(4, Duration::from_secs(1), Watch::new(None));
+        let leases = Leases::new(4, Duration::from_secs(1));
+        let fingerprinter = Fingerprinter::random();
+        let who = |name: &str| {
+            let (namespace, subject) = (Namespace::default(), Subject::user(name));
+            let fingerprint = fingerprinter.fingerprint(&namespace, &subject);
+            Who { namespace, subject, fingerprint }
+        };
         let enter = |name, most| leases.enter(who(name), most);
         let first = enter("alice", 1).unwrap().turn().await;
         let waiting = enter("alice", 1).unwrap();

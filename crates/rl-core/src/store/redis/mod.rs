@@ -38,6 +38,7 @@ mod builder;
 #[cfg(feature = "redis-cluster")]
 mod cluster;
 mod codec;
+mod coded;
 mod combine;
 mod command;
 mod connect_error;
@@ -67,6 +68,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use builder::RedisStoreBuilder;
 use builder::Servers;
+use coded::coded;
 use combine::{Combiner, Joined};
 use command::{Command, Commands};
 pub use connect_error::ConnectError;
@@ -79,13 +81,15 @@ pub use script::Script;
 #[cfg(feature = "redis-tls")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis-tls")))]
 pub use tls::Tls;
+use watch::Watch;
 use who::WhoRef;
 
-use super::{Charge, Mode, Refund, Renewal, Reset, Store, StoreError, StoreFuture};
+use super::fingerprint::Fingerprinter;
+use super::{Charge, Mode, Namespace, Refund, Renewal, Reset, Store, StoreError, StoreFuture};
 use crate::time::Timestamp;
 #[cfg(feature = "conformance")]
 use crate::time::{Clock, ManualClock};
-use crate::{Cost, Decision, Eventual, Policy, observe};
+use crate::{Cost, Decision, Eventual, Policy, Subject, observe};
 
 /// Counters on Redis. The [module](self) says what it guarantees.
 ///
@@ -98,6 +102,8 @@ pub struct RedisStore {
 struct Inner {
     route: Route,
     commands: Commands,
+    fingerprinter: Fingerprinter,
+    watch: Watch,
     /// Unless every call travels alone.
     combiner: Option<Combiner>,
     /// Unless every denial is asked for.
@@ -184,6 +190,11 @@ impl RedisStore {
         self.inner.healed.load(Ordering::Relaxed)
     }
 
+    fn who<'a>(&self, namespace: &'a Namespace, subject: &'a Subject) -> WhoRef<'a> {
+        let fingerprint = self.inner.fingerprinter.fingerprint(namespace, subject);
+        WhoRef { namespace, subject, fingerprint }
+    }
+
     /// Sends a command; returns what a script replied.
     async fn send(&self, command: Command) -> Result<Vec<u8>, StoreError> {
         #[cfg(feature = "conformance")]
@@ -234,8 +245,7 @@ impl RedisStore {
         Eventual::later(async move {
             let reply = this.send(command).await?;
             let asked = Asked { policy: &policy, mode, cost, calls: 1 };
-            let shape = codec::shape_len(&policy);
-            let answer = reply::read(&reply, 1, shape, asked)?.pop().flatten();
+            let answer = reply::read(&reply, 1, asked)?.pop().flatten();
             let answer = answer.ok_or_else(reply::undecided)?;
             this.note_healed(answer.healed);
             Ok(answer.decision(0, asked))
@@ -272,20 +282,23 @@ impl Store for RedisStore {
     fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
         let Charge { namespace, subject, policy, mode, cost } = charge;
         if mode == Mode::Check && cost > Cost::ZERO && !policy.has_permits() {
-            let who = WhoRef { namespace, subject };
-            let leases = self.inner.leases.as_ref().filter(|_| codec::is_all_fixed(policy));
-            if let Some(leased) = leases.and_then(|leases| leases.spend(who, policy, cost)) {
+            let (who, now) = (self.who(namespace, subject), self.inner.watch.now());
+            let leases = self.inner.leases.as_ref();
+            if let Some(leased) = leases.and_then(|leases| leases.spend(who, policy, cost, now)) {
                 return Eventual::ready(Ok(leased));
             }
             let asking = match &self.inner.denials {
-                Some(denials) => match denials.find(who, policy, cost) {
-                    Ok(denial) => return Eventual::ready(Ok(denial)),
-                    Err(asking) => Some(asking),
-                },
+                Some(denials) => {
+                    let known = denials.known(who, now);
+                    if let Some((denial, micros)) = known.denial(who, policy, cost) {
+                        return Eventual::ready(Ok(denial.denied_again(micros)));
+                    }
+                    Some(known.asking())
+                }
                 None => None,
             };
-            if let Some(leases) = leases {
-                return self.check_leased(leases, charge, asking);
+            if let Some(leases) = leases.filter(|_| coded(policy).is_all_fixed) {
+                return self.check_leased(leases, who, policy, cost, asking);
             }
             if self.inner.combiner.is_some() || asking.is_some() {
                 return self.check(who, policy, cost, asking);
@@ -298,7 +311,7 @@ impl Store for RedisStore {
         if refund.is_empty() {
             return Eventual::ready(Ok(()));
         }
-        let who = WhoRef { namespace: refund.namespace, subject: refund.subject };
+        let who = self.who(refund.namespace, refund.subject);
         self.carry_out(who, self.inner.commands.refund(&refund), false)
     }
 
@@ -316,7 +329,7 @@ impl Store for RedisStore {
     }
 
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        let who = WhoRef { namespace: reset.namespace, subject: reset.subject };
+        let who = self.who(reset.namespace, reset.subject);
         self.carry_out(who, self.inner.commands.reset(&reset), true)
     }
 }

@@ -2,9 +2,9 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::codec;
+use super::coded::{self, Coded, coded};
 use crate::algorithm::{self, State};
-use crate::model::{LimitSet, MAX_UNITS, Mode, Origin, Outcomes};
+use crate::model::{LimitSet, MAX_UNITS, Mode, Origin, Outcomes, Packed, Windows};
 use crate::store::StoreError;
 use crate::time::Timestamp;
 use crate::{Cost, Decision, FailureKind, Limit, Policy};
@@ -12,7 +12,7 @@ use crate::{Cost, Decision, FailureKind, Limit, Policy};
 /// The first byte of a reply: what follows.
 const SINGLE: u8 = 0;
 /// A stored state begins with its version.
-const STATES: u8 = codec::VERSION;
+const STATES: u8 = coded::VERSION;
 const COUNTED: u8 = 3;
 const TOGETHER: u8 = 4;
 
@@ -41,66 +41,68 @@ enum Told {
     /// Of fixed windows: how many of the calls pass, and the state after the last of them.
     Passing { passing: u16, after: After },
     /// For each call the state after it, up to the last that differs from the one before.
-    Each(SmallVec<[(LimitSet, u64, After); 1]>),
+    Each(SmallVec<[(LimitSet, u64, Each); 1]>),
 }
 
-/// The states of the limits, in the order of the policy, and the time.
+/// How the last of the calls left the limits.
 #[derive(Debug)]
-struct After {
+enum After {
+    /// Windows that are decided in one pass, as decisions hold them: `now` is [`KEPT`] there.
+    Windows {
+        now: Timestamp,
+        states: Packed,
+    },
+    Each(Each),
+}
+
+/// The states of the limits, in the order of the policy, and the time. Of logs what is told of them.
+#[derive(Debug)]
+struct Each {
     now: Timestamp,
-    /// Of logs what is told of them.
     states: SmallVec<[State; 6]>,
+}
+
+/// What now is in the times of [`After::Windows`]: in the middle of those that can be kept.
+const KEPT: u64 = 1 << 47;
+
+/// What has become of a state since it was told.
+#[derive(Clone, Copy, Debug)]
+struct Since {
+    /// Units that are counted in it and not for who is told.
+    uncounted: u64,
+    micros: u64,
+}
+
+impl Since {
+    const NONE: Self = Self { uncounted: 0, micros: 0 };
 }
 
 impl Answer {
     /// The decision on the call of this number, from 0.
     pub(super) fn decision(&self, call: u16, asked: Asked<'_>) -> Decision {
         let Asked { policy, mode, cost, .. } = asked;
-        let limits = || policy.limits().iter().map(|limit| limit.limit()).enumerate();
         match &self.told {
-            Told::Passing { passing, after: After { now, states } } => {
-                let is_passing = call < *passing;
+            Told::Passing { passing, after } => {
+                let taken = if call < *passing { cost.units() } else { 0 };
                 // What those have taken that came after it.
-                let later = u64::from(passing.saturating_sub(call + 1)) * cost.units();
-                let taken = if is_passing { cost.units() } else { 0 };
+                let uncounted = u64::from(passing.saturating_sub(call + 1)) * cost.units();
                 let needed = algorithm::needed(mode, cost, taken, false);
-                let outcomes: Outcomes = limits()
-                    .zip(states)
-                    .map(|((_, limit), state)| {
-                        let state = state.with_less(later);
-                        algorithm::replied_outcome(limit, &state, *now, needed)
-                    })
-                    .collect();
-                Decision::of(policy.clone(), cost, taken, *now, outcomes)
+                after.decision(policy, cost, taken, Since { uncounted, micros: 0 }, needed)
             }
             Told::Each(calls) => {
                 let call = usize::from(call).min(calls.len() - 1);
-                let (uncharged, taken, After { now, states }) = &calls[call];
-                let outcomes: Outcomes = limits()
-                    .zip(states)
-                    .map(|((place, limit), state)| {
-                        let is_uncharged = uncharged.contains(place);
-                        let needed = algorithm::needed(mode, cost, *taken, is_uncharged);
-                        algorithm::replied_outcome(limit, state, *now, needed)
-                    })
-                    .collect();
-                Decision::of(policy.clone(), cost, *taken, *now, outcomes)
+                let (uncharged, taken, after) = &calls[call];
+                let needed =
+                    |place| algorithm::needed(mode, cost, *taken, uncharged.contains(place));
+                after.decision(policy, cost, *taken, Since::NONE, needed)
             }
-        }
-    }
-}
-
-impl Answer {
-    /// The state after the last call.
-    fn last(&self) -> Option<&After> {
-        match &self.told {
-            Told::Passing { after, .. } => Some(after),
-            Told::Each(calls) => calls.last().map(|(_, _, after)| after),
         }
     }
 
     /// The decision on a call that was given `taken` of units that were charged before, of which
-    /// `unspent` are not used yet, so many microseconds later. Of fixed windows.
+    /// `unspent` are not used yet, so many microseconds later. Of fixed windows that begin with the first
+    /// request.
+    #[inline(always)]
     pub(super) fn with_unspent(
         &self,
         policy: &Policy,
@@ -109,21 +111,17 @@ impl Answer {
         unspent: u64,
         micros: u64,
     ) -> Decision {
-        let after = self.last();
-        let charged = after.map_or(Timestamp::EPOCH, |after| after.now);
-        let now = charged.plus_micros(micros);
         let needed = if taken == 0 { cost.units() } else { 0 };
-        let states = after.into_iter().flat_map(|after| &after.states);
-        let outcomes: Outcomes = policy
-            .limits()
-            .iter()
-            .zip(states)
-            .map(|(limit, state)| {
-                let state = state.with_less(unspent);
-                algorithm::replied_outcome(limit.limit(), &state, now, needed)
-            })
-            .collect();
-        Decision::of(policy.clone(), cost, taken, charged, outcomes).from(Origin::Leased)
+        let since = Since { uncounted: unspent, micros };
+        self.after_all(policy, cost, taken, since, needed).from(Origin::Leased)
+    }
+
+    /// Whether the call of this number, from 0, was given what it asked for.
+    pub(super) fn passes(&self, call: u16) -> bool {
+        match &self.told {
+            Told::Passing { passing, .. } => call < *passing,
+            Told::Each(calls) => calls[usize::from(call).min(calls.len() - 1)].1 > 0,
+        }
     }
 
     /// How many of the calls pass. Of fixed windows.
@@ -140,13 +138,75 @@ impl Answer {
 
     /// The units that were left under the strictest limit. Of fixed windows.
     pub(super) fn least_left(&self, policy: &Policy) -> u64 {
-        let states = self.last().into_iter().flat_map(|after| &after.states);
-        let limits = policy.limits().iter().zip(states);
-        let left = limits.map(|(limit, state)| {
-            let now = self.last().map_or(Timestamp::EPOCH, |after| after.now);
-            algorithm::available(limit.limit(), state, now)
+        let standing = self.after_all(policy, Cost::ZERO, 0, Since::NONE, 0);
+        standing.limits().map(|limit| limit.remaining()).min().unwrap_or_default()
+    }
+
+    /// A decision by what the last call has left.
+    #[inline(always)]
+    fn after_all(
+        &self,
+        policy: &Policy,
+        cost: Cost,
+        taken: u64,
+        since: Since,
+        needed: u64,
+    ) -> Decision {
+        match &self.told {
+            Told::Passing { after, .. } => after.decision(policy, cost, taken, since, needed),
+            Told::Each(calls) => {
+                // There is one at least.
+                let (_, _, after) = &calls[calls.len() - 1];
+                after.decision(policy, cost, taken, since, |_| needed)
+            }
+        }
+    }
+}
+
+impl After {
+    #[inline(always)]
+    fn decision(
+        &self,
+        policy: &Policy,
+        cost: Cost,
+        taken: u64,
+        since: Since,
+        needed: u64,
+    ) -> Decision {
+        match self {
+            Self::Windows { now, states } => {
+                let (states, kept) = (states.less(since.uncounted), KEPT + since.micros);
+                let windows = Windows { states, kept, needed };
+                // Of a grant it is known that no limit denies.
+                if taken > 0 {
+                    Decision::of_windows(policy, cost, *now, true, windows)
+                } else {
+                    Decision::of(policy, cost, 0, *now, Outcomes::Windows(windows))
+                }
+            }
+            Self::Each(after) => after.decision(policy, cost, taken, since, |_| needed),
+        }
+    }
+}
+
+impl Each {
+    /// The decision by what is left, of which so much is needed under each limit. It is made at the time of
+    /// the answer, by which units are given back.
+    fn decision(
+        &self,
+        policy: &Policy,
+        cost: Cost,
+        taken: u64,
+        Since { uncounted, micros }: Since,
+        needed: impl Fn(usize) -> u64,
+    ) -> Decision {
+        let now = self.now.plus_micros(micros);
+        let limits = policy.limits().iter().zip(&self.states).enumerate();
+        let outcomes = limits.map(|(place, (limit, state))| {
+            let state = state.with_less(uncounted);
+            algorithm::replied_outcome(limit.limit(), &state, now, needed(place))
         });
-        left.min().unwrap_or_default()
+        Decision::of(policy, cost, taken, self.now, outcomes.collect())
     }
 }
 
@@ -154,8 +214,7 @@ impl Answer {
 struct Reader<'a> {
     bytes: &'a [u8],
     policy: &'a Policy,
-    /// The order of the limits in what scripts tell.
-    places: SmallVec<[usize; 6]>,
+    coded: &'a Coded,
 }
 
 /// Why a reply is refused, in words.
@@ -172,56 +231,67 @@ impl<'a> Reader<'a> {
         self.number_of(7)
     }
 
-    /// The number in so many bytes, up to 7.
+    /// The number in so many bytes, 1 to 7.
     fn number_of(&mut self, count: usize) -> Result<u64, Refusal> {
         let (number, rest) = self.bytes.split_at_checked(count).ok_or(None)?;
+        let number = match self.bytes.first_chunk() {
+            // Eight are read where fewer are meant, as long as there are as many.
+            Some(eight) => u64::from_be_bytes(*eight) >> (64 - 8 * count),
+            None => number.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)),
+        };
         self.bytes = rest;
-        let number = number.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
         // No time and no count that a script replies is larger: with those, nothing overflows.
         if number > MAX_UNITS + 1 { Err(Some("a number beyond 2^53")) } else { Ok(number) }
     }
 
-    /// The states of all limits, each as `state` reads it.
-    fn states(
+    /// What is told of all limits, each as `read` reads it.
+    fn by_place<T: Clone + Default>(
         &mut self,
-        state: impl Fn(&mut Self, Limit) -> Result<State, Refusal>,
-    ) -> Result<SmallVec<[State; 6]>, Refusal> {
-        let policy = self.policy;
-        let mut states = smallvec![State::empty(); self.places.len()];
-        for n in 0..self.places.len() {
-            let place = self.places[n];
-            states[place] = state(self, policy.limits()[place].limit())?;
+        read: impl Fn(&mut Self, Limit) -> Result<T, Refusal>,
+    ) -> Result<SmallVec<[T; 6]>, Refusal> {
+        let (limits, places) = (self.policy.limits(), &self.coded.places);
+        let mut all = smallvec![T::default(); places.len()];
+        for &place in places {
+            all[place] = read(self, limits[place].limit())?;
         }
-        Ok(states)
+        Ok(all)
     }
 
-    fn after(&mut self) -> Result<After, Refusal> {
+    fn each(&mut self) -> Result<Each, Refusal> {
         let now = Timestamp::from_micros(self.number()?);
-        let states = self.states(|this, limit| {
+        let states = self.by_place(|this, limit| {
             let count = algorithm::replied_cells(limit);
             let cells: Result<SmallVec<[u64; 3]>, _> = (0..count).map(|_| this.number()).collect();
             Ok(State::from_cells(cells?.into_iter()))
         })?;
-        Ok(After { now, states })
+        Ok(Each { now, states })
     }
 
-    /// A state of fixed windows as it is stored: behind the shape, which is of `shape` bytes.
-    fn stored(&mut self, shape: usize) -> Result<After, Refusal> {
-        let (head, rest) = self.bytes.split_at_checked(shape).ok_or(None)?;
+    /// A state of fixed windows as it is stored, behind its shape.
+    fn stored(&mut self) -> Result<After, Refusal> {
+        let (head, rest) = self.bytes.split_at_checked(self.coded.shape.len()).ok_or(None)?;
         let &[STATES, width @ 1..=7, ..] = head else { return Err(None) };
         self.bytes = rest;
         let now = self.number()?;
-        let states = self.states(|this, limit| {
-            let left = this.number_of(codec::window_bytes(limit))?;
+        let windows = self.by_place(|this, limit| {
+            let left = this.number_of(coded::window_bytes(limit))?;
             let used = this.number_of(width.into())?;
             let since = match left {
                 0 => Some(0),
                 left => (now + left).checked_sub(limit.period().as_micros()),
             };
             let since = since.filter(|since| *since <= now).ok_or(Some("no window of ours"))?;
-            Ok(State::from_cells([since, used].into_iter()))
+            Ok([since, used])
         })?;
-        Ok(After { now: Timestamp::from_micros(now), states })
+        let states = self.policy.windows().and_then(|_| packed(now, &windows));
+        let now = Timestamp::from_micros(now);
+        Ok(match states {
+            Some(states) => After::Windows { now, states },
+            None => {
+                let state = |cells: [u64; 2]| State::from_cells(cells.into_iter());
+                After::Each(Each { now, states: windows.into_iter().map(state).collect() })
+            }
+        })
     }
 
     fn single(&mut self, asked: Asked<'_>) -> Result<Answer, Refusal> {
@@ -229,11 +299,11 @@ impl<'a> Reader<'a> {
         let mut calls = SmallVec::new();
         while calls.is_empty() || !self.bytes.is_empty() {
             let uncharged = LimitSet::from_bits(u16::from_be_bytes(self.take()?));
-            let places = self.places.iter().enumerate();
+            let places = self.coded.places.iter().enumerate();
             let uncharged = places.filter(|(told, _)| uncharged.contains(*told));
             let uncharged = uncharged.map(|(_, place)| *place).collect();
             let taken = self.number()?;
-            calls.push((uncharged, taken, self.after()?));
+            calls.push((uncharged, taken, self.each()?));
             if calls.len() > usize::from(asked.calls) {
                 return Err(None);
             }
@@ -247,46 +317,58 @@ impl<'a> Reader<'a> {
         if passing > asked.calls {
             return Err(None);
         }
-        let told = Told::Passing { passing, after: self.after()? };
+        let told = Told::Passing { passing, after: After::Each(self.each()?) };
         Ok(Answer { healed: healed.into(), told })
     }
 
-    fn counted(&mut self, shape: usize, asked: Asked<'_>) -> Result<Option<Answer>, Refusal> {
+    fn counted(&mut self, asked: Asked<'_>) -> Result<Option<Answer>, Refusal> {
         let [healed, calls @ ..] = self.take::<3>()?;
         match u16::from_be_bytes(calls) {
             UNDECIDED => Ok(None),
             passing if passing > asked.calls => Err(None),
             passing => {
-                let told = Told::Passing { passing, after: self.stored(shape)? };
+                let told = Told::Passing { passing, after: self.stored()? };
                 Ok(Some(Answer { healed: healed.into(), told }))
             }
         }
     }
 }
 
+/// Since when windows last and what is used in them, as decisions hold it, if it fits.
+fn packed(now: u64, windows: &[[u64; 2]]) -> Option<Packed> {
+    let mut states = Packed::NONE;
+    for (place, [since, used]) in windows.iter().enumerate() {
+        // 0 is no window.
+        if *since > 0 {
+            let begun = KEPT.checked_sub(now - since).filter(|begun| *begun > 0)?;
+            states.set(place, begun, *used)?;
+        }
+    }
+    Some(states)
+}
+
 /// Reads what was replied of so many subjects: of each an answer, or nothing, if it was not decided
-/// and is to be asked for alone. `shape` is the length of the policy's shape.
+/// and is to be asked for alone.
 pub(super) fn read(
     bytes: &[u8],
     subjects: usize,
-    shape: usize,
     asked: Asked<'_>,
 ) -> Result<Vec<Option<Answer>>, StoreError> {
-    let mut reader = Reader { bytes, policy: asked.policy, places: codec::places(asked.policy) };
+    let mut reader = Reader { bytes, policy: asked.policy, coded: coded(asked.policy) };
     let mut read = || -> Result<Vec<Option<Answer>>, Refusal> {
         let answers = match bytes.first() {
             Some(&SINGLE) if subjects == 1 => vec![Some(reader.single(asked)?)],
             Some(&TOGETHER) if subjects == 1 => vec![Some(reader.together(asked)?)],
             Some(&STATES) => {
                 let answer = |_| {
-                    let (passing, after) = (asked.calls, reader.stored(shape)?);
+                    let (passing, after) = (asked.calls, reader.stored()?);
                     Ok(Some(Answer { healed: 0, told: Told::Passing { passing, after } }))
                 };
                 (0..subjects).map(answer).collect::<Result<_, Refusal>>()?
             }
             Some(&COUNTED) => {
                 let [_] = reader.take()?;
-                let answer = |_| reader.counted(shape, asked);
+                let answer = |_| reader.counted(asked);
                 (0..subjects).map(answer).collect::<Result<_, Refusal>>()?
             }
             _ => return Err(None),
@@ -325,8 +407,7 @@ impl super::RedisStore {
         cost: Cost,
     ) -> Result<Decision, StoreError> {
         let asked = Asked { policy, mode, cost, calls: 1 };
-        let shape = super::codec::shape(policy).len();
-        let answer = read(reply, 1, shape, asked)?.pop().flatten();
+        let answer = read(reply, 1, asked)?.pop().flatten();
         let answer = answer.ok_or_else(undecided)?;
         Ok(answer.decision(0, asked))
     }
@@ -334,7 +415,7 @@ impl super::RedisStore {
 
 #[cfg(test)]
 mod tests {
-    use super::super::codec::{push_u56, shape};
+    use super::super::codec::push_u56;
     use super::*;
     use crate::{Limit, RetryAfter};
     use proptest::prelude::*;
@@ -362,15 +443,15 @@ mod tests {
 
     /// The time, and of each limit since when its window lasts and what is used, as it is stored.
     fn stored(policy: &Policy, numbers: &[u64]) -> Vec<u8> {
-        let mut bytes = shape(policy);
+        let mut bytes = coded(policy).shape.clone();
         let width = bytes[1].into();
         let mut push =
             |number: u64, count: usize| bytes.extend_from_slice(&number.to_be_bytes()[8 - count..]);
         push(numbers[0], 7);
-        for place in codec::places(policy) {
+        for &place in &coded(policy).places {
             let (limit, at) = (policy.limits()[place].limit(), 1 + 2 * place);
             let left = numbers[at] + limit.period().as_micros() - numbers[0];
-            push(left, codec::window_bytes(limit));
+            push(left, coded::window_bytes(limit));
             push(numbers[at + 1], width);
         }
         bytes
@@ -382,7 +463,7 @@ mod tests {
         let asked = Asked { policy: &policy, mode: Mode::Check, cost: Cost::new(2), calls: 5 };
         let mut reply = vec![COUNTED, 0, 0, 3];
         reply.extend(stored(&policy, &[1_000, 1_000, 8, 400, 28]));
-        let answer = read(&reply, 1, 3, asked).unwrap().pop().unwrap().unwrap();
+        let answer = read(&reply, 1, asked).unwrap().pop().unwrap().unwrap();
         let used = |call| {
             let decision = answer.decision(call, asked);
             let used: Vec<u64> = decision.limits().map(|limit| limit.used()).collect();
@@ -399,18 +480,18 @@ mod tests {
         let policy = Policy::new([Limit::per_second(9)]).unwrap();
         let asked = Asked { policy: &policy, mode: Mode::Check, cost: Cost::ONE, calls: 1 };
         let state = |used| stored(&policy, &[2_000_000, 1_500_000, used]);
-        let all = read(&[state(3), state(4)].concat(), 2, 3, asked).unwrap();
+        let all = read(&[state(3), state(4)].concat(), 2, asked).unwrap();
         assert!(all.iter().flatten().all(|answer| answer.decision(0, asked).is_allowed()));
 
         let some =
             [vec![COUNTED], vec![0, 255, 255], vec![1, 0, 0], state(9), vec![0, 0, 1], state(1)];
-        let some = read(&some.concat(), 3, 3, asked).unwrap();
+        let some = read(&some.concat(), 3, asked).unwrap();
         let allowed = |answer: &Answer| answer.decision(0, asked).is_allowed();
         let told: Vec<_> = some.iter().map(|told| told.as_ref().map(allowed)).collect();
         assert_eq!(told, [None, Some(false), Some(true)]);
         assert_eq!(some[1].as_ref().map(|answer| answer.healed), Some(1));
-        assert!(read(&state(3), 2, 3, asked).is_err(), "one is missing");
-        assert!(read(&[COUNTED, 0, 0, 2], 1, 3, asked).is_err(), "more than were asked for");
+        assert!(read(&state(3), 2, asked).is_err(), "one is missing");
+        assert!(read(&[COUNTED, 0, 0, 2], 1, asked).is_err(), "more than were asked for");
     }
 
     proptest! {
@@ -421,7 +502,7 @@ mod tests {
         ) {
             let policy = Policy::new([Limit::per_second(1), Limit::per_day(1)]).unwrap();
             let asked = Asked { policy: &policy, mode: Mode::Check, cost: Cost::ONE, calls };
-            for answer in read(&bytes, subjects, 3, asked).into_iter().flatten().flatten() {
+            for answer in read(&bytes, subjects, asked).into_iter().flatten().flatten() {
                 for call in 0..calls {
                     prop_assert_eq!(answer.decision(call, asked).limits().len(), 2);
                 }

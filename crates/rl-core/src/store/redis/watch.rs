@@ -1,36 +1,45 @@
 //! What measures the time between sending and now.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use tokio::time::Instant;
 
-use crate::time::{Clock, ManualClock};
+use crate::time::{Clock, Counter, ManualClock};
 
 /// Microseconds since some time.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) enum Watch {
-    Running(Instant),
+    Running(Counter),
     /// The server's, in tests that make up the time.
     Manual(Arc<ManualClock>),
 }
 
-/// Our clock and the server's do not run alike: of each span so small a part is left to the server.
+/// Our clock and the server's do not run alike: of each span so small a part is left to the server,
 const DRIFT: u64 = 1_000;
+/// and so many µs, by which our clock corrects itself at most.
+const STEP: u64 = 20;
 
 impl Watch {
     pub(super) fn new(clock: Option<Arc<ManualClock>>) -> Self {
-        clock.map_or_else(|| Self::Running(Instant::now()), Self::Manual)
+        clock.map_or_else(|| Self::Running(Counter::of(running)), Self::Manual)
     }
 
+    #[inline]
     pub(super) fn now(&self) -> u64 {
         match self {
-            Self::Running(begun) => u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX),
+            Self::Running(counter) => counter.nanos() / 1_000,
             Self::Manual(clock) => clock.now().as_micros(),
         }
     }
 }
 
+/// ns since this was first asked for.
+fn running() -> u64 {
+    static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
+    u64::try_from(BEGUN.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// Until when a span lasts on our watch that began on the server no earlier than at `sent`.
 pub(super) const fn lasts_until(sent: u64, micros: u64) -> u64 {
-    sent.saturating_add(micros - micros.div_ceil(DRIFT))
+    sent.saturating_add((micros - micros.div_ceil(DRIFT)).saturating_sub(STEP))
 }

@@ -1,17 +1,20 @@
 //! Whose counters, as a key of tables.
 
-use std::hash::{Hash, Hasher};
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 
-use indexmap::Equivalent;
+use indexmap::{Equivalent, IndexMap};
 
 use crate::Subject;
 use crate::store::Namespace;
+use crate::store::fingerprint::Fingerprint;
 
 /// A subject in a namespace.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) struct Who {
     pub(super) namespace: Namespace,
     pub(super) subject: Subject,
+    /// Which of them it is: no two have the same.
+    pub(super) fingerprint: Fingerprint,
 }
 
 /// The same, borrowed.
@@ -19,19 +22,33 @@ pub(super) struct Who {
 pub(super) struct WhoRef<'a> {
     pub(super) namespace: &'a Namespace,
     pub(super) subject: &'a Subject,
+    pub(super) fingerprint: Fingerprint,
 }
+
+/// A table by subjects. Fingerprints are spread already, by keys that nobody knows.
+pub(super) type ByWho<T> = IndexMap<Who, T, BuildHasherDefault<AsSpread>>;
 
 impl Who {
     pub(super) const fn as_ref(&self) -> WhoRef<'_> {
-        WhoRef { namespace: &self.namespace, subject: &self.subject }
+        let Self { namespace, subject, fingerprint } = self;
+        WhoRef { namespace, subject, fingerprint: *fingerprint }
     }
 }
 
 impl WhoRef<'_> {
     pub(super) fn to_owned(self) -> Who {
-        Who { namespace: self.namespace.clone(), subject: self.subject.clone() }
+        let Self { namespace, subject, fingerprint } = self;
+        Who { namespace: namespace.clone(), subject: subject.clone(), fingerprint }
     }
 }
+
+impl PartialEq for Who {
+    fn eq(&self, other: &Self) -> bool {
+        self.fingerprint == other.fingerprint
+    }
+}
+
+impl Eq for Who {}
 
 impl Hash for Who {
     fn hash<H: Hasher>(&self, state: &mut H) {
@@ -41,13 +58,30 @@ impl Hash for Who {
 
 impl Hash for WhoRef<'_> {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // There are few namespaces, and many subjects: those alone are spread.
-        self.subject.hash(state);
+        state.write_u64(self.fingerprint.bits());
     }
 }
 
 impl Equivalent<Who> for WhoRef<'_> {
     fn equivalent(&self, other: &Who) -> bool {
-        *self.subject == other.subject && *self.namespace == other.namespace
+        self.fingerprint == other.fingerprint
+    }
+}
+
+/// Takes a number as it is.
+#[derive(Debug, Default)]
+pub(super) struct AsSpread(u64);
+
+impl Hasher for AsSpread {
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("of a fingerprint one number is written");
+    }
+
+    fn write_u64(&mut self, bits: u64) {
+        self.0 = bits;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
     }
 }

@@ -4,12 +4,13 @@ use std::collections::VecDeque;
 
 use tokio::sync::oneshot;
 
-use super::super::codec;
+use super::super::coded::coded;
 use super::super::denials::Asking;
 use super::super::who::Who;
+use super::Part;
 use crate::model::MAX_UNITS;
 use crate::store::StoreError;
-use crate::{Cost, Decision, Policy};
+use crate::{Cost, Policy};
 
 /// Calls of one subject and cost in one: under fixed windows they are decided by one division, unless
 /// the subject has counts under another policy as well.
@@ -24,7 +25,7 @@ pub(super) struct Caller {
     pub(super) policy: Policy,
     pub(super) cost: Cost,
     pub(super) asking: Option<Asking>,
-    pub(super) tell: oneshot::Sender<Result<Decision, StoreError>>,
+    pub(super) tell: oneshot::Sender<Result<Part, StoreError>>,
 }
 
 /// Callers of one subject under one policy, in the order in which they came.
@@ -66,7 +67,7 @@ pub(super) fn take_run(waiting: &mut VecDeque<Caller>) -> Option<(Costs, Vec<Cal
     // Together they must not ask for more than can be counted.
     let most = usize::try_from(MAX_UNITS / cost.units().max(1)).unwrap_or(usize::MAX).max(1);
     let is_like = |caller: &Caller| caller.cost == cost && caller.policy == policy;
-    let is_division = codec::is_all_fixed(&policy);
+    let is_division = coded(&policy).is_all_fixed;
     let most_alike = if is_division { MOST_ALIKE } else { MOST_EVALUATED };
     let alike = like_first(most_alike.min(most), &is_like);
     let mixed = like_first(MOST_EVALUATED, &|caller| caller.policy == policy);
@@ -90,7 +91,7 @@ pub(super) fn batches(runs: Vec<(Costs, Run)>, most_subjects: usize) -> Vec<Batc
                 && batch.costs == costs
                 && batch.runs.len() < most_subjects
                 && batch.policy == *policy
-                && codec::is_all_fixed(policy)
+                && coded(policy).is_all_fixed
         };
         match batches.iter_mut().rev().take(OPEN).find(can_join) {
             Some(batch) => batch.runs.push(run),

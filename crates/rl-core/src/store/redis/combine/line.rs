@@ -2,10 +2,8 @@
 
 use std::collections::VecDeque;
 
-use indexmap::IndexMap;
-
-use super::super::codec;
-use super::super::who::Who;
+use super::super::coded::coded;
+use super::super::who::{ByWho, Who};
 use super::batch::Caller;
 use crate::Policy;
 
@@ -16,7 +14,7 @@ const MOST_IN_FLIGHT: usize = 4;
 #[derive(Default)]
 pub(super) struct Line {
     /// Subjects with a call in flight or about to leave, and who waits for it.
-    pub(super) subjects: IndexMap<Who, VecDeque<Caller>>,
+    pub(super) subjects: ByWho<VecDeque<Caller>>,
     /// Those about to leave, whoever else does.
     pub(super) ready: Vec<Who>,
     /// Those about to leave with others like them.
@@ -56,5 +54,5 @@ impl Line {
 
 /// Whether subjects under this policy can travel in one call.
 pub(super) fn can_gather(policy: &Policy, most_subjects: usize) -> bool {
-    most_subjects > 1 && codec::is_all_fixed(policy)
+    most_subjects > 1 && coded(policy).is_all_fixed
 }

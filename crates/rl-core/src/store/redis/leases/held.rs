@@ -37,6 +37,7 @@ impl Lease {
     }
 
     /// Spends `cost` of what is held, if that is enough and it is not too late.
+    #[inline(always)]
     pub(super) fn spend(&self, policy: &Policy, cost: Cost, now: u64) -> Option<Decision> {
         let mut terms = self.lock();
         let terms = open(&mut terms, policy, now).filter(|terms| terms.left >= cost.units())?;
@@ -80,6 +81,7 @@ pub(super) fn open<'a>(
 
 impl Terms {
     /// The decision on a call that was given `taken`: what is held is not used yet.
+    #[inline(always)]
     fn decision(&self, cost: Cost, taken: u64, now: u64) -> Decision {
         let later = now.saturating_sub(self.heard);
         self.answer.with_unspent(&self.policy, cost, taken, self.left, later)

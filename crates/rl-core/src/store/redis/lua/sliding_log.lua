@@ -47,9 +47,14 @@ local function log_before(at, ring, index)
 end
 
 -- The first entry for which `holds` is true, as it then is for all later ones; their number, if there
--- is none.
+-- is none. It is one of the oldest nearly always, so that is where it is looked for: in steps that
+-- double, and then between the last two.
 local function log_first(at, ring, holds)
-  local low, high = 0, state[at + 1]
+  local low, high, step = 0, state[at + 1], 1
+  while low + step <= high do
+    local next = low + step - 1
+    if holds(log_entry(at, ring, next)) then high = next else low, step = next + 1, 2 * step end
+  end
   while low < high do
     local middle = floor((low + high) / 2)
     if holds(log_entry(at, ring, middle)) then high = middle else low = middle + 1 end

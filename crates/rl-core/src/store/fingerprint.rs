@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 use crate::model::{Realm, Subject};
 use crate::store::Namespace;
 
-/// A subject in a namespace, as the store knows it: two numbers.
+/// A subject in a namespace, as a store knows it: two numbers.
 ///
 /// Every subject costs the same memory, however long its id.
 ///
@@ -43,6 +43,12 @@ impl Fingerprint {
     #[inline]
     pub(super) const fn place(self) -> u32 {
         (self.lanes[1] >> 29) as u32
+    }
+
+    /// All bits that are spread evenly over subjects.
+    #[cfg(feature = "redis")]
+    pub(super) const fn bits(self) -> u64 {
+        self.lanes[1]
     }
 
     /// Bits that say nothing of the others.
