@@ -90,7 +90,7 @@ impl<S, F, B, K> ResponseFuture<S, F, B, K> {
         request: ServiceRequest,
         gate: &Gate<K>,
         mut decision: Decision,
-        caller: Caller,
+        caller: &Caller,
     ) -> Self
     where
         S: Service<ServiceRequest, Future = F>,
@@ -100,7 +100,7 @@ impl<S, F, B, K> ResponseFuture<S, F, B, K> {
             decision = decision.inside(request.extensions().get().cloned());
         }
         if !decision.lets_pass() {
-            let mut response = response::from_denial(gate.denial(&decision, &caller));
+            let mut response = response::from_denial(gate.denial(&decision, caller));
             response::tell(&mut response, gate.response_rules(), &mut Some(decision));
             let response = request.into_response(response);
             return Self::turned_away(response);
@@ -144,7 +144,7 @@ where
                     let decision = ready!(Pin::new(&mut pending.decision).poll(cx));
                     let checking = checking.take().expect("it was there");
                     let Checking { service, request, gate, caller, .. } = *checking;
-                    let next = Self::decided(&*service, request, &gate, decision, caller);
+                    let next = Self::decided(&*service, request, &gate, decision, &caller);
                     this.state.set(next.state);
                 }
                 StateProj::Calling { answer, counted } => {

@@ -91,7 +91,7 @@ where
             }
             // A store in memory has decided: there is nothing to wait for, and nothing to hold.
             Admission::Asked { decision: Eventual::Ready(Some(decision)), caller } => {
-                ResponseFuture::decided(&*self.service, request, &self.gate, decision, caller)
+                ResponseFuture::decided(&*self.service, request, &self.gate, decision, &caller)
             }
             Admission::Asked { decision, caller } => {
                 let (service, gate) = (Rc::clone(&self.service), Arc::clone(&self.gate));

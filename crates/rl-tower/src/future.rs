@@ -88,7 +88,7 @@ impl<S, F, ReqBody, ResBody, K> ResponseFuture<S, F, ReqBody, ResBody, K> {
         mut request: Request<ReqBody>,
         gate: &Gate<K>,
         mut decision: Decision,
-        caller: Caller,
+        caller: &Caller,
     ) -> Self
     where
         S: Service<Request<ReqBody>, Future = F>,
@@ -99,7 +99,7 @@ impl<S, F, ReqBody, ResBody, K> ResponseFuture<S, F, ReqBody, ResBody, K> {
             decision = decision.inside(extensions.get().cloned());
         }
         if !decision.lets_pass() {
-            let mut response = response::from_denial(gate.denial(&decision, &caller));
+            let mut response = response::from_denial(gate.denial(&decision, caller));
             response::tell(&mut response, gate.response_rules(), &mut Some(decision));
             return Self::turned_away(response);
         }
@@ -140,7 +140,7 @@ where
                     let decision = ready!(Pin::new(&mut pending.decision).poll(cx));
                     let checking = checking.take().expect("it was there");
                     let Checking { mut inner, request, gate, caller, .. } = *checking;
-                    let next = Self::decided(&mut inner, request, &gate, decision, caller);
+                    let next = Self::decided(&mut inner, request, &gate, decision, &caller);
                     this.state.set(next.state);
                 }
                 StateProj::Calling { answer, counted } => {

@@ -62,7 +62,7 @@ where
                 if !decision.lets_pass() {
                     self.release();
                 }
-                ResponseFuture::decided(&mut self.inner, request, &self.gate, decision, caller)
+                ResponseFuture::decided(&mut self.inner, request, &self.gate, decision, &caller)
             }
             Admission::Asked { decision, caller } => {
                 // The instance that is ready is this one, not its clone:

@@ -56,10 +56,6 @@ impl Caller {
     pub const fn is_nested(&self) -> bool {
         self.is_nested
     }
-
-    pub(super) fn into_subject(self) -> Subject {
-        self.subject
-    }
 }
 
 pub(super) fn speaks_grpc<R: RequestInfo>(request: &R) -> bool {

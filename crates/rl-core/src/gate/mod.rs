@@ -161,7 +161,7 @@ impl<K: KeyExtractor> Gate<K> {
     pub fn permit(
         &self,
         decision: &Decision,
-        caller: Caller,
+        caller: &Caller,
         outer: Option<Permit>,
     ) -> Option<Permit> {
         let Rules { metered, response, .. } = &self.rules;
@@ -169,7 +169,7 @@ impl<K: KeyExtractor> Gate<K> {
         if !metered && response.cost.is_none() && !holds_permits {
             return outer;
         }
-        let permit = self.limiter.permit_of(caller.into_subject(), decision.clone());
+        let permit = self.limiter.permit(caller.subject(), decision.clone());
         Some(permit.metered(*metered).inside(outer))
     }
 
