@@ -71,13 +71,19 @@ where
     }
 }
 
+/// A denial has its own lines, those of a family, when to come back, and its length: more than a map has
+/// room for until it grows.
+const DENIAL_LINES: usize = 8;
+
 /// A denial as a response.
 pub(crate) fn from_denial<B>(denial: Denial) -> Response<ResponseBody<B>> {
     let mut response = Response::new(ResponseBody::denial(denial.body));
     *response.status_mut() =
         StatusCode::from_u16(denial.status).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
+    let headers = response.headers_mut();
+    headers.reserve(DENIAL_LINES);
     if let Some(content_type) = denial.content_type {
-        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     }
     for (name, value) in denial.headers {
         let value = match value {
@@ -88,7 +94,7 @@ pub(crate) fn from_denial<B>(denial: Denial) -> Response<ResponseBody<B>> {
         };
         // A responder of the user's may have made a value that cannot stand in a header.
         if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), value) {
-            response.headers_mut().insert(name, value);
+            headers.insert(name, value);
         }
     }
     response

@@ -24,7 +24,7 @@ fn main() -> ExitCode {
         "allowed" | "axum" | "axum-plain" | "axum-lines" => (six(""), 1),
         "actix" | "actix-plain" | "actix-lines" => (six(""), 1),
         "http-allowed" => (vec!["5000/hour".to_owned()], 1),
-        "denied" => (used_up_for_a_month(), 1),
+        "denied" | "axum-denied" => (used_up_for_a_month(), 1),
         "too-much" => (six(""), ENDLESS + 1),
         "clock" => (on_the_clock(), 1),
         "one" => (vec![format!("{ENDLESS}/hour")], 1),
@@ -39,7 +39,7 @@ fn main() -> ExitCode {
     let limiter = RateLimiter::builder().policies(policy).build().expect("a limiter");
     match what.as_str() {
         "http-allowed" | "http-denied" => http::send(limiter, times),
-        "axum" => on_axum::send(Around::Limiter(limiter), times),
+        "axum" | "axum-denied" => on_axum::send(Around::Limiter(limiter), times),
         "axum-plain" => on_axum::send(Around::Nothing, times),
         "axum-lines" => on_axum::send(Around::Lines, times),
         "actix" => on_actix::send(Around::Limiter(limiter), times),
