@@ -9,7 +9,7 @@ use redis::aio::MultiplexedConnection;
 use rl_core::limiter::OnFailure;
 use rl_core::store::redis::{Layout, RedisStoreBuilder};
 use rl_core::store::{Charge, Mode, Namespace, Refund, RefundOf, Store};
-use rl_core::{Cost, Decision, Limit, Period, Policy, RateLimiter, RedisStore, Subject};
+use rl_core::{Cost, Decision, Eventual, Limit, Period, Policy, RateLimiter, RedisStore, Subject};
 
 use super::peers::Peer;
 use super::server::Server;
@@ -214,9 +214,10 @@ impl Contender {
         match &self.way {
             Way::Command(command) => command.send(subject).await,
             Way::Peer(peer) => peer.admits(subject).await,
-            Way::Limiter(limiter, subjects) => {
-                is_allowed(&limiter.check(&subjects[subject], 1).await)
-            }
+            Way::Limiter(limiter, subjects) => match limiter.check(&subjects[subject], 1) {
+                Eventual::Ready(Some(ref decision)) => is_allowed(decision),
+                later => is_allowed(&later.await),
+            },
             Way::Store(stored) => stored.admits(&stored.subjects[subject]).await,
         }
     }
@@ -227,9 +228,12 @@ impl Stored {
         let Self { store, namespace, policy, .. } = self;
         let (mode, cost) = (Mode::Check, Cost::ONE);
         let charge = Charge { namespace, subject, policy, mode, cost };
-        let decision = store.decide(charge).await;
-        // A decision is not small, and who is compared moves none.
-        let decision = decision.as_ref().expect("the server is up");
+        // What is there at once is read where it is, as in memory: whoever awaits it moves it four times.
+        let mut answer = store.decide(charge);
+        if let Eventual::Boxed(later) = &mut answer {
+            answer = Eventual::ready(later.await);
+        }
+        let Eventual::Ready(Some(Ok(decision))) = &answer else { panic!("the server is up") };
         if self.frees && decision.is_allowed() {
             let (charged, units) = (decision.at(), decision.granted());
             let (of, uncharged) = (RefundOf::Permits, decision.uncharged());
