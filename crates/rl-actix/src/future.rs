@@ -8,7 +8,7 @@ use actix_web::HttpMessage;
 use actix_web::body::MessageBody;
 use actix_web::dev::{Service, ServiceRequest, ServiceResponse};
 use pin_project_lite::pin_project;
-use rl_core::gate::Caller;
+use rl_core::gate::{Caller, ResponseRules};
 use rl_core::key::KeyExtractor;
 use rl_core::{Decision, Eventual, Gate, Permit};
 
@@ -19,35 +19,50 @@ pin_project! {
     #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<S, F, B, K> {
         #[pin]
-        state: State<F, B, K>,
-        // While a store elsewhere decides: the service, and what it will be called with.
-        waiting: Option<Waiting<S>>,
+        state: State<S, F, B, K>,
     }
-}
-
-struct Waiting<S> {
-    service: Rc<S>,
-    request: ServiceRequest,
-    caller: Caller,
 }
 
 pin_project! {
     #[project = StateProj]
-    pub(crate) enum State<F, B, K> {
-        // The store is deciding.
-        Checking { decision: Eventual<Decision>, gate: Arc<Gate<K>> },
+    enum State<S, F, B, K> {
+        // A store elsewhere is deciding. In a box: who has a store in memory would move its room about with
+        // each request.
+        Checking { checking: Option<Box<Checking<S, K>>> },
         // The inner service is answering; if the request was counted, its response gets the headers.
-        Calling { #[pin] answer: F, counted: Option<Counted<K>> },
+        Calling { #[pin] answer: F, counted: Option<Counted> },
         // Turned away: the response waits to be taken.
         TurnedAway { response: Option<ServiceResponse<ResponseBody<B>>> },
     }
 }
 
-/// What a request carries that was counted and goes on.
-pub(crate) struct Counted<K> {
-    decision: Decision,
+/// The service, and what it will be called with.
+struct Checking<S, K> {
+    decision: Eventual<Decision>,
+    service: Rc<S>,
+    request: ServiceRequest,
     gate: Arc<Gate<K>>,
+    caller: Caller,
+}
+
+/// What a request carries that was counted and goes on.
+struct Counted {
+    // Taken where it stands: it is large.
+    decision: Option<Decision>,
+    rules: ResponseRules,
     permit: Option<Permit>,
+}
+
+impl Counted {
+    /// Tells it in the response, and returns what its body has to hold.
+    fn tell<B>(&mut self, response: &mut ServiceResponse<B>) -> Option<Permit> {
+        let Self { decision, rules, permit } = self;
+        if let Some(permit) = permit {
+            response::read_cost(response, rules, permit);
+        }
+        response::tell(response.response_mut(), rules, decision);
+        permit.take()
+    }
 }
 
 impl<S, F, B, K> ResponseFuture<S, F, B, K> {
@@ -58,55 +73,56 @@ impl<S, F, B, K> ResponseFuture<S, F, B, K> {
         decision: Eventual<Decision>,
         caller: Caller,
     ) -> Self {
-        let waiting = Some(Waiting { service, request, caller });
-        Self { state: State::Checking { decision, gate }, waiting }
+        let checking = Box::new(Checking { decision, service, request, gate, caller });
+        Self { state: State::Checking { checking: Some(checking) } }
     }
-}
 
-/// Nothing waits for the store.
-impl<S, F, B, K> From<State<F, B, K>> for ResponseFuture<S, F, B, K> {
-    fn from(state: State<F, B, K>) -> Self {
-        Self { state, waiting: None }
-    }
-}
-
-impl<F, B, K> State<F, B, K> {
     pub(crate) const fn exempt(answer: F) -> Self {
-        Self::Calling { answer, counted: None }
+        Self { state: State::Calling { answer, counted: None } }
     }
 
     pub(crate) const fn turned_away(response: ServiceResponse<ResponseBody<B>>) -> Self {
-        Self::TurnedAway { response: Some(response) }
+        Self { state: State::TurnedAway { response: Some(response) } }
     }
 
-    pub(crate) fn decided<S>(
+    pub(crate) fn decided(
         service: &S,
         request: ServiceRequest,
-        gate: &Arc<Gate<K>>,
-        decision: Decision,
-        caller: Caller,
+        gate: &Gate<K>,
+        mut decision: Decision,
+        caller: &Caller,
     ) -> Self
     where
         S: Service<ServiceRequest, Future = F>,
         K: KeyExtractor,
     {
-        let decision = decision.inside(request.extensions().get().cloned());
-        if decision.lets_pass() {
-            let permit = gate.permit(&decision, caller, request.extensions_mut().remove());
-            request.extensions_mut().insert(decision.clone());
-            if let Some(permit) = &permit {
-                request.extensions_mut().insert(permit.clone());
-            }
-            let answer = service.call(request);
-            Self::Calling {
-                answer,
-                counted: Some(Counted { decision, gate: Arc::clone(gate), permit }),
-            }
-        } else {
-            let mut response = response::from_denial(gate.denial(&decision, &caller));
-            response::tell(&mut response, gate, decision);
-            Self::turned_away(request.into_response(response))
+        if caller.is_nested() {
+            decision = decision.inside(request.extensions().get().cloned());
         }
+        if !decision.lets_pass() {
+            let mut response = response::from_denial(gate.denial(&decision, caller));
+            response::tell(&mut response, gate.response_rules(), &mut Some(decision));
+            let response = request.into_response(response);
+            return Self::turned_away(response);
+        }
+        let mut extensions = request.extensions_mut();
+        let outer = if caller.is_nested() {
+            // The one inside of it takes its place.
+            extensions.remove::<Decision>();
+            extensions.remove()
+        } else {
+            None
+        };
+        let permit = gate.permit(&decision, caller, outer);
+        extensions.get_or_insert_with(|| decision.clone());
+        if let Some(permit) = &permit {
+            extensions.insert(permit.clone());
+        }
+        drop(extensions);
+        let answer = service.call(request);
+        let rules = gate.response_rules().clone();
+        let counted = Some(Counted { decision: Some(decision), rules, permit });
+        Self { state: State::Calling { answer, counted } }
     }
 }
 
@@ -122,27 +138,29 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         loop {
-            let next = match this.state.as_mut().project() {
-                StateProj::Checking { decision, gate } => {
-                    let decision = ready!(Pin::new(decision).poll(cx));
-                    let Waiting { service, request, caller } =
-                        this.waiting.take().expect("it waits while the store decides");
-                    State::decided(&*service, request, gate, decision, caller)
+            match this.state.as_mut().project() {
+                StateProj::Checking { checking } => {
+                    let pending = checking.as_mut().expect("a store is asked");
+                    let decision = ready!(Pin::new(&mut pending.decision).poll(cx));
+                    let checking = checking.take().expect("it was there");
+                    let Checking { service, request, gate, caller, .. } = *checking;
+                    let next = Self::decided(&*service, request, &gate, decision, &caller);
+                    this.state.set(next.state);
                 }
                 StateProj::Calling { answer, counted } => {
-                    let answered = ready!(answer.poll(cx));
-                    let Some(Counted { decision, gate, permit }) = counted.take() else {
-                        return Poll::Ready(answered.map(response::uncounted));
+                    let mut answered = ready!(answer.poll(cx));
+                    let permit = match (&mut answered, counted.as_mut()) {
+                        (Ok(response), Some(counted)) => counted.tell(response),
+                        _ => None,
                     };
-                    let response = response::counted(answered?, &gate, decision, permit);
-                    return Poll::Ready(Ok(response));
+                    *counted = None;
+                    return Poll::Ready(answered.map(|answer| response::holding(permit, answer)));
                 }
                 StateProj::TurnedAway { response } => {
                     let response = response.take().expect("polled again after it was ready");
                     return Poll::Ready(Ok(response));
                 }
-            };
-            this.state.set(next);
+            }
         }
     }
 }

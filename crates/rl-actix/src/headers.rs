@@ -1,11 +1,17 @@
 //! From the limiter's header lines to those of actix-web.
 
+use std::sync::LazyLock;
+
 use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue};
-use rl_core::headers::HeaderLine;
+use rl_core::headers::{HeaderLine, NAMES};
+
+/// The names as `http` has them: it checks each when it is made.
+static FIELD_NAMES: LazyLock<[HeaderName; NAMES.len()]> =
+    LazyLock::new(|| NAMES.map(HeaderName::from_static));
 
 /// Adds a line: beside those that are there if the field is a list, else in their place.
 pub(crate) fn add(headers: &mut HeaderMap, line: HeaderLine<'_>) {
-    let name = HeaderName::from_static(line.name);
+    let name = FIELD_NAMES[line.place()].clone();
     let value = match line.known_value() {
         Some(value) => HeaderValue::from_static(value),
         None => HeaderValue::from_str(line.value).expect("lines are visible ASCII and spaces"),

@@ -11,7 +11,7 @@ use rl_core::gate::Admission;
 use rl_core::key::{ClientAddress, KeyExtractor};
 use rl_core::{Eventual, Gate};
 
-use crate::future::{ResponseFuture, State};
+use crate::future::ResponseFuture;
 use crate::request::ActixRequest;
 use crate::response::{self, ResponseBody};
 
@@ -84,14 +84,14 @@ where
     fn call(&self, request: ServiceRequest) -> Self::Future {
         let admission = self.gate.admit(&ActixRequest::new(&request));
         match admission {
-            Admission::Exempt => State::exempt(self.service.call(request)).into(),
+            Admission::Exempt => ResponseFuture::exempt(self.service.call(request)),
             Admission::TurnedAway(denial) => {
                 let response = response::from_denial(denial);
-                State::turned_away(request.into_response(response)).into()
+                ResponseFuture::turned_away(request.into_response(response))
             }
             // A store in memory has decided: there is nothing to wait for, and nothing to hold.
             Admission::Asked { decision: Eventual::Ready(Some(decision)), caller } => {
-                State::decided(&*self.service, request, &self.gate, decision, caller).into()
+                ResponseFuture::decided(&*self.service, request, &self.gate, decision, &caller)
             }
             Admission::Asked { decision, caller } => {
                 let (service, gate) = (Rc::clone(&self.service), Arc::clone(&self.gate));

@@ -12,9 +12,8 @@ use actix_web::http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use actix_web::web::Bytes;
 use pin_project_lite::pin_project;
 use rl_core::denial::Denial;
-use rl_core::gate::ResponseInfo;
-use rl_core::key::KeyExtractor;
-use rl_core::{Decision, Gate, Permit};
+use rl_core::gate::{ResponseInfo, ResponseRules};
+use rl_core::{Decision, Permit};
 
 use crate::headers;
 
@@ -72,23 +71,17 @@ pub(crate) fn from_denial<B>(denial: Denial) -> HttpResponse<ResponseBody<B>> {
     response
 }
 
-/// A response to a request that was not counted.
-pub(crate) fn uncounted<B>(response: ServiceResponse<B>) -> ServiceResponse<ResponseBody<B>> {
-    response.map_body(|_, body| ResponseBody { body: EitherBody::left(body), permit: None })
+/// The response of the inner service, whose body holds the permit.
+pub(crate) fn holding<B>(
+    permit: Option<Permit>,
+    response: ServiceResponse<B>,
+) -> ServiceResponse<ResponseBody<B>> {
+    response.map_body(|_, body| ResponseBody { body: EitherBody::left(body), permit })
 }
 
-/// A response to a request that was counted; its body holds the permit.
-pub(crate) fn counted<B, K: KeyExtractor>(
-    mut response: ServiceResponse<B>,
-    gate: &Gate<K>,
-    decision: Decision,
-    permit: Option<Permit>,
-) -> ServiceResponse<ResponseBody<B>> {
-    if let Some(permit) = &permit {
-        gate.read_cost(permit, &ActixResponse(response.response()));
-    }
-    tell(response.response_mut(), gate, decision);
-    response.map_body(|_, body| ResponseBody { body: EitherBody::left(body), permit })
+/// Finds in the head of the response what the request did cost.
+pub(crate) fn read_cost<B>(response: &ServiceResponse<B>, rules: &ResponseRules, permit: &Permit) {
+    rules.read_cost(permit, &ActixResponse(response.response()));
 }
 
 /// A response of actix-web as the limiter sees it.
@@ -106,15 +99,16 @@ impl<B> ResponseInfo for ActixResponse<'_, B> {
 
 /// Adds the header lines, and leaves the stricter decision in the extensions for outer layers, if they
 /// are told.
-pub(crate) fn tell<B, K: KeyExtractor>(
+pub(crate) fn tell<B>(
     response: &mut HttpResponse<B>,
-    gate: &Gate<K>,
-    decision: Decision,
+    rules: &ResponseRules,
+    decision: &mut Option<Decision>,
 ) {
+    let Some(told) = decision else { return };
     let inner = response.extensions_mut().remove::<Decision>();
     let lines = response.headers_mut();
-    let left = gate.write_headers(decision, inner, &mut |line| headers::add(lines, line));
-    if let Some(decision) = left {
-        response.extensions_mut().insert(decision);
+    if rules.write_headers(told, inner, &mut |line| headers::add(lines, line)) {
+        let left = || decision.take().expect("it is told");
+        response.extensions_mut().get_or_insert_with(left);
     }
 }

@@ -56,9 +56,9 @@ struct Server {
 
 /// Places among the servers.
 const AXUM: usize = 1;
-const OURS_ON_AXUM: usize = 3;
-const ACTIX: usize = 7;
-const OURS_ON_ACTIX: usize = 9;
+const OURS_ON_AXUM: usize = 4;
+const ACTIX: usize = 8;
+const OURS_ON_ACTIX: usize = 11;
 
 /// Measures, prints, and keeps what was promised.
 pub(crate) fn run(report: &mut Report) -> Result<(), Box<dyn Error>> {
@@ -114,12 +114,14 @@ async fn start(redis: &Redis, max: u32, database: usize) -> Result<Vec<Server>, 
         ("axum", AXUM, on_axum(on_axum::bare().await?)),
         ("axum, no-op layer", AXUM, on_axum(on_axum::no_op().await?)),
         ("axum, no-op layer, again", AXUM, on_axum(on_axum::no_op().await?)),
+        ("axum, three header lines", AXUM, on_axum(on_axum::lines().await?)),
         ("axum, ours, six periods", AXUM, on_axum(on_axum::ours(max).await?)),
         ("axum, tower_governor, one", AXUM, on_axum(on_axum::tower_governor(max).await?)),
         ("axum, axum-governor, one", AXUM, on_axum(on_axum::axum_governor(max).await?)),
         ("actix", ACTIX, on_actix(on_actix::bare()?)),
         ("actix, no-op middleware", ACTIX, on_actix(on_actix::no_op()?)),
         ("actix, no-op middleware, again", ACTIX, on_actix(on_actix::no_op()?)),
+        ("actix, three header lines", ACTIX, on_actix(on_actix::lines()?)),
         ("actix, ours, six periods", ACTIX, on_actix(on_actix::ours(max)?)),
         ("actix, actix-extensible, one", ACTIX, on_actix(on_actix::extensible(max)?)),
         (

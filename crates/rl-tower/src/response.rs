@@ -9,9 +9,8 @@ use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use rl_core::denial::Denial;
-use rl_core::gate::ResponseInfo;
-use rl_core::key::KeyExtractor;
-use rl_core::{Decision, Gate, Permit};
+use rl_core::gate::{ResponseInfo, ResponseRules};
+use rl_core::{Decision, Permit};
 
 use crate::headers;
 
@@ -72,13 +71,19 @@ where
     }
 }
 
+/// A denial has its own lines, those of a family, when to come back, and its length: more than a map has
+/// room for until it grows.
+const DENIAL_LINES: usize = 8;
+
 /// A denial as a response.
 pub(crate) fn from_denial<B>(denial: Denial) -> Response<ResponseBody<B>> {
     let mut response = Response::new(ResponseBody::denial(denial.body));
     *response.status_mut() =
         StatusCode::from_u16(denial.status).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
+    let headers = response.headers_mut();
+    headers.reserve(DENIAL_LINES);
     if let Some(content_type) = denial.content_type {
-        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     }
     for (name, value) in denial.headers {
         let value = match value {
@@ -89,29 +94,23 @@ pub(crate) fn from_denial<B>(denial: Denial) -> Response<ResponseBody<B>> {
         };
         // A responder of the user's may have made a value that cannot stand in a header.
         if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), value) {
-            response.headers_mut().insert(name, value);
+            headers.insert(name, value);
         }
     }
     response
 }
 
-/// A response to a request that was not counted.
-pub(crate) fn uncounted<B>(response: Response<B>) -> Response<ResponseBody<B>> {
-    response.map(|body| ResponseBody::inner(body, None))
+/// The response of the inner service, whose body holds the permit.
+pub(crate) fn holding<B>(
+    permit: Option<Permit>,
+    response: Response<B>,
+) -> Response<ResponseBody<B>> {
+    response.map(|body| ResponseBody::inner(body, permit))
 }
 
-/// A response to a request that was counted; its body holds the permit.
-pub(crate) fn counted<B, K: KeyExtractor>(
-    mut response: Response<B>,
-    gate: &Gate<K>,
-    decision: Decision,
-    permit: Option<Permit>,
-) -> Response<ResponseBody<B>> {
-    if let Some(permit) = &permit {
-        gate.read_cost(permit, &HttpResponse(&response));
-    }
-    tell(&mut response, gate, decision);
-    response.map(|body| ResponseBody::inner(body, permit))
+/// Finds in the head of the response what the request did cost.
+pub(crate) fn read_cost<B>(response: &Response<B>, rules: &ResponseRules, permit: &Permit) {
+    rules.read_cost(permit, &HttpResponse(response));
 }
 
 /// A response of `http` as the limiter sees it.
@@ -129,15 +128,16 @@ impl<B> ResponseInfo for HttpResponse<'_, B> {
 
 /// Adds the header lines, and leaves the stricter decision in the extensions for outer layers, if they
 /// are told.
-pub(crate) fn tell<B, K: KeyExtractor>(
+pub(crate) fn tell<B>(
     response: &mut Response<B>,
-    gate: &Gate<K>,
-    decision: Decision,
+    rules: &ResponseRules,
+    decision: &mut Option<Decision>,
 ) {
+    let Some(told) = decision else { return };
     let inner = response.extensions_mut().remove::<Decision>();
     let lines = response.headers_mut();
-    let left = gate.write_headers(decision, inner, &mut |line| headers::add(lines, line));
-    if let Some(decision) = left {
-        response.extensions_mut().insert(decision);
+    if rules.write_headers(told, inner, &mut |line| headers::add(lines, line)) {
+        let left = || decision.take().expect("it is told");
+        response.extensions_mut().get_or_insert_with(left);
     }
 }

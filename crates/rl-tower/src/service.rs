@@ -9,7 +9,7 @@ use rl_core::key::{ClientAddress, KeyExtractor};
 use rl_core::{Eventual, Gate};
 use tower_service::Service;
 
-use crate::future::{ResponseFuture, State};
+use crate::future::ResponseFuture;
 use crate::request::HttpRequest;
 use crate::response::{self, ResponseBody};
 
@@ -52,17 +52,17 @@ where
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         match self.gate.admit(&HttpRequest(&request)) {
-            Admission::Exempt => State::exempt(self.inner.call(request)).into(),
+            Admission::Exempt => ResponseFuture::exempt(self.inner.call(request)),
             Admission::TurnedAway(denial) => {
                 self.release();
-                State::turned_away(response::from_denial(denial)).into()
+                ResponseFuture::turned_away(response::from_denial(denial))
             }
             // A store in memory has decided: there is nothing to wait for, and nothing to hold.
             Admission::Asked { decision: Eventual::Ready(Some(decision)), caller } => {
                 if !decision.lets_pass() {
                     self.release();
                 }
-                State::decided(&mut self.inner, request, &self.gate, decision, caller).into()
+                ResponseFuture::decided(&mut self.inner, request, &self.gate, decision, &caller)
             }
             Admission::Asked { decision, caller } => {
                 // The instance that is ready is this one, not its clone:

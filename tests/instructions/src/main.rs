@@ -5,6 +5,8 @@
 //! ```
 
 mod http;
+mod on_actix;
+mod on_axum;
 
 use std::hint::black_box;
 use std::process::ExitCode;
@@ -20,10 +22,11 @@ fn main() -> ExitCode {
     let [what, times] = &arguments[..] else { return refuse("expected WHAT TIMES") };
     let Ok(times) = times.parse() else { return refuse("expected a number of times") };
     let (limits, cost) = match what.as_str() {
-        "allowed" => (six(""), 1),
+        "allowed" | "axum" | "axum-plain" | "axum-lines" => (six(""), 1),
+        "actix" | "actix-plain" | "actix-lines" => (six(""), 1),
         "newcomer" => (worth_a_look(), 1),
         "http-allowed" => (vec!["5000/hour".to_owned()], 1),
-        "denied" => (used_up_for_a_month(), 1),
+        "denied" | "axum-denied" => (used_up_for_a_month(), 1),
         "too-much" => (six(""), ENDLESS + 1),
         "clock" => (on_the_clock(), 1),
         "one" => (vec![format!("{ENDLESS}/hour")], 1),
@@ -37,10 +40,24 @@ fn main() -> ExitCode {
     let policy = Policy::new(limits).expect("a policy");
     match what.as_str() {
         "newcomer" => flood(policy, times),
-        what if what.starts_with("http") => http::send(limiter(policy), times),
+        "http-allowed" | "http-denied" => http::send(limiter(policy), times),
+        "axum" | "axum-denied" => on_axum::send(Around::Limiter(limiter(policy)), times),
+        "axum-plain" => on_axum::send(Around::Nothing, times),
+        "axum-lines" => on_axum::send(Around::Lines, times),
+        "actix" => on_actix::send(Around::Limiter(limiter(policy)), times),
+        "actix-plain" => on_actix::send(Around::Nothing, times),
+        "actix-lines" => on_actix::send(Around::Lines, times),
         _ => decide(&limiter(policy), cost, times),
     }
     ExitCode::SUCCESS
+}
+
+/// What stands around a service.
+enum Around {
+    Nothing,
+    /// What adds three header lines and does nothing else.
+    Lines,
+    Limiter(RateLimiter),
 }
 
 fn decide(limiter: &RateLimiter, cost: u64, times: u64) {

@@ -11,6 +11,7 @@ use actix_extensible_rate_limit::backend::SimpleInputFunctionBuilder;
 use actix_extensible_rate_limit::backend::memory::InMemoryBackend;
 use actix_extensible_rate_limit::backend::redis::RedisBackend;
 use actix_web::dev::{Server, ServerHandle, Service, ServiceRequest};
+use actix_web::http::header::{HeaderName, HeaderValue};
 use actix_web::{App, HttpServer, web};
 use rl_actix::RateLimit;
 use rl_core::{RateLimiter, RedisStore};
@@ -54,6 +55,26 @@ pub(super) fn bare() -> Result<Running, Box<dyn Error>> {
 pub(super) fn no_op() -> Result<Running, Box<dyn Error>> {
     serve!(|app| app.wrap_fn(|request, service| service.call(request)))
 }
+
+/// With a middleware that adds three header lines, always the same: what they cost by themselves.
+pub(super) fn lines() -> Result<Running, Box<dyn Error>> {
+    serve!(|app| app.wrap_fn(|request, service| {
+        let answer = service.call(request);
+        async {
+            let mut response = answer.await?;
+            for name in &LINES {
+                response.headers_mut().insert(name.clone(), HeaderValue::from_static("1000"));
+            }
+            Ok(response)
+        }
+    }))
+}
+
+static LINES: [HeaderName; 3] = [
+    HeaderName::from_static("x-rate-limit-limit"),
+    HeaderName::from_static("x-rate-limit-remaining"),
+    HeaderName::from_static("x-rate-limit-reset"),
+];
 
 /// Six periods of ours, for each address.
 pub(super) fn ours(max: u32) -> Result<Running, Box<dyn Error>> {

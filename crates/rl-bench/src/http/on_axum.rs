@@ -7,12 +7,15 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
+use axum::http::{HeaderName, HeaderValue};
+use axum::response::Response;
 use axum::routing::get;
 use axum_governor::extractor::PeerIp;
 use rl_core::RateLimiter;
 use rl_tower::RateLimitLayer;
 use std::net::SocketAddr;
 use tokio::net::TcpListener;
+use tower::util::MapResponseLayer;
 use tower::{Layer, Service};
 use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
@@ -33,6 +36,23 @@ pub(super) async fn bare() -> Result<SocketAddr, Box<dyn Error>> {
 pub(super) async fn no_op() -> Result<SocketAddr, Box<dyn Error>> {
     start(plain().layer(NoOpLayer)).await
 }
+
+/// With a layer that adds three header lines, always the same: what they cost by themselves.
+pub(super) async fn lines() -> Result<SocketAddr, Box<dyn Error>> {
+    start(plain().layer(MapResponseLayer::new(|mut response: Response| {
+        for name in &LINES {
+            response.headers_mut().insert(name.clone(), HeaderValue::from_static("1000"));
+        }
+        response
+    })))
+    .await
+}
+
+static LINES: [HeaderName; 3] = [
+    HeaderName::from_static("x-rate-limit-limit"),
+    HeaderName::from_static("x-rate-limit-remaining"),
+    HeaderName::from_static("x-rate-limit-reset"),
+];
 
 /// Six periods of ours, for each address.
 pub(super) async fn ours(max: u32) -> Result<SocketAddr, Box<dyn Error>> {

@@ -120,16 +120,21 @@ impl ClientIp {
     /// peer.
     #[must_use]
     pub fn resolve(&self, peer: Option<IpAddr>, lines: &[&[u8]]) -> Option<ResolvedIp> {
-        let peer = peer.map(|peer| peer.to_canonical());
-        let (address, source) = if self.header_from(peer).is_some() {
-            match self.follow(peer, lines) {
-                Walk::Client(address) => (Some(address), IpSource::Header),
-                Walk::StoppedAt(proxy) => (proxy, IpSource::Proxy),
-            }
-        } else {
-            (peer, IpSource::Peer)
+        if self.header_from(peer).is_none() {
+            return self.peer_alone(peer);
+        }
+        let (address, source) = match self.follow(peer.map(|peer| peer.to_canonical()), lines) {
+            Walk::Client(address) => (Some(address), IpSource::Header),
+            Walk::StoppedAt(proxy) => (proxy, IpSource::Proxy),
         };
         address.map(|address| ResolvedIp { address, source, ipv6_prefix: self.ipv6_prefix })
+    }
+
+    /// The client's address, if no header is to be believed.
+    #[inline]
+    pub(crate) fn peer_alone(&self, peer: Option<IpAddr>) -> Option<ResolvedIp> {
+        let (ipv6_prefix, source) = (self.ipv6_prefix, IpSource::Peer);
+        peer.map(|peer| ResolvedIp { address: peer.to_canonical(), source, ipv6_prefix })
     }
 
     /// Reads a header that is to be believed.

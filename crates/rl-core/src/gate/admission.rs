@@ -24,11 +24,12 @@ pub enum Admission {
 pub struct Caller {
     subject: Subject,
     is_grpc: bool,
+    is_nested: bool,
 }
 
 impl Caller {
-    pub(super) fn new<R: RequestInfo>(subject: Subject, request: &R) -> Self {
-        Self { subject, is_grpc: speaks_grpc(request) }
+    pub(super) fn new<R: RequestInfo>(subject: Subject, request: &R, is_nested: bool) -> Self {
+        Self { subject, is_grpc: speaks_grpc(request), is_nested }
     }
 
     /// Who is counted.
@@ -49,8 +50,11 @@ impl Caller {
         self.is_grpc
     }
 
-    pub(super) fn into_subject(self) -> Subject {
-        self.subject
+    /// Whether the request has passed a limiter around this one, whose [`Decision`] is in its extensions,
+    /// and perhaps a [`Permit`](crate::Permit).
+    #[must_use]
+    pub const fn is_nested(&self) -> bool {
+        self.is_nested
     }
 }
 

@@ -47,11 +47,10 @@ use std::sync::atomic::Ordering;
 
 pub use admission::{Admission, Caller};
 pub use over_limit::OverLimit;
-pub use response::ResponseInfo;
+pub use response::{ResponseInfo, ResponseRules};
 use settings::Rules;
 
 use crate::denial::Denial;
-use crate::headers::HeaderLine;
 use crate::key::{ClientAddress, KeyExtractor, RequestInfo};
 use crate::{Cost, Decision, Eventual, Permit, Policy, RateLimiter, Realm, Subject, observe};
 
@@ -104,6 +103,7 @@ impl<K: KeyExtractor> Gate<K> {
     /// A request that has passed a limiter before carries that [`Decision`] in its extensions.
     pub fn admit<R: RequestInfo>(&self, request: &R) -> Admission {
         let id = self.limiter.id();
+        // None, if there is no limiter around this one.
         let passed = request.extension(|outer: &Decision| outer.passed(id));
         if passed == Some(true) || self.is_exempt(request) {
             return Admission::Exempt;
@@ -124,7 +124,8 @@ impl<K: KeyExtractor> Gate<K> {
             }
         };
         let decision = self.decide(request, &subject);
-        Admission::Asked { decision, caller: Caller::new(subject, request) }
+        let caller = Caller::new(subject, request, passed.is_some());
+        Admission::Asked { decision, caller }
     }
 
     fn decide<R: RequestInfo>(&self, request: &R, subject: &Subject) -> Eventual<Decision> {
@@ -160,61 +161,36 @@ impl<K: KeyExtractor> Gate<K> {
     pub fn permit(
         &self,
         decision: &Decision,
-        caller: Caller,
+        caller: &Caller,
         outer: Option<Permit>,
     ) -> Option<Permit> {
-        let Rules { metered, response_cost, .. } = &self.rules;
+        let Rules { metered, response, .. } = &self.rules;
         let holds_permits = decision.policy().is_some_and(Policy::has_permits);
-        if !metered && response_cost.is_none() && !holds_permits {
+        if !metered && response.cost.is_none() && !holds_permits {
             return outer;
         }
-        let permit = self.limiter.permit_of(caller.into_subject(), decision.clone());
+        let permit = self.limiter.permit(caller.subject(), decision.clone());
         Some(permit.metered(*metered).inside(outer))
     }
 
-    /// Finds in the head of the response what the request did cost: for adapters.
-    pub fn read_cost(&self, permit: &Permit, response: &dyn ResponseInfo) {
-        let response_cost = self.rules.response_cost.as_ref();
-        if let Some(cost) = response_cost.and_then(|cost| cost(response)) {
-            permit.set_own_cost(cost);
-        }
+    /// What to do with the response to a request that was counted: for adapters.
+    #[must_use]
+    pub const fn response_rules(&self) -> &ResponseRules {
+        &self.rules.response
     }
 
-    /// The answer to a request that `decision` denies; [`write_headers`](Self::write_headers) adds
-    /// to it.
+    /// The answer to a request that `decision` denies; [`write_headers`](ResponseRules::write_headers)
+    /// adds to it.
     #[must_use]
     pub fn denial(&self, decision: &Decision, caller: &Caller) -> Denial {
         let rules = &self.rules;
         match &rules.responder {
             Some(responder) => responder(decision, caller),
             None => {
-                let follow = rules.headers.followed();
+                let follow = rules.response.headers.followed();
                 rules.denial.denial(decision, caller.realm(), follow, caller.is_grpc())
             }
         }
-    }
-
-    /// Calls `each` with the header lines of a response. `inner` is the decision that a limiter
-    /// further in has left in the response's extensions; returns the one to leave there for
-    /// what is further out, if [there is to be one](Self::decision_in_response): the stricter of the two.
-    ///
-    /// A line of a list is to be added to those that are there; another replaces them. If `inner`
-    /// is the stricter decision, its lines stay, and only lists are added to.
-    pub fn write_headers(
-        &self,
-        decision: Decision,
-        inner: Option<Decision>,
-        each: &mut dyn FnMut(HeaderLine<'_>),
-    ) -> Option<Decision> {
-        // The limiter around this one has to know.
-        let is_left = !self.rules.hides_decision || decision.outer().is_some();
-        let stricter_inner = inner.filter(|inner| !decision.is_stricter_than(inner));
-        self.rules.headers.write(&decision, &mut |line| {
-            if line.is_list || stricter_inner.is_none() {
-                each(line);
-            }
-        });
-        is_left.then(|| stricter_inner.unwrap_or_else(|| decision.inside(None)))
     }
 }
 
@@ -231,7 +207,7 @@ impl<K> fmt::Debug for Gate<K> {
         f.debug_struct("Gate")
             .field("limiter", &self.limiter)
             .field("missing_key", &self.rules.missing_key)
-            .field("headers", &self.rules.headers)
+            .field("headers", &self.rules.response.headers)
             .field("denial_body", &self.rules.denial)
             .finish_non_exhaustive()
     }

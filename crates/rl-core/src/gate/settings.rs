@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use super::{Caller, Gate, MissingKey, OverLimit, ResponseInfo};
+use super::{Caller, Gate, MissingKey, OverLimit, ResponseInfo, ResponseRules};
 use crate::denial::{Denial, DenialBody};
 use crate::headers::Headers;
 use crate::key::{KeyExtractor, RequestInfo};
@@ -17,18 +17,15 @@ pub(super) struct Rules {
     pub(super) exempt: Vec<Predicate>,
     pub(super) cost: Option<CostOf>,
     pub(super) metered: bool,
-    pub(super) response_cost: Option<ResponseCostOf>,
     pub(super) over_limit: Option<OverLimitOf>,
-    pub(super) headers: Headers,
+    pub(super) response: ResponseRules,
     pub(super) denial: DenialBody,
     pub(super) responder: Option<Responder>,
-    pub(super) hides_decision: bool,
     pub(super) missing_key_seen: Arc<AtomicBool>,
 }
 
 type Predicate = Arc<dyn Fn(&dyn RequestInfo) -> bool + Send + Sync>;
 type CostOf = Arc<dyn Fn(&dyn RequestInfo) -> Cost + Send + Sync>;
-type ResponseCostOf = Arc<dyn Fn(&dyn ResponseInfo) -> Option<Cost> + Send + Sync>;
 type OverLimitOf = Arc<dyn Fn(&dyn RequestInfo) -> OverLimit + Send + Sync>;
 type Responder = Arc<dyn Fn(&Decision, &Caller) -> Denial + Send + Sync>;
 
@@ -116,7 +113,7 @@ impl<K: KeyExtractor> Gate<K> {
         self,
         cost: impl Fn(&dyn ResponseInfo) -> Option<Cost> + Send + Sync + 'static,
     ) -> Self {
-        self.with(|rules| rules.response_cost = Some(Arc::new(cost)))
+        self.with(|rules| rules.response.cost = Some(Arc::new(cost)))
     }
 
     /// Gives back what a request has cost if its response is such: a short form of
@@ -172,7 +169,7 @@ impl<K: KeyExtractor> Gate<K> {
     /// [`HeaderFamily::OpenBank`](crate::headers::HeaderFamily::OpenBank).
     #[must_use]
     pub fn headers(self, headers: Headers) -> Self {
-        self.with(|rules| rules.headers = headers)
+        self.with(|rules| rules.response.headers = headers)
     }
 
     /// In which form a client is turned away. Defaults to [`DenialBody::open_bank`].
@@ -205,7 +202,7 @@ impl<K: KeyExtractor> Gate<K> {
     /// ```
     #[must_use]
     pub fn decision_in_response(self, is_left: bool) -> Self {
-        self.with(|rules| rules.hides_decision = !is_left)
+        self.with(|rules| rules.response.hides_decision = !is_left)
     }
 
     fn with(mut self, change: impl FnOnce(&mut Rules)) -> Self {

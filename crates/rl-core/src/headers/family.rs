@@ -1,4 +1,5 @@
 use super::field::Field;
+use super::names::place;
 
 /// Header fields that belong together: names *and* units.
 ///
@@ -65,61 +66,61 @@ impl HeaderFamily {
     /// `x-ratelimit-limit`, `ratelimit-policy` and `ratelimit-limit`.
     pub(super) const MOST_TOGETHER: usize = 4;
 
-    /// The fields, in the order in which they are written.
+    /// The fields by the places of their names, in the order in which they are written.
     #[rustfmt::skip]
-    pub(super) const fn fields(self) -> &'static [(&'static str, Field)] {
+    pub(super) const fn fields(self) -> &'static [(usize, Field)] {
         match self {
-            Self::OpenBank => &[
-                ("x-rate-limit-limit", Field::Max),
-                ("x-rate-limit-remaining", Field::Remaining),
-                ("x-rate-limit-reset", Field::ResetAfter),
-            ],
-            Self::GitHub => &[
-                ("x-ratelimit-limit", Field::Max),
-                ("x-ratelimit-remaining", Field::Remaining),
-                ("x-ratelimit-used", Field::Used),
-                ("x-ratelimit-reset", Field::ResetAt),
-                ("x-ratelimit-resource", Field::Fixed("core")),
-            ],
-            Self::Ietf => &[
-                ("ratelimit-policy", Field::NamedQuotas),
-                ("ratelimit", Field::Standings),
-            ],
-            Self::IetfDraft07 => &[
-                ("ratelimit-policy", Field::Quotas),
-                ("ratelimit", Field::Dictionary),
-            ],
-            Self::IetfDraft06 => &[
-                ("ratelimit-policy", Field::Quotas),
-                ("ratelimit-limit", Field::Max),
-                ("ratelimit-remaining", Field::Remaining),
-                ("ratelimit-reset", Field::ResetAfter),
-            ],
-            Self::IetfDraft03 => &[
-                ("ratelimit-limit", Field::MaxThenQuotas),
-                ("ratelimit-remaining", Field::Remaining),
-                ("ratelimit-reset", Field::ResetAfter),
-            ],
-            Self::Envoy => &[
-                ("x-ratelimit-limit", Field::MaxThenCommentedQuotas),
-                ("x-ratelimit-remaining", Field::Remaining),
-                ("x-ratelimit-reset", Field::ResetAfter),
-            ],
-            Self::Legacy => &[
-                ("x-ratelimit-limit", Field::Max),
-                ("x-ratelimit-remaining", Field::Remaining),
-                ("x-ratelimit-reset", Field::ResetAt),
-            ],
-            Self::Twitter => &[
-                ("x-rate-limit-limit", Field::Max),
-                ("x-rate-limit-remaining", Field::Remaining),
-                ("x-rate-limit-reset", Field::ResetAt),
-            ],
-            Self::Zuul => &[
-                ("x-ratelimit-limit", Field::Max),
-                ("x-ratelimit-remaining", Field::Remaining),
-                ("x-ratelimit-reset", Field::IntervalMillis),
-            ],
+            Self::OpenBank => const { &[
+                (place("x-rate-limit-limit"), Field::Max),
+                (place("x-rate-limit-remaining"), Field::Remaining),
+                (place("x-rate-limit-reset"), Field::ResetAfter),
+            ] },
+            Self::GitHub => const { &[
+                (place("x-ratelimit-limit"), Field::Max),
+                (place("x-ratelimit-remaining"), Field::Remaining),
+                (place("x-ratelimit-used"), Field::Used),
+                (place("x-ratelimit-reset"), Field::ResetAt),
+                (place("x-ratelimit-resource"), Field::Fixed("core")),
+            ] },
+            Self::Ietf => const { &[
+                (place("ratelimit-policy"), Field::NamedQuotas),
+                (place("ratelimit"), Field::Standings),
+            ] },
+            Self::IetfDraft07 => const { &[
+                (place("ratelimit-policy"), Field::Quotas),
+                (place("ratelimit"), Field::Dictionary),
+            ] },
+            Self::IetfDraft06 => const { &[
+                (place("ratelimit-policy"), Field::Quotas),
+                (place("ratelimit-limit"), Field::Max),
+                (place("ratelimit-remaining"), Field::Remaining),
+                (place("ratelimit-reset"), Field::ResetAfter),
+            ] },
+            Self::IetfDraft03 => const { &[
+                (place("ratelimit-limit"), Field::MaxThenQuotas),
+                (place("ratelimit-remaining"), Field::Remaining),
+                (place("ratelimit-reset"), Field::ResetAfter),
+            ] },
+            Self::Envoy => const { &[
+                (place("x-ratelimit-limit"), Field::MaxThenCommentedQuotas),
+                (place("x-ratelimit-remaining"), Field::Remaining),
+                (place("x-ratelimit-reset"), Field::ResetAfter),
+            ] },
+            Self::Legacy => const { &[
+                (place("x-ratelimit-limit"), Field::Max),
+                (place("x-ratelimit-remaining"), Field::Remaining),
+                (place("x-ratelimit-reset"), Field::ResetAt),
+            ] },
+            Self::Twitter => const { &[
+                (place("x-rate-limit-limit"), Field::Max),
+                (place("x-rate-limit-remaining"), Field::Remaining),
+                (place("x-rate-limit-reset"), Field::ResetAt),
+            ] },
+            Self::Zuul => const { &[
+                (place("x-ratelimit-limit"), Field::Max),
+                (place("x-ratelimit-remaining"), Field::Remaining),
+                (place("x-ratelimit-reset"), Field::IntervalMillis),
+            ] },
         }
     }
 
@@ -137,6 +138,8 @@ impl HeaderFamily {
 
     /// Whether both have a field of the same name.
     pub(super) fn clashes_with(self, other: Self) -> bool {
-        self.fields().iter().any(|(name, _)| other.fields().iter().any(|(taken, _)| name == taken))
+        self.fields()
+            .iter()
+            .any(|(place, _)| other.fields().iter().any(|(taken, _)| place == taken))
     }
 }

@@ -47,6 +47,7 @@
 mod family;
 mod field;
 mod list;
+mod names;
 mod number;
 mod retry_after;
 #[cfg(test)]
@@ -55,6 +56,7 @@ mod text;
 mod warning;
 
 pub use family::HeaderFamily;
+pub use names::NAMES;
 
 use arrayvec::ArrayVec;
 
@@ -72,14 +74,22 @@ pub struct HeaderLine<'a> {
     /// Whether the field is a list, so that the lines of nested limiters may stand beside each
     /// other. Any other field may be there once only: the stricter limiter's line replaces.
     pub is_list: bool,
+    place: usize,
+    known: Option<&'static str>,
 }
 
 impl HeaderLine<'_> {
+    /// Where the name stands in [`NAMES`].
+    #[must_use]
+    pub const fn place(&self) -> usize {
+        self.place
+    }
+
     /// The value as a text that lives for ever, if it is a number of up to four digits: most are, and
     /// a header then needs no memory for it.
     #[must_use]
-    pub fn known_value(&self) -> Option<&'static str> {
-        number::known(self.value)
+    pub const fn known_value(&self) -> Option<&'static str> {
+        self.known
     }
 }
 
@@ -168,18 +178,19 @@ impl Headers {
         if let Some(governing) = decision.governing(self.follow) {
             let answer = Answer::new(decision, governing, self.governing_only);
             for family in &self.families {
-                for (name, field) in family.fields() {
+                for (place, field) in family.fields() {
                     text.restart(family.largest_number());
                     field.write(&answer, &mut text);
-                    each(HeaderLine { name, value: text.as_str(), is_list: field.is_list() });
+                    each(text.line(*place, field.is_list()));
                 }
             }
         } else if self.tells_unlimited
             && matches!(decision.origin(), Origin::Unlimited | Origin::Store | Origin::Leased)
         {
+            text.push("-1");
             let families = self.families.iter().filter(|family| **family == HeaderFamily::OpenBank);
-            for (name, field) in families.flat_map(|family| family.fields()) {
-                each(HeaderLine { name, value: "-1", is_list: field.is_list() });
+            for (place, field) in families.flat_map(|family| family.fields()) {
+                each(text.line(*place, field.is_list()));
             }
         }
         if self.warning {
@@ -188,8 +199,7 @@ impl Headers {
         if let Some(seconds) = retry_after::seconds(decision) {
             text.restart(u64::MAX);
             text.number(seconds);
-            let (name, value) = (retry_after::NAME, text.as_str());
-            each(HeaderLine { name, value, is_list: false });
+            each(text.line(retry_after::NAME, false));
         }
     }
 
@@ -197,7 +207,8 @@ impl Headers {
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         let fields = self.families.iter().flat_map(|family| family.fields());
         let warning = self.warning.then_some(warning::NAME);
-        fields.map(|(name, _)| *name).chain(warning).chain([retry_after::NAME])
+        let places = fields.map(|(place, _)| *place).chain(warning).chain([retry_after::NAME]);
+        places.map(|place| NAMES[place])
     }
 
     /// The value for `Access-Control-Expose-Headers`, without which scripts in browsers cannot read

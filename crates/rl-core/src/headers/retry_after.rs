@@ -2,10 +2,12 @@
 //!
 //! The other form that HTTP knows, a date, would be wrong wherever the client's clock is.
 
+use super::names::place;
 use super::text::seconds_ceil;
 use crate::{Decision, RetryAfter};
 
-pub(super) const NAME: &str = "retry-after";
+/// Where its name stands.
+pub(super) const NAME: usize = place("retry-after");
 
 /// Whole seconds to wait, rounded up and at least 1; nothing when the request goes on, and when no
 /// wait helps.

@@ -1,13 +1,18 @@
 //! The warning that a limit in shadow would have denied the request.
 
 use super::HeaderLine;
+use super::names::place;
 use super::text::Text;
 use crate::Decision;
 
-pub(super) const NAME: &str = "x-rate-limit-warning";
+/// Where its name stands.
+pub(super) const NAME: usize = place("x-rate-limit-warning");
 
 /// Writes the names of such limits and how much they allow, if there are any.
 pub(super) fn write(decision: &Decision, text: &mut Text, each: &mut dyn FnMut(HeaderLine<'_>)) {
+    if !decision.has_shadow() {
+        return;
+    }
     let mut before = "over limits that are not enforced yet: ";
     text.restart(u64::MAX);
     for limit in decision.over_in_shadow() {
@@ -18,6 +23,6 @@ pub(super) fn write(decision: &Decision, text: &mut Text, each: &mut dyn FnMut(H
         before = ", ";
     }
     if !text.as_str().is_empty() {
-        each(HeaderLine { name: NAME, value: text.as_str(), is_list: true });
+        each(text.line(NAME, true));
     }
 }

@@ -201,6 +201,11 @@ impl Decision {
         self.limiter = limiter;
     }
 
+    /// Forgets the decision of the limiter around this one.
+    pub(crate) fn forget_outer(&mut self) {
+        self.outer = None;
+    }
+
     /// The decision of a limiter inside of the one that made `outer`: for adapters.
     #[must_use]
     pub fn inside(mut self, outer: Option<Self>) -> Self {
@@ -221,6 +226,15 @@ impl Decision {
         limits.map(move |(place, limit)| LimitReport {
             limit,
             outcome: self.outcomes.outcome(place, plan, self.at),
+        })
+    }
+
+    fn limit_at(&self, place: usize) -> Option<LimitReport<'_>> {
+        let policy = self.policy()?;
+        let is_told = place < self.outcomes.count(policy.limits().len());
+        is_told.then(|| LimitReport {
+            limit: &policy.limits()[place],
+            outcome: self.outcomes.outcome(place, policy.windows(), self.at),
         })
     }
 
@@ -289,6 +303,14 @@ impl Decision {
     #[must_use]
     pub fn governing(&self, follow: Follow) -> Option<LimitReport<'_>> {
         let denied = !self.is_allowed();
+        if follow == Follow::ShortestActive && !denied && self.origin != Origin::Shadow {
+            // Nearly always it is active: where the others stand need not be worked out.
+            let shortest = self.policy().and_then(Policy::shortest);
+            let shortest = shortest.and_then(|place| self.limit_at(place));
+            if shortest.is_some_and(|limit| limit.is_active()) {
+                return shortest;
+            }
+        }
         let candidates = self.enforced().filter(|limit| !denied || limit.is_over());
         match follow {
             Follow::ShortestActive => {
@@ -403,6 +425,24 @@ mod tests {
         assert_eq!(governs(&two_over, shortest), (10, 0, 1));
         assert_eq!(governs(&two_over, fewest), (1_000, 0, 900));
         assert_eq!(two_over.retry_after(), RetryAfter::In(Duration::from_secs(900)));
+    }
+
+    #[test]
+    fn the_shortest_active_limit_governs_wherever_it_stands() {
+        let limits = [
+            Limit::per_hour(9),
+            Limit::per_second(9).in_shadow(),
+            Limit::per_minute(9),
+            Limit::per_day(9),
+        ];
+        for active in 0..16 {
+            let is_active = |place: usize| active >> place & 1 == 1;
+            let outcome = |place| Outcome::granted(0, if is_active(place) { SECOND } else { 0 });
+            let decision = decide(&[0, 1, 2, 3].map(|place| (limits[place], outcome(place))));
+            let governing = decision.governing(Follow::ShortestActive).unwrap();
+            let expected = [2, 0, 3].into_iter().find(|place| is_active(*place)).unwrap_or(2);
+            assert_eq!(governing.limit(), limits[expected], "{active:b}");
+        }
     }
 
     #[test]

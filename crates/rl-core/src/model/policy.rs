@@ -35,6 +35,7 @@ struct Inner {
     windows: Option<WindowPlan>,
     has_permits: bool,
     has_shadow: bool,
+    shortest: Option<usize>,
     // What a store has worked out for itself.
     #[cfg(feature = "redis")]
     worked_out: OnceLock<Box<dyn Any + Send + Sync>>,
@@ -103,11 +104,15 @@ impl Policy {
         let windows = WindowPlan::of(&limits);
         let has_permits = limits.iter().any(|named| named.limit.holds_permits());
         let has_shadow = limits.iter().any(|named| named.limit.is_shadow());
+        let enforced = limits.iter().enumerate().filter(|(_, named)| !named.limit.is_shadow());
+        let shortest =
+            enforced.min_by_key(|(_, named)| named.limit.period()).map(|(place, _)| place);
         let inner = Inner {
             limits,
             windows,
             has_permits,
             has_shadow,
+            shortest,
             #[cfg(feature = "redis")]
             worked_out: OnceLock::new(),
         };
@@ -144,6 +149,12 @@ impl Policy {
     #[inline]
     pub(crate) fn has_shadow(&self) -> bool {
         self.inner.has_shadow
+    }
+
+    /// The place of the first limit of the shortest period, of those that are not in shadow.
+    #[inline]
+    pub(super) fn shortest(&self) -> Option<usize> {
+        self.inner.shortest
     }
 
     /// Whether both share their limits.
