@@ -1,15 +1,14 @@
 //! From a question to a decision: the policy, the breaker, the store, the deadline, and what stands
 //! in.
 
-use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::ask::{Waiting, in_time, timed_out};
 use super::breaker::Ticket;
 use super::{OnFailure, RateLimiter};
-use crate::store::{Charge, Mode, Reset, Store, StoreError, StoreFuture};
+use crate::store::{Charge, Mode, StoreError};
 use crate::{Cost, Decision, Eventual, FailureKind, Origin, Policy, Subject, observe};
 
 /// What the limits of a subject are asked.
@@ -216,64 +215,6 @@ impl RateLimiter {
         })
     }
 
-    /// Asks a store, for no longer than the deadline.
-    pub(super) fn ask(
-        &self,
-        store: &Arc<dyn Store>,
-        policy: &Policy,
-        subject: &Subject,
-        question: Question,
-    ) -> StoreFuture<Decision> {
-        within(question.deadline, self.ask_at_leisure(store, policy, subject, question))
-    }
-
-    /// Asks a store that may take its time.
-    pub(super) fn ask_at_leisure(
-        &self,
-        store: &Arc<dyn Store>,
-        policy: &Policy,
-        subject: &Subject,
-        Question { mode, cost, .. }: Question,
-    ) -> StoreFuture<Decision> {
-        let namespace = &self.inner.namespace;
-        store.decide(Charge { namespace, subject, policy, mode, cost })
-    }
-
-    pub(super) fn reset_store(
-        &self,
-        subject: &Subject,
-        policy: &Policy,
-        limit: Option<usize>,
-    ) -> StoreFuture<()> {
-        let namespace = &self.inner.namespace;
-        self.within_deadline(self.inner.store.reset(Reset { namespace, subject, policy, limit }))
-    }
-
-    /// Looks the subject's policy up, then does `then` with it.
-    pub(super) fn with_policy<T: Send + 'static>(
-        &self,
-        subject: &Subject,
-        then: impl FnOnce(&Self, &Subject, Option<&Policy>) -> StoreFuture<T> + Send + 'static,
-    ) -> StoreFuture<T> {
-        match self.inner.policies.policy(subject) {
-            Eventual::Ready(Some(Ok(policy))) => then(self, subject, policy.as_ref()),
-            found => {
-                let (this, subject) = (self.clone(), subject.clone());
-                self.within_deadline(Eventual::later(async move {
-                    let policy = found.await?;
-                    then(&this, &subject, policy.as_ref()).await
-                }))
-            }
-        }
-    }
-
-    pub(super) fn within_deadline<T: Send + 'static>(
-        &self,
-        answer: StoreFuture<T>,
-    ) -> StoreFuture<T> {
-        within(self.inner.deadline, answer)
-    }
-
     /// Notes what the store has decided, and tells it.
     #[inline]
     fn conclude(
@@ -323,23 +264,7 @@ impl RateLimiter {
         self.inner.observer().source_failed(error);
     }
 
-    /// An answer that is waited for, if no more than so many wait already.
-    pub(super) fn bounded(&self, answer: StoreFuture<Decision>) -> StoreFuture<Decision> {
-        if let Eventual::Ready(_) = answer {
-            return answer;
-        }
-        let Some(slot) = self.inner.in_flight.enter() else {
-            self.overloaded();
-            return Eventual::ready(Err(StoreError::new(FailureKind::Overloaded)));
-        };
-        Eventual::later(async move {
-            let answer = answer.await;
-            drop(slot);
-            answer
-        })
-    }
-
-    fn overloaded(&self) {
+    pub(super) fn overloaded(&self) {
         let in_flight = &self.inner.in_flight;
         if in_flight.is_worth_a_line() {
             let consequence = self.inner.on_store_failure.consequence();
@@ -384,28 +309,4 @@ impl RateLimiter {
             }
         }
     }
-}
-
-/// What is not there at once gets so much time and no more.
-fn within<T: Send + 'static>(deadline: Duration, answer: StoreFuture<T>) -> StoreFuture<T> {
-    match answer {
-        Eventual::Ready(_) => answer,
-        Eventual::Boxed(answer) => Eventual::later(in_time(deadline, answer)),
-    }
-}
-
-/// What an answer is that is waited for.
-type Waiting<T> = Pin<Box<dyn Future<Output = T> + Send>>;
-
-/// An answer that is waited for so long and no longer.
-async fn in_time<T>(
-    deadline: Duration,
-    answer: Waiting<Result<T, StoreError>>,
-) -> Result<T, StoreError> {
-    let answer = tokio::time::timeout(deadline, answer).await;
-    answer.unwrap_or_else(|_| Err(timed_out()))
-}
-
-pub(super) const fn timed_out() -> StoreError {
-    StoreError::new(FailureKind::TimedOut)
 }

@@ -39,6 +39,7 @@
 //! 5. Units go back to the store that took them. Operations that ask for facts, such as
 //!    [`usage`](RateLimiter::usage), are errors then: nothing stands in for them.
 
+mod ask;
 mod breaker;
 mod builder;
 mod decide;

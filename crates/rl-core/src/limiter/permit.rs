@@ -12,7 +12,8 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::RateLimiter;
-use super::decide::{Question, timed_out};
+use super::ask::timed_out;
+use super::decide::Question;
 use crate::store::{StoreError, StoreFuture};
 use crate::{Cost, Decision, Eventual, FailureKind, Policy, Subject};
 

@@ -6,8 +6,8 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 
 use crate::limiter::RateLimiter;
+use crate::limiter::ask::timed_out;
 use crate::limiter::breaker::Ticket;
-use crate::limiter::decide::timed_out;
 use crate::store::{Mode, Refund, RefundOf, Renewal, StoreError, StoreFuture};
 use crate::time::Timestamp;
 use crate::{Cost, Decision, Eventual, Limit, Origin, Policy, Subject};
