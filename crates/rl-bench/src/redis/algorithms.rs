@@ -23,8 +23,7 @@ pub(super) async fn speed() -> Result<Table, Box<dyn Error>> {
     for row in Row::all() {
         for (policy, frees) in [(row.roomy()?, row.is_held), (row.tight()?, false)] {
             let database = contenders.len();
-            let one = Contender::policy(&server, database, Layout::Packed, row.name, policy);
-            let one = one.await?;
+            let one = Contender::asking(&server, database, row.name, policy).await?;
             contenders.push(Arc::new(if frees { one.freeing() } else { one }));
         }
     }

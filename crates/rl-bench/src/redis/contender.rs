@@ -165,6 +165,17 @@ impl Contender {
         Ok(Self::of_store(connect(server, database, layout).await?, name, policy))
     }
 
+    /// Our store, which asks the server for denials that it knows as well.
+    pub(super) async fn asking(
+        server: &Server,
+        database: usize,
+        name: &'static str,
+        policy: Policy,
+    ) -> Result<Self, Box<dyn Error>> {
+        let store = patient(RedisStore::builder(&server.url(database))).local_denial(false);
+        Ok(Self::of_store(store.connect().await?, name, policy))
+    }
+
     /// Our store, made elsewhere.
     pub(super) fn of_store(store: RedisStore, name: &'static str, policy: Policy) -> Self {
         let (namespace, subjects) = (Namespace::default(), subjects(SUBJECTS));

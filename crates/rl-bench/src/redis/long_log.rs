@@ -3,7 +3,6 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use rl_core::store::redis::Layout;
 use rl_core::{Limit, Policy};
 
 use super::contender::{Contender, id};
@@ -52,8 +51,7 @@ async fn filled(
     limit: Limit,
 ) -> Result<Arc<Contender>, Box<dyn Error>> {
     let policy = Policy::new([limit])?;
-    let one = Contender::policy(server, database, Layout::Packed, name, policy).await?;
-    let one = Arc::new(one);
+    let one = Arc::new(Contender::asking(server, database, name, policy).await?);
     let fill = Load { in_flight: 100, decisions: ENTRIES, subjects: 1 };
     assert_eq!(admitted(&one, fill).await, ENTRIES, "{name}: there is room for all");
     server.copy(database, &id(0), (1..LOGS).map(id)).await?;
