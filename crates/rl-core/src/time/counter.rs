@@ -4,6 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// asked. A counter that is wrong by a thousandth is wrong by ten microseconds then.
 const BELIEVED: u64 = 10_000;
 
+/// How long a question may take that others believe the answer of, in µs: so much behind the system's clock
+/// they are at most.
+const NEAR: u64 = 10;
+
 /// A clock of the system, in µs, read by the processor's counter: between two questions to the system, a
 /// hundredth of a second apart at most, it tells how time goes on, where it is one that runs evenly. That
 /// takes less than half as long. A step of the system's clock is followed as soon.
@@ -28,9 +32,9 @@ impl Counter {
         // So many that what is rounded is nothing.
         let nanos = ticks.delta_as_nanos(0, 1 << 40);
         let tick = u64::try_from((u128::from(nanos) << 24) / 1_000).unwrap_or(u64::MAX);
-        let counter = Self { ticks, system, begin, tick, asked: 0.into(), offset: 0.into() };
-        counter.ask();
-        counter
+        // Far from where it is believed.
+        let asked = AtomicU64::new(u64::MAX / 2);
+        Self { ticks, system, begin, tick, asked, offset: 0.into() }
     }
 
     /// Microseconds since the beginning.
@@ -53,12 +57,16 @@ impl Counter {
 
     #[cold]
     fn ask(&self) -> u64 {
+        let before = self.count();
         let now = (self.system)();
-        // Read afterwards: a thread that stands still in between lags behind, and never leads.
+        // Read afterwards: who believes it lags behind, and never leads.
         let count = self.count();
-        self.offset.store(now.wrapping_sub(count), Ordering::Relaxed);
-        // Whoever believes this sees the offset that belongs to it, or a later one.
-        self.asked.store(count, Ordering::Release);
+        // A thread that stood still in between would have all others live in the past.
+        if count.wrapping_sub(before) <= NEAR {
+            self.offset.store(now.wrapping_sub(count), Ordering::Relaxed);
+            // Whoever believes this sees the offset that belongs to it, or a later one.
+            self.asked.store(count, Ordering::Release);
+        }
         now
     }
 }
@@ -75,5 +83,22 @@ mod tests {
         counter.asked.store(u64::MAX / 2, Ordering::Relaxed);
         counter.offset.store(12_345, Ordering::Relaxed);
         assert_eq!(counter.micros(), NOW);
+    }
+
+    #[test]
+    fn an_answer_that_took_long_is_nobody_else_s() {
+        const NOW: u64 = 1_700_000_000;
+
+        fn slow() -> u64 {
+            let ticks = quanta::Clock::new();
+            let begin = ticks.raw();
+            while ticks.delta_as_nanos(begin, ticks.raw()) < 100 * 1_000 * NEAR {}
+            NOW
+        }
+
+        let counter = Counter::of(slow);
+        let never = counter.asked.load(Ordering::Relaxed);
+        assert_eq!((counter.micros(), counter.micros()), (NOW, NOW));
+        assert_eq!(counter.asked.load(Ordering::Relaxed), never);
     }
 }
