@@ -7,7 +7,7 @@
 //! of a log that stays on Redis.
 //!
 //! To add an algorithm: a file here, its twin, a variant of [`Algorithm`], an arm in [`counting!`],
-//! a tag in `store/redis/codec.rs` and `store/redis/lua/slots.lua`. Concurrency is a sliding log
+//! a tag in `store/redis/coded.rs` and `store/redis/lua/slots.lua`. Concurrency is a sliding log
 //! whose units are given back.
 
 mod fixed_window;

@@ -89,7 +89,8 @@ impl Answer {
 
     /// The decision on a call that was given `taken` of units that were charged before, of which
     /// `unspent` are not used yet, so many microseconds later. Of fixed windows that begin with the first
-    /// request.
+    /// request: their length does not depend on when the decision was made, which is told as the time of
+    /// the charge.
     #[inline(always)]
     pub(super) fn with_unspent(
         &self,
