@@ -29,7 +29,7 @@ pub(super) enum Told {
     /// Of fixed windows: how many of the calls pass, and the state after the last of them.
     Passing { passing: u16, after: After },
     /// For each call the state after it, up to the last that differs from the one before.
-    Each(SmallVec<[(LimitSet, u64, Each); 1]>),
+    Each(Vec<(LimitSet, u64, Each)>),
 }
 
 /// How the last of the calls left the limits.
@@ -40,7 +40,8 @@ pub(super) enum After {
         now: Timestamp,
         states: Packed,
     },
-    Each(Each),
+    // Boxed, for the sake of the others: answers are moved.
+    Each(Box<Each>),
 }
 
 /// The states of the limits, in the order of the policy, and the time. Of logs what is told of them.
@@ -161,7 +162,7 @@ impl After {
             Some(states) => Self::Windows { now, states },
             None => {
                 let state = |cells: &[u64; 2]| State::from_cells(cells.iter().copied());
-                Self::Each(Each { now, states: windows.iter().map(state).collect() })
+                Self::Each(Box::new(Each { now, states: windows.iter().map(state).collect() }))
             }
         }
     }

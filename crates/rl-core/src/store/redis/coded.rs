@@ -26,6 +26,17 @@ pub(super) struct Coded {
     pub(super) is_all_fixed: bool,
     /// How long a state is, if they are.
     pub(super) state_len: u16,
+    /// Of each such window, in the order in which scripts know them.
+    pub(super) windows: SmallVec<[StoredWindow; 6]>,
+}
+
+/// How what is left of a fixed window is stored.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StoredWindow {
+    /// In so many bytes.
+    pub(super) bytes: usize,
+    /// How long it is, in µs.
+    pub(super) micros: u64,
 }
 
 /// What is told of this policy.
@@ -43,12 +54,16 @@ impl Coded {
         let (shape, width) = (shape(policy), width(policy));
         let mut format = format!(">c{}I7", shape.len());
         let mut state_len = shape.len() + 7;
+        let mut windows = SmallVec::new();
         for place in &places {
             let limit = policy.limits()[*place].limit();
             let _ = match limit.algorithm() {
                 _ if is_window(limit) => {
-                    state_len += window_bytes(limit) + usize::from(width);
-                    write!(format, "I{}I{width}", window_bytes(limit))
+                    let micros = limit.period().as_micros();
+                    let bytes = bytes_of(micros).into();
+                    windows.push(StoredWindow { bytes, micros });
+                    state_len += bytes + usize::from(width);
+                    write!(format, "I{bytes}I{width}")
                 }
                 Algorithm::SlidingWindowCounter => {
                     write!(format, "I{}I{width}I{width}", counter_bytes(limit))
@@ -62,6 +77,7 @@ impl Coded {
             places,
             is_all_fixed: limits().all(|limit| is_window(limit) && !has_mark(limit)),
             state_len: u16::try_from(state_len).expect("sixteen windows are a few hundred bytes"),
+            windows,
         }
     }
 
@@ -119,11 +135,6 @@ fn named_set(policy: &Policy) -> Option<u8> {
         false => return None,
     };
     limits().try_fold(kind, |set, limit| Some(set | 1 << limit.period().named_index()?))
-}
-
-/// The bytes of what is left of a fixed window in a stored state.
-pub(super) fn window_bytes(limit: Limit) -> usize {
-    bytes_of(limit.period().as_micros()).into()
 }
 
 /// The bytes of the age of a sliding window counter in a stored state.

@@ -84,7 +84,7 @@ impl Commands {
         };
         let mut keys = Vec::with_capacity(who.len());
         for WhoRef { namespace, subject, .. } in who {
-            keys.extend(self.keys(namespace, subject, policy)?);
+            self.push_keys(&mut keys, namespace, subject, policy)?;
         }
         Ok(Command::Script { script: script::decide(self.layout), keys, arguments })
     }
@@ -160,26 +160,37 @@ impl Commands {
         subject: &Subject,
         policy: &Policy,
     ) -> Result<Vec<String>, StoreError> {
+        let mut keys = Vec::with_capacity(1);
+        self.push_keys(&mut keys, namespace, subject, policy)?;
+        Ok(keys)
+    }
+
+    fn push_keys(
+        &self,
+        keys: &mut Vec<String>,
+        namespace: &Namespace,
+        subject: &Subject,
+        policy: &Policy,
+    ) -> Result<(), StoreError> {
         if self.layout == Layout::Packed {
-            let packed = keyspace::packed(&self.prefix, namespace, subject);
-            let limits = policy.limits().iter();
-            let rings: Vec<String> =
-                limits.filter_map(|limit| keyspace::ring(&packed, limit.limit())).collect();
-            return Ok([packed].into_iter().chain(rings).collect());
+            let state = keys.len();
+            keys.push(keyspace::packed(&self.prefix, namespace, subject));
+            for limit in policy.limits() {
+                keys.extend(keyspace::ring(&keys[state], limit.limit()));
+            }
+            return Ok(());
         }
         let key = self.readable(namespace, subject);
-        coded(policy)
-            .in_order(policy)
-            .map(|limit| {
-                const HELD: Algorithm = Algorithm::FixedWindow { anchor: Anchor::FirstRequest };
-                let key = key(limit.period()).filter(|_| limit.algorithm() == HELD);
-                key.ok_or_else(|| {
-                    StoreError::new(FailureKind::Unsupported).with_detail(format!(
-                        "the readable layout holds fixed windows of the six named periods that \
-                         begin with the first request, not {limit}"
-                    ))
-                })
-            })
-            .collect()
+        for limit in coded(policy).in_order(policy) {
+            const HELD: Algorithm = Algorithm::FixedWindow { anchor: Anchor::FirstRequest };
+            let key = key(limit.period()).filter(|_| limit.algorithm() == HELD);
+            keys.push(key.ok_or_else(|| {
+                StoreError::new(FailureKind::Unsupported).with_detail(format!(
+                    "the readable layout holds fixed windows of the six named periods that begin \
+                     with the first request, not {limit}"
+                ))
+            })?);
+        }
+        Ok(())
     }
 }

@@ -15,7 +15,7 @@ use crate::store::Namespace;
 use crate::{Algorithm, Limit, Period, Realm, Subject};
 
 /// The version of the packed layout; a change of the layout is a change of every key.
-const VERSION: u8 = 2;
+const VERSION: &str = "2";
 
 /// No key is longer, in bytes.
 const MAX_KEY_LEN: usize = 200;
@@ -23,16 +23,24 @@ const MAX_KEY_LEN: usize = 200;
 /// What the longest period and its mark add to a packed key.
 const RING_LEN: usize = ":c3153600000000".len();
 
+/// A digest in a key, and its mark.
+const DIGEST_LEN: usize = 33;
+
 /// The suffix of a readable counter, in the order of [`Period::NAMED`].
 const SUFFIXES: [&str; 6] =
     ["_PER_SECOND", "_PER_MINUTE", "_PER_HOUR", "_PER_DAY", "_PER_WEEK", "_PER_MONTH"];
 
 /// The key that holds the packed state of a subject.
 pub(super) fn packed(prefix: &str, namespace: &Namespace, subject: &Subject) -> String {
-    let mut key = String::with_capacity(MAX_KEY_LEN);
-    let realm = subject.realm().as_str();
+    let parts = [prefix, VERSION, namespace.as_str(), subject.realm().as_str()];
+    let id = subject.id().as_text().map_or(DIGEST_LEN, str::len);
+    let len = parts.iter().map(|part| part.len() + 1).sum::<usize>() + id + "{}".len();
+    let mut key = String::with_capacity(len);
     // Neither prefix nor namespace nor realm holds a colon or a brace, and an id none unescaped.
-    let _ = write!(key, "{prefix}:{VERSION}:{namespace}:{realm}:");
+    for part in parts {
+        key.push_str(part);
+        key.push(':');
+    }
     push_tag(&mut key, subject, MAX_KEY_LEN - RING_LEN - 1);
     key
 }
@@ -90,19 +98,30 @@ fn push_tag(key: &mut String, subject: &Subject, max_len: usize) {
     key.push('}');
 }
 
+/// Which bytes do not stand in keys as they are. None of them is a part of a longer character.
+static IS_ESCAPED: [bool; 256] = {
+    let mut is_escaped = [false; 256];
+    let mut byte = 0;
+    while byte < 0x80 {
+        is_escaped[byte] =
+            matches!(byte as u8, b'{' | b'}' | b'%' | b':' | b'|' | b'~' | 0..=b' ' | 0x7f);
+        byte += 1;
+    }
+    is_escaped
+};
+
 /// Appends the id: escaped, or its digest where it has no text or would make `key` longer than
 /// `max_len`. A digest begins with a `~`, which stands escaped in ids.
 fn push_id(key: &mut String, subject: &Subject, max_len: usize) {
     let begin = key.len();
     if let Some(text) = subject.id().as_text() {
-        for c in text.chars() {
-            match c {
-                '{' | '}' | '%' | ':' | '|' | '~' | ' ' | '\u{7f}' | '\0'..='\x1f' => {
-                    let _ = write!(key, "%{:02X}", u32::from(c));
-                }
-                c => key.push(c),
-            }
+        let mut rest = text;
+        while let Some(place) = rest.bytes().position(|byte| IS_ESCAPED[usize::from(byte)]) {
+            key.push_str(&rest[..place]);
+            let _ = write!(key, "%{:02X}", rest.as_bytes()[place]);
+            rest = &rest[place + 1..];
         }
+        key.push_str(rest);
         if key.len() <= max_len {
             return;
         }

@@ -8,7 +8,7 @@ use crate::algorithm::{self, State};
 use crate::model::{LimitSet, MAX_UNITS};
 use crate::store::StoreError;
 use crate::time::Timestamp;
-use crate::{FailureKind, Limit, Policy};
+use crate::{FailureKind, Policy};
 
 /// The first byte of a reply: what follows.
 const SINGLE: u8 = 0;
@@ -54,51 +54,42 @@ impl<'a> Reader<'a> {
         if number > MAX_UNITS + 1 { Err(Some("a number beyond 2^53")) } else { Ok(number) }
     }
 
-    /// What is told of all limits, each as `read` reads it.
-    fn by_place<T: Clone + Default>(
-        &mut self,
-        read: impl Fn(&mut Self, Limit) -> Result<T, Refusal>,
-    ) -> Result<SmallVec<[T; 6]>, Refusal> {
-        let (limits, places) = (self.policy.limits(), &self.coded.places);
-        let mut all = smallvec![T::default(); places.len()];
-        for &place in places {
-            all[place] = read(self, limits[place].limit())?;
-        }
-        Ok(all)
-    }
-
     fn each(&mut self) -> Result<Each, Refusal> {
         let now = Timestamp::from_micros(self.number()?);
-        let states = self.by_place(|this, limit| {
-            let count = algorithm::replied_cells(limit);
-            let cells: Result<SmallVec<[u64; 3]>, _> = (0..count).map(|_| this.number()).collect();
-            Ok(State::from_cells(cells?.into_iter()))
-        })?;
+        let (limits, places) = (self.policy.limits(), &self.coded.places);
+        let mut states = smallvec![State::default(); places.len()];
+        for &place in places {
+            let count = algorithm::replied_cells(limits[place].limit());
+            let cells: Result<SmallVec<[u64; 3]>, _> = (0..count).map(|_| self.number()).collect();
+            states[place] = State::from_cells(cells?.into_iter());
+        }
         Ok(Each { now, states })
     }
 
     /// A state of fixed windows as it is stored, behind its shape.
     fn stored(&mut self) -> Result<After, Refusal> {
-        let (head, rest) = self.bytes.split_at_checked(self.coded.shape.len()).ok_or(None)?;
+        let Coded { shape, places, windows: stored, .. } = self.coded;
+        let (head, rest) = self.bytes.split_at_checked(shape.len()).ok_or(None)?;
         let &[STATES, width @ 1..=7, ..] = head else { return Err(None) };
         self.bytes = rest;
         let now = self.number()?;
-        let windows = self.by_place(|this, limit| {
-            let left = this.number_of(coded::window_bytes(limit))?;
-            let used = this.number_of(width.into())?;
+        let mut windows = [[0; 2]; Policy::MAX_LIMITS];
+        for (&place, window) in places.iter().zip(stored) {
+            let left = self.number_of(window.bytes)?;
+            let used = self.number_of(width.into())?;
             let since = match left {
                 0 => Some(0),
-                left => (now + left).checked_sub(limit.period().as_micros()),
+                left => (now + left).checked_sub(window.micros),
             };
             let since = since.filter(|since| *since <= now).ok_or(Some("no window of ours"))?;
-            Ok([since, used])
-        })?;
-        Ok(After::of_windows(self.policy, now, &windows))
+            windows[place] = [since, used];
+        }
+        Ok(After::of_windows(self.policy, now, &windows[..places.len()]))
     }
 
     fn single(&mut self, asked: Asked<'_>) -> Result<Answer, Refusal> {
         let [_, healed] = self.take()?;
-        let mut calls = SmallVec::new();
+        let mut calls = Vec::with_capacity(1);
         while calls.is_empty() || !self.bytes.is_empty() {
             let uncharged = LimitSet::from_bits(u16::from_be_bytes(self.take()?));
             let places = self.coded.places.iter().enumerate();
@@ -119,7 +110,7 @@ impl<'a> Reader<'a> {
         if passing > asked.calls {
             return Err(None);
         }
-        let told = Told::Passing { passing, after: After::Each(self.each()?) };
+        let told = Told::Passing { passing, after: After::Each(Box::new(self.each()?)) };
         Ok(Answer { healed: healed.into(), told })
     }
 
@@ -148,14 +139,14 @@ pub(super) fn read(
         let answers = match bytes.first() {
             Some(&SINGLE) if subjects == 1 => vec![Some(reader.single(asked)?)],
             Some(&TOGETHER) if subjects == 1 => vec![Some(reader.together(asked)?)],
-            Some(&STATES) => {
+            Some(&STATES) if reader.coded.is_all_fixed => {
                 let answer = |_| {
                     let (passing, after) = (asked.calls, reader.stored()?);
                     Ok(Some(Answer { healed: 0, told: Told::Passing { passing, after } }))
                 };
                 (0..subjects).map(answer).collect::<Result<_, Refusal>>()?
             }
-            Some(&COUNTED) => {
+            Some(&COUNTED) if reader.coded.is_all_fixed => {
                 let [_] = reader.take()?;
                 let answer = |_| reader.counted(asked);
                 (0..subjects).map(answer).collect::<Result<_, Refusal>>()?
@@ -238,10 +229,10 @@ mod tests {
         let mut push =
             |number: u64, count: usize| bytes.extend_from_slice(&number.to_be_bytes()[8 - count..]);
         push(numbers[0], 7);
-        for &place in &coded(policy).places {
-            let (limit, at) = (policy.limits()[place].limit(), 1 + 2 * place);
-            let left = numbers[at] + limit.period().as_micros() - numbers[0];
-            push(left, coded::window_bytes(limit));
+        let Coded { places, windows, .. } = coded(policy);
+        for (place, window) in places.iter().zip(windows) {
+            let at = 1 + 2 * place;
+            push(numbers[at] + window.micros - numbers[0], window.bytes);
             push(numbers[at + 1], width);
         }
         bytes

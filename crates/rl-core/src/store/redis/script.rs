@@ -213,8 +213,11 @@ impl Script {
         keys: &[String],
         arguments: &[Vec<u8>],
     ) -> redis::RedisResult<Vec<u8>> {
-        let mut call = redis::cmd("EVALSHA");
-        call.arg(&self.sha).arg(keys.len()).arg(keys);
+        let bytes =
+            keys.iter().map(String::len).chain(arguments.iter().map(Vec::len)).sum::<usize>();
+        // Beside those the command's name, the SHA and a number.
+        let mut call = redis::Cmd::with_capacity(3 + keys.len() + arguments.len(), 64 + bytes);
+        call.arg("EVALSHA").arg(&self.sha).arg(keys.len()).arg(keys);
         for argument in arguments {
             call.arg(argument.as_slice());
         }
