@@ -29,8 +29,9 @@ const HOT: Load = Load { in_flight: 256, decisions: 25_600, subjects: 1 };
 /// Of this flood of a hundred subjects one in a hundred passes.
 const FLOOD: Load = Load { in_flight: 64, decisions: 64_000, subjects: 100 };
 const PASSING_FLOOD: u32 = 6;
-/// The same flood, one after the other: a known denial instead of a round trip.
-const LONE_FLOOD: Load = Load { in_flight: 1, decisions: 2_000, subjects: 100 };
+/// The same flood, one after the other: a known denial instead of a round trip. Of few subjects: after a second each
+/// is asked for again, which must not be all that a block of this length is about.
+const LONE_FLOOD: Load = Load { in_flight: 1, decisions: 2_000, subjects: 10 };
 /// Units of a lease, and who asks for them.
 const LEASE: u32 = 100;
 const LONE_LEASED: Load = Load { in_flight: 1, decisions: 2_000, subjects: 2 };
@@ -206,7 +207,7 @@ async fn shortcuts(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
     let none = || ["out of reach".to_owned(), "all".to_owned()];
     for (name, rounds, counts) in [
         ("one subject, 256 in flight", &hot, none()),
-        ("denied flood of 100 subjects, 1 in flight", &lone_flood, counts.clone()),
+        ("denied flood of 10 subjects, 1 in flight", &lone_flood, counts.clone()),
         ("denied flood of 100 subjects, 64 in flight", &flood, counts),
         ("leases of 100, 2 subjects, 1 in flight", &lone_leased, none()),
         ("leases of 100, 16 subjects, 64 in flight", &leased, none()),

@@ -10,21 +10,25 @@
 //!   been. The others do not notice.
 //! * **Nothing is sent twice**: if a call fails, all who travelled with it learn why.
 //! * **In halves**: those who leave when no call is in flight leave in two, and answers that come together are
-//!   told one after the other, so that the server works while we do.
+//!   told one after the other, so that the server works while we do. Of many callers of one subject a quarter
+//!   is told first, and leaves again with those who have come meanwhile; the others are told after that.
 //! * **Bounded**: so many subjects and so many costs in one call, so that the server is not kept from
 //!   others. The deadline of each caller is its own; a call that stays away for as long as a connection
 //!   may owe an answer is given up.
 
 mod batch;
 mod line;
+mod telling;
 
 use std::collections::VecDeque;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use batch::{Batch, Caller, Costs, Run, batches, fail, take_run};
 use line::{Line, can_gather};
+pub(super) use telling::wait;
+use telling::{Telling, Told};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
@@ -168,20 +172,30 @@ impl RedisStore {
     }
 
     /// Tells those who travelled together. Returns those that were not decided.
-    fn tell_all(
+    async fn tell_all(
         &self,
         answers: Result<Vec<Option<Answer>>, StoreError>,
         costs: Costs,
         runs: Vec<Run>,
+        leaving: &mut Leaving,
     ) -> Vec<Run> {
-        let mut undecided = Vec::new();
+        let (mut undecided, is_alone) = (Vec::new(), runs.len() == 1);
         match answers {
             Ok(answers) => {
                 for (run, answer) in runs.into_iter().zip(answers) {
-                    match answer {
-                        Some(answer) => self.tell(run, answer, costs),
-                        None => undecided.push(run),
+                    let Some(answer) = answer else {
+                        undecided.push(run);
+                        continue;
+                    };
+                    let mut telling = Telling::new(self, run, answer, costs);
+                    if is_alone && telling.are_many() {
+                        telling.tell_some();
+                        // They ask again, and leave with those who wait by now.
+                        tokio::task::yield_now().await;
+                        leaving.let_go();
+                        tokio::task::yield_now().await;
                     }
+                    telling.tell_all();
                 }
             }
             Err(error) => runs.into_iter().for_each(|run| fail(run, &error)),
@@ -209,23 +223,6 @@ impl RedisStore {
         let reply = self.send(command).await?;
         let asked = Asked { policy, mode: Mode::Check, cost, calls };
         reply::read(&reply, runs.len(), asked)
-    }
-
-    fn tell(&self, run: Run, answer: Answer, costs: Costs) {
-        self.note_healed(answer.healed);
-        let (mut is_noted, answer) = (false, Arc::new(answer));
-        let calls = u16::try_from(run.callers.len()).unwrap_or(u16::MAX);
-        for (call, caller) in (0..calls).zip(run.callers) {
-            let Caller { policy, cost, asking, tell } = caller;
-            let part = Part { answer: Arc::clone(&answer), policy, cost, call, calls };
-            // All of one cost that are denied are denied alike.
-            if !answer.passes(call) && (costs == Costs::Mixed || !is_noted) {
-                self.note_denial(run.who.as_ref(), &part.decision(), asking);
-                is_noted = true;
-            }
-            // Who has given up stays charged: whether it was in time, nobody can tell.
-            let _ = tell.send(Ok(part));
-        }
     }
 
     pub(super) fn note_denial(&self, who: WhoRef<'_>, decision: &Decision, asking: Option<Asking>) {
@@ -260,7 +257,7 @@ async fn carry(mut leaving: Leaving, Batch { policy, costs, runs }: Batch) {
     if !is_first {
         tokio::task::yield_now().await;
     }
-    for run in store.tell_all(answers, costs, runs) {
+    for run in store.tell_all(answers, costs, runs, &mut leaving).await {
         if is_alone {
             fail(run, &reply::undecided());
         } else {
@@ -283,35 +280,6 @@ pub(super) enum Joined {
     /// to go on with it.
     Alone(Lone),
     Waiting(Told),
-}
-
-/// Where the answer comes.
-type Told = oneshot::Receiver<Result<Part, StoreError>>;
-
-/// Waits to be told. Small: it is made for each call.
-pub(super) async fn wait(told: Told) -> Result<Decision, StoreError> {
-    match told.await {
-        Ok(part) => part.map(|part| part.decision()),
-        // Whoever should have told is gone with its runtime.
-        Err(_) => Err(StoreError::new(FailureKind::Unavailable)),
-    }
-}
-
-/// What one of those is told who travelled for a subject. The decision is made where it is waited for: it
-/// is larger than this.
-pub(super) struct Part {
-    answer: Arc<Answer>,
-    policy: Policy,
-    cost: Cost,
-    call: u16,
-    calls: u16,
-}
-
-impl Part {
-    fn decision(&self) -> Decision {
-        let Self { ref policy, cost, calls, .. } = *self;
-        self.answer.decision(self.call, Asked { policy, mode: Mode::Check, cost, calls })
-    }
 }
 
 /// One who left without company.
@@ -350,6 +318,21 @@ struct Leaving {
 }
 
 impl Leaving {
+    /// Those who wait for this call may leave.
+    fn let_go(&mut self) {
+        let Some(combiner) = &self.store.inner.combiner else { return };
+        let mut line = combiner.lock();
+        line.in_flight -= usize::from(std::mem::take(&mut self.is_waited_for));
+        for who in std::mem::take(&mut self.who) {
+            if line.subjects.get(&who.as_ref()).is_some_and(|waiting| !waiting.is_empty()) {
+                line.make_ready(who, combiner.most_subjects);
+            } else {
+                line.subjects.swap_remove(&who.as_ref());
+            }
+        }
+        self.store.depart_soon(combiner, line);
+    }
+
     /// Others do not wait for this call any more.
     fn is_late(&mut self) {
         let Some(combiner) = &self.store.inner.combiner else { return };
@@ -361,16 +344,6 @@ impl Leaving {
 
 impl Drop for Leaving {
     fn drop(&mut self) {
-        let Some(combiner) = &self.store.inner.combiner else { return };
-        let mut line = combiner.lock();
-        line.in_flight -= usize::from(self.is_waited_for);
-        for who in std::mem::take(&mut self.who) {
-            if line.subjects.get(&who.as_ref()).is_some_and(|waiting| !waiting.is_empty()) {
-                line.make_ready(who, combiner.most_subjects);
-            } else {
-                line.subjects.swap_remove(&who.as_ref());
-            }
-        }
-        self.store.depart_soon(combiner, line);
+        self.let_go();
     }
 }

@@ -13,6 +13,7 @@
 
 mod held;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -42,6 +43,8 @@ pub(super) struct Leases {
     most: u64,
     patience: Duration,
     runtime: Handle,
+    /// Whether the next answer waits for a turn.
+    is_second: AtomicBool,
 }
 
 #[derive(Default)]
@@ -79,7 +82,16 @@ pub(super) struct Holder {
 impl Leases {
     pub(super) fn new(most: u64, patience: Duration) -> Self {
         let most = most.min(MOST_UNITS.into());
-        Self { table: Arc::default(), most, patience, runtime: Handle::current() }
+        let (table, runtime) = (Arc::default(), Handle::current());
+        Self { table, most, patience, runtime, is_second: AtomicBool::new(false) }
+    }
+
+    /// Of answers that come together every other waits for one turn of the runtime: those who were told
+    /// first spend what they have, and are on their way for more, so that the server works while we do.
+    async fn divide(&self) {
+        if self.is_second.fetch_xor(true, Ordering::Relaxed) {
+            tokio::task::yield_now().await;
+        }
     }
 
     /// Spends `cost` of what is held of a subject, if that is enough.
@@ -199,7 +211,8 @@ impl RedisStore {
             leases.runtime.spawn(emptied).await.map_err(|_| gone())?;
             return self.check(who.as_ref(), &policy, cost, asking).await;
         }
-        let taken = async move { store.take_ahead(holder, &policy, cost, asking).await };
+        // Boxed: it is large, and a task is moved more than once until it begins.
+        let taken = Box::pin(async move { store.take_ahead(holder, &policy, cost, asking).await });
         leases.runtime.spawn(taken).await.unwrap_or_else(|_| Err(gone()))
     }
 
@@ -253,6 +266,7 @@ impl RedisStore {
         let (answer, taken, decided) =
             self.take(leases, &holder.place.who, policy, missing).await?;
         let heard = self.inner.watch.now();
+        leases.divide().await;
         let nearest = decided.limits().filter(|limit| limit.is_active());
         let nearest = nearest.map(|limit| limit.reset_after()).min().unwrap_or_default();
         let until = lasts_until(sent, u64::try_from(nearest.as_micros()).unwrap_or(u64::MAX));

@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 use super::super::coded::coded;
 use super::super::denials::Asking;
 use super::super::who::Who;
-use super::Part;
+use super::telling::Part;
 use crate::model::MAX_UNITS;
 use crate::store::StoreError;
 use crate::{Cost, Policy};
