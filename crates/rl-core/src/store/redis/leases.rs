@@ -18,8 +18,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use held::{Lease, Terms, open};
+use indexmap::map::Entry;
 use tokio::runtime::Handle;
-use tokio::sync::OwnedMutexGuard;
+use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
 use tokio::task::AbortHandle;
 
 use super::answer::{Answer, Asked};
@@ -48,7 +49,7 @@ pub(super) struct Leases {
 }
 
 #[derive(Default)]
-struct Table(Mutex<ByWho<Arc<Lease>>>);
+struct Table(Mutex<ByWho<Lease>>);
 
 /// What those need who take and give back.
 #[derive(Default)]
@@ -69,7 +70,7 @@ struct Ending {
 struct Place {
     table: Arc<Table>,
     who: Who,
-    lease: Arc<Lease>,
+    turn: Arc<Turn<Taking>>,
 }
 
 /// One whose turn it is to take and to give back.
@@ -103,54 +104,62 @@ impl Leases {
         cost: Cost,
         now: u64,
     ) -> Option<Decision> {
-        self.table.lock().get(&who)?.spend(policy, cost, now)
+        self.table.lock().get_mut(&who)?.spend(policy, cost, now)
     }
 
     /// The place of a subject, which is made if there are less than `most`.
     fn enter(&self, who: Who, most: usize) -> Option<Place> {
         let mut held = self.table.lock();
-        let known = held.get(&who).map(Arc::clone);
-        let lease = match known {
-            Some(lease) => lease,
-            None if held.len() < most => Arc::clone(held.entry(who.clone()).or_default()),
-            None => return None,
+        let is_full = held.len() >= most;
+        let lease = match held.entry(who.clone()) {
+            Entry::Vacant(_) if is_full => return None,
+            lease => lease.or_default(),
         };
-        Some(Place { table: Arc::clone(&self.table), who, lease })
+        lease.places += 1;
+        Some(Place { table: Arc::clone(&self.table), who, turn: Arc::clone(&lease.turn) })
     }
 
     /// Gives up what is held of a subject, and keeps others from spending and taking more for as long
     /// as the answer lives. For that there is always room.
     pub(super) async fn give_up(&self, who: Who) -> Option<Holder> {
         let holder = self.enter(who, usize::MAX)?.turn().await;
-        *holder.terms() = None;
+        holder.place.lease(|lease| lease.terms = None);
         Some(holder)
     }
 }
 
 impl Table {
-    fn lock(&self) -> MutexGuard<'_, ByWho<Arc<Lease>>> {
+    fn lock(&self) -> MutexGuard<'_, ByWho<Lease>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Place {
     async fn turn(self) -> Holder {
-        Holder { taking: Arc::clone(&self.lease.turn).lock_owned().await, place: self }
+        Holder { taking: Arc::clone(&self.turn).lock_owned().await, place: self }
+    }
+
+    /// Does something with what is held.
+    fn lease<T>(&self, then: impl FnOnce(&mut Lease) -> T) -> T {
+        let mut held = self.table.lock();
+        then(held.get_mut(&self.who.as_ref()).expect("whoever has a place is in the table"))
     }
 }
 
 impl Holder {
-    fn terms(&self) -> MutexGuard<'_, Option<Terms>> {
-        self.place.lease.lock()
+    /// Until when what is held may be spent.
+    fn until(&self) -> Option<u64> {
+        self.place.lease(|lease| lease.terms.as_ref().map(|terms| terms.until))
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         let mut held = self.table.lock();
-        // The table's and this one: whoever comes has to wait for the table.
-        if Arc::strong_count(&self.lease) == 2 && self.lease.lock().is_none() {
-            held.swap_remove(&self.who);
+        let Some(lease) = held.get_mut(&self.who.as_ref()) else { return };
+        lease.places -= 1;
+        if lease.places == 0 && lease.terms.is_none() {
+            held.swap_remove(&self.who.as_ref());
         }
     }
 }
@@ -190,7 +199,8 @@ impl RedisStore {
             return self.check(who.as_ref(), &policy, cost, asking).await;
         };
         let holder = place.turn().await;
-        if let Some(decision) = holder.place.lease.spend(&policy, cost, self.inner.watch.now()) {
+        let now = self.inner.watch.now();
+        if let Some(decision) = holder.place.lease(|lease| lease.spend(&policy, cost, now)) {
             return Ok(decision);
         }
         // Those before may have learned that this one is denied.
@@ -200,7 +210,8 @@ impl RedisStore {
                 Err(again) => asking = Some(again),
             }
         }
-        if holder.place.lease.is_last(&policy, self.inner.watch.now()) {
+        let now = self.inner.watch.now();
+        if holder.place.lease(|lease| lease.is_last(&policy, now)) {
             drop(holder);
             return self.check(who.as_ref(), &policy, cost, asking).await;
         }
@@ -247,16 +258,16 @@ impl RedisStore {
         counts_held: bool,
     ) -> Result<Option<Decision>, StoreError> {
         let sent = self.inner.watch.now();
-        if open(&mut holder.terms(), policy, sent).is_none() {
+        if holder.place.lease(|lease| open(&mut lease.terms, policy, sent).is_none()) {
             self.empty(holder).await;
         }
-        let (held, quarter) = match &*holder.terms() {
+        let (held, quarter) = holder.place.lease(|lease| match &lease.terms {
             Some(terms) => {
                 let held = if counts_held { terms.left } else { 0 };
                 (held, terms.answer.least_left(policy) / 4)
             }
             None => (0, u64::MAX),
-        };
+        });
         let size = (2 * holder.taking.size.max(1)).min(leases.most).min(quarter.max(1));
         let missing = size.max(cost.units().saturating_sub(held));
         // Leases are no larger.
@@ -274,7 +285,7 @@ impl RedisStore {
         let (policy, charged) = (policy.clone(), decided.at());
         let taken = Terms { policy, answer, charged, heard, until, left: taken, is_last };
         holder.taking.size = taken.left;
-        let (decision, over) = holder.place.lease.add(taken, cost);
+        let (decision, over) = holder.place.lease(|lease| lease.add(taken, cost));
         if let Some(over) = over {
             self.give_back(holder.place.who.as_ref(), &over).await;
         }
@@ -305,18 +316,18 @@ impl RedisStore {
 
     /// Sees to it that what is not spent is given back when the lease ends.
     fn end_in_time(&self, leases: &Leases, holder: &mut Holder) {
-        let Some(until) = holder.terms().as_ref().map(|terms| terms.until) else { return };
+        let Some(until) = holder.until() else { return };
         if holder.taking.ending.as_ref().is_none_or(|ending| ending.wakes > until) {
-            let (inner, lease) = (Arc::downgrade(&self.inner), Arc::downgrade(&holder.place.lease));
+            let (inner, who) = (Arc::downgrade(&self.inner), holder.place.who.clone());
             let micros = until.saturating_sub(self.inner.watch.now());
-            let task = leases.runtime.spawn(end(inner, lease, holder.place.who.clone(), micros));
+            let task = leases.runtime.spawn(end(inner, who, micros));
             holder.taking.ending = Some(Ending { wakes: until, task: task.abort_handle() });
         }
     }
 
     /// Gives back what is held.
     async fn empty(&self, holder: &Holder) {
-        let terms = holder.terms().take();
+        let terms = holder.place.lease(|lease| lease.terms.take());
         if let Some(terms) = terms {
             self.give_back(holder.place.who.as_ref(), &terms).await;
         }
@@ -347,17 +358,16 @@ impl RedisStore {
 
 /// Gives back what is not spent of a lease that ends in so many microseconds, or later if more has been
 /// taken by then.
-async fn end(inner: Weak<Inner>, lease: Weak<Lease>, who: Who, mut micros: u64) {
+async fn end(inner: Weak<Inner>, who: Who, mut micros: u64) {
     loop {
         pause(Duration::from_micros(micros)).await;
-        let (Some(inner), Some(lease)) = (inner.upgrade(), lease.upgrade()) else { return };
+        let Some(inner) = inner.upgrade() else { return };
         let store = RedisStore { inner };
-        let Some(leases) = &store.inner.leases else { return };
-        let place = Place { table: Arc::clone(&leases.table), who: who.clone(), lease };
+        let place = store.inner.leases.as_ref().and_then(|leases| leases.enter(who.clone(), 0));
+        let Some(place) = place else { return };
         let mut holder = place.turn().await;
         let now = store.inner.watch.now();
-        let until = holder.terms().as_ref().map(|terms| terms.until);
-        match (until, &mut holder.taking.ending) {
+        match (holder.until(), &mut holder.taking.ending) {
             (Some(until), Some(ending)) if now < until => {
                 (micros, ending.wakes) = (until - now, until);
             }
@@ -403,12 +413,8 @@ mod tests {
         let waiting = enter("alice", 1).unwrap();
         assert!(enter("bob", 1).is_none(), "there is no room");
         drop(first);
-        let known = |who: WhoRef<'_>| leases.table.lock().get(&who).map(Arc::as_ptr);
-        assert_eq!(
-            known(waiting.who.as_ref()),
-            Some(Arc::as_ptr(&waiting.lease)),
-            "somebody waits"
-        );
+        let known = |who: WhoRef<'_>| leases.table.lock().get(&who).map(|lease| lease.places);
+        assert_eq!(known(waiting.who.as_ref()), Some(1), "somebody waits");
         // Who gives up waiting leaves nothing behind.
         let turn = waiting.turn().await;
         let gives_up = tokio::spawn(enter("alice", 1).unwrap().turn());

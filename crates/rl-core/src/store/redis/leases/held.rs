@@ -1,6 +1,6 @@
 //! What is held of a subject, and how it is spent. No I/O.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use tokio::sync::Mutex as Turn;
 
@@ -13,8 +13,10 @@ use crate::{Cost, Decision, Policy};
 /// What is held of one subject. To spend it takes nobody's turn: while units are there, nobody waits.
 #[derive(Default)]
 pub(super) struct Lease {
-    terms: Mutex<Option<Terms>>,
+    pub(super) terms: Option<Terms>,
     pub(super) turn: Arc<Turn<Taking>>,
+    /// How many take, give back, or wait for their turn.
+    pub(super) places: usize,
 }
 
 /// On which terms units are held.
@@ -32,30 +34,30 @@ pub(super) struct Terms {
 }
 
 impl Lease {
-    pub(super) fn lock(&self) -> MutexGuard<'_, Option<Terms>> {
-        self.terms.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Spends `cost` of what is held, if that is enough and it is not too late.
     #[inline(always)]
-    pub(super) fn spend(&self, policy: &Policy, cost: Cost, now: u64) -> Option<Decision> {
-        let mut terms = self.lock();
-        let terms = open(&mut terms, policy, now).filter(|terms| terms.left >= cost.units())?;
+    pub(super) fn spend(&mut self, policy: &Policy, cost: Cost, now: u64) -> Option<Decision> {
+        let terms = open(&mut self.terms, policy, now);
+        let terms = terms.filter(|terms| terms.left >= cost.units())?;
         terms.left -= cost.units();
         Some(terms.decision(cost, cost.units(), now))
     }
 
     /// Adds what was taken to what is held, and decides on `cost`, unless that is more than there is now
     /// and the server has more. Returns also what was held, if it has ended.
-    pub(super) fn add(&self, mut taken: Terms, cost: Cost) -> (Option<Decision>, Option<Terms>) {
-        let (mut terms, mut over) = (self.lock(), None);
+    pub(super) fn add(
+        &mut self,
+        mut taken: Terms,
+        cost: Cost,
+    ) -> (Option<Decision>, Option<Terms>) {
+        let mut over = None;
         // What was held is of the same windows if those have not ended by now.
-        if let Some(kept) = open(&mut terms, &taken.policy, taken.heard) {
+        if let Some(kept) = open(&mut self.terms, &taken.policy, taken.heard) {
             (taken.until, taken.left) = (taken.until.min(kept.until), taken.left + kept.left);
         } else {
-            over = terms.take();
+            over = self.terms.take();
         }
-        let taken = terms.insert(taken);
+        let taken = self.terms.insert(taken);
         // Before others spend it.
         let units = if taken.left >= cost.units() { cost.units() } else { 0 };
         taken.left -= units;
@@ -65,8 +67,8 @@ impl Lease {
     }
 
     /// Whether there was nothing left to take: what is asked for meanwhile needs nobody's turn.
-    pub(super) fn is_last(&self, policy: &Policy, now: u64) -> bool {
-        open(&mut self.lock(), policy, now).is_some_and(|terms| terms.is_last)
+    pub(super) fn is_last(&mut self, policy: &Policy, now: u64) -> bool {
+        open(&mut self.terms, policy, now).is_some_and(|terms| terms.is_last)
     }
 }
 
