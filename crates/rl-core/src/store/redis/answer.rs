@@ -17,14 +17,14 @@ pub(super) struct Asked<'a> {
 }
 
 /// What a deciding script replied of one subject.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Answer {
     /// Counters that had no expiry and were given one.
     pub(super) healed: u64,
     pub(super) told: Told,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Told {
     /// Of fixed windows: how many of the calls pass, and the state after the last of them.
     Passing { passing: u16, after: After },
@@ -33,7 +33,7 @@ pub(super) enum Told {
 }
 
 /// How the last of the calls left the limits.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum After {
     /// Windows that are decided in one pass, as decisions hold them: `now` is [`KEPT`] there.
     Windows {
@@ -45,7 +45,7 @@ pub(super) enum After {
 }
 
 /// The states of the limits, in the order of the policy, and the time. Of logs what is told of them.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Each {
     pub(super) now: Timestamp,
     pub(super) states: SmallVec<[State; 6]>,

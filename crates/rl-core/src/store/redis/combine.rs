@@ -27,8 +27,8 @@ use std::time::Duration;
 
 use batch::{Batch, Caller, Costs, Run, batches, fail, take_run};
 use line::{Line, can_gather};
-pub(super) use telling::wait;
 use telling::{Telling, Told};
+pub(super) use telling::{wait, wait_for_part};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
@@ -72,13 +72,13 @@ impl Combiner {
 }
 
 impl RedisStore {
-    /// Gets in line, if anybody is under way.
+    /// Gets in line, if anybody is under way, with so many calls that are told as one.
     pub(super) fn join(
         &self,
         combiner: &Combiner,
         who: WhoRef<'_>,
         policy: &Policy,
-        cost: Cost,
+        (cost, calls): (Cost, u16),
         asking: Option<Asking>,
     ) -> Joined {
         let mut line = combiner.lock();
@@ -87,7 +87,7 @@ impl RedisStore {
             return Joined::Alone(Lone(self.clone()));
         }
         let (tell, told) = oneshot::channel();
-        let caller = Caller { policy: policy.clone(), cost, asking, tell };
+        let caller = Caller { policy: policy.clone(), cost, calls, asking, tell };
         if let Some(waiting) = line.subjects.get_mut(&who) {
             waiting.push_back(caller);
         } else {

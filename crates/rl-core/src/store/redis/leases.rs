@@ -6,6 +6,7 @@
 //! * **What is not spent comes back** when the lease ends: in the window that has ended nobody misses it,
 //!   in the longer ones it is given back. Until then others may be denied what a node holds: at most one
 //!   lease for each node.
+//! * **Leases of many subjects are taken in one call**, as checks of many subjects are.
 //! * **Few are leased to who asks seldom**: a lease is twice as large as the one before, up to the
 //!   setting, and never more than a quarter of what was left.
 //! * Fixed windows that begin with the first request are leased. Others, and everything but checks, go
@@ -13,7 +14,6 @@
 
 mod held;
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -24,6 +24,7 @@ use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
 use tokio::task::AbortHandle;
 
 use super::answer::{Answer, Asked};
+use super::combine::{self, Joined};
 use super::denials::Asking;
 use super::watch::lasts_until;
 use super::who::{ByWho, Who, WhoRef};
@@ -44,8 +45,6 @@ pub(super) struct Leases {
     most: u64,
     patience: Duration,
     runtime: Handle,
-    /// Whether the next answer waits for a turn.
-    is_second: AtomicBool,
 }
 
 #[derive(Default)]
@@ -83,16 +82,7 @@ pub(super) struct Holder {
 impl Leases {
     pub(super) fn new(most: u64, patience: Duration) -> Self {
         let most = most.min(MOST_UNITS.into());
-        let (table, runtime) = (Arc::default(), Handle::current());
-        Self { table, most, patience, runtime, is_second: AtomicBool::new(false) }
-    }
-
-    /// Of answers that come together every other waits for one turn of the runtime: those who were told
-    /// first spend what they have, and are on their way for more, so that the server works while we do.
-    async fn divide(&self) {
-        if self.is_second.fetch_xor(true, Ordering::Relaxed) {
-            tokio::task::yield_now().await;
-        }
+        Self { table: Arc::default(), most, patience, runtime: Handle::current() }
     }
 
     /// Spends `cost` of what is held of a subject, if that is enough.
@@ -274,10 +264,9 @@ impl RedisStore {
         let missing = u16::try_from(missing).unwrap_or(MOST_UNITS).min(MOST_UNITS);
 
         let sent = self.inner.watch.now();
-        let (answer, taken, decided) =
+        let (taken, answer, decided) =
             self.take(leases, &holder.place.who, policy, missing).await?;
         let heard = self.inner.watch.now();
-        leases.divide().await;
         let nearest = decided.limits().filter(|limit| limit.is_active());
         let nearest = nearest.map(|limit| limit.reset_after()).min().unwrap_or_default();
         let until = lasts_until(sent, u64::try_from(nearest.as_micros()).unwrap_or(u64::MAX));
@@ -301,8 +290,23 @@ impl RedisStore {
         who: &Who,
         policy: &Policy,
         units: u16,
-    ) -> Result<(Answer, u64, Decision), StoreError> {
+    ) -> Result<(u64, Answer, Decision), StoreError> {
         let (mode, cost) = (Mode::Check, Cost::ONE);
+        // With what others take, if they do.
+        let _lone = match &self.inner.combiner {
+            Some(combiner) => {
+                match self.join(combiner, who.as_ref(), policy, (cost, units), None) {
+                    Joined::Waiting(told) => {
+                        let part = combine::wait_for_part(told).await?;
+                        let last = part.decision();
+                        let answer = part.into_answer();
+                        return Ok((answer.passing().into(), answer, last));
+                    }
+                    Joined::Alone(lone) => Some(lone),
+                }
+            }
+            None => None,
+        };
         let command = self.inner.commands.check(&[who.as_ref()], policy, cost, units)?;
         let reply = tokio::time::timeout(leases.patience, self.send(command)).await;
         let reply = reply.unwrap_or_else(|_| Err(StoreError::new(FailureKind::TimedOut)))?;
@@ -310,8 +314,8 @@ impl RedisStore {
         let answer = reply::read(&reply, 1, asked)?.pop().flatten();
         let answer = answer.ok_or_else(reply::undecided)?;
         self.note_healed(answer.healed);
-        let (taken, last) = (answer.passing(), answer.decision(units - 1, asked));
-        Ok((answer, taken.into(), last))
+        let last = answer.decision(units - 1, asked);
+        Ok((answer.passing().into(), answer, last))
     }
 
     /// Sees to it that what is not spent is given back when the lease ends.

@@ -222,7 +222,7 @@ impl RedisStore {
         asking: Option<Asking>,
     ) -> StoreFuture<Decision> {
         let lone = match &self.inner.combiner {
-            Some(combiner) => match self.join(combiner, who, policy, cost, asking) {
+            Some(combiner) => match self.join(combiner, who, policy, (cost, 1), asking) {
                 Joined::Waiting(told) => return Eventual::later(combine::wait(told)),
                 Joined::Alone(lone) => Some(lone),
             },

@@ -24,6 +24,8 @@ const MOST_EVALUATED: usize = 64;
 pub(super) struct Caller {
     pub(super) policy: Policy,
     pub(super) cost: Cost,
+    /// So many times, one after the other, of which the last is told. Several are a run by themselves.
+    pub(super) calls: u16,
     pub(super) asking: Option<Asking>,
     pub(super) tell: oneshot::Sender<Result<Part, StoreError>>,
 }
@@ -60,17 +62,21 @@ pub(super) fn fail(run: Run, error: &StoreError) {
 pub(super) fn take_run(waiting: &mut VecDeque<Caller>) -> Option<(Costs, Vec<Caller>)> {
     waiting.retain(|caller| !caller.tell.is_closed());
     let first = waiting.front()?;
-    let (policy, cost) = (first.policy.clone(), first.cost);
+    let (policy, cost, calls) = (first.policy.clone(), first.cost, first.calls);
+    if calls > 1 {
+        return Some((Costs::Alike(cost, calls), waiting.drain(..1).collect()));
+    }
     let like_first = |most: usize, is_like: &dyn Fn(&Caller) -> bool| {
         waiting.iter().take(most).take_while(|caller| is_like(caller)).count()
     };
     // Together they must not ask for more than can be counted.
     let most = usize::try_from(MAX_UNITS / cost.units().max(1)).unwrap_or(usize::MAX).max(1);
-    let is_like = |caller: &Caller| caller.cost == cost && caller.policy == policy;
+    let goes_along = |caller: &Caller| caller.calls == 1 && caller.policy == policy;
+    let is_like = |caller: &Caller| caller.cost == cost && goes_along(caller);
     let is_division = coded(&policy).is_all_fixed;
     let most_alike = if is_division { MOST_ALIKE } else { MOST_EVALUATED };
     let alike = like_first(most_alike.min(most), &is_like);
-    let mixed = like_first(MOST_EVALUATED, &|caller| caller.policy == policy);
+    let mixed = like_first(MOST_EVALUATED, &goes_along);
     let (costs, count) = if mixed > alike {
         (Costs::Mixed, mixed)
     } else {

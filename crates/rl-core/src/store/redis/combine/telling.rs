@@ -1,7 +1,5 @@
 //! How those are told who travelled for one subject.
 
-use std::iter::Zip;
-use std::ops::Range;
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
@@ -21,10 +19,12 @@ const MANY: usize = 16;
 pub(super) struct Telling<'a> {
     store: &'a RedisStore,
     who: Who,
-    callers: Zip<Range<u16>, std::vec::IntoIter<Caller>>,
+    callers: std::vec::IntoIter<Caller>,
     answer: Arc<Answer>,
     costs: Costs,
+    /// How many calls there are, and how many of them have been told.
     calls: u16,
+    told: u16,
     is_noted: bool,
 }
 
@@ -32,9 +32,9 @@ impl<'a> Telling<'a> {
     pub(super) fn new(store: &'a RedisStore, run: Run, answer: Answer, costs: Costs) -> Self {
         store.note_healed(answer.healed);
         let Run { who, callers } = run;
-        let calls = u16::try_from(callers.len()).unwrap_or(u16::MAX);
-        let (callers, answer) = ((0..calls).zip(callers), Arc::new(answer));
-        Self { store, who, callers, answer, costs, calls, is_noted: false }
+        let calls = callers.iter().map(|caller| caller.calls).sum();
+        let (callers, answer) = (callers.into_iter(), Arc::new(answer));
+        Self { store, who, callers, answer, costs, calls, told: 0, is_noted: false }
     }
 
     /// Whether the others have something to do while some are told.
@@ -53,8 +53,10 @@ impl<'a> Telling<'a> {
     }
 
     fn tell(&mut self, most: usize) {
-        let Self { store, who, callers, answer, costs, calls, is_noted } = self;
-        for (call, Caller { policy, cost, asking, tell }) in callers.take(most) {
+        let Self { store, who, callers, answer, costs, calls, told, is_noted } = self;
+        for Caller { policy, cost, calls: count, asking, tell } in callers.take(most) {
+            *told += count;
+            let call = *told - 1;
             let part = Part { answer: Arc::clone(answer), policy, cost, call, calls: *calls };
             // All of one cost that are denied are denied alike.
             if !answer.passes(call) && (*costs == Costs::Mixed || !*is_noted) {
@@ -72,11 +74,12 @@ pub(in super::super) type Told = oneshot::Receiver<Result<Part, StoreError>>;
 
 /// Waits to be told. Small: it is made for each call.
 pub(in super::super) async fn wait(told: Told) -> Result<Decision, StoreError> {
-    match told.await {
-        Ok(part) => part.map(|part| part.decision()),
-        // Whoever should have told is gone with its runtime.
-        Err(_) => Err(StoreError::new(FailureKind::Unavailable)),
-    }
+    wait_for_part(told).await.map(|part| part.decision())
+}
+
+pub(in super::super) async fn wait_for_part(told: Told) -> Result<Part, StoreError> {
+    // Whoever should have told is gone with its runtime.
+    told.await.unwrap_or_else(|_| Err(StoreError::new(FailureKind::Unavailable)))
 }
 
 /// What one of those is told who travelled for a subject. The decision is made where it is waited for: it
@@ -90,7 +93,12 @@ pub(in super::super) struct Part {
 }
 
 impl Part {
-    fn decision(&self) -> Decision {
+    /// All that was answered of the subject.
+    pub(in super::super) fn into_answer(self) -> Answer {
+        Arc::unwrap_or_clone(self.answer)
+    }
+
+    pub(in super::super) fn decision(&self) -> Decision {
         let Self { ref policy, cost, calls, .. } = *self;
         self.answer.decision(self.call, Asked { policy, mode: Mode::Check, cost, calls })
     }
