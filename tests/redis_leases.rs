@@ -108,6 +108,59 @@ fn nodes_that_come_and_go_never_admit_more_than_the_limits() {
     assert_eq!(runtime.block_on(server.keys_without_expiry()), [""; 0]);
 }
 
+/// Who asks at once: of which node, for which subject, and for how much.
+fn crowds() -> impl Strategy<Value = Vec<(u64, Vec<(usize, usize, u64)>)>> {
+    let cost = prop_oneof![3 => Just(1_u64), 2 => 1..7_u64];
+    let crowd = prop::collection::vec((0..2_usize, 0..3_usize, cost), 1..24);
+    let advance = prop_oneof![4 => 0..30_000_u64, 1 => 0..1_200_000_u64];
+    prop::collection::vec((advance, crowd), 12)
+}
+
+#[test]
+fn whoever_asks_at_once_what_is_taken_for_one_is_nobody_elses() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let server = RedisServer::start();
+    let clock = Arc::new(ManualClock::default());
+    let connect = |store: RedisStoreBuilder| runtime.block_on(store.connect()).unwrap();
+    let observer = connect(RedisStore::builder(&server.url()).manual_clock(clock.clone()));
+    // Small leases are those that others could be mistaken for.
+    let fleets = [1, 2, 4].map(|lease| {
+        [connect(node(&server, &clock, lease)), connect(node(&server, &clock, lease))]
+    });
+    let number = std::cell::Cell::new(0_u64);
+    TestRunner::new(Config { cases: 90, max_shrink_iters: 100, ..Config::default() })
+        .run(&(0..fleets.len(), policies(), crowds()), |(fleet, policy, crowds)| {
+            number.set(number.get() + 1);
+            clock.set(Timestamp::from_secs(1_700_000_000));
+            let subject = |n: usize| Subject::consumer(&format!("crowd-{}-{n}", number.get()));
+            let (subjects, fleet) = ([0, 1, 2].map(subject), &fleets[fleet]);
+            let mut audits = [(); 3].map(|()| Audit::default());
+            for (advance, crowd) in &crowds {
+                clock.advance(Duration::from_micros(*advance));
+                runtime.block_on(async {
+                    let asked = crowd.iter().map(async |(node, whose, cost)| {
+                        let (store, subject) = (&fleet[*node], &subjects[*whose]);
+                        let decision = decide(store, subject, &policy, Mode::Check, *cost).await;
+                        (*whose, if decision.is_allowed() { *cost } else { 0 })
+                    });
+                    let mut admitted = [0; 3];
+                    for (whose, units) in join_all(asked).await {
+                        admitted[whose] += units;
+                    }
+                    for ((subject, audit), units) in subjects.iter().zip(&mut audits).zip(admitted)
+                    {
+                        if units > 0 {
+                            let usage = decide(&observer, subject, &policy, Mode::Peek, 0).await;
+                            audit.count(&usage, clock.now(), units);
+                        }
+                    }
+                });
+            }
+            Ok(())
+        })
+        .unwrap();
+}
+
 /// How much each limit has used, as the store's own decision tells, and as the server says.
 async fn used(store: &RedisStore, subject: &Subject, policy: &Policy) -> (Vec<u64>, Vec<u64>) {
     let told = decide(store, subject, policy, Mode::Check, 1).await;

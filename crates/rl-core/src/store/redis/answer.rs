@@ -7,13 +7,12 @@ use crate::model::{LimitSet, Mode, Origin, Outcomes, Packed, Windows};
 use crate::time::Timestamp;
 use crate::{Cost, Decision, Policy};
 
-/// What was asked of each subject: so many calls that came one after the other.
+/// What was asked of each subject, in each of the calls that came one after the other.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked<'a> {
     pub(super) policy: &'a Policy,
     pub(super) mode: Mode,
     pub(super) cost: Cost,
-    pub(super) calls: u16,
 }
 
 /// What a deciding script replied of one subject.
@@ -69,7 +68,7 @@ impl Since {
 impl Answer {
     /// The decision on the call of this number, from 0.
     pub(super) fn decision(&self, call: u16, asked: Asked<'_>) -> Decision {
-        let Asked { policy, mode, cost, .. } = asked;
+        let Asked { policy, mode, cost } = asked;
         match &self.told {
             Told::Passing { passing, after } => {
                 let taken = if call < *passing { cost.units() } else { 0 };

@@ -25,6 +25,7 @@ use std::pin::pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+pub(super) use batch::Question;
 use batch::{Batch, Caller, Costs, Run, batches, fail, take_run};
 use line::{Line, can_gather};
 use telling::{Telling, Told};
@@ -72,13 +73,13 @@ impl Combiner {
 }
 
 impl RedisStore {
-    /// Gets in line, if anybody is under way, with so many calls that are told as one.
+    /// Gets in line, if anybody is under way.
     pub(super) fn join(
         &self,
         combiner: &Combiner,
         who: WhoRef<'_>,
         policy: &Policy,
-        (cost, calls): (Cost, u16),
+        question: Question,
         asking: Option<Asking>,
     ) -> Joined {
         let mut line = combiner.lock();
@@ -87,7 +88,7 @@ impl RedisStore {
             return Joined::Alone(Lone(self.clone()));
         }
         let (tell, told) = oneshot::channel();
-        let caller = Caller { policy: policy.clone(), cost, calls, asking, tell };
+        let caller = Caller { policy: policy.clone(), question, asking, tell };
         if let Some(waiting) = line.subjects.get_mut(&who) {
             waiting.push_back(caller);
         } else {
@@ -109,8 +110,8 @@ impl RedisStore {
     ) -> Result<Decision, StoreError> {
         let command = self.inner.commands.check(&[who], policy, cost, 1)?;
         let reply = self.send(command).await?;
-        let asked = Asked { policy, mode: Mode::Check, cost, calls: 1 };
-        let answer = reply::read(&reply, 1, asked)?.pop().flatten();
+        let asked = Asked { policy, mode: Mode::Check, cost };
+        let answer = reply::read(&reply, 1, 1, asked)?.pop().flatten();
         let answer = answer.ok_or_else(reply::undecided)?;
         self.note_healed(answer.healed);
         let decision = answer.decision(0, asked);
@@ -215,14 +216,14 @@ impl RedisStore {
             Costs::Alike(cost, calls) => (commands.check(&who, policy, cost, calls)?, cost, calls),
             Costs::Mixed => {
                 let callers = runs.iter().flat_map(|run| &run.callers);
-                let costs: Vec<Cost> = callers.map(|caller| caller.cost).collect();
+                let costs: Vec<Cost> = callers.map(|caller| caller.question.cost()).collect();
                 let calls = u16::try_from(costs.len()).unwrap_or(u16::MAX);
                 (commands.check_costs(who[0], policy, &costs)?, Cost::ZERO, calls)
             }
         };
         let reply = self.send(command).await?;
-        let asked = Asked { policy, mode: Mode::Check, cost, calls };
-        reply::read(&reply, runs.len(), asked)
+        let asked = Asked { policy, mode: Mode::Check, cost };
+        reply::read(&reply, runs.len(), calls, asked)
     }
 
     pub(super) fn note_denial(&self, who: WhoRef<'_>, decision: &Decision, asking: Option<Asking>) {

@@ -24,7 +24,7 @@ use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
 use tokio::task::AbortHandle;
 
 use super::answer::{Answer, Asked};
-use super::combine::{self, Joined};
+use super::combine::{self, Joined, Question};
 use super::denials::Asking;
 use super::watch::lasts_until;
 use super::who::{ByWho, Who, WhoRef};
@@ -107,6 +107,11 @@ impl Leases {
         };
         lease.places += 1;
         Some(Place { table: Arc::clone(&self.table), who, turn: Arc::clone(&lease.turn) })
+    }
+
+    /// The place of a subject, if it is there.
+    fn find(&self, who: Who) -> Option<Place> {
+        self.enter(who, 0)
     }
 
     /// Gives up what is held of a subject, and keeps others from spending and taking more for as long
@@ -295,7 +300,7 @@ impl RedisStore {
         // With what others take, if they do.
         let _lone = match &self.inner.combiner {
             Some(combiner) => {
-                match self.join(combiner, who.as_ref(), policy, (cost, units), None) {
+                match self.join(combiner, who.as_ref(), policy, Question::Lease(units), None) {
                     Joined::Waiting(told) => {
                         let part = combine::wait_for_part(told).await?;
                         let last = part.decision();
@@ -310,8 +315,8 @@ impl RedisStore {
         let command = self.inner.commands.check(&[who.as_ref()], policy, cost, units)?;
         let reply = tokio::time::timeout(leases.patience, self.send(command)).await;
         let reply = reply.unwrap_or_else(|_| Err(StoreError::new(FailureKind::TimedOut)))?;
-        let asked = Asked { policy, mode, cost, calls: units };
-        let answer = reply::read(&reply, 1, asked)?.pop().flatten();
+        let asked = Asked { policy, mode, cost };
+        let answer = reply::read(&reply, 1, units, asked)?.pop().flatten();
         let answer = answer.ok_or_else(reply::undecided)?;
         self.note_healed(answer.healed);
         let last = answer.decision(units - 1, asked);
@@ -367,7 +372,7 @@ async fn end(inner: Weak<Inner>, who: Who, mut micros: u64) {
         pause(Duration::from_micros(micros)).await;
         let Some(inner) = inner.upgrade() else { return };
         let store = RedisStore { inner };
-        let place = store.inner.leases.as_ref().and_then(|leases| leases.enter(who.clone(), 0));
+        let place = store.inner.leases.as_ref().and_then(|leases| leases.find(who.clone()));
         let Some(place) = place else { return };
         let mut holder = place.turn().await;
         let now = store.inner.watch.now();

@@ -71,7 +71,7 @@ use answer::Asked;
 pub use builder::RedisStoreBuilder;
 use builder::Servers;
 use coded::coded;
-use combine::{Combiner, Joined};
+use combine::{Combiner, Joined, Question};
 use command::{Command, Commands};
 pub use connect_error::ConnectError;
 use denials::{Asking, Denials, Forgetting};
@@ -222,7 +222,8 @@ impl RedisStore {
         asking: Option<Asking>,
     ) -> StoreFuture<Decision> {
         let lone = match &self.inner.combiner {
-            Some(combiner) => match self.join(combiner, who, policy, (cost, 1), asking) {
+            Some(combiner) => match self.join(combiner, who, policy, Question::Check(cost), asking)
+            {
                 Joined::Waiting(told) => return Eventual::later(combine::wait(told)),
                 Joined::Alone(lone) => Some(lone),
             },
@@ -245,8 +246,8 @@ impl RedisStore {
             (self.clone(), charge.policy.clone(), charge.mode, charge.cost);
         Eventual::later(async move {
             let reply = this.send(command).await?;
-            let asked = Asked { policy: &policy, mode, cost, calls: 1 };
-            let answer = reply::read(&reply, 1, asked)?.pop().flatten();
+            let asked = Asked { policy: &policy, mode, cost };
+            let answer = reply::read(&reply, 1, 1, asked)?.pop().flatten();
             let answer = answer.ok_or_else(reply::undecided)?;
             this.note_healed(answer.healed);
             Ok(answer.decision(0, asked))

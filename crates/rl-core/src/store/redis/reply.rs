@@ -25,6 +25,8 @@ struct Reader<'a> {
     bytes: &'a [u8],
     policy: &'a Policy,
     coded: &'a Coded,
+    /// How many calls were asked of each subject.
+    calls: u16,
 }
 
 /// Why a reply is refused, in words.
@@ -87,7 +89,7 @@ impl<'a> Reader<'a> {
         Ok(After::of_windows(self.policy, now, &windows[..places.len()]))
     }
 
-    fn single(&mut self, asked: Asked<'_>) -> Result<Answer, Refusal> {
+    fn single(&mut self) -> Result<Answer, Refusal> {
         let [_, healed] = self.take()?;
         let mut calls = Vec::with_capacity(1);
         while calls.is_empty() || !self.bytes.is_empty() {
@@ -97,28 +99,28 @@ impl<'a> Reader<'a> {
             let uncharged = uncharged.map(|(_, place)| *place).collect();
             let taken = self.number()?;
             calls.push((uncharged, taken, self.each()?));
-            if calls.len() > usize::from(asked.calls) {
+            if calls.len() > usize::from(self.calls) {
                 return Err(None);
             }
         }
         Ok(Answer { healed: healed.into(), told: Told::Each(calls) })
     }
 
-    fn together(&mut self, asked: Asked<'_>) -> Result<Answer, Refusal> {
+    fn together(&mut self) -> Result<Answer, Refusal> {
         let [_, healed, calls @ ..] = self.take::<4>()?;
         let passing = u16::from_be_bytes(calls);
-        if passing > asked.calls {
+        if passing > self.calls {
             return Err(None);
         }
         let told = Told::Passing { passing, after: After::Each(Box::new(self.each()?)) };
         Ok(Answer { healed: healed.into(), told })
     }
 
-    fn counted(&mut self, asked: Asked<'_>) -> Result<Option<Answer>, Refusal> {
+    fn counted(&mut self) -> Result<Option<Answer>, Refusal> {
         let [healed, calls @ ..] = self.take::<3>()?;
         match u16::from_be_bytes(calls) {
             UNDECIDED => Ok(None),
-            passing if passing > asked.calls => Err(None),
+            passing if passing > self.calls => Err(None),
             passing => {
                 let told = Told::Passing { passing, after: self.stored()? };
                 Ok(Some(Answer { healed: healed.into(), told }))
@@ -127,28 +129,29 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Reads what was replied of so many subjects: of each an answer, or nothing, if it was not decided
+/// Reads what was replied of so many subjects, each asked for in so many calls: of each an answer, or nothing, if it was not decided
 /// and is to be asked for alone.
 pub(super) fn read(
     bytes: &[u8],
     subjects: usize,
+    calls: u16,
     asked: Asked<'_>,
 ) -> Result<Vec<Option<Answer>>, StoreError> {
-    let mut reader = Reader { bytes, policy: asked.policy, coded: coded(asked.policy) };
+    let mut reader = Reader { bytes, policy: asked.policy, coded: coded(asked.policy), calls };
     let mut read = || -> Result<Vec<Option<Answer>>, Refusal> {
         let answers = match bytes.first() {
-            Some(&SINGLE) if subjects == 1 => vec![Some(reader.single(asked)?)],
-            Some(&TOGETHER) if subjects == 1 => vec![Some(reader.together(asked)?)],
+            Some(&SINGLE) if subjects == 1 => vec![Some(reader.single()?)],
+            Some(&TOGETHER) if subjects == 1 => vec![Some(reader.together()?)],
             Some(&STATES) if reader.coded.is_all_fixed => {
                 let answer = |_| {
-                    let (passing, after) = (asked.calls, reader.stored()?);
+                    let (passing, after) = (reader.calls, reader.stored()?);
                     Ok(Some(Answer { healed: 0, told: Told::Passing { passing, after } }))
                 };
                 (0..subjects).map(answer).collect::<Result<_, Refusal>>()?
             }
             Some(&COUNTED) if reader.coded.is_all_fixed => {
                 let [_] = reader.take()?;
-                let answer = |_| reader.counted(asked);
+                let answer = |_| reader.counted();
                 (0..subjects).map(answer).collect::<Result<_, Refusal>>()?
             }
             _ => return Err(None),
@@ -186,8 +189,8 @@ impl super::RedisStore {
         mode: crate::model::Mode,
         cost: crate::Cost,
     ) -> Result<crate::Decision, StoreError> {
-        let asked = Asked { policy, mode, cost, calls: 1 };
-        let answer = read(reply, 1, asked)?.pop().flatten();
+        let asked = Asked { policy, mode, cost };
+        let answer = read(reply, 1, 1, asked)?.pop().flatten();
         let answer = answer.ok_or_else(undecided)?;
         Ok(answer.decision(0, asked))
     }
@@ -241,10 +244,10 @@ mod tests {
     #[test]
     fn calls_that_came_together_are_told_one_after_the_other() {
         let policy = Policy::new([Limit::per_second(9), Limit::per_day(50)]).unwrap();
-        let asked = Asked { policy: &policy, mode: Mode::Check, cost: Cost::new(2), calls: 5 };
+        let asked = Asked { policy: &policy, mode: Mode::Check, cost: Cost::new(2) };
         let mut reply = vec![COUNTED, 0, 0, 3];
         reply.extend(stored(&policy, &[1_000, 1_000, 8, 400, 28]));
-        let answer = read(&reply, 1, asked).unwrap().pop().unwrap().unwrap();
+        let answer = read(&reply, 1, 5, asked).unwrap().pop().unwrap().unwrap();
         let used = |call| {
             let decision = answer.decision(call, asked);
             let used: Vec<u64> = decision.limits().map(|limit| limit.used()).collect();
@@ -259,20 +262,20 @@ mod tests {
     #[test]
     fn of_many_subjects_each_has_its_own_answer() {
         let policy = Policy::new([Limit::per_second(9)]).unwrap();
-        let asked = Asked { policy: &policy, mode: Mode::Check, cost: Cost::ONE, calls: 1 };
+        let asked = Asked { policy: &policy, mode: Mode::Check, cost: Cost::ONE };
         let state = |used| stored(&policy, &[2_000_000, 1_500_000, used]);
-        let all = read(&[state(3), state(4)].concat(), 2, asked).unwrap();
+        let all = read(&[state(3), state(4)].concat(), 2, 1, asked).unwrap();
         assert!(all.iter().flatten().all(|answer| answer.decision(0, asked).is_allowed()));
 
         let some =
             [vec![COUNTED], vec![0, 255, 255], vec![1, 0, 0], state(9), vec![0, 0, 1], state(1)];
-        let some = read(&some.concat(), 3, asked).unwrap();
+        let some = read(&some.concat(), 3, 1, asked).unwrap();
         let allowed = |answer: &Answer| answer.decision(0, asked).is_allowed();
         let told: Vec<_> = some.iter().map(|told| told.as_ref().map(allowed)).collect();
         assert_eq!(told, [None, Some(false), Some(true)]);
         assert_eq!(some[1].as_ref().map(|answer| answer.healed), Some(1));
-        assert!(read(&state(3), 2, asked).is_err(), "one is missing");
-        assert!(read(&[COUNTED, 0, 0, 2], 1, asked).is_err(), "more than were asked for");
+        assert!(read(&state(3), 2, 1, asked).is_err(), "one is missing");
+        assert!(read(&[COUNTED, 0, 0, 2], 1, 1, asked).is_err(), "more than were asked for");
     }
 
     proptest! {
@@ -282,8 +285,8 @@ mod tests {
             (subjects, calls) in (1..4_usize, 1..5_u16),
         ) {
             let policy = Policy::new([Limit::per_second(1), Limit::per_day(1)]).unwrap();
-            let asked = Asked { policy: &policy, mode: Mode::Check, cost: Cost::ONE, calls };
-            for answer in read(&bytes, subjects, asked).into_iter().flatten().flatten() {
+            let asked = Asked { policy: &policy, mode: Mode::Check, cost: Cost::ONE };
+            for answer in read(&bytes, subjects, calls, asked).into_iter().flatten().flatten() {
                 for call in 0..calls {
                     prop_assert_eq!(answer.decision(call, asked).limits().len(), 2);
                 }

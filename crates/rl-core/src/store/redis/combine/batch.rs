@@ -20,12 +20,20 @@ const MOST_ALIKE: usize = 256;
 /// algorithm. Others wait for the server meanwhile.
 const MOST_EVALUATED: usize = 64;
 
+/// What somebody asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Question {
+    /// A check of this cost.
+    Check(Cost),
+    /// So many checks of one unit, to be told as one. What passes belongs to who asked: nobody else goes
+    /// along in the run.
+    Lease(u16),
+}
+
 /// One who asks.
 pub(super) struct Caller {
     pub(super) policy: Policy,
-    pub(super) cost: Cost,
-    /// So many times, one after the other, of which the last is told. Several are a run by themselves.
-    pub(super) calls: u16,
+    pub(super) question: Question,
     pub(super) asking: Option<Asking>,
     pub(super) tell: oneshot::Sender<Result<Part, StoreError>>,
 }
@@ -52,6 +60,22 @@ pub(super) enum Costs {
     Mixed,
 }
 
+impl Question {
+    pub(super) const fn cost(self) -> Cost {
+        match self {
+            Self::Check(cost) => cost,
+            Self::Lease(_) => Cost::ONE,
+        }
+    }
+
+    pub(super) const fn calls(self) -> u16 {
+        match self {
+            Self::Check(_) => 1,
+            Self::Lease(units) => units,
+        }
+    }
+}
+
 pub(super) fn fail(run: Run, error: &StoreError) {
     for caller in run.callers {
         let _ = caller.tell.send(Err(error.again()));
@@ -62,21 +86,27 @@ pub(super) fn fail(run: Run, error: &StoreError) {
 pub(super) fn take_run(waiting: &mut VecDeque<Caller>) -> Option<(Costs, Vec<Caller>)> {
     waiting.retain(|caller| !caller.tell.is_closed());
     let first = waiting.front()?;
-    let (policy, cost, calls) = (first.policy.clone(), first.cost, first.calls);
-    if calls > 1 {
-        return Some((Costs::Alike(cost, calls), waiting.drain(..1).collect()));
-    }
+    let cost = match first.question {
+        Question::Check(cost) => cost,
+        Question::Lease(units) => {
+            let costs = Costs::Alike(first.question.cost(), units);
+            return Some((costs, waiting.drain(..1).collect()));
+        }
+    };
+    let policy = first.policy.clone();
     let like_first = |most: usize, is_like: &dyn Fn(&Caller) -> bool| {
         waiting.iter().take(most).take_while(|caller| is_like(caller)).count()
     };
     // Together they must not ask for more than can be counted.
     let most = usize::try_from(MAX_UNITS / cost.units().max(1)).unwrap_or(usize::MAX).max(1);
-    let goes_along = |caller: &Caller| caller.calls == 1 && caller.policy == policy;
-    let is_like = |caller: &Caller| caller.cost == cost && goes_along(caller);
+    let is_like =
+        |caller: &Caller| caller.question == Question::Check(cost) && caller.policy == policy;
+    let is_check =
+        |caller: &Caller| matches!(caller.question, Question::Check(_)) && caller.policy == policy;
     let is_division = coded(&policy).is_all_fixed;
     let most_alike = if is_division { MOST_ALIKE } else { MOST_EVALUATED };
     let alike = like_first(most_alike.min(most), &is_like);
-    let mixed = like_first(MOST_EVALUATED, &goes_along);
+    let mixed = like_first(MOST_EVALUATED, &is_check);
     let (costs, count) = if mixed > alike {
         (Costs::Mixed, mixed)
     } else {

@@ -22,8 +22,7 @@ pub(super) struct Telling<'a> {
     callers: std::vec::IntoIter<Caller>,
     answer: Arc<Answer>,
     costs: Costs,
-    /// How many calls there are, and how many of them have been told.
-    calls: u16,
+    /// How many calls have been told.
     told: u16,
     is_noted: bool,
 }
@@ -32,9 +31,8 @@ impl<'a> Telling<'a> {
     pub(super) fn new(store: &'a RedisStore, run: Run, answer: Answer, costs: Costs) -> Self {
         store.note_healed(answer.healed);
         let Run { who, callers } = run;
-        let calls = callers.iter().map(|caller| caller.calls).sum();
         let (callers, answer) = (callers.into_iter(), Arc::new(answer));
-        Self { store, who, callers, answer, costs, calls, told: 0, is_noted: false }
+        Self { store, who, callers, answer, costs, told: 0, is_noted: false }
     }
 
     /// Whether the others have something to do while some are told.
@@ -53,13 +51,14 @@ impl<'a> Telling<'a> {
     }
 
     fn tell(&mut self, most: usize) {
-        let Self { store, who, callers, answer, costs, calls, told, is_noted } = self;
-        for Caller { policy, cost, calls: count, asking, tell } in callers.take(most) {
-            *told += count;
-            let call = *told - 1;
-            let part = Part { answer: Arc::clone(answer), policy, cost, call, calls: *calls };
+        let Self { store, who, callers, answer, costs, told, is_noted } = self;
+        for Caller { policy, question, asking, tell } in callers.take(most) {
+            *told += question.calls();
+            let (cost, call) = (question.cost(), *told - 1);
+            let part = Part { answer: Arc::clone(answer), policy, cost, call };
             // All of one cost that are denied are denied alike.
-            if !answer.passes(call) && (*costs == Costs::Mixed || !*is_noted) {
+            let is_new = *costs == Costs::Mixed || !*is_noted;
+            if asking.is_some() && is_new && !answer.passes(call) {
                 store.note_denial(who.as_ref(), &part.decision(), asking);
                 *is_noted = true;
             }
@@ -89,7 +88,6 @@ pub(in super::super) struct Part {
     policy: Policy,
     cost: Cost,
     call: u16,
-    calls: u16,
 }
 
 impl Part {
@@ -99,7 +97,7 @@ impl Part {
     }
 
     pub(in super::super) fn decision(&self) -> Decision {
-        let Self { ref policy, cost, calls, .. } = *self;
-        self.answer.decision(self.call, Asked { policy, mode: Mode::Check, cost, calls })
+        let Self { ref policy, cost, call, .. } = *self;
+        self.answer.decision(call, Asked { policy, mode: Mode::Check, cost })
     }
 }
