@@ -109,7 +109,10 @@ fn nodes_that_come_and_go_never_admit_more_than_the_limits() {
 }
 
 /// Who asks at once: of which node, for which subject, and for how much.
-fn crowds() -> impl Strategy<Value = Vec<(u64, Vec<(usize, usize, u64)>)>> {
+type Crowd = Vec<(usize, usize, u64)>;
+
+/// Crowds, each so many microseconds after the one before.
+fn crowds() -> impl Strategy<Value = Vec<(u64, Crowd)>> {
     let cost = prop_oneof![3 => Just(1_u64), 2 => 1..7_u64];
     let crowd = prop::collection::vec((0..2_usize, 0..3_usize, cost), 1..24);
     let advance = prop_oneof![4 => 0..30_000_u64, 1 => 0..1_200_000_u64];

@@ -29,8 +29,8 @@ const HOT: Load = Load { in_flight: 256, decisions: 25_600, subjects: 1 };
 /// Of this flood of a hundred subjects one in a hundred passes.
 const FLOOD: Load = Load { in_flight: 64, decisions: 64_000, subjects: 100 };
 const PASSING_FLOOD: u32 = 6;
-/// The same flood, one after the other: a known denial instead of a round trip. Of few subjects: after a second each
-/// is asked for again, which must not be all that a block of this length is about.
+/// The same flood, one after the other: known denials instead of round trips. Of ten subjects: each is asked for anew
+/// after a second, and more of them would make that the measurement.
 const LONE_FLOOD: Load = Load { in_flight: 1, decisions: 2_000, subjects: 10 };
 /// Units of a lease, and who asks for them.
 const LEASE: u32 = 100;

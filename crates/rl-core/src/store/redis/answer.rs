@@ -39,7 +39,7 @@ pub(super) enum After {
         now: Timestamp,
         states: Packed,
     },
-    // Boxed, for the sake of the others: answers are moved.
+    // Boxed, so that `Windows` is cheap to move.
     Each(Box<Each>),
 }
 

@@ -26,14 +26,14 @@ pub(super) struct Coded {
     pub(super) is_all_fixed: bool,
     /// How long a state is, if they are.
     pub(super) state_len: u16,
-    /// Of each such window, in the order in which scripts know them.
+    /// The fixed windows that begin with the first request, in the order of `places`.
     pub(super) windows: SmallVec<[StoredWindow; 6]>,
 }
 
 /// How what is left of a fixed window is stored.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StoredWindow {
-    /// In so many bytes.
+    /// How many bytes hold what is left of it.
     pub(super) bytes: usize,
     /// How long it is, in µs.
     pub(super) micros: u64,

@@ -111,8 +111,7 @@ impl RedisStore {
         let command = self.inner.commands.check(&[who], policy, cost, 1)?;
         let reply = self.send(command).await?;
         let asked = Asked { policy, mode: Mode::Check, cost };
-        let answer = reply::read(&reply, 1, 1, asked)?.pop().flatten();
-        let answer = answer.ok_or_else(reply::undecided)?;
+        let answer = reply::read_one(&reply, 1, asked)?;
         self.note_healed(answer.healed);
         let decision = answer.decision(0, asked);
         self.note_denial(who, &decision, asking);
@@ -191,9 +190,11 @@ impl RedisStore {
                     let mut telling = Telling::new(self, run, answer, costs);
                     if is_alone && telling.are_many() {
                         telling.tell_some();
-                        // They ask again, and leave with those who wait by now.
+                        // They ask again,
                         tokio::task::yield_now().await;
+                        // and leave with those who wait by now,
                         leaving.let_go();
+                        // before the others are told.
                         tokio::task::yield_now().await;
                     }
                     telling.tell_all();
@@ -245,7 +246,7 @@ async fn carry(mut leaving: Leaving, Batch { policy, costs, runs }: Batch) {
         match tokio::time::timeout(LATE, answers.as_mut()).await {
             Ok(answers) => answers,
             Err(_) => {
-                leaving.is_late();
+                leaving.stop_being_waited_for();
                 let patience = combiner.patience.saturating_sub(LATE);
                 let answers = tokio::time::timeout(patience, answers).await;
                 answers.unwrap_or_else(|_| Err(StoreError::new(FailureKind::TimedOut)))
@@ -335,7 +336,7 @@ impl Leaving {
     }
 
     /// Others do not wait for this call any more.
-    fn is_late(&mut self) {
+    fn stop_being_waited_for(&mut self) {
         let Some(combiner) = &self.store.inner.combiner else { return };
         let mut line = combiner.lock();
         line.in_flight -= usize::from(std::mem::take(&mut self.is_waited_for));

@@ -24,7 +24,7 @@ const MAX_KEY_LEN: usize = 200;
 const RING_LEN: usize = ":c3153600000000".len();
 
 /// A digest in a key, and its mark.
-const DIGEST_LEN: usize = 33;
+const DIGEST_LEN: usize = "~".len() + 32;
 
 /// The suffix of a readable counter, in the order of [`Period::NAMED`].
 const SUFFIXES: [&str; 6] =

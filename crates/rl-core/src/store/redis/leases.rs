@@ -6,7 +6,7 @@
 //! * **What is not spent comes back** when the lease ends: in the window that has ended nobody misses it,
 //!   in the longer ones it is given back. Until then others may be denied what a node holds: at most one
 //!   lease for each node.
-//! * **Leases of many subjects are taken in one call**, as checks of many subjects are.
+//! * **Leases of many subjects are taken in one call**, if they are of one size under one policy.
 //! * **Few are leased to who asks seldom**: a lease is twice as large as the one before, up to the
 //!   setting, and never more than a quarter of what was left.
 //! * Fixed windows that begin with the first request are leased. Others, and everything but checks, go
@@ -118,7 +118,7 @@ impl Leases {
     /// as the answer lives. For that there is always room.
     pub(super) async fn give_up(&self, who: Who) -> Option<Holder> {
         let holder = self.enter(who, usize::MAX)?.turn().await;
-        holder.place.lease(|lease| lease.terms = None);
+        holder.place.with_lease(|lease| lease.terms = None);
         Some(holder)
     }
 }
@@ -135,7 +135,7 @@ impl Place {
     }
 
     /// Does something with what is held.
-    fn lease<T>(&self, then: impl FnOnce(&mut Lease) -> T) -> T {
+    fn with_lease<T>(&self, then: impl FnOnce(&mut Lease) -> T) -> T {
         let mut held = self.table.lock();
         then(held.get_mut(&self.who.as_ref()).expect("whoever has a place is in the table"))
     }
@@ -144,7 +144,7 @@ impl Place {
 impl Holder {
     /// Until when what is held may be spent.
     fn until(&self) -> Option<u64> {
-        self.place.lease(|lease| lease.terms.as_ref().map(|terms| terms.until))
+        self.place.with_lease(|lease| lease.terms.as_ref().map(|terms| terms.until))
     }
 }
 
@@ -195,7 +195,7 @@ impl RedisStore {
         };
         let holder = place.turn().await;
         let now = self.inner.watch.now();
-        if let Some(decision) = holder.place.lease(|lease| lease.spend(&policy, cost, now)) {
+        if let Some(decision) = holder.place.with_lease(|lease| lease.spend(&policy, cost, now)) {
             return Ok(decision);
         }
         // Those before may have learned that this one is denied.
@@ -206,7 +206,7 @@ impl RedisStore {
             }
         }
         let now = self.inner.watch.now();
-        if holder.place.lease(|lease| lease.is_last(&policy, now)) {
+        if holder.place.with_lease(|lease| lease.is_last(&policy, now)) {
             drop(holder);
             return self.check(who.as_ref(), &policy, cost, asking).await;
         }
@@ -252,11 +252,11 @@ impl RedisStore {
         cost: Cost,
         counts_held: bool,
     ) -> Result<Option<Decision>, StoreError> {
-        let sent = self.inner.watch.now();
-        if holder.place.lease(|lease| open(&mut lease.terms, policy, sent).is_none()) {
+        let now = self.inner.watch.now();
+        if holder.place.with_lease(|lease| open(&mut lease.terms, policy, now).is_none()) {
             self.empty(holder).await;
         }
-        let (held, quarter) = holder.place.lease(|lease| match &lease.terms {
+        let (held, quarter) = holder.place.with_lease(|lease| match &lease.terms {
             Some(terms) => {
                 let held = if counts_held { terms.left } else { 0 };
                 (held, terms.answer.least_left(policy) / 4)
@@ -269,8 +269,8 @@ impl RedisStore {
         let missing = u16::try_from(missing).unwrap_or(MOST_UNITS).min(MOST_UNITS);
 
         let sent = self.inner.watch.now();
-        let (taken, answer, decided) =
-            self.take(leases, &holder.place.who, policy, missing).await?;
+        let (answer, decided) = self.take(leases, &holder.place.who, policy, missing).await?;
+        let taken = u64::from(answer.passing());
         let heard = self.inner.watch.now();
         let nearest = decided.limits().filter(|limit| limit.is_active());
         let nearest = nearest.map(|limit| limit.reset_after()).min().unwrap_or_default();
@@ -279,7 +279,7 @@ impl RedisStore {
         let (policy, charged) = (policy.clone(), decided.at());
         let taken = Terms { policy, answer, charged, heard, until, left: taken, is_last };
         holder.taking.size = taken.left;
-        let (decision, over) = holder.place.lease(|lease| lease.add(taken, cost));
+        let (decision, over) = holder.place.with_lease(|lease| lease.add(taken, cost));
         if let Some(over) = over {
             self.give_back(holder.place.who.as_ref(), &over).await;
         }
@@ -295,17 +295,16 @@ impl RedisStore {
         who: &Who,
         policy: &Policy,
         units: u16,
-    ) -> Result<(u64, Answer, Decision), StoreError> {
+    ) -> Result<(Answer, Decision), StoreError> {
         let (mode, cost) = (Mode::Check, Cost::ONE);
-        // With what others take, if they do.
+        // In a call with others, if anybody is under way.
         let _lone = match &self.inner.combiner {
             Some(combiner) => {
                 match self.join(combiner, who.as_ref(), policy, Question::Lease(units), None) {
                     Joined::Waiting(told) => {
                         let part = combine::wait_for_part(told).await?;
                         let last = part.decision();
-                        let answer = part.into_answer();
-                        return Ok((answer.passing().into(), answer, last));
+                        return Ok((part.into_answer(), last));
                     }
                     Joined::Alone(lone) => Some(lone),
                 }
@@ -316,11 +315,10 @@ impl RedisStore {
         let reply = tokio::time::timeout(leases.patience, self.send(command)).await;
         let reply = reply.unwrap_or_else(|_| Err(StoreError::new(FailureKind::TimedOut)))?;
         let asked = Asked { policy, mode, cost };
-        let answer = reply::read(&reply, 1, units, asked)?.pop().flatten();
-        let answer = answer.ok_or_else(reply::undecided)?;
+        let answer = reply::read_one(&reply, units, asked)?;
         self.note_healed(answer.healed);
         let last = answer.decision(units - 1, asked);
-        Ok((answer.passing().into(), answer, last))
+        Ok((answer, last))
     }
 
     /// Sees to it that what is not spent is given back when the lease ends.
@@ -336,7 +334,7 @@ impl RedisStore {
 
     /// Gives back what is held.
     async fn empty(&self, holder: &Holder) {
-        let terms = holder.place.lease(|lease| lease.terms.take());
+        let terms = holder.place.with_lease(|lease| lease.terms.take());
         if let Some(terms) = terms {
             self.give_back(holder.place.who.as_ref(), &terms).await;
         }

@@ -247,8 +247,7 @@ impl RedisStore {
         Eventual::later(async move {
             let reply = this.send(command).await?;
             let asked = Asked { policy: &policy, mode, cost };
-            let answer = reply::read(&reply, 1, 1, asked)?.pop().flatten();
-            let answer = answer.ok_or_else(reply::undecided)?;
+            let answer = reply::read_one(&reply, 1, asked)?;
             this.note_healed(answer.healed);
             Ok(answer.decision(0, asked))
         })

@@ -129,8 +129,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Reads what was replied of so many subjects, each asked for in so many calls: of each an answer, or nothing, if it was not decided
-/// and is to be asked for alone.
+/// Reads what was replied of so many subjects, of so many calls each. A subject without an answer was not
+/// decided, and is to be asked for alone.
 pub(super) fn read(
     bytes: &[u8],
     subjects: usize,
@@ -173,6 +173,11 @@ pub(super) fn read(
     })
 }
 
+/// The answer of the only subject.
+pub(super) fn read_one(bytes: &[u8], calls: u16, asked: Asked<'_>) -> Result<Answer, StoreError> {
+    read(bytes, 1, calls, asked)?.pop().flatten().ok_or_else(undecided)
+}
+
 /// A subject that was asked for alone was not decided, which no script of ours does.
 pub(super) fn undecided() -> StoreError {
     StoreError::new(FailureKind::Protocol).with_detail("a script decided nothing")
@@ -190,9 +195,7 @@ impl super::RedisStore {
         cost: crate::Cost,
     ) -> Result<crate::Decision, StoreError> {
         let asked = Asked { policy, mode, cost };
-        let answer = read(reply, 1, 1, asked)?.pop().flatten();
-        let answer = answer.ok_or_else(undecided)?;
-        Ok(answer.decision(0, asked))
+        Ok(read_one(reply, 1, asked)?.decision(0, asked))
     }
 }
 

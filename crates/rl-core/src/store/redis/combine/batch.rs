@@ -86,27 +86,24 @@ pub(super) fn fail(run: Run, error: &StoreError) {
 pub(super) fn take_run(waiting: &mut VecDeque<Caller>) -> Option<(Costs, Vec<Caller>)> {
     waiting.retain(|caller| !caller.tell.is_closed());
     let first = waiting.front()?;
-    let cost = match first.question {
-        Question::Check(cost) => cost,
-        Question::Lease(units) => {
-            let costs = Costs::Alike(first.question.cost(), units);
-            return Some((costs, waiting.drain(..1).collect()));
-        }
+    let Question::Check(cost) = first.question else {
+        let costs = Costs::Alike(first.question.cost(), first.question.calls());
+        return Some((costs, waiting.drain(..1).collect()));
     };
-    let policy = first.policy.clone();
-    let like_first = |most: usize, is_like: &dyn Fn(&Caller) -> bool| {
-        waiting.iter().take(most).take_while(|caller| is_like(caller)).count()
+    let policy = &first.policy;
+    let like_first = |most: usize, is_like: &dyn Fn(Cost) -> bool| {
+        let goes_along = |caller: &&Caller| match caller.question {
+            Question::Check(cost) => is_like(cost) && caller.policy == *policy,
+            Question::Lease(_) => false,
+        };
+        waiting.iter().take(most).take_while(goes_along).count()
     };
     // Together they must not ask for more than can be counted.
     let most = usize::try_from(MAX_UNITS / cost.units().max(1)).unwrap_or(usize::MAX).max(1);
-    let is_like =
-        |caller: &Caller| caller.question == Question::Check(cost) && caller.policy == policy;
-    let is_check =
-        |caller: &Caller| matches!(caller.question, Question::Check(_)) && caller.policy == policy;
-    let is_division = coded(&policy).is_all_fixed;
+    let is_division = coded(policy).is_all_fixed;
     let most_alike = if is_division { MOST_ALIKE } else { MOST_EVALUATED };
-    let alike = like_first(most_alike.min(most), &is_like);
-    let mixed = like_first(MOST_EVALUATED, &is_check);
+    let alike = like_first(most_alike.min(most), &|other| other == cost);
+    let mixed = like_first(MOST_EVALUATED, &|_| true);
     let (costs, count) = if mixed > alike {
         (Costs::Mixed, mixed)
     } else {

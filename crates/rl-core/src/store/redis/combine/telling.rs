@@ -35,12 +35,13 @@ impl<'a> Telling<'a> {
         Self { store, who, callers, answer, costs, told: 0, is_noted: false }
     }
 
-    /// Whether the others have something to do while some are told.
+    /// Whether the server would wait for long if all were told at once.
     pub(super) fn are_many(&self) -> bool {
         self.callers.len() >= MANY
     }
 
-    /// Tells the first quarter.
+    /// Tells the first quarter. The fewer, the more are told while these are on their way; with nobody, calls
+    /// of a few and of all others would take turns for ever.
     pub(super) fn tell_some(&mut self) {
         self.tell(self.callers.len() / 4);
     }
