@@ -13,21 +13,21 @@
 //!   to the server.
 
 mod held;
+mod place;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use held::{Lease, Terms, open};
-use indexmap::map::Entry;
+use held::{Terms, open};
+pub(super) use place::Holder;
+use place::{Ending, Table};
 use tokio::runtime::Handle;
-use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
-use tokio::task::AbortHandle;
 
 use super::answer::{Answer, Asked};
 use super::combine::{self, Joined, Question};
 use super::denials::Asking;
 use super::watch::lasts_until;
-use super::who::{ByWho, Who, WhoRef};
+use super::who::{Who, WhoRef};
 use super::{Inner, RedisStore, reply};
 use crate::model::Mode;
 use crate::store::{Refund, RefundOf, StoreError, StoreFuture};
@@ -45,38 +45,6 @@ pub(super) struct Leases {
     most: u64,
     patience: Duration,
     runtime: Handle,
-}
-
-#[derive(Default)]
-struct Table(Mutex<ByWho<Lease>>);
-
-/// What those need who take and give back.
-#[derive(Default)]
-struct Taking {
-    /// How many units were taken last.
-    size: u64,
-    ending: Option<Ending>,
-}
-
-/// The task that ends a lease; there is one for each at most.
-struct Ending {
-    wakes: u64,
-    task: AbortHandle,
-}
-
-/// A place in the table. Where nothing is held, the last to leave forgets it; as long as anybody is
-/// there, all who come meet in the same.
-struct Place {
-    table: Arc<Table>,
-    who: Who,
-    turn: Arc<Turn<Taking>>,
-}
-
-/// One whose turn it is to take and to give back.
-pub(super) struct Holder {
-    // Left before the place is.
-    taking: OwnedMutexGuard<Taking>,
-    place: Place,
 }
 
 impl Leases {
@@ -97,71 +65,12 @@ impl Leases {
         self.table.lock().get_mut(&who)?.spend(policy, cost, now)
     }
 
-    /// The place of a subject, which is made if there are less than `most`.
-    fn enter(&self, who: Who, most: usize) -> Option<Place> {
-        let mut held = self.table.lock();
-        let is_full = held.len() >= most;
-        let lease = match held.entry(who.clone()) {
-            Entry::Vacant(_) if is_full => return None,
-            lease => lease.or_default(),
-        };
-        lease.places += 1;
-        Some(Place { table: Arc::clone(&self.table), who, turn: Arc::clone(&lease.turn) })
-    }
-
-    /// The place of a subject, if it is there.
-    fn find(&self, who: Who) -> Option<Place> {
-        self.enter(who, 0)
-    }
-
     /// Gives up what is held of a subject, and keeps others from spending and taking more for as long
     /// as the answer lives. For that there is always room.
     pub(super) async fn give_up(&self, who: Who) -> Option<Holder> {
-        let holder = self.enter(who, usize::MAX)?.turn().await;
+        let holder = self.table.enter(who, usize::MAX)?.turn().await;
         holder.place.with_lease(|lease| lease.terms = None);
         Some(holder)
-    }
-}
-
-impl Table {
-    fn lock(&self) -> MutexGuard<'_, ByWho<Lease>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Place {
-    async fn turn(self) -> Holder {
-        Holder { taking: Arc::clone(&self.turn).lock_owned().await, place: self }
-    }
-
-    /// Does something with what is held.
-    fn with_lease<T>(&self, then: impl FnOnce(&mut Lease) -> T) -> T {
-        let mut held = self.table.lock();
-        then(held.get_mut(&self.who.as_ref()).expect("whoever has a place is in the table"))
-    }
-}
-
-impl Holder {
-    /// Until when what is held may be spent.
-    fn until(&self) -> Option<u64> {
-        self.place.with_lease(|lease| lease.terms.as_ref().map(|terms| terms.until))
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut held = self.table.lock();
-        let Some(lease) = held.get_mut(&self.who.as_ref()) else { return };
-        lease.places -= 1;
-        if lease.places == 0 && lease.terms.is_none() {
-            held.swap_remove(&self.who.as_ref());
-        }
-    }
-}
-
-impl Drop for Ending {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 
@@ -190,7 +99,7 @@ impl RedisStore {
         mut asking: Option<Asking>,
     ) -> Result<Decision, StoreError> {
         let Some(leases) = &self.inner.leases else { return Err(gone()) };
-        let Some(place) = leases.enter(who.clone(), MOST) else {
+        let Some(place) = leases.table.enter(who.clone(), MOST) else {
             return self.check(who.as_ref(), &policy, cost, asking).await;
         };
         let holder = place.turn().await;
@@ -370,7 +279,7 @@ async fn end(inner: Weak<Inner>, who: Who, mut micros: u64) {
         pause(Duration::from_micros(micros)).await;
         let Some(inner) = inner.upgrade() else { return };
         let store = RedisStore { inner };
-        let place = store.inner.leases.as_ref().and_then(|leases| leases.find(who.clone()));
+        let place = store.inner.leases.as_ref().and_then(|leases| leases.table.find(who.clone()));
         let Some(place) = place else { return };
         let mut holder = place.turn().await;
         let now = store.inner.watch.now();
@@ -415,7 +324,7 @@ mod tests {
             let fingerprint = fingerprinter.fingerprint(&namespace, &subject);
             Who { namespace, subject, fingerprint }
         };
-        let enter = |name, most| leases.enter(who(name), most);
+        let enter = |name, most| leases.table.enter(who(name), most);
         let first = enter("alice", 1).unwrap().turn().await;
         let waiting = enter("alice", 1).unwrap();
         assert!(enter("bob", 1).is_none(), "there is no room");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::Mutex as Turn;
 
 use super::super::answer::Answer;
-use super::Taking;
+use super::place::Taking;
 use crate::model::Origin;
 use crate::time::Timestamp;
 use crate::{Cost, Decision, Policy};
