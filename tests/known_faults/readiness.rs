@@ -16,7 +16,7 @@ use tower::buffer::Buffer;
 use tower::limit::{ConcurrencyLimit, GlobalConcurrencyLimitLayer};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 
-use super::{Probe, ToldStore, call, is_ready, layer};
+use super::{RecordingService, ScriptedStore, call, is_ready, layer};
 
 fn request() -> Request<()> {
     Request::new(())
@@ -30,7 +30,7 @@ fn one_per_minute() -> RateLimiter {
 /// nobody has polled. The probe panics then, and so do tower's own services.
 #[tokio::test]
 async fn t01_the_service_that_is_ready_is_called() {
-    let probe = Probe::default();
+    let probe = RecordingService::default();
     let calls = probe.calls();
 
     let mut in_memory = layer(&limiter(&new_year(), &["9/minute"])).layer(probe.clone());
@@ -39,7 +39,7 @@ async fn t01_the_service_that_is_ready_is_called() {
     }
     assert_eq!(calls(), 2);
 
-    let store = ToldStore::default();
+    let store = ScriptedStore::default();
     let mut elsewhere = layer(&store.limiter()).layer(probe);
     for called in 3..=4 {
         let answer = call(&mut elsewhere, request()).await;
@@ -52,7 +52,7 @@ async fn t01_the_service_that_is_ready_is_called() {
 /// `Buffer` and `ConcurrencyLimit` are what such middlewares broke for their users.
 #[tokio::test]
 async fn t01_buffers_and_concurrency_limits_stand_inside() {
-    let (store, probe) = (ToldStore::default(), Probe::default());
+    let (store, probe) = (ScriptedStore::default(), RecordingService::default());
     let calls = probe.calls();
     let inside = ServiceBuilder::new().concurrency_limit(2).service(probe);
     let stack = Buffer::new(ConcurrencyLimit::new(inside, 1), 1);
@@ -69,7 +69,7 @@ async fn t01_buffers_and_concurrency_limits_stand_inside() {
 /// calls the inner service first and asks the store then has served the request before the verdict.
 #[tokio::test]
 async fn t02_nothing_is_called_before_the_verdict() {
-    let (store, probe) = (ToldStore::default(), Probe::default());
+    let (store, probe) = (ScriptedStore::default(), RecordingService::default());
     let calls = probe.calls();
     let mut buffer = Buffer::new(probe, 8);
     let mut limited = layer(&store.limiter()).layer(buffer.clone());
@@ -95,7 +95,7 @@ async fn t02_nothing_is_called_before_the_verdict() {
 /// denied clients keep everybody else out.
 #[tokio::test]
 async fn t03_a_denial_gives_back_what_readiness_holds() {
-    let (store, probe) = (ToldStore::default(), Probe::default());
+    let (store, probe) = (ScriptedStore::default(), RecordingService::default());
     let calls = probe.calls();
     let only_one = GlobalConcurrencyLimitLayer::new(1).layer(probe);
     let mut other = only_one.clone();
@@ -116,7 +116,7 @@ async fn t03_a_denial_gives_back_what_readiness_holds() {
 /// The same for denials that need not wait for a store.
 #[tokio::test]
 async fn t03_a_denial_at_once_gives_back_what_readiness_holds() {
-    let only_one = GlobalConcurrencyLimitLayer::new(1).layer(Probe::default());
+    let only_one = GlobalConcurrencyLimitLayer::new(1).layer(RecordingService::default());
     let mut other = only_one.clone();
 
     let mut limited = layer(&one_per_minute()).layer(only_one.clone());
@@ -138,7 +138,7 @@ async fn t03_a_denial_at_once_gives_back_what_readiness_holds() {
 /// A client that hangs up while the store decides takes its place along, and is not served.
 #[tokio::test]
 async fn t03_a_client_that_hangs_up_leaves_nothing_behind() {
-    let (store, probe) = (ToldStore::default(), Probe::default());
+    let (store, probe) = (ScriptedStore::default(), RecordingService::default());
     let calls = probe.calls();
     let only_one = GlobalConcurrencyLimitLayer::new(1).layer(probe);
     let mut limited = layer(&store.limiter()).layer(only_one);
@@ -161,7 +161,7 @@ async fn t03_a_client_that_hangs_up_leaves_nothing_behind() {
 /// (actix-web serves it to its end.)
 #[tokio::test]
 async fn t03_the_request_of_a_connection_that_ends_is_not_served() {
-    let store = ToldStore::default();
+    let store = ScriptedStore::default();
     let site = Axum::serve(vec![Gate::new(store.limiter())]);
     let impatient = tokio::spawn(site.get("/").fetch());
     store.is_asked().await;
@@ -179,9 +179,13 @@ async fn t03_the_request_of_a_connection_that_ends_is_not_served() {
 #[tokio::test]
 async fn t04_clones_and_siblings_count_together() {
     let layer = layer(&limiter(&new_year(), &["4/minute"]));
-    let one = layer.layer(Probe::default());
-    let services =
-        [one.clone(), one, layer.layer(Probe::default()), layer.clone().layer(Probe::default())];
+    let one = layer.layer(RecordingService::default());
+    let services = [
+        one.clone(),
+        one,
+        layer.layer(RecordingService::default()),
+        layer.clone().layer(RecordingService::default()),
+    ];
     let mut statuses = Vec::new();
     for service in services.iter().chain(&services[..2]) {
         statuses.push(service.clone().oneshot(request()).await.unwrap().status().as_u16());
@@ -195,7 +199,8 @@ async fn t05_a_denial_is_a_response_and_the_error_type_is_that_of_the_inner_serv
     fn error<S: Service<Request<()>>>(_: &S) -> PhantomData<S::Error> {
         PhantomData
     }
-    let service: RateLimit<Probe, _> = layer(&one_per_minute()).layer(Probe::default());
+    let service: RateLimit<RecordingService, _> =
+        layer(&one_per_minute()).layer(RecordingService::default());
     let _: PhantomData<Infallible> = error(&service);
 
     let app = axum::Router::new().route("/", get(async || "hello"));

@@ -20,7 +20,7 @@ use rl_core::RateLimiter;
 use rl_tests::web::{self, Fetch, Site, limiter, new_year};
 use tower::{Layer, service_fn};
 
-use super::{Probe, ToldStore, call, layer};
+use super::{RecordingService, ScriptedStore, call, layer};
 
 fn one_per_minute() -> RateLimiter {
     limiter(&new_year(), &["1/minute"])
@@ -101,14 +101,14 @@ impl Body for Untouched {
 /// in memory whatever their size, and breaks streams.
 #[tokio::test]
 async fn t07_the_body_of_a_request_is_not_read() {
-    let mut in_memory = layer(&one_per_minute()).layer(Probe::default());
+    let mut in_memory = layer(&one_per_minute()).layer(RecordingService::default());
     for status in [StatusCode::OK, StatusCode::TOO_MANY_REQUESTS] {
         let answer = call(&mut in_memory, Request::new(Untouched)).await;
         assert_eq!(answer.await.unwrap().status(), status);
     }
 
-    let store = ToldStore::default();
-    let mut elsewhere = layer(&store.limiter()).layer(Probe::default());
+    let store = ScriptedStore::default();
+    let mut elsewhere = layer(&store.limiter()).layer(RecordingService::default());
     let granted = call(&mut elsewhere, Request::new(Untouched)).await;
     let denied = call(&mut elsewhere, Request::new(Untouched)).await;
     assert!(store.grant() && store.deny());

@@ -1,37 +1,38 @@
-//! Bugs that other rate limiters had, each with the test that would have found it. `t01` to `t17` and
-//! `t31` are our numbers for them.
+//! Faults that rate limiters have had, each with the test that finds it.
+//!
+//! `README.md` in this folder lists them. The prefixes `t01` to `t31` are its numbers.
 
-mod addresses;
 mod bodies;
-mod connections;
-mod handles;
-mod honesty;
+mod grpc;
+mod header_accuracy;
+mod limiter_handles;
+mod missing_address;
 mod nesting;
-mod probe;
 mod readiness;
-mod rpc;
-mod told_store;
+mod recording_service;
+mod redis_connections;
+mod scripted_store;
 
 use std::time::Duration;
 
 use futures::FutureExt;
 use http::Request;
-use probe::Probe;
+use recording_service::RecordingService;
 use rl_core::key::Constant;
 use rl_core::{Gate, RateLimiter};
 use rl_tower::RateLimitLayer;
-use told_store::ToldStore;
+use scripted_store::ScriptedStore;
 use tower::{Service, ServiceExt};
 
-/// What has not come about by then never will.
+/// How long a test waits for a condition before it fails.
 const GIVE_UP: Duration = Duration::from_secs(20);
 
-/// A layer that counts everyone together.
+/// Returns a layer that counts all requests under one subject.
 fn layer(limiter: &RateLimiter) -> RateLimitLayer<Constant> {
     RateLimitLayer::new(Gate::new(limiter.clone()).key(Constant))
 }
 
-/// Calls the service as its contract demands: once it is ready.
+/// Waits until the service is ready, then calls it, as tower's contract demands.
 async fn call<S, B>(service: &mut S, request: Request<B>) -> S::Future
 where
     S: Service<Request<B>>,
@@ -40,7 +41,7 @@ where
     ready.unwrap_or_else(|_| panic!("the service has failed")).call(request)
 }
 
-/// Whether the service is ready now.
+/// Returns whether the service is ready now.
 fn is_ready<S: Service<Request<()>>>(service: &mut S) -> bool {
     service.ready().now_or_never().is_some()
 }

@@ -1,3 +1,5 @@
+//! A store whose decisions the test makes.
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -13,7 +15,7 @@ use super::GIVE_UP;
 
 /// A store that answers when the test tells it to: what a slow server looks like from here.
 #[derive(Clone, Default)]
-pub(super) struct ToldStore(Arc<Mutex<VecDeque<Question>>>);
+pub(super) struct ScriptedStore(Arc<Mutex<VecDeque<Question>>>);
 
 struct Question {
     granted: Decision,
@@ -21,7 +23,7 @@ struct Question {
     answer: oneshot::Sender<Decision>,
 }
 
-impl ToldStore {
+impl ScriptedStore {
     /// A limiter on this store, with all the time in the world.
     pub(super) fn limiter(&self) -> RateLimiter {
         let builder = RateLimiter::builder().limit(Limit::per_minute(10)).store(self.clone());
@@ -70,7 +72,7 @@ impl ToldStore {
     }
 }
 
-impl Store for ToldStore {
+impl Store for ScriptedStore {
     fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
         let decision = |taken, outcome| {
             let (policy, now) = (charge.policy.clone(), Timestamp::EPOCH);
@@ -98,8 +100,8 @@ impl Store for ToldStore {
     }
 }
 
-impl fmt::Debug for ToldStore {
+impl fmt::Debug for ScriptedStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ToldStore")
+        f.write_str("ScriptedStore")
     }
 }

@@ -1,3 +1,5 @@
+//! An inner service that counts its calls and panics if called before it is ready.
+
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::sync::Arc;
@@ -12,12 +14,12 @@ use tower::Service;
 /// A service that takes tower's contract by the letter: an instance is ready only once it was polled,
 /// its clones are not, and a call to one that is not ready is a panic.
 #[derive(Debug, Default)]
-pub(super) struct Probe {
+pub(super) struct RecordingService {
     is_ready: bool,
     called: Arc<AtomicUsize>,
 }
 
-impl Probe {
+impl RecordingService {
     /// How often it was called, counted over all clones.
     pub(super) fn calls(&self) -> impl Fn() -> usize + use<> {
         let called = Arc::clone(&self.called);
@@ -25,13 +27,13 @@ impl Probe {
     }
 }
 
-impl Clone for Probe {
+impl Clone for RecordingService {
     fn clone(&self) -> Self {
         Self { is_ready: false, called: Arc::clone(&self.called) }
     }
 }
 
-impl<B> Service<Request<B>> for Probe {
+impl<B> Service<Request<B>> for RecordingService {
     type Response = Response<Full<Bytes>>;
     type Error = Infallible;
     type Future = Ready<Result<Self::Response, Infallible>>;
