@@ -224,6 +224,7 @@ impl RateLimiterBuilder {
             fallback_failures: super::Tally::default(),
             lines: Arc::default(),
             shadow_log: super::shadow::ShadowLog::default(),
+            settlements: Arc::default(),
         }))
     }
 }

@@ -42,6 +42,7 @@
 mod ask;
 mod breaker;
 mod builder;
+mod close;
 mod decide;
 mod failure;
 mod fallback;
@@ -60,6 +61,7 @@ use std::time::Duration;
 
 use breaker::Breaker;
 pub use builder::{BuildError, RateLimiterBuilder};
+use close::Settlements;
 pub use failure::OnFailure;
 use failure::{SourceHealth, Tally};
 use fallback::Fallback;
@@ -106,6 +108,7 @@ struct Inner {
     // Who waits for units; see `waiting`.
     lines: Arc<Lines>,
     shadow_log: ShadowLog,
+    settlements: Arc<Settlements>,
 }
 
 impl Inner {

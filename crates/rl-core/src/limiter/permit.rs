@@ -6,7 +6,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use held::{Held, both, shortest_lease};
+pub(super) use held::both;
+use held::{Held, shortest_lease};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -181,7 +182,11 @@ impl Permit {
         let own = match (self.held.settle(), Handle::try_current()) {
             // In a task of its own: whoever waits for it may go away.
             (Eventual::Boxed(settlement), Ok(runtime)) => {
-                let settled = runtime.spawn(settlement);
+                let running = self.held.begin_settlement();
+                let settled = runtime.spawn(async move {
+                    let _running = running;
+                    settlement.await
+                });
                 let ended = || Err(StoreError::new(FailureKind::Unavailable));
                 Eventual::later(async move { settled.await.unwrap_or_else(|_| ended()) })
             }

@@ -130,6 +130,20 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ///
     /// Resolves to an error if it is not known to be done.
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()>;
+
+    /// Gives back everything that this process has reserved ahead, such as leased units.
+    ///
+    /// A service calls it when it shuts down, through [`RateLimiter::close`](crate::RateLimiter::close).
+    /// The store keeps working afterwards, and reserves nothing ahead any more. The default does nothing:
+    /// it suits a store that reserves nothing ahead.
+    ///
+    /// # Errors
+    ///
+    /// Resolves to an error if some units could not be given back. They stay charged until their windows
+    /// end.
+    fn close(&self) -> StoreFuture<()> {
+        Eventual::ready(Ok(()))
+    }
 }
 
 impl<S: Store + ?Sized> Store for Arc<S> {
@@ -155,6 +169,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
         (**self).reset(reset)
+    }
+
+    fn close(&self) -> StoreFuture<()> {
+        (**self).close()
     }
 }
 

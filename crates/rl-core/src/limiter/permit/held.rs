@@ -8,6 +8,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 use crate::limiter::RateLimiter;
 use crate::limiter::ask::timed_out;
 use crate::limiter::breaker::Ticket;
+use crate::limiter::close::Running;
 use crate::store::{Mode, Refund, RefundOf, Renewal, StoreError, StoreFuture};
 use crate::time::Timestamp;
 use crate::{Cost, Decision, Eventual, Limit, Origin, Policy, Subject};
@@ -59,6 +60,11 @@ impl Held {
 
     pub(super) fn account(&self) -> MutexGuard<'_, Account> {
         self.account.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a settlement that runs in a task of its own, until the result is dropped.
+    pub(super) fn begin_settlement(&self) -> Running {
+        self.limiter.inner.settlements.begin()
     }
 
     pub(super) fn settle(&self) -> StoreFuture<()> {
@@ -189,7 +195,11 @@ impl Drop for Held {
         });
         // An answer that is there has been dealt with; another needs somebody to wait for it.
         if let (Eventual::Boxed(settlement), Ok(runtime)) = (settlement, Handle::try_current()) {
-            runtime.spawn(settlement);
+            let running = self.begin_settlement();
+            runtime.spawn(async move {
+                let _running = running;
+                settlement.await;
+            });
         }
     }
 }
@@ -232,7 +242,7 @@ pub(super) fn shortest_lease(policy: &Policy) -> Option<Duration> {
 }
 
 /// Does both, even if the first fails.
-pub(super) fn both(first: StoreFuture<()>, second: StoreFuture<()>) -> StoreFuture<()> {
+pub(in crate::limiter) fn both(first: StoreFuture<()>, second: StoreFuture<()>) -> StoreFuture<()> {
     match (first, second) {
         (Eventual::Ready(Some(Ok(()))), second) => second,
         (first, second) => Eventual::later(async move {
