@@ -67,7 +67,7 @@ pub use future::Eventual;
 pub use gate::Gate;
 pub use limiter::{Permit, RateLimiter, RateLimiterBuilder};
 pub use model::{
-    Algorithm, Anchor, Cost, CustomRealm, Decision, FailureKind, Follow, InvalidLimit,
+    Algorithm, Anchor, Block, Cost, CustomRealm, Decision, FailureKind, Follow, InvalidLimit,
     InvalidPeriod, InvalidPolicy, InvalidRealm, Limit, LimitReport, LimitSet, MAX_UNITS,
     NamedLimit, Origin, Outcome, ParseLimitError, Period, Policy, PolicyBuilder, Realm, Redacted,
     Refill, RetryAfter, Subject, SubjectId,

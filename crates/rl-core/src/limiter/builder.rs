@@ -6,6 +6,7 @@ use super::{Fallback, Inner, OnFailure, RateLimiter, Share};
 use crate::observe::Observer;
 use crate::source::PolicySource;
 use crate::store::{InvalidNamespace, MemoryStore, Namespace, Store};
+use crate::time::{Clock, SystemClock};
 use crate::{InvalidPolicy, Limit, Policy, PolicyBuilder};
 
 /// Makes a [`RateLimiter`].
@@ -19,6 +20,7 @@ use crate::{InvalidPolicy, Limit, Policy, PolicyBuilder};
 /// | in flight | 4096 | at 100 ms each that is 40 000 decisions per second, and a few megabytes |
 /// | store failure | allow | an outage of the limiter should not be one of the service |
 /// | configuration failure | deny | it lasts until someone mends it, and could be provoked |
+/// | fallback failure | deny | whoever sets a fallback wants a limit during outages |
 #[must_use]
 pub struct RateLimiterBuilder {
     policy: PolicyBuilder,
@@ -31,7 +33,9 @@ pub struct RateLimiterBuilder {
     max_in_flight: usize,
     on_store_failure: OnFailure,
     on_configuration_failure: OnFailure,
+    on_fallback_failure: OnFailure,
     fallback: Option<Fallback>,
+    clock: Arc<dyn Clock>,
     observer: Option<Arc<dyn Observer>>,
 }
 
@@ -48,7 +52,9 @@ impl Default for RateLimiterBuilder {
             max_in_flight: 4_096,
             on_store_failure: OnFailure::Allow,
             on_configuration_failure: OnFailure::Deny,
+            on_fallback_failure: OnFailure::Deny,
             fallback: None,
+            clock: Arc::new(SystemClock),
             observer: None,
         }
     }
@@ -153,6 +159,36 @@ impl RateLimiterBuilder {
         self.on_store_failure(OnFailure::Fallback)
     }
 
+    /// Sets what happens to a request that the fallback cannot decide either. Defaults to
+    /// [`OnFailure::Deny`].
+    ///
+    /// A fallback cannot decide if its store fails, or if this instance's share of a limit is less
+    /// than the request costs.
+    ///
+    /// ```
+    /// use rl_core::limiter::{OnFailure, Share};
+    /// use rl_core::{Limit, MemoryStore, RateLimiter};
+    ///
+    /// // A share of the limits during an outage, and no limits if that fails too.
+    /// let limiter = RateLimiter::builder()
+    ///     .limit(Limit::per_second(10))
+    ///     .fallback(MemoryStore::new(), Share::of_instances(4))
+    ///     .on_fallback_failure(OnFailure::Allow)
+    ///     .build()?;
+    /// # Ok::<(), rl_core::limiter::BuildError>(())
+    /// ```
+    pub fn on_fallback_failure(mut self, on_failure: OnFailure) -> Self {
+        self.on_fallback_failure = on_failure;
+        self
+    }
+
+    /// Sets the clock on which [blocks](Policy::blocked_until) end. Defaults to the
+    /// [`SystemClock`]. Counters live on the clock of their store.
+    pub fn clock(mut self, clock: impl Clock) -> Self {
+        self.clock = Arc::new(clock);
+        self
+    }
+
     /// Who is told what happens. Defaults to nobody; log lines are written in any case.
     pub fn observer(mut self, observer: impl Observer) -> Self {
         self.observer = Some(Arc::new(observer));
@@ -165,8 +201,8 @@ impl RateLimiterBuilder {
     ///
     /// Returns an error if the limits do not make a policy, if there are both single limits and
     /// [`policies`](Self::policies) or neither of them, if the namespace is not one, if the deadline
-    /// is zero, if no decision may be in flight, or if a fallback is missing or is the share of no
-    /// instance.
+    /// is zero, if no decision may be in flight, if a fallback is missing or is the share of no
+    /// instance, or if it should fall back on itself.
     pub fn build(self) -> Result<RateLimiter, BuildError> {
         let Self {
             policy,
@@ -179,7 +215,9 @@ impl RateLimiterBuilder {
             max_in_flight,
             on_store_failure,
             on_configuration_failure,
+            on_fallback_failure,
             fallback,
+            clock,
             observer,
         } = self;
         let policies = match policies {
@@ -202,6 +240,9 @@ impl RateLimiterBuilder {
             }
             _ => {}
         }
+        if on_fallback_failure == OnFailure::Fallback {
+            return Err(BuildError::FallbackOfFallback);
+        }
         let store = store.unwrap_or_else(|| Arc::new(MemoryStore::new()));
         let is_decided_at_once = enabled && store.always_answers();
         Ok(RateLimiter::from_inner(Inner {
@@ -216,7 +257,9 @@ impl RateLimiterBuilder {
             deadline,
             on_store_failure,
             on_configuration_failure,
+            on_fallback_failure,
             fallback,
+            clock,
             observer,
             breaker: Arc::default(),
             in_flight: super::InFlight::at_most(max_in_flight),
@@ -259,6 +302,8 @@ pub enum BuildError {
     NoFallback,
     /// A share of no instance.
     NoInstances,
+    /// [`OnFailure::Fallback`] for a fallback that fails itself.
+    FallbackOfFallback,
 }
 
 impl fmt::Display for BuildError {
@@ -278,6 +323,10 @@ impl fmt::Display for BuildError {
                 f.write_str("`OnFailure::Fallback` without a store: expected `.fallback(..)`")
             }
             Self::NoInstances => f.write_str("a share of 0 instances: expected 1 at least"),
+            Self::FallbackOfFallback => f.write_str(
+                "`OnFailure::Fallback` if the fallback fails: expected `OnFailure::Allow` or \
+                 `OnFailure::Deny`",
+            ),
         }
     }
 }
@@ -291,7 +340,8 @@ impl std::error::Error for BuildError {
             | Self::ZeroDeadline
             | Self::NoneInFlight
             | Self::NoFallback
-            | Self::NoInstances => None,
+            | Self::NoInstances
+            | Self::FallbackOfFallback => None,
         }
     }
 }

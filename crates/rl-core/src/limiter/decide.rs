@@ -51,7 +51,8 @@ impl RateLimiter {
         cost: Cost,
     ) -> Eventual<Decision> {
         let inner = &*self.inner;
-        let is_plain = !policy.has_permits() && !policy.has_shadow();
+        let may_deny_alone = policy.may_deny_alone(mode.needed(cost));
+        let is_plain = !policy.has_permits() && !policy.has_shadow() && !may_deny_alone;
         // What is nearly always so: nobody is told, and nothing of the decision is changed.
         if inner.is_quiet && is_plain && !observe::may_decisions_be_logged() {
             let charge = Charge { namespace: &inner.namespace, subject, policy, mode, cost };
@@ -64,7 +65,10 @@ impl RateLimiter {
     #[inline(never)]
     pub(super) fn decide_as(&self, subject: &Subject, question: Question) -> Eventual<Decision> {
         match self.at_once(subject, question.mode, question.cost) {
-            Some(charge) => self.decide_aloud(charge, question),
+            Some(charge) => match self.denied_by_policy(charge.policy, subject, question) {
+                Some(denied) => Eventual::ready(denied),
+                None => self.decide_aloud(charge, question),
+            },
             None => self.decide_slowly(subject, question),
         }
     }
@@ -147,6 +151,9 @@ impl RateLimiter {
         subject: &Subject,
         question: Question,
     ) -> Eventual<Decision> {
+        if let Some(denied) = self.denied_by_policy(policy, subject, question) {
+            return Eventual::ready(denied);
+        }
         let ticket = match self.inner.breaker.admit() {
             Ok(ticket) => ticket,
             Err(failure) => return self.stand_in(Some(policy), subject, question, failure),

@@ -11,7 +11,8 @@ pub enum OnFailure {
     /// It is turned away; adapters answer 503 with `Retry-After`.
     Deny,
     /// Another store decides, on this instance's [`Share`](super::Share) of the limits:
-    /// [`fallback`](crate::RateLimiterBuilder::fallback). What it cannot decide either is turned away.
+    /// [`fallback`](crate::RateLimiterBuilder::fallback). What it cannot decide either is up to
+    /// [`on_fallback_failure`](crate::RateLimiterBuilder::on_fallback_failure).
     Fallback,
 }
 

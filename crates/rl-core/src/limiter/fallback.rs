@@ -17,8 +17,9 @@ use crate::{
 ///
 /// The units of every limit, and its burst or capacity, are divided by the number of instances and
 /// rounded down: all instances together admit the limit at most, and less where it does not divide
-/// evenly. Where nothing is left of a limit, or less than a request costs, nothing can be decided, and
-/// the request is turned away as by [`OnFailure::Deny`]: it is not the client who is over the limit.
+/// evenly. Where nothing is left of a limit, or less than a request costs, nothing can be decided: it is
+/// not the client who is over the limit. Such a request is rejected as by [`OnFailure::Deny`], unless
+/// [`on_fallback_failure`](crate::RateLimiterBuilder::on_fallback_failure) says otherwise.
 ///
 /// # Examples
 ///
@@ -108,22 +109,30 @@ impl RateLimiter {
         self.bounded(answer).map(move |answer| {
             let decision = match answer {
                 Ok(decision) if exceeds_share(&decision, &whole, mode, cost) => {
-                    Decision::undecided(cost, Origin::FailedClosed(failure))
+                    this.not_even_by_fallback(cost, failure)
                 }
                 Ok(decision) => decision.in_place_of(failure),
                 Err(error) => {
                     this.fallback_failed(&error);
-                    Decision::undecided(cost, Origin::FailedClosed(error.kind()))
+                    this.not_even_by_fallback(cost, error.kind())
                 }
             };
             this.report(&asked, question, decision)
         })
     }
 
-    /// Tells that the fallback could not answer either.
+    /// Returns what becomes of a request that the fallback cannot decide either.
+    fn not_even_by_fallback(&self, cost: Cost, failure: FailureKind) -> Decision {
+        Decision::undecided(cost, match self.inner.on_fallback_failure {
+            OnFailure::Allow => Origin::FailedOpen(failure),
+            OnFailure::Deny | OnFailure::Fallback => Origin::FailedClosed(failure),
+        })
+    }
+
+    /// Logs and reports that the fallback could not answer either.
     pub(super) fn fallback_failed(&self, error: &StoreError) {
         if self.inner.fallback_failures.is_worth_a_line() {
-            observe::fallback_failed(error);
+            observe::fallback_failed(error, self.inner.on_fallback_failure.consequence());
         }
         self.inner.observer().store_failed(error);
     }

@@ -36,7 +36,10 @@
 //!    are answered at once, and one of them at a time, every 50 to 200 ms, finds out whether the store
 //!    is back. A store that *refuses* to work for us is asked on: its refusals deny.
 //! 4. **No more decisions wait** than [`max_in_flight`](RateLimiterBuilder::max_in_flight).
-//! 5. Units go back to the store that took them. Operations that ask for facts, such as
+//! 5. **What needs no counter needs no store.** A [block](Policy::blocked_until), a limit of 0 and a cost
+//!    that the limits never grant are denied by the policy alone ([`Origin::Policy`]), and hold while
+//!    the store is down, slow or full.
+//! 6. Units go back to the store that took them. Operations that ask for facts, such as
 //!    [`usage`](RateLimiter::usage), are errors then: nothing stands in for them.
 
 mod ask;
@@ -50,6 +53,7 @@ mod in_flight;
 #[cfg(test)]
 mod paused;
 mod permit;
+mod policy_denial;
 mod shadow;
 #[cfg(test)]
 mod tests;
@@ -74,6 +78,7 @@ use waiting::Lines;
 use crate::observe::Observer;
 use crate::source::PolicySource;
 use crate::store::{Mode, Namespace, Refund, RefundOf, Store, StoreError, StoreFuture};
+use crate::time::Clock;
 use crate::{Cost, Decision, Eventual, FailureKind, Origin, Policy, Subject};
 
 /// Decides who may pass. A cheap handle: clones share counters and settings.
@@ -94,11 +99,14 @@ struct Inner {
     // Whether it does, nobody is told but the log, and nothing of a decision is changed.
     is_quiet: bool,
     namespace: Namespace,
+    // Where blocks end.
+    clock: Arc<dyn Clock>,
     enabled: bool,
     is_shadow: bool,
     deadline: Duration,
     on_store_failure: OnFailure,
     on_configuration_failure: OnFailure,
+    on_fallback_failure: OnFailure,
     fallback: Option<Fallback>,
     observer: Option<Arc<dyn Observer>>,
     breaker: Arc<Breaker>,

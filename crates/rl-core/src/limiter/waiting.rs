@@ -45,6 +45,14 @@ impl RateLimiter {
     ) -> Eventual<Decision> {
         let (this, subject, cost) = (self.clone(), subject.clone(), cost.into());
         let wait = Wait { at_most, queue };
+        // No wait helps, and there is no reason to queue for that answer.
+        if self.inner.enabled
+            && let Some(policy) = self.inner.policy_at_hand(&subject)
+            && let Some(denied) =
+                self.denied_by_policy(policy, &subject, self.question(Mode::Check, cost))
+        {
+            return Eventual::ready(denied);
+        }
         if self.inner.lines.is_waited_for(&subject) {
             return Eventual::later(async move { this.wait(&subject, cost, wait, None).await });
         }

@@ -34,6 +34,11 @@ pub enum InvalidLimit {
         /// The period.
         period: Period,
     },
+    /// A name that cannot stand for units in messages, or a name beside `requests`.
+    Unit {
+        /// Whether the limit counts requests.
+        counts_requests: bool,
+    },
     /// A sliding window of too many buckets.
     TooPrecise {
         /// The period.
@@ -66,6 +71,12 @@ impl fmt::Display for InvalidLimit {
             ),
             Self::TooLong { period } => {
                 write!(f, "a period of {period} for two windows: expected 50 years at most")
+            }
+            Self::Unit { counts_requests: true } => {
+                f.write_str("a limit that counts requests has no other unit")
+            }
+            Self::Unit { counts_requests: false } => {
+                f.write_str("a unit is 1 to 16 characters of a-z 0-9 -, such as tokens")
             }
             Self::TooPrecise { period, precision } => write!(
                 f,

@@ -1,6 +1,6 @@
 use std::fmt;
 
-use super::{Algorithm, Anchor, InvalidLimit, Period, StateId};
+use super::{Algorithm, Anchor, InvalidLimit, Period, StateId, Unit};
 
 /// The largest number of units a limit may allow: integers up to here are exact in a Lua double.
 pub const MAX_UNITS: u64 = (1 << 53) - 1;
@@ -27,7 +27,8 @@ pub(super) const DEFAULT_LEASE: Period = match Period::from_millis(10_000) {
 /// A limit has a text form for configuration and logs: `10/second`, `100/15minutes`,
 /// `5000/day:clock`, `60/hour:sliding-log`, `100/minute:gcra:burst=20`,
 /// `600/hour:sliding-window:precision=minute`, `100/minute:sliding-window-counter`,
-/// `10/second:token-bucket:capacity=50`, `20:concurrency`, `20:concurrency:lease=30seconds`.
+/// `10/second:token-bucket:capacity=50`, `20:concurrency`, `20:concurrency:lease=30seconds`,
+/// `20/minute:requests`, `10000/minute:unit=tokens`.
 ///
 /// # Examples
 ///
@@ -49,6 +50,7 @@ pub struct Limit {
     algorithm: Algorithm,
     counts_requests: bool,
     is_shadow: bool,
+    unit: Unit,
 }
 
 impl Limit {
@@ -66,7 +68,8 @@ impl Limit {
 
     const fn fixed_window(max: u64, period: Period) -> Self {
         let algorithm = Algorithm::FixedWindow { anchor: Anchor::FirstRequest };
-        Self { max, period, algorithm, counts_requests: false, is_shadow: false }
+        let unit = Unit::REQUESTS;
+        Self { max, period, algorithm, counts_requests: false, is_shadow: false, unit }
     }
 
     /// Allows `max` units per second.
@@ -129,7 +132,7 @@ impl Limit {
         }
         let algorithm = Algorithm::Concurrency;
         let (period, counts_requests, is_shadow) = (DEFAULT_LEASE, false, false);
-        Ok(Self { max, period, algorithm, counts_requests, is_shadow })
+        Ok(Self { max, period, algorithm, counts_requests, is_shadow, unit: Unit::REQUESTS })
     }
 
     /// The same concurrency limit with leases of this length: what is neither given back nor
@@ -246,7 +249,42 @@ impl Limit {
     #[must_use]
     pub const fn counting_requests(mut self) -> Self {
         self.counts_requests = true;
+        self.unit = Unit::REQUESTS;
         self
+    }
+
+    /// Returns the same limit, whose units are called `unit` in messages to clients: `tokens`,
+    /// `bytes`, `credits`.
+    ///
+    /// Units are `requests` unless said, and always so for a limit that [counts
+    /// requests](Self::counting_requests). The name changes words alone, not what is counted. In the
+    /// text form it is an option, `:unit=tokens`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error unless `unit` is 1 to 16 characters of `a-z`, `0-9` and `-`, or if the limit
+    /// counts requests.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use rl_core::Limit;
+    ///
+    /// let limit = Limit::per_minute(10_000).in_units_of("tokens")?;
+    /// assert_eq!(limit.to_string(), "10000/minute:unit=tokens");
+    /// // A denial reads: We only allow 10000 tokens per minute …
+    /// # Ok::<(), rl_core::InvalidLimit>(())
+    /// ```
+    pub fn in_units_of(mut self, unit: &str) -> Result<Self, InvalidLimit> {
+        let named = Unit::new(unit).filter(|unit| !self.counts_requests || *unit == Unit::REQUESTS);
+        self.unit = named.ok_or(InvalidLimit::Unit { counts_requests: self.counts_requests })?;
+        Ok(self)
+    }
+
+    /// What the units are called in messages to clients: `requests` unless said.
+    #[must_use]
+    pub fn unit(&self) -> &str {
+        self.unit.as_str()
     }
 
     /// Whether a request is one unit, whatever it costs.
@@ -297,6 +335,11 @@ impl Limit {
     #[must_use]
     pub const fn is_shadow(self) -> bool {
         self.is_shadow
+    }
+
+    /// Returns the limit that a block puts in this one's place: enforced, with a max of 0.
+    pub(crate) const fn closed(self) -> Self {
+        Self { max: 0, is_shadow: false, ..self }
     }
 
     /// One of so many equal parts, rounded down: all parts together are at most the whole. A part of

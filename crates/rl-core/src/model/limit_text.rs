@@ -14,8 +14,8 @@ const PERIOD: &str = "an optional count and, in lower case, ms, second or s, min
                       day or d, week or w, month or mo";
 const SPAN: &str = "a period from 1ms to 100 years";
 const AFTER_MAX: &str = "\"/\" and a period, or \":concurrency\"";
-const ALGORITHM: &str = "one of clock, sliding-log, sliding-window, sliding-window-counter, token-bucket, gcra, requests, shadow";
-const NO_OPTION: &str = "the end of the text, requests or shadow";
+const ALGORITHM: &str = "one of clock, sliding-log, sliding-window, sliding-window-counter, token-bucket, gcra, requests, unit=NAME, shadow";
+const NO_OPTION: &str = "the end of the text, requests, unit=NAME or shadow";
 const BURST: &str = "burst=N";
 const SOME_BURST: &str = "a burst of at least 1";
 const SOME_CAPACITY: &str = "a capacity of at least 1";
@@ -28,19 +28,26 @@ const BUCKETS: &str = "a precision that makes at most 200 buckets";
 const LOG: &str = "at most 100000 units for a log, which remembers each of them";
 const PERMITS: &str = "at most 10000 units at the same time";
 const LEASE: &str = "lease=PERIOD";
+const UNITS: &str = "a unit of 1 to 16 characters of a-z 0-9 -, such as tokens";
+const REQUESTS_ALONE: &str = "no other unit for a limit that counts requests";
 
 // The texts above name them.
 const _: () = assert!(MAX_LOGGED == 100_000 && MAX_PERMITS == 10_000);
 
 /// What stands behind all else, in this order.
 const REQUESTS: &str = ":requests";
+const UNIT: &str = ":unit=";
 const SHADOW: &str = ":shadow";
+
+const DEFAULT_UNIT: &str = "requests";
 
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.fmt_enforced(f)?;
         if self.counts_requests() {
             f.write_str(REQUESTS)?;
+        } else if self.unit() != DEFAULT_UNIT {
+            write!(f, "{UNIT}{}", self.unit())?;
         }
         if self.is_shadow() { f.write_str(SHADOW) } else { Ok(()) }
     }
@@ -91,9 +98,23 @@ impl FromStr for Limit {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (rest, is_shadow) = strip(text, SHADOW);
+        let (rest, unit) = match rest.rfind(UNIT) {
+            Some(at) if !rest[at + UNIT.len()..].contains(':') => {
+                (&rest[..at], Some((at + UNIT.len(), &rest[at + UNIT.len()..])))
+            }
+            _ => (rest, None),
+        };
         let (rest, counts_requests) = strip(rest, REQUESTS);
         let limit = Self::read(text, rest)?;
         let limit = if counts_requests { limit.counting_requests() } else { limit };
+        let limit = match unit {
+            Some((at, unit)) => limit.in_units_of(unit).map_err(|invalid| {
+                let counts_requests = InvalidLimit::Unit { counts_requests: true };
+                let expected = if invalid == counts_requests { REQUESTS_ALONE } else { UNITS };
+                ParseLimitError::new(text, at, expected)
+            })?,
+            None => limit,
+        };
         Ok(if is_shadow { limit.in_shadow() } else { limit })
     }
 }
@@ -356,6 +377,11 @@ mod tests {
             ("20:concurrency:lease=x",        16,      PERIOD),
             ("20:concurrency:lease=0s",       16,      SPAN),
             ("20:concurrency:lease=1s:clock", 25,      NO_OPTION),
+            ("10/second:unit=",               16,      UNITS),
+            ("10/second:unit=Tokens",         16,      UNITS),
+            ("10/second:unit=seventeen-letters", 16,   UNITS),
+            ("10/second:requests:unit=tokens", 25,     REQUESTS_ALONE),
+            ("10/second:unit=tokens:requests", 11,     ALGORITHM),
         ];
         for (text, column, expected) in cases {
             let error = text.parse::<Limit>().unwrap_err();
@@ -383,6 +409,9 @@ mod tests {
             ("20:concurrency:lease=1m",                    "20:concurrency:lease=minute"),
             ("10/second:token-bucket:capacity=50",         "10/second:token-bucket:capacity=50"),
             ("10/second:token-bucket:refill=greedy",       "10/second:token-bucket"),
+            ("10/second:unit=requests",                    "10/second"),
+            ("10/second:unit=tokens:shadow",               "10/second:unit=tokens:shadow"),
+            ("1/s:token-bucket:capacity=50:unit=mega-bytes", "1/second:token-bucket:capacity=50:unit=mega-bytes"),
             ("9/day:token-bucket:refill=interval:capacity=30", "9/day:token-bucket:capacity=30:refill=interval"),
         ];
         for (read, written) in cases {

@@ -21,6 +21,7 @@
 //! ```
 
 mod algorithm;
+mod block;
 mod cost;
 mod decision;
 mod failure;
@@ -40,9 +41,11 @@ mod policy;
 mod serde;
 mod state_id;
 mod subject;
+mod unit;
 mod window_plan;
 
 pub use algorithm::{Algorithm, Anchor, Refill};
+pub use block::Block;
 pub use cost::Cost;
 pub use decision::{Decision, Follow};
 pub use failure::FailureKind;
@@ -59,4 +62,5 @@ pub use period::{InvalidPeriod, Period};
 pub use policy::{InvalidPolicy, NamedLimit, Policy, PolicyBuilder};
 pub(crate) use state_id::StateId;
 pub use subject::{CustomRealm, InvalidRealm, Realm, Redacted, Subject, SubjectId};
+use unit::Unit;
 pub(crate) use window_plan::{Grid, WindowPlan};

@@ -12,6 +12,9 @@ pub enum Origin {
     LocalDeny,
     /// Units that the store had given ahead were spent; it was not asked again.
     Leased,
+    /// The policy alone denied the request, whatever is counted: by a limit of 0, a block, or limits
+    /// that never grant the cost. No store was asked.
+    Policy,
     /// The subject is under no limit; no store was asked.
     Unlimited,
     /// The limiter is switched off; no store was asked.
@@ -33,6 +36,7 @@ impl Origin {
             Self::Shadow => "shadow",
             Self::LocalDeny => "local_deny",
             Self::Leased => "leased",
+            Self::Policy => "policy",
             Self::Unlimited => "unlimited",
             Self::Disabled => "disabled",
             Self::Fallback(_) => "fallback",
@@ -46,7 +50,7 @@ impl Origin {
         matches!(self, Self::Store | Self::LocalDeny | Self::Leased)
     }
 
-    /// Whether limits decided, and are enforced.
+    /// Returns whether counters decided, and their limits are enforced: waiting may help.
     pub(crate) const fn enforces(self) -> bool {
         matches!(self, Self::Store | Self::LocalDeny | Self::Leased | Self::Fallback(_))
     }

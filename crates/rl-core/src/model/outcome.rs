@@ -127,7 +127,7 @@ impl<'a> LimitReport<'a> {
     }
 
     /// Units used in the current window; more than [`max`](Self::max) after a post-paid charge or
-    /// when the limit was lowered.
+    /// when the limit was lowered. 0 where no counter was read ([`Origin::Policy`](crate::Origin::Policy)).
     #[must_use]
     pub const fn used(&self) -> u64 {
         self.outcome.used

@@ -5,7 +5,8 @@ use std::sync::Arc;
 #[cfg(feature = "redis")]
 use std::sync::OnceLock;
 
-use super::{Algorithm, Limit, StateId, WindowPlan};
+use super::{Algorithm, Block, Limit, StateId, WindowPlan};
+use crate::time::Timestamp;
 
 /// The limits one subject is under: 1 to 16, each with a name.
 ///
@@ -36,6 +37,10 @@ struct Inner {
     has_permits: bool,
     has_shadow: bool,
     shortest: Option<usize>,
+    // The smallest cost that is denied whatever is counted: one above what the enforced limits grant
+    // at once, and 0 under a block.
+    denied_from: u64,
+    block: Option<Block>,
     // What a store has worked out for itself.
     #[cfg(feature = "redis")]
     worked_out: OnceLock<Box<dyn Any + Send + Sync>>,
@@ -44,7 +49,7 @@ struct Inner {
 impl PartialEq for Inner {
     fn eq(&self, other: &Self) -> bool {
         // The rest follows.
-        self.limits == other.limits
+        self.limits == other.limits && self.block == other.block
     }
 }
 
@@ -101,18 +106,25 @@ impl Policy {
     pub const MAX_LIMITS: usize = 16;
 
     fn of(limits: Box<[NamedLimit]>) -> Self {
+        Self::with_block(limits, None)
+    }
+
+    fn with_block(limits: Box<[NamedLimit]>, block: Option<Block>) -> Self {
         let windows = WindowPlan::of(&limits);
         let has_permits = limits.iter().any(|named| named.limit.holds_permits());
         let has_shadow = limits.iter().any(|named| named.limit.is_shadow());
         let enforced = limits.iter().enumerate().filter(|(_, named)| !named.limit.is_shadow());
         let shortest =
             enforced.min_by_key(|(_, named)| named.limit.period()).map(|(place, _)| place);
+        let denied_from = if block.is_some() { 0 } else { smallest_denied(&limits) };
         let inner = Inner {
             limits,
             windows,
             has_permits,
             has_shadow,
             shortest,
+            denied_from,
+            block,
             #[cfg(feature = "redis")]
             worked_out: OnceLock::new(),
         };
@@ -126,6 +138,57 @@ impl Policy {
     /// As [`PolicyBuilder::build`].
     pub fn new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, InvalidPolicy> {
         limits.into_iter().fold(Self::builder(), PolicyBuilder::limit).build()
+    }
+
+    /// Returns the same policy with a block: nothing passes until `until`, not even a cost of 0, and
+    /// then the limits decide. Without an end nothing ever passes.
+    ///
+    /// A blocked request is denied by the policy alone ([`Origin::Policy`](crate::Origin::Policy)), so
+    /// a block holds while the store is down. The denial reports limits of 0 under the same names, and
+    /// its `Retry-After` is the end of the block. A limiter in shadow does not enforce blocks.
+    ///
+    /// The end is a time on the limiter's [clock](crate::RateLimiterBuilder::clock).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use rl_core::{Limit, Origin, Policy, RateLimiter, RetryAfter, Subject};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let policy = Policy::new([Limit::per_minute(100)])?.blocked_until(None);
+    /// let limiter = RateLimiter::builder().policies(policy).build()?;
+    /// let denied = limiter.check(&Subject::consumer("abc123"), 1).await;
+    /// assert_eq!((denied.is_allowed(), denied.origin()), (false, Origin::Policy));
+    /// assert_eq!(denied.retry_after(), RetryAfter::Never);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn blocked_until(&self, until: impl Into<Option<Timestamp>>) -> Self {
+        let closed = self.limits().iter();
+        let closed = closed.map(|named| NamedLimit::new(named.name.clone(), named.limit.closed()));
+        let block = Block { until: until.into(), limits: Self::of(closed.collect()) };
+        Self::with_block(self.limits().into(), Some(block))
+    }
+
+    /// The block that was set with [`blocked_until`](Self::blocked_until), ended or not.
+    #[must_use]
+    pub fn block(&self) -> Option<&Block> {
+        self.inner.block.as_ref()
+    }
+
+    /// Returns whether a request that needs so many units may be denied by the policy alone: its
+    /// limits never grant them, or there is a block, which may have ended.
+    #[inline]
+    pub(crate) fn may_deny_alone(&self, needed: u64) -> bool {
+        needed >= self.inner.denied_from
+    }
+
+    /// Returns whether limits that are enforced never grant `needed` units, whatever is counted.
+    pub(crate) fn never_grants(&self, needed: u64) -> bool {
+        match self.block() {
+            None => self.may_deny_alone(needed),
+            Some(_) => needed >= smallest_denied(self.limits()),
+        }
     }
 
     /// A policy made step by step.
@@ -209,6 +272,17 @@ impl Policy {
     pub fn position(&self, name: &str) -> Option<usize> {
         self.inner.limits.iter().position(|limit| limit.name() == name)
     }
+}
+
+/// Returns the smallest cost that limits that are enforced never grant.
+fn smallest_denied(limits: &[NamedLimit]) -> u64 {
+    let enforced = limits.iter().map(|named| named.limit).filter(|limit| !limit.is_shadow());
+    let denied = enforced.map(|limit| match limit.capacity() {
+        // Every request is one unit, which it grants.
+        1.. if limit.counts_requests() => u64::MAX,
+        capacity => capacity + 1,
+    });
+    denied.min().unwrap_or(u64::MAX)
 }
 
 impl fmt::Display for Policy {

@@ -19,7 +19,7 @@ pub(crate) const fn source_failed(_: &StoreError, _: &str) {}
 
 pub(crate) const fn source_recovered() {}
 
-pub(crate) const fn fallback_failed(_: &StoreError) {}
+pub(crate) const fn fallback_failed(_: &StoreError, _: &str) {}
 
 pub(crate) const fn overloaded(_: usize, _: &str) {}
 

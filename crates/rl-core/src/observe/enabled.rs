@@ -68,11 +68,11 @@ pub(crate) fn source_recovered() {
     tracing::info!(target: "rl_core", "policies are found again");
 }
 
-pub(crate) fn fallback_failed(error: &StoreError) {
+pub(crate) fn fallback_failed(error: &StoreError, consequence: &str) {
     let cause = error.source().map(tracing::field::display);
     tracing::warn!(
         target: "rl_core", kind = error.kind().as_str(), cause,
-        "the fallback failed: {error}; requests are turned away",
+        "the fallback failed: {error}; {consequence}",
     );
 }
 

@@ -1,7 +1,7 @@
 //! How stores make decisions.
 
 use super::{Decision, HeldPolicy, Verdict};
-use crate::model::{Cost, Origin, Outcomes, Policy, Windows};
+use crate::model::{Block, Cost, Limit, Origin, Outcome, Outcomes, Policy, Windows};
 use crate::time::Timestamp;
 
 impl Decision {
@@ -19,6 +19,38 @@ impl Decision {
         let denies = decision.enforced().any(|limit| limit.is_over());
         decision.concluded(granted, at, !denies);
         decision
+    }
+
+    /// Returns the denial of a request that needs `needed` units, which limits of `policy` never grant.
+    pub(crate) fn never_granted(policy: &Policy, cost: Cost, needed: u64) -> Self {
+        let outcome = |limit: Limit| {
+            // No counter was read: what is used is not known, and is reported as 0.
+            Outcome::of_window(limit.capacity(), 0, 0, limit.units(needed))
+        };
+        Self::by_policy(policy, cost, Timestamp::EPOCH, outcome)
+    }
+
+    /// Returns the denial of a request that is blocked at `now`.
+    pub(crate) fn blocked(block: &Block, cost: Cost, now: Timestamp) -> Self {
+        let outcome = match block.until() {
+            Some(until) => {
+                let wait = until.micros_since(now);
+                Outcome::denied(0, wait, wait)
+            }
+            None => Outcome::never(0, 0),
+        };
+        Self::by_policy(block.limits(), cost, now, |_| outcome)
+    }
+
+    fn by_policy(
+        policy: &Policy,
+        cost: Cost,
+        at: Timestamp,
+        outcome: impl Fn(Limit) -> Outcome,
+    ) -> Self {
+        let outcomes = policy.limits().iter().map(|named| outcome(named.limit()));
+        let decision = Self::of(policy, cost, 0, at, outcomes.collect());
+        Self { origin: Origin::Policy, ..decision }
     }
 
     /// A decision that a store is about to make under `policy`.

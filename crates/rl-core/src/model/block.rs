@@ -1,0 +1,29 @@
+use super::Policy;
+use crate::time::Timestamp;
+
+/// A block of a [`Policy`]: nothing passes until it ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Block {
+    pub(super) until: Option<Timestamp>,
+    // The limits of the policy with a max of 0: what a denial reports.
+    pub(super) limits: Policy,
+}
+
+impl Block {
+    /// The first instant at which the block no longer holds; none if it never ends.
+    #[must_use]
+    pub const fn until(&self) -> Option<Timestamp> {
+        self.until
+    }
+
+    /// Returns whether the block holds at `now`.
+    #[must_use]
+    pub fn holds_at(&self, now: Timestamp) -> bool {
+        self.until.is_none_or(|until| now < until)
+    }
+
+    /// The limits that a blocked request is denied by.
+    pub(crate) const fn limits(&self) -> &Policy {
+        &self.limits
+    }
+}
