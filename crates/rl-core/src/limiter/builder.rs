@@ -61,7 +61,8 @@ impl Default for RateLimiterBuilder {
 }
 
 impl RateLimiterBuilder {
-    /// Adds a limit, named after its period, to the one policy that all subjects are under.
+    /// Adds a limit to the one policy that all subjects are under, named as by
+    /// [`PolicyBuilder::limit`]: `second`, `15minutes`.
     pub fn limit(mut self, limit: Limit) -> Self {
         self.policy = self.policy.limit(limit);
         self
@@ -249,7 +250,11 @@ impl RateLimiterBuilder {
             sole_policy: policies.sole().cloned(),
             policies,
             is_decided_at_once,
-            is_quiet: is_decided_at_once && observer.is_none() && !is_shadow,
+            // What a synchronous store refuses for its configuration it rejects by itself.
+            is_quiet: is_decided_at_once
+                && observer.is_none()
+                && !is_shadow
+                && on_configuration_failure == OnFailure::Deny,
             store,
             namespace: namespace.parse().map_err(BuildError::Namespace)?,
             enabled,

@@ -88,6 +88,10 @@ impl RateLimiter {
     fn decide_aloud(&self, charge: Charge<'_>, question: Question) -> Eventual<Decision> {
         let mut answer = self.inner.store.decide_at_once(charge, self.id());
         if let Eventual::Ready(Some(decision)) = &mut answer {
+            if let Origin::FailedClosed(_) = decision.origin() {
+                // The store charged nothing: the failure policy decides.
+                return self.decide_under(charge.policy, charge.subject, question);
+            }
             self.tell(charge.subject, question, decision);
         }
         answer

@@ -135,7 +135,7 @@ fn settings_that_make_no_limiter_are_named_with_what_was_expected() {
     #[rustfmt::skip]
     let cases = [
         (builder(), "no limits: expected `.limit(..)` at least once, or `.policies(..)`"),
-        (builder().limit(second).limit(Limit::per_second(5)), "limits 1/second and 5/second count the same thing: keep the smaller one"),
+        (builder().limit(second).limit(Limit::per_second(5)), "limits 1/second and 5/second would share one counter: keep the stricter one, give one of them another period or algorithm, or let only one count requests (\":requests\")"),
         (builder().limit(second).named_limit("second", Limit::per_day(5)), r#"limit name "second" is used twice: give one of the two another name"#),
         (builder().named_limit("a b", second), r#"limit name "a b": expected 1 to 64 characters of A-Z a-z 0-9 _ . : * / -"#),
         (builder().limit(second).policies(policy), "both `.limit(..)` and `.policies(..)`: expected one of the two"),

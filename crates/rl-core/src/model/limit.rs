@@ -226,10 +226,10 @@ impl Limit {
         self.period
     }
 
-    /// The same limit, counting requests: each is one unit, whatever it costs.
+    /// Returns the same limit, counting requests: each request is one unit, whatever it costs.
     ///
-    /// So that one policy can bound both requests and what they cost. In its text form it ends in
-    /// `:requests`.
+    /// One policy can so limit both requests and what they cost, also over one period: the two count
+    /// apart. The text form ends in `:requests`.
     ///
     /// # Examples
     ///
@@ -239,7 +239,7 @@ impl Limit {
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let limiter = RateLimiter::builder()
     ///     .named_limit("tokens", Limit::per_minute(40_000))
-    ///     .named_limit("requests", "20/minute:sliding-window-counter:requests".parse()?)
+    ///     .named_limit("requests", "20/minute:requests".parse()?)
     ///     .build()?;
     /// let decision = limiter.check(&Subject::user("alice"), 1_200).await;
     /// let used: Vec<u64> = decision.limits().map(|limit| limit.used()).collect();
@@ -363,10 +363,11 @@ impl Limit {
         self.algorithm
     }
 
-    /// Whether both count in the same state, whatever their `max`.
+    /// Returns whether both limits count in the same state, whatever their `max` or burst.
     ///
-    /// State is identified by algorithm, period and anchor or precision. That is why a change of
-    /// `max` keeps what was used.
+    /// State is identified by algorithm, period, anchor or precision, and what is counted: units or
+    /// [requests](Self::counting_requests). A change of `max` therefore keeps what was used, and
+    /// `20/minute:requests` counts apart from `10000/minute`.
     #[must_use]
     pub fn shares_state_with(self, other: Self) -> bool {
         StateId::of(self) == StateId::of(other)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 #[cfg(feature = "redis")]
 use std::sync::OnceLock;
 
-use super::{Algorithm, Block, Limit, StateId, WindowPlan};
+use super::{Algorithm, Anchor, Block, Limit, Refill, StateId, WindowPlan};
 use crate::time::Timestamp;
 
 /// The limits one subject is under: 1 to 16, each with a name.
@@ -131,7 +131,7 @@ impl Policy {
         Self { inner: Arc::new(inner) }
     }
 
-    /// A policy of these limits, named as by [`PolicyBuilder::limit`] (`second`, `15minutes`).
+    /// Makes a policy of these limits, named as by [`PolicyBuilder::limit`] (`second`, `15minutes`).
     ///
     /// # Errors
     ///
@@ -305,21 +305,36 @@ impl fmt::Debug for Policy {
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct PolicyBuilder {
-    limits: Vec<NamedLimit>,
+    limits: Vec<(Option<Arc<str>>, Limit)>,
 }
 
 impl PolicyBuilder {
-    /// Adds a limit that is named after its period; one of concurrency is called `concurrency`.
-    pub fn limit(self, limit: Limit) -> Self {
-        match limit.algorithm() {
-            Algorithm::Concurrency => self.named("concurrency", limit),
-            _ => self.named(&limit.period().to_string(), limit),
-        }
+    /// Adds a limit that is named after its period: `second`, `15minutes`. A concurrency limit is
+    /// called `concurrency`.
+    ///
+    /// Where two limits would get one name, it goes to the fixed window that counts units, or else to
+    /// the first of them. Names of the others say how they count: `second:gcra`, `minute:requests`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use rl_core::Policy;
+    ///
+    /// let limits = ["20/minute:requests", "10000/minute", "600/minute:gcra:burst=50"];
+    /// let limits = limits.map(|limit| limit.parse()).into_iter().collect::<Result<Vec<_>, _>>()?;
+    /// let policy = Policy::new(limits)?;
+    /// let names: Vec<&str> = policy.limits().iter().map(|limit| limit.name()).collect();
+    /// assert_eq!(names, ["minute:requests", "minute", "minute:gcra"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn limit(mut self, limit: Limit) -> Self {
+        self.limits.push((None, limit));
+        self
     }
 
     /// Adds a limit with a name of its own.
     pub fn named(mut self, name: &str, limit: Limit) -> Self {
-        self.limits.push(NamedLimit::new(name.into(), limit));
+        self.limits.push((Some(name.into()), limit));
         self
     }
 
@@ -337,7 +352,7 @@ impl PolicyBuilder {
     /// 1 to 64 characters of `A-Z a-z 0-9 _ . : * / -` or is used twice, or if two limits would
     /// count in the same state.
     pub fn build(self) -> Result<Policy, InvalidPolicy> {
-        let limits = self.limits;
+        let limits = named(self.limits);
         if limits.is_empty() {
             return Err(InvalidPolicy::Empty);
         }
@@ -349,7 +364,7 @@ impl PolicyBuilder {
             if !(1..=64).contains(&name.len()) || !name.bytes().all(fits) {
                 return Err(InvalidPolicy::Name { name: name.chars().take(80).collect() });
             }
-            // Before the names: two unnamed limits on one period clash in both.
+            // Checked before the names: unnamed limits that share a state clash in both.
             for earlier in &limits[..i] {
                 if earlier.state == *state {
                     let (first, second) = (earlier.limit, *limit);
@@ -362,6 +377,60 @@ impl PolicyBuilder {
         }
         Ok(Policy::of(limits.into()))
     }
+}
+
+/// Names the limits that were given no name.
+fn named(limits: Vec<(Option<Arc<str>>, Limit)>) -> Vec<NamedLimit> {
+    let unnamed = || limits.iter().filter(|(name, _)| name.is_none()).map(|(_, limit)| *limit);
+    let names: Vec<_> = limits
+        .iter()
+        .map(|(name, limit)| {
+            name.clone().unwrap_or_else(|| {
+                let (short, full) = default_names(*limit);
+                let is_given = limits.iter().any(|(name, _)| name.as_deref() == Some(&*short));
+                let mut rivals = unnamed().filter(|rival| default_names(*rival).0 == short);
+                let first = rivals.next();
+                let is_only = rivals.next().is_none();
+                let is_first =
+                    first == Some(*limit) && !unnamed().any(|one| default_names(one).1 == short);
+                let is_short = !is_given && (is_only || is_first);
+                if is_short { short } else { full }.into()
+            })
+        })
+        .collect();
+    names.into_iter().zip(limits).map(|(name, (_, limit))| NamedLimit::new(name, limit)).collect()
+}
+
+/// Returns the name of the limit's period, and one that no limit with another state has.
+fn default_names(limit: Limit) -> (String, String) {
+    let short = match limit.algorithm() {
+        Algorithm::Concurrency => "concurrency".to_owned(),
+        _ => limit.period().to_string(),
+    };
+    let mut full = short.clone();
+    match limit.algorithm() {
+        Algorithm::FixedWindow { anchor: Anchor::FirstRequest } => {}
+        Algorithm::FixedWindow { anchor: Anchor::Clock } => full.push_str(":clock"),
+        Algorithm::SlidingLog => full.push_str(":sliding-log"),
+        Algorithm::SlidingWindow { precision } => {
+            full.push_str(":sliding-window:");
+            full.push_str(&precision.to_string());
+        }
+        Algorithm::SlidingWindowCounter => full.push_str(":sliding-window-counter"),
+        Algorithm::TokenBucket { refill: Refill::Greedy, .. } => full.push_str(":token-bucket"),
+        Algorithm::TokenBucket { refill: Refill::Interval, .. } => {
+            full.push_str(":token-bucket:interval");
+        }
+        Algorithm::Gcra { .. } => full.push_str(":gcra"),
+        Algorithm::Concurrency => {
+            full.push(':');
+            full.push_str(&limit.period().to_string());
+        }
+    }
+    if limit.counts_requests() {
+        full.push_str(":requests");
+    }
+    (short, full)
 }
 
 /// Why limits do not make a [`Policy`].
@@ -385,7 +454,7 @@ pub enum InvalidPolicy {
         /// The name.
         name: String,
     },
-    /// Two limits that differ in `max` only: they would count in the same state.
+    /// Two limits that differ in `max` or burst only: they would count in the same state.
     SharedState {
         /// The one that came first.
         first: Limit,
@@ -409,7 +478,12 @@ impl fmt::Display for InvalidPolicy {
                 write!(f, "limit name {name:?} is used twice: give one of the two another name")
             }
             Self::SharedState { first, second } => {
-                write!(f, "limits {first} and {second} count the same thing: keep the smaller one")
+                write!(
+                    f,
+                    "limits {first} and {second} would share one counter: keep the stricter one, give \
+                     one of them another period or algorithm, or let only one count requests \
+                     (\":requests\")"
+                )
             }
         }
     }
@@ -419,7 +493,7 @@ impl std::error::Error for InvalidPolicy {}
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Anchor, Period};
+    use super::super::Period;
     use super::*;
 
     #[test]
@@ -430,12 +504,8 @@ mod tests {
             Policy::new([second, Limit::per_second(5)]).unwrap_err(),
             InvalidPolicy::SharedState { first: second, second: Limit::per_second(5) }
         );
-        let clock = second.anchored(Anchor::Clock);
-        assert_eq!(
-            Policy::new([second, clock]).unwrap_err(),
-            InvalidPolicy::NameTwice { name: "second".into() }
-        );
-        assert!(Policy::builder().limit(second).named("second:clock", clock).build().is_ok());
+        let twice = Policy::builder().named("second", Limit::per_day(1)).limit(second).build();
+        assert_eq!(twice.unwrap_err(), InvalidPolicy::NameTwice { name: "second".into() });
         let many = (1..=17).map(|n| Limit::new(1, Period::from_millis(n).unwrap()).unwrap());
         assert_eq!(Policy::new(many).unwrap_err(), InvalidPolicy::TooMany { count: 17 });
         let long = "n".repeat(65);
@@ -446,5 +516,75 @@ mod tests {
             let policy = Policy::builder().named(name, second).build();
             assert_eq!(policy.unwrap_err(), InvalidPolicy::Name { name: name.into() });
         }
+    }
+
+    fn names(limits: &[&str]) -> String {
+        let policy = Policy::new(limits.iter().map(|limit| limit.parse().unwrap())).unwrap();
+        let names: Vec<_> = policy.limits().iter().map(NamedLimit::name).collect();
+        names.join(" ")
+    }
+
+    #[test]
+    fn unnamed_limits_on_one_period_get_distinct_names() {
+        assert_eq!(names(&["10/second:gcra", "5/day:clock"]), "second day");
+        assert_eq!(names(&["10/second", "10/second:gcra"]), "second second:gcra");
+        assert_eq!(names(&["10/second:gcra", "10/second"]), "second:gcra second");
+        assert_eq!(names(&["10/second:gcra", "9/second:clock"]), "second second:clock");
+        assert_eq!(names(&["20/minute:requests", "9/minute"]), "minute:requests minute");
+        assert_eq!(
+            names(&["2:concurrency", "5:concurrency:lease=minute", "9:concurrency:requests"]),
+            "concurrency concurrency:minute concurrency:10seconds:requests"
+        );
+        let all = [
+            "9/hour",
+            "9/hour:clock",
+            "9/hour:sliding-log",
+            "9/hour:sliding-window:precision=minute",
+            "9/hour:sliding-window:precision=30seconds:requests",
+            "9/hour:sliding-window-counter",
+            "9/hour:token-bucket",
+            "9/hour:token-bucket:refill=interval",
+            "9/hour:gcra",
+        ];
+        assert_eq!(
+            names(&all),
+            "hour hour:clock hour:sliding-log hour:sliding-window:minute \
+             hour:sliding-window:30seconds:requests hour:sliding-window-counter hour:token-bucket \
+             hour:token-bucket:interval hour:gcra"
+        );
+        let given = Policy::builder().named("second", Limit::per_day(1));
+        let gcra = given.limit("10/second:gcra".parse().unwrap()).build().unwrap();
+        assert_eq!(gcra.limits()[1].name(), "second:gcra");
+    }
+
+    #[test]
+    fn requests_and_units_count_apart_under_every_algorithm() {
+        for limit in [
+            "9/hour",
+            "9/hour:clock",
+            "9/hour:sliding-log",
+            "9/hour:sliding-window:precision=minute",
+            "9/hour:sliding-window-counter",
+            "9/hour:token-bucket",
+            "9/hour:gcra",
+            "9:concurrency",
+        ] {
+            let units: Limit = limit.parse().unwrap();
+            let requests: Limit = format!("{limit}:requests").parse().unwrap();
+            assert!(!units.shares_state_with(requests), "{limit}");
+            assert!(requests.shares_state_with(units.counting_requests().in_shadow()), "{limit}");
+            assert!(Policy::new([units, requests]).is_ok(), "{limit}");
+        }
+    }
+
+    #[test]
+    fn limits_that_share_a_counter_are_refused_with_the_ways_out() {
+        let limits = ["60/hour:gcra", "60/hour:gcra:burst=5"].map(|text| text.parse().unwrap());
+        assert_eq!(
+            Policy::new(limits).unwrap_err().to_string(),
+            "limits 60/hour:gcra and 60/hour:gcra:burst=5 would share one counter: keep the stricter \
+             one, give one of them another period or algorithm, or let only one count requests \
+             (\":requests\")"
+        );
     }
 }

@@ -19,6 +19,8 @@ pub(crate) const fn source_failed(_: &StoreError, _: &str) {}
 
 pub(crate) const fn source_recovered() {}
 
+pub(crate) const fn too_many_states(_: &str) {}
+
 pub(crate) const fn fallback_failed(_: &StoreError, _: &str) {}
 
 pub(crate) const fn overloaded(_: usize, _: &str) {}

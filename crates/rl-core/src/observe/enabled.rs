@@ -68,6 +68,13 @@ pub(crate) fn source_recovered() {
     tracing::info!(target: "rl_core", "policies are found again");
 }
 
+pub(crate) fn too_many_states(detail: &str) {
+    tracing::error!(
+        target: "rl_core",
+        "request rejected: {detail}; further rejections for this reason are not logged",
+    );
+}
+
 pub(crate) fn fallback_failed(error: &StoreError, consequence: &str) {
     let cause = error.source().map(tracing::field::display);
     tracing::warn!(

@@ -50,7 +50,7 @@ use std::sync::Arc;
 pub(crate) use log::{can_evict, healed, not_connected};
 pub(crate) use log::{
     caught_up, decided, fallback_failed, may_decisions_be_logged, missing_key, overloaded,
-    source_failed, source_recovered, store_failed, store_recovered, would_deny,
+    source_failed, source_recovered, store_failed, store_recovered, too_many_states, would_deny,
 };
 
 use crate::store::StoreError;

@@ -4,6 +4,16 @@ use std::fmt;
 
 use crate::FailureKind;
 
+/// The most states of other policies that a store keeps for one subject.
+///
+/// Together with the 16 of the present policy it bounds what one subject can take. A charge that
+/// would need more is refused: forgetting one would let a caller reset its own limits.
+pub(crate) const MAX_FOREIGN_STATES: usize = 16;
+
+/// Words for the operator when a charge is refused for that reason.
+pub(crate) const TOO_MANY_STATES: &str = "a subject counts in more than 16 windows or buckets of other policies, and none is forgotten \
+     while it counts; put one subject under fewer different periods and algorithms";
+
 /// The store could not answer.
 ///
 /// # Formatting

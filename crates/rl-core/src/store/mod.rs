@@ -9,9 +9,11 @@
 //! 3. **A denial changes nothing**: no count, no window.
 //! 4. **One clock.** All decisions of a store are made on its own clock. A clock that steps back
 //!    grants nothing: a decision is never made at an earlier time than the last charge.
-//! 5. **State is known by algorithm, period and anchor.** A change of `max` keeps what was used;
-//!    a limit that comes or goes leaves the others alone; state that the present policy does not
-//!    name is kept until its window ends.
+//! 5. **State is known by algorithm, period, anchor, and what is counted**: units or requests. A
+//!    change of `max` keeps what was used; a limit that comes or goes leaves the others alone; state
+//!    that the present policy does not name is kept until its window ends. A store that bounds such
+//!    state refuses a charge ([`FailureKind::Unsupported`](crate::FailureKind::Unsupported)) rather
+//!    than forget what still counts.
 //! 6. **Nothing is kept for ever.** What is stored has an expiry on every path.
 //! 7. **[`Mode::Peek`] and a cost of 0 write nothing.**
 //! 8. **A refund** lowers a count only in the window in which it was charged, and never below zero;
@@ -65,6 +67,7 @@ use std::sync::Arc;
 
 pub use charge::{Charge, InvalidNamespace, Namespace, Refund, RefundOf, Renewal, Reset};
 pub use error::StoreError;
+pub(crate) use error::{MAX_FOREIGN_STATES, TOO_MANY_STATES};
 pub use memory::MemoryStore;
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]

@@ -3,12 +3,8 @@ use smallvec::{Array, SmallVec};
 use super::shard::Asked;
 use crate::algorithm::{self, State};
 use crate::model::{Cost, Decision, Limit, LimitSet, Mode, NamedLimit, Policy, StateId};
-use crate::store::{Refund, Renewal};
+use crate::store::{MAX_FOREIGN_STATES, Refund, Renewal};
 use crate::time::Timestamp;
-
-/// The most states of limits that the present policy does not name. They belong to other policies
-/// of the subject; the operator's policies have far fewer.
-const MAX_FOREIGN: usize = 16;
 
 /// What the store keeps of one subject, whatever its limits are.
 #[derive(Debug)]
@@ -78,11 +74,14 @@ impl<A: Array<Item = Slot>> Entry<A> {
     }
 
     /// Decides `cost` for all limits of the policy, and charges all of them or none.
+    ///
+    /// Returns false, and changes nothing, if a charge would need more states than are kept.
+    #[must_use]
     pub(super) fn decide(
         &mut self,
         Asked { policy, clock, mode, cost }: Asked<'_>,
         decision: &mut Decision,
-    ) {
+    ) -> bool {
         let now = self.clamp(clock);
         let limits = policy.limits();
         let (mut units_left, mut requests_left, mut has_shadow) = (u64::MAX, u64::MAX, false);
@@ -100,6 +99,9 @@ impl<A: Array<Item = Slot>> Entry<A> {
         let taken = mode.taken(cost, available);
         let mut uncharged = LimitSet::EMPTY;
         if taken > 0 {
+            if !self.has_room_for(policy, now) {
+                return false;
+            }
             if has_shadow && mode != Mode::Charge {
                 uncharged = self.would_deny(policy, now, taken);
             }
@@ -125,6 +127,18 @@ impl<A: Array<Item = Slot>> Entry<A> {
             self.note_denial(policy, now, cost);
         }
         decision.concluded(taken, now, is_allowed);
+        true
+    }
+
+    /// Returns whether the states that other policies left, and that still count, may stay beside
+    /// those of `policy`.
+    fn has_room_for(&self, policy: &Policy, now: Timestamp) -> bool {
+        if self.slots.len() <= MAX_FOREIGN_STATES {
+            return true;
+        }
+        let is_its = |slot: &Slot| policy.limits().iter().any(|limit| limit.state() == slot.id);
+        let foreign = self.slots.iter().filter(|slot| now < slot.expires && !is_its(slot));
+        foreign.count() <= MAX_FOREIGN_STATES
     }
 
     /// `now`, but never before the last change.
@@ -189,8 +203,7 @@ impl<A: Array<Item = Slot>> Entry<A> {
             };
             self.slots.push(slot);
         }
-        let foreign = old.into_iter().filter(|slot| now < slot.expires);
-        self.slots.extend(foreign.take(MAX_FOREIGN));
+        self.slots.extend(old.into_iter().filter(|slot| now < slot.expires));
     }
 
     /// Remembers until when a request of this cost would be denied, beyond what is known already.
@@ -217,7 +230,6 @@ impl<A: Array<Item = Slot>> Entry<A> {
     ) {
         let now = self.clamp(clock);
         self.last = now;
-        // As on Redis: of too many that the policy does not name, those in front stay.
         self.take_shape_of(policy, now);
         for (i, (limit, slot)) in policy.limits().iter().zip(&mut self.slots).enumerate() {
             if !slot.state.is_empty() {

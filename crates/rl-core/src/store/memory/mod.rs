@@ -45,16 +45,18 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 use compact::{Origin, Plain};
 use shard::{Asked, MOST_SUBJECTS, Shard};
 
 use super::fingerprint::{Fingerprint, Fingerprinter};
-use super::{Charge, Refund, RefundOf, Renewal, Reset, Store, StoreFuture};
+use super::{
+    Charge, Refund, RefundOf, Renewal, Reset, Store, StoreError, StoreFuture, TOO_MANY_STATES,
+};
 use crate::algorithm;
 use crate::time::{Clock, SystemClock, Timestamp};
-use crate::{Decision, Eventual};
+use crate::{Cost, Decision, Eventual, FailureKind, model, observe};
 
 /// Shards, so that threads seldom meet at a lock. A power of two.
 const SHARDS: usize = 64;
@@ -120,14 +122,33 @@ fn decide_fully(
 ) -> Eventual<Decision> {
     let asked = Asked::at(clock, charge);
     let mut decision = Decision::begun(asked.policy, asked.cost);
-    shard.decide(subject, asked, &mut decision);
+    let is_decided = shard.decide(subject, asked, &mut decision);
     drop(shard);
+    if !is_decided {
+        decision = refused(asked.cost);
+    }
     Eventual::ready(decision.by(limiter))
+}
+
+/// Returns the decision on a charge that would need more states of one subject than are kept.
+///
+/// It cannot be an error where a limiter asks for an answer at once; [`Store::decide`] makes one of it.
+#[cold]
+fn refused(cost: Cost) -> Decision {
+    static WARNED: Once = Once::new();
+
+    WARNED.call_once(|| observe::too_many_states(TOO_MANY_STATES));
+    Decision::undecided(cost, model::Origin::FailedClosed(FailureKind::Unsupported))
 }
 
 impl<C: Clock> Store for MemoryStore<C> {
     fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
-        self.decide_at_once(charge, 0).map(Ok)
+        self.decide_at_once(charge, 0).map(|decision| match decision.origin() {
+            model::Origin::FailedClosed(kind) => {
+                Err(StoreError::new(kind).with_detail(TOO_MANY_STATES))
+            }
+            _ => Ok(decision),
+        })
     }
 
     fn always_answers(&self) -> bool {

@@ -84,8 +84,11 @@ impl Kept {
         }
     }
 
-    /// Whatever the limits are, and where they stand.
-    fn decide(&mut self, held: Held<'_>, asked: Asked<'_>, decision: &mut Decision) {
+    /// Decides, whatever the limits are and however their states are kept.
+    ///
+    /// Returns false, and changes nothing, if a charge would need more states than are kept.
+    #[must_use]
+    fn decide(&mut self, held: Held<'_>, asked: Asked<'_>, decision: &mut Decision) -> bool {
         let (Held { shapes, origin }, policy) = (held, asked.policy);
         if let (Self::Compact(compact), Some(plan)) = (&mut *self, policy.windows())
             && shapes.get(compact.shape()).is_of_windows(plan)
@@ -98,12 +101,14 @@ impl Kept {
             {
                 compact.set_number(number);
             }
-            return;
+            return true;
         }
         match self {
             Self::Compact(compact) => {
                 let mut entry = compact.unpack(shapes.get(compact.shape()), origin);
-                entry.decide(asked, decision);
+                if !entry.decide(asked, decision) {
+                    return false;
+                }
                 // Until something is charged the entry is of the shape that it was.
                 let shape = shapes.get(compact.shape());
                 let is_judged_by = |shape: &Shape| match shapes.are_many() {
@@ -115,7 +120,9 @@ impl Kept {
                 *self = Self::of(entry, shape, shapes, origin);
             }
             Self::Whole(entry) => {
-                entry.decide(asked, decision);
+                if !entry.decide(asked, decision) {
+                    return false;
+                }
                 if decision.taken() > 0
                     && entry.slots().len() == policy.limits().len()
                     && let Some(number) = shapes.number(policy)
@@ -127,6 +134,7 @@ impl Kept {
                 }
             }
         }
+        true
     }
 
     fn amend(
@@ -214,12 +222,16 @@ impl Shard {
     }
 
     /// Decides for all limits of the policy, and charges all of them or none.
+    ///
+    /// Returns false, and changes nothing, if a charge would need more states of one subject than are
+    /// kept.
+    #[must_use]
     pub(super) fn decide(
         &mut self,
         subject: Fingerprint,
         asked: Asked<'_>,
         decision: &mut Decision,
-    ) {
+    ) -> bool {
         let held = Held { shapes: &mut self.shapes, origin: self.origin };
         match self.entries.get_mut(subject) {
             Some(kept) => kept.decide(held, asked, decision),
@@ -230,40 +242,58 @@ impl Shard {
     /// Decides for a subject that is not held. It is held once something is charged to it.
     #[cold]
     #[inline(never)]
-    fn decide_first(&mut self, subject: Fingerprint, asked: Asked<'_>, decision: &mut Decision) {
+    fn decide_first(
+        &mut self,
+        subject: Fingerprint,
+        asked: Asked<'_>,
+        decision: &mut Decision,
+    ) -> bool {
         let (shapes, origin) = (&mut self.shapes, self.origin);
         let kept = match shapes.known(asked.policy) {
             Some(shape) => {
                 let mut kept = Kept::Compact(Compact::new(shape.number));
-                kept.decide(Held { shapes, origin }, asked, decision);
+                if !kept.decide(Held { shapes, origin }, asked, decision) {
+                    return false;
+                }
                 kept
             }
             // Who is denied is worth no memory, not even that of a shape.
             None => {
                 let mut entry = Unpacked::default();
-                entry.decide(asked, decision);
+                if !entry.decide(asked, decision) {
+                    return false;
+                }
                 if decision.taken() == 0 {
-                    return;
+                    return true;
                 }
                 let shape = shapes.number(asked.policy);
                 Kept::of(entry, shape, shapes, origin)
             }
         };
         if decision.taken() == 0 {
-            return;
+            return true;
         }
         let consumed = kept.consumed(&self.shapes, origin);
         match self.room(asked.clock, consumed) {
-            Some(Room::Free) => return self.entries.add(subject, kept),
-            Some(Room::Of(position)) => return self.entries.replace_at(position, subject, kept),
+            Some(Room::Free) => {
+                self.entries.add(subject, kept);
+                return true;
+            }
+            Some(Room::Of(position)) => {
+                self.entries.replace_at(position, subject, kept);
+                return true;
+            }
             None => {}
         }
         match self.entries.get_mut(Fingerprint::OVERFLOW) {
             Some(shared) => {
                 decision.outcomes_mut().clear();
-                shared.decide(Held { shapes: &mut self.shapes, origin }, asked, decision);
+                shared.decide(Held { shapes: &mut self.shapes, origin }, asked, decision)
             }
-            None => self.entries.add(Fingerprint::OVERFLOW, kept),
+            None => {
+                self.entries.add(Fingerprint::OVERFLOW, kept);
+                true
+            }
         }
     }
 

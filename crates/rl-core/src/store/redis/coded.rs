@@ -126,7 +126,8 @@ const fn is_counter(limit: Limit) -> bool {
     matches!(limit.algorithm(), Algorithm::SlidingWindowCounter)
 }
 
-/// All limits in a byte, if they are of named periods, and all such windows or all such counters.
+/// Returns all limits in a byte, if they count units over named periods, and all in such windows or
+/// all in such counters.
 fn named_set(policy: &Policy) -> Option<u8> {
     let limits = || policy.limits().iter().map(|named| named.limit());
     let kind = match limits().all(is_window) {
@@ -134,7 +135,10 @@ fn named_set(policy: &Policy) -> Option<u8> {
         false if limits().all(is_counter) => 0x40,
         false => return None,
     };
-    limits().try_fold(kind, |set, limit| Some(set | 1 << limit.period().named_index()?))
+    limits().try_fold(kind, |set, limit| match limit.counts_requests() {
+        false => Some(set | 1 << limit.period().named_index()?),
+        true => None,
+    })
 }
 
 /// The bytes of the age of a sliding window counter in a stored state.
@@ -142,7 +146,10 @@ fn counter_bytes(limit: Limit) -> u8 {
     bytes_of(2 * limit.period().as_micros())
 }
 
-/// Which state a limit counts in.
+/// Bit of a tag that says that requests are counted.
+const REQUESTS: u8 = 0x08;
+
+/// Appends the tag of the state that the limit counts in.
 fn push_tag(shape: &mut Vec<u8>, limit: Limit) {
     let algorithm = match limit.algorithm() {
         Algorithm::FixedWindow { anchor: Anchor::FirstRequest } => 0x00,
@@ -154,6 +161,7 @@ fn push_tag(shape: &mut Vec<u8>, limit: Limit) {
         Algorithm::TokenBucket { refill: Refill::Interval, .. } => 0x60,
         Algorithm::SlidingLog | Algorithm::Concurrency => 0x70,
     };
+    let algorithm = if limit.counts_requests() { algorithm | REQUESTS } else { algorithm };
     let place = (1..).zip(Period::NAMED).find(|(_, named)| *named == limit.period());
     match place {
         Some((place, _)) => shape.push(algorithm | place),
@@ -193,6 +201,8 @@ mod tests {
         assert_eq!(shape_of("1/1000ms"), shape_of("200/second"));
         assert_eq!(shape_of("1/258ms")[..], [2, 1, 0x81, 0x80, 0, 0, 0, 0, 1, 2]);
         assert_eq!(shape_of("1/258ms:clock")[..], [2, 1, 0x81, 0x90, 0, 0, 0, 0, 1, 2]);
+        assert_eq!(shape_of("1/minute:requests")[..], [2, 1, 0x81, 0x0a]);
+        assert_eq!(shape_of("1/258ms:clock:requests")[..], [2, 1, 0x81, 0x98, 0, 0, 0, 0, 1, 2]);
         assert_eq!(shape_of("1/minute:sliding-log")[..], [2, 1, 0x81, 0x72, 0]);
         assert_eq!(shape_of("1:concurrency:lease=minute")[..], [2, 1, 0x81, 0x72, 1]);
         let of_258_ms = shape_of("1:concurrency:lease=258ms");

@@ -134,7 +134,8 @@ impl Commands {
             }
             (Layout::Readable, None) => {
                 let key = self.readable(namespace, subject);
-                Period::NAMED.into_iter().filter_map(key).collect()
+                let key = |period| [key(period, false), key(period, true)];
+                Period::NAMED.into_iter().flat_map(key).flatten().collect()
             }
             (Layout::Readable, Some(limit)) => {
                 let keys = self.keys(namespace, subject, policy)?;
@@ -149,7 +150,7 @@ impl Commands {
         &'a self,
         namespace: &'a Namespace,
         subject: &Subject,
-    ) -> impl Fn(Period) -> Option<String> + use<'a> {
+    ) -> impl Fn(Period, bool) -> Option<String> + use<'a> {
         keyspace::readable(&self.prefix, namespace, subject, self.tagged)
     }
 
@@ -183,7 +184,8 @@ impl Commands {
         let key = self.readable(namespace, subject);
         for limit in coded(policy).in_order(policy) {
             const HELD: Algorithm = Algorithm::FixedWindow { anchor: Anchor::FirstRequest };
-            let key = key(limit.period()).filter(|_| limit.algorithm() == HELD);
+            let key = key(limit.period(), limit.counts_requests());
+            let key = key.filter(|_| limit.algorithm() == HELD);
             keys.push(key.ok_or_else(|| {
                 StoreError::new(FailureKind::Unsupported).with_detail(format!(
                     "the readable layout holds fixed windows of the six named periods that begin \

@@ -3,7 +3,7 @@
 use redis::{ErrorKind, RedisError};
 
 use crate::FailureKind;
-use crate::store::StoreError;
+use crate::store::{StoreError, TOO_MANY_STATES};
 
 pub(super) fn is_unknown_script(error: &RedisError) -> bool {
     error.code() == Some("NOSCRIPT")
@@ -57,12 +57,16 @@ const UNAVAILABLE: [&str; 11] = [
     "NOSCRIPT",
 ];
 
+/// What decide.lua replies when a charge would need more states of a subject than are kept.
+const TOO_MANY: &str = "RLFULL";
+
 fn kind(error: &RedisError, code: Option<&str>) -> FailureKind {
     // What goes wrong inside a script comes wrapped in a text, more or less so in each version.
     let says = |word: &str| error.to_string().contains(word);
     match code {
         Some("NOAUTH" | "WRONGPASS" | "NOPERM") => return FailureKind::Refused,
         Some("WRONGTYPE" | "RLCORRUPT") => return FailureKind::Corrupt,
+        Some(TOO_MANY) => return FailureKind::Unsupported,
         Some(code) if UNAVAILABLE.contains(&code) => return FailureKind::Unavailable,
         Some(_) if says("can't run this command") => return FailureKind::Refused,
         Some(_) if is_about_database(error) => {
@@ -74,6 +78,7 @@ fn kind(error: &RedisError, code: Option<&str>) -> FailureKind {
         Some("ERR") if UNAVAILABLE.iter().any(|code| says(code)) => {
             return FailureKind::Unavailable;
         }
+        Some(_) if says(TOO_MANY) => return FailureKind::Unsupported,
         Some(_) if says("WRONGTYPE") || says("RLCORRUPT") => return FailureKind::Corrupt,
         Some(_) if says("max number of clients") => return FailureKind::Unavailable,
         Some(_) => return FailureKind::Protocol,
@@ -92,6 +97,7 @@ fn kind(error: &RedisError, code: Option<&str>) -> FailureKind {
 fn detail(error: &RedisError, code: Option<&str>) -> String {
     match code {
         Some(_) if is_about_database(error) => no_database(error).to_owned(),
+        Some(_) if error.to_string().contains(TOO_MANY) => TOO_MANY_STATES.to_owned(),
         Some(code) => format!("Redis answered {code}"),
         None if error.is_connection_refusal() => "the connection was refused".to_owned(),
         None if error.is_connection_dropped() => "the connection was lost".to_owned(),
@@ -129,7 +135,7 @@ mod tests {
 
     #[test]
     fn what_passes_by_itself_and_what_lasts() {
-        use FailureKind::{Corrupt, Protocol, Refused, Unavailable};
+        use FailureKind::{Corrupt, Protocol, Refused, Unavailable, Unsupported};
         // As Redis 7 says it, and before that, wrapped in words of its own.
         let script = "ERR Error running script (call to f_0123): @user_script:7:";
         for (answer, kind) in [
@@ -142,6 +148,8 @@ mod tests {
             (&format!("{script} attempt to index a nil value"), Protocol),
             (&format!("{script} -WRONGTYPE Operation against a key"), Corrupt),
             ("ERR max number of clients reached", Unavailable),
+            ("RLFULL states of other policies still count for this subject", Unsupported),
+            (&format!("{script} -RLFULL states of other policies"), Unsupported),
             ("WRONGPASS invalid username-password pair", Refused),
             ("NOPERM User rl has no permissions to run the 'get' command", Refused),
             ("ERR unknown command 'EVALSHA'", Protocol),

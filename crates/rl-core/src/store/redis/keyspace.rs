@@ -3,8 +3,9 @@
 //!
 //! Packed: `rl:2:default:consumer:{acme}`, that is prefix, version of the format, namespace, realm
 //! and id; for the entries of a sliding log `rl:2:default:consumer:{acme}:60000`, with its period in
-//! ms, of a concurrency limit `rl:2:default:consumer:{acme}:c10000`. Readable: `acme_PER_MINUTE`, and
-//! `{acme}_PER_MINUTE` on a cluster.
+//! ms, of a concurrency limit `rl:2:default:consumer:{acme}:c10000`, with an `r` before the period if
+//! the limit counts requests. Readable: `acme_PER_MINUTE`, `acme_PER_MINUTE_REQUESTS` if the limit
+//! counts requests, and `{acme}_PER_MINUTE` on a cluster.
 
 #[cfg(test)]
 mod collisions;
@@ -21,7 +22,7 @@ const VERSION: &str = "2";
 const MAX_KEY_LEN: usize = 200;
 
 /// What the longest period and its mark add to a packed key.
-const RING_LEN: usize = ":c3153600000000".len();
+const RING_LEN: usize = ":cr3153600000000".len();
 
 /// A digest in a key, and its mark.
 const DIGEST_LEN: usize = "~".len() + 32;
@@ -29,6 +30,11 @@ const DIGEST_LEN: usize = "~".len() + 32;
 /// The suffix of a readable counter, in the order of [`Period::NAMED`].
 const SUFFIXES: [&str; 6] =
     ["_PER_SECOND", "_PER_MINUTE", "_PER_HOUR", "_PER_DAY", "_PER_WEEK", "_PER_MONTH"];
+
+/// What follows the suffix of a readable counter of requests.
+///
+/// No id can imitate it: no suffix is the end of another.
+const REQUESTS: &str = "_REQUESTS";
 
 /// The key that holds the packed state of a subject.
 pub(super) fn packed(prefix: &str, namespace: &Namespace, subject: &Subject) -> String {
@@ -48,16 +54,18 @@ pub(super) fn packed(prefix: &str, namespace: &Namespace, subject: &Subject) -> 
 /// The key that holds the entries of a limit, if it has any: beside the packed state, in its slot.
 pub(super) fn ring(packed: &str, limit: Limit) -> Option<String> {
     let period = limit.period().as_millis();
-    match limit.algorithm() {
-        Algorithm::SlidingLog => Some(format!("{packed}:{period}")),
-        Algorithm::Concurrency => Some(format!("{packed}:c{period}")),
-        _ => None,
-    }
+    let kind = match limit.algorithm() {
+        Algorithm::SlidingLog => "",
+        Algorithm::Concurrency => "c",
+        _ => return None,
+    };
+    let requests = if limit.counts_requests() { "r" } else { "" };
+    Some(format!("{packed}:{kind}{requests}{period}"))
 }
 
-/// The keys that may hold readable counters of a subject, one for each named period.
+/// Returns the names of a subject's readable counters, by period and whether requests are counted.
 ///
-/// Consumers and addresses stand bare, as the format that others share wants it; other realms are
+/// Other periods than the named ones have none. Consumers and addresses stand bare, as the format that others share wants it; other realms are
 /// put before the id, with a bar that no bare id holds unescaped; a namespace with two. With
 /// `tagged`, the id is the hash tag.
 pub(super) fn readable<'a>(
@@ -65,7 +73,7 @@ pub(super) fn readable<'a>(
     namespace: &'a Namespace,
     subject: &Subject,
     tagged: bool,
-) -> impl Fn(Period) -> Option<String> + use<'a> {
+) -> impl Fn(Period, bool) -> Option<String> + use<'a> {
     let mut base = String::with_capacity(MAX_KEY_LEN);
     base.push_str(prefix);
     if *namespace != Namespace::default() {
@@ -74,15 +82,16 @@ pub(super) fn readable<'a>(
     if !matches!(subject.realm(), Realm::Consumer | Realm::Ip) {
         let _ = write!(base, "{}|", subject.realm().as_str());
     }
-    let max_len = MAX_KEY_LEN - SUFFIXES[0].len();
+    let max_len = MAX_KEY_LEN - SUFFIXES[0].len() - REQUESTS.len();
     if tagged {
         push_tag(&mut base, subject, max_len - 1);
     } else {
         push_id(&mut base, subject, max_len);
     }
-    move |period| {
+    move |period, counts_requests| {
         let suffix = SUFFIXES[period.named_index()?];
-        Some(format!("{base}{suffix}"))
+        let requests = if counts_requests { REQUESTS } else { "" };
+        Some(format!("{base}{suffix}{requests}"))
     }
 }
 
@@ -154,12 +163,13 @@ mod tests {
         let namespace = Namespace::default();
         let subject = Subject::consumer("consumer_abc123");
         let plain = readable("", &namespace, &subject, false);
-        assert_eq!(plain(Period::MINUTE).unwrap(), "consumer_abc123_PER_MINUTE");
-        assert_eq!(plain(Period::from_millis(5).unwrap()), None);
+        assert_eq!(plain(Period::MINUTE, false).unwrap(), "consumer_abc123_PER_MINUTE");
+        assert_eq!(plain(Period::MINUTE, true).unwrap(), "consumer_abc123_PER_MINUTE_REQUESTS");
+        assert_eq!(plain(Period::from_millis(5).unwrap(), false), None);
         let tagged = readable("", &namespace, &subject, true);
-        assert_eq!(tagged(Period::MINUTE).unwrap(), "{consumer_abc123}_PER_MINUTE");
+        assert_eq!(tagged(Period::MINUTE, false).unwrap(), "{consumer_abc123}_PER_MINUTE");
         let tagged = readable("x.", &namespace, &Subject::user("alice"), true);
-        assert_eq!(tagged(Period::HOUR).unwrap(), "x.user|{alice}_PER_HOUR");
+        assert_eq!(tagged(Period::HOUR, false).unwrap(), "x.user|{alice}_PER_HOUR");
     }
 
     #[test]
@@ -168,6 +178,8 @@ mod tests {
         let ring = |text: &str| ring(&key, text.parse().unwrap());
         assert_eq!(ring("5/minute:sliding-log").unwrap(), format!("{key}:60000"));
         assert_eq!(ring("5:concurrency:lease=1m").unwrap(), format!("{key}:c60000"));
+        assert_eq!(ring("5/minute:sliding-log:requests").unwrap(), format!("{key}:r60000"));
+        assert_eq!(ring("5:concurrency:requests").unwrap(), format!("{key}:cr10000"));
         assert_eq!(ring("5/minute"), None);
     }
 
@@ -193,9 +205,10 @@ mod tests {
             let namespace = Namespace::default();
             for (i, one) in subjects.iter().enumerate() {
                 let longest = Limit::concurrency(1).unwrap().leased(Period::LONGEST);
+                let longest = longest.counting_requests();
                 prop_assert!(ring(&key(one), longest).unwrap().len() <= MAX_KEY_LEN);
                 let minute = |subject, tagged| {
-                    readable("", &namespace, subject, tagged)(Period::MINUTE).unwrap()
+                    readable("", &namespace, subject, tagged)(Period::MINUTE, true).unwrap()
                 };
                 prop_assert!(minute(one, false).len() <= MAX_KEY_LEN);
                 prop_assert!(minute(one, true).len() <= MAX_KEY_LEN);

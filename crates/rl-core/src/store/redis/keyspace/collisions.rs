@@ -9,7 +9,7 @@ fn any_id() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         4 => prop::sample::select(vec![
             "{", "}", ":", "|", "||", "%", "%7B", "%7C", "~", "~~", " ", "\0", "\r\n", "a", "b", "user",
-            "user|", "default", ":c10000", ":60000", "_PER_HOUR", "_PER_MINUTE", "rl:2:", "ü", "💥",
+            "user|", "default", ":c10000", ":60000", "_PER_HOUR", "_PER_MINUTE", "_REQUESTS", ":r60000", "rl:2:", "ü", "💥",
         ]).prop_map(str::to_owned),
         1 => "[0-9a-f]{32}",
         1 => any::<char>().prop_map(String::from),
@@ -46,16 +46,17 @@ fn any_namespace() -> impl Strategy<Value = Namespace> {
     prop_oneof![3 => Just(Namespace::default()), 2 => named]
 }
 
-/// A limit that has entries of its own: the period, and whether it is of concurrency.
+/// Generates a limit that has entries of its own.
 fn any_log() -> impl Strategy<Value = Limit> {
     let period = prop_oneof![Just(10_000), Just(60_000), 1..100_u64, Just(3_153_600_000_000)];
-    (period, any::<bool>()).prop_map(|(millis, is_concurrency)| {
+    (period, any::<bool>(), any::<bool>()).prop_map(|(millis, is_concurrency, counts_requests)| {
         let period = Period::from_millis(millis).unwrap();
-        if is_concurrency {
+        let limit = if is_concurrency {
             Limit::concurrency(1).unwrap().leased(period)
         } else {
             Limit::new(1, period).unwrap().counted_by(Algorithm::SlidingLog).unwrap()
-        }
+        };
+        if counts_requests { limit.counting_requests() } else { limit }
     })
 }
 
@@ -71,7 +72,8 @@ fn readable_keys(owner: &Owner) -> Vec<String> {
 
 fn readable_keys_of((namespace, subject): &Owner, is_tagged: bool) -> Vec<String> {
     let key = readable("", namespace, subject, is_tagged);
-    Period::NAMED.into_iter().map(|period| key(period).unwrap()).collect()
+    let both = Period::NAMED.into_iter().flat_map(|period| [(period, false), (period, true)]);
+    both.map(|(period, counts_requests)| key(period, counts_requests).unwrap()).collect()
 }
 
 /// Whose readable counters they are: consumers and addresses share one space of names, as the format
@@ -96,14 +98,14 @@ proptest! {
         prop_assert_eq!(key == other_key, one == other, "{:?}", (key, other_key));
         let (one_ring, other_ring) = (ring(&key, one_log).unwrap(), ring(&other_key, other_log).unwrap());
         let is_one_log = one == other
-            && (one_log.period(), one_log.algorithm()) == (other_log.period(), other_log.algorithm());
+            && one_log.shares_state_with(other_log);
         prop_assert_eq!(one_ring == other_ring, is_one_log, "{}", one_ring);
         prop_assert!(one_ring != other_key && other_ring != key, "{}", one_ring);
         // All keys of an owner are in one slot of a cluster, and nobody chooses in which.
         let tag = &key[key.find('{').unwrap()..];
         prop_assert_eq!(tag.find('}'), Some(tag.len() - 1));
         let mark = one_ring.strip_prefix(&*key).unwrap();
-        prop_assert!(mark.bytes().all(|b| b":c0123456789".contains(&b)), "{}", mark);
+        prop_assert!(mark.bytes().all(|b| b":cr0123456789".contains(&b)), "{}", mark);
         prop_assert!(key.len() < one_ring.len() && one_ring.len() <= MAX_KEY_LEN);
     }
 

@@ -77,6 +77,11 @@ for call = 1, together and 1 or times do
     taken = available
   end
 
+  -- Before anything is written. To forget one of them would let a caller reset its own limits.
+  if taken > 0 and #foreign > 16 then
+    return redis.error_reply('RLFULL states of other policies still count for this subject')
+  end
+
   local needed = 0
   if taken == 0 and mode < 3 then needed = mode == 1 and min(cost, 1) or cost end
   local uncharged = 0

@@ -9,7 +9,7 @@
 --   cells    the integers of each state, one state after the other
 --
 -- Numbers are big-endian. The head of a tag is 1 byte, algorithm * 16 + place (1 for the second … 6
--- for the month). For other periods the place is 0, 128 is added and the period in ms follows, 6
+-- for the month), and 8 more if the limit counts requests. For other periods the place is 0, 128 is added and the period in ms follows, 6
 -- bytes. A sliding window's precision in ms follows, 6 bytes; for algorithm 7 a byte, 0 for a sliding
 -- log and 1 for concurrency.
 --
@@ -28,7 +28,8 @@
 -- Expects  stored, what is under the key
 -- Sets     slots, one for each limit of the policy: { at, kind, period, extra },
 --          state { last, cells … } in the order of the slots,
---          foreign: what other policies of the subject left and still counts, and
+--          foreign: what other policies of the subject left and still counts; decide.lua charges
+--          nothing beside more than 16, as none may be forgotten, and
 --          clock: the time that keys expire by, while now is never before the last change
 local NAMED = { 1000000, 60000000, 3600000000, DAY, 7 * DAY, 30 * DAY }
 local LATEST = 4503599627370496
@@ -41,7 +42,7 @@ local function read_tags(bytes, at, count)
   for i = 1, count do
     local head, from = string.byte(bytes, at), at
     if not head then return nil end
-    local algorithm, period, extra = floor(head % 128 / 16), NAMED[head % 16], 0
+    local algorithm, period, extra = floor(head % 128 / 16), NAMED[head % 8], 0
     at = at + 1
     if head >= 128 and #bytes >= at + 5 then
       period, at = struct.unpack('>I6', bytes, at) * 1000, at + 6
@@ -170,7 +171,7 @@ else
         for i = 0, slot.cells - 1 do state[slot.at + i] = cells[other.at + i] end
       else
         local ends = algorithms[other.kind].expires(other.at, other.period, other.extra, other.kind, cells)
-        if max_of(now, cells[1]) < ends and #foreign < 16 then
+        if max_of(now, cells[1]) < ends then
           other.ends, other.of = ends, cells
           foreign[#foreign + 1] = other
         end
@@ -256,7 +257,14 @@ local function save(packed)
   local value
   if has_short then
     if #foreign > 0 then
-      all = { unpack(slots) }
+      -- More than 16 are beside states that a refund or a reset found: those as if never used are
+      -- not stored, so that no value ever holds more than 32.
+      all = {}
+      for _, slot in ipairs(slots) do
+        local ends = #foreign > 16
+          and algorithms[slot.kind].expires(slot.at, slot.period, slot.extra, slot.kind, state)
+        if not ends or now < ends then all[#all + 1] = slot end
+      end
       for _, other in ipairs(foreign) do all[#all + 1] = other end
     end
     local values, at = { shape, now }, 3
