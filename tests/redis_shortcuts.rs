@@ -128,8 +128,8 @@ async fn a_subject_whose_state_is_damaged_fails_alone_in_its_company() {
     let server = RedisServer::start();
     let (store, policy) = (store(&server).await, per_hour(300));
     let mut operator = Bystander::new(&server).await;
-    operator.query::<()>("SET rl:2:default:user:{3} nonsense EX 100").await;
-    operator.query::<()>("LPUSH rl:2:default:user:{4} nonsense").await;
+    operator.query::<()>("SET rl:3:default:user:{3} nonsense EX 100").await;
+    operator.query::<()>("LPUSH rl:3:default:user:{4} nonsense").await;
     let subjects: Vec<_> = (0..20).map(|n| Subject::user(&n.to_string())).collect();
     for _ in 0..2 {
         let decided =
@@ -155,7 +155,7 @@ async fn a_subject_one_of_whose_windows_is_damaged_fails_alone_in_its_company() 
     let mut operator = Bystander::new(&server).await;
     let subjects: Vec<_> = (0..20).map(|n| Subject::user(&n.to_string())).collect();
     check(&store, &subjects[7], &policy).await.unwrap();
-    let key = "rl:2:default:user:{7}";
+    let key = "rl:3:default:user:{7}";
     let mut state: Vec<u8> = operator.send(redis::cmd("GET").arg(key)).await;
     // Behind the shape and the time: what is left of the second.
     state[10..13].fill(0xff);

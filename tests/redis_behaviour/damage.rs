@@ -141,8 +141,8 @@ async fn a_packed_state_that_is_not_ours_or_damaged_opens_no_gate() {
         ("all ones after the header", ones(3..15)),
         ("a time of the last change in a far future", ones(3..10)),
         ("a window that is longer than its period", ones(10..14)),
-        ("a period that there is not", [&[2, 1, 0x81, 0x0f], &state[3..]].concat()),
-        ("a count beyond the largest", [&[2, 7], &state[2..14], &[0xff; 7]].concat()),
+        ("a period that there is not", [&[3, 1, 0x81, 0x0f], &state[3..]].concat()),
+        ("a count beyond the largest", [&[3, 7], &state[2..14], &[0xff; 7]].concat()),
     ];
     for (what, value) in cases {
         let mut set = redis::cmd("SET");

@@ -4,10 +4,12 @@
 //!   2 × `max` units may pass within one period; the sliding algorithms do not have this edge.
 //! * **Invariant**: `used` is what was charged since `since`; a request of cost `c` passes if and
 //!   only if `used + c <= max`.
-//! * **Windows** are half-open: `[since, end)`. With [`Anchor::FirstRequest`] a window begins with
+//! * **Windows** are half-open. With [`Anchor::FirstRequest`] a window begins with
 //!   the first request that is charged and ends one period later, whatever comes in between. With
 //!   [`Anchor::Clock`] it is the multiple of the period that contains the time, in UTC; weeks begin
 //!   on Monday, months are calendar months.
+//! * **Refunds** lower the count if the window is the one that was charged, and has not been reset or
+//!   lost since: a state tells when it was charged first, also where the window began before.
 //! * **Rounding**: none; all times are whole microseconds.
 //! * **State**: two integers.
 //!
@@ -17,7 +19,7 @@ use super::{Counting, State};
 use crate::model::{Anchor, Grid, Limit, MAX_UNITS, Outcome, Period};
 use crate::time::{Timestamp, calendar_month};
 
-/// A fixed window limit. Cells: since when the window lasts, units used.
+/// A fixed window limit. Cells: the first charge in the window, units used.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FixedWindow {
     max: u64,
@@ -95,6 +97,7 @@ impl Counting for FixedWindow {
 
     fn refund(&self, state: &mut State, _: Timestamp, charged: Timestamp, units: u64) {
         let Some([since, used]) = state.two() else { return };
+        // Before `since` it was charged to a window that has ended, was reset or was lost.
         if since <= charged.as_micros() && charged < self.end(since) {
             state.set_two([since, used.saturating_sub(units)]);
         }
@@ -110,29 +113,13 @@ impl Counting for FixedWindow {
 }
 
 impl FixedWindow {
-    /// A window that is charged first at `now`.
+    /// Returns the window that is charged first at `now`.
     fn open(self, now: Timestamp) -> Window {
-        let since = self.begin(now);
+        let since = now.as_micros();
         Window { since, used: 0, end: self.end(since).as_micros() }
     }
 
-    /// Where a window that is charged first at `now` begins.
-    fn begin(self, now: Timestamp) -> u64 {
-        match self.grid() {
-            Grid::None => now.as_micros(),
-            Grid::Shifted(shift) => {
-                let from_origin = now.as_micros() + shift;
-                let begin = from_origin - from_origin % self.period.as_micros();
-                begin.saturating_sub(shift)
-            }
-            Grid::Month => {
-                let (begin, _) = calendar_month(now.as_micros());
-                begin
-            }
-        }
-    }
-
-    /// Where the window that began at `since` ends.
+    /// Returns where the window that was charged first at `since` ends.
     fn end(self, since: u64) -> Timestamp {
         match self.grid() {
             Grid::None => Timestamp::from_micros(since.saturating_add(self.period.as_micros())),
@@ -192,8 +179,11 @@ mod tests {
         ];
         for (period, now, begins, ends) in cases {
             let window = window(1, period, Anchor::Clock);
-            assert_eq!(window.begin(secs(now)), secs(begins).as_micros(), "{period} at {now}");
-            assert_eq!(window.end(window.begin(secs(now))), secs(ends), "{period} at {now}");
+            for time in [now, begins, ends - 1] {
+                assert_eq!(window.end(secs(time).as_micros()), secs(ends), "{period} at {time}");
+            }
+            let before = secs(begins).as_micros() - 1;
+            assert_eq!(window.end(before), secs(begins), "{period} before {begins}");
         }
     }
 
@@ -236,17 +226,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_window_contains_the_time_it_begins_for(
+        fn a_window_ends_after_its_first_charge_and_within_a_period(
             now in 0..4_102_444_800_000_000_u64, millis in 1..5_000_000_000_u64, on_clock: bool,
         ) {
             let anchor = if on_clock { Anchor::Clock } else { Anchor::FirstRequest };
             let window = window(1, Period::from_millis(millis).unwrap(), anchor);
-            let now = Timestamp::from_micros(now);
-            let begin = window.begin(now);
-            prop_assert!(begin <= now.as_micros() && now < window.end(begin));
-            prop_assert!(!on_clock || window.begin(Timestamp::from_micros(begin)) == begin);
-            let end = window.end(begin);
-            prop_assert!(!on_clock || window.begin(end) == end.as_micros(), "windows meet without a gap");
+            let end = window.end(now);
+            prop_assert!(now < end.as_micros() && end.as_micros() - now <= window.period.as_micros());
+            let last = end.as_micros() - 1;
+            prop_assert!(!on_clock || window.end(last) == end, "one window");
+            let next = window.end(end.as_micros()).as_micros() - end.as_micros();
+            prop_assert_eq!(next, window.period.as_micros(), "windows meet without a gap");
         }
     }
 }

@@ -6,10 +6,19 @@
 //!   the emission interval, period / max; then the TAT moves on by `c` × T.
 //! * **Rounding**: none. T need not be whole, so the TAT is kept as whole microseconds and a fraction
 //!   of 1 / max of one. Waits that are told are rounded up to whole microseconds.
-//! * **Refunds** move the TAT back by what `c` × T exceeds the time since the charge: what came back by
-//!   itself is not given back again.
-//! * **State**: two integers, the TAT and its fraction. When `max` changes, the time until the limit
-//!   is idle stays: the share of the burst that is in use is kept.
+//! * **Refunds** move the TAT back by `c` × T, never before now, if the limit has been in use without
+//!   a pause since the charge. While it was in use no unit that accrued was lost, so all of the charge
+//!   still counts. Once the limit has been idle, nothing of an earlier charge counts, and nothing is
+//!   given back.
+//! * **Why a refund admits no more**: let the limit be in use since *s*, when the TAT was *s*. From there
+//!   on only charges move the TAT on and only refunds of these charges move it back, so at every time
+//!   TAT >= *s* + T × (charged − refunded). A request passes only if TAT − now <= burst × T
+//!   afterwards: charged − refunded <= burst + rate × (now − *s*). In every span of time *t*, the units
+//!   that pass in it less those given back in it are at most burst + rate × *t*, by the same argument
+//!   from the TAT at its beginning, which is not before that time.
+//! * **State**: three integers, the TAT, its fraction, and since when the limit has been in use. When
+//!   `max` changes, the time until the limit is idle stays: the share of the burst that is in use is
+//!   kept.
 //!
 //! The algorithm is that of the ATM Forum's Traffic Management Specification 4.0, in the form of
 //! *virtual scheduling*.
@@ -20,7 +29,8 @@ use super::{Counting, State};
 use crate::model::{Limit, MAX_UNITS, Outcome};
 use crate::time::Timestamp;
 
-/// A GCRA limit. Cells: the TAT in whole microseconds, and its fraction in 1 / max of one.
+/// A GCRA limit. Cells: the TAT in whole microseconds, its fraction in 1 / max of one, and since when
+/// the limit has been in use without a pause.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gcra {
     max: u64,
@@ -94,31 +104,39 @@ impl Counting for Gcra {
             return;
         }
         let idle = Exact { micros: now.as_micros(), fraction: 0 };
-        let from = self.ahead(state, now).unwrap_or(idle);
+        let (from, since) = match (self.ahead(state, now), state.three()) {
+            (Some(tat), Some([.., since])) => (tat, since),
+            _ => (idle, now.as_micros()),
+        };
         let time = self.time_of(units.min(self.chargeable()));
         let fraction = from.fraction + time.fraction;
         let micros = from.micros + time.micros + fraction / self.max;
-        state.set_two([micros.min(MAX_UNITS), fraction % self.max]);
+        state.set_three([micros.min(MAX_UNITS), fraction % self.max, since]);
     }
 
     fn refund(&self, state: &mut State, now: Timestamp, charged: Timestamp, units: u64) {
-        let (Some([micros, fraction]), true) = (state.two(), self.max > 0) else { return };
-        let time = self.time_of(units.min(self.chargeable()));
-        // What has passed since is paid back already, if nothing else was owed then: to give it back
-        // again would grant units that were never taken.
-        let passed = now.micros_since(charged);
-        if time.micros < passed {
+        if self.max == 0 {
             return;
         }
-        let fraction = fraction.min(self.max - 1);
-        let (borrow, fraction) = if fraction < time.fraction {
-            (1, fraction + self.max - time.fraction)
-        } else {
-            (0, fraction - time.fraction)
+        let (Some(tat), Some([.., since])) = (self.ahead(state, now), state.three()) else {
+            return;
         };
-        match micros.checked_sub(time.micros - passed + borrow) {
-            Some(micros) => state.set_two([micros, fraction]),
-            None => state.clear(),
+        // The limit was idle after the charge: what has accrued since would be granted twice.
+        if charged.as_micros() < since {
+            return;
+        }
+        let time = self.time_of(units.min(self.chargeable()));
+        let (borrow, fraction) = if tat.fraction < time.fraction {
+            (1, tat.fraction + self.max - time.fraction)
+        } else {
+            (0, tat.fraction - time.fraction)
+        };
+        let micros = tat.micros.saturating_sub(time.micros + borrow);
+        let idle = Exact { micros: now.as_micros(), fraction: 0 };
+        if (Exact { micros, fraction }) > idle {
+            state.set_three([micros, fraction, since]);
+        } else {
+            state.clear();
         }
     }
 
@@ -203,9 +221,27 @@ mod tests {
         assert_eq!(limit.available(&state, at(5_000)), 0);
         limit.refund(&mut state, at(5_000), at(5_000), 4);
         assert_eq!(limit.available(&state, at(5_000)), 4);
-        // 200 ms later two units have come back by themselves.
+        // 200 ms later two units have accrued, and stay.
+        limit.refund(&mut state, at(5_200), at(5_000), 1);
+        assert_eq!(limit.available(&state, at(5_200)), 7);
         limit.refund(&mut state, at(5_200), at(5_000), 6);
-        assert_eq!(limit.available(&state, at(5_200)), 10);
+        assert_eq!(limit.available(&state, at(5_200)), 10, "never above the burst");
+    }
+
+    #[test]
+    fn a_refund_counts_whole_while_the_limit_has_been_in_use() {
+        let limit = gcra("1000/second:gcra");
+        let mut state = State::empty();
+        limit.charge(&mut state, at(0), 1_000);
+        limit.charge(&mut state, at(900), 900);
+        // 100 units are left of the first charge, had it been alone; but no accrued unit was lost.
+        assert_eq!(limit.available(&state, at(900)), 0);
+        limit.refund(&mut state, at(900), at(0), 800);
+        assert_eq!(limit.available(&state, at(900)), 800);
+        // Idle since 2.0 s: what was charged before is gone.
+        limit.charge(&mut state, at(2_000), 500);
+        limit.refund(&mut state, at(2_000), at(900), 900);
+        assert_eq!(limit.available(&state, at(2_000)), 500);
     }
 
     proptest! {

@@ -40,7 +40,8 @@ trait Counting {
     /// Takes `units` at `now`, whether they are available or not.
     fn charge(&self, state: &mut State, now: Timestamp, units: u64);
 
-    /// Gives back at `now` what still counts of `units` that were taken at `charged`.
+    /// Gives back at `now` what still counts of `units` that were taken at `charged`, which is not
+    /// after `now`. A charge that an earlier state held, before a reset or a loss, gives nothing back.
     fn refund(&self, state: &mut State, now: Timestamp, charged: Timestamp, units: u64);
 
     /// When the state is as if never used, and can be forgotten.
@@ -88,6 +89,8 @@ pub(crate) fn charge(limit: Limit, state: &mut State, now: Timestamp, units: u64
 }
 
 /// Gives back at `now` what still counts of `units` that were taken at `charged`.
+///
+/// A charge later than `now` is of a state that was lost, from before the clock stepped back.
 pub(crate) fn refund(
     limit: Limit,
     state: &mut State,
@@ -95,7 +98,7 @@ pub(crate) fn refund(
     charged: Timestamp,
     units: u64,
 ) {
-    if !state.is_empty() && units > 0 {
+    if !state.is_empty() && units > 0 && charged <= now {
         counting!(limit, refund(state, now, charged, limit.units(units)));
     }
 }
@@ -139,10 +142,11 @@ pub(crate) fn expires(limit: Limit, state: &State) -> Timestamp {
 #[cfg(feature = "redis")]
 pub(crate) fn replied_cells(limit: Limit) -> usize {
     match limit.algorithm() {
-        Algorithm::FixedWindow { .. } | Algorithm::Gcra { .. } => 2,
-        Algorithm::TokenBucket { refill: Refill::Greedy, .. } => 2,
-        Algorithm::TokenBucket { refill: Refill::Interval, .. } => 3,
-        Algorithm::SlidingWindowCounter | Algorithm::SlidingLog | Algorithm::Concurrency => 3,
+        Algorithm::FixedWindow { .. } => 2,
+        Algorithm::Gcra { .. } | Algorithm::TokenBucket { refill: Refill::Greedy, .. } => 3,
+        Algorithm::TokenBucket { refill: Refill::Interval, .. } => 4,
+        Algorithm::SlidingWindowCounter => 4,
+        Algorithm::SlidingLog | Algorithm::Concurrency => 3,
         Algorithm::SlidingWindow { precision } => SlidingWindow::new(limit, precision).cells(),
     }
 }

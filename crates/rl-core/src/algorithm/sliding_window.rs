@@ -7,7 +7,9 @@
 //!   counts while now < (i + 1) × precision + period. A request of cost `c` passes if and only if
 //!   the sum of the buckets that count + `c` <= max.
 //! * **Rounding**: none.
-//! * **State**: 1 + ⌈period / precision⌉ + 1 integers.
+//! * **Refunds** lower the bucket in which the units were charged, unless the state is younger than the
+//!   charge.
+//! * **State**: 2 + ⌈period / precision⌉ + 1 integers.
 //!
 //! `store/redis/lua/sliding_window.lua` is the same function in Lua; change both.
 
@@ -16,7 +18,11 @@ use super::{Counting, State};
 use crate::model::{Limit, MAX_UNITS, Outcome, Period};
 use crate::time::Timestamp;
 
-/// A sliding window. Cells: the number of the newest bucket, then the buckets, newest first.
+/// Cells before the buckets.
+const HEAD: usize = 2;
+
+/// A sliding window. Cells: the number of the newest bucket, the time of the first charge since the
+/// state was empty, then the buckets, newest first.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SlidingWindow {
     max: u64,
@@ -32,7 +38,7 @@ impl SlidingWindow {
 
     /// How many cells it has.
     pub(super) const fn cells(self) -> usize {
-        1 + self.size()
+        HEAD + self.size()
     }
 
     /// The most buckets that count at the same time.
@@ -49,8 +55,8 @@ impl SlidingWindow {
     /// The buckets that count at `now`, newest first: number and units.
     fn counting(self, state: &State, now: Timestamp) -> impl Iterator<Item = (u64, u64)> + '_ {
         let (newest, buckets) = match state.many() {
-            [newest, buckets @ ..] => (*newest, buckets),
-            [] => (0, &[][..]),
+            [newest, _, buckets @ ..] => (*newest, buckets),
+            _ => (0, &[][..]),
         };
         let numbered = buckets
             .iter()
@@ -73,7 +79,10 @@ impl Counting for SlidingWindow {
         let number = now.as_micros() / self.precision;
         let cells = state.many_mut(self.cells());
         let age = number.saturating_sub(cells[0]).min(self.size() as u64) as usize;
-        let buckets = &mut cells[1..];
+        if cells[1] == 0 {
+            cells[1] = now.as_micros();
+        }
+        let buckets = &mut cells[HEAD..];
         buckets.rotate_right(age % buckets.len());
         buckets[..age].fill(0);
         buckets[0] = buckets[0].saturating_add(units).min(MAX_UNITS);
@@ -83,15 +92,21 @@ impl Counting for SlidingWindow {
     fn refund(&self, state: &mut State, _: Timestamp, charged: Timestamp, units: u64) {
         let number = charged.as_micros() / self.precision;
         let cells = state.many_mut(self.cells());
+        if charged.as_micros() < cells[1] {
+            return;
+        }
         let bucket = cells[0].checked_sub(number).and_then(|age| usize::try_from(age).ok());
-        if let Some(bucket) = bucket.and_then(|age| cells[1..].get_mut(age)) {
+        if let Some(bucket) = bucket.and_then(|age| cells[HEAD..].get_mut(age)) {
             *bucket = bucket.saturating_sub(units);
         }
     }
 
     fn expires(&self, state: &State) -> Timestamp {
-        let newest = state.many().first().filter(|newest| **newest > 0);
-        Timestamp::from_micros(newest.map_or(0, |newest| self.leaves(*newest)))
+        let newest = match state.many() {
+            [newest, since, ..] if *since > 0 => Some(*newest),
+            _ => None,
+        };
+        Timestamp::from_micros(newest.map_or(0, |newest| self.leaves(newest)))
     }
 
     fn outcome(&self, state: &State, now: Timestamp, needed: u64) -> Outcome {

@@ -9,7 +9,9 @@
 //!   pass. For steady traffic the error is the rounding.
 //! * **Rounding**: the weighted part is rounded down to whole units; waits are rounded up to whole
 //!   microseconds.
-//! * **State**: three integers.
+//! * **Refunds** lower the count of the window in which the units were charged, the current or the one
+//!   before, unless the state is younger than the charge.
+//! * **State**: four integers.
 //!
 //! The idea is that of Cloudflare, *How we built rate limiting capable of scaling to millions of
 //! domains* (2017).
@@ -22,7 +24,7 @@ use crate::model::{Limit, MAX_UNITS, Outcome};
 use crate::time::Timestamp;
 
 /// A sliding window counter. Cells: the beginning of the current window, units used in it, units
-/// used in the one before.
+/// used in the one before, and the first charge that may count in them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SlidingWindowCounter {
     max: u64,
@@ -35,6 +37,9 @@ struct Windows {
     since: u64,
     current: u64,
     previous: u64,
+    /// The time of the first charge since the state was empty, or the beginning of the window
+    /// before, whichever is later.
+    first: u64,
 }
 
 impl SlidingWindowCounter {
@@ -44,13 +49,13 @@ impl SlidingWindowCounter {
 
     fn windows(self, state: &State, now: Timestamp) -> Windows {
         let begin = now.as_micros() - now.as_micros() % self.period;
-        let [since, current, previous] = state.three().unwrap_or_default();
+        let [since, current, previous, first] = state.four().unwrap_or_default();
         if since == begin {
-            Windows { since, current, previous }
+            Windows { since, current, previous, first }
         } else if since.checked_add(self.period) == Some(begin) {
-            Windows { since: begin, current: 0, previous: current }
+            Windows { since: begin, current: 0, previous: current, first: first.max(since) }
         } else {
-            Windows { since: begin, current: 0, previous: 0 }
+            Windows { since: begin, current: 0, previous: 0, first: now.as_micros() }
         }
     }
 
@@ -93,17 +98,20 @@ impl Counting for SlidingWindowCounter {
     }
 
     fn charge(&self, state: &mut State, now: Timestamp, units: u64) {
-        let Windows { since, current, previous } = self.windows(state, now);
-        state.set_three([since, current.saturating_add(units).min(MAX_UNITS), previous]);
+        let Windows { since, current, previous, first } = self.windows(state, now);
+        state.set_four([since, current.saturating_add(units).min(MAX_UNITS), previous, first]);
     }
 
     fn refund(&self, state: &mut State, _: Timestamp, charged: Timestamp, units: u64) {
-        let Some([since, current, previous]) = state.three() else { return };
+        let Some([since, current, previous, first]) = state.four() else { return };
         let charged = charged.as_micros();
+        if charged < first {
+            return;
+        }
         if charged >= since && charged < since + self.period {
-            state.set_three([since, current.saturating_sub(units), previous]);
+            state.set_four([since, current.saturating_sub(units), previous, first]);
         } else if charged < since && charged + self.period >= since {
-            state.set_three([since, current, previous.saturating_sub(units)]);
+            state.set_four([since, current, previous.saturating_sub(units), first]);
         }
     }
 
@@ -166,7 +174,7 @@ mod tests {
             let since = at(0).as_micros() / limit.period * limit.period;
             let now = since + elapsed % limit.period;
             let mut state = State::empty();
-            state.set_three([since, current, previous]);
+            state.set_four([since, current, previous, since]);
             let time = Timestamp::from_micros(now);
             let outcome = limit.outcome(&state, time, cost);
             if cost <= limit.available(&state, time) || cost > max {

@@ -6,47 +6,51 @@ use crate::time::Timestamp;
 /// They are the same integers that the Lua twin stores.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct State {
-    // Three are enough for most, and need no memory of their own.
-    few: [u64; 3],
+    // Four are enough for most, and need no memory of their own.
+    few: [u64; State::FEW],
     // All of them, if there are more.
     more: Option<Box<[u64]>>,
 }
 
 impl State {
-    /// Nothing to remember.
+    /// How many cells need no memory of their own.
+    pub(crate) const FEW: usize = 4;
+
+    /// Returns a state with nothing to remember.
     pub(crate) const fn empty() -> Self {
-        Self { few: [0; 3], more: None }
+        Self { few: [0; Self::FEW], more: None }
     }
 
-    /// A state of two or three cells; the third is 0 if there are two.
-    pub(crate) const fn of_few(few: [u64; 3]) -> Self {
+    /// Returns a state of two to four cells; those that an algorithm does not have are 0.
+    pub(crate) const fn of_few(few: [u64; Self::FEW]) -> Self {
         Self { few, more: None }
     }
 
     /// A state of these cells.
     #[cfg(feature = "redis")]
     pub(crate) fn from_cells(mut cells: impl ExactSizeIterator<Item = u64>) -> Self {
-        if matches!(cells.len(), 2 | 3) {
+        if matches!(cells.len(), 2..=Self::FEW) {
             Self::of_few(std::array::from_fn(|_| cells.next().unwrap_or_default()))
         } else {
-            Self { few: [0; 3], more: Some(cells.collect()) }
+            Self { few: [0; Self::FEW], more: Some(cells.collect()) }
         }
     }
 
     /// The state before so many units of the second of its two cells were counted.
     #[cfg(feature = "redis")]
     pub(crate) fn with_less(&self, units: u64) -> Self {
-        let [since, used, third] = self.few;
-        Self { few: [since, used.saturating_sub(units), third], more: self.more.clone() }
+        let [since, used, third, fourth] = self.few;
+        let few = [since, used.saturating_sub(units), third, fourth];
+        Self { few, more: self.more.clone() }
     }
 
-    /// The cells, if there are two or three.
-    pub(crate) const fn few(&self) -> [u64; 3] {
+    /// Returns the cells, if there are two to four.
+    pub(crate) const fn few(&self) -> [u64; Self::FEW] {
         self.few
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.few == [0; 3] && self.more.iter().flatten().all(|cell| *cell == 0)
+        self.few == [0; Self::FEW] && self.more.iter().flatten().all(|cell| *cell == 0)
     }
 
     pub(crate) fn clear(&mut self) {
@@ -55,20 +59,30 @@ impl State {
 
     /// The two cells, if there is something to remember.
     pub(super) fn two(&self) -> Option<[u64; 2]> {
-        let [first, second, _] = self.few;
+        let [first, second, ..] = self.few;
         (first | second != 0).then_some([first, second])
     }
 
     pub(super) const fn set_two(&mut self, [first, second]: [u64; 2]) {
-        self.few = [first, second, 0];
+        self.few = [first, second, 0, 0];
     }
 
-    /// The three cells, if there is something to remember.
+    /// Returns the first three cells, if there is something to remember.
     pub(super) fn three(&self) -> Option<[u64; 3]> {
-        (self.few != [0; 3]).then_some(self.few)
+        let [first, second, third, _] = self.few;
+        (self.few != [0; Self::FEW]).then_some([first, second, third])
     }
 
-    pub(super) const fn set_three(&mut self, cells: [u64; 3]) {
+    pub(super) const fn set_three(&mut self, [first, second, third]: [u64; 3]) {
+        self.few = [first, second, third, 0];
+    }
+
+    /// Returns the four cells, if there is something to remember.
+    pub(super) fn four(&self) -> Option<[u64; 4]> {
+        (self.few != [0; Self::FEW]).then_some(self.few)
+    }
+
+    pub(super) const fn set_four(&mut self, cells: [u64; 4]) {
         self.few = cells;
     }
 
@@ -76,17 +90,17 @@ impl State {
     pub(super) fn many(&self) -> &[u64] {
         match &self.more {
             Some(more) => more,
-            None if self.few == [0; 3] => &[],
+            None if self.few == [0; Self::FEW] => &[],
             None => &self.few,
         }
     }
 
-    /// So many cells to change, three at least, 0 where there were none.
+    /// Returns `count` cells to change, 0 where there were none.
     pub(super) fn many_mut(&mut self, count: usize) -> &mut [u64] {
         let few = std::mem::take(&mut self.few);
         let more = self.more.get_or_insert_with(|| {
             let mut cells = vec![0; count];
-            // A store may have given three as few.
+            // A store may have given four as few.
             cells.iter_mut().zip(few).for_each(|(cell, few)| *cell = few);
             cells.into()
         });
@@ -94,12 +108,12 @@ impl State {
         more
     }
 
-    /// All cells to change, if there are more than three.
+    /// Returns all cells to change, if there are more than four.
     pub(super) fn all_mut(&mut self) -> &mut [u64] {
         self.more.as_deref_mut().unwrap_or_default()
     }
 
-    /// Takes these cells, more than three, in place of those that there were.
+    /// Takes these cells, more than four, in place of those that there were.
     pub(super) fn replace(&mut self, cells: Box<[u64]>) {
         self.more = Some(cells);
     }

@@ -10,9 +10,15 @@
 //! * **Interval refill** adds `max` tokens at once at the end of each period, counted from the first
 //!   use of the full bucket. Invariant: `used` tokens are missing since the period that began at
 //!   `since`.
+//! * **Refunds** give tokens back whole if the bucket has not been full since the charge: none of the
+//!   tokens that were added meanwhile was lost, so they stay. Once it has been full, nothing of an
+//!   earlier charge is missing. With interval refill, tokens that pass less those given back in a
+//!   span are at most the capacity, and `max` for each period that ends in it: a refund lowers `used`
+//!   by no more than the charge had raised it, and never below zero.
 //! * **Rounding**: none; waits that are told are rounded up to whole microseconds.
-//! * **State**: two integers for greedy refill; three for interval refill, of which the last is the
-//!   time at which the bucket is full, for those who do not know `max`.
+//! * **State**: three integers for greedy refill; four for interval refill. The third is the time at
+//!   which the bucket is full, for readers that do not know `max`; the fourth tells how many periods
+//!   have ended since the bucket was last full.
 //!
 //! J. S. Turner, *New directions in communications*, IEEE Communications Magazine 24(10), 1986.
 //!
@@ -45,7 +51,7 @@ impl TokenBucket {
 }
 
 /// A bucket that is filled at the end of each period. Cells: the beginning of the period, tokens
-/// that are missing, and when none will be.
+/// that are missing, when none will be, and how many periods have ended since the bucket was full.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IntervalBucket {
     max: u64,
@@ -53,16 +59,35 @@ pub(super) struct IntervalBucket {
     period: u64,
 }
 
+/// A bucket that lacks tokens, at some time.
+#[derive(Clone, Copy, Debug)]
+struct Lacking {
+    /// The beginning of the period.
+    since: u64,
+    /// Tokens that are missing.
+    used: u64,
+    /// How many periods have ended since the bucket was full.
+    ended: u64,
+}
+
 impl IntervalBucket {
-    /// The period that `now` is in: its beginning, and the tokens that are missing.
-    fn current(self, state: &State, now: Timestamp) -> Option<(u64, u64)> {
-        let [since, used, full_at] = state.three()?;
+    /// Returns the bucket as it is at `now`, unless it is full.
+    fn current(self, state: &State, now: Timestamp) -> Option<Lacking> {
+        let [since, used, full_at, ended] = state.four()?;
         let periods = until(now.as_micros(), Timestamp::from_micros(since)) / self.period;
         // A bucket is full when it was said to be, even if fewer tokens are added by now.
         if now.as_micros() >= full_at || periods >= used.div_ceil(self.max) {
             return None;
         }
-        Some((since + periods * self.period, used - periods * self.max))
+        Some(Lacking {
+            since: since + periods * self.period,
+            used: used - periods * self.max,
+            ended: ended.saturating_add(periods),
+        })
+    }
+
+    fn keep(self, state: &mut State, Lacking { since, used, ended }: Lacking) {
+        state.set_four([since, used, self.full_at(since, used), ended]);
     }
 
     /// How many periods it takes until at most `allowed` of `used` tokens are missing.
@@ -82,28 +107,32 @@ impl Counting for IntervalBucket {
         if self.max == 0 {
             return 0;
         }
-        self.capacity.saturating_sub(self.current(state, now).map_or(0, |(_, used)| used))
+        self.capacity.saturating_sub(self.current(state, now).map_or(0, |lacking| lacking.used))
     }
 
     fn charge(&self, state: &mut State, now: Timestamp, units: u64) {
         if self.max == 0 {
             return;
         }
-        let (since, used) = self.current(state, now).unwrap_or((now.as_micros(), 0));
-        let used = used.saturating_add(units).min(MAX_UNITS);
-        state.set_three([since, used, self.full_at(since, used)]);
+        let full = Lacking { since: now.as_micros(), used: 0, ended: 0 };
+        let lacking = self.current(state, now).unwrap_or(full);
+        let used = lacking.used.saturating_add(units).min(MAX_UNITS);
+        self.keep(state, Lacking { used, ..lacking });
     }
 
     fn refund(&self, state: &mut State, now: Timestamp, charged: Timestamp, units: u64) {
         if self.max == 0 {
             return;
         }
-        let Some((since, used)) = self.current(state, now) else { return };
-        // Tokens that were added since are there already.
-        let periods = until(since, charged).div_ceil(self.period);
-        let units = units.saturating_sub(periods.saturating_mul(self.max));
-        let used = used.saturating_sub(units);
-        state.set_three([since, used, self.full_at(since, used)]);
+        let Some(lacking) = self.current(state, now) else { return };
+        let full_until = lacking.since.saturating_sub(lacking.ended.saturating_mul(self.period));
+        if charged.as_micros() < full_until {
+            return;
+        }
+        match lacking.used.saturating_sub(units) {
+            0 => state.clear(),
+            used => self.keep(state, Lacking { used, ..lacking }),
+        }
     }
 
     fn expires(&self, state: &State) -> Timestamp {
@@ -112,7 +141,8 @@ impl Counting for IntervalBucket {
 
     fn outcome(&self, state: &State, now: Timestamp, needed: u64) -> Outcome {
         let current = if self.max == 0 { None } else { self.current(state, now) };
-        let (since, used) = current.unwrap_or((now.as_micros(), 0));
+        let (since, used) =
+            current.map_or((now.as_micros(), 0), |lacking| (lacking.since, lacking.used));
         let reset = if used == 0 { 0 } else { until(self.full_at(since, used), now) };
         if needed > self.capacity {
             return Outcome::never(used, reset);
@@ -193,15 +223,21 @@ mod tests {
     }
 
     #[test]
-    fn a_refund_leaves_out_what_has_come_back() {
+    fn a_refund_counts_whole_unless_the_bucket_was_full_meanwhile() {
         let bucket = bucket("2/second:token-bucket:capacity=5:refill=interval");
         let mut state = State::empty();
         bucket.charge(&mut state, at(0), 5);
-        bucket.refund(&mut state, at(1_000), at(0), 3);
-        assert_eq!(bucket.available(&state, at(1_000)), 3, "two have come back, one is given");
+        bucket.refund(&mut state, at(1_000), at(0), 1);
+        assert_eq!(bucket.available(&state, at(1_000)), 3, "two were added, one is given back");
+        bucket.refund(&mut state, at(1_000), at(0), 4);
+        assert_eq!(bucket.available(&state, at(1_000)), 5, "never above the capacity");
+        bucket.charge(&mut state, at(1_000), 5);
+        bucket.charge(&mut state, at(2_500), 1);
+        bucket.refund(&mut state, at(2_500), at(1_000), 1);
+        assert_eq!(bucket.available(&state, at(2_500)), 2, "two were added, one was taken");
         bucket.charge(&mut state, at(9_000), 5);
         bucket.refund(&mut state, at(9_000), at(0), 5);
-        assert_eq!(bucket.available(&state, at(9_000)), 0, "all had come back");
+        assert_eq!(bucket.available(&state, at(9_000)), 0, "the bucket was full meanwhile");
     }
 
     /// Ten minutes of one request in five seconds, capacity 10 and one token per second, once let

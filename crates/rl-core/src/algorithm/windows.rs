@@ -1,12 +1,12 @@
 //! Fixed windows that are decided together: what most policies are, over plain numbers.
 //!
 //! It says what [`FixedWindow`](super::fixed_window) says of each limit; a test holds it to that. What
-//! makes it short: [`WindowPlan`] tells the length of these windows, so times can be compared as they are
+//! makes it short: [`WindowPlan`] tells where these windows end, so times can be compared as they are
 //! kept; and a charge leaves all windows open behind, so until the first of them ends a decision is one
 //! comparison of times, and one of numbers beside each other.
 
 use super::needed;
-use crate::model::{Cost, MAX_UNITS, Mode, Moment, Packed, Pairs, WindowPlan};
+use crate::model::{Cost, Grid, MAX_UNITS, Mode, Moment, Packed, Pairs, WindowPlan};
 
 /// The most windows that are decided together.
 pub(crate) const PLACES: usize = WindowPlan::MOST;
@@ -66,7 +66,7 @@ pub(crate) fn decide_plainly(
         let denied_until = deny(plan, states, at, mode, cost)?;
         return Some(Plain::denied(states, denied_until));
     }
-    if !is_open(plan, states, soonest, at.kept) {
+    if !is_open(plan, states, soonest, at) {
         return None;
     }
     states.set_numbers(sum.left);
@@ -80,19 +80,19 @@ pub(crate) fn decide_plainly(
 pub(crate) fn is_used_up(
     plan: &WindowPlan,
     states: &Packed,
-    kept: u64,
+    at: Moment,
     mode: Mode,
     cost: Cost,
 ) -> bool {
     mode == Mode::Check
         && cost != Cost::ZERO
-        && states.last_used_up(plan).is_some_and(|place| is_open(plan, states, place as u8, kept))
+        && states.last_used_up(plan).is_some_and(|place| is_open(plan, states, place as u8, at))
 }
 
 /// Denies `cost` if a window has too little left. Returns [`Decided::denied_until`].
 #[inline(never)]
 fn deny(plan: &WindowPlan, states: &Packed, at: Moment, mode: Mode, cost: Cost) -> Option<u64> {
-    if mode != Mode::Check || !fits(plan, at.kept) {
+    if mode != Mode::Check || !fits(at.kept) {
         return None;
     }
     let units = cost.units();
@@ -112,15 +112,30 @@ fn deny(plan: &WindowPlan, states: &Packed, at: Moment, mode: Mode, cost: Cost) 
 }
 
 /// Whether the clock is neither at the time where times begin, nor where they end.
-const fn fits(plan: &WindowPlan, kept: u64) -> bool {
-    plan.begin < kept && kept >> 48 == 0
+const fn fits(kept: u64) -> bool {
+    0 < kept && kept >> 48 == 0
 }
 
-/// Whether it is plain that the window in this place is open, if there is one.
+/// Whether the window in this place is open, if there is one.
 #[inline]
-const fn is_open(plan: &WindowPlan, states: &Packed, place: u8, kept: u64) -> bool {
+const fn is_open(plan: &WindowPlan, states: &Packed, place: u8, at: Moment) -> bool {
     let place = place as usize;
-    place < PLACES && kept < states.time(place) + plan.at_least[place]
+    if place >= PLACES {
+        return false;
+    }
+    let since = states.time(place);
+    at.kept < since + plan.at_least[place] || is_open_on_clock(plan, place, since, at)
+}
+
+/// Whether a window on the clock is open: its end takes a division.
+#[inline(never)]
+const fn is_open_on_clock(plan: &WindowPlan, place: usize, since: u64, at: Moment) -> bool {
+    match plan.grid[place] {
+        Grid::None => false,
+        Grid::Shifted(_) | Grid::Month => {
+            0 < since && since <= at.kept && at.kept < plan.end(place, since, at)
+        }
+    }
 }
 
 /// Decides `cost` for somebody who has used nothing, if it is plain that all of it is granted: windows of no
@@ -135,7 +150,7 @@ pub(crate) fn begin_plainly(
     let soonest = plan.shortest?;
     let units = if mode == Mode::Peek { 0 } else { cost.units() };
     let end = at.kept + plan.micros.get(usize::from(soonest))?;
-    if units.wrapping_sub(1) >= i32::MAX as u64 || !fits(plan, at.kept) || end >> 48 != 0 {
+    if units.wrapping_sub(1) >= i32::MAX as u64 || !fits(at.kept) || end >> 48 != 0 {
         return None;
     }
     let sum = Packed::NONE.plus(units as u32, plan);
@@ -151,7 +166,7 @@ pub(crate) fn begin_plainly(
 pub(crate) fn are_over(plan: &WindowPlan, states: &Packed, at: Moment) -> bool {
     // Those of long periods come last in most policies, and end last.
     let last = plan.count.saturating_sub(1) as u8;
-    !is_open(plan, states, last, at.kept) && is_none_open(plan, states, at)
+    !is_open(plan, states, last, at) && is_none_open(plan, states, at)
 }
 
 #[inline(never)]
@@ -168,7 +183,7 @@ pub(crate) fn decide(
     mode: Mode,
     cost: Cost,
 ) -> Option<Decided> {
-    if !fits(plan, at.kept) {
+    if !fits(at.kept) {
         return None;
     }
     let count = plan.count.min(PLACES);
@@ -186,7 +201,7 @@ pub(crate) fn decide(
         let denied_until = denied_until(plan, &ends, &used, asked);
         let is_allowed = needed <= available;
         let are_open = ends[..count].iter().all(|end| *end > 0);
-        let soonest = if are_open { soonest(plan, states) } else { UNKNOWN };
+        let soonest = if are_open { soonest(plan, &ends) } else { UNKNOWN };
         return Some(Decided { taken, needed, is_allowed, denied_until, soonest });
     }
     if most_used.saturating_add(taken) >> 32 != 0 {
@@ -194,7 +209,7 @@ pub(crate) fn decide(
     }
     for place in 0..count {
         let since = match ends[place] {
-            0 => plan.begin(place, at),
+            0 => at.kept,
             _ => states.time(place),
         };
         used[place] += taken;
@@ -202,15 +217,16 @@ pub(crate) fn decide(
         ends[place] = plan.end(place, since, at);
     }
     let denied_until = if taken >= available { denied_until(plan, &ends, &used, 1) } else { 0 };
-    let soonest = soonest(plan, states);
+    let soonest = soonest(plan, &ends);
     Some(Decided { taken, needed, is_allowed: true, denied_until, soonest })
 }
 
-/// Of windows that are all open, the one that ends first, as far as it is plain.
-fn soonest(plan: &WindowPlan, states: &Packed) -> u8 {
-    let (mut soonest, mut earliest) = (UNKNOWN, 1 << 48);
-    for place in 0..plan.count.min(PLACES) {
-        let end = states.time(place) + plan.at_least[place];
+/// Returns which of windows that are all open ends first. Where several end together, one without a
+/// clock is chosen: its end takes no division.
+fn soonest(plan: &WindowPlan, ends: &[u64; PLACES]) -> u8 {
+    let (mut soonest, mut earliest) = (UNKNOWN, (1 << 48, true));
+    for (place, end) in ends.iter().enumerate().take(plan.count.min(PLACES)) {
+        let end = (*end, plan.grid[place] != Grid::None);
         if end < earliest {
             (soonest, earliest) = (place as u8, end);
         }
@@ -283,7 +299,7 @@ mod tests {
                     prop_assert_eq!(begun, new);
                 }
                 let kept = moment.kept;
-                let is_known = kept < known && is_used_up(plan, &packed, kept, mode, cost);
+                let is_known = kept < known && is_used_up(plan, &packed, moment, mode, cost);
                 let plain = decide_plainly(plan, &mut packed, soonest, moment, mode, cost);
                 let decided = match plain {
                     Some(Plain { is_allowed, left, denied_until }) => {
@@ -311,7 +327,7 @@ mod tests {
                     if taken > 0 {
                         algorithm::charge(limit, state, now, taken);
                     }
-                    let [since, used, _] = state.few();
+                    let [since, used, ..] = state.few();
                     if !state.is_empty() {
                         prop_assert_eq!(packed.time(i) - 1 + origin, since);
                     }

@@ -5,8 +5,8 @@ use crate::time::calendar_month;
 /// Limits that are decided together in one pass, as plain numbers beside each other: fixed windows, all
 /// in force, that count units.
 ///
-/// The length of these windows does not vary, but for calendar months: a window that began at *since* is
-/// open while now < *since* + length.
+/// A window without a clock that began at *since* is open while now < *since* + length. Of a window on
+/// the clock the time of its first charge is kept, from which its end follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WindowPlan {
     pub(crate) count: usize,
@@ -19,13 +19,11 @@ pub(crate) struct WindowPlan {
     pub(crate) places: Pairs,
     /// How long a window lasts, in µs; of a calendar month, not quite.
     pub(crate) micros: [u64; WindowPlan::MOST],
-    /// How long it lasts at least.
+    /// How long a window lasts at least after its first charge: 0 on the clock.
     pub(crate) at_least: [u64; WindowPlan::MOST],
     /// The states that the limits count in: [`StateId::bits`](super::StateId::bits).
     pub(crate) states: [u64; WindowPlan::MOST],
     pub(crate) grid: [Grid; WindowPlan::MOST],
-    /// Longer than any of those on the clock: the first may have begun before the epoch.
-    pub(crate) begin: u64,
     /// Which of them is the shortest, if none is on the clock.
     pub(crate) shortest: Option<u8>,
 }
@@ -61,9 +59,6 @@ impl WindowPlan {
     /// The most limits that are decided in one pass.
     pub(crate) const MOST: usize = Packed::PLACES;
 
-    /// Of the shortest calendar month.
-    const SHORTEST_MONTH: u64 = 28 * Period::DAY.as_micros();
-
     pub(super) fn of(limits: &[NamedLimit]) -> Option<Self> {
         if limits.len() > Self::MOST {
             return None;
@@ -77,7 +72,6 @@ impl WindowPlan {
             at_least: [0; Self::MOST],
             states: [0; Self::MOST],
             grid: [Grid::None; Self::MOST],
-            begin: 0,
             shortest: None,
         };
         let (mut taken, mut places) = ([0; Self::MOST], [0; Self::MOST]);
@@ -89,14 +83,10 @@ impl WindowPlan {
             (taken[place], places[place]) = (i32::MAX as u32 - room as u32, u32::MAX);
             plan.micros[place] = limit.period().as_micros();
             plan.at_least[place] = match plan.grid[place] {
-                Grid::Month => Self::SHORTEST_MONTH,
-                Grid::None | Grid::Shifted(_) => plan.micros[place],
+                Grid::None => plan.micros[place],
+                Grid::Shifted(_) | Grid::Month => 0,
             };
             plan.states[place] = named.state().bits();
-            if plan.grid[place] != Grid::None {
-                // No calendar month is as long as two of thirty days.
-                plan.begin = plan.begin.max(2 * plan.micros[place]);
-            }
         }
         (plan.taken, plan.places) = (Pairs::of(taken), Pairs::of(places));
         if plan.grid.iter().all(|grid| *grid == Grid::None) {
@@ -118,27 +108,20 @@ impl WindowPlan {
         if at.kept < end { (end, states.number(place)) } else { (0, 0) }
     }
 
-    /// Where the window ends that began at `since`, as it is kept.
+    /// Returns where the window ends that was charged first at `since`, as it is kept.
     #[inline]
     pub(crate) const fn end(&self, place: usize, since: u64, at: Moment) -> u64 {
+        // The first charge in µs since the epoch; `since` is not after `at`.
+        let first = at.now - (at.kept - since);
         match self.grid[place] {
-            Grid::Month => {
-                let (_, length) = calendar_month(at.now - (at.kept - since));
-                since + length
+            Grid::None => since + self.micros[place],
+            Grid::Shifted(shift) => {
+                let period = self.micros[place];
+                since + period - (first + shift) % period
             }
-            Grid::None | Grid::Shifted(_) => since + self.micros[place],
-        }
-    }
-
-    /// Where a window that is charged first now begins, as it is kept.
-    #[inline]
-    pub(crate) const fn begin(&self, place: usize, Moment { now, kept }: Moment) -> u64 {
-        match self.grid[place] {
-            Grid::None => kept,
-            Grid::Shifted(shift) => kept - (now + shift) % self.micros[place],
             Grid::Month => {
-                let (begin, _) = calendar_month(now);
-                kept - (now - begin)
+                let (begin, length) = calendar_month(first);
+                since + length - (first - begin)
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::num::NonZeroU8;
 
 use super::entry::{Entry, Slot, Unpacked};
-use super::shape::{Layout, Shape, Third};
+use super::shape::{Layout, Second, Shape};
 use super::shard::Asked;
 use crate::algorithm::{self, State, windows};
 use crate::model::{Decision, Moment, Packed, WindowPlan, Windows};
@@ -79,6 +79,20 @@ impl Compact {
         Self { states, last_upper: 0, last_lower: 0, denied: 0, soonest, shape }
     }
 
+    /// Returns an entry of the same shape that has used nothing, and decides at `next` at the earliest;
+    /// nothing, if that time does not fit.
+    pub(super) fn emptied(&self, next: Timestamp, origin: Origin) -> Option<Self> {
+        let mut emptied = Self::new(self.shape);
+        let kept = origin.keep(next.as_micros());
+        emptied.set_last(kept);
+        (kept >> 48 == 0).then_some(emptied)
+    }
+
+    /// Returns the time of the last change.
+    pub(super) const fn last_change(&self, origin: Origin) -> Timestamp {
+        Timestamp::from_micros(origin.restore(self.last()))
+    }
+
     pub(super) const fn shape(&self) -> usize {
         self.shape.get() as usize - 1
     }
@@ -115,7 +129,7 @@ impl Compact {
         let at = Moment { now: origin.restore(kept), kept };
         // A denial that is known adds nothing to what is kept.
         let is_known = kept < u64::from(self.denied) * TICK
-            && windows::is_used_up(plan, &self.states, kept, mode, cost);
+            && windows::is_used_up(plan, &self.states, at, mode, cost);
         let plain = match is_known {
             true => windows::Plain::denied(&self.states, 0),
             false => {
@@ -223,13 +237,14 @@ impl Compact {
 
     fn state(&self, layout: &Layout, origin: Origin) -> State {
         let time = |place| origin.restore(self.states.time(place));
-        let Layout { place, third, .. } = *layout;
-        let third = match third {
-            Third::None => 0,
-            Third::Number => self.states.number(place + 1),
-            Third::Time => time(place + 1),
+        let Layout { place, second, .. } = *layout;
+        let (third, fourth) = match second {
+            Second::None => (0, 0),
+            Second::Time => (time(place + 1), 0),
+            Second::TimeAndNumber => (time(place + 1), self.states.number(place + 1)),
+            Second::NumberAndTime => (self.states.number(place + 1), time(place + 1)),
         };
-        State::of_few([time(place), self.states.number(place), third])
+        State::of_few([time(place), self.states.number(place), third, fourth])
     }
 
     /// The same as an entry.
@@ -267,15 +282,17 @@ impl Compact {
             if slot.id != layout.limit.state() {
                 return None;
             }
-            let ([time, number, third], states) = (slot.state.few(), &mut compact.states);
+            let ([time, number, third, fourth], states) = (slot.state.few(), &mut compact.states);
             if slot.state.is_empty() {
                 continue;
             }
             states.set(layout.place, origin.keep(time), number)?;
-            match layout.third {
-                Third::None => {}
-                Third::Number => states.set(layout.place + 1, 0, third)?,
-                Third::Time => states.set(layout.place + 1, origin.keep(third), 0)?,
+            let place = layout.place + 1;
+            match layout.second {
+                Second::None => {}
+                Second::Time => states.set(place, origin.keep(third), 0)?,
+                Second::TimeAndNumber => states.set(place, origin.keep(third), fourth)?,
+                Second::NumberAndTime => states.set(place, origin.keep(fourth), third)?,
             }
         }
         let last = origin.keep(entry.last().as_micros());

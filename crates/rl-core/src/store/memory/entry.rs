@@ -22,6 +22,23 @@ pub(super) struct Entry<A: Array<Item = Slot>> {
     consumed: u8,
 }
 
+/// Returns the earliest time of a decision after a reset at `clock` of what was changed last at `last`.
+///
+/// A refund names a charge by its time. Where the reset comes in the same microsecond as the charge,
+/// the next charge is made a microsecond later, so that a refund of the first does not find it.
+pub(super) fn after_reset(last: Timestamp, clock: Timestamp) -> Timestamp {
+    if last < clock { clock } else { last.plus_micros(1) }
+}
+
+/// How far behind the last change a clock may be and still be taken for the same moment. A clock that
+/// stepped back further decides at its own time after a reset.
+const SAME_MOMENT: u64 = 1_000;
+
+/// Whether the time that [`after_reset`] returns is to be remembered when the whole entry goes.
+pub(super) fn is_same_moment(last: Timestamp, clock: Timestamp) -> bool {
+    last >= clock && last.micros_since(clock) < SAME_MOMENT
+}
+
 /// An entry that is kept.
 pub(super) type Whole = Entry<[Slot; 1]>;
 
@@ -250,6 +267,17 @@ impl<A: Array<Item = Slot>> Entry<A> {
             limit.consumed(outcome.used())
         });
         self.consumed = consumed.max().unwrap_or(0);
+    }
+
+    /// Forgets what was used of the limit at `place`.
+    pub(super) fn forget(&mut self, policy: &Policy, clock: Timestamp, place: usize) {
+        let next = after_reset(self.last, clock);
+        self.amend(policy, clock, |i, _, state, _| {
+            if i == place {
+                state.clear();
+            }
+        });
+        self.last = self.last.max(next);
     }
 
     /// Whether places that are to be freed or leased anew are held here.

@@ -214,15 +214,10 @@ impl<C: Clock> Store for MemoryStore<C> {
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
         let subject = self.fingerprinter.fingerprint(reset.namespace, reset.subject);
         let mut shard = self.shard(subject);
+        let clock = self.clock.now();
         match reset.limit {
-            None => shard.remove(subject),
-            Some(place) => {
-                shard.amend(subject, reset.policy, self.clock.now(), |i, _, state, _| {
-                    if i == place {
-                        state.clear();
-                    }
-                });
-            }
+            None => shard.forget_all(subject, clock),
+            Some(place) => shard.forget(subject, reset.policy, clock, place),
         }
         drop(shard);
         Eventual::ready(Ok(()))

@@ -30,15 +30,17 @@ pub(super) struct Layout {
     /// which.
     pub(super) limit: NamedLimit,
     pub(super) place: usize,
-    pub(super) third: Third,
+    pub(super) second: Second,
 }
 
-/// What the third cell of a state is. It takes a place of its own.
+/// What the third and the fourth cell of a state are. They take a place of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Third {
+pub(super) enum Second {
     None,
-    Number,
+    /// The third is a time; there is no fourth.
     Time,
+    TimeAndNumber,
+    NumberAndTime,
 }
 
 impl Shape {
@@ -46,17 +48,18 @@ impl Shape {
     fn of(policy: &Policy) -> Option<Self> {
         let mut next = 0;
         let layouts = policy.limits().iter().map(|named| {
-            let third = match named.limit().algorithm() {
-                Algorithm::FixedWindow { .. } | Algorithm::Gcra { .. } => Third::None,
-                Algorithm::TokenBucket { refill: Refill::Greedy, .. } => Third::None,
-                Algorithm::TokenBucket { refill: Refill::Interval, .. } => Third::Time,
-                Algorithm::SlidingWindowCounter => Third::Number,
+            let second = match named.limit().algorithm() {
+                Algorithm::FixedWindow { .. } => Second::None,
+                Algorithm::Gcra { .. } => Second::Time,
+                Algorithm::TokenBucket { refill: Refill::Greedy, .. } => Second::Time,
+                Algorithm::TokenBucket { refill: Refill::Interval, .. } => Second::TimeAndNumber,
+                Algorithm::SlidingWindowCounter => Second::NumberAndTime,
                 Algorithm::SlidingWindow { .. } => return None,
                 Algorithm::SlidingLog | Algorithm::Concurrency => return None,
             };
             let place = next;
-            next += 1 + usize::from(third != Third::None);
-            (next <= PLACES).then(|| Layout { limit: named.clone(), place, third })
+            next += 1 + usize::from(second != Second::None);
+            (next <= PLACES).then(|| Layout { limit: named.clone(), place, second })
         });
         let layouts = layouts.collect::<Option<Box<[Layout]>>>()?;
         let (mut states, mut units, mut has_others) = ([0; PLACES], [0; PLACES], false);

@@ -2,7 +2,7 @@ use std::num::NonZeroU8;
 
 use super::super::fingerprint::Fingerprint;
 use super::compact::{Compact, Origin, Plain};
-use super::entry::{Entry, Slot, Unpacked, Whole};
+use super::entry::{Entry, Slot, Unpacked, Whole, after_reset, is_same_moment};
 use super::shape::{Shape, Shapes};
 use super::table::{MOST, Table};
 use crate::model::{Cost, Decision, Limit, Mode, Moment, Policy};
@@ -31,6 +31,9 @@ pub(super) struct Shard {
     capacity: usize,
     // Where the next inspection begins; it goes around.
     cursor: usize,
+    // When the last subject made room that was charged at that very time, and the earliest time of
+    // a decision for a newcomer who comes then: it may be the same subject.
+    evicted: (Timestamp, Timestamp),
 }
 
 /// What is kept of one subject: in places of fixed size, if it fits there.
@@ -155,6 +158,42 @@ impl Kept {
         }
     }
 
+    fn forget(
+        &mut self,
+        shapes: &Shapes,
+        origin: Origin,
+        policy: &Policy,
+        clock: Timestamp,
+        place: usize,
+    ) {
+        match self {
+            Self::Compact(compact) => {
+                let mut entry = compact.unpack(shapes.get(compact.shape()), origin);
+                entry.forget(policy, clock, place);
+                *self = Self::of(entry, Some(compact.number()), shapes, origin);
+            }
+            Self::Whole(entry) => entry.forget(policy, clock, place),
+        }
+    }
+
+    /// Forgets all that was used, and decides at `next` at the earliest.
+    fn empty(&mut self, next: Timestamp, origin: Origin) {
+        let emptied = match self {
+            Self::Compact(compact) => compact.emptied(next, origin).map(Self::Compact),
+            Self::Whole(_) => None,
+        };
+        let whole = || Self::Whole(Box::new(Entry::of([], next, Timestamp::EPOCH)));
+        *self = emptied.unwrap_or_else(whole);
+    }
+
+    /// Returns the time of the last change.
+    fn last_change(&self, origin: Origin) -> Timestamp {
+        match self {
+            Self::Compact(compact) => compact.last_change(origin),
+            Self::Whole(entry) => entry.last(),
+        }
+    }
+
     /// Whether places that are to be freed or leased anew are held here.
     fn holds(&self, refund: &Refund<'_>, clock: Timestamp) -> bool {
         match self {
@@ -193,7 +232,8 @@ impl Kept {
 impl Shard {
     pub(super) fn new(capacity: usize, origin: Origin) -> Self {
         let (entries, shapes) = (Table::new(), Shapes::default());
-        Self { entries, shapes, origin, capacity, cursor: 0 }
+        let evicted = (Timestamp::EPOCH, Timestamp::EPOCH);
+        Self { entries, shapes, origin, capacity, cursor: 0, evicted }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -245,9 +285,13 @@ impl Shard {
     fn decide_first(
         &mut self,
         subject: Fingerprint,
-        asked: Asked<'_>,
+        mut asked: Asked<'_>,
         decision: &mut Decision,
     ) -> bool {
+        let (evicted_at, next) = self.evicted;
+        if asked.clock == evicted_at {
+            asked.clock = asked.clock.max(next);
+        }
         let (shapes, origin) = (&mut self.shapes, self.origin);
         let kept = match shapes.known(asked.policy) {
             Some(shape) => {
@@ -280,6 +324,7 @@ impl Shard {
                 return true;
             }
             Some(Room::Of(position)) => {
+                self.note_eviction(position, asked.clock);
                 self.entries.replace_at(position, subject, kept);
                 return true;
             }
@@ -294,6 +339,38 @@ impl Shard {
                 self.entries.add(Fingerprint::OVERFLOW, kept);
                 true
             }
+        }
+    }
+
+    /// Remembers that the subject at `position` makes room, if it was charged at this very time.
+    fn note_eviction(&mut self, position: usize, clock: Timestamp) {
+        let last = self.entries.at(position).map(|(_, kept)| kept.last_change(self.origin));
+        if let Some(last) = last.filter(|last| is_same_moment(*last, clock)) {
+            self.evicted = (clock, after_reset(last, clock));
+        }
+    }
+
+    /// Forgets what was used of one limit.
+    pub(super) fn forget(
+        &mut self,
+        subject: Fingerprint,
+        policy: &Policy,
+        clock: Timestamp,
+        place: usize,
+    ) {
+        if let Some(kept) = self.entries.get_mut(subject) {
+            kept.forget(&self.shapes, self.origin, policy, clock, place);
+        }
+    }
+
+    /// Forgets all that was used by a subject.
+    pub(super) fn forget_all(&mut self, subject: Fingerprint, clock: Timestamp) {
+        let Some(kept) = self.entries.get_mut(subject) else { return };
+        let last = kept.last_change(self.origin);
+        if is_same_moment(last, clock) {
+            kept.empty(after_reset(last, clock), self.origin);
+        } else {
+            self.entries.remove(subject);
         }
     }
 
@@ -335,10 +412,6 @@ impl Shard {
         };
         let is_shared = !holds(subject) && holds(Fingerprint::OVERFLOW);
         if is_shared { Fingerprint::OVERFLOW } else { subject }
-    }
-
-    pub(super) fn remove(&mut self, subject: Fingerprint) {
-        self.entries.remove(subject);
     }
 }
 

@@ -55,7 +55,12 @@ pub(super) fn renew_plan(renewal: &Renewal<'_>) -> Vec<u8> {
     amend_plan(refund.policy, 1, refund.charged, |place| refund.units_of(place))
 }
 
-/// The argument of `amend.lua` that forgets the limit at this place.
+/// Returns the argument of `amend.lua` that forgets all limits.
+pub(super) fn forget_all_plan() -> Vec<u8> {
+    vec![3]
+}
+
+/// Returns the argument of `amend.lua` that forgets the limit at this place.
 pub(super) fn forget_plan(policy: &Policy, place: usize) -> Vec<u8> {
     amend_plan(policy, 2, Timestamp::EPOCH, |at| u64::from(at == place))
 }

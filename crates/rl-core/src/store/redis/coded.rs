@@ -9,7 +9,7 @@ use crate::model::{Algorithm, Anchor, Refill};
 use crate::{Limit, Period, Policy};
 
 /// The version of the packed state, its first byte.
-pub(super) const VERSION: u8 = 2;
+pub(super) const VERSION: u8 = 3;
 
 /// What scripts and their replies need to know of a policy.
 #[derive(Debug)]
@@ -66,7 +66,8 @@ impl Coded {
                     write!(format, "I{bytes}I{width}")
                 }
                 Algorithm::SlidingWindowCounter => {
-                    write!(format, "I{}I{width}I{width}", counter_bytes(limit))
+                    let bytes = counter_bytes(limit);
+                    write!(format, "I{bytes}I{width}I{width}I{bytes}")
                 }
                 _ => write!(format, "{}", "I7".repeat(algorithm::stored_cells(limit))),
             };
@@ -141,7 +142,8 @@ fn named_set(policy: &Policy) -> Option<u8> {
     })
 }
 
-/// The bytes of the age of a sliding window counter in a stored state.
+/// Returns the bytes of the age of a sliding window counter in a stored state, and of the time of its
+/// first charge.
 fn counter_bytes(limit: Limit) -> u8 {
     bytes_of(2 * limit.period().as_micros())
 }
@@ -194,21 +196,21 @@ mod tests {
     #[test]
     fn the_shape_names_states_and_not_their_size() {
         let shape_of = |text: &str| shape(&Policy::new([text.parse().unwrap()]).unwrap());
-        assert_eq!(shape_of("1/second")[..], [2, 1, 0x01]);
-        assert_eq!(shape_of("256/month")[..], [2, 2, 0x20]);
-        assert_eq!(shape_of("255/minute:sliding-window-counter")[..], [2, 1, 0x42]);
-        assert_eq!(shape_of("9/month:clock")[..], [2, 1, 0x81, 0x16]);
+        assert_eq!(shape_of("1/second")[..], [3, 1, 0x01]);
+        assert_eq!(shape_of("256/month")[..], [3, 2, 0x20]);
+        assert_eq!(shape_of("255/minute:sliding-window-counter")[..], [3, 1, 0x42]);
+        assert_eq!(shape_of("9/month:clock")[..], [3, 1, 0x81, 0x16]);
         assert_eq!(shape_of("1/1000ms"), shape_of("200/second"));
-        assert_eq!(shape_of("1/258ms")[..], [2, 1, 0x81, 0x80, 0, 0, 0, 0, 1, 2]);
-        assert_eq!(shape_of("1/258ms:clock")[..], [2, 1, 0x81, 0x90, 0, 0, 0, 0, 1, 2]);
-        assert_eq!(shape_of("1/minute:requests")[..], [2, 1, 0x81, 0x0a]);
-        assert_eq!(shape_of("1/258ms:clock:requests")[..], [2, 1, 0x81, 0x98, 0, 0, 0, 0, 1, 2]);
-        assert_eq!(shape_of("1/minute:sliding-log")[..], [2, 1, 0x81, 0x72, 0]);
-        assert_eq!(shape_of("1:concurrency:lease=minute")[..], [2, 1, 0x81, 0x72, 1]);
+        assert_eq!(shape_of("1/258ms")[..], [3, 1, 0x81, 0x80, 0, 0, 0, 0, 1, 2]);
+        assert_eq!(shape_of("1/258ms:clock")[..], [3, 1, 0x81, 0x90, 0, 0, 0, 0, 1, 2]);
+        assert_eq!(shape_of("1/minute:requests")[..], [3, 1, 0x81, 0x0a]);
+        assert_eq!(shape_of("1/258ms:clock:requests")[..], [3, 1, 0x81, 0x98, 0, 0, 0, 0, 1, 2]);
+        assert_eq!(shape_of("1/minute:sliding-log")[..], [3, 1, 0x81, 0x72, 0]);
+        assert_eq!(shape_of("1:concurrency:lease=minute")[..], [3, 1, 0x81, 0x72, 1]);
         let of_258_ms = shape_of("1:concurrency:lease=258ms");
-        assert_eq!(of_258_ms[..], [2, 1, 0x81, 0xf0, 0, 0, 0, 0, 1, 2, 1]);
+        assert_eq!(of_258_ms[..], [3, 1, 0x81, 0xf0, 0, 0, 0, 0, 1, 2, 1]);
         let mixed = ["9/hour", "9/day:clock"].map(|text| text.parse().unwrap());
-        assert_eq!(shape(&Policy::new(mixed).unwrap())[..], [2, 1, 0x82, 0x03, 0x14]);
+        assert_eq!(shape(&Policy::new(mixed).unwrap())[..], [3, 1, 0x82, 0x03, 0x14]);
     }
 
     #[test]

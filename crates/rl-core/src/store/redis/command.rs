@@ -126,9 +126,12 @@ impl Commands {
     pub(super) fn reset(&self, reset: &Reset<'_>) -> Result<Command, StoreError> {
         let Reset { namespace, subject, policy, limit } = *reset;
         let keys = match (self.layout, limit) {
-            (Layout::Packed, None) => self.keys(namespace, subject, policy)?,
-            (Layout::Packed, Some(limit)) => {
-                let arguments = packed(policy, codec::forget_plan(policy, limit));
+            (Layout::Packed, limit) => {
+                let plan = match limit {
+                    None => codec::forget_all_plan(),
+                    Some(limit) => codec::forget_plan(policy, limit),
+                };
+                let arguments = packed(policy, plan);
                 let keys = self.keys(namespace, subject, policy)?;
                 return Ok(Command::Script { script: script::amend(self.layout), keys, arguments });
             }

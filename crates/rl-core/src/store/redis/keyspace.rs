@@ -1,9 +1,9 @@
 //! The names of keys: injective, bounded in length, one hash tag for each subject, and no way for a
 //! caller to write a tag of their own.
 //!
-//! Packed: `rl:2:default:consumer:{acme}`, that is prefix, version of the format, namespace, realm
-//! and id; for the entries of a sliding log `rl:2:default:consumer:{acme}:60000`, with its period in
-//! ms, of a concurrency limit `rl:2:default:consumer:{acme}:c10000`, with an `r` before the period if
+//! Packed: `rl:3:default:consumer:{acme}`, that is prefix, version of the format, namespace, realm
+//! and id; for the entries of a sliding log `rl:3:default:consumer:{acme}:60000`, with its period in
+//! ms, of a concurrency limit `rl:3:default:consumer:{acme}:c10000`, with an `r` before the period if
 //! the limit counts requests. Readable: `acme_PER_MINUTE`, `acme_PER_MINUTE_REQUESTS` if the limit
 //! counts requests, and `{acme}_PER_MINUTE` on a cluster.
 
@@ -16,7 +16,7 @@ use crate::store::Namespace;
 use crate::{Algorithm, Limit, Period, Realm, Subject};
 
 /// The version of the packed layout; a change of the layout is a change of every key.
-const VERSION: &str = "2";
+const VERSION: &str = "3";
 
 /// No key is longer, in bytes.
 const MAX_KEY_LEN: usize = 200;
@@ -154,11 +154,11 @@ mod tests {
 
     #[test]
     fn keys_read_well() {
-        assert_eq!(key(&Subject::consumer("abc123")), "rl:2:default:consumer:{abc123}");
-        assert_eq!(key(&Subject::ip("2001:db8::/64")), "rl:2:default:ip:{2001%3Adb8%3A%3A/64}");
+        assert_eq!(key(&Subject::consumer("abc123")), "rl:3:default:consumer:{abc123}");
+        assert_eq!(key(&Subject::ip("2001:db8::/64")), "rl:3:default:ip:{2001%3Adb8%3A%3A/64}");
         assert_eq!(
             key(&Subject::digest(Realm::Key, [0xab; 16])),
-            format!("rl:2:default:key:{{~{}}}", "ab".repeat(16))
+            format!("rl:3:default:key:{{~{}}}", "ab".repeat(16))
         );
         let namespace = Namespace::default();
         let subject = Subject::consumer("consumer_abc123");

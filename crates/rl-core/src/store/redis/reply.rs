@@ -14,8 +14,8 @@ use crate::{FailureKind, Policy};
 const SINGLE: u8 = 0;
 /// A stored state begins with its version.
 const STATES: u8 = coded::VERSION;
-const COUNTED: u8 = 3;
-const TOGETHER: u8 = 4;
+const COUNTED: u8 = 1;
+const TOGETHER: u8 = 2;
 
 /// Instead of a number of calls: the subject was not decided.
 const UNDECIDED: u16 = u16::MAX;

@@ -32,6 +32,7 @@ const OF_CALLER: Prologue = Prologue {
 };
 const READABLE_COUNTERS: &str = include_str!("lua/readable_counters.lua");
 const STORED: &str = include_str!("lua/stored.lua");
+const FORGET: &str = include_str!("lua/forget.lua");
 /// The algorithms, and the layout that keeps their states.
 const PACKED: &str = concat!(
     include_str!("lua/algorithms.lua"),
@@ -48,7 +49,7 @@ const PACKED: &str = concat!(
 const MOST_UNROLLED: usize = 12;
 
 /// Raised with every change that makes a script behave otherwise.
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 
 /// A script that the store runs.
 pub struct Script {
@@ -68,7 +69,7 @@ static DECIDE: LazyLock<Script> = LazyLock::new(|| {
 });
 static AMEND: LazyLock<Script> = LazyLock::new(|| {
     let amend = include_str!("lua/amend.lua");
-    Script::new("amend", |prologue| vec![prologue.time, STORED, PACKED, amend])
+    Script::new("amend", |prologue| vec![prologue.time, FORGET, STORED, PACKED, amend])
 });
 static READABLE: LazyLock<Script> = LazyLock::new(|| {
     let (decide, reply) =

@@ -1,4 +1,5 @@
--- Gives units back, begins leases anew, or forgets limits.
+-- Gives units back, begins leases anew, or forgets a limit. (forget.lua has dealt with a plan that
+-- forgets all of them.)
 --
 -- KEYS[1]   the subject's state (see slots.lua)
 -- KEYS[2…]  the ring of each log of the policy, in its order (see sliding_log.lua)
@@ -11,6 +12,7 @@
 -- Returns   of a renewal, the time from which the units count (7 bytes); else nothing, as of a
 --           permit that is lost
 if not stored then return false end
+local last = state[1]
 local task, charged, next_number = struct.unpack('>BI7', ARGV[2])
 for _, slot in ipairs(slots) do
   slot.units, slot.max, next_number = struct.unpack('>I7I7', ARGV[2], next_number)
@@ -25,7 +27,8 @@ for _, slot in ipairs(slots) do
   if slot.units > 0 and task == 2 then
     for cell = slot.at, slot.at + slot.cells - 1 do state[cell] = 0 end
     if algorithm.forget then algorithm.forget(slot.extra) end
-  elseif slot.units > 0 then
+  elseif slot.units > 0 and charged <= now then
+    -- A later charge is of a state that was lost, from before the clock stepped back.
     algorithm.refund(slot.at, slot.period, slot.max, slot.extra, slot.kind, slot.units, charged)
     if task == 1 then
       algorithm.charge(slot.at, slot.period, slot.max, slot.extra, slot.kind, slot.units)
@@ -33,5 +36,7 @@ for _, slot in ipairs(slots) do
   end
 end
 state[1] = now
+-- Charges of this very microsecond are no part of the new state: the next comes later.
+if task == 2 and last == now then state[1] = now + 1 end
 save(pack_state())
 return task == 1 and struct.pack('>I7', now)

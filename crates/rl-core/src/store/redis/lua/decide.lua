@@ -13,7 +13,7 @@
 -- ARGV[3]   format (see slots.lua)
 -- ARGV[4]   if the number of calls is 0: the cost of each (7 bytes)
 --
--- Returns   of several calls of one cost under fixed windows: 4 (1 byte), healed (1 byte), how many of
+-- Returns   of several calls of one cost under fixed windows: 2 (1 byte), healed (1 byte), how many of
 --           them pass, the first of them (2 bytes), the time of the decision (7 bytes), and the cells of
 --           each limit afterwards (7 bytes each). Else: 0 (1 byte), healed (1 byte), and for each call: a
 --           bit for each limit in shadow that
@@ -120,5 +120,5 @@ for _, slot in ipairs(slots) do
     healed = healed + 1
   end
 end
-if together then return struct.pack('>BBI2', 4, healed, passing) .. replies[1] end
+if together then return struct.pack('>BBI2', 2, healed, passing) .. replies[1] end
 return struct.pack('>BB', 0, healed) .. table.concat(replies)

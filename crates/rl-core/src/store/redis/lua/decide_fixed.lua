@@ -10,7 +10,7 @@
 -- ARGV     shape, plan and format (see decide.lua)
 --
 -- Returns  if all calls of all subjects pass, the states that are stored, one after the other. Else a
---          byte, 3, and for each subject: healed (1 byte), how many of its calls pass (2 bytes), and
+--          byte, 1, and for each subject: healed (1 byte), how many of its calls pass (2 bytes), and
 --          the state as it would be stored; or 65535 and nothing more, if the subject was not decided:
 --          nothing has changed, and it is to be asked for alone
 if passed == #KEYS then
@@ -36,7 +36,7 @@ if kind > 0 and kind <= 16 and cost > 0 then
       local all = string.gsub(string.sub(format, cells), 'I(%d)I%d', 'I%1I' .. found)
       as_found = string.sub(format, 1, cells - 1) .. all
     end
-    if found and #stored == struct.size(as_found) and string.byte(stored, 1) == 2
+    if found and #stored == struct.size(as_found) and string.byte(stored, 1) == 3
         and string.sub(stored, 3, #shape) == string.sub(shape, 3) then
       -- The shape, the time, and of each limit what is left of its window and what is used in it.
       local state = { struct.unpack(as_found, stored) }
@@ -77,5 +77,5 @@ if kind > 0 and kind <= 16 and cost > 0 then
     told[n] = head .. value
   end
   -- One that is not so simple is decided below.
-  if #KEYS > 1 or decided == 1 then return '\3' .. table.concat(told, '', 1, #KEYS) end
+  if #KEYS > 1 or decided == 1 then return '\1' .. table.concat(told, '', 1, #KEYS) end
 end

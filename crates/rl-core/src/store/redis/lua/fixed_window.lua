@@ -2,7 +2,7 @@
 --
 -- Kinds 0 to 3 say where windows begin: 0 with the first charge, 1 at multiples of the period since
 -- the epoch, 2 the same counted from a Monday, 3 with the calendar month.
--- Cells: since when the window lasts, units used; both 0 while nothing is remembered.
+-- Cells: the first charge in the window, units used; both 0 while nothing is remembered.
 local DAY = 86400000000
 
 -- The first day and the length of the calendar month that holds `day`, in days since the epoch.
@@ -28,15 +28,7 @@ local function month_of(day)
   return day - (day_of_year - days_before), length
 end
 
--- Where a window that is charged first at `now` begins.
-local function window_begin(period, kind)
-  if kind == 0 then return now end
-  if kind == 3 then return (month_of(floor(now / DAY))) * DAY end
-  local shift = kind == 2 and 3 * DAY or 0
-  return max_of(0, now - (now + shift) % period)
-end
-
--- Where the window that began at `since` ends.
+-- Where the window that was charged first at `since` ends.
 local function window_end(since, period, kind)
   if kind == 0 then return since + period end
   if kind == 3 then
@@ -59,13 +51,14 @@ local fixed_window = {
   charge = function(at, period, _, _, kind, units)
     local since, used = state[at], state[at + 1]
     if (since == 0 and used == 0) or now >= window_end(since, period, kind) then
-      since, used = window_begin(period, kind), 0
+      since, used = now, 0
     end
     state[at], state[at + 1] = since, min(used + units, MAX_UNITS)
   end,
 
   refund = function(at, period, _, _, kind, units, when)
     local since = state[at]
+    -- Before `since` it was charged to a window that has ended, was reset or was lost.
     if since <= when and when < window_end(since, period, kind) then
       state[at + 1] = max_of(0, state[at + 1] - units)
     end

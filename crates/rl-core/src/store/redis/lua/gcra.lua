@@ -1,7 +1,7 @@
 -- Generic cell rate algorithm: the Lua twin of `algorithm/gcra.rs`. Change both.
 --
--- Kind 6; extra is the burst. Cells: the theoretical arrival time in whole µs, and its fraction in
--- 1 / max of one.
+-- Kind 6; extra is the burst. Cells: the theoretical arrival time in whole µs, its fraction in
+-- 1 / max of one, and since when the limit has been in use without a pause.
 
 -- How long `units` take: units * period / max, in whole µs and a fraction.
 local function gcra_time(units, period, max)
@@ -14,15 +14,15 @@ local function gcra_chargeable(units, period, max)
   return min(units, floor(MAX_UNITS / max), floor(4503599627370495 / (floor(period / max) + 1)))
 end
 
--- The arrival time, or now if it has passed.
+-- The arrival time, or now if it has passed; and since when the limit has been in use.
 local function gcra_arrival(at, max)
   local micros, fraction = state[at], min(state[at + 1], max - 1)
-  if micros < now or (micros == now and fraction == 0) then return now, 0 end
-  return micros, fraction
+  if micros < now or (micros == now and fraction == 0) then return now, 0, now end
+  return micros, fraction, state[at + 2]
 end
 
 algorithms[6] = {
-  cells = function() return 2 end,
+  cells = function() return 3 end,
 
   available = function(at, period, max, burst)
     if max == 0 then return 0 end
@@ -43,26 +43,25 @@ algorithms[6] = {
 
   charge = function(at, period, max, _, _, units)
     if max == 0 then return end
-    local micros, fraction = gcra_arrival(at, max)
+    local micros, fraction, since = gcra_arrival(at, max)
     local whole, rest = gcra_time(gcra_chargeable(units, period, max), period, max)
     fraction = fraction + rest
     state[at] = min(micros + whole + floor(fraction / max), MAX_UNITS)
-    state[at + 1] = fraction % max
+    state[at + 1], state[at + 2] = fraction % max, since
   end,
 
   refund = function(at, period, max, _, _, units, when)
-    if max == 0 or (state[at] == 0 and state[at + 1] == 0) then return end
+    if max == 0 then return end
+    local micros, fraction, since = gcra_arrival(at, max)
+    if micros == now and fraction == 0 then return end
+    -- The limit was idle after the charge: what has accrued since would be granted twice.
+    if when < since then return end
     local whole, rest = gcra_time(gcra_chargeable(units, period, max), period, max)
-    -- What has passed since is paid back already.
-    whole = whole - max_of(0, now - when)
-    if whole < 0 then return end
-    local fraction = min(state[at + 1], max - 1) - rest
+    fraction = fraction - rest
     if fraction < 0 then whole, fraction = whole + 1, fraction + max end
-    if state[at] < whole then
-      state[at], state[at + 1] = 0, 0
-    else
-      state[at], state[at + 1] = state[at] - whole, fraction
-    end
+    micros = micros - whole
+    if micros < now or (micros == now and fraction == 0) then micros, fraction, since = 0, 0, 0 end
+    state[at], state[at + 1], state[at + 2] = micros, fraction, since
   end,
 
   expires = function(at, _, _, _, cells)

@@ -1,7 +1,7 @@
 -- Sliding window: the Lua twin of `algorithm/sliding_window.rs`. Change both.
 --
--- Kind 5; extra is the precision. Cells: the number of the newest bucket, then the buckets, newest
--- first.
+-- Kind 5; extra is the precision. Cells: the number of the newest bucket, the time of the first charge
+-- since the state was empty, then the buckets, newest first.
 local function bucket_leaves(number, period, precision)
   return (number + 1) * precision + period
 end
@@ -11,13 +11,13 @@ local function buckets_of(period, precision)
 end
 
 algorithms[5] = {
-  cells = function(period, precision) return 1 + buckets_of(period, precision) end,
+  cells = function(period, precision) return 2 + buckets_of(period, precision) end,
 
   available = function(at, period, max, precision)
     local newest, used = state[at], 0
     for age = 0, min(buckets_of(period, precision) - 1, newest) do
       if now >= bucket_leaves(newest - age, period, precision) then break end
-      used = min(used + state[at + 1 + age], MAX_UNITS)
+      used = min(used + state[at + 2 + age], MAX_UNITS)
     end
     return max_of(0, max - used)
   end,
@@ -26,22 +26,24 @@ algorithms[5] = {
     local size, number = buckets_of(period, precision), floor(now / precision)
     local age = min(number - state[at], size)
     if age > 0 then
-      for i = size - 1, age, -1 do state[at + 1 + i] = state[at + 1 + i - age] end
-      for i = 0, age - 1 do state[at + 1 + i] = 0 end
+      for i = size - 1, age, -1 do state[at + 2 + i] = state[at + 2 + i - age] end
+      for i = 0, age - 1 do state[at + 2 + i] = 0 end
     end
+    if state[at + 1] == 0 then state[at + 1] = now end
     state[at] = number
-    state[at + 1] = min(state[at + 1] + units, MAX_UNITS)
+    state[at + 2] = min(state[at + 2] + units, MAX_UNITS)
   end,
 
   refund = function(at, period, _, precision, _, units, when)
+    if when < state[at + 1] then return end
     local age = state[at] - floor(when / precision)
     if age >= 0 and age < buckets_of(period, precision) then
-      state[at + 1 + age] = max_of(0, state[at + 1 + age] - units)
+      state[at + 2 + age] = max_of(0, state[at + 2 + age] - units)
     end
   end,
 
   expires = function(at, period, precision, _, cells)
-    if cells[at] == 0 then return 0 end
+    if cells[at + 1] == 0 then return 0 end
     return bucket_leaves(cells[at], period, precision)
   end,
 }

@@ -1,6 +1,6 @@
 -- The packed layout: the states of all limits of one subject in one string.
 --
---   version  1 byte, 2
+--   version  1 byte, 3
 --   width    1 byte, the bytes of a count
 --   code     which states it is, whatever their max: 1 byte, bits for the second to the month, if all
 --            are fixed windows that begin with the first request, and 64 more, if all are sliding
@@ -16,7 +16,8 @@
 -- Cells are of 7 bytes, but for two algorithms that keep them short. A fixed window that begins with the
 -- first request has instead of its beginning the time that was left of it at the last change, 0 if it
 -- was over, in as many bytes as hold its period. A sliding window counter has the time since its
--- beginning and 1, 0 if it is over, in as many bytes as hold two periods. Their counts are of `width`.
+-- beginning and 1, 0 if it is over, in as many bytes as hold two periods, and in as many the time from
+-- the beginning of the window before to its first charge, and 1. Their counts are of `width`.
 --
 -- KEYS[1]   the subject's state
 -- KEYS[2…]  the ring of each log of the policy, in its order (see sliding_log.lua)
@@ -75,7 +76,7 @@ local function read_code(bytes)
   if not code or code >= 128 then return read_tags(bytes, 4, (code or 128) - 128) end
   local read, at = {}, 2
   local kind, cells, tag = 0, 2, 0
-  if code >= 64 then kind, cells, tag, code = 4, 3, 32, code - 64 end
+  if code >= 64 then kind, cells, tag, code = 4, 4, 32, code - 64 end
   for place = 1, 6 do
     if code % 2 == 1 then
       local slot = { at = at, kind = kind, period = NAMED[place], extra = 0, cells = cells }
@@ -101,7 +102,8 @@ local function stored_format(head, read, width)
     if slot.kind == 0 then
       format[i + 1] = 'I' .. bytes_of(slot.period, 1) .. 'I' .. width
     elseif slot.kind == 4 then
-      format[i + 1] = 'I' .. bytes_of(2 * slot.period, 1) .. string.rep('I' .. width, 2)
+      local age = 'I' .. bytes_of(2 * slot.period, 1)
+      format[i + 1] = age .. string.rep('I' .. width, 2) .. age
     else
       format[i + 1] = string.rep('I7', slot.cells)
     end
@@ -123,8 +125,11 @@ local function expand(read, cells, size)
       is_ours = is_ours and first <= slot.period and cells[at] >= 0
     elseif kind == 4 then
       cells[at] = first > 0 and last + 1 - first or 0
-      if first == 0 then cells[at + 1], cells[at + 2] = 0, 0 end
-      is_ours = is_ours and first <= 2 * slot.period and cells[at] >= 0
+      local charged = cells[at + 3]
+      cells[at + 3] = max_of(0, cells[at] - slot.period + charged - 1)
+      if first == 0 then cells[at + 1], cells[at + 2], cells[at + 3] = 0, 0, 0 end
+      is_ours = is_ours and first <= 2 * slot.period and charged <= 2 * slot.period
+        and cells[at] >= 0
     end
   end
   for i = 2, size do is_ours = is_ours and cells[i] <= MAX_UNITS end
@@ -152,7 +157,7 @@ else
   -- Of another policy, or with larger counts.
   local others, from, count
   local width = string.byte(stored, 2)
-  if string.byte(stored, 1) == 2 and width and width >= 1 and width <= 7 then
+  if string.byte(stored, 1) == 3 and width and width >= 1 and width <= 7 then
     others, from, count = read_code(stored)
   end
   local cells
@@ -242,9 +247,10 @@ local function shortened(slot, cells, width)
   end
   local third = cells[at + 2]
   if now >= first + 2 * period or (first == 0 and second == 0 and third == 0) then
-    return width, 0, 0, 0
+    return width, 0, 0, 0, 0
   end
-  return bytes_of(max_of(second, third), width), now - first + 1, second, third
+  local charged = cells[at + 3] - (first - period) + 1
+  return bytes_of(max_of(second, third), width), now - first + 1, second, third, charged
 end
 
 -- Stores the state, of which pack_state has made `packed`, with what other policies left, as long as any
@@ -272,7 +278,8 @@ local function save(packed)
       if slot.kind == 0 then
         width, values[at], values[at + 1] = shortened(slot, slot.of, width)
       elseif slot.kind == 4 then
-        width, values[at], values[at + 1], values[at + 2] = shortened(slot, slot.of, width)
+        width, values[at], values[at + 1], values[at + 2], values[at + 3] =
+          shortened(slot, slot.of, width)
       else
         for i = 0, slot.cells - 1 do values[at + i] = slot.of[slot.at + i] end
       end
@@ -285,7 +292,7 @@ local function save(packed)
         code = string.char(128 + #all)
         for _, slot in ipairs(all) do code = code .. slot.tag end
       end
-      values[1] = string.char(2, width) .. code
+      values[1] = string.char(3, width) .. code
       written = stored_format(values[1], all, width)
     end
     value = struct.pack(written, unpack(values))

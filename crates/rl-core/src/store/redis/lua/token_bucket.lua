@@ -2,15 +2,18 @@
 --
 -- With greedy refill it is kind 6, the generic cell rate algorithm with its capacity for a burst.
 -- With interval refill it is kind 7; extra is the capacity. Cells: the beginning of the period,
--- tokens that are missing, and when none will be.
+-- tokens that are missing, when none will be, and how many periods have ended since the bucket was
+-- full.
 
--- The period that it is now, and the tokens that are missing.
+-- The period that it is now, the tokens that are missing, and how many periods have ended.
 local function bucket_now(at, period, max)
   local since, used = state[at], state[at + 1]
   -- A beginning that lies ahead was not written by us; no period has ended since.
   local periods = max_of(0, floor((now - since) / period))
-  if now >= state[at + 2] or periods >= ceil(used / max) then return now, 0 end
-  return since + periods * period, used - periods * max
+  if now >= state[at + 2] or periods >= ceil(used / max) then
+    return now, 0, 0
+  end
+  return since + periods * period, used - periods * max, state[at + 3] + periods
 end
 
 local function bucket_full_at(since, used, period, max)
@@ -18,7 +21,7 @@ local function bucket_full_at(since, used, period, max)
 end
 
 algorithms[7] = {
-  cells = function() return 3 end,
+  cells = function() return 4 end,
 
   available = function(at, period, max, capacity)
     if max == 0 then return 0 end
@@ -28,20 +31,23 @@ algorithms[7] = {
 
   charge = function(at, period, max, _, _, units)
     if max == 0 then return end
-    local since, used = bucket_now(at, period, max)
+    local since, used, ended = bucket_now(at, period, max)
     used = min(used + units, MAX_UNITS)
-    state[at], state[at + 1] = since, used
+    state[at], state[at + 1], state[at + 3] = since, used, ended
     state[at + 2] = bucket_full_at(since, used, period, max)
   end,
 
   refund = function(at, period, max, _, _, units, when)
     if max == 0 then return end
-    local since, used = bucket_now(at, period, max)
-    if used == 0 then return end
-    -- Tokens that were added since are there already.
-    units = max_of(0, units - ceil(max_of(0, since - when) / period) * max)
+    local since, used, ended = bucket_now(at, period, max)
+    -- The bucket was full after the charge: nothing of it is missing.
+    if used == 0 or when < since - ended * period then return end
     used = max_of(0, used - units)
-    state[at], state[at + 1] = since, used
+    if used == 0 then
+      for cell = at, at + 3 do state[cell] = 0 end
+      return
+    end
+    state[at], state[at + 1], state[at + 3] = since, used, ended
     state[at + 2] = bucket_full_at(since, used, period, max)
   end,
 

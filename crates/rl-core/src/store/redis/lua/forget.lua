@@ -1,0 +1,27 @@
+-- Forgets all limits of the subject, whatever is stored.
+--
+-- KEYS, ARGV  see amend.lua; of the plan only the first byte, 3
+--
+-- A refund names a charge by its time. Where this comes in the microsecond of the last charge, which
+-- only an invented clock brings about, an empty state stays behind for a moment: its time of the last
+-- change makes the next charge come later, so that a refund of the last does not find it.
+if string.byte(ARGV[2]) == 3 then
+  local found = redis.pcall('GET', KEYS[1])
+  -- An expiry of nothing deletes, and needs no permission of its own.
+  for i = 1, #KEYS do redis.call('PEXPIRE', KEYS[i], 0) end
+  if type(found) ~= 'string' or string.byte(found, 1) ~= 3 then return false end
+  local at, code = 4, string.byte(found, 3) or 0
+  for _ = 129, code do
+    -- Tags, which slots.lua describes.
+    local head = string.byte(found, at) or 0
+    local algorithm = math.floor(head % 128 / 16)
+    at = at + 1 + (head >= 128 and 6 or 0) + (algorithm == 3 and 6 or algorithm == 7 and 1 or 0)
+  end
+  local last = #found >= at + 6 and struct.unpack('>I7', found, at) or 0
+  if last >= now and last - now < 1000 then
+    local size = struct.size(ARGV[3]) - #ARGV[1] - 7
+    local emptied = ARGV[1] .. struct.pack('>I7', last + 1) .. string.rep('\0', size)
+    redis.call('SET', KEYS[1], emptied, 'PX', 1 + linger)
+  end
+  return false
+end
