@@ -12,6 +12,7 @@
 
 mod fixed_window;
 mod gcra;
+mod log;
 mod sliding_log;
 mod sliding_window;
 mod sliding_window_counter;
@@ -155,7 +156,7 @@ pub(crate) fn replied_cells(limit: Limit) -> usize {
 #[cfg(feature = "redis")]
 pub(crate) fn stored_cells(limit: Limit) -> usize {
     match limit.algorithm() {
-        Algorithm::SlidingLog | Algorithm::Concurrency => 6,
+        Algorithm::SlidingLog | Algorithm::Concurrency => 7,
         _ => replied_cells(limit),
     }
 }

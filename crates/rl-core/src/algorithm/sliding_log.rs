@@ -4,18 +4,17 @@
 //!   that allows: a unit that was taken at *x* counts until *x* + period and not a microsecond longer.
 //! * **Invariant**: a request of cost `c` passes if and only if the units taken in
 //!   (now − period, now] + `c` <= max.
-//! * **Entries** hold a time and how many units were taken up to then. Units of one microsecond
-//!   share an entry, and each entry has at least one unit. What counts is a difference of two such
-//!   numbers; the entry that has to leave for a request to pass is found by binary search.
+//! * **Entries** hold a time and how many units were taken then. Units of one microsecond share an
+//!   entry, and each entry has at least one unit. They stand in blocks of at most 128 that know their
+//!   units, so what leaves is counted, and the entry that has to leave for a request to pass is found,
+//!   by blocks and then in one of them.
 //! * **Beyond the limit** (a post-paid charge, a `max` that was lowered) a full log takes no further
 //!   entry: the newest takes the units, and moves to now. Its units then count longer, never
 //!   shorter.
 //! * **Refunds** take units out of the entry of the time at which they were charged, if it is still
-//!   there.
+//!   there. No entry of another block is moved.
 //! * **Rounding**: none.
-//! * **State**: four integers, and two for each entry that there is room for. The room is doubled
-//!   when it is full, up to `max`, and begins small again once the log is empty. A decision takes
-//!   O(log n) steps, a refund O(n).
+//! * **State**: two integers for each entry, and a few for each block.
 //!
 //! # Concurrency
 //!
@@ -31,42 +30,17 @@
 //!
 //! `store/redis/lua/sliding_log.lua` is the same function in Lua; change both.
 
+use super::log::Log;
 use super::state::until;
 use super::{Counting, State};
 use crate::model::{Limit, MAX_UNITS, Outcome};
 use crate::time::Timestamp;
 
-/// The entries that a log begins with room for.
-const LEAST_ROOM: usize = 8;
-
-/// Cells before the ring of entries.
-const HEAD: usize = 4;
-
-/// A sliding log or a concurrency limit. Cells: where in the ring the entries begin, how many there
-/// are, units up to the first entry, units up to the last; then the ring.
+/// A sliding log or a concurrency limit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SlidingLog {
     max: u64,
     period: u64,
-}
-
-/// When units were taken, and how many up to and with them.
-type Entry = [u64; 2];
-
-/// Where the entries stand in the ring, and what they add up to.
-#[derive(Clone, Copy, Debug, Default)]
-struct Head {
-    begin: usize,
-    count: usize,
-    before: u64,
-    total: u64,
-}
-
-/// Entries, oldest first.
-#[derive(Clone, Copy, Debug)]
-struct Log<'a> {
-    head: Head,
-    ring: &'a [Entry],
 }
 
 /// What an outcome is made from; what a script replies. All 0 if nothing counts.
@@ -79,94 +53,6 @@ struct Standing {
     passes_at: u64,
 }
 
-impl<'a> Log<'a> {
-    /// All entries that are stored.
-    fn of(state: &'a State) -> Self {
-        let Some((&[begin, count, before, total], ring)) = state.many().split_first_chunk::<HEAD>()
-        else {
-            return Self { head: Head::default(), ring: &[] };
-        };
-        let (ring, _) = ring.as_chunks();
-        Self { head: Head { begin: begin as usize, count: count as usize, before, total }, ring }
-    }
-
-    fn entry(self, index: usize) -> Entry {
-        let place = self.head.begin + index;
-        // Faster than a remainder: neither is more than the length.
-        let is_around = place >= self.ring.len();
-        self.ring[if is_around { place - self.ring.len() } else { place }]
-    }
-
-    /// Units up to the entry at `index`, without its own.
-    fn before(self, index: usize) -> u64 {
-        index.checked_sub(1).map_or(self.head.before, |earlier| self.entry(earlier)[1])
-    }
-
-    fn used(self) -> u64 {
-        self.head.total - self.head.before
-    }
-
-    /// When the newest unit was taken.
-    fn newest(self) -> Option<u64> {
-        self.head.count.checked_sub(1).map(|last| self.entry(last)[0])
-    }
-
-    /// The first entry for which `holds` is true, as it then is for all later ones; their number, if
-    /// there is none.
-    ///
-    /// It is one of the oldest nearly always, so that is where it is looked for: in steps that double,
-    /// and then between the last two.
-    fn first(self, holds: impl Fn(Entry) -> bool) -> usize {
-        let (mut low, mut high, mut step) = (0, self.head.count, 1);
-        while low + step <= high {
-            let next = low + step - 1;
-            if holds(self.entry(next)) {
-                high = next;
-            } else {
-                (low, step) = (next + 1, 2 * step);
-            }
-        }
-        while low < high {
-            let middle = low.midpoint(high);
-            if holds(self.entry(middle)) {
-                high = middle;
-            } else {
-                low = middle + 1;
-            }
-        }
-        low
-    }
-
-    /// The place and the units of the entry of exactly this time.
-    fn find(self, time: u64) -> Option<(usize, u64)> {
-        let index = self.first(|[at, _]| at >= time);
-        let [at, up_to] = (index < self.head.count).then(|| self.entry(index))?;
-        (at == time).then(|| (index, up_to - self.before(index)))
-    }
-
-    /// The cells of a log of these entries with room for `room`. Units are counted from the first.
-    fn with_room(self, room: usize) -> Box<[u64]> {
-        let mut cells = vec![0; HEAD + 2 * room].into_boxed_slice();
-        let (head, entries) = cells.split_at_mut(HEAD);
-        for (index, new) in entries.as_chunks_mut().0.iter_mut().take(self.head.count).enumerate() {
-            let [time, up_to] = self.entry(index);
-            *new = [time, up_to - self.head.before];
-        }
-        head.copy_from_slice(&[0, self.head.count as u64, 0, self.used()]);
-        cells
-    }
-}
-
-impl Head {
-    /// Writes itself, and returns the ring behind it.
-    fn write(self, state: &mut State) -> &mut [Entry] {
-        let cells = [self.begin as u64, self.count as u64, self.before, self.total];
-        let (head, ring) = state.all_mut().split_at_mut(HEAD);
-        head.copy_from_slice(&cells);
-        ring.as_chunks_mut().0
-    }
-}
-
 impl SlidingLog {
     pub(super) const fn new(limit: Limit) -> Self {
         Self { max: limit.max(), period: limit.period().as_micros() }
@@ -177,35 +63,21 @@ impl SlidingLog {
         time.saturating_add(self.period)
     }
 
-    /// The entries that count at `now`.
-    fn live(self, state: &State, now: Timestamp) -> Log<'_> {
-        let mut log = Log::of(state);
-        let gone = log.first(|[time, _]| self.leaves(time) > now.as_micros());
-        if gone == log.head.count {
-            log.head = Head::default();
-        } else if gone > 0 {
-            log.head.before = log.before(gone);
-            log.head.begin = (log.head.begin + gone) % log.ring.len();
-            log.head.count -= gone;
-        }
-        log
+    /// Returns the latest time at which units were taken that have left at `now`.
+    const fn left_until(self, now: Timestamp) -> Option<u64> {
+        now.as_micros().checked_sub(self.period)
     }
 
-    /// The room for entries once one more has come.
-    fn room(self, log: Log<'_>) -> usize {
-        // A limit of 0 is charged, too, if the work is done already.
-        let most = self.max.max(1) as usize;
-        match log.ring.len() {
-            _ if log.head.count == 0 => LEAST_ROOM.min(most),
-            room if log.head.count == room && room < most => most.min(2 * room),
-            room => room,
-        }
+    /// Returns the units that count at `now`.
+    fn used(self, state: &State, now: Timestamp) -> u64 {
+        state.log().map_or(0, |log| log.units_after(self.left_until(now)))
     }
 
-    /// What counts of `units` that were taken at `charged`.
+    /// Returns what counts of `units` that were taken at `charged`.
     pub(super) fn held(self, state: &State, now: Timestamp, charged: Timestamp, units: u64) -> u64 {
-        let found = self.live(state, now).find(charged.as_micros());
-        found.map_or(0, |(_, held)| held.min(units))
+        let charged = charged.as_micros();
+        let found = state.log().filter(|_| self.leaves(charged) > now.as_micros());
+        found.and_then(|log| log.find(charged)).map_or(0, |(_, held)| held.min(units))
     }
 
     /// Takes at `now` what counts of `units` that were taken at `charged`, in their place.
@@ -217,7 +89,7 @@ impl SlidingLog {
         }
     }
 
-    /// The outcome, from the three integers that a script replies.
+    /// Returns the outcome, from the three integers that a script replies.
     #[cfg(feature = "redis")]
     pub(super) fn replied(self, cells: &State, now: Timestamp, needed: u64) -> Outcome {
         let [used, newest, passes_at] = cells.three().unwrap_or_default();
@@ -236,73 +108,64 @@ impl SlidingLog {
         }
     }
 
-    /// When so many units have left that `needed` are available; 0 if they are, or never will be.
-    fn passes_at(self, log: Log<'_>, needed: u64) -> u64 {
-        if needed > self.max || needed <= self.max.saturating_sub(log.used()) {
+    /// Returns when enough of `used` units have left for `needed` to be available; 0 if they are, or
+    /// never will be.
+    fn passes_at(self, log: &Log, now: Timestamp, used: u64, needed: u64) -> u64 {
+        if needed > self.max || needed <= self.max.saturating_sub(used) {
             return 0;
         }
-        let must_leave = log.head.total - (self.max - needed);
-        self.leaves(log.entry(log.first(|[_, up_to]| up_to >= must_leave))[0])
+        let must_leave = used - (self.max - needed);
+        let last = log.leaves_with(self.left_until(now), must_leave);
+        last.map_or(0, |last| self.leaves(last))
     }
 }
 
 impl Counting for SlidingLog {
     fn available(&self, state: &State, now: Timestamp) -> u64 {
-        self.max.saturating_sub(self.live(state, now).used())
+        self.max.saturating_sub(self.used(state, now))
     }
 
     fn charge(&self, state: &mut State, now: Timestamp, units: u64) {
-        let log = self.live(state, now);
-        let units = units.min(MAX_UNITS - log.used());
+        let log = state.log_mut();
+        log.drop_until(self.left_until(now));
+        let units = units.min(MAX_UNITS - log.units_after(None));
         if units == 0 {
             return;
         }
-        let is_later = log.newest() != Some(now.as_micros());
-        let room = if is_later { self.room(log) } else { log.ring.len() };
-        let mut head = log.head;
-        // Units are counted on for as long as the log is not empty.
-        if room != log.ring.len() || units > MAX_UNITS - head.total {
-            let cells = log.with_room(room);
-            head = Head { begin: 0, before: 0, total: log.used(), ..head };
-            state.replace(cells);
+        let now = now.as_micros();
+        let (newest, count) = (log.newest(), log.len() as u64);
+        // A limit of 0 is charged, too, if the work is done already.
+        if newest.is_none() || (newest < Some(now) && count < self.max) {
+            log.push(now, units);
+        } else {
+            log.add(now, units);
         }
-        if is_later && head.count < room {
-            head.count += 1;
-        }
-        head.total += units;
-        head.write(state)[(head.begin + head.count - 1) % room] = [now.as_micros(), head.total];
     }
 
     fn refund(&self, state: &mut State, now: Timestamp, charged: Timestamp, units: u64) {
-        let log = self.live(state, now);
-        let Some((index, held)) = log.find(charged.as_micros()) else { return };
-        let (returned, gone) = (units.min(held), usize::from(units >= held));
-        let Head { begin, count, before, total } = log.head;
-        if index == 0 && gone == 1 {
-            // The oldest just leaves: leases that are renewed in turn are always the oldest.
-            let begin = (begin + 1) % log.ring.len();
-            Head { begin, count: count - 1, before: before + held, total }.write(state);
-            return;
+        let log = state.log_mut();
+        log.drop_until(self.left_until(now));
+        if let Some((place, held)) = log.find(charged.as_micros()) {
+            log.lower(place, units.min(held));
         }
-        let head = Head { begin, count: count - gone, before, total: total - returned };
-        let ring = head.write(state);
-        let room = ring.len();
-        let place = |index| (begin + index) % room;
-        for index in index..head.count {
-            let [time, up_to] = ring[place(index + gone)];
-            ring[place(index)] = [time, up_to - returned];
+        if log.len() == 0 {
+            state.clear();
         }
     }
 
     fn expires(&self, state: &State) -> Timestamp {
-        let newest = Log::of(state).newest();
+        let newest = state.log().and_then(Log::newest);
         Timestamp::from_micros(newest.map_or(0, |newest| self.leaves(newest)))
     }
 
     fn outcome(&self, state: &State, now: Timestamp, needed: u64) -> Outcome {
-        let log = self.live(state, now);
-        let (used, newest) = (log.used(), log.newest().unwrap_or(0));
-        self.told(Standing { used, newest, passes_at: self.passes_at(log, needed) }, now, needed)
+        let (used, log) = (self.used(state, now), state.log());
+        let standing = log.filter(|_| used > 0).map_or(Standing::default(), |log| Standing {
+            used,
+            newest: log.newest().unwrap_or(0),
+            passes_at: self.passes_at(log, now, used, needed),
+        });
+        self.told(standing, now, needed)
     }
 }
 
@@ -321,6 +184,10 @@ mod tests {
     }
 
     const SECOND: u64 = 1_000_000;
+
+    fn entries(state: &State) -> usize {
+        state.log().map_or(0, Log::len)
+    }
 
     /// Calls at 12:33:35, 33:37, 34:14, 34:26 and 34:28 under 5 per minute.
     #[test]
@@ -350,7 +217,7 @@ mod tests {
         for _ in 0..1_000 {
             limit.charge(&mut state, at(0), 1);
         }
-        assert_eq!((limit.available(&state, at(0)), state.many().len()), (0, HEAD + 2 * 8));
+        assert_eq!((limit.available(&state, at(0)), entries(&state)), (0, 1));
         assert_eq!(limit.available(&state, at(1)), 1_000);
     }
 
@@ -362,7 +229,7 @@ mod tests {
         for time in 0..10 {
             limit.charge(&mut state, at(time), 1);
         }
-        assert_eq!(state.many().len(), HEAD + 2 * 3);
+        assert_eq!(entries(&state), 3);
         assert_eq!(limit.outcome(&state, at(9), 1), Outcome::denied(10, 60 * SECOND, 60 * SECOND));
         // Those at 0 and 1 s have left; the other eight count from the last of them.
         assert_eq!(limit.outcome(&state, at(68), 1), Outcome::denied(8, SECOND, SECOND));
@@ -445,7 +312,7 @@ mod tests {
                     prop_assert!(in_use(now.plus_micros(wait)) + cost <= max);
                     prop_assert!(in_use(now.plus_micros(wait - 1)) + cost > max);
                 }
-                prop_assert!(state.many().len() <= HEAD + 2 * max as usize);
+                prop_assert!(entries(&state) <= max as usize);
             }
         }
 
@@ -477,8 +344,8 @@ mod tests {
                     }
                 }
                 let counting = units.iter().filter(|time| now.micros_since(**time) < limit.period);
-                prop_assert!(limit.live(&state, now).used() >= counting.count() as u64);
-                prop_assert!(state.many().len() <= HEAD + 2 * max.max(1) as usize);
+                prop_assert!(limit.used(&state, now) >= counting.count() as u64);
+                prop_assert!(entries(&state) <= max.max(1) as usize);
             }
         }
     }

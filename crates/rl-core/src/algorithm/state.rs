@@ -1,15 +1,26 @@
+use super::log::Log;
 use crate::time::Timestamp;
 
 /// What one limit of one subject remembers: a few integers whose meaning the algorithm knows, its
 /// *cells*. All 0 is nothing.
 ///
-/// They are the same integers that the Lua twin stores.
+/// They are the same integers that the Lua twin stores, but of a log, whose entries are kept apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct State {
     // Four are enough for most, and need no memory of their own.
     few: [u64; State::FEW],
-    // All of them, if there are more.
-    more: Option<Box<[u64]>>,
+    more: More,
+}
+
+/// What does not fit in a few cells.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+enum More {
+    #[default]
+    Nothing,
+    /// All cells, if there are more than a few.
+    Cells(Box<[u64]>),
+    /// The entries of a sliding log.
+    Log(Box<Log>),
 }
 
 impl State {
@@ -18,12 +29,12 @@ impl State {
 
     /// Returns a state with nothing to remember.
     pub(crate) const fn empty() -> Self {
-        Self { few: [0; Self::FEW], more: None }
+        Self { few: [0; Self::FEW], more: More::Nothing }
     }
 
     /// Returns a state of two to four cells; those that an algorithm does not have are 0.
     pub(crate) const fn of_few(few: [u64; Self::FEW]) -> Self {
-        Self { few, more: None }
+        Self { few, more: More::Nothing }
     }
 
     /// A state of these cells.
@@ -32,7 +43,7 @@ impl State {
         if matches!(cells.len(), 2..=Self::FEW) {
             Self::of_few(std::array::from_fn(|_| cells.next().unwrap_or_default()))
         } else {
-            Self { few: [0; Self::FEW], more: Some(cells.collect()) }
+            Self { few: [0; Self::FEW], more: More::Cells(cells.collect()) }
         }
     }
 
@@ -50,7 +61,12 @@ impl State {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.few == [0; Self::FEW] && self.more.iter().flatten().all(|cell| *cell == 0)
+        self.few == [0; Self::FEW]
+            && match &self.more {
+                More::Nothing => true,
+                More::Cells(cells) => cells.iter().all(|cell| *cell == 0),
+                More::Log(log) => log.len() == 0,
+            }
     }
 
     pub(crate) fn clear(&mut self) {
@@ -86,36 +102,47 @@ impl State {
         self.few = cells;
     }
 
-    /// All cells, however many, if there is something to remember.
+    /// Returns all cells, however many, if there is something to remember.
     pub(super) fn many(&self) -> &[u64] {
         match &self.more {
-            Some(more) => more,
-            None if self.few == [0; Self::FEW] => &[],
-            None => &self.few,
+            More::Cells(cells) => cells,
+            _ if self.few == [0; Self::FEW] => &[],
+            _ => &self.few,
         }
     }
 
     /// Returns `count` cells to change, 0 where there were none.
     pub(super) fn many_mut(&mut self, count: usize) -> &mut [u64] {
         let few = std::mem::take(&mut self.few);
-        let more = self.more.get_or_insert_with(|| {
+        if !matches!(&self.more, More::Cells(_)) {
             let mut cells = vec![0; count];
             // A store may have given four as few.
             cells.iter_mut().zip(few).for_each(|(cell, few)| *cell = few);
-            cells.into()
-        });
-        debug_assert_eq!(more.len(), count);
-        more
+            self.more = More::Cells(cells.into());
+        }
+        match &mut self.more {
+            More::Cells(cells) => cells,
+            _ => &mut [],
+        }
     }
 
-    /// Returns all cells to change, if there are more than four.
-    pub(super) fn all_mut(&mut self) -> &mut [u64] {
-        self.more.as_deref_mut().unwrap_or_default()
+    /// Returns the entries of a log, if it has any.
+    pub(super) fn log(&self) -> Option<&Log> {
+        match &self.more {
+            More::Log(log) if log.len() > 0 => Some(log),
+            _ => None,
+        }
     }
 
-    /// Takes these cells, more than four, in place of those that there were.
-    pub(super) fn replace(&mut self, cells: Box<[u64]>) {
-        self.more = Some(cells);
+    /// Returns the entries of a log to change.
+    pub(super) fn log_mut(&mut self) -> &mut Log {
+        if !matches!(&self.more, More::Log(_)) {
+            self.more = More::Log(Box::default());
+        }
+        match &mut self.more {
+            More::Log(log) => log,
+            _ => unreachable!("a log has just been put there"),
+        }
     }
 }
 

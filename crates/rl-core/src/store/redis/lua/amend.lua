@@ -35,8 +35,8 @@ for _, slot in ipairs(slots) do
     end
   end
 end
-state[1] = now
 -- Charges of this very microsecond are no part of the new state: the next comes later.
-if task == 2 and last == now then state[1] = now + 1 end
+if task == 2 and last == now then now = now + 1 end
+state[1] = now
 save(pack_state())
 return task == 1 and struct.pack('>I7', now)

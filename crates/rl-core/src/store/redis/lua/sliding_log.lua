@@ -1,210 +1,392 @@
 -- Sliding log: the Lua twin of `algorithm/sliding_log.rs`. Change both.
 --
 -- Kind 8; kind 9, concurrency, is the same with the lease for a period. Extra is the place in KEYS of
--- the ring: a string of entries, 14 bytes each, the time and the units up to and with it (7 bytes
--- each, big-endian). Cells: where in the ring the entries begin, how many there are, for how many it
--- has room, units up to the first, units up to the last, and the time of the newest.
+-- the entries: a hash. An entry is 14 bytes, the time and the units taken then (7 bytes each,
+-- big-endian). Fields of the hash:
 --
--- Entries are read and written one by one; only a ring that is full is read whole, to make room for
--- twice as many, and a refund reads the entries behind its own. `open` runs before anything else:
--- from there on the cells tell of entries that count now.
-local ENTRY, LEAST_ROOM = 14, 8
+--   t     the newest entries, oldest first: 1 to 128, sealed when there are 32 and another comes
+--   1 …   sealed blocks of entries, at most 128 each
+--   b     the list of the sealed blocks, oldest first, 19 bytes each: a time that is not after its
+--         first entry and after all entries of the block before (7 bytes), its units (7 bytes), its
+--         entries (1 byte) and its name (4 bytes)
+--
+-- Cells: units that count, entries that count, a time not after the oldest of them, the time of the
+-- newest, entries of the oldest block (or of t) that have left, sealed blocks, and the last name.
+--
+-- No operation touches more than t, the list and three blocks, whatever the length. Neighbours that
+-- have 128 entries together become one block, so the list has at most a block for each 64 entries.
+--
+-- `open` runs before anything else: from there on the cells tell of entries that count now. What it
+-- finds to have left is deleted when something is written anyway.
+local ENTRY, TAIL, BLOCK, ITEM = 14, 32, 128, 19
+local logs = {}
 
--- Entries from `first` to before `last` as they are stored, counted from the oldest, from 0.
-local function log_bytes(at, ring, first, last)
-  if first == last then return '' end
-  local room = state[at + 2]
-  local from, count = (state[at] + first) % room, last - first
-  local before_edge = min(count, room - from)
-  local bytes = redis.call('GETRANGE', KEYS[ring], from * ENTRY, (from + before_edge) * ENTRY - 1)
-  if count > before_edge then
-    local rest = (count - before_edge) * ENTRY - 1
-    bytes = bytes .. redis.call('GETRANGE', KEYS[ring], 0, rest)
+local function log_entry(bytes, index) return struct.unpack('>I7I7', bytes, index * ENTRY + 1) end
+
+-- The first time, the units, the entries and the name of a sealed block, counted from 0.
+local function log_item(log, index) return struct.unpack('>I7I7BI4', log.list, index * ITEM + 1) end
+
+-- Reads the list of sealed blocks. Whether the blocks that the cells tell of are there. In front of
+-- them stand those that had left when the cells were stored and the list was not.
+local function log_read_list(at, log)
+  if log.list then return true end
+  local list = redis.call('HGET', KEYS[log.ring], 'b') or ''
+  local before = #list - state[at + 5] * ITEM
+  if before < 0 or #list % ITEM > 0 then return false end
+  log.list = list
+  for index = 0, before / ITEM - 1 do
+    local _, _, _, name = log_item(log, index)
+    log.gone[#log.gone + 1] = name
   end
-  return bytes
+  log.list = string.sub(list, before + 1)
+  return true
 end
 
--- Stores entries in the places from `first` on.
-local function log_store(at, ring, first, bytes)
-  local room = state[at + 2]
-  local from = (state[at] + first) % room
-  local before_edge = (room - from) * ENTRY
-  redis.call('SETRANGE', KEYS[ring], from * ENTRY, string.sub(bytes, 1, before_edge))
-  if #bytes > before_edge then
-    redis.call('SETRANGE', KEYS[ring], 0, string.sub(bytes, before_edge + 1))
-  end
+-- The entries of a sealed block; nothing, if they are not those of the list.
+local function log_block(log, index)
+  local _, _, count, name = log_item(log, index)
+  local bytes = redis.call('HGET', KEYS[log.ring], name)
+  return bytes and #bytes == count * ENTRY and bytes or nil
 end
 
-local function log_entry(at, ring, index)
-  return struct.unpack('>I7I7', log_bytes(at, ring, index, index + 1))
+-- Puts items in place of one or two of the list.
+local function log_splice(log, index, count, items)
+  log.list = string.sub(log.list, 1, index * ITEM) .. items
+    .. string.sub(log.list, (index + count) * ITEM + 1)
 end
 
--- Units up to the entry, without its own.
-local function log_before(at, ring, index)
-  if index == 0 then return state[at + 3] end
-  local _, up_to = log_entry(at, ring, index - 1)
-  return up_to
-end
-
--- The first entry for which `holds` is true, as it then is for all later ones; their number, if there
--- is none. It is one of the oldest nearly always, so that is where it is looked for: in steps that
--- double, and then between the last two.
-local function log_first(at, ring, holds)
-  local low, high, step = 0, state[at + 1], 1
-  while low + step <= high do
-    local next = low + step - 1
-    if holds(log_entry(at, ring, next)) then high = next else low, step = next + 1, 2 * step end
-  end
+-- How many of the items of the list have a first time for which `holds` is true, as it then is for
+-- all earlier ones; and the same of entries.
+local function log_count(bytes, size, holds)
+  local low, high = 0, #bytes / size
   while low < high do
     local middle = floor((low + high) / 2)
-    if holds(log_entry(at, ring, middle)) then high = middle else low = middle + 1 end
+    if holds(struct.unpack('>I7', bytes, middle * size + 1)) then low = middle + 1 else high = middle end
   end
   return low
 end
 
--- The same entries with fewer units up to each.
-local function log_lowered(bytes, units)
-  if units == 0 then return bytes end
-  local entries = {}
-  for from = 1, #bytes, ENTRY do
-    local time, up_to = struct.unpack('>I7I7', bytes, from)
-    entries[#entries + 1] = struct.pack('>I7I7', time, up_to - units)
+-- From the entry on, those that have left: how many are before the first that has not, their units,
+-- and the time of that one.
+local function log_left(bytes, from, period)
+  local units = 0
+  for index = from, #bytes / ENTRY - 1 do
+    local time, taken = log_entry(bytes, index)
+    if time + period > now then return index, units, time end
+    units = units + taken
   end
-  return table.concat(entries)
+  return #bytes / ENTRY, units
+end
+
+local function log_units(bytes, first, last)
+  local units = 0
+  for index = first, last - 1 do
+    local _, taken = log_entry(bytes, index)
+    units = units + taken
+  end
+  return units
 end
 
 local function log_lifetime(at, period)
-  return max_of(1, ceil((state[at + 5] + period - clock) / 1000)) + linger
+  return max_of(1, ceil((state[at + 3] + period - clock) / 1000)) + linger
 end
 
--- Stores the entries anew in a ring with room for `room`; of the units up to each, fewer by `units`.
-local function log_lay_out(at, ring, period, room, units)
-  local bytes = log_lowered(log_bytes(at, ring, 0, state[at + 1]), units)
-  bytes = bytes .. string.rep('\0', room * ENTRY - #bytes)
-  redis.call('SET', KEYS[ring], bytes, 'PX', log_lifetime(at, period))
-  state[at], state[at + 2] = 0, room
-  state[at + 3], state[at + 4] = state[at + 3] - units, state[at + 4] - units
+-- Writes the newest entries, the list if it has changed, and what else is given, field and value;
+-- deletes the blocks that are gone.
+local function log_write(at, log, ...)
+  if #log.gone > 0 then
+    redis.call('HDEL', KEYS[log.ring], unpack(log.gone))
+    log.gone, log.is_changed = {}, true
+  end
+  if log.is_changed then
+    redis.call('HSET', KEYS[log.ring], 't', log.tail, 'b', log.list, ...)
+    log.is_changed = false
+  else
+    redis.call('HSET', KEYS[log.ring], 't', log.tail, ...)
+  end
+  redis.call('PEXPIRE', KEYS[log.ring], log_lifetime(at, log.period))
 end
 
--- The place and the units of the entry of exactly this time; or nothing.
-local function log_find(at, ring, when)
-  local index = log_first(at, ring, function(time) return time >= when end)
-  if index == state[at + 1] then return nil end
-  local time, up_to = log_entry(at, ring, index)
-  if time ~= when then return nil end
-  return index, up_to - log_before(at, ring, index)
+-- Makes a sealed block of the newest entries, or adds them to the newest one. Returns what to write.
+local function log_seal(at, log)
+  local units, count = log_units(log.tail, 0, #log.tail / ENTRY), #log.tail / ENTRY
+  local last = state[at + 5] - 1
+  log.is_changed, log.oldest = true, nil
+  if last >= 0 then
+    local first, before, there, name = log_item(log, last)
+    local bytes = there + count <= BLOCK and log_block(log, last)
+    if bytes then
+      local item = struct.pack('>I7I7BI4', first, before + units, there + count, name)
+      log_splice(log, last, 1, item)
+      return name, bytes .. log.tail
+    end
+  end
+  local name = state[at + 6] % 4294967295 + 1
+  local first = log_entry(log.tail, 0)
+  log.list = log.list .. struct.pack('>I7I7BI4', first, units, count, name)
+  state[at + 5], state[at + 6] = state[at + 5] + 1, name
+  return name, log.tail
+end
+
+-- Where the entry of exactly this time is: the place of its block, of t that behind the last; the
+-- block's entries, its place there and its units. Nothing, if it is not there.
+local function log_find(at, when)
+  local log = logs[at]
+  if state[at + 1] == 0 or when + log.period <= now then return nil end
+  local block, bytes = state[at + 5], log.tail
+  if when < log_entry(bytes, 0) then
+    if not log_read_list(at, log) then return nil end
+    block = log_count(log.list, ITEM, function(first) return first <= when end) - 1
+    bytes = block >= 0 and log_block(log, block)
+    if not bytes then return nil end
+  end
+  local index = log_count(bytes, ENTRY, function(time) return time < when end)
+  if index * ENTRY == #bytes then return nil end
+  local time, held = log_entry(bytes, index)
+  if time == when then return block, bytes, index, held end
+end
+
+-- Takes an entry out of the newest ones. Whether it could be done.
+local function log_lower_tail(at, log, bytes)
+  if bytes ~= '' then
+    log.tail = bytes
+  else
+    -- There are others: the newest block takes their place.
+    if not log_read_list(at, log) then return false end
+    local last = state[at + 5] - 1
+    local _, _, _, name = log_item(log, last)
+    bytes = log_block(log, last)
+    if not bytes then return false end
+    log.tail, log.gone[#log.gone + 1] = bytes, name
+    log_splice(log, last, 1, '')
+    state[at + 5] = last
+  end
+  state[at + 3] = log_entry(log.tail, #log.tail / ENTRY - 1)
+  log_write(at, log)
+  return true
+end
+
+-- Writes a sealed block of which units were taken, as one with a neighbour if they are few together.
+local function log_lower_block(at, log, index, bytes, units)
+  local first, before, _, name = log_item(log, index)
+  before = before - units
+  if index == 0 and state[at + 4] > 0 then
+    local left = state[at + 4]
+    before, bytes = before - log_units(bytes, 0, left), string.sub(bytes, left * ENTRY + 1)
+    state[at + 4] = 0
+  end
+  log.is_changed = true
+  if bytes == '' then
+    log.gone[#log.gone + 1] = name
+    log_splice(log, index, 1, '')
+    state[at + 5] = state[at + 5] - 1
+    return log_write(at, log)
+  end
+  local low, count = index, 1
+  for _, other in ipairs({ index + 1, index - 1 }) do
+    if other >= 0 and other < state[at + 5] and (other > 0 or state[at + 4] == 0) then
+      local its_first, its_units, its_count, its_name = log_item(log, other)
+      local its_bytes = its_count * ENTRY + #bytes <= BLOCK * ENTRY and log_block(log, other)
+      if its_bytes then
+        bytes = other > index and bytes .. its_bytes or its_bytes .. bytes
+        low, count, first = min(index, other), 2, min(first, its_first)
+        before, log.gone[#log.gone + 1] = before + its_units, its_name
+        state[at + 5] = state[at + 5] - 1
+        break
+      end
+    end
+  end
+  log_splice(log, low, count, struct.pack('>I7I7BI4', first, before, #bytes / ENTRY, name))
+  log_write(at, log, name, bytes)
+end
+
+-- From the entry on, the one with which `units` have left: its time, or how many units are to leave
+-- behind.
+local function log_leave(bytes, from, units)
+  for index = from, #bytes / ENTRY - 1 do
+    local time, taken = log_entry(bytes, index)
+    if taken >= units then return time end
+    units = units - taken
+  end
+  return nil, units
+end
+
+-- The time of the entry with which `units` have left; of the newest, if blocks are not readable.
+local function log_leaves_with(at, log, units)
+  local sealed, time = state[at + 5], nil
+  if sealed == 0 then return log_leave(log.tail, state[at + 4], units) or state[at + 3] end
+  if not log_read_list(at, log) then return state[at + 3] end
+  local bytes = log.oldest or log_block(log, 0)
+  if not bytes then return state[at + 3] end
+  time, units = log_leave(bytes, state[at + 4], units)
+  if time then return time end
+  for index = 1, sealed - 1 do
+    local _, its_units = log_item(log, index)
+    if its_units >= units then
+      bytes = log_block(log, index)
+      return bytes and log_leave(bytes, 0, units) or state[at + 3]
+    end
+    units = units - its_units
+  end
+  return log_leave(log.tail, 0, units) or state[at + 3]
+end
+
+-- Lets go what has left. Whether what is stored is what the cells tell of.
+local function log_advance(at, log)
+  local period, sealed, from = log.period, state[at + 5], state[at + 4]
+  local dropped, entries, units, oldest = 0, 0, 0, nil
+  if sealed > 0 then
+    if not log_read_list(at, log) then return false end
+    local function has_left(time) return time + period <= now end
+    -- A block whose successor has begun to leave has left.
+    dropped = max_of(0, log_count(log.list, ITEM, has_left) - 1)
+    if has_left((log_entry(log.tail, 0))) then dropped = sealed end
+    for index = 0, dropped - 1 do
+      local _, its_units, its_count, name = log_item(log, index)
+      if index == 0 and from > 0 then
+        local bytes = log_block(log, 0)
+        if not bytes then return false end
+        its_units, its_count = its_units - log_units(bytes, 0, from), its_count - from
+      end
+      units, entries, log.gone[#log.gone + 1] = units + its_units, entries + its_count, name
+    end
+    if dropped > 0 then from = 0 end
+    if dropped < sealed then
+      local bytes = log_block(log, dropped)
+      if not bytes then return false end
+      local first, left, time = log_left(bytes, from, period)
+      units, entries, from, oldest = units + left, entries + first - from, first, time
+      log.oldest = bytes
+      if not time then
+        local _, _, _, name = log_item(log, dropped)
+        dropped, from, log.oldest = dropped + 1, 0, nil
+        log.gone[#log.gone + 1] = name
+        if dropped < sealed then oldest = log_item(log, dropped) end
+      end
+    end
+    log.list = string.sub(log.list, dropped * ITEM + 1)
+  end
+  if dropped == sealed then
+    local first, left, time = log_left(log.tail, from, period)
+    units, entries, from, oldest = units + left, entries + first - from, first, time
+  end
+  state[at], state[at + 1] = state[at] - units, state[at + 1] - entries
+  state[at + 2], state[at + 4], state[at + 5] = oldest or now, from, sealed - dropped
+  return oldest ~= nil and state[at + 1] > 0 and state[at] >= state[at + 1]
 end
 
 local sliding_log = {
-  cells = function() return 6 end,
+  cells = function() return 7 end,
 
-  -- Lets go what does not count any more; false, if the ring is not the one that the cells tell of.
+  -- Lets go what does not count any more; false, if the entries are not those that the cells tell of.
   open = function(at, period, ring)
-    local begin, count, room, before, total, newest = unpack(state, at, at + 5)
-    local length = 0
-    if count > 0 and newest + period > now then length = redis.call('STRLEN', KEYS[ring]) end
-    if length == 0 then
-      -- A ring that somebody deleted is an empty one, as a state that somebody deleted is.
-      for cell = at, at + 5 do state[cell] = 0 end
+    local total, count, oldest, newest, left, sealed = unpack(state, at, at + 5)
+    local log = { period = period, ring = ring, tail = '', gone = {} }
+    logs[at] = log
+    local tail = count > 0 and newest + period > now and redis.call('HGET', KEYS[ring], 't')
+    if not tail then
+      -- Entries that somebody deleted are none, as a state that somebody deleted is.
+      for cell = at, at + 6 do state[cell] = 0 end
       return true
     end
-    if length ~= room * ENTRY or count > room or begin >= room or before >= total then return false end
-    local is_sound = true
-    local gone = log_first(at, ring, function(time, up_to)
-      is_sound = is_sound and time <= newest and before < up_to and up_to <= total
-      return time + period > now
-    end)
-    if not is_sound or gone == count then return false end
-    if gone > 0 then
-      state[at + 3] = log_before(at, ring, gone)
-      state[at], state[at + 1] = (begin + gone) % room, count - gone
-    end
-    return true
+    log.tail = tail
+    local entries = #tail / ENTRY
+    if entries < 1 or entries > BLOCK or entries % 1 ~= 0 then return false end
+    if log_entry(tail, entries - 1) ~= newest or oldest > newest or total < count then return false end
+    if sealed == 0 and entries - left ~= count then return false end
+    if entries >= TAIL and not log_read_list(at, log) then return false end
+    return oldest + period > now or log_advance(at, log)
   end,
 
-  available = function(at, _, max) return max_of(0, max - (state[at + 4] - state[at + 3])) end,
+  available = function(at, _, max) return max_of(0, max - state[at]) end,
 
   charge = function(at, period, max, ring, _, units)
-    local count, room, newest = state[at + 1], state[at + 2], state[at + 5]
-    units = min(units, MAX_UNITS - (state[at + 4] - state[at + 3]))
+    units = min(units, MAX_UNITS - state[at])
     if units == 0 then return end
-    local is_later = count == 0 or newest < now
+    local log, count, newest = logs[at], state[at + 1], state[at + 3]
+    if count == 0 then
+      redis.call('PEXPIRE', KEYS[ring], 0)
+      for cell = at, at + 6 do state[cell] = 0 end
+      log = { period = period, ring = ring, tail = '', gone = {}, list = '' }
+      logs[at], state[at + 2] = log, now
+    elseif state[at + 5] == 0 and state[at + 4] > 0 then
+      log.tail, state[at + 4] = string.sub(log.tail, state[at + 4] * ENTRY + 1), 0
+    end
+    state[at], state[at + 3] = state[at] + units, now
+    local name, bytes
     -- A limit of 0 is charged, too, if the work is done already.
-    local most = max_of(1, max)
-    if count == 0 then
-      room = min(LEAST_ROOM, most)
-    elseif is_later and count == room and room < most then
-      room = min(2 * room, most)
-    end
-    state[at + 5] = now
-    if count == 0 then
-      for cell = at, at + 4 do state[cell] = 0 end
-      log_lay_out(at, ring, period, room, 0)
-    elseif units > MAX_UNITS - state[at + 4] then
-      -- Units are counted on for as long as the log is not empty.
-      log_lay_out(at, ring, period, room, state[at + 3])
-    elseif room > state[at + 2] then
-      log_lay_out(at, ring, period, room, 0)
+    if count == 0 or (newest < now and count < max) then
+      if #log.tail >= TAIL * ENTRY and log_read_list(at, log) then
+        name, bytes = log_seal(at, log)
+        log.tail = ''
+      end
+      state[at + 1] = count + 1
+      log.tail = log.tail .. struct.pack('>I7I7', now, units)
     else
-      redis.call('PEXPIRE', KEYS[ring], log_lifetime(at, period))
+      local last = #log.tail / ENTRY - 1
+      local _, taken = log_entry(log.tail, last)
+      log.tail = string.sub(log.tail, 1, last * ENTRY) .. struct.pack('>I7I7', now, taken + units)
     end
-    if is_later and count < room then state[at + 1] = count + 1 end
-    state[at + 4] = state[at + 4] + units
-    log_store(at, ring, state[at + 1] - 1, struct.pack('>I7I7', now, state[at + 4]))
+    if name then log_write(at, log, name, bytes) else log_write(at, log) end
   end,
 
-  refund = function(at, period, _, ring, _, units, when)
-    local index, held = log_find(at, ring, when)
-    if not index then return end
-    local count, gone = state[at + 1], units >= held and 1 or 0
+  refund = function(at, _, _, ring, _, units, when)
+    local block, bytes, index, held = log_find(at, when)
+    if not block then return end
+    local log = logs[at]
     units = min(units, held)
-    if index == 0 and gone == 1 then
-      -- The oldest just leaves: leases that are renewed in turn are always the oldest.
-      state[at], state[at + 1] = (state[at] + 1) % state[at + 2], count - 1
-      state[at + 3] = state[at + 3] + units
-      if count == 1 then state[at + 5] = 0 end
-      redis.call('PEXPIRE', KEYS[ring], log_lifetime(at, period))
+    local is_gone = units == held
+    if is_gone and state[at + 1] == 1 then
+      for cell = at, at + 6 do state[cell] = 0 end
+      log.tail, log.gone, log.list, log.is_changed = '', {}, '', false
+      redis.call('PEXPIRE', KEYS[ring], 0)
       return
     end
-    local later = log_lowered(log_bytes(at, ring, index + gone, count), units)
-    if #later > 0 then log_store(at, ring, index, later) end
-    state[at + 1], state[at + 4] = count - gone, state[at + 4] - units
-    state[at + 5] = count > gone and log_entry(at, ring, count - gone - 1) or 0
-    redis.call('PEXPIRE', KEYS[ring], log_lifetime(at, period))
+    bytes = string.sub(bytes, 1, index * ENTRY)
+      .. (is_gone and '' or struct.pack('>I7I7', when, held - units))
+      .. string.sub(bytes, (index + 1) * ENTRY + 1)
+    log.oldest = nil
+    if block < state[at + 5] then
+      log_lower_block(at, log, block, bytes, units)
+    else
+      if state[at + 5] == 0 then
+        bytes, state[at + 4] = string.sub(bytes, state[at + 4] * ENTRY + 1), 0
+      end
+      if not log_lower_tail(at, log, bytes) then return end
+    end
+    state[at] = max_of(0, state[at] - units)
+    if is_gone then state[at + 1] = state[at + 1] - 1 end
   end,
 
   expires = function(at, period, _, _, cells)
     if cells[at + 1] == 0 then return 0 end
-    return cells[at + 5] + period
+    return cells[at + 3] + period
   end,
 
   -- What counts of units that were taken at `when`.
-  held = function(at, ring, units, when)
-    local _, held = log_find(at, ring, when)
+  held = function(at, _, units, when)
+    local _, _, _, held = log_find(at, when)
     return min(units, held or 0)
   end,
 
   -- The integers that are replied: units used, the time of the newest, and when enough have left for
   -- `needed` to be available, 0 if they are or never will be.
-  told = function(at, period, max, ring, needed)
-    local before, total = state[at + 3], state[at + 4]
-    local used, passes_at = total - before, 0
+  told = function(at, period, max, _, needed)
+    local used, passes_at = state[at], 0
     if needed <= max and used + needed > max then
-      local must_leave = total - (max - needed)
-      local last = log_first(at, ring, function(_, up_to) return up_to >= must_leave end)
-      passes_at = log_entry(at, ring, last) + period
+      passes_at = log_leaves_with(at, logs[at], used - (max - needed)) + period
     end
-    return used, used > 0 and state[at + 5] or 0, passes_at
+    return used, used > 0 and state[at + 3] or 0, passes_at
   end,
 
-  -- Gives a ring that has lost its expiry another. Whether it had lost it.
+  -- Gives entries that have lost their expiry another. Whether they had lost it.
   heal = function(at, period, ring)
     if state[at + 1] == 0 or redis.call('PTTL', KEYS[ring]) ~= -1 then return false end
     redis.call('PEXPIRE', KEYS[ring], log_lifetime(at, period))
     return true
   end,
 
-  -- Deletes the ring; an expiry of nothing needs no permission of its own.
+  -- Deletes the entries; an expiry of nothing needs no permission of its own.
   forget = function(ring) redis.call('PEXPIRE', KEYS[ring], 0) end,
 }
 algorithms[8], algorithms[9] = sliding_log, sliding_log

@@ -1,0 +1,210 @@
+//! The entries of a sliding log, in blocks that are short however long the log is.
+
+use std::collections::VecDeque;
+
+/// When units were taken, and how many.
+type Entry = (u64, u64);
+
+/// The most entries of a block.
+const BLOCK: usize = 128;
+
+/// Entries, oldest first; each has at least one unit.
+///
+/// ```text
+/// sealed  [ ≤ 128 entries, their units ] [ … ] [ … ]     none is empty
+/// tail                                              [ ≤ 128 entries, their units ]
+/// ```
+///
+/// What stands behind an entry is not moved when the entry goes, but in its own block. Neighbours that
+/// have 128 entries together become one block, so there is at most a block for each 64 entries.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Log {
+    sealed: VecDeque<Block>,
+    // Not empty, unless the log is.
+    tail: Block,
+    units: u64,
+    count: usize,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Block {
+    entries: VecDeque<Entry>,
+    units: u64,
+}
+
+/// Entries at the front that count no longer.
+#[derive(Clone, Copy, Debug, Default)]
+struct Left {
+    /// Blocks of which all has left.
+    blocks: usize,
+    /// Entries of the block behind them.
+    entries: usize,
+    units: u64,
+}
+
+/// Where an entry is: in a sealed block, or behind them in the tail.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    block: usize,
+    entry: usize,
+}
+
+impl Block {
+    fn newest(&self) -> u64 {
+        self.entries.back().map_or(0, |(time, _)| *time)
+    }
+
+    /// Takes in the entries of the next block.
+    fn append(&mut self, mut next: Self) {
+        self.entries.append(&mut next.entries);
+        self.units += next.units;
+    }
+}
+
+impl Log {
+    pub(super) const fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Returns the time of the newest entry.
+    pub(super) fn newest(&self) -> Option<u64> {
+        self.tail.entries.back().map(|(time, _)| *time)
+    }
+
+    fn blocks(&self) -> impl Iterator<Item = &Block> {
+        self.sealed.iter().chain([&self.tail])
+    }
+
+    fn block(&self, index: usize) -> &Block {
+        self.sealed.get(index).unwrap_or(&self.tail)
+    }
+
+    fn block_mut(&mut self, index: usize) -> &mut Block {
+        self.sealed.get_mut(index).unwrap_or(&mut self.tail)
+    }
+
+    /// Returns the entries that are not after `until`.
+    fn left(&self, until: Option<u64>) -> Left {
+        let (Some(until), mut left) = (until, Left::default()) else { return Left::default() };
+        for block in self.blocks() {
+            if block.newest() > until {
+                let entries = block.entries.iter().take_while(|(time, _)| *time <= until);
+                let (count, units) =
+                    entries.fold((0, 0), |(count, sum), (_, units)| (count + 1, sum + units));
+                return Left { entries: count, units: left.units + units, ..left };
+            }
+            left.units += block.units;
+            left.blocks += 1;
+        }
+        left
+    }
+
+    /// Returns the units of the entries after `until`.
+    pub(super) fn units_after(&self, until: Option<u64>) -> u64 {
+        self.units - self.left(until).units
+    }
+
+    /// Forgets the entries that are not after `until`.
+    pub(super) fn drop_until(&mut self, until: Option<u64>) {
+        let left = self.left(until);
+        if left.units == 0 {
+            return;
+        }
+        let sealed = left.blocks.min(self.sealed.len());
+        let dropped: usize =
+            self.sealed.drain(..sealed).map(|block| block.entries.len()).sum();
+        self.count -= dropped + left.entries;
+        if left.blocks > sealed {
+            *self = Self::default();
+            return;
+        }
+        self.units -= left.units;
+        let block = self.block_mut(0);
+        for (_, units) in block.entries.drain(..left.entries) {
+            block.units -= units;
+        }
+    }
+
+    /// Adds units to the newest entry, which is of `time` from there on.
+    pub(super) fn add(&mut self, time: u64, units: u64) {
+        if let Some(newest) = self.tail.entries.back_mut() {
+            *newest = (time, newest.1 + units);
+            self.tail.units += units;
+            self.units += units;
+        }
+    }
+
+    /// Adds an entry.
+    pub(super) fn push(&mut self, time: u64, units: u64) {
+        if self.tail.entries.len() >= BLOCK {
+            self.sealed.push_back(std::mem::take(&mut self.tail));
+        }
+        self.tail.entries.push_back((time, units));
+        self.tail.units += units;
+        self.units += units;
+        self.count += 1;
+    }
+
+    /// Returns the place and the units of the entry of exactly this time.
+    pub(super) fn find(&self, time: u64) -> Option<(Place, u64)> {
+        let block = self.sealed.partition_point(|block| block.newest() < time);
+        let entries = &self.block(block).entries;
+        let entry = entries.binary_search_by_key(&time, |(at, _)| *at).ok()?;
+        Some((Place { block, entry }, entries[entry].1))
+    }
+
+    /// Takes units out of an entry, which goes with the last of them.
+    pub(super) fn lower(&mut self, Place { block: index, entry }: Place, units: u64) {
+        self.units -= units;
+        let block = self.block_mut(index);
+        block.units -= units;
+        block.entries[entry].1 -= units;
+        if block.entries[entry].1 > 0 {
+            return;
+        }
+        block.entries.remove(entry);
+        self.count -= 1;
+        if index >= self.sealed.len() {
+            if self.tail.entries.is_empty() {
+                self.tail = self.sealed.pop_back().unwrap_or_default();
+            }
+        } else if self.sealed[index].entries.is_empty() {
+            self.sealed.remove(index);
+        } else {
+            self.merge(index);
+        }
+    }
+
+    /// Makes one block of a sealed block and the next, or the one before, if they are short together.
+    fn merge(&mut self, index: usize) {
+        for first in [Some(index), index.checked_sub(1)].into_iter().flatten() {
+            let (Some(one), Some(other)) = (self.sealed.get(first), self.sealed.get(first + 1)) else {
+                continue;
+            };
+            if one.entries.len() + other.entries.len() <= BLOCK {
+                if let Some(next) = self.sealed.remove(first + 1) {
+                    self.sealed[first].append(next);
+                }
+                return;
+            }
+        }
+    }
+
+    /// Returns the time of the entry with which `units` of those after `until` have left.
+    pub(super) fn leaves_with(&self, until: Option<u64>, units: u64) -> Option<u64> {
+        let mut units = units + self.left(until).units;
+        for block in self.blocks() {
+            if block.units < units {
+                units -= block.units;
+                continue;
+            }
+            for (time, taken) in &block.entries {
+                if *taken >= units {
+                    return Some(*time);
+                }
+                units -= taken;
+            }
+        }
+        None
+    }
+}
