@@ -49,7 +49,17 @@ pub(super) async fn behind_a_proxy_the_rightmost_stranger_counts<T: Target>() {
     assert_eq!(left(&site, &[]).await, "8");
     assert_eq!(left(&site, &["198.51.100.7, garbage"]).await, "7");
     assert_eq!(left(&site, &["198.51.100.7, \u{ff}"]).await, "6");
-    assert_eq!(left(&site, &[&vec!["198.51.100.7"; 500].join(",")]).await, "5");
+}
+
+/// A client over its limit added 70 hops, and got the bucket of the proxy.
+pub(super) async fn who_invents_hops_stays_the_client<T: Target>() {
+    let site = site::<T>("127.0.0.0/8");
+    let own = "198.51.100.7";
+    for (remaining, invented) in [(8, 64), (7, 70), (6, 500), (5, 4_000)] {
+        let line = format!("{}{own}", "6.6.6.6, ".repeat(invented));
+        assert_eq!(left(&site, &[&line]).await, remaining.to_string(), "{invented}");
+    }
+    assert_eq!(left(&site, &[]).await, "8", "of the proxy");
 }
 
 pub(super) async fn every_line_of_the_header_counts<T: Target>() {

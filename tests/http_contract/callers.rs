@@ -2,7 +2,9 @@
 
 use reqwest::RequestBuilder;
 use reqwest::header::HeaderValue;
+use rl_core::gate::MissingKey;
 use rl_core::key::{ApiKey, ClientAddress, Header, Identified, KeyExtractor, KeySecret, Route};
+use rl_core::source::Preset;
 use rl_core::{Gate, Limit, Policy, RateLimiter, Realm, Subject};
 use rl_tests::web::{Fetch, Site, Target, limiter, new_year};
 
@@ -59,48 +61,132 @@ pub(super) async fn tiers_of_keys_have_limits_of_their_own<T: Target>() {
     }
 }
 
-/// One of the two values would be shown to the limiter and the other to the service.
-pub(super) async fn headers_that_can_be_read_in_two_ways_name_nobody<T: Target>() {
-    let site = site::<T>(
+/// One of the two values would be shown to the limiter and the other to the service. If that were no key,
+/// the client could leave the bucket of its key for that of its address, or for none.
+pub(super) async fn keys_that_can_be_read_in_two_ways_are_rejected_and_count_nowhere<T: Target>() {
+    let limiter = limiter(&new_year(), &["3/minute"]);
+    let key = || {
         ApiKey::header("x-api-key", secret())
             .unwrap()
             .or(ApiKey::query("api_key", secret()))
             .or(ApiKey::cookie("session", secret()))
-            .or(ApiKey::bearer(secret())),
-    );
-    let twice = [
-        site.get("/").header("x-api-key", "a").header("x-api-key", "a"),
-        site.get("/").header("x-api-key", "a").header("X-API-KEY", "b"),
-        site.get("/?api_key=a&api%5Fkey=b"),
-        site.get("/").header("cookie", "session=a; session=b"),
-        site.get("/").header("cookie", "session=a").header("cookie", "session=b"),
-        site.get("/").header("authorization", "Bearer a").header("authorization", "Bearer b"),
-        site.get("/").header("authorization", "Basic a"),
-    ];
-    for request in twice {
-        let shown = format!("{request:?}");
-        assert_eq!(standing(request).await, "403", "{shown}");
+            .or(ApiKey::bearer(secret()))
+            .or(Identified)
+            .or(ClientAddress::default())
+    };
+    for missing_key in [MissingKey::Deny, MissingKey::Pass, MissingKey::Share] {
+        let site = T::serve(vec![Gate::new(limiter.clone()).key(key()).missing_key(missing_key)]);
+        let get = || site.get("/").header("x-consumer", "alice");
+        let ambiguous = [
+            get().header("x-api-key", "a").header("x-api-key", "a"),
+            get().header("x-api-key", "a").header("X-API-KEY", "b"),
+            get().header("x-api-key", "a").header("x-api-key", ""),
+            get().header("x-api-key", "a, b"),
+            site.get("/?api_key=a&api_key=a"),
+            site.get("/?api_key=a&api%5Fkey=b"),
+            site.get("/?API_KEY=a"),
+            site.get("/?api_key=a;x=1"),
+            site.get("/?api_key=%20a"),
+            get().header("cookie", "session=a; session=a"),
+            get().header("cookie", "session=a").header("cookie", "session=b"),
+            get().header("cookie", "x=1, session=a"),
+            get().header("authorization", "Bearer a").header("authorization", "Bearer a"),
+            get().header("authorization", "Basic a").header("authorization", "Bearer a"),
+            get().header("authorization", "Basic a, Bearer a"),
+            get().header("authorization", "Bearer a b"),
+            get().header("authorization", "Bearer\ta"),
+        ];
+        for request in ambiguous {
+            let shown = format!("{request:?}");
+            let answer = request.fetch().await;
+            assert_eq!(answer.standing(), "400", "{shown}");
+            assert!(answer.body.contains("The credential is given more than once"), "{shown}");
+        }
+        assert_eq!(site.handled(), 0);
     }
-    assert_eq!(site.handled(), 0);
+    let address = Subject::ip("127.0.0.1");
+    let unknown = Subject::new(Realm::Unknown, "");
+    let keys = ["a", "b", ""].map(|key| secret().subject(Realm::Key, key.as_bytes()));
+    for subject in [Subject::consumer("alice"), address, unknown].into_iter().chain(keys) {
+        let usage = limiter.usage(&subject).await.unwrap();
+        assert_eq!(usage.limits().next().unwrap().used(), 0, "{subject:?}");
+    }
+}
+
+pub(super) async fn ambiguous_keys_of_grpc_calls_are_invalid_arguments<T: Target>() {
+    let site = site::<T>(ApiKey::header("x-api-key", secret()).unwrap());
+    let call = site.post("/").header("content-type", "application/grpc");
+    let answer = call.header("x-api-key", "a").header("x-api-key", "b").fetch().await;
+    assert_eq!((answer.status, answer.header("grpc-status")), (200, Some("3")));
+    assert_eq!((&*answer.body, site.handled()), ("", 0));
+}
+
+/// A trial rejects nobody.
+pub(super) async fn ambiguous_keys_pass_a_limiter_in_shadow<T: Target>() {
+    let limiter = RateLimiter::builder().limit(Limit::per_minute(3)).shadow(true).build().unwrap();
+    let key = ApiKey::header("x-api-key", secret()).unwrap();
+    let site = T::serve(vec![Gate::new(limiter).key(key)]);
+    let twice = site.get("/").header("x-api-key", "a").header("x-api-key", "b");
+    assert_eq!((standing(twice).await.as_str(), site.handled()), ("200", 1));
+}
+
+/// `Preset::OpenBank` has limits for consumers and for addresses: a consumer must not choose.
+pub(super) async fn an_ambiguous_key_does_not_lead_to_another_policy<T: Target>() {
+    let limiter = RateLimiter::builder().policies(Preset::OpenBank).build().unwrap();
+    let key = Header::new("x-consumer-id", Realm::Consumer).unwrap().or(ClientAddress::default());
+    let site = T::serve(vec![Gate::new(limiter.clone()).key(key.and(Route))]);
+    let one = || site.get("/").header("x-consumer-id", "alice");
+    assert_eq!(standing(one().header("x-consumer-id", "alice")).await, "400");
+    assert_eq!(one().fetch().await.status, 200);
+    assert!(standing(site.get("/")).await.starts_with("200 1000-999-"));
+}
+
+/// A client that invented keys had a bucket for each of them.
+pub(super) async fn invented_keys_count_by_address<T: Target>() {
+    let sold = secret().subject(Realm::Key, b"sold");
+    let (known, tier) = (sold.clone(), Policy::new([Limit::per_hour(50)]).unwrap());
+    let anonymous = Policy::new([Limit::per_hour(3)]).unwrap();
+    let limiter = RateLimiter::builder()
+        .policies(move |subject: &Subject| {
+            Some(if *subject.owner() == sold { tier.clone() } else { anonymous.clone() })
+        })
+        .build()
+        .unwrap();
+    let key = ApiKey::header("x-api-key", secret()).unwrap();
+    let key = key.known(move |key| *key == known).or(ClientAddress::default());
+    // Also where the key is one of a pair, under which no map of policies has it.
+    let site = T::serve(vec![Gate::new(limiter).key(key.and(Route))]);
+    let mut passed = 0;
+    for n in 0..20 {
+        let invented = site.get("/").header("x-api-key", format!("invented-{n}"));
+        passed += u32::from(invented.fetch().await.status == 200);
+    }
+    assert_eq!(passed, 3);
+    assert_eq!(site.get("/").fetch().await.status, 429);
+    let sold = site.get("/").header("x-api-key", "sold");
+    assert_eq!(standing(sold).await, "200 50-49-3600");
 }
 
 pub(super) async fn odd_values_are_never_an_error_of_the_server<T: Target>() {
     let api_key = site::<T>(ApiKey::header("x-key", secret()).unwrap());
     let plain = site::<T>(Header::new("x-key", Realm::Consumer).unwrap());
     let bearer = site::<T>(ApiKey::bearer(secret()));
-    let long = [b'k'; 5 * 1_024];
-    let longest = [b'k'; 4 * 1_024];
+    let longest = [b'k'; 64 * 1_024];
+    let longer = [b'k'; 64 * 1_024 + 1];
+    let token = [&b"Bearer "[..], &longest].concat();
     // As an API key, as a plain id, and as a bearer token.
-    let values: [(&[u8], [u16; 3]); 9] = [
+    let values: [(&[u8], [u16; 3]); 10] = [
         (b"", [403, 403, 403]),
+        // Servers trim.
         (b"   \t ", [403, 403, 403]),
         (b"Bearer", [200, 200, 403]),
         (b"Bearer \t", [200, 200, 403]),
-        (b"Bearer \xff\xfe", [200, 403, 200]),
-        (b"\xc3\x28\x80", [200, 403, 403]),
+        (b"Bearer \xff\xfe", [400, 400, 400]),
+        (b"\xc3\x28\x80", [400, 400, 403]),
         (b"{a}:b\"%0d%0a\\", [200, 200, 403]),
         (&longest, [200, 200, 403]),
-        (&long, [403, 403, 403]),
+        (&longer, [400, 400, 403]),
+        (&token, [400, 400, 200]),
     ];
     for (value, statuses) in values {
         let value = HeaderValue::from_bytes(value).unwrap();
@@ -109,7 +195,8 @@ pub(super) async fn odd_values_are_never_an_error_of_the_server<T: Target>() {
             plain.get("/").header("x-key", value.clone()).fetch().await.status,
             bearer.get("/").header("authorization", value.clone()).fetch().await.status,
         ];
-        assert_eq!(answers, statuses, "{:?}", value.as_bytes().escape_ascii().to_string());
+        let shown = &value.as_bytes()[..value.len().min(40)];
+        assert_eq!(answers, statuses, "{:?}", shown.escape_ascii().to_string());
     }
 }
 
@@ -147,8 +234,11 @@ pub(super) async fn routes_count_by_their_pattern<T: Target>() {
     }
     assert_eq!(standing(site.get("/users/4")).await, "429 3-0-60, retry 60");
     assert_eq!(standing(site.get("/")).await, "200 3-2-60");
-    // What matches no route does not say.
-    assert_eq!(standing(site.get("/nowhere")).await, "403");
+    // What matches no route is the service's own answer, and counts together.
+    for (path, counted) in [("/nowhere", "3-2"), ("/no/where", "3-1"), ("/%6eowhere", "3-0")] {
+        assert_eq!(standing(site.get(path)).await, format!("404 {counted}-60"), "{path}");
+    }
+    assert_eq!(standing(site.get("/else/where")).await, "429 3-0-60, retry 60");
 }
 
 pub(super) async fn routes_have_limits_of_their_own<T: Target>() {

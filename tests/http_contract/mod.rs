@@ -84,15 +84,20 @@ contract! {
         callers_without_a_key_share_a_count_if_set,
     }
     exemptions {
-        preflights_are_not_counted,
-        preflights_are_counted_if_set,
+        preflights_are_counted,
+        preflights_are_not_counted_if_set,
         an_options_request_that_is_no_preflight_is_counted,
         exempt_requests_have_no_headers_and_are_not_counted,
+        settings_read_what_an_earlier_layer_has_found,
     }
     callers {
         api_keys_stand_in_headers_queries_cookies_and_bearer_tokens,
         tiers_of_keys_have_limits_of_their_own,
-        headers_that_can_be_read_in_two_ways_name_nobody,
+        keys_that_can_be_read_in_two_ways_are_rejected_and_count_nowhere,
+        ambiguous_keys_of_grpc_calls_are_invalid_arguments,
+        ambiguous_keys_pass_a_limiter_in_shadow,
+        an_ambiguous_key_does_not_lead_to_another_policy,
+        invented_keys_count_by_address,
         odd_values_are_never_an_error_of_the_server,
         consumers_are_whom_the_authentication_names,
         anonymous_callers_count_by_address,
@@ -105,11 +110,12 @@ contract! {
         behind_a_proxy_the_rightmost_stranger_counts,
         every_line_of_the_header_counts,
         an_ipv6_network_is_one_client,
+        who_invents_hops_stays_the_client,
     }
     hostile {
         nothing_of_a_request_is_repeated_in_an_answer,
         control_characters_in_a_value_reach_nobody,
-        values_that_are_too_long_are_turned_away,
+        values_that_are_too_long_are_rejected,
         pipelined_requests_are_charged_one_by_one,
         requests_of_two_lengths_are_not_served_uncharged,
         who_changes_addresses_within_a_network_gains_nothing,
@@ -128,6 +134,7 @@ contract! {
         a_request_is_degraded_by_a_limiter_around_another,
         the_same_limiter_twice_charges_once,
         the_same_limiter_around_another_charges_once,
+        the_same_limiter_charges_each_subject_once,
         outer_layers_see_the_stricter_decision,
     }
     over_limit {

@@ -2,7 +2,9 @@
 
 use rl_core::gate::OverLimit;
 use rl_core::headers::{HeaderFamily, Headers};
-use rl_core::{Cost, Gate, RateLimiter, Subject};
+use rl_core::key::RequestInfo;
+use rl_core::source::ByRealm;
+use rl_core::{Cost, Gate, Limit, Policy, RateLimiter, Realm, Subject};
 use rl_tests::web::{Fetch, Target, eventually, limiter, new_year};
 
 fn of(limit: &str) -> RateLimiter {
@@ -90,6 +92,27 @@ pub(super) async fn the_same_limiter_around_another_charges_once<T: Target>() {
         assert_eq!(site.get("/").fetch().await.standing(), standing);
     }
     assert_eq!((used(&limiter).await, used(&another).await), (3, 3));
+}
+
+/// The inner one did nothing, and 50 of 50 requests passed its limit.
+pub(super) async fn the_same_limiter_charges_each_subject_once<T: Target>() {
+    let policy = |max| Policy::new([Limit::per_hour(max)]).unwrap();
+    let policies = ByRealm::otherwise(policy(100)).with(Realm::Consumer, policy(3));
+    let limiter = RateLimiter::builder().policies(policies).build().unwrap();
+    // The third counts again what the first has counted, around another subject.
+    let of_consumer = |key: &'static str| {
+        Gate::new(limiter.clone()).key(move |request: &dyn RequestInfo| match key {
+            "address" => Ok(Some(Subject::ip("127.0.0.1"))),
+            _ => Ok(T::extension::<Subject>(request).cloned()),
+        })
+    };
+    let site = T::serve(["address", "consumer", "address"].map(of_consumer).to_vec());
+    let of = |consumer: &str| site.get("/").header("x-consumer", consumer);
+    for status in [200, 200, 200, 429, 429] {
+        assert_eq!(of("alice").fetch().await.status, status);
+    }
+    assert_eq!(of("bob").fetch().await.status, 200);
+    assert_eq!((used(&limiter).await, site.handled()), (6, 4));
 }
 
 pub(super) async fn outer_layers_see_the_stricter_decision<T: Target>() {

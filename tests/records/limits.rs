@@ -1,5 +1,6 @@
 //! What the records of a consumer add up to, and how that is enforced.
 
+use std::any::Any;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -221,8 +222,12 @@ impl RequestInfo for Request {
         None
     }
 
-    fn extension<T: Send + Sync + 'static, U>(&self, read: impl FnOnce(&T) -> U) -> Option<U> {
-        (&self.consumer as &dyn std::any::Any).downcast_ref().map(read)
+    fn extensions(&self) -> &dyn Any {
+        &self.consumer
+    }
+
+    fn find_extension<T: Send + Sync + 'static>(&self) -> Option<&T> {
+        self.extensions().downcast_ref()
     }
 }
 
@@ -236,8 +241,8 @@ async fn a_consumer_who_is_counted_by_route_is_under_the_records_of_the_consumer
     let limiter = RateLimiter::builder().policies(patient(&records).start()).build().unwrap();
     let is_allowed = async |consumer: &str, route| {
         let request = Request { consumer: Subject::consumer(consumer), route };
-        let by_route = Identified.and(Route).subject(&request).unwrap();
-        let twice = Identified.and(Route).and(Route).subject(&request).unwrap();
+        let by_route = Identified.and(Route).subject(&request).unwrap().unwrap();
+        let twice = Identified.and(Route).and(Route).subject(&request).unwrap().unwrap();
         assert_ne!(by_route, twice);
         [
             limiter.check(&by_route, 1).await.is_allowed(),

@@ -89,16 +89,15 @@ impl<S, F, B, K> ResponseFuture<S, F, B, K> {
         service: &S,
         request: ServiceRequest,
         gate: &Gate<K>,
-        mut decision: Decision,
+        decision: Decision,
         caller: &Caller,
     ) -> Self
     where
         S: Service<ServiceRequest, Future = F>,
         K: KeyExtractor,
     {
-        if caller.is_nested() {
-            decision = decision.inside(request.extensions().get().cloned());
-        }
+        let outer = if caller.is_nested() { request.extensions().get().cloned() } else { None };
+        let decision = caller.mark(decision, outer);
         if !decision.lets_pass() {
             let mut response = response::from_denial(gate.denial(&decision, caller));
             response::tell(&mut response, gate.response_rules(), &mut Some(decision));

@@ -53,8 +53,9 @@
 //! the middle, actix-web learns when it writes next.
 //!
 //! actix-web runs the middleware that was wrapped last first: authentication belongs in a `.wrap`
-//! *after* a limiter that counts by consumer, and CORS after all, or browsers take a denial for a
-//! network error.
+//! *after* a limiter that counts by consumer, and CORS after all. Else browsers take a denial for a network
+//! error, and preflights reach the limiter, where they are counted like any other request
+//! ([`Gate::exempt_preflights`] changes that).
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -68,5 +69,6 @@ mod response;
 pub use degrade::{Degrade, DegradeMiddleware};
 pub use future::ResponseFuture;
 pub use middleware::{RateLimit, RateLimitMiddleware};
+pub use request::RequestExt;
 pub use response::ResponseBody;
 pub use rl_core::{Decision, Gate, Limit, Permit, Policy, RateLimiter, Subject};

@@ -1,21 +1,52 @@
 //! A request of actix-web as the limiter sees it.
 
-use std::cell::OnceCell;
+use std::any::Any;
+use std::cell::{OnceCell, Ref};
 use std::net::{IpAddr, SocketAddr};
 
 use actix_web::HttpMessage;
-use actix_web::dev::ServiceRequest;
+use actix_web::dev::{Extensions, ServiceRequest};
 use rl_core::key::RequestInfo;
+
+/// Reads the extensions of a request where a [`Gate`](crate::Gate) shows it as `&dyn RequestInfo`: in the
+/// closures of its settings, and in those that are key extractors.
+///
+/// # Examples
+///
+/// ```
+/// use rl_actix::{Gate, Limit, RateLimit, RateLimiter, RequestExt};
+/// use rl_core::Cost;
+///
+/// /// Left by a middleware outside of the limiter, which has read the body.
+/// struct Estimate { tokens: u64 }
+///
+/// let limiter = RateLimiter::builder().limit(Limit::per_minute(10_000)).build()?;
+/// let limit = RateLimit::new(Gate::new(limiter).cost(|request| {
+///     request.extension::<Estimate>().map_or(Cost::ONE, |estimate| Cost::new(estimate.tokens))
+/// }));
+/// # Ok::<(), rl_core::limiter::BuildError>(())
+/// ```
+pub trait RequestExt: RequestInfo {
+    /// Returns what an earlier middleware put into the request's extensions under the type `T`; `None` for
+    /// a request of another framework.
+    fn extension<T: Send + Sync + 'static>(&self) -> Option<&T> {
+        self.extensions().downcast_ref::<Extensions>()?.get()
+    }
+}
+
+impl<R: RequestInfo + ?Sized> RequestExt for R {}
 
 pub(crate) struct ActixRequest<'a> {
     request: &'a ServiceRequest,
+    // Borrowed for as long as this view lives, so that references into it can be handed out.
+    extensions: Ref<'a, Extensions>,
     // actix-web makes the text anew each time.
     route: OnceCell<Option<String>>,
 }
 
 impl<'a> ActixRequest<'a> {
-    pub(crate) const fn new(request: &'a ServiceRequest) -> Self {
-        Self { request, route: OnceCell::new() }
+    pub(crate) fn new(request: &'a ServiceRequest) -> Self {
+        Self { request, extensions: request.extensions(), route: OnceCell::new() }
     }
 }
 
@@ -44,10 +75,11 @@ impl RequestInfo for ActixRequest<'_> {
         self.request.peer_addr().map(|peer: SocketAddr| peer.ip())
     }
 
-    fn extension<T, U>(&self, read: impl FnOnce(&T) -> U) -> Option<U>
-    where
-        T: Send + Sync + 'static,
-    {
-        self.request.extensions().get().map(read)
+    fn extensions(&self) -> &dyn Any {
+        &*self.extensions
+    }
+
+    fn find_extension<T: Send + Sync + 'static>(&self) -> Option<&T> {
+        self.extensions.get()
     }
 }

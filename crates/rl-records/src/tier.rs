@@ -72,7 +72,7 @@ pub struct TierMember {
 /// that no two subjects are the same line.
 pub(crate) fn member_key(who: &Subject) -> Option<(&'static str, String)> {
     // Who is counted together with a route is in the tier of who it is.
-    let owner = who.owner();
+    let owner = who.owner().id();
     match (who.realm(), owner.as_text()) {
         (Realm::Consumer, Some(id)) => Some(("consumer", id.to_owned())),
         (Realm::Key, None) if !owner.is_of_long_text() => Some(("key", owner.to_string())),

@@ -87,7 +87,7 @@ impl<S, F, ReqBody, ResBody, K> ResponseFuture<S, F, ReqBody, ResBody, K> {
         inner: &mut S,
         mut request: Request<ReqBody>,
         gate: &Gate<K>,
-        mut decision: Decision,
+        decision: Decision,
         caller: &Caller,
     ) -> Self
     where
@@ -95,9 +95,8 @@ impl<S, F, ReqBody, ResBody, K> ResponseFuture<S, F, ReqBody, ResBody, K> {
         K: KeyExtractor,
     {
         let extensions = request.extensions_mut();
-        if caller.is_nested() {
-            decision = decision.inside(extensions.get().cloned());
-        }
+        let outer = if caller.is_nested() { extensions.get().cloned() } else { None };
+        let decision = caller.mark(decision, outer);
         if !decision.lets_pass() {
             let mut response = response::from_denial(gate.denial(&decision, caller));
             response::tell(&mut response, gate.response_rules(), &mut Some(decision));

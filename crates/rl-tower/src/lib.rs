@@ -52,9 +52,10 @@
 //!            response
 //! ```
 //!
-//! A CORS layer belongs *outside*: a denial without `Access-Control-Allow-Origin` shows in browsers
-//! as a network error. While a store elsewhere is asked, the ready inner service is held, as tower
-//! demands it; a layer whose readiness is scarce, such as a concurrency limit, belongs *outside* too,
+//! A CORS layer belongs *outside*. A denial without `Access-Control-Allow-Origin` shows in browsers as a
+//! network error, and preflights that reach the limiter are counted like any other request
+//! ([`Gate::exempt_preflights`] changes that). While a store elsewhere is asked, the ready inner service is held, as tower
+//! demands it. A layer whose readiness is scarce, such as a concurrency limit, belongs *outside* too,
 //! or everything that waits for the store holds one of its places.
 //!
 //! The error type is that of the inner service: a denial is a response, so the layer works in
@@ -80,6 +81,7 @@ mod service;
 pub use degrade::{Degrade, DegradeFuture, DegradeLayer};
 pub use future::ResponseFuture;
 pub use layer::RateLimitLayer;
+pub use request::RequestExt;
 pub use response::ResponseBody;
 pub use rl_core::{Decision, Gate, Limit, Permit, Policy, RateLimiter, Subject};
 pub use service::RateLimit;

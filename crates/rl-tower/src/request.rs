@@ -1,9 +1,39 @@
 //! A request of `http` as the limiter sees it.
 
+use std::any::Any;
 use std::net::{IpAddr, SocketAddr};
 
-use http::Request;
+use http::{Extensions, Request};
 use rl_core::key::RequestInfo;
+
+/// Reads the extensions of a request where a [`Gate`](crate::Gate) shows it as `&dyn RequestInfo`: in the
+/// closures of its settings, and in those that are key extractors.
+///
+/// # Examples
+///
+/// ```
+/// use rl_core::Cost;
+/// use rl_tower::{Gate, Limit, RateLimitLayer, RateLimiter, RequestExt};
+///
+/// /// Left by a layer outside of the limiter, which has read the body.
+/// #[derive(Clone)]
+/// struct Estimate { tokens: u64 }
+///
+/// let limiter = RateLimiter::builder().limit(Limit::per_minute(10_000)).build()?;
+/// let layer = RateLimitLayer::new(Gate::new(limiter).cost(|request| {
+///     request.extension::<Estimate>().map_or(Cost::ONE, |estimate| Cost::new(estimate.tokens))
+/// }));
+/// # Ok::<(), rl_core::limiter::BuildError>(())
+/// ```
+pub trait RequestExt: RequestInfo {
+    /// Returns what an earlier layer put into the request's extensions under the type `T`; `None` for a
+    /// request of another framework.
+    fn extension<T: Send + Sync + 'static>(&self) -> Option<&T> {
+        self.extensions().downcast_ref::<Extensions>()?.get()
+    }
+}
+
+impl<R: RequestInfo + ?Sized> RequestExt for R {}
 
 pub(crate) struct HttpRequest<'a, B>(pub(crate) &'a Request<B>);
 
@@ -47,11 +77,12 @@ impl<B> RequestInfo for HttpRequest<'_, B> {
         extensions.get::<SocketAddr>().map(SocketAddr::ip)
     }
 
-    fn extension<T, U>(&self, read: impl FnOnce(&T) -> U) -> Option<U>
-    where
-        T: Send + Sync + 'static,
-    {
-        self.0.extensions().get().map(read)
+    fn extensions(&self) -> &dyn Any {
+        self.0.extensions()
+    }
+
+    fn find_extension<T: Send + Sync + 'static>(&self) -> Option<&T> {
+        self.0.extensions().get()
     }
 }
 

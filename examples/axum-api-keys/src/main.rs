@@ -1,10 +1,14 @@
 //! Tiers for API keys, and the decision shown to the handler.
 //!
-//! Each key that was sold belongs to a tier; requests without a key are counted by address.
+//! Each key that was sold belongs to a tier and counts as itself. Requests without a key, and those with a
+//! key that was never sold, are counted by address: a client that invents keys gains nothing. A request
+//! with two keys is answered with 400.
+//!
 //! Keys are hashed with a secret before anything is done with them, so that neither the store nor
 //! the map of tiers holds a key in clear.
 
-use std::{collections::HashMap, env, net::SocketAddr};
+use std::collections::{HashMap, HashSet};
+use std::{env, net::SocketAddr};
 
 use axum::{Extension, Router, routing::get};
 use rl_core::headers::{HeaderFamily, Headers};
@@ -24,13 +28,18 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .into_iter()
         .map(|(key, policy)| (secret.subject(Realm::Key, key.as_bytes()), policy))
         .collect();
+    let sold: HashSet<Subject> = tiers.keys().cloned().collect();
     let limiter = RateLimiter::builder()
-        // A key that nobody was given gets what a caller without a key gets.
-        .policies(move |subject: &Subject| Some(tiers.get(subject).unwrap_or(&anonymous).clone()))
+        // The owner is the key also where it is counted together with something else, as by
+        // `.and(Route)`: then there is no such pair in the map.
+        .policies(move |subject: &Subject| {
+            Some(tiers.get(subject.owner()).unwrap_or(&anonymous).clone())
+        })
         .build()?;
-    let gate = Gate::new(limiter)
-        .key(ApiKey::header("x-api-key", secret)?.or(ClientAddress::default()))
-        .headers(Headers::new(HeaderFamily::Ietf));
+    let key = ApiKey::header("x-api-key", secret)?
+        .known(move |key| sold.contains(key))
+        .or(ClientAddress::default());
+    let gate = Gate::new(limiter).key(key).headers(Headers::new(HeaderFamily::Ietf));
 
     let app = Router::new().route("/", get(show)).layer(RateLimitLayer::new(gate));
     let listen = env::var("RL_LISTEN").unwrap_or_else(|_| "127.0.0.1:3000".to_owned());

@@ -37,8 +37,7 @@ fuzz_target!(|input: (u8, [u8; 4], &[u8])| {
         assert_eq!((client.address(), client.source()), (from, IpSource::Peer));
     }
     // A proxy of ours appends, in the last line or in one of its own.
-    let commas = bytes.iter().filter(|byte| **byte == b',' || **byte == b'\n').count();
-    if is_stranger && choice % 5 < 2 && commas < 60 && bytes.len() < 8_000 {
+    if is_stranger && choice % 5 < 2 {
         let ours =
             if choice % 5 == 0 { from.to_string() } else { format!("for=\"{from}:1\";by=_x") };
         let same_line = [bytes, b", ", ours.as_bytes()].concat();

@@ -1,12 +1,13 @@
-//! Keys in headers, query parameters, cookies and bearer tokens: of whatever a client writes, somebody
-//! is counted or nobody, and the key is nowhere to be read.
+//! Keys in headers, query parameters, cookies and bearer tokens: whatever a client writes is one key, none
+//! or ambiguous, and the key is nowhere to be read.
 #![no_main]
 
+use std::any::Any;
 use std::net::IpAddr;
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use rl_core::key::{ApiKey, Header, KeyExtractor, KeySecret, RequestInfo};
+use rl_core::key::{AmbiguousKey, ApiKey, Constant, Header, KeyExtractor, KeySecret, RequestInfo};
 use rl_core::{Realm, Subject};
 
 struct Written<'a> {
@@ -40,7 +41,11 @@ impl RequestInfo for Written<'_> {
         None
     }
 
-    fn extension<T: Send + Sync + 'static, U>(&self, _: impl FnOnce(&T) -> U) -> Option<U> {
+    fn extensions(&self) -> &dyn Any {
+        &()
+    }
+
+    fn find_extension<T: Send + Sync + 'static>(&self) -> Option<&T> {
         None
     }
 }
@@ -62,10 +67,14 @@ fuzz_target!(|input: (&str, &[u8])| {
         ApiKey::query("key", secret()).subject(&request),
         ApiKey::cookie("key", secret()).subject(&request),
     ];
-    for subject in hashed.iter().flatten() {
+    for subject in hashed.iter().flatten().flatten() {
         assert_eq!(subject.realm(), &Realm::Key);
         assert_eq!((subject.id().as_text(), subject.id().as_bytes().len()), (None, 16));
     }
+    // What is ambiguous reaches no other extractor.
+    let by_header = ApiKey::header("x-key", secret()).expect("a name");
+    let chained = by_header.or(Constant).subject(&request);
+    assert_eq!(chained.is_err(), hashed[0].is_err());
     // As it stands, the value is the key.
     let values: Vec<&[u8]> = request
         .lines
@@ -73,11 +82,15 @@ fuzz_target!(|input: (&str, &[u8])| {
         .filter(|(name, _)| name.eq_ignore_ascii_case(b"x-key"))
         .map(|(_, value)| *value)
         .collect();
-    if let ([value], Some(subject)) = (&values[..], &hashed[0]) {
-        assert_eq!(*subject, SECRET.subject(Realm::Key, value));
+    match (&values[..], &hashed[0]) {
+        ([value], Ok(Some(subject))) => assert_eq!(*subject, SECRET.subject(Realm::Key, value)),
+        ([value], found) => assert_eq!(*found == Ok(None), value.is_empty()),
+        ([], found) => assert_eq!(*found, Ok(None)),
+        (_, found) => assert_eq!(*found, Err(AmbiguousKey)),
     }
-    assert!(values.len() < 2 || hashed[0].is_none());
-    if let Some(plain) = Header::new("x-key", Realm::User).expect("a name").subject(&request) {
+    let plain = Header::new("x-key", Realm::User).expect("a name").subject(&request);
+    assert!(values.len() < 2 || plain.is_err());
+    if let Ok(Some(plain)) = plain {
         assert_eq!(Some(&plain), std::str::from_utf8(values[0]).ok().map(Subject::user).as_ref());
         let shown = format!("{plain:?}");
         assert_eq!(shown.len(), "Subject(user:00000000)".len());

@@ -9,7 +9,7 @@ use actix_web::middleware::{Condition, Next, from_fn};
 use actix_web::{App, Error, HttpMessage, HttpResponse, HttpServer, web};
 use futures::TryStreamExt;
 use rl_actix::RateLimit;
-use rl_core::key::KeyExtractor;
+use rl_core::key::{KeyExtractor, RequestInfo};
 use rl_core::{Decision, Gate, Permit, Subject};
 
 use super::{Site, Stage, Target, describe, listener};
@@ -39,6 +39,10 @@ impl Target for Actix {
                 .wrap(from_fn(around))
         };
         serve_on(app, stage)
+    }
+
+    fn extension<T: Send + Sync + 'static>(request: &dyn RequestInfo) -> Option<&T> {
+        rl_actix::RequestExt::extension(request)
     }
 }
 

@@ -10,7 +10,7 @@ use axum::middleware::{Next, from_fn};
 use axum::response::Response;
 use axum::routing::{any, post};
 use axum::{Extension, Router};
-use rl_core::key::KeyExtractor;
+use rl_core::key::{KeyExtractor, RequestInfo};
 use rl_core::{Decision, Gate, Permit, Subject};
 use rl_tower::RateLimitLayer;
 
@@ -28,6 +28,10 @@ impl Target for Axum {
             app = app.layer(RateLimitLayer::new(gate));
         }
         serve_on(app.layer(from_fn(around)), stage)
+    }
+
+    fn extension<T: Send + Sync + 'static>(request: &dyn RequestInfo) -> Option<&T> {
+        rl_tower::RequestExt::extension(request)
     }
 }
 

@@ -35,7 +35,7 @@ pub use client::{Answer, Fetch, client};
 use futures::stream::{self, Stream, StreamExt};
 pub use raw::statuses;
 use reqwest::{Client, Method, RequestBuilder};
-use rl_core::key::KeyExtractor;
+use rl_core::key::{KeyExtractor, RequestInfo};
 use rl_core::store::MemoryStore;
 use rl_core::time::{ManualClock, Timestamp};
 use rl_core::{Decision, Gate, RateLimiter, RateLimiterBuilder};
@@ -45,6 +45,9 @@ use tokio::sync::Semaphore;
 pub trait Target {
     /// Serves the application behind `gates`, the outermost first: three at most.
     fn serve<K: KeyExtractor>(gates: Vec<Gate<K>>) -> Site;
+
+    /// What an earlier layer has put into the request's extensions.
+    fn extension<T: Send + Sync + 'static>(request: &dyn RequestInfo) -> Option<&T>;
 }
 
 /// A server on a port of its own, until it is dropped.

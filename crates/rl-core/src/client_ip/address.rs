@@ -3,7 +3,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The canonical address that `text` spells; none if it spells anything else.
+use super::translated::canonical;
+
+/// Returns the canonical address that `text` spells, `None` if it spells anything else.
 pub(super) fn parse(text: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(text).ok()?.trim_matches([' ', '\t']);
     let text = text.strip_prefix('"').map_or(Some(text), |text| text.strip_suffix('"'))?;
@@ -22,7 +24,7 @@ pub(super) fn parse(text: &[u8]) -> Option<IpAddr> {
         }
         IpAddr::V4(address.parse::<Ipv4Addr>().ok()?)
     };
-    Some(address.to_canonical())
+    Some(canonical(address))
 }
 
 /// With or without a zone, which only means something on the machine that wrote it.
@@ -74,6 +76,7 @@ mod tests {
             ("[fe80::1%25eth0]:1",        Some("fe80::1")),
             ("::ffff:192.0.2.1",          Some("192.0.2.1")),
             ("[::ffff:c000:201]:1",       Some("192.0.2.1")),
+            ("[64:ff9b::192.0.2.1]:1",    Some("192.0.2.1")),
             ("",                          None),
             ("\"",                        None),
             ("\"\"",                      None),

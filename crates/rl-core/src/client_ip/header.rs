@@ -22,10 +22,15 @@ impl ProxyHeader {
     }
 }
 
-/// `name` in lower case, if a header can have that name.
+/// Returns whether `b` may stand in a token: the name of a header, a method, a scheme.
+pub(crate) const fn is_token_byte(b: u8) -> bool {
+    matches!(b, b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.' | b'^'..=b'`' | b'|' | b'~')
+        || b.is_ascii_alphanumeric()
+}
+
+/// Returns `name` in lower case, if a header can have that name.
 pub(crate) fn header_name(name: &str) -> Result<Box<str>, InvalidHeaderName> {
-    let is_token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
-    if name.is_empty() || !name.bytes().all(is_token) {
+    if name.is_empty() || !name.bytes().all(is_token_byte) {
         return Err(InvalidHeaderName { name: name.chars().take(64).collect() });
     }
     Ok(name.to_ascii_lowercase().into())
@@ -52,6 +57,14 @@ impl std::error::Error for InvalidHeaderName {}
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tokens_are_made_of_these_bytes() {
+        for b in 0..=255_u8 {
+            let is_one = b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+            assert_eq!(is_token_byte(b), is_one, "{}", b.escape_ascii());
+        }
+    }
 
     #[test]
     fn names_are_checked_and_lowered() {

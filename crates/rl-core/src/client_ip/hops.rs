@@ -3,26 +3,45 @@
 
 use std::net::IpAddr;
 
-use super::address;
+use super::{ClientIp, address};
 
-/// The entries of a header, nearest first. `quoted` is for `Forwarded`, where a comma in quotes is
-/// no separator.
-pub(super) fn entries<'a>(
-    lines: &'a [&'a [u8]],
-    quoted: bool,
-) -> impl Iterator<Item = &'a [u8]> + 'a {
-    lines.iter().rev().flat_map(move |line| {
-        let mut rest = Some(*line);
-        std::iter::from_fn(move || {
-            let line = rest?;
-            let comma = last_comma(line, quoted);
-            rest = comma.map(|comma| &line[..comma]);
-            Some(&line[comma.map_or(0, |comma| comma + 1)..])
-        })
-    })
+/// The entries of a header, nearest first, until more than [`ClientIp::MAX_LEN`] bytes would be read.
+///
+/// What a client writes stands on the left, where it is not even looked at.
+pub(super) struct Entries<'a> {
+    lines: std::slice::Iter<'a, &'a [u8]>,
+    /// What is unread of a line.
+    rest: Option<&'a [u8]>,
+    /// Whether a comma in quotes is no separator, as in `Forwarded`.
+    is_quoted: bool,
+    budget: usize,
 }
 
-/// Where the last comma is that separates two entries.
+impl<'a> Entries<'a> {
+    pub(super) fn new(lines: &'a [&'a [u8]], is_quoted: bool) -> Self {
+        Self { lines: lines.iter(), rest: None, is_quoted, budget: ClientIp::MAX_LEN }
+    }
+}
+
+impl<'a> Iterator for Entries<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let line = match self.rest.take() {
+            Some(rest) => rest,
+            None => self.lines.next_back()?,
+        };
+        // One more than may be read: there the comma of an entry of that length would stand.
+        let unread = line.len().saturating_sub(self.budget + 1);
+        let comma = last_comma(&line[unread..], self.is_quoted).map(|comma| unread + comma);
+        let entry = &line[comma.map_or(0, |comma| comma + 1)..];
+        self.budget = self.budget.checked_sub(entry.len() + 1)?;
+        self.rest = comma.map(|comma| &line[..comma]);
+        Some(entry)
+    }
+}
+
+/// Returns where the last comma is that separates two entries.
 ///
 /// Looking from the right, quotes that the client left open on the left cannot swallow what a proxy
 /// appended.
@@ -39,9 +58,9 @@ fn last_comma(line: &[u8], quoted: bool) -> Option<usize> {
     })
 }
 
-/// The address in the parameter `for` of an element of `Forwarded`: `for=192.0.2.60;proto=http`.
+/// Returns the address in the parameter `for` of an element of `Forwarded`: `for=192.0.2.60;proto=http`.
 ///
-/// None if the parameter is missing or there twice, or is no address: proxies may also write
+/// Returns `None` if the parameter is missing or there twice, or is no address: proxies may also write
 /// `unknown` or an invented name.
 pub(super) fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
     let mut found = None;
@@ -58,7 +77,7 @@ pub(super) fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
     address::parse(found?)
 }
 
-/// The parameters of an element; a semicolon in quotes does not separate them. Of `host`, which a
+/// Splits an element into its parameters; a semicolon in quotes does not separate them. Of `host`, which a
 /// proxy copies from the request, the client writes what it likes.
 fn parameters(element: &[u8]) -> impl Iterator<Item = &[u8]> {
     let (mut inside, mut escaped) = (false, false);
@@ -79,7 +98,7 @@ mod tests {
     use super::*;
 
     fn split<'a>(lines: &'a [&'a [u8]], quoted: bool) -> Vec<&'a str> {
-        entries(lines, quoted).map(|entry| std::str::from_utf8(entry).unwrap()).collect()
+        Entries::new(lines, quoted).map(|entry| std::str::from_utf8(entry).unwrap()).collect()
     }
 
     #[test]
@@ -87,6 +106,18 @@ mod tests {
         assert_eq!(split(&[b"a, b", b"c"], false), ["c", " b", "a"]);
         assert_eq!(split(&[b"", b","], false), ["", "", ""]);
         assert_eq!(split(&[], false), [""; 0]);
+    }
+
+    #[test]
+    fn entries_end_when_the_budget_of_bytes_is_used_up() {
+        let near = "a".repeat(ClientIp::MAX_LEN - 3);
+        let line = |far: &str| format!("{far},{near}");
+        assert_eq!(split(&[line("b").as_bytes()], false), [near.as_str(), "b"]);
+        assert_eq!(split(&[line("bc").as_bytes()], false), [near.as_str()]);
+        assert_eq!(split(&[b"b", near.as_bytes()], false), [near.as_str(), "b"]);
+        assert_eq!(split(&[b"bc", near.as_bytes()], false), [near.as_str()]);
+        assert_eq!(split(&[line(&"b,".repeat(90_000)).as_bytes(), b"c"], false), ["c"]);
+        assert_eq!(split(&[&vec![b'a'; 90_000]], true), [""; 0]);
     }
 
     #[test]

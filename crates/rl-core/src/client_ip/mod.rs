@@ -1,4 +1,4 @@
-//! The client's address: who is at the other end, behind the proxies that are ours.
+//! The client's address, behind the proxies that are ours.
 //!
 //! Any client can send `X-Forwarded-For: 1.2.3.4`. Only what *our* proxies added to it is true, and
 //! they add on the right. Hence the rules of [`ClientIp`]:
@@ -8,10 +8,12 @@
 //! 2. Then the hops are read from the right, over all lines of the header; the first that is not a
 //!    trusted proxy is the client. What stands to the left of it may be invented and is ignored.
 //! 3. Nothing is skipped: at a hop that cannot be read (`unknown`, `_hidden`, garbage), the nearest
-//!    proxy that could be told is the answer. The same holds if all hops are trusted, and for a
-//!    header of more than [`ClientIp::MAX_HOPS`] hops or [`ClientIp::MAX_LEN`] bytes.
+//!    proxy that could be told is the answer. The same holds if all hops that are read are trusted: at
+//!    most [`ClientIp::MAX_HOPS`] of them and [`ClientIp::MAX_LEN`] bytes. The bounds are counted from the
+//!    right too, so nothing that a client writes makes it the proxy.
 //! 4. One client is one address, however written: an IPv4-mapped address (`::ffff:192.0.2.1`) is
-//!    the IPv4 address, before trust is tested; a zone (`%eth0`) is dropped; ports do not count.
+//!    the IPv4 address, before trust is tested, and so is one [behind NAT64](ClientIp::nat64)
+//!    (`64:ff9b::192.0.2.1`); a zone (`%eth0`) is dropped; ports do not count.
 //! 5. IPv4 addresses count one by one, IPv6 addresses per network of 64 bits (what one line at home
 //!    has to itself), unless [set otherwise](ClientIp::ipv6_prefix).
 //!
@@ -53,8 +55,10 @@ mod proxies;
 mod rule;
 #[cfg(test)]
 mod tests;
+mod translated;
 
 pub use header::InvalidHeaderName;
-pub(crate) use header::header_name;
+pub(crate) use header::{header_name, is_token_byte};
 pub use proxies::{InvalidProxies, TrustedProxies};
 pub use rule::{ClientIp, InvalidPrefix, IpSource, ResolvedIp};
+pub use translated::InvalidNat64Prefix;

@@ -4,10 +4,13 @@ use std::str::FromStr;
 
 use ipnet::IpNet;
 
+use super::translated::canonical;
+
 /// The proxies whose word on the client's address is taken: addresses and networks.
 ///
 /// Written as a list with commas; an address alone is a network of one. An empty list trusts nobody.
-/// An IPv4-mapped network is the IPv4 network.
+/// An IPv4-mapped network is the IPv4 network. Other translated addresses, such as those behind NAT64, are
+/// IPv4 addresses when they are compared: write them so.
 ///
 /// # Examples
 ///
@@ -39,10 +42,10 @@ impl TrustedProxies {
         networks.collect::<Result<_, _>>().map(Self)
     }
 
-    /// Whether `address` is one of them.
+    /// Returns whether `address` is one of them.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
-        let address = address.to_canonical();
+        let address = canonical(address);
         self.0.iter().any(|network| network.contains(&address))
     }
 }
@@ -60,7 +63,7 @@ impl FromStr for TrustedProxies {
 
 fn parse(entry: &str) -> Option<IpNet> {
     if let Ok(address) = entry.parse::<IpAddr>() {
-        return Some(IpNet::from(address.to_canonical()));
+        return Some(IpNet::from(canonical(address)));
     }
     let network: IpNet = entry.parse().ok()?;
     // Peers and hops are compared in their canonical form, so networks must be too.
@@ -69,6 +72,8 @@ fn parse(entry: &str) -> Option<IpNet> {
         (IpAddr::V4(address), Some(prefix)) if network.addr().is_ipv6() => {
             IpNet::new(IpAddr::V4(address), prefix).ok()
         }
+        // No address is compared with such a network: they are all IPv4 by then.
+        _ if canonical(network.network()).is_ipv4() && network.addr().is_ipv6() => None,
         _ => Some(network),
     }
 }
@@ -111,6 +116,8 @@ mod tests {
             ("::ffff:10.0.0.0/104",      "10.0.0.1",          true),
             ("::ffff:10.0.0.0/104",      "11.0.0.1",          false),
             ("::ffff:192.0.2.1",         "192.0.2.1",         true),
+            ("192.0.2.0/24",             "64:ff9b::192.0.2.1", true),
+            ("64:ff9b::192.0.2.1",       "192.0.2.1",         true),
             ("192.0.2.1 , 2001:db8::1",  "2001:db8::1",       true),
             ("192.0.2.1,2001:db8::1",    "2001:db8::2",       false),
         ];
@@ -127,6 +134,8 @@ mod tests {
             ("10.0.0.0/8, proxy.example", "proxy.example"),
             ("10.0.0.0/33", "10.0.0.0/33"),
             ("10.0.0.0/8 192.0.2.1", "10.0.0.0/8 192.0.2.1"),
+            ("64:ff9b::/96", "64:ff9b::/96"),
+            ("10.0.0.0/8, 64:ff9b:1::/48", "64:ff9b:1::/48"),
         ] {
             let error = text.parse::<TrustedProxies>().unwrap_err();
             assert_eq!(error, InvalidProxies { entry: entry.into() });

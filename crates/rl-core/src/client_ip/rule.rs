@@ -2,7 +2,9 @@ use std::fmt;
 use std::net::IpAddr;
 
 use super::header::ProxyHeader;
-use super::{InvalidHeaderName, TrustedProxies, address, header_name, hops};
+use super::hops::{Entries, forwarded_for};
+use super::translated::{InvalidNat64Prefix, Nat64, canonical};
+use super::{InvalidHeaderName, TrustedProxies, address, header_name};
 
 /// How the client's address is found; the [module](super) has the rules.
 ///
@@ -14,6 +16,7 @@ pub struct ClientIp {
     header: ProxyHeader,
     trust_local: bool,
     ipv6_prefix: u8,
+    nat64: Vec<Nat64>,
 }
 
 /// Whose word is taken.
@@ -26,10 +29,10 @@ enum Trust {
 }
 
 impl ClientIp {
-    /// The most hops that are read.
+    /// The most hops that are read, from the right. What stands to the left of them changes nothing.
     pub const MAX_HOPS: usize = 64;
 
-    /// The longest header that is read, all lines together, in bytes.
+    /// The most bytes of a header that are read, from the right of its last line.
     pub const MAX_LEN: usize = 8 * 1_024;
 
     /// The peer is the client: for services that no proxy stands in front of.
@@ -52,7 +55,13 @@ impl ClientIp {
     }
 
     const fn trusting(trust: Trust) -> Self {
-        Self { trust, header: ProxyHeader::XForwardedFor, trust_local: false, ipv6_prefix: 64 }
+        Self {
+            trust,
+            header: ProxyHeader::XForwardedFor,
+            trust_local: false,
+            ipv6_prefix: 64,
+            nat64: Vec::new(),
+        }
     }
 
     /// Reads the header `Forwarded` (RFC 7239).
@@ -101,20 +110,35 @@ impl ClientIp {
         Ok(self)
     }
 
-    /// The header to read, in lower case, if `peer` is to be believed.
+    /// Takes IPv6 addresses with this prefix for the IPv4 addresses in them, as RFC 6052 has it: the
+    /// prefix with which a site translates, `2001:db8:64::/96`. May be called for several.
+    ///
+    /// IPv4-mapped addresses, those of stateless translators (`::ffff:0:192.0.2.1`) and the well-known
+    /// prefixes of NAT64 (`64:ff9b::/96`, `64:ff9b:1::/48`) are IPv4 addresses without it. Else all IPv4
+    /// clients behind a translator would be one IPv6 network, and share a bucket.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error unless the prefix is of 32, 40, 48, 56, 64 or 96 bits.
+    pub fn nat64(mut self, prefix: &str) -> Result<Self, InvalidNat64Prefix> {
+        self.nat64.push(Nat64::parse(prefix)?);
+        Ok(self)
+    }
+
+    /// Returns the header to read, in lower case, if `peer` is to be believed.
     #[must_use]
     pub fn header_from(&self, peer: Option<IpAddr>) -> Option<&str> {
         let trusted = match (&self.trust, peer) {
             (Trust::Hops(0), _) => false,
             (_, None) => self.trust_local,
-            (Trust::Proxies(proxies), Some(peer)) => proxies.contains(peer),
+            (Trust::Proxies(proxies), Some(peer)) => proxies.contains(self.canonical(peer)),
             (Trust::Hops(_), Some(_)) => true,
         };
         trusted.then(|| self.header.name())
     }
 
-    /// The client's address, from the peer of the connection and all lines of the header, in order;
-    /// none if there is no peer and the header does not tell.
+    /// Returns the client's address, from the peer of the connection and all lines of the header, in
+    /// order; `None` if there is no peer and the header does not tell.
     ///
     /// The lines are looked at only if [`header_from`](Self::header_from) names a header for this
     /// peer.
@@ -123,37 +147,41 @@ impl ClientIp {
         if self.header_from(peer).is_none() {
             return self.peer_alone(peer);
         }
-        let (address, source) = match self.follow(peer.map(|peer| peer.to_canonical()), lines) {
+        let (address, source) = match self.follow(peer.map(|peer| self.canonical(peer)), lines) {
             Walk::Client(address) => (Some(address), IpSource::Header),
             Walk::StoppedAt(proxy) => (proxy, IpSource::Proxy),
         };
         address.map(|address| ResolvedIp { address, source, ipv6_prefix: self.ipv6_prefix })
     }
 
-    /// The client's address, if no header is to be believed.
+    /// Returns the client's address, if no header is to be believed.
     #[inline]
     pub(crate) fn peer_alone(&self, peer: Option<IpAddr>) -> Option<ResolvedIp> {
         let (ipv6_prefix, source) = (self.ipv6_prefix, IpSource::Peer);
-        peer.map(|peer| ResolvedIp { address: peer.to_canonical(), source, ipv6_prefix })
+        peer.map(|peer| ResolvedIp { address: self.canonical(peer), source, ipv6_prefix })
+    }
+
+    /// Returns the one address of a client, however it is written.
+    #[inline]
+    fn canonical(&self, address: IpAddr) -> IpAddr {
+        match address {
+            IpAddr::V4(_) => address,
+            IpAddr::V6(v6) => {
+                let of_site = self.nat64.iter().find_map(|prefix| prefix.translate(v6));
+                of_site.map_or_else(|| canonical(address), IpAddr::V4)
+            }
+        }
     }
 
     /// Reads a header that is to be believed.
     fn follow(&self, peer: Option<IpAddr>, lines: &[&[u8]]) -> Walk {
-        let len: usize = lines.iter().map(|line| line.len()).sum();
-        let commas = |line: &&[u8]| line.iter().filter(|b| **b == b',').count();
-        let hops = lines.len() + lines.iter().map(commas).sum::<usize>();
-        if len > Self::MAX_LEN || hops > Self::MAX_HOPS {
-            return Walk::StoppedAt(peer);
-        }
         match &self.header {
             ProxyHeader::XForwardedFor => {
-                self.walk(peer, hops::entries(lines, false).map(address::parse))
+                self.walk(peer, Entries::new(lines, false).map(address::parse))
             }
-            ProxyHeader::Forwarded => {
-                self.walk(peer, hops::entries(lines, true).map(hops::forwarded_for))
-            }
+            ProxyHeader::Forwarded => self.walk(peer, Entries::new(lines, true).map(forwarded_for)),
             ProxyHeader::Single(_) => match lines {
-                [line] => address::parse(line).map_or(Walk::StoppedAt(peer), Walk::Client),
+                [line] => self.walk_to(address::parse(line)).unwrap_or(Walk::StoppedAt(peer)),
                 _ => Walk::StoppedAt(peer),
             },
         }
@@ -164,12 +192,13 @@ impl ClientIp {
         match &self.trust {
             Trust::Hops(count) => {
                 let hop = hops.nth(usize::from(*count).saturating_sub(1)).flatten();
-                hop.map_or(Walk::StoppedAt(peer), Walk::Client)
+                self.walk_to(hop).unwrap_or(Walk::StoppedAt(peer))
             }
             Trust::Proxies(proxies) => {
                 let mut nearest = peer;
                 // Ends at a hop that cannot be read: what is left of it, anybody can have written.
-                for hop in hops.map_while(|hop| hop) {
+                for hop in hops.map_while(|hop| hop).take(Self::MAX_HOPS) {
+                    let hop = self.canonical(hop);
                     if !proxies.contains(hop) {
                         return Walk::Client(hop);
                     }
@@ -178,6 +207,10 @@ impl ClientIp {
                 Walk::StoppedAt(nearest)
             }
         }
+    }
+
+    fn walk_to(&self, hop: Option<IpAddr>) -> Option<Walk> {
+        hop.map(|hop| Walk::Client(self.canonical(hop)))
     }
 }
 
@@ -230,7 +263,7 @@ pub struct ResolvedIp {
 }
 
 impl ResolvedIp {
-    /// The address itself; an IPv4-mapped one as IPv4.
+    /// Returns the address itself; a translated one as IPv4.
     #[must_use]
     pub const fn address(&self) -> IpAddr {
         self.address

@@ -73,10 +73,10 @@ impl DenialBody {
     }
 
     /// Where the types of problems are defined: a URI to which `quota-exceeded`,
-    /// `temporary-reduced-capacity` or `missing-key` is appended, or `about:blank`, which stands
-    /// alone and says that the status tells all there is to know.
+    /// `temporary-reduced-capacity`, `missing-key` or `ambiguous-key` is appended, or `about:blank`, which
+    /// stands alone and says that the status tells all there is to know.
     ///
-    /// Defaults to [`DenialBody::PROVISIONAL_TYPES`], which has no `missing-key`; there it is
+    /// Defaults to [`DenialBody::PROVISIONAL_TYPES`], which has neither of the last two; there they are
     /// `about:blank`.
     pub fn problem_types(mut self, base: impl Into<Cow<'static, str>>) -> Self {
         self.problem_types = base.into();
@@ -109,6 +109,13 @@ impl DenialBody {
     #[must_use]
     pub fn missing_key(&self, grpc: bool) -> Denial {
         self.answer(Reason::MissingKey, grpc)
+    }
+
+    /// Returns the answer to a request whose key is
+    /// [ambiguous](crate::key::AmbiguousKey).
+    #[must_use]
+    pub fn ambiguous_key(&self, grpc: bool) -> Denial {
+        self.answer(Reason::AmbiguousKey, grpc)
     }
 
     fn answer(&self, reason: Reason<'_>, grpc: bool) -> Denial {
@@ -176,7 +183,11 @@ impl DenialBody {
     fn problem_type(&self, reason: Reason<'_>) -> (Cow<'_, str>, &'static str) {
         const ABOUT_BLANK: &str = "about:blank";
         let base = match reason {
-            Reason::MissingKey if self.problem_types == Self::PROVISIONAL_TYPES => ABOUT_BLANK,
+            Reason::MissingKey | Reason::AmbiguousKey
+                if self.problem_types == Self::PROVISIONAL_TYPES =>
+            {
+                ABOUT_BLANK
+            }
             _ => &self.problem_types,
         };
         if base == ABOUT_BLANK {
@@ -192,6 +203,7 @@ impl DenialBody {
                 "Request cannot be satisfied due to temporary server capacity constraints",
             ),
             Reason::MissingKey => ("missing-key", "No rate limit key was found in the request"),
+            Reason::AmbiguousKey => ("ambiguous-key", "The rate limit key can be read in two ways"),
         };
         (Cow::Owned(format!("{base}{name}")), title)
     }

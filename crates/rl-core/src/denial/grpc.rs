@@ -40,6 +40,7 @@ pub(super) fn denial(reason: Reason<'_>, message: Option<&str>) -> Denial {
         Reason::OverLimit { .. } => "8",
         Reason::Undecided { .. } => "14",
         Reason::MissingKey => "7",
+        Reason::AmbiguousKey => "3",
     };
     let mut headers = vec![("grpc-status", Cow::Borrowed(status))];
     if let Some(message) = message {

@@ -7,7 +7,8 @@
 //! |---|---|---|
 //! | over a limit | 429 | 8, `RESOURCE_EXHAUSTED` |
 //! | the limiter cannot decide, and [is set to deny](crate::Origin::FailedClosed) | 503 | 14, `UNAVAILABLE` |
-//! | nothing tells whom to count, and that is set to be denied | 403 | 7, `PERMISSION_DENIED` |
+//! | the request has no key, and that is set to be denied | 403 | 7, `PERMISSION_DENIED` |
+//! | the key is [ambiguous](crate::key::AmbiguousKey) | 400 | 3, `INVALID_ARGUMENT` |
 //!
 //! A gRPC client takes HTTP 429 for an outage and tries again at once. It is answered in its own
 //! way: HTTP 200 without a body, the status in headers, and `grpc-retry-pushback-ms`.

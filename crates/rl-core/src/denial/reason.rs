@@ -7,8 +7,10 @@ pub(super) enum Reason<'a> {
     OverLimit { decision: &'a Decision, governing: LimitReport<'a>, realm: &'a Realm },
     /// The limiter cannot decide.
     Undecided { decision: &'a Decision },
-    /// Nothing tells whom to count.
+    /// The request has no key.
     MissingKey,
+    /// Two readers could take the key for different ones.
+    AmbiguousKey,
 }
 
 impl Reason<'_> {
@@ -18,6 +20,7 @@ impl Reason<'_> {
             Self::OverLimit { .. } => 429,
             Self::Undecided { .. } => 503,
             Self::MissingKey => 403,
+            Self::AmbiguousKey => 400,
         }
     }
 
@@ -27,6 +30,7 @@ impl Reason<'_> {
             Self::OverLimit { .. } => "Too Many Requests",
             Self::Undecided { .. } => "Service Unavailable",
             Self::MissingKey => "Forbidden",
+            Self::AmbiguousKey => "Bad Request",
         }
     }
 
@@ -36,7 +40,7 @@ impl Reason<'_> {
             Self::OverLimit { decision, .. } | Self::Undecided { decision } => {
                 Some(decision.retry_after())
             }
-            Self::MissingKey => None,
+            Self::MissingKey | Self::AmbiguousKey => None,
         }
     }
 }
@@ -66,6 +70,9 @@ impl Reason<'_> {
                 text.push_str(". The rate limiter cannot decide at the moment.");
             }
             Self::MissingKey => text.push_str(". No rate limit key was found in the request."),
+            Self::AmbiguousKey => text.push_str(
+                ". The credential is given more than once, or cannot be read in one way only.",
+            ),
         }
     }
 }

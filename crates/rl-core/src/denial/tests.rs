@@ -168,6 +168,28 @@ fn every_form_answers_every_reason() {
 }
 
 #[test]
+fn an_ambiguous_key_is_a_bad_request_in_every_form() {
+    const WORDS: &str = "Bad Request. The credential is given more than once, or cannot be read in \
+                         one way only.";
+
+    let body = |form: DenialBody| {
+        let denial = form.ambiguous_key(false);
+        assert_eq!((denial.status, header(&denial, "cache-control")), (400, Some("no-store")));
+        denial.body.into_owned()
+    };
+    assert_eq!(body(DenialBody::text()), WORDS);
+    assert_eq!(body(DenialBody::empty()), "");
+    let json = |form| serde_json::from_str::<Value>(&body(form)).unwrap();
+    assert_eq!(json(DenialBody::open_bank()), json!({"code": 400, "message": WORDS}));
+    assert_eq!(
+        json(DenialBody::problem()),
+        json!({"type": "about:blank", "title": "Bad Request", "status": 400})
+    );
+    let ours = DenialBody::problem().problem_types("https://example.org/");
+    assert_eq!(json(ours)["type"], "https://example.org/ambiguous-key");
+}
+
+#[test]
 fn grpc_clients_are_answered_in_headers() {
     let body = DenialBody::open_bank().prefix("100 % of über\n");
     let denial = deny_grpc(&body, &minute_full());
@@ -187,6 +209,10 @@ fn grpc_clients_are_answered_in_headers() {
     let denial = deny_grpc(&DenialBody::problem(), &undecided());
     assert_eq!(header(&denial, "grpc-status"), Some("14"));
     assert_eq!(header(&denial, "grpc-retry-pushback-ms"), Some("1000"));
+
+    let denial = DenialBody::empty().ambiguous_key(true);
+    assert_eq!((denial.status, &*denial.body), (200, ""));
+    assert_eq!(denial.headers, [("grpc-status", Cow::Borrowed("3"))]);
 
     let denial = DenialBody::empty().missing_key(true);
     assert_eq!((denial.status, &*denial.body), (200, ""));

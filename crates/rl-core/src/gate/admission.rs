@@ -1,6 +1,13 @@
+use std::sync::LazyLock;
+
 use crate::denial::{Denial, is_grpc};
 use crate::key::RequestInfo;
+use crate::store::SubjectHasher;
 use crate::{Decision, Eventual, Realm, Subject};
+
+/// Tells the subjects of one request apart: a decision carries a hash, as a subject would have to be copied
+/// with each.
+static SUBJECTS: LazyLock<SubjectHasher> = LazyLock::new(SubjectHasher::random);
 
 /// What to do with a request.
 #[derive(Debug)]
@@ -8,7 +15,7 @@ use crate::{Decision, Eventual, Realm, Subject};
 pub enum Admission {
     /// Let it pass: it is not counted.
     Exempt,
-    /// Turn it away: it does not say who is counted.
+    /// Reject it: its key is missing or ambiguous.
     TurnedAway(Denial),
     /// Do as the decision says.
     Asked {
@@ -23,34 +30,48 @@ pub enum Admission {
 #[derive(Clone, Debug)]
 pub struct Caller {
     subject: Subject,
+    subject_hash: u64,
     is_grpc: bool,
     is_nested: bool,
 }
 
 impl Caller {
     pub(super) fn new<R: RequestInfo>(subject: Subject, request: &R, is_nested: bool) -> Self {
-        Self { subject, is_grpc: speaks_grpc(request), is_nested }
+        let subject_hash = SUBJECTS.hash(&subject);
+        Self { subject, subject_hash, is_grpc: speaks_grpc(request), is_nested }
     }
 
-    /// Who is counted.
+    pub(super) const fn subject_hash(&self) -> u64 {
+        self.subject_hash
+    }
+
+    /// Returns `decision` as the request carries it in its extensions, where it tells the same limiter in
+    /// a nested layer that this subject is counted: for adapters. `outer` is the decision that they found
+    /// there.
+    #[must_use]
+    pub fn mark(&self, decision: Decision, outer: Option<Decision>) -> Decision {
+        decision.carried(self.subject_hash, outer)
+    }
+
+    /// Returns the subject that is counted.
     #[must_use]
     pub const fn subject(&self) -> &Subject {
         &self.subject
     }
 
-    /// The realm of the subject that is counted.
+    /// Returns the realm of the subject that is counted.
     #[must_use]
     pub const fn realm(&self) -> &Realm {
         self.subject.realm()
     }
 
-    /// Whether the client speaks gRPC, and must be answered so.
+    /// Returns whether the client speaks gRPC, and must be answered so.
     #[must_use]
     pub const fn is_grpc(&self) -> bool {
         self.is_grpc
     }
 
-    /// Whether the request has passed a limiter around this one, whose [`Decision`] is in its extensions,
+    /// Returns whether the request has passed a limiter around this one, whose [`Decision`] is in its extensions,
     /// and perhaps a [`Permit`](crate::Permit).
     #[must_use]
     pub const fn is_nested(&self) -> bool {

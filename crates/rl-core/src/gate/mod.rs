@@ -3,13 +3,16 @@
 //!
 //! # Rules
 //!
-//! 1. **Exempt** requests are not counted and get no header: CORS preflights, and whatever
-//!    [`Gate::exempt`] says.
-//! 2. **Who is counted** is found by the [`KeyExtractor`]; by default it is the address of the peer.
-//!    What happens to a request that does not say is a setting, [`MissingKey`].
-//! 3. **Once for each limiter.** A request that meets the same limiter again, in a nested layer,
-//!    passes without being charged a second time. (Two limiters on one store need
-//!    [namespaces](crate::RateLimiterBuilder::namespace) of their own.)
+//! 1. **Exempt** requests are not counted and get no header: whatever [`Gate::exempt`] says, and CORS
+//!    preflights if [that is set](Gate::exempt_preflights). By default preflights are counted: put the
+//!    CORS layer outside of the limiter, so that it answers them itself.
+//! 2. **The subject** that is counted is found by the [`KeyExtractor`]; by default it is the address of
+//!    the peer. What happens to a request without a key is a setting, [`MissingKey`]. A request whose key
+//!    is [ambiguous](AmbiguousKey) is rejected with 400, whatever is set, and counted nowhere.
+//! 3. **Once for each limiter and subject.** A request that meets the same limiter again under the same
+//!    subject, in a nested layer, passes without being charged a second time. Under another subject it is
+//!    charged: one limiter may count addresses in one layer and consumers in another. (Two limiters on one
+//!    store need [namespaces](crate::RateLimiterBuilder::namespace) of their own.)
 //! 4. **Over its limits** a request is turned away, waits or is answered with less: [`OverLimit`].
 //!    Under a concurrency limit it holds its place until its response has ended, the body included.
 //! 5. **The cost** is one unit, or what [`Gate::cost`] finds in the request. What it was in the end can
@@ -36,6 +39,7 @@
 
 mod admission;
 mod over_limit;
+mod preflight;
 mod response;
 mod settings;
 #[cfg(test)]
@@ -51,10 +55,12 @@ pub use response::{ResponseInfo, ResponseRules};
 use settings::Rules;
 
 use crate::denial::Denial;
-use crate::key::{ClientAddress, KeyExtractor, RequestInfo};
+use crate::key::{AmbiguousKey, ClientAddress, KeyExtractor, RequestInfo};
 use crate::{Cost, Decision, Eventual, Permit, Policy, RateLimiter, Realm, Subject, observe};
 
-/// What happens to a request that does not say who is counted.
+/// What happens to a request without a key.
+///
+/// A request with an [ambiguous](AmbiguousKey) key is not one of these: it is always rejected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MissingKey {
@@ -77,7 +83,7 @@ pub struct Gate<K = ClientAddress> {
 }
 
 impl Gate {
-    /// Counts by the address of the peer, exempts CORS preflights, sets the headers of
+    /// Counts by the address of the peer, exempts nothing, sets the headers of
     /// [`HeaderFamily::OpenBank`](crate::headers::HeaderFamily::OpenBank) and denies in JSON.
     #[must_use]
     pub fn new(limiter: RateLimiter) -> Self {
@@ -98,34 +104,49 @@ impl<K: KeyExtractor> Gate<K> {
         &self.limiter
     }
 
-    /// What to do with `request`: for adapters.
+    /// Decides what to do with `request`: for adapters.
     ///
     /// A request that has passed a limiter before carries that [`Decision`] in its extensions.
     pub fn admit<R: RequestInfo>(&self, request: &R) -> Admission {
-        let id = self.limiter.id();
-        // None, if there is no limiter around this one.
-        let passed = request.extension(|outer: &Decision| outer.passed(id));
-        if passed == Some(true) || self.is_exempt(request) {
+        if self.is_exempt(request) {
             return Admission::Exempt;
         }
         let subject = match (self.key.subject(request), self.rules.missing_key) {
-            (Some(subject), _) => subject,
-            (None, MissingKey::Share) => Subject::new(Realm::Unknown, ""),
-            (None, MissingKey::Pass) => return Admission::Exempt,
-            (None, MissingKey::Deny) => {
-                if !self.rules.missing_key_seen.swap(true, Ordering::Relaxed) {
-                    observe::missing_key();
-                }
-                if self.limiter.is_shadow() {
-                    return Admission::Exempt;
-                }
-                let denial = self.rules.denial.missing_key(admission::speaks_grpc(request));
-                return Admission::TurnedAway(denial);
-            }
+            (Ok(Some(subject)), _) => subject,
+            (Ok(None), MissingKey::Share) => Subject::new(Realm::Unknown, ""),
+            (Ok(None), MissingKey::Pass) => return Admission::Exempt,
+            (Ok(None), MissingKey::Deny) => return self.reject_missing_key(request),
+            (Err(AmbiguousKey), _) => return self.reject_ambiguous_key(request),
         };
-        let decision = self.decide(request, &subject);
-        let caller = Caller::new(subject, request, passed.is_some());
+        let outer = request.find_extension::<Decision>();
+        let caller = Caller::new(subject, request, outer.is_some());
+        if outer.is_some_and(|outer| outer.has_counted(self.limiter.id(), caller.subject_hash())) {
+            return Admission::Exempt;
+        }
+        let decision = self.decide(request, caller.subject());
         Admission::Asked { decision, caller }
+    }
+
+    #[cold]
+    fn reject_missing_key<R: RequestInfo>(&self, request: &R) -> Admission {
+        if !self.rules.missing_key_seen.swap(true, Ordering::Relaxed) {
+            observe::missing_key();
+        }
+        if self.limiter.is_shadow() {
+            return Admission::Exempt;
+        }
+        Admission::TurnedAway(self.rules.denial.missing_key(admission::speaks_grpc(request)))
+    }
+
+    #[cold]
+    fn reject_ambiguous_key<R: RequestInfo>(&self, request: &R) -> Admission {
+        if !self.rules.ambiguous_key_seen.swap(true, Ordering::Relaxed) {
+            observe::ambiguous_key();
+        }
+        if self.limiter.is_shadow() {
+            return Admission::Exempt;
+        }
+        Admission::TurnedAway(self.rules.denial.ambiguous_key(admission::speaks_grpc(request)))
     }
 
     fn decide<R: RequestInfo>(&self, request: &R, subject: &Subject) -> Eventual<Decision> {
@@ -142,16 +163,8 @@ impl<K: KeyExtractor> Gate<K> {
 
     fn is_exempt<R: RequestInfo>(&self, request: &R) -> bool {
         let rules = &self.rules;
-        let is_preflight = || {
-            request.method() == "OPTIONS" && {
-                let mut asks_for_method = false;
-                let name = "access-control-request-method";
-                request.header_lines(name, &mut |_| asks_for_method = true);
-                asks_for_method
-            }
-        };
         rules.exempt.iter().any(|predicate| predicate(request))
-            || !rules.count_preflight && is_preflight()
+            || rules.exempt_preflights && preflight::is_preflight(request)
     }
 
     /// What a request holds that goes on after `decision`: for adapters, who keep it until the body of

@@ -13,7 +13,7 @@ use crate::{Cost, Decision};
 #[derive(Clone, Default)]
 pub(super) struct Rules {
     pub(super) missing_key: MissingKey,
-    pub(super) count_preflight: bool,
+    pub(super) exempt_preflights: bool,
     pub(super) exempt: Vec<Predicate>,
     pub(super) cost: Option<CostOf>,
     pub(super) metered: bool,
@@ -22,6 +22,7 @@ pub(super) struct Rules {
     pub(super) denial: DenialBody,
     pub(super) responder: Option<Responder>,
     pub(super) missing_key_seen: Arc<AtomicBool>,
+    pub(super) ambiguous_key_seen: Arc<AtomicBool>,
 }
 
 type Predicate = Arc<dyn Fn(&dyn RequestInfo) -> bool + Send + Sync>;
@@ -30,21 +31,22 @@ type OverLimitOf = Arc<dyn Fn(&dyn RequestInfo) -> OverLimit + Send + Sync>;
 type Responder = Arc<dyn Fn(&Decision, &Caller) -> Denial + Send + Sync>;
 
 impl<K: KeyExtractor> Gate<K> {
-    /// Who is counted. Defaults to the address of the peer.
+    /// Sets how the subject of a request is found. Defaults to the address of the peer.
     #[must_use]
     pub fn key<L: KeyExtractor>(self, key: L) -> Gate<L> {
         Gate { limiter: self.limiter, key: Arc::new(key), rules: self.rules }
     }
 
-    /// What happens to a request that does not say who is counted. Defaults to
-    /// [`MissingKey::Deny`].
+    /// Sets what happens to a request without a key. Defaults to [`MissingKey::Deny`].
     #[must_use]
     pub fn missing_key(self, missing_key: MissingKey) -> Self {
         self.with(|rules| rules.missing_key = missing_key)
     }
 
-    /// Leaves requests for which `predicate` is true uncounted. Defaults to CORS preflights alone;
-    /// every call adds to what is exempt.
+    /// Leaves requests for which `predicate` is true uncounted. Defaults to none; every call adds to what
+    /// is exempt.
+    ///
+    /// As in [`cost`](Self::cost), `RequestExt` of the adapters reads what an earlier layer has found.
     #[must_use]
     pub fn exempt(
         self,
@@ -53,7 +55,10 @@ impl<K: KeyExtractor> Gate<K> {
         self.with(|rules| rules.exempt.push(Arc::new(predicate)))
     }
 
-    /// How many units a request takes. Defaults to one for each.
+    /// Sets how many units a request takes. Defaults to one for each.
+    ///
+    /// What an earlier layer has found, such as the size of a body that it has read, is in the extensions
+    /// of the request: `request.extension::<T>()`, with `RequestExt` of rl-tower or rl-actix in scope.
     ///
     /// ```
     /// # use rl_core::{Cost, Gate, Limit, RateLimiter};
@@ -159,10 +164,17 @@ impl<K: KeyExtractor> Gate<K> {
         self.with(|rules| rules.over_limit = Some(Arc::new(over_limit)))
     }
 
-    /// Whether CORS preflights are counted. Defaults to `false`: a browser sends them unasked.
+    /// Sets whether CORS preflights are exempt. Defaults to `false`.
+    ///
+    /// A CORS layer outside of the limiter answers preflights itself, and the limiter never sees them.
+    /// This is for services whose CORS layer is inside: browsers send preflights unasked.
+    ///
+    /// Exempt is an `OPTIONS` request with one `Origin` and one valid `Access-Control-Request-Method`,
+    /// whose headers announce no body and override no method. Such a request reaches the service as often
+    /// as a client likes: it must not be more than an answer of the CORS layer there.
     #[must_use]
-    pub fn count_preflight(self, count: bool) -> Self {
-        self.with(|rules| rules.count_preflight = count)
+    pub fn exempt_preflights(self, are_exempt: bool) -> Self {
+        self.with(|rules| rules.exempt_preflights = are_exempt)
     }
 
     /// Which headers a response carries. Defaults to

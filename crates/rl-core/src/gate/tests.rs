@@ -2,7 +2,7 @@ use crate::denial::{Denial, DenialBody};
 use crate::gate::{Admission, Caller, Gate, MissingKey};
 use crate::headers::{HeaderFamily, Headers};
 use crate::key::fake_request::FakeRequest;
-use crate::key::{Constant, Identified, KeyExtractor, RequestInfo};
+use crate::key::{AmbiguousKey, ClientAddress, Constant, Header, Identified, KeyExtractor, RequestInfo};
 use crate::{
     Cost, Decision, Limit, Origin, Outcome, Policy, RateLimiter, Realm, RetryAfter, Subject,
 };
@@ -21,7 +21,8 @@ fn request() -> FakeRequest {
 }
 
 fn preflight() -> FakeRequest {
-    request().method("OPTIONS").header("access-control-request-method", b"PUT")
+    let options = request().method("OPTIONS").header("origin", b"https://example.org");
+    options.header("access-control-request-method", b"PUT")
 }
 
 fn is_exempt<K: KeyExtractor>(gate: &Gate<K>, request: &FakeRequest) -> bool {
@@ -49,30 +50,29 @@ async fn used(gate: &Gate, subject: Subject) -> u64 {
 }
 
 #[tokio::test]
-async fn preflights_are_exempt_unless_they_are_to_be_counted() {
+async fn preflights_are_counted_unless_they_are_to_be_exempt() {
     let gate = gate();
+    assert!(!is_exempt(&gate, &preflight()));
+    assert_eq!(used(&gate, Subject::ip("198.51.100.7")).await, 1);
+    let gate = gate.exempt_preflights(true);
     assert!(is_exempt(&gate, &preflight()));
-    assert_eq!(used(&gate, Subject::ip("198.51.100.7")).await, 0);
-    // It takes both the method and the header.
+    assert_eq!(used(&gate, Subject::ip("198.51.100.7")).await, 1);
     assert!(!is_exempt(&gate, &request().method("OPTIONS")));
-    assert!(!is_exempt(&gate, &preflight().method("GET")));
-    assert!(!is_exempt(&gate.count_preflight(true), &preflight()));
 }
 
 #[tokio::test]
 async fn predicates_add_to_what_is_exempt() {
     let gate = gate()
         .exempt(|request| request.path() == "/health")
-        .exempt(|request| request.method() == "TRACE");
-    for exempt in [FakeRequest::get("/health"), request().method("TRACE"), preflight()] {
+        .exempt(|request| request.only_header("x-probe") == Ok(Some(b"yes")))
+        .exempt_preflights(true);
+    let probe = request().header("x-probe", b"yes");
+    assert!(!is_exempt(&gate, &request().header("x-probe", b"yes").header("x-probe", b"yes")));
+    for exempt in [FakeRequest::get("/health"), probe, preflight()] {
         assert!(is_exempt(&gate, &exempt));
     }
     asked(&gate, &request()).await;
-    assert_eq!(used(&gate, Subject::ip("198.51.100.7")).await, 1);
-
-    let counted = gate.count_preflight(true);
-    assert!(is_exempt(&counted, &FakeRequest::get("/health")));
-    assert!(!is_exempt(&counted, &preflight()));
+    assert_eq!(used(&gate, Subject::ip("198.51.100.7")).await, 2);
 }
 
 /// A gate is a cheap handle: what is set on one is not set on those it was cloned from.
@@ -121,6 +121,42 @@ async fn a_request_without_a_key_is_met_as_it_is_set() {
     assert_eq!(used(&shared, Subject::ip("198.51.100.7")).await, 1);
 }
 
+#[tokio::test]
+async fn an_ambiguous_key_is_rejected_whatever_is_set() {
+    let twice = || request().header("x-id", b"a").header("x-id", b"a");
+    let by_id = || Header::new("x-id", Realm::Consumer).unwrap();
+    for missing_key in [MissingKey::Deny, MissingKey::Pass, MissingKey::Share] {
+        let gate = gate().missing_key(missing_key).key(by_id().or(ClientAddress::default()));
+        let denial = turned_away(&gate, &twice());
+        assert_eq!((denial.status, denial.content_type), (400, Some("application/json")));
+        for subject in [Subject::consumer("a"), Subject::ip("198.51.100.7")] {
+            let usage = gate.limiter().usage(&subject).await.unwrap();
+            assert_eq!(usage.limits().next().unwrap().used(), 0);
+        }
+    }
+    let gate = gate().key(by_id());
+    let grpc = twice().method("POST").header("content-type", b"application/grpc");
+    let denial = turned_away(&gate, &grpc);
+    assert_eq!((denial.status, denial.content_type), (200, Some("application/grpc")));
+    assert!(is_exempt(&gate.exempt(|_| true), &twice()));
+}
+
+#[cfg(feature = "tracing")]
+#[test]
+fn that_a_key_is_ambiguous_is_logged_once_and_passes_in_shadow() {
+    use crate::observe::capture::Capture;
+
+    let capture = Capture::start();
+    let limiter = RateLimiter::builder().limit(Limit::per_hour(1)).shadow(true).build().unwrap();
+    let gate = Gate::new(limiter).key(|_: &dyn RequestInfo| Err(AmbiguousKey));
+    for _ in 0..3 {
+        assert!(is_exempt(&gate, &request()));
+    }
+    let lines = capture.lines();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].starts_with("WARN a request whose key is given twice"), "{lines:?}");
+}
+
 #[cfg(feature = "tracing")]
 #[test]
 fn that_requests_have_no_key_is_logged_once() {
@@ -156,21 +192,48 @@ async fn grpc_callers_are_told_by_their_content_type() {
     }
 }
 
+/// What the request carries after it has passed `gate`, inside of `outer`.
+async fn carried<K: KeyExtractor>(
+    gate: &Gate<K>,
+    request: &FakeRequest,
+    outer: Option<Decision>,
+) -> Decision {
+    let (decision, caller) = asked(gate, request).await;
+    assert_eq!(caller.is_nested(), outer.is_some());
+    caller.mark(decision, outer)
+}
+
 #[tokio::test]
-async fn a_request_that_has_passed_the_limiter_is_not_charged_again() {
+async fn a_request_is_charged_once_for_each_limiter_and_subject() {
     let (outer, inner) = (gate(), Gate::new(limiter(Limit::per_minute(10))));
-    let (decision, _) = asked(&outer, &request()).await;
-    let passed = request().extension_value(decision.clone().inside(None));
+    let decision = carried(&outer, &request(), None).await;
+    let passed = request().extension_value(decision.clone());
     assert!(is_exempt(&outer, &passed));
     // Another gate of the same limiter is the same limiter.
-    assert!(is_exempt(&Gate::new(outer.limiter().clone()).key(Constant), &passed));
+    assert!(is_exempt(&Gate::new(outer.limiter().clone()), &passed));
 
-    let (nested, _) = asked(&inner, &passed).await;
-    let both = request().extension_value(nested.inside(Some(decision)));
+    let nested = carried(&inner, &passed, Some(decision)).await;
+    let both = request().extension_value(nested);
     assert!(is_exempt(&outer, &both) && is_exempt(&inner, &both));
     assert!(!is_exempt(&gate(), &both));
     assert_eq!(used(&outer, Subject::ip("198.51.100.7")).await, 1);
     assert_eq!(used(&inner, Subject::ip("198.51.100.7")).await, 1);
+}
+
+/// The inner of two gates was off if they had one limiter and counted different subjects.
+#[tokio::test]
+async fn a_request_is_charged_again_under_another_subject() {
+    let outer = gate();
+    let inner = Gate::new(outer.limiter().clone()).key(Constant);
+    let by_address = carried(&outer, &request(), None).await;
+    let passed = request().extension_value(by_address.clone());
+    let by_all = carried(&inner, &passed, Some(by_address)).await;
+    assert_eq!(used(&outer, Subject::global()).await, 1);
+    let both = request().extension_value(by_all);
+    assert!(is_exempt(&outer, &both) && is_exempt(&inner, &both));
+    // A decision that no gate has marked says nothing about a subject.
+    let by_hand = outer.limiter().check(&Subject::global(), 1).await;
+    assert!(!is_exempt(&inner, &request().extension_value(by_hand)));
 }
 
 /// A decision that no store made marks the request as well.
@@ -178,7 +241,7 @@ async fn a_request_that_has_passed_the_limiter_is_not_charged_again() {
 async fn a_limiter_that_is_switched_off_is_asked_once() {
     let off = RateLimiter::builder().limit(Limit::per_hour(1)).enabled(false).build().unwrap();
     let gate = Gate::new(off);
-    let (decision, _) = asked(&gate, &request()).await;
+    let decision = carried(&gate, &request(), None).await;
     assert_eq!(decision.origin(), Origin::Disabled);
     assert!(is_exempt(&gate, &request().extension_value(decision)));
 }
@@ -213,7 +276,7 @@ fn a_decision_that_is_not_left_in_the_response_reaches_the_limiter_around() {
         is_left
     };
     assert!(!is_left(&quiet, inner()));
-    assert!(is_left(&quiet, inner().inside(Some(outer))));
+    assert!(is_left(&quiet, inner().carried(1, Some(outer))));
     assert!(is_left(&gate(), inner()));
 }
 

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use arrayvec::ArrayString;
 use smallvec::SmallVec;
 
-use super::{KeyExtractor, RequestInfo};
+use super::{AmbiguousKey, KeyExtractor, RequestInfo};
 use crate::Subject;
 use crate::client_ip::{ClientIp, ResolvedIp};
 
@@ -12,7 +12,7 @@ use crate::client_ip::{ClientIp, ResolvedIp};
 ///
 /// Defaults to the peer of the connection. Behind proxies, say which: see [`ClientIp`].
 ///
-/// A request says nothing if the framework does not know the peer: axum knows it only with
+/// A request has no key if the framework does not know the peer: axum knows it only with
 /// `into_make_service_with_connect_info`, and a Unix socket has none.
 ///
 /// # Examples
@@ -60,17 +60,16 @@ impl ClientAddress {
 }
 
 impl KeyExtractor for ClientAddress {
-    fn subject<R: RequestInfo>(&self, request: &R) -> Option<Subject> {
-        let resolved = self.resolve(request)?;
-        match resolved.address() {
-            IpAddr::V4(address) => Some(Subject::ip(text_of_v4(address, &mut [0; 16]))),
+    fn subject<R: RequestInfo>(&self, request: &R) -> Result<Option<Subject>, AmbiguousKey> {
+        Ok(self.resolve(request).map(|resolved| match resolved.address() {
+            IpAddr::V4(address) => Subject::ip(text_of_v4(address, &mut [0; 16])),
             IpAddr::V6(_) => {
                 // The longest text: eight groups of four digits, and a prefix of three.
                 let mut id = ArrayString::<43>::new();
                 write!(id, "{resolved}").expect("43 bytes hold any address");
-                Some(Subject::ip(&id))
+                Subject::ip(&id)
             }
-        }
+        }))
     }
 }
 
@@ -116,7 +115,7 @@ mod tests {
     use super::*;
 
     fn counted(who: &ClientAddress, request: &FakeRequest) -> Option<Subject> {
-        who.subject(request)
+        who.subject(request).unwrap()
     }
 
     #[test]

@@ -1,7 +1,7 @@
-use super::{KeyExtractor, RequestInfo};
+use super::{AmbiguousKey, KeyExtractor, RequestInfo};
 use crate::Subject;
 
-/// The first extractor, or the second where the first does not say; made by [`KeyExtractor::or`].
+/// The first extractor, or the second for requests without a key of the first; made by [`KeyExtractor::or`].
 #[derive(Clone, Copy, Debug)]
 pub struct Or<A, B> {
     first: A,
@@ -15,8 +15,11 @@ impl<A, B> Or<A, B> {
 }
 
 impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
-    fn subject<R: RequestInfo>(&self, request: &R) -> Option<Subject> {
-        self.first.subject(request).or_else(|| self.second.subject(request))
+    fn subject<R: RequestInfo>(&self, request: &R) -> Result<Option<Subject>, AmbiguousKey> {
+        match self.first.subject(request)? {
+            Some(subject) => Ok(Some(subject)),
+            None => self.second.subject(request),
+        }
     }
 }
 
@@ -34,18 +37,19 @@ impl<A, B> And<A, B> {
 }
 
 impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for And<A, B> {
-    fn subject<R: RequestInfo>(&self, request: &R) -> Option<Subject> {
-        let first = self.first.subject(request)?;
-        Some(pair(&first, &self.second.subject(request)?))
+    fn subject<R: RequestInfo>(&self, request: &R) -> Result<Option<Subject>, AmbiguousKey> {
+        // Both are asked: without the first, an ambiguous second must not reach an `or` around.
+        let (first, second) = (self.first.subject(request)?, self.second.subject(request)?);
+        Ok(first.zip(second).map(|(first, second)| pair(&first, &second)))
     }
 }
 
 /// Keeps the digests of pairs apart from all other digests; it is no secret.
 const PAIR: &[u8; 32] = b"rl-core: two subjects as one, v1";
 
-/// Both as one subject, in the realm of the first and [its](Subject::owner).
+/// Returns both as one subject, in the realm of the first and [its](Subject::owner).
 ///
-/// A digest, because every text is the id of somebody who is counted alone.
+/// The id is a digest, because every text is the id of a subject that is counted alone.
 fn pair(first: &Subject, second: &Subject) -> Subject {
     let mut hasher = blake3::Hasher::new_keyed(PAIR);
     for subject in [first, second] {
@@ -79,26 +83,42 @@ mod tests {
         |_: &dyn RequestInfo| None
     }
 
+    fn is_ambiguous() -> impl KeyExtractor {
+        |_: &dyn RequestInfo| Err(AmbiguousKey)
+    }
+
     #[test]
     fn or_takes_the_first_that_says() {
         let request = FakeRequest::get("/");
         let chain = says_nothing().or(says("alice")).or(says("bob"));
-        assert_eq!(chain.subject(&request), Some(Subject::user("alice")));
-        assert_eq!(says_nothing().or(says_nothing()).subject(&request), None);
+        assert_eq!(chain.subject(&request), Ok(Some(Subject::user("alice"))));
+        assert_eq!(says_nothing().or(says_nothing()).subject(&request), Ok(None));
+    }
+
+    #[test]
+    fn an_ambiguous_key_reaches_no_other_extractor() {
+        let request = FakeRequest::get("/");
+        let (ambiguous, found) = (Err(AmbiguousKey), Ok(Some(Subject::user("alice"))));
+        assert_eq!(is_ambiguous().or(says("alice")).subject(&request), ambiguous);
+        assert_eq!(says_nothing().or(is_ambiguous()).or(says("a")).subject(&request), ambiguous);
+        assert_eq!(is_ambiguous().and(says("a")).or(says("a")).subject(&request), ambiguous);
+        assert_eq!(says("a").and(is_ambiguous()).or(says("a")).subject(&request), ambiguous);
+        assert_eq!(says_nothing().and(is_ambiguous()).or(Constant).subject(&request), ambiguous);
+        assert_eq!(says("alice").or(is_ambiguous()).subject(&request), found);
     }
 
     #[test]
     fn and_needs_both_and_stays_in_the_realm_of_the_first() {
         let request = FakeRequest::get("/users/7").route("/users/{id}");
         let who = Identified.and(Route);
-        assert_eq!(who.subject(&request), None);
+        assert_eq!(who.subject(&request), Ok(None));
         let alice = request.extension_value(Subject::consumer("alice"));
-        let on_route = who.subject(&alice).unwrap();
+        let on_route = who.subject(&alice).unwrap().unwrap();
         assert_eq!(on_route.realm(), &Realm::Consumer);
-        assert_eq!(on_route.owner().as_text(), Some("alice"));
+        assert_eq!(on_route.owner(), &Subject::consumer("alice"));
         assert_ne!(on_route, Subject::consumer("alice"));
-        assert_eq!(says("alice").and(says_nothing()).subject(&alice), None);
-        assert_ne!(Route.and(Identified).subject(&alice), Some(on_route));
+        assert_eq!(says("alice").and(says_nothing()).subject(&alice), Ok(None));
+        assert_ne!(Route.and(Identified).subject(&alice), Ok(Some(on_route)));
     }
 
     #[test]

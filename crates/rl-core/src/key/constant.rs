@@ -1,4 +1,4 @@
-use super::{KeyExtractor, RequestInfo};
+use super::{AmbiguousKey, KeyExtractor, RequestInfo};
 use crate::Subject;
 
 /// Counts everyone together.
@@ -9,7 +9,7 @@ use crate::Subject;
 pub struct Constant;
 
 impl KeyExtractor for Constant {
-    fn subject<R: RequestInfo>(&self, _: &R) -> Option<Subject> {
-        Some(Subject::global())
+    fn subject<R: RequestInfo>(&self, _: &R) -> Result<Option<Subject>, AmbiguousKey> {
+        Ok(Some(Subject::global()))
     }
 }

@@ -1,67 +1,154 @@
-//! Where clients put their credentials. What is there twice counts as missing.
+//! Where clients put their credentials.
 //!
-//! What the service behind us may decode is decoded here too: else one key, written in many ways,
-//! would be many subjects, with a quota each.
+//! What the service behind the limiter may decode is decoded here too: else one key, written in many
+//! ways, would be many subjects, with a quota each. What some services read and others do not is
+//! ambiguous: another cut of the same text must not name another subject, or none.
 
 use std::borrow::Cow;
 
 use percent_encoding::percent_decode;
 
-use super::RequestInfo;
+use super::{AmbiguousKey, MAX_VALUE_LEN, RequestInfo};
+use crate::client_ip::is_token_byte;
 
-/// The token in `Authorization: Bearer …`.
-pub(super) fn bearer(request: &dyn RequestInfo) -> Option<&[u8]> {
-    let value = request.only_header("authorization")?;
-    let (scheme, token) = value.split_at(value.iter().position(|b| *b == b' ')?);
-    scheme.eq_ignore_ascii_case(b"bearer").then(|| token.trim_ascii())
+/// Returns the value of the header called `name`.
+pub(super) fn header<'a>(
+    request: &'a dyn RequestInfo,
+    name: &str,
+) -> Result<Option<&'a [u8]>, AmbiguousKey> {
+    request.only_header(name)?.map_or(Ok(None), one_word)
 }
 
-/// The value of the query parameter called `name`.
-pub(super) fn parameter<'a>(request: &'a dyn RequestInfo, name: &str) -> Option<Cow<'a, [u8]>> {
-    let mut only = Only::default();
-    for pair in request.query()?.as_bytes().split(|b| *b == b'&') {
-        let (key, value) = split_pair(pair);
-        if *form_decode(key) == *name.as_bytes() {
-            only.found(value);
+/// Returns the token in `Authorization: SCHEME …`; the scheme is compared without regard to case.
+pub(super) fn token<'a>(
+    request: &'a dyn RequestInfo,
+    scheme: &str,
+) -> Result<Option<&'a [u8]>, AmbiguousKey> {
+    let Some(value) = request.only_header("authorization")? else { return Ok(None) };
+    let after_scheme = |text: &'a [u8]| {
+        let (start, rest) = text.split_at_checked(scheme.len())?;
+        // `Bearers x` is another scheme; of `Bearer:x` readers think differently.
+        let is_whole = rest.first().is_none_or(|b| !is_token_byte(*b));
+        (is_whole && start.eq_ignore_ascii_case(scheme.as_bytes())).then_some(rest)
+    };
+    match after_scheme(value) {
+        Some([]) => Ok(None),
+        Some(rest @ [b' ', ..]) => {
+            let spaces = rest.iter().take_while(|b| **b == b' ').count();
+            one_word(&rest[spaces..])
+        }
+        Some(_) => Err(AmbiguousKey),
+        // Two lines that a proxy has joined: `Basic x, Bearer y`.
+        None => {
+            let mut joined = value.split(|b| *b == b',').skip(1);
+            let is_joined = joined.any(|part| after_scheme(part.trim_ascii_start()).is_some());
+            if is_joined { Err(AmbiguousKey) } else { Ok(None) }
         }
     }
-    only.value().map(form_decode)
 }
 
-/// The value of the cookie called `name`, over all lines: HTTP/2 may split them.
-pub(super) fn cookie<'a>(request: &'a dyn RequestInfo, name: &str) -> Option<Cow<'a, [u8]>> {
+/// Returns the value of the query parameter called `name`.
+pub(super) fn parameter<'a>(
+    request: &'a dyn RequestInfo,
+    name: &str,
+) -> Result<Option<Cow<'a, [u8]>>, AmbiguousKey> {
+    let mut only = Only::default();
+    // Some readers also separate parameters by semicolons.
+    for pair in request.query().unwrap_or_default().as_bytes().split(|b| *b == b'&') {
+        only.read(pair, b';', |key| name_is(&form_decode(key), name));
+    }
+    only.value()?.map_or(Ok(None), |value| decoded(form_decode(value)))
+}
+
+/// Returns the value of the cookie called `name`, over all lines: HTTP/2 may split them.
+pub(super) fn cookie<'a>(
+    request: &'a dyn RequestInfo,
+    name: &str,
+) -> Result<Option<Cow<'a, [u8]>>, AmbiguousKey> {
     let mut only = Only::default();
     request.header_lines("cookie", &mut |line| {
+        // Old readers also separate cookies by commas.
         for pair in line.split(|b| *b == b';') {
-            let (key, value) = split_pair(pair);
-            if *Cow::from(percent_decode(key.trim_ascii())) == *name.as_bytes() {
-                only.found(value.trim_ascii());
-            }
+            let name_is = |key: &[u8]| name_is(&Cow::from(percent_decode(key.trim_ascii())), name);
+            only.read(pair, b',', name_is);
         }
     });
-    let value = only.value()?;
+    let Some(value) = only.value()?.map(<[u8]>::trim_ascii) else { return Ok(None) };
     let unquoted = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""));
-    Some(percent_decode(unquoted.unwrap_or(value)).into())
+    let value = unquoted.unwrap_or(value);
+    if value.contains(&b'"') {
+        return Err(AmbiguousKey);
+    }
+    decoded(percent_decode(value).into())
 }
 
-/// A value that there must be once.
+/// Returns `value` if all readers take it for the same key: it is one word of visible ASCII without a
+/// comma. Readers trim, cut at spaces and join lines by commas, and not all read other bytes.
+fn one_word<V: AsRef<[u8]>>(value: V) -> Result<Option<V>, AmbiguousKey> {
+    match value.as_ref() {
+        [] => Ok(None),
+        word if word.len() > MAX_VALUE_LEN => Err(AmbiguousKey),
+        word if word.iter().any(|b| !b.is_ascii_graphic() || *b == b',') => Err(AmbiguousKey),
+        _ => Ok(Some(value)),
+    }
+}
+
+/// Returns the value that was decoded once. A percent sign that is left is no escape, or one for readers
+/// that decode twice.
+fn decoded(value: Cow<'_, [u8]>) -> Result<Option<Cow<'_, [u8]>>, AmbiguousKey> {
+    if value.contains(&b'%') { Err(AmbiguousKey) } else { one_word(value) }
+}
+
+/// How the name of a parameter or cookie compares with the one that is looked for.
+enum NameIs {
+    Exact,
+    /// The same to readers that trim names or take no notice of case.
+    Similar,
+    Another,
+}
+
+fn name_is(given: &[u8], name: &str) -> NameIs {
+    let name = name.as_bytes();
+    if given == name {
+        NameIs::Exact
+    } else if given.trim_ascii().eq_ignore_ascii_case(name) {
+        NameIs::Similar
+    } else {
+        NameIs::Another
+    }
+}
+
+/// A value that must be there once.
 #[derive(Default)]
 struct Only<'a> {
-    first: Option<&'a [u8]>,
-    twice: bool,
+    value: Option<&'a [u8]>,
+    is_ambiguous: bool,
 }
 
 impl<'a> Only<'a> {
-    fn found(&mut self, value: &'a [u8]) {
-        self.twice |= self.first.replace(value).is_some();
+    /// Reads a pair that other readers would also cut at `separator`.
+    fn read(&mut self, pair: &'a [u8], separator: u8, name_is: impl Fn(&[u8]) -> NameIs) {
+        let (key, value) = split_pair(pair);
+        match name_is(key) {
+            NameIs::Exact => {
+                let is_second = self.value.replace(value).is_some();
+                self.is_ambiguous |= is_second || value.contains(&separator);
+            }
+            NameIs::Similar => self.is_ambiguous = true,
+            NameIs::Another => {
+                let is_named = |part| !matches!(name_is(split_pair(part).0), NameIs::Another);
+                self.is_ambiguous |=
+                    pair.contains(&separator) && pair.split(|b| *b == separator).any(is_named);
+            }
+        }
     }
 
-    fn value(self) -> Option<&'a [u8]> {
-        self.first.filter(|_| !self.twice)
+    fn value(self) -> Result<Option<&'a [u8]>, AmbiguousKey> {
+        if self.is_ambiguous { Err(AmbiguousKey) } else { Ok(self.value) }
     }
 }
 
-/// What is to the left and to the right of the first `=`.
+/// Splits at the first `=`.
 fn split_pair(pair: &[u8]) -> (&[u8], &[u8]) {
     match pair.iter().position(|b| *b == b'=') {
         Some(equals) => (&pair[..equals], &pair[equals + 1..]),

@@ -78,10 +78,11 @@ impl RequestInfo for FakeRequest {
         self.peer
     }
 
-    fn extension<T, U>(&self, read: impl FnOnce(&T) -> U) -> Option<U>
-    where
-        T: Send + Sync + 'static,
-    {
-        self.extensions.get(&TypeId::of::<T>())?.downcast_ref().map(read)
+    fn extensions(&self) -> &dyn Any {
+        &self.extensions
+    }
+
+    fn find_extension<T: Send + Sync + 'static>(&self) -> Option<&T> {
+        self.extensions.get(&TypeId::of::<T>())?.downcast_ref()
     }
 }

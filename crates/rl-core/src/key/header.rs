@@ -1,14 +1,15 @@
-use super::{InvalidHeaderName, KeyExtractor, MAX_VALUE_LEN, RequestInfo};
+use super::{AmbiguousKey, InvalidHeaderName, KeyExtractor, MAX_VALUE_LEN, RequestInfo};
 use crate::client_ip::header_name;
 use crate::{Realm, Subject};
 
-/// Counts by the plain value of a header: who a gateway in front says the client is.
+/// Counts by the plain value of a header in which a gateway in front names the client.
 ///
-/// The gateway must overwrite the header whatever the client sent, and be the only way in: else
-/// anybody is who they like. Secrets belong in [`ApiKey`](super::ApiKey), which hashes them.
+/// The gateway must overwrite the header whatever the client sent, and be the only way in: else a client
+/// is whom it likes. Secrets belong in [`ApiKey`](super::ApiKey), which hashes them.
 ///
-/// A request in which the header is missing, there twice, empty, longer than 4096 bytes or not
-/// UTF-8 does not say who is counted.
+/// A request in which the header is missing or empty has no key. One in which it stands twice, is padded,
+/// is longer than 65536 bytes or is not UTF-8 is [ambiguous](AmbiguousKey): another reader could take it
+/// for somebody.
 ///
 /// # Examples
 ///
@@ -26,7 +27,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// The value of the header called `name`, in any case, as an id in `realm`.
+    /// Takes the value of the header called `name`, in any case, for an id in `realm`.
     ///
     /// # Errors
     ///
@@ -37,11 +38,13 @@ impl Header {
 }
 
 impl KeyExtractor for Header {
-    fn subject<R: RequestInfo>(&self, request: &R) -> Option<Subject> {
-        let request: &dyn RequestInfo = request;
-        let value = request.only_header(&self.name)?;
-        let id = std::str::from_utf8(value).ok()?;
-        (1..=MAX_VALUE_LEN).contains(&id.len()).then(|| Subject::new(self.realm.clone(), id))
+    fn subject<R: RequestInfo>(&self, request: &R) -> Result<Option<Subject>, AmbiguousKey> {
+        let Some(value) = request.only_header(&self.name)? else { return Ok(None) };
+        if value.len() > MAX_VALUE_LEN {
+            return Err(AmbiguousKey);
+        }
+        let id = std::str::from_utf8(value).map_err(|_| AmbiguousKey)?;
+        Ok(Some(Subject::new(self.realm.clone(), id)))
     }
 }
 
@@ -54,14 +57,16 @@ mod tests {
     fn value_is_the_id() {
         let who = Header::new("X-Consumer-Id", Realm::Consumer).unwrap();
         let one = |value: &[u8]| who.subject(&FakeRequest::get("/").header("x-consumer-id", value));
-        assert_eq!(one(b"abc123"), Some(Subject::consumer("abc123")));
-        assert_eq!(one(&[b'a'; 4_096]), Some(Subject::consumer(&"a".repeat(4_096))));
-        for value in [&b""[..], b"\xff", &[b'a'; 4_097]] {
-            assert_eq!(one(value), None);
+        for id in ["abc123", "CN=a b, O=c", "é", "a".repeat(65_536).as_str()] {
+            assert_eq!(one(id.as_bytes()), Ok(Some(Subject::consumer(id))));
         }
-        assert_eq!(who.subject(&FakeRequest::get("/")), None);
+        assert_eq!(one(b""), Ok(None));
+        for value in [&b" a"[..], b"a\t", b"\xff", &[b'a'; 65_537]] {
+            assert_eq!(one(value), Err(AmbiguousKey));
+        }
+        assert_eq!(who.subject(&FakeRequest::get("/")), Ok(None));
         let twice =
-            FakeRequest::get("/").header("x-consumer-id", b"a").header("x-consumer-id", b"b");
-        assert_eq!(who.subject(&twice), None);
+            FakeRequest::get("/").header("x-consumer-id", b"a").header("x-consumer-id", b"a");
+        assert_eq!(who.subject(&twice), Err(AmbiguousKey));
     }
 }

@@ -2,26 +2,25 @@ use std::any::type_name;
 use std::fmt;
 use std::marker::PhantomData;
 
-use super::{KeyExtractor, RequestInfo};
+use super::{AmbiguousKey, IntoSubject, KeyExtractor, RequestInfo};
 use crate::Subject;
 
-/// Counts whom an authentication layer has identified: it leaves a [`Subject`] in the extensions of
-/// the request.
+/// Counts the [`Subject`] that an authentication layer has left in the extensions of the request.
 ///
-/// The limiter must come after it, nearer to the handlers. Without a `Subject` there, the request
-/// does not say who is counted.
+/// The limiter must come after that layer, nearer to the handlers. Without a `Subject` there, the request
+/// has no key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Identified;
 
 impl KeyExtractor for Identified {
-    fn subject<R: RequestInfo>(&self, request: &R) -> Option<Subject> {
-        request.extension(Subject::clone)
+    fn subject<R: RequestInfo>(&self, request: &R) -> Result<Option<Subject>, AmbiguousKey> {
+        Ok(request.find_extension().cloned())
     }
 }
 
 /// Counts by what an earlier layer left in the extensions of the request under the type `T`.
 ///
-/// `read` makes a [`Subject`] of it, or an `Option<Subject>`.
+/// `read` makes a [`Subject`] of it, or anything else that is [`IntoSubject`].
 ///
 /// # Examples
 ///
@@ -36,7 +35,7 @@ impl KeyExtractor for Identified {
 pub fn from_extension<T, S, F>(read: F) -> Extension<T, F>
 where
     T: Send + Sync + 'static,
-    S: Into<Option<Subject>>,
+    S: IntoSubject,
     F: Fn(&T) -> S + Send + Sync + 'static,
 {
     Extension { read, of: PhantomData }
@@ -51,11 +50,12 @@ pub struct Extension<T, F> {
 impl<T, S, F> KeyExtractor for Extension<T, F>
 where
     T: Send + Sync + 'static,
-    S: Into<Option<Subject>>,
+    S: IntoSubject,
     F: Fn(&T) -> S + Send + Sync + 'static,
 {
-    fn subject<R: RequestInfo>(&self, request: &R) -> Option<Subject> {
-        request.extension(|value| (self.read)(value).into()).flatten()
+    fn subject<R: RequestInfo>(&self, request: &R) -> Result<Option<Subject>, AmbiguousKey> {
+        let found = request.find_extension().map(|value| (self.read)(value).into_subject());
+        found.unwrap_or(Ok(None))
     }
 }
 
@@ -84,9 +84,10 @@ mod tests {
     #[test]
     fn subject_in_the_extensions_counts() {
         let request = FakeRequest::get("/");
-        assert_eq!(Identified.subject(&request), None);
+        assert_eq!(Identified.subject(&request), Ok(None));
         let consumer = Subject::consumer("abc123");
-        assert_eq!(Identified.subject(&request.extension_value(consumer.clone())), Some(consumer));
+        let identified = request.extension_value(consumer.clone());
+        assert_eq!(Identified.subject(&identified), Ok(Some(consumer)));
     }
 
     #[test]
@@ -96,10 +97,10 @@ mod tests {
             (user.id != "guest").then(|| Subject::user(&user.id))
         });
         let nobody = FakeRequest::get("/");
-        assert_eq!(always.subject(&nobody), None);
+        assert_eq!(always.subject(&nobody), Ok(None));
         let guest = nobody.extension_value(CurrentUser { id: "guest".into() });
-        assert_eq!(always.clone().subject(&guest), Some(Subject::user("guest")));
-        assert_eq!(known.subject(&guest), None);
+        assert_eq!(always.clone().subject(&guest), Ok(Some(Subject::user("guest"))));
+        assert_eq!(known.subject(&guest), Ok(None));
         assert!(format!("{always:?}").contains("CurrentUser"));
     }
 }

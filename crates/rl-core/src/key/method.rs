@@ -1,6 +1,6 @@
 use std::sync::LazyLock;
 
-use super::{KeyExtractor, RequestInfo};
+use super::{AmbiguousKey, KeyExtractor, RequestInfo};
 use crate::{Realm, Subject};
 
 static METHOD: LazyLock<Realm> =
@@ -17,10 +17,10 @@ const KNOWN: [&str; 9] =
 pub struct Method;
 
 impl KeyExtractor for Method {
-    fn subject<R: RequestInfo>(&self, request: &R) -> Option<Subject> {
+    fn subject<R: RequestInfo>(&self, request: &R) -> Result<Option<Subject>, AmbiguousKey> {
         let method = request.method();
         let known = KNOWN.into_iter().find(|known| *known == method);
-        Some(Subject::new(METHOD.clone(), known.unwrap_or("other")))
+        Ok(Some(Subject::new(METHOD.clone(), known.unwrap_or("other"))))
     }
 }
 
@@ -31,7 +31,7 @@ mod tests {
 
     #[test]
     fn invented_methods_are_one_subject() {
-        let subject = |method: &str| Method.subject(&FakeRequest::get("/").method(method)).unwrap();
+        let subject = |method: &str| Method.subject(&FakeRequest::get("/").method(method)).unwrap().unwrap();
         assert_eq!(subject("PATCH").id().as_text(), Some("PATCH"));
         assert_eq!(subject("BREW"), subject("X1"));
         assert_eq!(subject("get").id().as_text(), Some("other"));

@@ -1,4 +1,4 @@
-//! Who is counted: from a request to a [`Subject`].
+//! From a request to the [`Subject`] it is counted under.
 //!
 //! A [`KeyExtractor`] looks at a [`RequestInfo`], the view of a request that all adapters share, so
 //! one extractor works in all of them.
@@ -10,23 +10,28 @@
 //! | [`Identified`] | the [`Subject`] that an authentication layer left in the extensions | its own |
 //! | [`from_extension`] | what a function makes of another value in the extensions | its own |
 //! | [`Header`] | the plain value of a header that a gateway writes | yours |
-//! | [`Route`] | the pattern of the route that matched | `route` |
+//! | [`Route`] | the pattern of the route that matched, or that none did | `route` |
 //! | [`Method`] | the method | `method` |
 //! | [`Constant`] | everyone together | `global` |
 //! | a closure over `&dyn RequestInfo` | what it says | its own |
 //!
-//! [`or`](KeyExtractor::or) asks a second extractor where the first does not say, and
-//! [`and`](KeyExtractor::and) counts per pair. What happens to a request for which the last one does
-//! not say is a setting of the adapter, never a silent default.
+//! An extractor has three answers: a subject, none, or that the key is [ambiguous](AmbiguousKey).
+//! [`or`](KeyExtractor::or) asks a second extractor for requests without a key of the first,
+//! [`and`](KeyExtractor::and) counts per pair, and [`known`](KeyExtractor::known) keeps to keys that the
+//! service has given out. What happens to a request without any key is a setting of the adapter, never a
+//! silent default. A request with an ambiguous key is rejected with 400 and counted nowhere.
 //!
 //! # Security
 //!
-//! 1. What a client writes tells who it is only after someone has checked it. A client that invents
-//!    API keys is a new subject each time; so run [`ApiKey`] behind an authentication that refuses
-//!    unknown keys, or put a limit by address in front.
-//! 2. What could be read in two ways is not read: of two headers, parameters or cookies of one name
-//!    the client could show one to us and the other to the service.
-//! 3. API keys and tokens are hashed with a [`KeySecret`] at once. They are in no store key, log
+//! 1. What a client writes names it only after something has checked it. A client that invents API keys
+//!    is a new subject each time. So count [known keys](KeyExtractor::known) alone and everything else by
+//!    address, or run [`ApiKey`] behind an authentication that refuses unknown keys.
+//! 2. What could be read in two ways is not read. Of two headers, parameters or cookies of one name the
+//!    client could show one to the limiter and the other to the service. If that counted as no key, the
+//!    client would choose the bucket: the next of `or`, or none.
+//! 3. Put the extractors of `or` in the order in which the service looks for credentials: a request may
+//!    hold several of different kinds.
+//! 4. API keys and tokens are hashed with a [`KeySecret`] at once. They are in no store key, log
 //!    line or `Debug` text.
 //!
 //! # Example
@@ -45,7 +50,8 @@
 //! #         if name == "x-forwarded-for" { each(b"198.51.100.7") }
 //! #     }
 //! #     fn peer(&self) -> Option<std::net::IpAddr> { "10.0.0.1".parse().ok() }
-//! #     fn extension<T: Send + Sync + 'static, U>(&self, _: impl FnOnce(&T) -> U) -> Option<U> { None }
+//! #     fn extensions(&self) -> &dyn std::any::Any { &() }
+//! #     fn find_extension<T: Send + Sync + 'static>(&self) -> Option<&T> { None }
 //! # }
 //! # let request = Request;
 //! let secret = KeySecret::new(b"read me from the configuration")?;
@@ -56,12 +62,13 @@
 //!     .or(ClientAddress::new(proxies));
 //!
 //! // A request with neither, from 198.51.100.7:
-//! let subject = who.subject(&request).unwrap();
+//! let subject = who.subject(&request)?.unwrap();
 //! assert_eq!(subject.realm().as_str(), "ip");
 //! assert_eq!(subject.id().as_text(), Some("198.51.100.7"));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod ambiguous;
 mod api_key;
 mod client_address;
 mod combine;
@@ -71,17 +78,20 @@ mod credential;
 pub(crate) mod fake_request;
 mod header;
 mod identified;
+mod known;
 mod method;
 mod request;
 mod route;
 mod secret;
 
+pub use ambiguous::{AmbiguousKey, IntoSubject};
 pub use api_key::ApiKey;
 pub use client_address::ClientAddress;
 pub use combine::{And, Or};
 pub use constant::Constant;
 pub use header::Header;
 pub use identified::{Extension, Identified, from_extension};
+pub use known::{Known, Recognized};
 pub use method::Method;
 pub use request::RequestInfo;
 pub use route::Route;
@@ -91,17 +101,24 @@ pub use crate::client_ip::InvalidHeaderName;
 
 use crate::Subject;
 
-/// The longest value of a header, parameter or cookie that is taken for a key, in bytes.
-const MAX_VALUE_LEN: usize = 4 * 1_024;
+/// The longest value of a header, parameter or cookie that is taken for a key, in bytes: what servers
+/// accept as a header.
+const MAX_VALUE_LEN: usize = 64 * 1_024;
 
-/// Finds out who is counted.
+/// Finds the subject that a request is counted under.
 ///
-/// Closures over `&dyn RequestInfo` are extractors too.
+/// Closures over `&dyn RequestInfo` are extractors too: they return a `Subject`, an `Option` of one, or
+/// what [`subject`](Self::subject) returns.
 pub trait KeyExtractor: Send + Sync + 'static {
-    /// Who is counted for `request`; `None` if it does not say.
-    fn subject<R: RequestInfo>(&self, request: &R) -> Option<Subject>;
+    /// Returns the subject that `request` is counted under, `None` if it has no key.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if two readers could take the key for different ones.
+    fn subject<R: RequestInfo>(&self, request: &R) -> Result<Option<Subject>, AmbiguousKey>;
 
-    /// Asks `other` where this one does not say: `Identified.or(ClientAddress::default())`.
+    /// Asks `other` for requests without a key of this one: `Identified.or(ClientAddress::default())`.
+    /// An ambiguous key is ambiguous for both.
     fn or<E>(self, other: E) -> Or<Self, E>
     where
         Self: Sized,
@@ -110,12 +127,12 @@ pub trait KeyExtractor: Send + Sync + 'static {
         Or::new(self, other)
     }
 
-    /// Counts each pair of what both say on its own, such as each consumer on each route:
-    /// `Identified.and(Route)`. If one does not say, the pair does not.
+    /// Counts each pair of subjects on its own, such as each consumer on each route:
+    /// `Identified.and(Route)`. Without one of them there is no pair.
     ///
     /// The pair is in the realm of the first and [belongs to it](Subject::owner), so that it is under
-    /// the policy of the first. Its id is a digest: no pair is another pair, or anyone who is counted
-    /// alone.
+    /// the policy of the first: a map of policies is asked for the `owner`. Its id is a digest: no pair is
+    /// another pair, or a subject that is counted alone.
     fn and<E>(self, other: E) -> And<Self, E>
     where
         Self: Sized,
@@ -123,13 +140,45 @@ pub trait KeyExtractor: Send + Sync + 'static {
     {
         And::new(self, other)
     }
+
+    /// Takes only subjects that the service knows; a request with any other has no key.
+    ///
+    /// A client can invent as many API keys as it likes. With `known` and [`or`](Self::or) it gains no
+    /// bucket by that: keys that were given out count as they are, everything else by address.
+    ///
+    /// `recognize` returns whether it knows the subject, or as which subject it counts: the consumer that
+    /// a key belongs to.
+    ///
+    /// ```
+    /// use std::collections::HashMap;
+    ///
+    /// use rl_core::key::{ApiKey, ClientAddress, KeyExtractor, KeySecret};
+    /// use rl_core::{Realm, Subject};
+    ///
+    /// let secret = KeySecret::new(b"read me from the configuration")?;
+    /// let sold = secret.subject(Realm::Key, b"sk_live_51H8");
+    /// let consumers = HashMap::from([(sold, Subject::consumer("alice"))]);
+    /// let by_consumer = ApiKey::header("x-api-key", secret)?
+    ///     .known(move |key| consumers.get(key).cloned())
+    ///     .or(ClientAddress::default());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    fn known<F, S>(self, recognize: F) -> Known<Self, F>
+    where
+        Self: Sized,
+        F: Fn(&Subject) -> S + Send + Sync + 'static,
+        S: Recognized,
+    {
+        Known::new(self, recognize)
+    }
 }
 
-impl<F> KeyExtractor for F
+impl<F, S> KeyExtractor for F
 where
-    F: Fn(&dyn RequestInfo) -> Option<Subject> + Send + Sync + 'static,
+    F: Fn(&dyn RequestInfo) -> S + Send + Sync + 'static,
+    S: IntoSubject,
 {
-    fn subject<R: RequestInfo>(&self, request: &R) -> Option<Subject> {
-        self(request)
+    fn subject<R: RequestInfo>(&self, request: &R) -> Result<Option<Subject>, AmbiguousKey> {
+        self(request).into_subject()
     }
 }

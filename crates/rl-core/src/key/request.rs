@@ -1,21 +1,24 @@
+use std::any::Any;
 use std::net::IpAddr;
+
+use super::AmbiguousKey;
 
 /// A request as the limiter sees it, whatever the framework.
 ///
 /// The adapters implement it, so that one [`KeyExtractor`](super::KeyExtractor) works in all of them.
-/// Everything in it but [`peer`](Self::peer), [`route`](Self::route) and
-/// [`extension`](Self::extension) was written by the client.
+/// Everything in it but [`peer`](Self::peer), [`route`](Self::route) and the extensions was written by
+/// the client.
 pub trait RequestInfo {
-    /// The method, such as `GET`.
+    /// Returns the method, such as `GET`.
     fn method(&self) -> &str;
 
-    /// The path as the client wrote it.
+    /// Returns the path as the client wrote it.
     fn path(&self) -> &str;
 
-    /// What follows the `?`, if there is one.
+    /// Returns what follows the `?`, if there is one.
     fn query(&self) -> Option<&str>;
 
-    /// The pattern of the route that matched, such as `/users/{id}`, where the framework tells.
+    /// Returns the pattern of the route that matched, such as `/users/{id}`, where the framework tells.
     fn route(&self) -> Option<&str>;
 
     /// Calls `each` with the value of every header line called `name` (in lower case), in order.
@@ -23,28 +26,40 @@ pub trait RequestInfo {
     /// Values are any bytes but control characters.
     fn header_lines<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8]));
 
-    /// The address at the other end of the connection, where the framework knows it.
+    /// Returns the address at the other end of the connection, where the framework knows it.
     fn peer(&self) -> Option<IpAddr>;
 
-    /// What an earlier layer put into the request's extensions under the type `T`.
-    fn extension<T, U>(&self, read: impl FnOnce(&T) -> U) -> Option<U>
+    /// Returns the framework's own map of extensions, such as `http::Extensions`.
+    ///
+    /// Closures over `&dyn RequestInfo` read it by `extension`, which each adapter brings in its
+    /// `RequestExt`: the core does not know the maps of frameworks.
+    fn extensions(&self) -> &dyn Any;
+
+    /// Returns what an earlier layer put into the request's extensions under the type `T`, in every
+    /// framework: for implementations of [`KeyExtractor`](super::KeyExtractor).
+    fn find_extension<T>(&self) -> Option<&T>
     where
         T: Send + Sync + 'static,
         Self: Sized;
-}
 
-impl dyn RequestInfo + '_ {
-    /// The value of the only header line called `name`; none if there are several or none.
+    /// Returns the value of the header called `name` (in lower case), `None` if it is missing or empty.
     ///
-    /// A header that decides who is counted must not be ambiguous: of two values the client could
-    /// show one to us and the other to the service.
-    #[must_use]
-    pub fn only_header<'a>(&'a self, name: &str) -> Option<&'a [u8]> {
-        let (mut found, mut lines) = (None, 0);
-        self.header_lines(name, &mut |value| {
-            found = Some(value);
+    /// # Errors
+    ///
+    /// Returns an error if there are several lines of that name, or if a space or tab stands around the
+    /// value: of two values the client could show one to the limiter and the other to the service, and a
+    /// reader that trims a value takes it for another one.
+    fn only_header<'a>(&'a self, name: &str) -> Result<Option<&'a [u8]>, AmbiguousKey> {
+        let (mut value, mut lines): (&[u8], _) = (b"", 0);
+        self.header_lines(name, &mut |line| {
+            value = line;
             lines += 1;
         });
-        found.filter(|_| lines == 1)
+        match value {
+            _ if lines > 1 => Err(AmbiguousKey),
+            [b' ' | b'\t', ..] | [.., b' ' | b'\t'] => Err(AmbiguousKey),
+            [] => Ok(None),
+            value => Ok(Some(value)),
+        }
     }
 }

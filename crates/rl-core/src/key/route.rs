@@ -1,6 +1,6 @@
 use std::sync::LazyLock;
 
-use super::{KeyExtractor, RequestInfo};
+use super::{AmbiguousKey, KeyExtractor, RequestInfo};
 use crate::{Realm, Subject};
 
 static ROUTE: LazyLock<Realm> =
@@ -8,14 +8,24 @@ static ROUTE: LazyLock<Realm> =
 
 /// Counts by the pattern of the route that matched, such as `/users/{id}`, in the realm `route`.
 ///
-/// A request that matched no route says nothing. The path itself is never taken: `/a//b`, `/%61/b`
-/// and `/a/b?` reach the same handler, and each would have a quota of its own.
+/// The path itself is never taken: `/a//b`, `/%61/b` and `/a/b?` reach the same handler, and each would
+/// have a quota of its own.
+///
+/// Requests that matched no route are one subject, [`Route::UNMATCHED`]: they get the service's own 404,
+/// and a flood of them is counted. So is every request where the framework does not tell the route: in
+/// tower services other than axum, and outside of axum's `Router::layer`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Route;
 
+impl Route {
+    /// The id of all requests that matched no route. Patterns begin with `/`, so it is none.
+    pub const UNMATCHED: &'static str = "unmatched";
+}
+
 impl KeyExtractor for Route {
-    fn subject<R: RequestInfo>(&self, request: &R) -> Option<Subject> {
-        request.route().map(|pattern| Subject::new(ROUTE.clone(), pattern))
+    fn subject<R: RequestInfo>(&self, request: &R) -> Result<Option<Subject>, AmbiguousKey> {
+        let pattern = request.route().unwrap_or(Self::UNMATCHED);
+        Ok(Some(Subject::new(ROUTE.clone(), pattern)))
     }
 }
 
@@ -26,12 +36,14 @@ mod tests {
 
     #[test]
     fn the_pattern_counts_and_never_the_path() {
-        let request = FakeRequest::get("/users/7");
-        assert_eq!(Route.subject(&request), None);
-        let subject = Route.subject(&request.route("/users/{id}")).unwrap();
+        let counted = |request: &FakeRequest| Route.subject(request).unwrap().unwrap();
+        let subject = counted(&FakeRequest::get("/users/7").route("/users/{id}"));
         assert_eq!(
             (subject.realm().as_str(), &*subject.id().to_string()),
             ("route", "/users/{id}")
         );
+        let unmatched = counted(&FakeRequest::get("/users/7"));
+        assert_eq!(unmatched.id().as_text(), Some(Route::UNMATCHED));
+        assert_eq!(unmatched, counted(&FakeRequest::get("/nowhere")));
     }
 }

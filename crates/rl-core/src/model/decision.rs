@@ -54,6 +54,8 @@ pub struct Decision {
     origin: Origin,
     // Which limiter decided, as an opaque number.
     limiter: usize,
+    // A keyed hash of the subject that a gate has counted; 0 if no gate has.
+    counted: u64,
     outer: Option<Arc<Decision>>,
 }
 
@@ -206,16 +208,19 @@ impl Decision {
         self.outer = None;
     }
 
-    /// The decision of a limiter inside of the one that made `outer`: for adapters.
-    #[must_use]
-    pub fn inside(mut self, outer: Option<Self>) -> Self {
+    /// Returns this decision of a gate about the subject with the hash `counted`, inside of the limiter
+    /// that made `outer`.
+    pub(crate) fn carried(mut self, counted: u64, outer: Option<Self>) -> Self {
+        self.counted = counted;
         self.outer = outer.map(Arc::new);
         self
     }
 
-    /// Whether `limiter` made this decision or one around it.
-    pub(crate) fn passed(&self, limiter: usize) -> bool {
-        self.limiter == limiter || self.outer().is_some_and(|outer| outer.passed(limiter))
+    /// Returns whether `limiter` made this decision, or one around it, about the subject with the hash
+    /// `counted`.
+    pub(crate) fn has_counted(&self, limiter: usize, counted: u64) -> bool {
+        (self.limiter, self.counted) == (limiter, counted)
+            || self.outer().is_some_and(|outer| outer.has_counted(limiter, counted))
     }
 
     /// Where each limit stands, in the order of the policy.
@@ -358,6 +363,7 @@ impl fmt::Debug for Decision {
             .field("at", &self.at)
             .field("origin", &self.origin)
             .field("limiter", &self.limiter)
+            .field("counted", &self.counted)
             .field("outer", &self.outer)
             .finish()
     }

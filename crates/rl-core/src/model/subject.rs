@@ -127,8 +127,8 @@ enum IdRepr {
     // Of a text that is longer than ids are.
     TooLong([u8; 16]),
     Digest([u8; 16]),
-    // Of several subjects as one, and the id of the first.
-    Combined([u8; 16], Arc<SubjectId>),
+    // Of several subjects as one, and the first of them.
+    Combined([u8; 16], Arc<Subject>),
 }
 
 impl Subject {
@@ -156,11 +156,11 @@ impl Subject {
         Self { realm, id: SubjectId(IdRepr::Digest(digest)) }
     }
 
-    /// Several subjects as one, which belongs to the first of them.
+    /// Returns several subjects as one, which belongs to the first of them.
     pub(crate) fn combined(first: &Self, digest: [u8; 16]) -> Self {
         let owner = match &first.id.0 {
             IdRepr::Combined(_, owner) => owner.clone(),
-            _ => Arc::new(first.id.clone()),
+            _ => Arc::new(first.clone()),
         };
         Self { realm: first.realm.clone(), id: SubjectId(IdRepr::Combined(digest, owner)) }
     }
@@ -201,30 +201,35 @@ impl Subject {
         &self.id
     }
 
-    /// Whose subject it is, in the same realm: the id, or that of the first where several were made
-    /// one by [`and`](crate::key::KeyExtractor::and). Whoever looks up what a consumer may do looks
-    /// for this one.
+    /// Returns the subject that this one belongs to, in the same realm: the first where several were made
+    /// one by [`and`](crate::key::KeyExtractor::and), else the subject itself. Whatever holds the limits of
+    /// a consumer or a key, such as a map of policies, is asked for this one.
     ///
     /// # Examples
     ///
     /// ```
-    /// # use rl_core::key::RequestInfo;
-    /// use rl_core::Subject;
-    /// use rl_core::key::{Constant, KeyExtractor};
+    /// use std::collections::HashMap;
     ///
-    /// # fn subject(request: &impl RequestInfo) {
-    /// let consumer = |_: &dyn RequestInfo| Some(Subject::consumer("abc123"));
-    /// if let Some(both) = consumer.and(Constant).subject(request) {
-    ///     assert_eq!(both.id().as_text(), None);
-    ///     assert_eq!(both.owner().as_text(), Some("abc123"));
-    /// }
-    /// # }
+    /// use rl_core::key::{Identified, KeyExtractor, Route};
+    /// use rl_core::{Gate, Limit, Policy, RateLimiter, Subject};
+    ///
+    /// let premium = Policy::new([Limit::per_minute(1_000)])?;
+    /// let other = Policy::new([Limit::per_minute(10)])?;
+    /// let tiers = HashMap::from([(Subject::consumer("alice"), premium)]);
+    /// let limiter = RateLimiter::builder()
+    ///     .policies(move |subject: &Subject| {
+    ///         Some(tiers.get(subject.owner()).unwrap_or(&other).clone())
+    ///     })
+    ///     .build()?;
+    /// // Each consumer on each route, under the policy of the consumer.
+    /// let gate = Gate::new(limiter).key(Identified.and(Route));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn owner(&self) -> &SubjectId {
+    pub fn owner(&self) -> &Self {
         match &self.id.0 {
             IdRepr::Combined(_, owner) => owner,
-            _ => &self.id,
+            _ => self,
         }
     }
 
@@ -360,7 +365,7 @@ mod tests {
             assert_eq!((both.owner(), both.realm()), (alice.owner(), alice.realm()));
             assert_eq!((both.id().as_text(), both.id().is_of_long_text()), (None, false));
         }
-        assert_eq!(alice.owner().as_text(), Some("alice"));
+        assert_eq!(alice.owner().id().as_text(), Some("alice"));
         assert_ne!(pair, nested);
         // As the store, which sees the digest and not whose it is.
         assert_eq!(pair, Subject::digest(Realm::Consumer, [1; 16]));

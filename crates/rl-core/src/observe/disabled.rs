@@ -37,3 +37,5 @@ pub(crate) const fn not_connected(_: &StoreError) {}
 pub(crate) const fn can_evict(_: &str) {}
 
 pub(crate) const fn missing_key() {}
+
+pub(crate) const fn ambiguous_key() {}

@@ -118,3 +118,11 @@ pub(crate) fn missing_key() {
          `into_make_service_with_connect_info::<SocketAddr>()` in axum",
     );
 }
+
+pub(crate) fn ambiguous_key() {
+    tracing::warn!(
+        target: "rl_core",
+        "a request whose key is given twice, or can be read in two ways, is rejected with 400; requests \
+         like it are not logged again",
+    );
+}

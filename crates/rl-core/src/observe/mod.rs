@@ -49,8 +49,9 @@ use std::sync::Arc;
 #[cfg(feature = "redis")]
 pub(crate) use log::{can_evict, healed, not_connected};
 pub(crate) use log::{
-    caught_up, decided, fallback_failed, may_decisions_be_logged, missing_key, overloaded,
-    source_failed, source_recovered, store_failed, store_recovered, too_many_states, would_deny,
+    ambiguous_key, caught_up, decided, fallback_failed, may_decisions_be_logged, missing_key,
+    overloaded, source_failed, source_recovered, store_failed, store_recovered, too_many_states,
+    would_deny,
 };
 
 use crate::store::StoreError;

@@ -147,6 +147,25 @@ impl Fingerprinter {
     }
 }
 
+/// Hashes subjects with keys of this process: two subjects have one hash with a probability of 2^-61.
+#[derive(Debug)]
+pub(crate) struct SubjectHasher {
+    fingerprinter: Fingerprinter,
+    namespace: Namespace,
+}
+
+impl SubjectHasher {
+    pub(crate) fn random() -> Self {
+        Self { fingerprinter: Fingerprinter::random(), namespace: Namespace::default() }
+    }
+
+    /// Returns the hash of `subject`, which is never 0.
+    #[inline]
+    pub(crate) fn hash(&self, subject: &Subject) -> u64 {
+        self.fingerprinter.fingerprint(&self.namespace, subject).lanes[1].max(1)
+    }
+}
+
 /// Of both lanes. No sum exceeds 2^124: there are fewer than 64 products below 2^118.
 struct Sums([u128; 2]);
 

@@ -65,6 +65,7 @@ pub mod redis;
 use std::fmt;
 use std::sync::Arc;
 
+pub(crate) use fingerprint::SubjectHasher;
 pub use charge::{Charge, InvalidNamespace, Namespace, Refund, RefundOf, Renewal, Reset};
 pub use error::StoreError;
 pub(crate) use error::{MAX_FOREIGN_STATES, TOO_MANY_STATES};

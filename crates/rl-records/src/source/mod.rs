@@ -132,7 +132,7 @@ impl RecordSource {
 
     /// The policy of the tier that the key is in, or else that of the others.
     fn of_key(&self, keys: &Arc<Cache<Option<InTier>>>, key: &Subject) -> PolicyFuture {
-        let id = key.owner().to_string();
+        let id = key.owner().id().to_string();
         let answer = self.answer(keys, &id, |tier| tier.as_ref().map(|tier| tier.policy.clone()));
         let pending = match answer {
             Eventual::Ready(Some(Ok(None))) => return self.inner.others.policy(key),
@@ -183,7 +183,7 @@ impl RecordSource {
 
 impl PolicySource for RecordSource {
     fn policy(&self, subject: &Subject) -> PolicyFuture {
-        let owner = subject.owner();
+        let owner = subject.owner().id();
         let id = match (subject.realm(), owner.as_text()) {
             (Realm::Consumer, Some(id)) if is_name(id) => id,
             // Nobody can have written records for it: to find none would be no answer.

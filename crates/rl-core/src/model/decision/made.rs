@@ -71,6 +71,7 @@ impl Decision {
             at: Timestamp::EPOCH,
             origin: Origin::Store,
             limiter: 0,
+            counted: 0,
             outer: None,
         }
     }
@@ -100,6 +101,7 @@ impl Decision {
             at,
             origin: Origin::Store,
             limiter: 0,
+            counted: 0,
             outer: None,
         }
     }

@@ -1,0 +1,72 @@
+//! CORS preflights: the requests that browsers send unasked.
+
+use crate::client_ip::is_token_byte;
+use crate::key::RequestInfo;
+
+/// Headers by which some services take a request for one with another method. Browsers send none of them
+/// in a preflight.
+const OVERRIDES: [&str; 3] = ["x-http-method-override", "x-http-method", "x-method-override"];
+
+/// Returns whether `request` is a CORS preflight as browsers send it: `OPTIONS` with an `Origin` and a
+/// method that it asks for, each once, and without a body.
+///
+/// Anything else could be work for a proxy or a handler of any method, which nothing would count.
+pub(super) fn is_preflight(request: &dyn RequestInfo) -> bool {
+    let only = |name| request.only_header(name).ok().flatten();
+    let asks_for_method = || {
+        only("access-control-request-method")
+            .is_some_and(|method| method.iter().all(|b| is_token_byte(*b)))
+    };
+    request.method() == "OPTIONS"
+        && only("origin").is_some()
+        && asks_for_method()
+        && lines(request, "transfer-encoding", |_| true) == 0
+        && lines(request, "content-length", |length| length.iter().any(|b| *b != b'0')) == 0
+        && OVERRIDES.iter().all(|name| lines(request, name, |_| true) == 0)
+}
+
+/// Counts the lines of a header for which `is_such` is true.
+fn lines(request: &dyn RequestInfo, name: &str, is_such: impl Fn(&[u8]) -> bool) -> usize {
+    let mut count = 0;
+    request.header_lines(name, &mut |line| count += usize::from(is_such(line)));
+    count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::fake_request::FakeRequest;
+
+    fn preflight(lines: &[(&'static str, &str)]) -> FakeRequest {
+        let request = FakeRequest::get("/").method("OPTIONS");
+        lines.iter().fold(request, |request, (name, value)| request.header(name, value.as_bytes()))
+    }
+
+    #[test]
+    fn preflights_are_told_from_other_requests() {
+        const ORIGIN: (&str, &str) = ("origin", "https://example.org");
+        const METHOD: (&str, &str) = ("access-control-request-method", "PUT");
+
+        assert!(is_preflight(&preflight(&[ORIGIN, METHOD])));
+        let with_headers = [ORIGIN, METHOD, ("access-control-request-headers", "x-a,x-b")];
+        assert!(is_preflight(&preflight(&with_headers)));
+        assert!(is_preflight(&preflight(&[ORIGIN, METHOD, ("content-length", "0")])));
+        assert!(!is_preflight(&preflight(&[ORIGIN, METHOD]).method("GET")));
+        for others in [
+            &[ORIGIN][..],
+            &[METHOD],
+            &[ORIGIN, ORIGIN, METHOD],
+            &[ORIGIN, METHOD, METHOD],
+            &[("origin", ""), METHOD],
+            &[ORIGIN, ("access-control-request-method", "")],
+            &[ORIGIN, ("access-control-request-method", "GET, PUT")],
+            &[ORIGIN, METHOD, ("content-length", "1")],
+            &[ORIGIN, METHOD, ("content-length", "x")],
+            &[ORIGIN, METHOD, ("content-length", "0"), ("content-length", "5")],
+            &[ORIGIN, METHOD, ("transfer-encoding", "chunked")],
+            &[ORIGIN, METHOD, ("x-http-method-override", "POST")],
+        ] {
+            assert!(!is_preflight(&preflight(others)), "{others:?}");
+        }
+    }
+}
