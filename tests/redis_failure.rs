@@ -32,9 +32,9 @@ const GIVE_UP: Duration = Duration::from_secs(20);
 /// Stands in every URL, and must stand nowhere else.
 pub(crate) const PASSWORD: &str = "hunter2-8c4f";
 
-const PASSING: (Level, &str) = (Level::WARN, "requests pass without limits");
-const TURNED_AWAY: (Level, &str) = (Level::WARN, "requests are turned away");
-const RECOVERED: (Level, &str) = (Level::INFO, "the store answers again");
+const PASSING: (Level, &str) = (Level::WARN, "undecided requests are allowed");
+const TURNED_AWAY: (Level, &str) = (Level::WARN, "undecided requests are rejected");
+const RECOVERED: (Level, &str) = (Level::INFO, "store recovered");
 
 /// A server with a user `rl`, who may do everything with [`PASSWORD`]. It does not run yet.
 fn stopped_server() -> RedisServer {

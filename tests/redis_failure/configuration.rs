@@ -14,7 +14,7 @@ use super::{
     is_store, server, three_per_hour, url,
 };
 
-const REFUSED: (Level, &str) = (Level::ERROR, "the store refused the credentials");
+const REFUSED: (Level, &str) = (Level::ERROR, "kind=\"refused\"");
 
 #[tokio::test]
 async fn a_wrong_password_is_an_error_when_the_store_is_made() {

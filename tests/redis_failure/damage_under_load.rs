@@ -40,6 +40,9 @@ async fn keys_that_lose_their_expiry_under_load_are_given_one() {
     assert_eq!(by_store, report.answers.len(), "nobody is the worse for it");
     assert_eq!(service.charged().await, report.passed_by_store(), "counts are exact");
     report.assert_limits(0);
+    let lines = service.log.lines();
+    let [(_, line)] = &lines[..] else { panic!("one line for all: {lines:#?}") };
+    assert!(line.starts_with("counters without expiry found"), "{line}");
     report.print(&format!("PERSIST of {persisted} keys"), "");
 }
 
@@ -98,9 +101,14 @@ async fn a_value_that_is_damaged_under_load_denies_its_subject_alone() {
     }
     let well = |answer: &super::load::Answer| answer.sent > mended && answer.subject == 0;
     assert!(report.count(|answer| well(answer) && answer.is_by_store()) > 0, "it is mended");
-    let lines = service.log.lines().len();
-    assert!(lines <= 1 + refused.ilog2() as usize, "{lines} lines");
-    report.print(&format!("a damaged value ({lines} lines in the log)"), "");
+    let lines = service.log.lines();
+    let [(_, begin), (_, end)] = &lines[..] else { panic!("a line and its end: {lines:#?}") };
+    assert!(begin.starts_with("stored value damaged"), "{begin}");
+    assert!(begin.contains("rejected with 503, others are decided"), "{begin}");
+    let tag = Subject::consumer("c0").redacted().to_string();
+    assert!(begin.contains(&tag) && end.contains(&tag), "{lines:#?}");
+    assert!(end.starts_with("stored value well again"), "{end}");
+    report.print("a damaged value (2 lines in the log)", "");
 }
 
 /// Two instances whose clocks are five seconds apart, and a server whose clock is set back: what is

@@ -10,7 +10,7 @@ use tracing::Level;
 use crate::redis_behaviour::access::documented_user;
 use crate::redis_failure::log::Log;
 
-const FORGETS: (Level, &str) = (Level::WARN, "Redis deletes keys when its memory is full");
+const FORGETS: (Level, &str) = (Level::WARN, "Redis may evict counters");
 
 #[tokio::test]
 async fn a_server_that_may_forget_counters_is_a_line_when_the_store_is_made() {

@@ -68,9 +68,9 @@ pub use gate::Gate;
 pub use limiter::{Permit, RateLimiter, RateLimiterBuilder};
 pub use model::{
     Algorithm, Anchor, Block, Cost, CustomRealm, Decision, FailureKind, Follow, InvalidLimit,
-    InvalidPeriod, InvalidPolicy, InvalidRealm, Limit, LimitReport, LimitSet, MAX_UNITS,
-    NamedLimit, Origin, Outcome, ParseLimitError, Period, Policy, PolicyBuilder, Realm, Redacted,
-    Refill, RetryAfter, Subject, SubjectId,
+    InvalidLogSecret, InvalidPeriod, InvalidPolicy, InvalidRealm, Limit, LimitReport, LimitSet,
+    MAX_UNITS, NamedLimit, Origin, Outcome, ParseLimitError, Period, Policy, PolicyBuilder, Realm,
+    Redacted, Refill, RetryAfter, Subject, SubjectId,
 };
 pub use store::MemoryStore;
 #[cfg(feature = "redis")]

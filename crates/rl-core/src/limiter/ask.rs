@@ -74,7 +74,6 @@ impl RateLimiter {
             return answer;
         }
         let Some(slot) = self.inner.in_flight.enter() else {
-            self.overloaded();
             return Eventual::ready(Err(StoreError::new(FailureKind::Overloaded)));
         };
         Eventual::later(async move {

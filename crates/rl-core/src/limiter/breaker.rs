@@ -15,7 +15,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use circuit::{Circuit, Pass, Word};
 use tokio::time::Instant;
 
-use super::failure::Tally;
 use crate::FailureKind;
 
 #[derive(Debug)]
@@ -23,18 +22,11 @@ pub(super) struct Breaker {
     circuit: Circuit<AtomicU64>,
     begun: Instant,
     chance: RandomState,
-    /// Failures that concern one subject or policy, and say nothing about the store.
-    single: Tally,
 }
 
 impl Default for Breaker {
     fn default() -> Self {
-        Self {
-            circuit: Circuit::default(),
-            begun: Instant::now(),
-            chance: RandomState::new(),
-            single: Tally::default(),
-        }
+        Self { circuit: Circuit::default(), begun: Instant::now(), chance: RandomState::new() }
     }
 }
 
@@ -75,13 +67,14 @@ impl Breaker {
         self.circuit.answered(ticket.pass, || self.now())
     }
 
-    /// Notes a failure; true if it is worth a line in the log: the store was well, or failed in
-    /// another way, until now.
+    /// Notes a failure of the store. Returns whether it is worth a line in the log: the store was well,
+    /// or failed in another way, until now.
+    ///
+    /// A failure that concerns one subject or policy says nothing about the store and does not belong here.
     pub(super) fn failed(&self, mut ticket: Ticket, kind: FailureKind) -> bool {
         let now = self.now();
         match kind {
-            // Others get their answers meanwhile, so there is no end to log.
-            FailureKind::Corrupt | FailureKind::Unsupported => self.single.is_worth_a_line(),
+            FailureKind::Corrupt | FailureKind::Unsupported | FailureKind::Overloaded => false,
             kind if kind.is_configuration() => {
                 ticket.probe = None;
                 self.circuit.misconfigured(ticket.pass, now)

@@ -21,6 +21,7 @@ use crate::{InvalidPolicy, Limit, Policy, PolicyBuilder};
 /// | store failure | allow | an outage of the limiter should not be one of the service |
 /// | configuration failure | deny | it lasts until someone mends it, and could be provoked |
 /// | fallback failure | deny | whoever sets a fallback wants a limit during outages |
+/// | overload | deny | a client can cause it, and must not lift the limits by it |
 #[must_use]
 pub struct RateLimiterBuilder {
     policy: PolicyBuilder,
@@ -34,6 +35,8 @@ pub struct RateLimiterBuilder {
     on_store_failure: OnFailure,
     on_configuration_failure: OnFailure,
     on_fallback_failure: OnFailure,
+    on_overload: OnFailure,
+    policy_when_overloaded: Option<Policy>,
     fallback: Option<Fallback>,
     clock: Arc<dyn Clock>,
     observer: Option<Arc<dyn Observer>>,
@@ -53,6 +56,8 @@ impl Default for RateLimiterBuilder {
             on_store_failure: OnFailure::Allow,
             on_configuration_failure: OnFailure::Deny,
             on_fallback_failure: OnFailure::Deny,
+            on_overload: OnFailure::Deny,
+            policy_when_overloaded: None,
             fallback: None,
             clock: Arc::new(SystemClock),
             observer: None,
@@ -124,11 +129,11 @@ impl RateLimiterBuilder {
         self
     }
 
-    /// How many decisions may wait for the store at the same time. Defaults to 4096.
+    /// Sets how many decisions may wait for the store at the same time. Defaults to 4096.
     ///
-    /// Whoever comes beyond that is answered at once by the [failure
-    /// policy](Self::on_store_failure), as [overloaded](crate::FailureKind::Overloaded): a store that
-    /// is slow must not let requests pile up. What a store in memory decides does not wait.
+    /// The limiter lowers this by itself while the store answers late, so that what it answers is still in
+    /// time. A request beyond that is answered at once, by [`on_overload`](Self::on_overload). A store in
+    /// memory never makes a decision wait.
     pub fn max_in_flight(mut self, decisions: usize) -> Self {
         self.max_in_flight = decisions;
         self
@@ -148,8 +153,30 @@ impl RateLimiterBuilder {
         self
     }
 
-    /// The store that decides when the other one is down, slow or failing over, on this instance's
-    /// share of the limits: [`OnFailure::Fallback`] for store failures.
+    /// Sets what happens to a request when the store, or the source of policies, is asked for more than it
+    /// bears. Defaults to [`OnFailure::Deny`]: 503 with `Retry-After: 1`.
+    ///
+    /// An overload is no outage: one client can cause it by inventing subjects, and with
+    /// [`OnFailure::Allow`] lifts the limits of all by it. A request of which a denial is known, that still
+    /// holds, is denied whatever is set here. A time-out counts as overload if replies still come, late.
+    pub fn on_overload(mut self, on_failure: OnFailure) -> Self {
+        self.on_overload = on_failure;
+        self
+    }
+
+    /// Sets the policy of subjects whose look-up is refused because the source of policies is
+    /// [overloaded](crate::FailureKind::Overloaded). Without it they are answered by
+    /// [`on_overload`](Self::on_overload).
+    ///
+    /// A subject whose policy was looked up before keeps it. The store counts under this policy as under any
+    /// other; keep it as strict as that of a caller nobody knows.
+    pub fn policy_when_overloaded(mut self, policy: Policy) -> Self {
+        self.policy_when_overloaded = Some(policy);
+        self
+    }
+
+    /// Sets the store that decides when the other one is down, slow, failing over or overloaded, on this
+    /// instance's share of the limits: [`OnFailure::Fallback`] for store failures and for overload.
     ///
     /// A [`MemoryStore`] answers at once; a store that has to be waited for is given the deadline anew.
     /// Its decisions come with [`Origin::Fallback`](crate::Origin::Fallback) and tell the share. When
@@ -157,7 +184,7 @@ impl RateLimiterBuilder {
     /// pass is not added to them.
     pub fn fallback(mut self, store: impl Store, share: Share) -> Self {
         self.fallback = Some(Fallback { store: Arc::new(store), share });
-        self.on_store_failure(OnFailure::Fallback)
+        self.on_store_failure(OnFailure::Fallback).on_overload(OnFailure::Fallback)
     }
 
     /// Sets what happens to a request that the fallback cannot decide either. Defaults to
@@ -217,6 +244,8 @@ impl RateLimiterBuilder {
             on_store_failure,
             on_configuration_failure,
             on_fallback_failure,
+            on_overload,
+            policy_when_overloaded,
             fallback,
             clock,
             observer,
@@ -232,8 +261,8 @@ impl RateLimiterBuilder {
         if max_in_flight == 0 {
             return Err(BuildError::NoneInFlight);
         }
-        let falls_back =
-            [on_store_failure, on_configuration_failure].contains(&OnFailure::Fallback);
+        let falls_back = [on_store_failure, on_configuration_failure, on_overload]
+            .contains(&OnFailure::Fallback);
         match &fallback {
             None if falls_back => return Err(BuildError::NoFallback),
             Some(fallback) if fallback.share.instances() == 0 => {
@@ -263,13 +292,16 @@ impl RateLimiterBuilder {
             on_store_failure,
             on_configuration_failure,
             on_fallback_failure,
+            on_overload,
+            policy_when_overloaded,
             fallback,
             clock,
             observer,
             breaker: Arc::default(),
-            in_flight: super::InFlight::at_most(max_in_flight),
+            in_flight: super::InFlight::new(max_in_flight, deadline),
+            store_health: super::StoreHealth::default(),
             source_health: super::SourceHealth::default(),
-            fallback_failures: super::Tally::default(),
+            damaged: super::Damaged::default(),
             lines: Arc::default(),
             shadow_log: super::shadow::ShadowLog::default(),
             settlements: Arc::default(),
@@ -322,8 +354,8 @@ impl fmt::Display for BuildError {
                 f.write_str("both `.limit(..)` and `.policies(..)`: expected one of the two")
             }
             Self::Namespace(error) => error.fmt(f),
-            Self::ZeroDeadline => f.write_str("a deadline of 0: expected more than no time"),
-            Self::NoneInFlight => f.write_str("0 decisions in flight: expected 1 at least"),
+            Self::ZeroDeadline => f.write_str("deadline must be greater than zero"),
+            Self::NoneInFlight => f.write_str("max_in_flight must be at least 1"),
             Self::NoFallback => {
                 f.write_str("`OnFailure::Fallback` without a store: expected `.fallback(..)`")
             }

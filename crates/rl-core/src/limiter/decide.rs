@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::timeout_at;
 
-use super::ask::{Waiting, in_time, timed_out};
+use super::RateLimiter;
+use super::ask::{Waiting, timed_out};
 use super::breaker::Ticket;
-use super::{OnFailure, RateLimiter};
 use crate::store::{Charge, Mode, StoreError};
 use crate::{Cost, Decision, Eventual, FailureKind, Origin, Policy, Subject, observe};
 
@@ -108,18 +108,32 @@ impl RateLimiter {
             return self.decide_under(policy, subject, question);
         }
         match self.inner.policies.policy(subject) {
-            Eventual::Ready(Some(policy)) => self.decide_or_pass(policy, subject, question),
+            Eventual::Ready(Some(policy)) => {
+                self.source_calm();
+                self.decide_or_pass(policy, subject, question)
+            }
             found => {
                 let (this, subject) = (self.clone(), subject.clone());
                 Eventual::later(async move {
                     // The look-up is part of the decision, and of its time.
-                    let (begun, deadline) = (Instant::now(), question.deadline);
-                    let found = tokio::time::timeout(deadline, found).await;
-                    let policy = found.unwrap_or_else(|_| Err(timed_out()));
-                    if policy.is_ok() && this.inner.source_health.answered() {
-                        observe::source_recovered();
+                    let (progress, deadline) =
+                        (&this.inner.source_health.progress, question.deadline);
+                    let sent = progress.send();
+                    let found = timeout_at(sent.at + deadline, found).await;
+                    let mut policy = found.unwrap_or_else(|_| Err(timed_out()));
+                    match &policy {
+                        Ok(_) => {
+                            progress.answered(sent);
+                            this.source_answered(&subject);
+                        }
+                        Err(error) if error.kind() == FailureKind::TimedOut => {
+                            if progress.is_behind(sent, deadline, 0) {
+                                policy = Err(StoreError::new(FailureKind::Overloaded));
+                            }
+                        }
+                        Err(_) => {}
                     }
-                    let deadline = deadline.saturating_sub(begun.elapsed());
+                    let deadline = deadline.saturating_sub(sent.at.elapsed());
                     this.decide_or_pass(policy, &subject, Question { deadline, ..question }).await
                 })
             }
@@ -132,14 +146,14 @@ impl RateLimiter {
         subject: &Subject,
         question: Question,
     ) -> Eventual<Decision> {
-        let policy = match policy {
+        let policy = match self.or_when_overloaded(policy) {
             // Work that is done already holds no place.
             Ok(Some(policy)) if question.mode == Mode::Charge => {
                 policy.only(|_, limit| !limit.holds_permits())
             }
             Ok(policy) => policy,
             Err(error) => {
-                self.source_failed(&error);
+                self.source_failed(subject, &error);
                 return self.stand_in(None, subject, question, error.kind());
             }
         };
@@ -160,8 +174,15 @@ impl RateLimiter {
         }
         let ticket = match self.inner.breaker.admit() {
             Ok(ticket) => ticket,
-            Err(failure) => return self.stand_in(Some(policy), subject, question, failure),
+            Err(failure) => {
+                self.inner.store_health.outage.count_if_on();
+                return self.stand_in(Some(policy), subject, question, failure);
+            }
         };
+        // Looked at before the store is asked: what is refused anyway must cost next to nothing.
+        if self.inner.in_flight.is_full() && !self.inner.is_decided_at_once {
+            return self.decide_overloaded(policy, subject, question);
+        }
         let is_for_permits = policy.has_permits() && question.mode != Mode::Peek;
         let answer = if is_for_permits {
             self.ask_for_permits(policy, subject, question)
@@ -174,8 +195,7 @@ impl RateLimiter {
                 Eventual::ready(decision)
             }
             Eventual::Ready(Some(Err(error))) => {
-                self.store_failed(ticket, &error);
-                self.stand_in(Some(policy), subject, question, error.kind())
+                self.decide_failed(policy, subject, question, ticket, &error)
             }
             Eventual::Ready(None) => unreachable!("nobody has taken the answer"),
             Eventual::Boxed(answer) => {
@@ -198,29 +218,38 @@ impl RateLimiter {
         deadline: Option<Duration>,
     ) -> Eventual<Decision> {
         let Some(slot) = self.inner.in_flight.enter() else {
-            self.overloaded();
-            return self.stand_in(Some(policy), subject, question, FailureKind::Overloaded);
+            drop(answer);
+            return self.decide_overloaded(policy, subject, question);
         };
         let (this, policy, subject) = (self.clone(), policy.clone(), subject.clone());
         Eventual::later(async move {
             let answer = match deadline {
-                Some(deadline) => in_time(deadline, answer).await,
+                Some(deadline) => {
+                    let answer = timeout_at(slot.sent_at() + deadline, answer).await;
+                    answer.unwrap_or_else(|_| Err(timed_out()))
+                }
                 None => answer.await,
             };
-            drop(slot);
             match answer {
                 Ok(mut decision) => {
+                    slot.answered();
                     this.conclude(&subject, question, ticket, &mut decision);
                     decision
                 }
-                Err(error) => {
+                Err(error) if error.kind() == FailureKind::TimedOut => {
+                    if slot.timed_out(question.deadline) {
+                        return this.decide_overloaded(&policy, &subject, question).await;
+                    }
                     // If the look-up of the policy took most of the time, that says nothing about the
                     // store. A ticket that is dropped has told nothing.
-                    let had_time = question.deadline >= this.inner.deadline / 2;
-                    if had_time || error.kind() != FailureKind::TimedOut {
-                        this.store_failed(ticket, &error);
+                    if question.deadline >= this.inner.deadline / 2 {
+                        this.store_failed(&subject, ticket, &error);
                     }
                     this.stand_in(Some(&policy), &subject, question, error.kind()).await
+                }
+                Err(error) => {
+                    drop(slot);
+                    this.decide_failed(&policy, &subject, question, ticket, &error).await
                 }
             }
         })
@@ -236,51 +265,10 @@ impl RateLimiter {
         decision: &mut Decision,
     ) {
         // What is known without asking says nothing about the store.
-        let was_asked = !matches!(decision.origin(), Origin::LocalDeny | Origin::Leased);
-        if was_asked && self.inner.breaker.answered(ticket) {
-            observe::store_recovered();
-            self.inner.observer().store_recovered();
+        if !matches!(decision.origin(), Origin::LocalDeny | Origin::Leased) {
+            self.store_answered(subject, ticket);
         }
         self.tell(subject, question, decision);
-    }
-
-    /// What a failure means for requests.
-    pub(super) fn on_failure(&self, kind: FailureKind) -> OnFailure {
-        if kind.is_configuration() {
-            self.inner.on_configuration_failure
-        } else {
-            self.inner.on_store_failure
-        }
-    }
-
-    /// Tells that the store could not answer.
-    pub(super) fn store_failed(&self, ticket: Ticket, error: &StoreError) {
-        let kind = error.kind();
-        if self.inner.breaker.failed(ticket, kind) {
-            observe::store_failed(error, self.on_failure(kind).consequence());
-        }
-        self.inner.observer().store_failed(error);
-    }
-
-    /// Tells that no policy could be found: that says nothing about the store.
-    fn source_failed(&self, error: &StoreError) {
-        if self.inner.source_health.failed() {
-            // Without a policy a fallback has nothing to decide.
-            let consequence = match self.on_failure(error.kind()) {
-                OnFailure::Fallback => OnFailure::Deny.consequence(),
-                other => other.consequence(),
-            };
-            observe::source_failed(error, consequence);
-        }
-        self.inner.observer().source_failed(error);
-    }
-
-    pub(super) fn overloaded(&self) {
-        let in_flight = &self.inner.in_flight;
-        if in_flight.is_worth_a_line() {
-            let consequence = self.inner.on_store_failure.consequence();
-            observe::overloaded(in_flight.most(), consequence);
-        }
     }
 
     pub(super) fn undecided(

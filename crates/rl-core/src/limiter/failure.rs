@@ -1,6 +1,8 @@
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
-use tokio::time::Instant;
+use super::damaged::Damaged;
+use super::progress::Progress;
+use crate::observe::Transition;
 
 /// What happens to a request when no decision can be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -17,79 +19,60 @@ pub enum OnFailure {
 }
 
 impl OnFailure {
+    /// What happens to the requests without a decision, in words for the log.
     pub(super) const fn consequence(self) -> &'static str {
         match self {
-            Self::Allow => "requests pass without limits until it answers again",
-            Self::Deny => "requests are turned away until it answers again",
-            Self::Fallback => {
-                "the fallback decides, on a share of the limits, until it answers again"
-            }
+            Self::Allow => "undecided requests are allowed without limits",
+            Self::Deny => "undecided requests are rejected with 503",
+            Self::Fallback => "the fallback decides on a share of the limits",
         }
     }
 }
 
-/// Counts failures that have no end which could be logged: the first is a line, then the second, the
-/// fourth, the eighth … After a minute without one the next is the first again.
-#[derive(Debug)]
-pub(super) struct Tally {
-    begun: Instant,
-    count: AtomicU64,
-    // When the last one was, in milliseconds from `begun`.
-    last: AtomicU64,
-}
+/// After this time without an occurrence a condition is over, so that one that flickers is one line.
+pub(super) const CALM: Duration = Duration::from_secs(1);
 
-impl Tally {
-    const CALM_MILLIS: u64 = 60_000;
+/// The same, of what has no sign that it is over but that it does not occur any more.
+pub(super) const LONG_CALM: Duration = Duration::from_secs(60);
 
-    /// Counts one more; true if it is a line.
-    pub(super) fn is_worth_a_line(&self) -> bool {
-        let now = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-        if now.saturating_sub(self.last.swap(now, Ordering::Relaxed)) >= Self::CALM_MILLIS {
-            self.count.store(0, Ordering::Relaxed);
-        }
-        (self.count.fetch_add(1, Ordering::Relaxed) + 1).is_power_of_two()
-    }
-}
-
-impl Default for Tally {
-    fn default() -> Self {
-        Self { begun: Instant::now(), count: AtomicU64::new(0), last: AtomicU64::new(0) }
-    }
-}
-
-/// Whether the source of policies answers, so that an outage of it is two lines in the log.
+/// Whether the source of policies answers.
 ///
 /// It says nothing about the store, and must not keep requests from it.
-#[derive(Debug, Default)]
-pub(super) struct SourceHealth(AtomicBool);
+#[derive(Debug)]
+pub(super) struct SourceHealth {
+    pub(super) outage: Transition,
+    pub(super) overload: Transition,
+    /// Subjects of which alone the policy cannot be read.
+    pub(super) damaged: Damaged,
+    pub(super) progress: Progress,
+}
 
-impl SourceHealth {
-    /// Notes a failure; true if it is the first.
-    pub(super) fn failed(&self) -> bool {
-        !self.0.swap(true, Ordering::Relaxed)
-    }
-
-    /// Notes an answer; true if it is the first after a failure.
-    pub(super) fn answered(&self) -> bool {
-        self.0.load(Ordering::Relaxed) && self.0.swap(false, Ordering::Relaxed)
+impl Default for SourceHealth {
+    fn default() -> Self {
+        let (outage, overload) = (Transition::new(CALM), Transition::new(CALM));
+        Self { outage, overload, damaged: Damaged::default(), progress: Progress::default() }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
+/// What the log says about the store, beside the states of the breaker.
+#[derive(Debug)]
+pub(super) struct StoreHealth {
+    /// Begins and ends with what the breaker finds; counts the requests without a decision.
+    pub(super) outage: Transition,
+    pub(super) overload: Transition,
+    /// Requests that the store does not support, which says nothing about others.
+    pub(super) unsupported: Transition,
+    /// Failures of the fallback.
+    pub(super) fallback: Transition,
+}
 
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn what_has_no_end_is_logged_ever_more_rarely_until_it_has_stopped_for_a_while() {
-        let tally = Tally::default();
-        for _ in 0..2 {
-            let lines = (0..100).filter(|_| tally.is_worth_a_line());
-            assert_eq!(lines.count(), 7, "1, 2, 4, 8, 16, 32 and 64");
-            tokio::time::advance(Duration::from_secs(59)).await;
-            assert!(!tally.is_worth_a_line(), "it goes on");
-            tokio::time::advance(Duration::from_secs(60)).await;
+impl Default for StoreHealth {
+    fn default() -> Self {
+        Self {
+            outage: Transition::new(Duration::ZERO),
+            overload: Transition::new(CALM),
+            unsupported: Transition::new(LONG_CALM),
+            fallback: Transition::new(CALM),
         }
     }
 }

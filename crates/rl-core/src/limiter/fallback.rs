@@ -6,10 +6,9 @@ use std::sync::Arc;
 
 use super::decide::Question;
 use super::{OnFailure, RateLimiter};
-use crate::store::{Mode, Store, StoreError};
+use crate::store::{Mode, Store};
 use crate::{
     Cost, Decision, Eventual, FailureKind, LimitReport, Origin, Policy, RetryAfter, Subject,
-    observe,
 };
 
 /// How much of each limit one instance admits by itself, while the store that all instances share
@@ -108,10 +107,14 @@ impl RateLimiter {
         let answer = self.ask(&fallback.store, &share, subject, question);
         self.bounded(answer).map(move |answer| {
             let decision = match answer {
-                Ok(decision) if exceeds_share(&decision, &whole, mode, cost) => {
-                    this.not_even_by_fallback(cost, failure)
+                Ok(decision) => {
+                    this.fallback_answered();
+                    if exceeds_share(&decision, &whole, mode, cost) {
+                        this.not_even_by_fallback(cost, failure)
+                    } else {
+                        decision.in_place_of(failure)
+                    }
                 }
-                Ok(decision) => decision.in_place_of(failure),
                 Err(error) => {
                     this.fallback_failed(&error);
                     this.not_even_by_fallback(cost, error.kind())
@@ -123,18 +126,13 @@ impl RateLimiter {
 
     /// Returns what becomes of a request that the fallback cannot decide either.
     fn not_even_by_fallback(&self, cost: Cost, failure: FailureKind) -> Decision {
-        Decision::undecided(cost, match self.inner.on_fallback_failure {
-            OnFailure::Allow => Origin::FailedOpen(failure),
-            OnFailure::Deny | OnFailure::Fallback => Origin::FailedClosed(failure),
-        })
-    }
-
-    /// Logs and reports that the fallback could not answer either.
-    pub(super) fn fallback_failed(&self, error: &StoreError) {
-        if self.inner.fallback_failures.is_worth_a_line() {
-            observe::fallback_failed(error, self.inner.on_fallback_failure.consequence());
-        }
-        self.inner.observer().store_failed(error);
+        Decision::undecided(
+            cost,
+            match self.inner.on_fallback_failure {
+                OnFailure::Allow => Origin::FailedOpen(failure),
+                OnFailure::Deny | OnFailure::Fallback => Origin::FailedClosed(failure),
+            },
+        )
     }
 }
 

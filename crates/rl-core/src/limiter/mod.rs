@@ -39,6 +39,11 @@
 //! 5. **What needs no counter needs no store.** A [block](Policy::blocked_until), a limit of 0 and a cost
 //!    that the limits never grant are denied by the policy alone ([`Origin::Policy`]), and hold while
 //!    the store is down, slow or full.
+//! 4. **No more decisions wait** than [`max_in_flight`](RateLimiterBuilder::max_in_flight), and fewer if
+//!    the store would answer them late.
+//! 5. **An overload is no outage.** It may be the flood of one client, so by default it opens nothing: a
+//!    request beyond what the store or the source of policies bears is answered by a denial that still holds,
+//!    else rejected with 503 and `Retry-After: 1`. [`RateLimiterBuilder::on_overload`] changes that.
 //! 6. Units go back to the store that took them. Operations that ask for facts, such as
 //!    [`usage`](RateLimiter::usage), are errors then: nothing stands in for them.
 
@@ -46,14 +51,18 @@ mod ask;
 mod breaker;
 mod builder;
 mod close;
+mod damaged;
 mod decide;
 mod failure;
 mod fallback;
+mod health;
 mod in_flight;
+mod overload;
 #[cfg(test)]
 mod paused;
 mod permit;
 mod policy_denial;
+mod progress;
 mod shadow;
 #[cfg(test)]
 mod tests;
@@ -66,8 +75,9 @@ use std::time::Duration;
 use breaker::Breaker;
 pub use builder::{BuildError, RateLimiterBuilder};
 use close::Settlements;
+use damaged::Damaged;
 pub use failure::OnFailure;
-use failure::{SourceHealth, Tally};
+use failure::{SourceHealth, StoreHealth};
 use fallback::Fallback;
 pub use fallback::Share;
 use in_flight::InFlight;
@@ -107,12 +117,15 @@ struct Inner {
     on_store_failure: OnFailure,
     on_configuration_failure: OnFailure,
     on_fallback_failure: OnFailure,
+    on_overload: OnFailure,
+    policy_when_overloaded: Option<Policy>,
     fallback: Option<Fallback>,
     observer: Option<Arc<dyn Observer>>,
     breaker: Arc<Breaker>,
     in_flight: Arc<InFlight>,
+    store_health: StoreHealth,
     source_health: SourceHealth,
-    fallback_failures: Tally,
+    damaged: Damaged,
     // Who waits for units; see `waiting`.
     lines: Arc<Lines>,
     shadow_log: ShadowLog,

@@ -61,6 +61,8 @@ pub(crate) use packed::{Moment, Packed, Pairs};
 pub use period::{InvalidPeriod, Period};
 pub use policy::{InvalidPolicy, NamedLimit, Policy, PolicyBuilder};
 pub(crate) use state_id::StateId;
-pub use subject::{CustomRealm, InvalidRealm, Realm, Redacted, Subject, SubjectId};
+pub use subject::{
+    CustomRealm, InvalidLogSecret, InvalidRealm, Realm, Redacted, Subject, SubjectId,
+};
 use unit::Unit;
 pub(crate) use window_plan::{Grid, WindowPlan};

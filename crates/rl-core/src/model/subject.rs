@@ -1,6 +1,6 @@
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arrayvec::ArrayString;
 
@@ -233,16 +233,73 @@ impl Subject {
         }
     }
 
-    /// Eight hexadecimal digits that tell subjects apart in logs without telling who they are.
+    /// Returns what logs show of the subject: sixteen hexadecimal digits, 64 bits of a hash that is keyed with
+    /// the [secret of the log](Self::set_log_secret).
+    ///
+    /// Without the secret they cannot be reversed by trying, and under another one the same subject has
+    /// other digits.
     #[must_use]
     pub fn redacted(&self) -> Redacted {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(self.realm.as_str().as_bytes()).update(b"\0").update(self.id.as_bytes());
-        let mut tag = [0; 4];
-        tag.copy_from_slice(&hasher.finalize().as_bytes()[..4]);
-        Redacted(u32::from_be_bytes(tag))
+        let mut hasher = blake3::Hasher::new_keyed(log_secret());
+        // The names of realms contain no zero byte. A text and a digest may have the same bytes.
+        let (id, is_digest) = self.id.parts();
+        let separator = if is_digest { b"\0\x01" } else { b"\0\0" };
+        hasher.update(self.realm.as_str().as_bytes()).update(separator).update(id);
+        let mut tag = [0; 8];
+        tag.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
+        Redacted(u64::from_be_bytes(tag))
+    }
+
+    /// Sets the secret with which [`redacted`](Self::redacted) hashes subjects for the log, for the whole
+    /// process. Without it each process has a random one of its own.
+    ///
+    /// Set the same on all instances of a service, before anything is logged, if a subject is to have the
+    /// same digits in the logs of all of them and after a restart.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there are fewer than 16 bytes, or if a secret is in use already.
+    pub fn set_log_secret(secret: &[u8]) -> Result<(), InvalidLogSecret> {
+        if secret.len() < 16 {
+            return Err(InvalidLogSecret::TooShort);
+        }
+        let key = blake3::derive_key("rl-core 2026 secret for subjects in logs", secret);
+        LOG_SECRET.set(key).map_err(|_| InvalidLogSecret::InUse)
     }
 }
+
+static LOG_SECRET: OnceLock<[u8; 32]> = OnceLock::new();
+
+fn log_secret() -> &'static [u8; 32] {
+    LOG_SECRET.get_or_init(|| {
+        let mut secret = [0; 32];
+        getrandom::fill(&mut secret).expect("the operating system gives randomness");
+        secret
+    })
+}
+
+/// Why a secret for the log was not set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum InvalidLogSecret {
+    /// It has fewer than 16 bytes.
+    TooShort,
+    /// Another one is in use, set before or random.
+    InUse,
+}
+
+impl fmt::Display for InvalidLogSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::TooShort => "log secret is too short: expected at least 16 bytes",
+            Self::InUse => {
+                "log secret is in use already: expected to be set before anything is logged"
+            }
+        })
+    }
+}
+
+impl std::error::Error for InvalidLogSecret {}
 
 impl SubjectId {
     /// The bytes, and whether they are a digest's.
@@ -327,12 +384,12 @@ impl fmt::Debug for Subject {
 }
 
 /// What logs show of a [`Subject`]; see [`Subject::redacted`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Redacted(u32);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Redacted(u64);
 
 impl fmt::Display for Redacted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:08x}", self.0)
+        write!(f, "{:016x}", self.0)
     }
 }
 
@@ -383,6 +440,30 @@ mod tests {
         {
             assert!(Realm::custom(name).is_err(), "{name}");
         }
+    }
+
+    /// The hash had no key: all addresses can be tried within a minute.
+    #[test]
+    fn what_logs_show_of_a_subject_is_keyed_and_tells_subjects_apart() {
+        let subjects = [
+            Subject::ip("192.0.2.7"),
+            Subject::ip("192.0.2.8"),
+            Subject::user("192.0.2.7"),
+            Subject::digest(Realm::Key, [0x61; 16]),
+            Subject::new(Realm::Key, &"a".repeat(16)),
+        ];
+        let tags: std::collections::HashSet<_> =
+            subjects.iter().map(|subject| subject.redacted().to_string()).collect();
+        assert_eq!(tags.len(), subjects.len());
+        let subject = &subjects[0];
+        assert_eq!(subject.redacted(), subject.clone().redacted());
+        for text in ["ip\x00192.0.2.7", "ip\0\x00192.0.2.7", "192.0.2.7"] {
+            let unkeyed = blake3::hash(text.as_bytes()).to_hex();
+            assert_ne!(subject.redacted().to_string(), unkeyed[..16], "{text:?}");
+        }
+        assert_eq!(Subject::set_log_secret(b"short"), Err(InvalidLogSecret::TooShort));
+        // The first tag has made a random one.
+        assert_eq!(Subject::set_log_secret(&[7; 16]), Err(InvalidLogSecret::InUse));
     }
 
     #[test]

@@ -1,5 +1,9 @@
 //! The same functions as in `enabled.rs`, silent.
 
+use std::time::Duration;
+
+use super::{Ended, Place};
+use crate::model::Redacted;
 use crate::store::StoreError;
 use crate::{Decision, LimitReport, Subject};
 
@@ -11,30 +15,53 @@ pub(crate) const fn decided(_: &Subject, _: &Decision) {}
 
 pub(crate) const fn would_deny(_: &Subject, _: &LimitReport<'_>, _: bool) {}
 
-pub(crate) const fn store_failed(_: &StoreError, _: &str) {}
+pub(crate) const fn store_failed(_: Place<'_>, _: &StoreError, _: &str) {}
 
-pub(crate) const fn store_recovered() {}
+pub(crate) const fn store_recovered(_: Place<'_>, _: Duration, _: u64) {}
 
-pub(crate) const fn source_failed(_: &StoreError, _: &str) {}
+pub(crate) const fn overloaded(_: Place<'_>, _: usize, _: usize, _: &str) {}
 
-pub(crate) const fn source_recovered() {}
+pub(crate) const fn overload_ended(_: Place<'_>, _: Ended) {}
 
 pub(crate) const fn too_many_states(_: &str) {}
 
-pub(crate) const fn fallback_failed(_: &StoreError, _: &str) {}
+pub(crate) const fn unsupported(_: Place<'_>, _: &StoreError, _: &str) {}
 
-pub(crate) const fn overloaded(_: usize, _: &str) {}
+pub(crate) const fn unsupported_ended(_: Place<'_>, _: Ended) {}
 
-pub(crate) const fn caught_up() {}
+pub(crate) const fn damaged(_: Place<'_>, _: &str, _: Redacted, _: &StoreError, _: &str) {}
+
+pub(crate) const fn more_damaged(_: Place<'_>, _: &str) {}
+
+pub(crate) const fn damage_ended(_: Place<'_>, _: Redacted, _: Ended) {}
+
+pub(crate) const fn source_failed(_: Place<'_>, _: &StoreError, _: &str) {}
+
+pub(crate) const fn source_recovered(_: Place<'_>, _: Ended) {}
+
+pub(crate) const fn source_overloaded(_: Place<'_>, _: &str) {}
+
+pub(crate) const fn source_overload_ended(_: Place<'_>, _: Ended) {}
+
+pub(crate) const fn unknown_policy(_: Place<'_>, _: &str, _: Redacted, _: &StoreError, _: &str) {}
+
+pub(crate) const fn unknown_policy_ended(_: Place<'_>, _: Redacted, _: Ended) {}
+
+pub(crate) const fn fallback_failed(_: Place<'_>, _: &StoreError, _: &str) {}
+
+pub(crate) const fn fallback_recovered(_: Place<'_>, _: Ended) {}
 
 #[cfg(feature = "redis")]
-pub(crate) const fn healed(_: u64) {}
+pub(crate) const fn healed(_: &str, _: u64) {}
 
 #[cfg(feature = "redis")]
-pub(crate) const fn not_connected(_: &StoreError) {}
+pub(crate) const fn healing_ended(_: &str, _: Ended) {}
 
 #[cfg(feature = "redis")]
-pub(crate) const fn can_evict(_: &str) {}
+pub(crate) const fn not_connected(_: &str, _: &StoreError) {}
+
+#[cfg(feature = "redis")]
+pub(crate) const fn can_evict(_: &str, _: &str) {}
 
 pub(crate) const fn missing_key() {}
 

@@ -1,9 +1,12 @@
 //! Log lines through `tracing`.
 
 use std::error::Error;
+use std::time::Duration;
 
 use tracing::level_filters::LevelFilter;
 
+use super::{Ended, Place};
+use crate::model::Redacted;
 use crate::store::StoreError;
 use crate::{Decision, Follow, LimitReport, Subject};
 
@@ -36,76 +39,219 @@ pub(crate) fn would_deny(subject: &Subject, limit: &LimitReport<'_>, is_first: b
     if is_first {
         tracing::warn!(
             target: "rl_core", %subject, limit = name, max, used,
-            "a limit in shadow would deny; others in the same window are logged at level debug",
+            "limit in shadow would deny; others in the same window are logged at level debug",
         );
     } else {
-        tracing::debug!(target: "rl_core", %subject, limit = name, max, used, "a limit in shadow would deny");
+        tracing::debug!(target: "rl_core", %subject, limit = name, max, used, "limit in shadow would deny");
     }
 }
 
-pub(crate) fn store_failed(error: &StoreError, consequence: &str) {
-    let cause = error.source().map(tracing::field::display);
+/// Why a store or a source failed: what it says of itself, and what is beneath.
+fn cause(error: &StoreError) -> Option<String> {
+    match (error.detail(), error.source()) {
+        (Some(detail), Some(source)) => Some(format!("{detail}: {source}")),
+        (Some(detail), None) => Some(detail.to_owned()),
+        (None, source) => source.map(ToString::to_string),
+    }
+}
+
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+pub(crate) fn store_failed(
+    Place { limiter, store }: Place<'_>,
+    error: &StoreError,
+    consequence: &str,
+) {
+    let (kind, cause) = (error.kind().as_str(), cause(error));
     if error.kind().is_configuration() {
-        tracing::error!(target: "rl_core", kind = error.kind().as_str(), cause, "{error}; {consequence}");
+        tracing::error!(target: "rl_core", limiter, store, kind, cause, consequence, "store failing");
     } else {
-        tracing::warn!(target: "rl_core", kind = error.kind().as_str(), cause, "{error}; {consequence}");
+        tracing::warn!(target: "rl_core", limiter, store, kind, cause, consequence, "store failing");
     }
 }
 
-pub(crate) fn store_recovered() {
-    tracing::info!(target: "rl_core", "the store answers again; limits hold");
+pub(crate) fn store_recovered(
+    Place { limiter, store }: Place<'_>,
+    outage: Duration,
+    undecided: u64,
+) {
+    let outage_ms = millis(outage);
+    tracing::info!(target: "rl_core", limiter, store, outage_ms, undecided, "store recovered");
 }
 
-pub(crate) fn source_failed(error: &StoreError, consequence: &str) {
-    let cause = error.source().map(tracing::field::display);
+pub(crate) fn overloaded(
+    Place { limiter, store }: Place<'_>,
+    in_flight: usize,
+    bound: usize,
+    consequence: &str,
+) {
     tracing::warn!(
-        target: "rl_core", kind = error.kind().as_str(), cause,
-        "no policy can be looked up: {error}; {consequence}",
+        target: "rl_core", limiter, store, in_flight, bound, consequence,
+        "store overloaded",
     );
 }
 
-pub(crate) fn source_recovered() {
-    tracing::info!(target: "rl_core", "policies are found again");
+pub(crate) fn overload_ended(Place { limiter, store }: Place<'_>, Ended { lasted, count }: Ended) {
+    let (lasted_ms, refused) = (millis(lasted), count);
+    tracing::info!(target: "rl_core", limiter, store, lasted_ms, refused, "store overload ended");
 }
 
 pub(crate) fn too_many_states(detail: &str) {
     tracing::error!(
-        target: "rl_core",
-        "request rejected: {detail}; further rejections for this reason are not logged",
+        target: "rl_core", store = "memory", cause = detail,
+        "requests rejected; further rejections for this reason are not logged",
     );
 }
 
-pub(crate) fn fallback_failed(error: &StoreError, consequence: &str) {
-    let cause = error.source().map(tracing::field::display);
-    tracing::warn!(
-        target: "rl_core", kind = error.kind().as_str(), cause,
-        "the fallback failed: {error}; {consequence}",
+pub(crate) fn unsupported(
+    Place { limiter, store }: Place<'_>,
+    error: &StoreError,
+    consequence: &str,
+) {
+    let cause = cause(error);
+    tracing::error!(
+        target: "rl_core", limiter, store, cause, consequence,
+        "store cannot hold the policy",
     );
 }
 
-pub(crate) fn overloaded(most: usize, consequence: &str) {
-    tracing::warn!(target: "rl_core", most, "too many decisions wait for the store; {consequence}");
+pub(crate) fn unsupported_ended(
+    Place { limiter, store }: Place<'_>,
+    Ended { lasted, count }: Ended,
+) {
+    let (lasted_ms, requests) = (millis(lasted), count);
+    tracing::info!(
+        target: "rl_core", limiter, store, lasted_ms, requests,
+        "no more policies that the store cannot hold",
+    );
 }
 
-pub(crate) fn caught_up() {
-    tracing::info!(target: "rl_core", "there is room again for decisions that wait for the store");
+pub(crate) fn damaged(
+    Place { limiter, store }: Place<'_>,
+    realm: &str,
+    subject: Redacted,
+    error: &StoreError,
+    consequence: &str,
+) {
+    let cause = cause(error);
+    tracing::error!(
+        target: "rl_core", limiter, store, realm, %subject, cause, consequence,
+        "stored value damaged",
+    );
+}
+
+pub(crate) fn more_damaged(Place { limiter, store }: Place<'_>, consequence: &str) {
+    tracing::error!(
+        target: "rl_core", limiter, store, consequence,
+        "more stored values damaged than are named",
+    );
+}
+
+pub(crate) fn damage_ended(
+    Place { limiter, store }: Place<'_>,
+    subject: Redacted,
+    Ended { lasted, count }: Ended,
+) {
+    let (lasted_ms, requests) = (millis(lasted), count);
+    tracing::info!(
+        target: "rl_core", limiter, store, %subject, lasted_ms, requests,
+        "stored value well again",
+    );
+}
+
+pub(crate) fn source_failed(
+    Place { limiter, .. }: Place<'_>,
+    error: &StoreError,
+    consequence: &str,
+) {
+    let (kind, cause) = (error.kind().as_str(), cause(error));
+    tracing::warn!(target: "rl_core", limiter, kind, cause, consequence, "policy look-ups failing");
+}
+
+pub(crate) fn source_recovered(Place { limiter, .. }: Place<'_>, Ended { lasted, count }: Ended) {
+    let (lasted_ms, undecided) = (millis(lasted), count);
+    tracing::info!(target: "rl_core", limiter, lasted_ms, undecided, "policy look-ups recovered");
+}
+
+pub(crate) fn source_overloaded(Place { limiter, .. }: Place<'_>, consequence: &str) {
+    tracing::warn!(target: "rl_core", limiter, consequence, "policy look-ups overloaded");
+}
+
+pub(crate) fn source_overload_ended(
+    Place { limiter, .. }: Place<'_>,
+    Ended { lasted, count }: Ended,
+) {
+    let (lasted_ms, refused) = (millis(lasted), count);
+    tracing::info!(target: "rl_core", limiter, lasted_ms, refused, "policy look-up overload ended");
+}
+
+pub(crate) fn unknown_policy(
+    Place { limiter, .. }: Place<'_>,
+    realm: &str,
+    subject: Redacted,
+    error: &StoreError,
+    consequence: &str,
+) {
+    let (kind, cause) = (error.kind().as_str(), cause(error));
+    tracing::error!(
+        target: "rl_core", limiter, realm, %subject, kind, cause, consequence,
+        "policy of a subject cannot be read",
+    );
+}
+
+pub(crate) fn unknown_policy_ended(
+    Place { limiter, .. }: Place<'_>,
+    subject: Redacted,
+    Ended { lasted, count }: Ended,
+) {
+    let (lasted_ms, requests) = (millis(lasted), count);
+    tracing::info!(
+        target: "rl_core", limiter, %subject, lasted_ms, requests,
+        "policy of a subject can be read again",
+    );
+}
+
+pub(crate) fn fallback_failed(
+    Place { limiter, .. }: Place<'_>,
+    error: &StoreError,
+    consequence: &str,
+) {
+    let (kind, cause) = (error.kind().as_str(), cause(error));
+    tracing::warn!(target: "rl_core", limiter, kind, cause, consequence, "fallback failing");
+}
+
+pub(crate) fn fallback_recovered(Place { limiter, .. }: Place<'_>, Ended { lasted, count }: Ended) {
+    let (lasted_ms, undecided) = (millis(lasted), count);
+    tracing::info!(target: "rl_core", limiter, lasted_ms, undecided, "fallback recovered");
 }
 
 #[cfg(feature = "redis")]
-pub(crate) fn healed(counters: u64) {
-    tracing::warn!(target: "rl_core", counters, "counters without expiry were found and given one");
-}
-
-#[cfg(feature = "redis")]
-pub(crate) fn not_connected(error: &StoreError) {
-    tracing::warn!(target: "rl_core", kind = error.kind().as_str(), "starting without the store: {error}");
-}
-
-#[cfg(feature = "redis")]
-pub(crate) fn can_evict(policy: &str) {
+pub(crate) fn healed(store: &str, counters: u64) {
     tracing::warn!(
-        target: "rl_core", maxmemory_policy = policy,
-        "Redis deletes keys when its memory is full: counters are forgotten and limits do not hold. \
+        target: "rl_core", store, counters,
+        "counters without expiry found, and given one",
+    );
+}
+
+#[cfg(feature = "redis")]
+pub(crate) fn healing_ended(store: &str, Ended { lasted, count }: Ended) {
+    let (lasted_ms, counters) = (millis(lasted), count);
+    tracing::info!(target: "rl_core", store, lasted_ms, counters, "no more counters without expiry");
+}
+
+#[cfg(feature = "redis")]
+pub(crate) fn not_connected(store: &str, error: &StoreError) {
+    let (kind, cause) = (error.kind().as_str(), cause(error));
+    tracing::warn!(target: "rl_core", store, kind, cause, "starting without the store");
+}
+
+#[cfg(feature = "redis")]
+pub(crate) fn can_evict(store: &str, policy: &str) {
+    tracing::warn!(
+        target: "rl_core", store, maxmemory_policy = policy,
+        "Redis may evict counters: when its memory is full, limits do not hold. \
          Set maxmemory-policy to noeviction",
     );
 }

@@ -1,8 +1,21 @@
 //! What operators see: log lines, and a hook for everything else.
 //!
-//! With feature `tracing` (default) the limiter logs under the target `rl_core`: one line when the
-//! store begins to fail, one when it answers again, and at level `debug` one for every decision.
-//! Subjects appear as eight hexadecimal digits, never by name.
+//! With feature `tracing` (default) the limiter logs under the target `rl_core`: one line when a condition
+//! begins, one when it is over, and at level `debug` one for every decision. No request has a line of its own
+//! above that level.
+//!
+//! | begins | ends | fields |
+//! |---|---|---|
+//! | `store failing` | `store recovered` | `kind`, `cause`; `outage_ms`, `undecided` |
+//! | `store overloaded` | `store overload ended` | `in_flight`, `bound`; `lasted_ms`, `refused` |
+//! | `stored value damaged` | `stored value well again` | `realm`, `subject`, `cause`; `lasted_ms`, `requests` |
+//! | `policy look-ups failing` | `policy look-ups recovered` | `kind`, `cause`; `lasted_ms`, `undecided` |
+//! | `policy look-ups overloaded` | `policy look-up overload ended` | `lasted_ms`, `refused` |
+//! | `fallback failing` | `fallback recovered` | `kind`, `cause`; `lasted_ms`, `undecided` |
+//! | `counters without expiry found` | `no more counters without expiry` | `counters` |
+//!
+//! Each names the `limiter` by its namespace and the `store`. Subjects appear as sixteen hexadecimal digits of
+//! a keyed hash: [`Subject::redacted`].
 //!
 //! # Example
 //!
@@ -42,20 +55,33 @@ mod log;
 #[cfg(feature = "tracing")]
 #[path = "enabled.rs"]
 mod log;
+mod transition;
 
 use std::fmt;
 use std::sync::Arc;
 
 #[cfg(feature = "redis")]
-pub(crate) use log::{can_evict, healed, not_connected};
+pub(crate) use log::{can_evict, healed, healing_ended, not_connected};
 pub(crate) use log::{
-    ambiguous_key, caught_up, decided, fallback_failed, may_decisions_be_logged, missing_key,
-    overloaded, source_failed, source_recovered, store_failed, store_recovered, too_many_states,
-    would_deny,
+    ambiguous_key, damage_ended, damaged, decided, fallback_failed, fallback_recovered, may_decisions_be_logged,
+    missing_key, more_damaged, overload_ended, overloaded, source_failed, source_overload_ended,
+    source_overloaded, source_recovered, store_failed, store_recovered, too_many_states,
+    unknown_policy, unknown_policy_ended, unsupported, unsupported_ended, would_deny,
 };
+pub use transition::{Ended, Transition};
 
 use crate::store::StoreError;
 use crate::{Decision, LimitReport, Subject};
+
+/// Which limiter and which store a line in the log is about.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(not(feature = "tracing"), expect(dead_code, reason = "nothing is logged"))]
+pub(crate) struct Place<'a> {
+    /// The namespace of the limiter.
+    pub(crate) limiter: &'a str,
+    /// What the store is, and where.
+    pub(crate) store: &'a str,
+}
 
 /// Is told what happens. Its methods are called on the path of the request: they should be quick.
 pub trait Observer: fmt::Debug + Send + Sync + 'static {

@@ -52,6 +52,22 @@ impl StoreError {
         self
     }
 
+    /// Returns the words for the operator, without those for the kind.
+    #[must_use]
+    pub fn detail(&self) -> Option<&str> {
+        self.detail.as_deref()
+    }
+
+    /// The same failure, of an attempt to connect to this server.
+    #[cfg(feature = "redis")]
+    pub(crate) fn at_connecting_to(mut self, server: &str) -> Self {
+        self.detail = Some(match self.detail {
+            Some(detail) => format!("could not connect to {server}: {detail}").into(),
+            None => format!("could not connect to {server}").into(),
+        });
+        self
+    }
+
     /// The same failure for another who asked, without what caused it.
     #[cfg(feature = "redis")]
     pub(crate) fn again(&self) -> Self {

@@ -109,6 +109,20 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         unreachable!("{charge:?} for {limiter}: this store has not said that it always answers")
     }
 
+    /// Returns what is known of the request without asking the servers: a denial that still holds by what they
+    /// said, or units that were leased ahead. Nothing, unless said.
+    ///
+    /// The limiter calls it while the servers are overloaded, in the place of [`decide`](Self::decide).
+    fn decide_known(&self, charge: Charge<'_>) -> Option<Decision> {
+        let _ = charge;
+        None
+    }
+
+    /// Returns what the store is and where, for lines in the log: no user and no password.
+    fn label(&self) -> &str {
+        "store"
+    }
+
     /// Gives units back.
     ///
     /// # Errors
@@ -161,6 +175,14 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     fn decide_at_once(&self, charge: Charge<'_>, limiter: usize) -> Eventual<Decision> {
         (**self).decide_at_once(charge, limiter)
+    }
+
+    fn decide_known(&self, charge: Charge<'_>) -> Option<Decision> {
+        (**self).decide_known(charge)
+    }
+
+    fn label(&self) -> &str {
+        (**self).label()
     }
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {

@@ -441,7 +441,7 @@ async fn no_more_decisions_wait_than_are_allowed() {
         yield_now().await;
     }
     let asked = Instant::now();
-    let overloaded = Origin::FailedOpen(FailureKind::Overloaded);
+    let overloaded = Origin::FailedClosed(FailureKind::Overloaded);
     assert_eq!(at_once(&limiter, 1_000).await, [overloaded; 1_000]);
     assert_eq!((asked.elapsed(), limiter.in_flight()), (Duration::ZERO, 10));
     waiting.await.unwrap();

@@ -151,7 +151,12 @@ impl Held {
             Ok(None) => return false,
             Err(error) => {
                 self.account().is_lease_doubtful = true;
-                self.limiter.settlement_failed(self.decision.origin(), ticket, &error);
+                self.limiter.settlement_failed(
+                    &self.subject,
+                    self.decision.origin(),
+                    ticket,
+                    &error,
+                );
                 return true;
             }
         };
@@ -163,7 +168,7 @@ impl Held {
         // Settled while it was renewed: then the place was free for a moment, and taken again.
         if is_settled && let Err(error) = self.free(leased).await {
             let ticket = self.limiter.inner.breaker.look();
-            self.limiter.settlement_failed(self.decision.origin(), ticket, &error);
+            self.limiter.settlement_failed(&self.subject, self.decision.origin(), ticket, &error);
         }
         !is_settled
     }
@@ -186,11 +191,16 @@ impl Drop for Held {
         if let Some(keeper) = &self.keeper {
             keeper.abort();
         }
-        let (limiter, origin) = (self.limiter.clone(), self.decision.origin());
-        let ticket = limiter.inner.breaker.look();
-        let settlement = self.settle().map(move |settled| {
+        let ticket = self.limiter.inner.breaker.look();
+        let settlement = match self.settle() {
+            Eventual::Ready(Some(Ok(()))) => return,
+            settlement => settlement,
+        };
+        let (limiter, subject, origin) =
+            (self.limiter.clone(), self.subject.clone(), self.decision.origin());
+        let settlement = settlement.map(move |settled| {
             if let Err(error) = settled {
-                limiter.settlement_failed(origin, ticket, &error);
+                limiter.settlement_failed(&subject, origin, ticket, &error);
             }
         });
         // An answer that is there has been dealt with; another needs somebody to wait for it.
@@ -207,11 +217,17 @@ impl Drop for Held {
 impl RateLimiter {
     /// Tells that the store which counted a decision of this origin could not hold, settle or free it;
     /// `ticket` is of the time when it was asked.
-    fn settlement_failed(&self, origin: Origin, ticket: Ticket, error: &StoreError) {
+    fn settlement_failed(
+        &self,
+        subject: &Subject,
+        origin: Origin,
+        ticket: Ticket,
+        error: &StoreError,
+    ) {
         if let Origin::Fallback(_) = origin {
             self.fallback_failed(error);
         } else {
-            self.store_failed(ticket, error);
+            self.store_failed(subject, ticket, error);
         }
     }
 }

@@ -178,6 +178,10 @@ impl<C: Clock> Store for MemoryStore<C> {
         }
     }
 
+    fn label(&self) -> &str {
+        "memory"
+    }
+
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
         if refund.is_empty() {
             return Eventual::ready(Ok(()));

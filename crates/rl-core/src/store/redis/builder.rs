@@ -21,10 +21,13 @@ use super::server::{Login, Server, shown};
 use super::tls::Tls;
 use super::watch::Watch;
 use super::{ConnectError, Inner, Layout, RedisStore, script};
-use crate::observe;
+use crate::observe::{self, Transition};
 use crate::store::StoreError;
 #[cfg(feature = "conformance")]
 use crate::time::ManualClock;
+
+/// How long no counter without expiry must be found until that is over.
+const HEALING_CALM: Duration = Duration::from_secs(10);
 
 /// Makes a [`RedisStore`].
 #[derive(Clone)]
@@ -213,28 +216,31 @@ impl RedisStoreBuilder {
     pub async fn connect(self) -> Result<RedisStore, ConnectError> {
         let prefix = self.checked_prefix()?;
         let settings = Arc::new(self.settings()?);
-        let (route, probed) = match &self.servers {
+        let (route, probed, label) = match &self.servers {
             Servers::One(url) => {
                 let server = Server::at_url(url, &self.login)?;
-                one_pool(Upstream::Server(server), &settings).await
+                let label = format!("redis {}", server.name());
+                let (route, probed) = one_pool(Upstream::Server(server), &settings).await;
+                (route, probed, label)
             }
             #[cfg(feature = "redis-sentinel")]
             Servers::Sentinels { urls, name } => {
                 let sentinels = Arc::new(Sentinels::new(urls, name, &self.login)?);
-                one_pool(Upstream::Sentinels(sentinels), &settings).await
+                let (route, probed) = one_pool(Upstream::Sentinels(sentinels), &settings).await;
+                (route, probed, format!("redis {name}, by sentinels"))
             }
             #[cfg(feature = "redis-cluster")]
             Servers::Cluster(urls) => {
                 let cluster = Cluster::new(urls, &self.login, &settings)?;
-                let probed = cluster.probe().await;
-                (Route::Cluster(cluster), probed)
+                let (probed, label) = (cluster.probe().await, cluster.label());
+                (Route::Cluster(cluster), probed, label)
             }
         };
         match probed {
             Err(error) if error.kind().is_configuration() => {
                 return Err(ConnectError::Refused(error));
             }
-            Err(error) => observe::not_connected(&error),
+            Err(error) => observe::not_connected(&label, &error),
             Ok(()) => {}
         }
         let is_cluster = route.is_cluster();
@@ -253,6 +259,8 @@ impl RedisStoreBuilder {
                 commands: Commands { layout: self.layout, prefix, tagged: is_cluster },
                 route,
                 healed: AtomicU64::new(0),
+                healing: Transition::new(HEALING_CALM),
+                label,
                 #[cfg(feature = "conformance")]
                 clock: self.clock,
             }),

@@ -99,6 +99,13 @@ impl Cluster {
         })))
     }
 
+    /// Returns what the cluster is and where, for the log.
+    pub(super) fn label(&self) -> String {
+        let first = self.0.seeds.first();
+        let first = first.map(|Address { host, port }| format!(" {host}:{port}"));
+        format!("redis cluster{}", first.unwrap_or_default())
+    }
+
     /// Looks at the map and connects to every primary.
     pub(super) async fn probe(&self) -> Result<(), StoreError> {
         self.look().await?;

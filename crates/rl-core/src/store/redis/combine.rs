@@ -228,10 +228,12 @@ impl RedisStore {
     }
 
     pub(super) fn note_denial(&self, who: WhoRef<'_>, decision: &Decision, asking: Option<Asking>) {
-        if let (Some(denials), Some(asking)) = (&self.inner.denials, asking)
-            && !decision.is_allowed()
-        {
-            denials.note(who, decision, asking, self.inner.watch.now());
+        if let (Some(denials), Some(asking)) = (&self.inner.denials, asking) {
+            if !decision.is_allowed() {
+                denials.note(who, decision, asking, self.inner.watch.now());
+            } else if asking.is_known {
+                denials.allowed(who, asking);
+            }
         }
     }
 }

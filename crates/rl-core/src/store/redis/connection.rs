@@ -87,21 +87,31 @@ impl Manager {
 
     /// A new connection that knows the scripts.
     async fn open(&self) -> Result<Connection, StoreError> {
-        let opened = tokio::time::timeout(self.settings.connect_timeout, async {
+        let patience = self.settings.connect_timeout;
+        let opened = tokio::time::timeout(patience, async {
             match &self.upstream {
                 Upstream::Server(server) => self.open_to(server).await,
                 #[cfg(feature = "redis-sentinel")]
                 Upstream::Sentinels(sentinels) => sentinels.connect(self).await,
             }
         });
-        let late = || StoreError::new(FailureKind::TimedOut).with_detail("no connection in time");
+        let late = || {
+            let to = match &self.upstream {
+                Upstream::Server(server) => format!(" to {}", server.name()),
+                #[cfg(feature = "redis-sentinel")]
+                Upstream::Sentinels(_) => String::new(),
+            };
+            let detail = format!("no connection{to} within {patience:?}");
+            StoreError::new(FailureKind::TimedOut).with_detail(detail)
+        };
         opened.await.unwrap_or_else(|_| Err(late()))
     }
 
     /// A new connection to this server.
     pub(super) async fn open_to(&self, server: &Server) -> Result<Connection, StoreError> {
         let generation = self.generation.load(Ordering::Acquire);
-        let connection = server.connect().await?;
+        let located = |error: StoreError| error.at_connecting_to(&server.name());
+        let connection = server.connect().await.map_err(located)?;
         let silence = self.settings.silence;
         let life = Arc::new(Life::new(generation, Arc::clone(&self.generation), silence));
         let mut connection = Connection {
@@ -110,10 +120,11 @@ impl Manager {
             #[cfg(feature = "redis-cluster")]
             is_asking: false,
         };
-        connection.greet(&self.settings.scripts).await.map_err(classify)?;
+        let greeted = connection.greet(&self.settings.scripts).await.map_err(classify);
+        greeted.map_err(located)?;
         // The first of each age, which may lead to another server than the last.
         if self.looked_at.fetch_max(generation + 1, Ordering::AcqRel) <= generation {
-            eviction::warn_of(&mut connection, &self.settings.has_warned_of_eviction).await;
+            eviction::warn_of(&mut connection, server, &self.settings.has_warned_of_eviction).await;
         }
         Ok(connection)
     }
@@ -322,7 +333,8 @@ impl Pool {
             Ok(connection) => Ok(connection.clone()),
             Err(bb8::RunError::User(error)) => Err(error),
             Err(bb8::RunError::TimedOut) => Err(manager.last_failure().unwrap_or_else(|| {
-                StoreError::new(FailureKind::TimedOut).with_detail("no connection in time")
+                let detail = "no connection was free or made in time";
+                StoreError::new(FailureKind::TimedOut).with_detail(detail)
             })),
         }
     }

@@ -1,5 +1,4 @@
-//! Denials that are known to hold for a while: who is denied until a time is not asked for again before
-//! it.
+//! The denial cache: a subject that is denied until a time is not asked for again before it.
 //!
 //! * **No false denial**: the server was asked no earlier than the reply says, so its clock has gone at
 //!   most as far since then as ours has since we sent. Other instances only use up more meanwhile, and
@@ -7,8 +6,9 @@
 //!   Limits of concurrency let go earlier, and are not remembered.
 //! * **What lowers a count is heeded**: a reset or a refund through this store at once, one by another
 //!   instance after [`LONGEST`] at the latest. Another policy is another question.
-//! * **Bounded**: so many subjects at most, each for [`LONGEST`] at most. Who is not remembered is asked
-//!   for.
+//! * **Denials outlive an overload**: a server that cannot be asked again is taken at its word, for as long as
+//!   it said that the subject has to wait.
+//! * **Bounded**: [`MOST`] subjects. What is not remembered is asked for, or rejected in an overload.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -39,9 +39,12 @@ struct Shard {
 
 struct Denied {
     decision: Decision,
-    /// When the reply was there, and until when the denial holds.
+    /// When the reply was there.
     heard: u64,
+    /// When the server is to be asked again.
     until: u64,
+    /// Until when the denial holds by what the server said.
+    promised: u64,
 }
 
 /// What is known of the subjects of a shard, which nobody changes meanwhile.
@@ -60,14 +63,25 @@ impl Known<'_> {
         policy: &Policy,
         cost: Cost,
     ) -> Option<(&Decision, u64)> {
-        let Denied { decision, heard, until } = self.denied.get(&who)?;
-        let is_it = decision.cost() == cost && decision.policy() == Some(policy);
-        (is_it && self.now < *until).then(|| (decision, self.now.saturating_sub(*heard)))
+        let denied = self.denied.get(&who).filter(|denied| self.now < denied.until)?;
+        denied.of(policy, cost, self.now)
+    }
+
+    /// The same, of a denial that holds by what the server said although it is to be asked again.
+    pub(super) fn promised(
+        &self,
+        who: WhoRef<'_>,
+        policy: &Policy,
+        cost: Cost,
+    ) -> Option<(&Decision, u64)> {
+        let denied = self.denied.get(&who).filter(|denied| self.now < denied.promised)?;
+        denied.of(policy, cost, self.now)
     }
 
     /// By what the answer is remembered of who asks now.
-    pub(super) fn asking(&self) -> Asking {
-        Asking { forgotten: self.shard.forgotten.load(Ordering::Acquire), sent: self.now }
+    pub(super) fn asking(&self, who: WhoRef<'_>) -> Asking {
+        let forgotten = self.shard.forgotten.load(Ordering::Acquire);
+        Asking { forgotten, sent: self.now, is_known: self.denied.contains_key(&who) }
     }
 }
 
@@ -76,6 +90,17 @@ impl Known<'_> {
 pub(super) struct Asking {
     forgotten: u64,
     sent: u64,
+    /// Whether a denial is remembered, which an answer may end.
+    pub(super) is_known: bool,
+}
+
+impl Denied {
+    /// The denial, if it is that of this request, and how many microseconds ago it was.
+    fn of(&self, policy: &Policy, cost: Cost, now: u64) -> Option<(&Decision, u64)> {
+        let Self { decision, heard, .. } = self;
+        let is_it = decision.cost() == cost && decision.policy() == Some(policy);
+        is_it.then(|| (decision, now.saturating_sub(*heard)))
+    }
 }
 
 impl Denials {
@@ -103,19 +128,20 @@ impl Denials {
         let known = self.known(who, now);
         match known.denial(who, policy, cost) {
             Some((denial, micros)) => Ok(denial.denied_again(micros)),
-            None => Err(known.asking()),
+            None => Err(known.asking(who)),
         }
     }
 
     /// Remembers a denial.
     pub(super) fn note(&self, who: WhoRef<'_>, decision: &Decision, asking: Asking, heard: u64) {
-        let wait = match decision.retry_after() {
-            RetryAfter::In(wait) => wait.min(LONGEST),
-            RetryAfter::Never => LONGEST,
+        let micros = |wait: Duration| u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
+        let (wait, promised) = match decision.retry_after() {
+            RetryAfter::In(wait) => (wait.min(LONGEST), micros(wait)),
+            RetryAfter::Never => (LONGEST, u64::MAX),
             RetryAfter::Now => return,
         };
-        let wait = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
-        let until = lasts_until(asking.sent, wait);
+        let until = lasts_until(asking.sent, micros(wait));
+        let promised = lasts_until(asking.sent, promised);
         if heard >= until {
             return;
         }
@@ -136,7 +162,16 @@ impl Denials {
                 denied.swap_remove_index(place);
             }
         }
-        denied.insert(who.to_owned(), Denied { decision: decision.clone(), heard, until });
+        let decision = decision.clone();
+        denied.insert(who.to_owned(), Denied { decision, heard, until, promised });
+    }
+
+    /// Forgets the denial of a subject that the server has allowed since.
+    pub(super) fn allowed(&self, who: WhoRef<'_>, asking: Asking) {
+        let mut denied = self.shard(who).lock();
+        if denied.get(&who).is_some_and(|denied| denied.heard <= asking.sent) {
+            denied.swap_remove(&who);
+        }
     }
 
     /// Forgets what is known of a subject, because its counts may be lower now.

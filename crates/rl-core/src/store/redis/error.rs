@@ -1,5 +1,8 @@
 //! From the client library's errors to ours: which kind, and nothing secret.
 
+use std::error::Error;
+use std::sync::Arc;
+
 use redis::{ErrorKind, RedisError};
 
 use crate::FailureKind;
@@ -101,8 +104,22 @@ fn detail(error: &RedisError, code: Option<&str>) -> String {
         Some(code) => format!("Redis answered {code}"),
         None if error.is_connection_refusal() => "the connection was refused".to_owned(),
         None if error.is_connection_dropped() => "the connection was lost".to_owned(),
-        None => error.category().to_owned(),
+        None => match io_error(error) {
+            Some(why) if why.to_string().contains("lookup address") => {
+                "the host name cannot be resolved (DNS)".to_owned()
+            }
+            // The words for the kind alone: those of the system may hold more.
+            Some(why) => why.kind().to_string(),
+            None => error.category().to_owned(),
+        },
     }
+}
+
+/// The failure of the operating system beneath.
+fn io_error(error: &RedisError) -> Option<&std::io::Error> {
+    // The library shares what is beneath.
+    let shared = error.source()?.downcast_ref::<Arc<dyn Error + Send + Sync>>()?;
+    shared.downcast_ref::<std::io::Error>()
 }
 
 /// Whether a new connection could not change to the database of the URL: the library reports that in

@@ -3,18 +3,19 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::connection::Connection;
+use super::server::Server;
 use crate::observe;
 
 /// Warns, once for each store, if this server can evict counters. A server that does not tell is left
 /// alone.
-pub(super) async fn warn_of(connection: &mut Connection, has_warned: &AtomicBool) {
+pub(super) async fn warn_of(connection: &mut Connection, server: &Server, has_warned: &AtomicBool) {
     if has_warned.load(Ordering::Relaxed) {
         return;
     }
     if let Some(policy) = evicting_policy(connection).await
         && !has_warned.swap(true, Ordering::Relaxed)
     {
-        observe::can_evict(&policy);
+        observe::can_evict(&format!("redis {}", server.name()), &policy);
     }
 }
 

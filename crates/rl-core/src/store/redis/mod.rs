@@ -87,6 +87,7 @@ use who::WhoRef;
 
 use super::fingerprint::Fingerprinter;
 use super::{Charge, Mode, Namespace, Refund, Renewal, Reset, Store, StoreError, StoreFuture};
+use crate::observe::Transition;
 use crate::time::Timestamp;
 #[cfg(feature = "conformance")]
 use crate::time::{Clock, ManualClock};
@@ -112,6 +113,10 @@ struct Inner {
     /// Unless every unit is asked for.
     leases: Option<Leases>,
     healed: AtomicU64,
+    /// Counters without expiry are being found.
+    healing: Transition,
+    /// What the store is and where, for the log.
+    label: String,
     #[cfg(feature = "conformance")]
     clock: Option<Arc<ManualClock>>,
 }
@@ -206,10 +211,16 @@ impl RedisStore {
         self.inner.route.send(&command).await
     }
 
+    /// Counts counters that had no expiry: one line in the log when some are found, one when no more are.
     fn note_healed(&self, healed: u64) {
+        let Inner { healing, label, .. } = &*self.inner;
         if healed > 0 {
             self.inner.healed.fetch_add(healed, Ordering::Relaxed);
-            observe::healed(healed);
+            if healing.occurred_times(healed) {
+                observe::healed(label, healed);
+            }
+        } else if let Some(ended) = healing.ended() {
+            observe::healing_ended(label, ended);
         }
     }
 
@@ -294,7 +305,7 @@ impl Store for RedisStore {
                     if let Some((denial, micros)) = known.denial(who, policy, cost) {
                         return Eventual::ready(Ok(denial.denied_again(micros)));
                     }
-                    Some(known.asking())
+                    Some(known.asking(who))
                 }
                 None => None,
             };
@@ -306,6 +317,25 @@ impl Store for RedisStore {
             }
         }
         self.ask_for(charge)
+    }
+
+    fn decide_known(&self, charge: Charge<'_>) -> Option<Decision> {
+        let Charge { namespace, subject, policy, mode, cost } = charge;
+        if mode != Mode::Check || cost == Cost::ZERO || policy.has_permits() {
+            return None;
+        }
+        let (who, now) = (self.who(namespace, subject), self.inner.watch.now());
+        let leases = self.inner.leases.as_ref();
+        if let Some(leased) = leases.and_then(|leases| leases.spend(who, policy, cost, now)) {
+            return Some(leased);
+        }
+        let known = self.inner.denials.as_ref()?.known(who, now);
+        let (denial, micros) = known.promised(who, policy, cost)?;
+        Some(denial.denied_again(micros))
+    }
+
+    fn label(&self) -> &str {
+        &self.inner.label
     }
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {

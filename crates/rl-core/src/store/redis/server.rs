@@ -1,6 +1,5 @@
 //! A server: where it is, how to log in, and how to reach it.
 
-#[cfg(any(feature = "redis-tls", feature = "redis-sentinel", feature = "redis-cluster"))]
 use redis::ConnectionAddr;
 #[cfg(feature = "redis-sentinel")]
 use redis::RedisConnectionInfo;
@@ -81,6 +80,18 @@ impl Server {
                 false => None,
             },
         })
+    }
+
+    /// Returns where the server listens, without anything that tells who logs in.
+    pub(super) fn name(&self) -> String {
+        match self.info.addr() {
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+                let is_v6 = host.contains(':');
+                if is_v6 { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+            }
+            ConnectionAddr::Unix(path) => format!("socket {}", path.display()),
+            _ => "a server".to_owned(),
+        }
     }
 
     /// A connection in which the user has logged in.

@@ -59,9 +59,11 @@ impl<'a> Telling<'a> {
             let part = Part { answer: Arc::clone(answer), policy, cost, call };
             // All of one cost that are denied are denied alike.
             let is_new = *costs == Costs::Mixed || !*is_noted;
-            if asking.is_some() && is_new && !answer.passes(call) {
+            let is_denied = !answer.passes(call);
+            let is_noted_later = asking.is_some_and(|asking| is_denied || asking.is_known);
+            if is_noted_later && is_new {
                 store.note_denial(who.as_ref(), &part.decision(), asking);
-                *is_noted = true;
+                *is_noted |= is_denied;
             }
             // Who has given up stays charged: whether it was in time, nobody can tell.
             let _ = tell.send(Ok(part));

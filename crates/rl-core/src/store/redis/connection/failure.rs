@@ -22,7 +22,7 @@ const REFUSAL_HOLDS: Duration = Duration::from_secs(1);
 /// Why an attempt to connect failed.
 pub(super) struct Failure {
     kind: FailureKind,
-    detail: String,
+    detail: Option<String>,
     at: Instant,
     // Attempts in a row that failed, this one included.
     count: u32,
@@ -33,7 +33,7 @@ pub(super) struct Failure {
 impl Failure {
     /// The failure of an attempt, after `before`.
     pub(super) fn after(before: Option<&Self>, error: &StoreError) -> Self {
-        let (kind, detail) = (error.kind(), format!("could not connect: {error}"));
+        let (kind, detail) = (error.kind(), error.detail().map(str::to_owned));
         let (at, count) = (Instant::now(), before.map_or(0, |before| before.count) + 1);
         let longest = if kind.is_configuration() { LONGEST_PAUSE_REFUSED } else { LONGEST_PAUSE };
         Self { kind, detail, at, count, next: at + pause(count, FIRST_PAUSE, longest) }
@@ -45,7 +45,11 @@ impl Failure {
     }
 
     pub(super) fn error(&self) -> StoreError {
-        StoreError::new(self.kind).with_detail(self.detail.clone())
+        let error = StoreError::new(self.kind);
+        match &self.detail {
+            Some(detail) => error.with_detail(detail.clone()),
+            None => error,
+        }
     }
 
     /// That the server does not let us in, as far as it has just said so.

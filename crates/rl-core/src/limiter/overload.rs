@@ -1,0 +1,65 @@
+//! What becomes of a request that comes while the store, or the source of policies, is overloaded.
+//!
+//! An overload is no outage: it may be the flood of one client, so it does not open the limiter. The
+//! request is answered by what is known:
+//!
+//! 1. a denial that still holds by what the store said, or units that were leased ahead;
+//! 2. if the look-up of the policy was refused, the policy that is set for that;
+//! 3. else by [`on_overload`](crate::RateLimiterBuilder::on_overload), which rejects by default.
+
+use super::RateLimiter;
+use super::breaker::Ticket;
+use super::decide::Question;
+use crate::store::{Charge, StoreError};
+use crate::{Decision, Eventual, FailureKind, Policy, Subject};
+
+impl RateLimiter {
+    /// Returns the policy that is set for look-ups that are refused, in their place.
+    pub(super) fn or_when_overloaded(
+        &self,
+        policy: Result<Option<Policy>, StoreError>,
+    ) -> Result<Option<Policy>, StoreError> {
+        match (policy, &self.inner.policy_when_overloaded) {
+            (Err(error), Some(policy)) if error.kind() == FailureKind::Overloaded => {
+                self.source_overloaded("the policy for overload applies");
+                self.inner.observer().source_failed(&error);
+                Ok(Some(policy.clone()))
+            }
+            (policy, _) => policy,
+        }
+    }
+
+    /// Decides by what is known without the store, or by the setting for overload.
+    #[inline(never)]
+    pub(super) fn decide_overloaded(
+        &self,
+        policy: &Policy,
+        subject: &Subject,
+        question: Question,
+    ) -> Eventual<Decision> {
+        self.overloaded();
+        let Question { mode, cost, .. } = question;
+        let charge = Charge { namespace: &self.inner.namespace, subject, policy, mode, cost };
+        match self.inner.store.decide_known(charge) {
+            Some(decision) => Eventual::ready(self.report(subject, question, decision)),
+            None => self.stand_in(Some(policy), subject, question, FailureKind::Overloaded),
+        }
+    }
+
+    /// Decides a request that the store has failed to decide.
+    pub(super) fn decide_failed(
+        &self,
+        policy: &Policy,
+        subject: &Subject,
+        question: Question,
+        ticket: Ticket,
+        error: &StoreError,
+    ) -> Eventual<Decision> {
+        if error.kind() == FailureKind::Overloaded {
+            self.inner.observer().store_failed(error);
+            return self.decide_overloaded(policy, subject, question);
+        }
+        self.store_failed(subject, ticket, error);
+        self.stand_in(Some(policy), subject, question, error.kind())
+    }
+}

@@ -1,0 +1,158 @@
+//! A condition that comes and goes: one log line when it begins, one when it is over.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Samples the log lines of a condition that many requests meet, such as an overload.
+///
+/// The first occurrence begins the condition. It is over when it has not occurred for the calm time, so
+/// that a condition that flickers is one. Nothing runs in the background: whoever sees a sign that all is
+/// well asks with [`Transition::ended`]. Times are tokio's, which tests can pause.
+///
+/// # Examples
+///
+/// ```
+/// use rl_core::observe::Transition;
+/// use std::time::Duration;
+///
+/// let late = Transition::new(Duration::ZERO);
+/// let lines = (0..1_000).filter(|_| late.occurred()).count();
+/// assert_eq!(lines, 1, "the first is a line");
+/// let ended = late.ended().expect("no calm time is asked for");
+/// assert_eq!(ended.count, 1_000);
+/// assert!(late.ended().is_none(), "the end is one line as well");
+/// ```
+#[derive(Debug)]
+pub struct Transition {
+    calm: Duration,
+    origin: Instant,
+    // Microseconds from `origin` to the first occurrence, plus one; 0 while the condition does not hold.
+    begun: AtomicU64,
+    // Microseconds from `origin` to the last occurrence.
+    last: AtomicU64,
+    count: AtomicU64,
+}
+
+/// What a condition was that is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Ended {
+    /// From the first occurrence to the last.
+    pub lasted: Duration,
+    /// How often it occurred.
+    pub count: u64,
+}
+
+impl Transition {
+    /// Creates a condition that does not hold, and that is over after this time without an occurrence.
+    #[must_use]
+    pub fn new(calm: Duration) -> Self {
+        let (begun, last, count) = Default::default();
+        Self { calm, origin: Instant::now(), begun, last, count }
+    }
+
+    /// Notes an occurrence. Returns true if the condition begins with it, which is worth a line.
+    pub fn occurred(&self) -> bool {
+        self.occurred_times(1)
+    }
+
+    /// Notes several occurrences at once.
+    pub fn occurred_times(&self, count: u64) -> bool {
+        self.count.fetch_add(count, Ordering::Relaxed);
+        let now = self.now();
+        self.last.fetch_max(now, Ordering::Relaxed);
+        let (relaxed, begun) = (Ordering::Relaxed, &self.begun);
+        begun.load(relaxed) == 0 && begun.compare_exchange(0, now + 1, relaxed, relaxed).is_ok()
+    }
+
+    /// Counts an occurrence if the condition holds; does not begin it.
+    pub fn count_if_on(&self) {
+        if self.is_on() {
+            self.count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the condition holds: one relaxed load.
+    #[inline]
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.begun.load(Ordering::Relaxed) != 0
+    }
+
+    /// Ends the condition if it has not occurred for the calm time. Returns what it was to the one caller
+    /// that ended it.
+    ///
+    /// Costs one relaxed load while the condition does not hold.
+    #[inline]
+    pub fn ended(&self) -> Option<Ended> {
+        if self.is_on() { self.ended_if_calm() } else { None }
+    }
+
+    #[cold]
+    fn ended_if_calm(&self) -> Option<Ended> {
+        let since = self.now().saturating_sub(self.last.load(Ordering::Relaxed));
+        if u128::from(since) < self.calm.as_micros() { None } else { self.end() }
+    }
+
+    /// Ends the condition without waiting for the calm time.
+    pub fn end(&self) -> Option<Ended> {
+        let begun = self.begun.swap(0, Ordering::Relaxed).checked_sub(1)?;
+        let micros = self.last.load(Ordering::Relaxed).saturating_sub(begun);
+        let count = self.count.swap(0, Ordering::Relaxed);
+        Some(Ended { lasted: Duration::from_micros(micros), count })
+    }
+
+    /// How long the condition has held.
+    #[must_use]
+    pub fn held_for(&self) -> Duration {
+        let begun = self.begun.load(Ordering::Relaxed).checked_sub(1);
+        begun.map_or(Duration::ZERO, |begun| {
+            Duration::from_micros(self.now() - begun.min(self.now()))
+        })
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.origin.elapsed().as_micros()).unwrap_or(u64::MAX - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_condition_that_flickers_begins_once_and_ends_once_after_the_calm_time() {
+        let overload = Transition::new(Duration::from_secs(1));
+        let mut lines = Vec::new();
+        for second in 0..30 {
+            for _ in 0..10 {
+                // Every tenth of a second for ten seconds, then no more.
+                if second < 10 && overload.occurred() {
+                    lines.push("begun".to_owned());
+                }
+                if let Some(Ended { lasted, count }) = overload.ended() {
+                    lines.push(format!("ended after {lasted:?}, {count} times"));
+                }
+                advance(Duration::from_millis(100)).await;
+            }
+        }
+        assert_eq!(lines, ["begun", "ended after 9.9s, 100 times"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_only_counted_begins_nothing() {
+        let outage = Transition::new(Duration::ZERO);
+        outage.count_if_on();
+        assert_eq!((outage.is_on(), outage.ended()), (false, None));
+        assert!(outage.occurred());
+        outage.count_if_on();
+        advance(Duration::from_millis(7)).await;
+        assert_eq!(outage.held_for(), Duration::from_millis(7));
+        assert_eq!(outage.end(), Some(Ended { lasted: Duration::ZERO, count: 2 }));
+        assert_eq!(outage.held_for(), Duration::ZERO);
+    }
+}
