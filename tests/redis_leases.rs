@@ -20,6 +20,10 @@ enum Event {
     Ask(usize, u64),
     /// A node is gone, with what it held, and another takes its place.
     Die(usize),
+    /// A node is closed, and another takes its place.
+    Close(usize),
+    /// A node gives back what is idle.
+    Sweep(usize),
 }
 
 fn policies() -> impl Strategy<Value = Policy> {
@@ -75,6 +79,8 @@ fn nodes_that_come_and_go_never_admit_more_than_the_limits() {
     let event = prop_oneof![
         12 => (0..3_usize, prop_oneof![4 => Just(1_u64), 1 => 1..9_u64]).prop_map(|(node, cost)| Event::Ask(node, cost)),
         1 => (0..3_usize).prop_map(Event::Die),
+        1 => (0..3_usize).prop_map(Event::Close),
+        2 => (0..3_usize).prop_map(Event::Sweep),
     ];
     let advance = prop_oneof![8 => 0..30_000_u64, 1 => 0..1_200_000_u64, 1 => 0..70_000_000_u64];
     let timeline = (policies(), prop::collection::vec((advance, event), 120));
@@ -99,6 +105,14 @@ fn nodes_that_come_and_go_never_admit_more_than_the_limits() {
                         }
                     }),
                     Event::Die(node) => nodes.borrow_mut()[node] = start_node(),
+                    Event::Close(node) => {
+                        let closed = std::mem::replace(&mut nodes.borrow_mut()[node], start_node());
+                        runtime.block_on(closed.close()).unwrap();
+                    }
+                    Event::Sweep(node) => {
+                        let store = nodes.borrow()[node].clone();
+                        runtime.block_on(store.return_idle_leases());
+                    }
                 }
             }
             Ok(())

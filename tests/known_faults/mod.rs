@@ -5,6 +5,7 @@
 mod bodies;
 mod grpc;
 mod header_accuracy;
+mod leases;
 mod limit_identity;
 mod limiter_handles;
 mod missing_address;

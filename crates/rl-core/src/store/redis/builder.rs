@@ -12,7 +12,7 @@ use super::combine::Combiner;
 use super::command::Commands;
 use super::connection::{Pool, Settings, Upstream};
 use super::denials::Denials;
-use super::leases::Leases;
+use super::leases::{LeaseSettings, Leases};
 use super::route::Route;
 #[cfg(feature = "redis-sentinel")]
 use super::sentinel::Sentinels;
@@ -44,7 +44,7 @@ pub struct RedisStoreBuilder {
     coalesce: bool,
     // None: unless a test makes up the time.
     local_denial: Option<bool>,
-    lease: u32,
+    lease: LeaseSettings,
     #[cfg(feature = "conformance")]
     clock: Option<Arc<ManualClock>>,
 }
@@ -75,7 +75,11 @@ impl RedisStoreBuilder {
             response_timeout: Duration::from_millis(500),
             coalesce: true,
             local_denial: None,
-            lease: 0,
+            lease: LeaseSettings {
+                units: 0,
+                idle: Duration::from_secs(10),
+                lifetime: Duration::from_secs(60),
+            },
             #[cfg(feature = "conformance")]
             clock: None,
         }
@@ -177,22 +181,45 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Takes up to so many units of a subject ahead, in one call and in every window of its policy, and
-    /// spends them without asking the server until the first of those windows ends. More than 65 534 count
-    /// as so many. Defaults to 0: none are.
+    /// Takes up to `units` of a subject ahead, in one call and in every window of its policy, and spends
+    /// them without asking the server. Defaults to 0: no unit is leased. More than 65 534 count as 65 534.
     ///
     /// No more than the limits say is admitted, whatever the number of instances, and whichever of them
-    /// or their replies are lost. Others may be *denied* what an instance holds and has not spent, at
-    /// most this many units for each instance; it comes back when the lease ends. What
-    /// [`usage`](crate::RateLimiter::usage) shows and other instances tell counts units that are held as
-    /// used, and a reset by another instance does not reach those that are held here until the lease
-    /// ends.
+    /// or their replies are lost. Other instances may be *denied* what an instance holds and has not
+    /// spent, at most this many units for each instance. Units that are not spent go back when the first
+    /// window ends, when they are [idle](Self::lease_idle), at the end of the [lease's
+    /// life](Self::lease_lifetime), and when the store is [closed](RedisStore::close): call
+    /// [`RateLimiter::close`](crate::RateLimiter::close) when a service shuts down. A process that is
+    /// killed loses what it holds until the windows end.
+    ///
+    /// [`usage`](crate::RateLimiter::usage) and the decisions of other instances count units that are held
+    /// as used. A reset by another instance does not reach those that are held here until the lease ends.
     ///
     /// For subjects whose limits are much larger than this. Checks under fixed windows that begin with
     /// the first request are leased, in the packed layout; others ask the server each time. Decisions
-    /// that were not asked for come with [`Origin::Leased`](crate::Origin::Leased).
+    /// that were made without asking come with [`Origin::Leased`](crate::Origin::Leased).
     pub fn lease(mut self, units: u32) -> Self {
-        self.lease = units;
+        self.lease.units = units.into();
+        self
+    }
+
+    /// Gives the leased units of a subject back after this time without a spent unit. Defaults to
+    /// 10 seconds.
+    ///
+    /// One task of the store looks every quarter of this time, and at least every second.
+    pub fn lease_idle(mut self, idle: Duration) -> Self {
+        self.lease.idle = idle;
+        self
+    }
+
+    /// Ends a lease after this time, however long its windows last, and gives its units back. Defaults to
+    /// 60 seconds.
+    ///
+    /// It bounds how long leased units may be spent in a window that they were not charged to: after a
+    /// step of the server's clock, or after this machine was suspended. At most one lease for each
+    /// instance is spent so.
+    pub fn lease_lifetime(mut self, lifetime: Duration) -> Self {
+        self.lease.lifetime = lifetime;
         self
     }
 
@@ -246,14 +273,14 @@ impl RedisStoreBuilder {
         let is_cluster = route.is_cluster();
         let (watch, remembers) = self.watch();
         let is_packed = self.layout == Layout::Packed;
-        let lease = u64::from(self.lease);
+        let leases = self.lease.units > 0 && is_packed;
         let patience = self.response_timeout;
         let combines = self.coalesce && is_packed;
-        Ok(RedisStore {
+        let store = RedisStore {
             inner: Arc::new(Inner {
                 combiner: combines.then(|| Combiner::new(is_cluster, patience)),
                 denials: remembers.then(Denials::new),
-                leases: (lease > 0 && is_packed).then(|| Leases::new(lease, patience)),
+                leases: leases.then(|| Leases::new(self.lease, patience)),
                 watch,
                 fingerprinter: Fingerprinter::random(),
                 commands: Commands { layout: self.layout, prefix, tagged: is_cluster },
@@ -264,7 +291,9 @@ impl RedisStoreBuilder {
                 #[cfg(feature = "conformance")]
                 clock: self.clock,
             }),
-        })
+        };
+        store.start_sweeping();
+        Ok(store)
     }
 
     /// What measures the time here, and whether denials are remembered.
@@ -295,7 +324,8 @@ impl RedisStoreBuilder {
         if self.connections == 0 {
             return Err(ConnectError::NoConnections);
         }
-        if wait.is_zero() || connect_timeout.is_zero() || silence.is_zero() {
+        let LeaseSettings { idle, lifetime, .. } = self.lease;
+        if [wait, connect_timeout, silence, idle, lifetime].contains(&Duration::ZERO) {
             return Err(ConnectError::NoWait);
         }
         let (scripts, connections) = (script::of(self.layout).to_vec(), self.connections);
@@ -383,5 +413,7 @@ mod tests {
         assert!(
             error(of("redis://h/").connect_timeout(Duration::ZERO)).await.contains("more than")
         );
+        assert!(error(of("redis://h/").lease_idle(Duration::ZERO)).await.contains("more than"));
+        assert!(error(of("redis://h/").lease_lifetime(Duration::ZERO)).await.contains("more than"));
     }
 }

@@ -8,13 +8,20 @@ use crate::store::{Refund, Renewal, StoreError};
 use crate::time::Timestamp;
 use crate::{Cost, FailureKind, Limit, Policy};
 
-/// The argument of `decide.lua`, for so many calls that came one after the other.
-pub(super) fn decide_plan(policy: &Policy, mode: Mode, cost: Cost, calls: u16) -> Vec<u8> {
+/// Returns the argument of `decide.lua`, for `calls` that came one after the other, of which at least
+/// `least` pass or none.
+pub(super) fn decide_plan(
+    policy: &Policy,
+    mode: Mode,
+    cost: Cost,
+    calls: u16,
+    least: u16,
+) -> Vec<u8> {
     let coded = coded(policy);
     let all_fixed = coded.is_all_fixed;
     let count = u8::try_from(policy.limits().len()).expect("a policy has at most 16 limits");
 
-    let mut plan = Vec::with_capacity(15 + 14 * policy.limits().len());
+    let mut plan = Vec::with_capacity(17 + 14 * policy.limits().len());
     plan.push(mode_byte(mode));
     plan.push(if all_fixed { count } else { 0 });
     push_u56(&mut plan, cost.units());
@@ -33,6 +40,9 @@ pub(super) fn decide_plan(policy: &Policy, mode: Mode, cost: Cost, calls: u16) -
         if !all_fixed {
             push_u56(&mut plan, limit.capacity());
         }
+    }
+    if least > 1 {
+        plan.extend_from_slice(&least.to_be_bytes());
     }
     plan
 }

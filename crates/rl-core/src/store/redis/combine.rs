@@ -108,7 +108,7 @@ impl RedisStore {
         cost: Cost,
         asking: Option<Asking>,
     ) -> Result<Decision, StoreError> {
-        let command = self.inner.commands.check(&[who], policy, cost, 1)?;
+        let command = self.inner.commands.check(&[who], policy, cost, 1, 1)?;
         let reply = self.send(command).await?;
         let asked = Asked { policy, mode: Mode::Check, cost };
         let answer = reply::read_one(&reply, 1, asked)?;
@@ -214,7 +214,9 @@ impl RedisStore {
         let commands = &self.inner.commands;
         let who: Vec<WhoRef<'_>> = runs.iter().map(|run| run.who.as_ref()).collect();
         let (command, cost, calls) = match costs {
-            Costs::Alike(cost, calls) => (commands.check(&who, policy, cost, calls)?, cost, calls),
+            Costs::Alike { cost, calls, least } => {
+                (commands.check(&who, policy, cost, calls, least)?, cost, calls)
+            }
             Costs::Mixed => {
                 let callers = runs.iter().flat_map(|run| &run.callers);
                 let costs: Vec<Cost> = callers.map(|caller| caller.question.cost()).collect();

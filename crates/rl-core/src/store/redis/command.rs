@@ -57,7 +57,7 @@ impl Commands {
     pub(super) fn decide(&self, charge: &Charge<'_>) -> Result<Command, StoreError> {
         let Charge { namespace, subject, policy, mode, cost } = *charge;
         let arguments = match self.layout {
-            Layout::Packed => packed(policy, codec::decide_plan(policy, mode, cost, 1)),
+            Layout::Packed => packed(policy, codec::decide_plan(policy, mode, cost, 1, 1)),
             Layout::Readable => {
                 vec![codec::readable_periods(policy), codec::readable_plan(policy, mode, cost)]
             }
@@ -66,17 +66,21 @@ impl Commands {
         Ok(Command::Script { script: script::decide(self.layout), keys, arguments })
     }
 
-    /// Checks of one cost, so many of each subject. More than one subject only under a policy that is
-    /// all fixed windows, and more than one call only in the packed layout.
+    /// Makes the command of `calls` checks of one cost for each subject, of which at least `least` pass or
+    /// none. More than one subject, and more than one as the least, only under a policy that is all fixed
+    /// windows; more than one call only in the packed layout.
     pub(super) fn check(
         &self,
         who: &[WhoRef<'_>],
         policy: &Policy,
         cost: Cost,
         calls: u16,
+        least: u16,
     ) -> Result<Command, StoreError> {
         let arguments = match self.layout {
-            Layout::Packed => packed(policy, codec::decide_plan(policy, Mode::Check, cost, calls)),
+            Layout::Packed => {
+                packed(policy, codec::decide_plan(policy, Mode::Check, cost, calls, least))
+            }
             Layout::Readable => {
                 let plan = codec::readable_plan(policy, Mode::Check, cost);
                 vec![codec::readable_periods(policy), plan]
@@ -96,7 +100,7 @@ impl Commands {
         policy: &Policy,
         costs: &[Cost],
     ) -> Result<Command, StoreError> {
-        let plan = codec::decide_plan(policy, Mode::Check, Cost::ZERO, 0);
+        let plan = codec::decide_plan(policy, Mode::Check, Cost::ZERO, 0, 1);
         let mut arguments = packed(policy, plan);
         arguments.push(codec::costs(costs));
         let keys = self.keys(namespace, subject, policy)?;

@@ -2,55 +2,83 @@
 //!
 //! * **The bound holds** for any number of nodes: what is spent has been charged before, in every window
 //!   of the policy, and is spent before the first of those windows ends. A node that dies and a reply
-//!   that is lost leave units unspent, and never spend any twice. `DESIGN.md` has the proof.
-//! * **What is not spent comes back** when the lease ends: in the window that has ended nobody misses it,
-//!   in the longer ones it is given back. Until then others may be denied what a node holds: at most one
-//!   lease for each node.
+//!   that is lost leave units unspent, and never spend any twice. `DESIGN.md` has the proof, and what a
+//!   clock that jumps may add: one lease for each node.
+//! * **Units that are not spent go back**: when the first window ends, after an idle time, at the end of
+//!   the lease's life, and when the store is closed. Until then other nodes may be denied what a node
+//!   holds: at most one lease for each node.
+//! * **A denied request charges nothing**: the script takes units only if they are enough for the request.
 //! * **Leases of many subjects are taken in one call**, if they are of one size under one policy.
-//! * **Few are leased to who asks seldom**: a lease is twice as large as the one before, up to the
-//!   setting, and never more than a quarter of what was left.
-//! * Fixed windows that begin with the first request are leased. Others, and everything but checks, go
-//!   to the server.
+//! * **A lease starts small**: it is twice as large as the one before, up to the setting, and never more
+//!   than a quarter of what the server had left.
+//! * Fixed windows that begin with the first request are leased. Other limits, and everything but
+//!   checks, go to the server.
 
 mod held;
+mod idle;
 mod place;
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use held::{Terms, open};
+use held::{Returned, Terms, open};
 pub(super) use place::Holder;
-use place::{Ending, Table};
+use place::Table;
 use tokio::runtime::Handle;
 
+use super::RedisStore;
 use super::answer::{Answer, Asked};
 use super::combine::{self, Joined, Question};
 use super::denials::Asking;
+use super::reply;
 use super::watch::lasts_until;
 use super::who::{Who, WhoRef};
-use super::{Inner, RedisStore, reply};
 use crate::model::Mode;
-use crate::store::{Refund, RefundOf, StoreError, StoreFuture};
-use crate::{Cost, Decision, Eventual, FailureKind, LimitSet, Policy};
+use crate::store::{StoreError, StoreFuture};
+use crate::{Cost, Decision, Eventual, FailureKind, Policy};
 
 /// The largest lease: what the number of calls in one script call can say.
 const MOST_UNITS: u16 = u16::MAX - 1;
 
-/// Subjects that hold leases at most; others ask the server.
+/// How many subjects hold leases at most.
 const MOST: usize = 16_384;
+
+/// What a caller sets of leases.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LeaseSettings {
+    /// The units of one lease at most.
+    pub(super) units: u64,
+    /// After what time without a spent unit the units go back.
+    pub(super) idle: Duration,
+    /// The longest that a lease lasts.
+    pub(super) lifetime: Duration,
+}
 
 pub(super) struct Leases {
     table: Arc<Table>,
-    /// Units of one lease at most.
+    /// The units of one lease at most.
     most: u64,
+    /// The idle time and the lifetime, in µs.
+    idle: u64,
+    lifetime: u64,
     patience: Duration,
+    is_closed: AtomicBool,
     runtime: Handle,
 }
 
 impl Leases {
-    pub(super) fn new(most: u64, patience: Duration) -> Self {
-        let most = most.min(MOST_UNITS.into());
-        Self { table: Arc::default(), most, patience, runtime: Handle::current() }
+    pub(super) fn new(settings: LeaseSettings, patience: Duration) -> Self {
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        Self {
+            table: Arc::default(),
+            most: settings.units.min(MOST_UNITS.into()),
+            idle: micros(settings.idle),
+            lifetime: micros(settings.lifetime),
+            patience,
+            is_closed: AtomicBool::new(false),
+            runtime: Handle::current(),
+        }
     }
 
     /// Spends `cost` of what is held of a subject, if that is enough.
@@ -65,13 +93,30 @@ impl Leases {
         self.table.lock().get_mut(&who)?.spend(policy, cost, now)
     }
 
-    /// Gives up what is held of a subject, and keeps others from spending and taking more for as long
-    /// as the answer lives. For that there is always room.
+    /// Drops what is held of a subject, and keeps other tasks from spending and taking more for as long
+    /// as the result lives. For that there is always room.
     pub(super) async fn give_up(&self, who: Who) -> Option<Holder> {
         let holder = self.table.enter(who, usize::MAX)?.turn().await;
         holder.place.with_lease(|lease| lease.terms = None);
         Some(holder)
     }
+
+    /// Takes no more units from here on. A task that looks with a place in the table takes none, or has
+    /// its place before the table is looked through.
+    fn close(&self) {
+        self.is_closed.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::SeqCst)
+    }
+}
+
+/// What a call to the server has brought.
+struct Taken {
+    /// None, if the units are too few by now, and the server has more.
+    decision: Option<Decision>,
+    units: u64,
 }
 
 impl RedisStore {
@@ -84,7 +129,8 @@ impl RedisStore {
         cost: Cost,
         asking: Option<Asking>,
     ) -> StoreFuture<Decision> {
-        if cost.units() > leases.most && leases.table.lock().get(&who).is_none() {
+        let is_too_dear = cost.units() > leases.most && leases.table.lock().get(&who).is_none();
+        if is_too_dear || leases.is_closed() {
             return self.check(who, policy, cost, asking);
         }
         let (this, who, policy) = (self.clone(), who.to_owned(), policy.clone());
@@ -99,7 +145,10 @@ impl RedisStore {
         mut asking: Option<Asking>,
     ) -> Result<Decision, StoreError> {
         let Some(leases) = &self.inner.leases else { return Err(gone()) };
-        let Some(place) = leases.table.enter(who.clone(), MOST) else {
+        let place = leases.table.enter(who.clone(), MOST);
+        let place =
+            place.or_else(|| leases.table.enter(who.clone(), self.make_room(leases)));
+        let Some(place) = place else {
             return self.check(who.as_ref(), &policy, cost, asking).await;
         };
         let holder = place.turn().await;
@@ -115,15 +164,17 @@ impl RedisStore {
             }
         }
         let now = self.inner.watch.now();
-        if holder.place.with_lease(|lease| lease.is_last(&policy, now)) {
+        let is_beyond = holder.place.with_lease(|lease| lease.is_beyond(&policy, cost, now));
+        if is_beyond || leases.is_closed() {
             drop(holder);
             return self.check(who.as_ref(), &policy, cost, asking).await;
         }
-        // In a task of its own: whoever gives up waiting does not give up the units.
+        // In a task of its own: a request that is cancelled must not lose the units.
         let store = self.clone();
         if cost.units() > leases.most {
             let emptied = async move { store.empty(&holder).await };
-            leases.runtime.spawn(emptied).await.map_err(|_| gone())?;
+            // What could not be given back stays charged.
+            let _ = leases.runtime.spawn(emptied).await.map_err(|_| gone())?;
             return self.check(who.as_ref(), &policy, cost, asking).await;
         }
         // Boxed: it is large, and a task is moved more than once until it begins.
@@ -140,19 +191,27 @@ impl RedisStore {
         asking: Option<Asking>,
     ) -> Result<Decision, StoreError> {
         let Some(leases) = &self.inner.leases else { return Err(gone()) };
-        // If what was held has ended under way, or others have spent it, it takes a second time, and counts
-        // on nothing.
-        let mut decision = self.take_more(leases, &mut holder, policy, cost, true).await?;
-        if decision.is_none() {
-            decision = self.take_more(leases, &mut holder, policy, cost, false).await?;
+        // If what was held has ended meanwhile, or other requests have spent it, it takes a second time, and
+        // counts on nothing.
+        let mut taken = self.take_more(leases, &mut holder, policy, cost, true).await?;
+        if taken.decision.is_none() {
+            let units = taken.units;
+            taken = self.take_more(leases, &mut holder, policy, cost, false).await?;
+            taken.units += units;
         }
-        let decision = decision.ok_or_else(gone)?;
+        let decision = taken.decision.ok_or_else(gone)?;
+        if !decision.is_allowed()
+            && let Some(returned) =
+                holder.place.with_lease(|lease| lease.take_back(taken.units))
+        {
+            // Taken for a request that is denied. If this fails, the units are held as others are.
+            let _ = self.give_back(holder.place.who.as_ref(), returned).await;
+        }
         self.note_denial(holder.place.who.as_ref(), &decision, asking);
         Ok(decision)
     }
 
-    /// Takes what is missing for `cost`, and more, and decides on it. Returns nothing if that is too little
-    /// now, and the server has more.
+    /// Takes what is missing for `cost`, and more, and decides on it.
     async fn take_more(
         &self,
         leases: &Leases,
@@ -160,56 +219,61 @@ impl RedisStore {
         policy: &Policy,
         cost: Cost,
         counts_held: bool,
-    ) -> Result<Option<Decision>, StoreError> {
+    ) -> Result<Taken, StoreError> {
         let now = self.inner.watch.now();
         if holder.place.with_lease(|lease| open(&mut lease.terms, policy, now).is_none()) {
-            self.empty(holder).await;
+            // What could not be given back stays charged.
+            let _ = self.empty(holder).await;
         }
-        let (held, quarter) = holder.place.with_lease(|lease| match &lease.terms {
-            Some(terms) => {
-                let held = if counts_held { terms.left } else { 0 };
-                (held, terms.answer.least_left(policy) / 4)
-            }
+        let (held, rest) = holder.place.with_lease(|lease| match &lease.terms {
+            Some(terms) => (if counts_held { terms.left } else { 0 }, terms.rest),
             None => (0, u64::MAX),
         });
-        let size = (2 * holder.taking.size.max(1)).min(leases.most).min(quarter.max(1));
-        let missing = size.max(cost.units().saturating_sub(held));
-        // Leases are no larger.
-        let missing = u16::try_from(missing).unwrap_or(MOST_UNITS).min(MOST_UNITS);
+        let size = (2 * holder.taking.size.max(1)).min(leases.most).min((rest / 4).max(1));
+        // Leases are no larger than `MOST_UNITS`, and the cost is no more than a lease.
+        let units = |units: u64| u16::try_from(units).unwrap_or(MOST_UNITS).min(MOST_UNITS);
+        let least = units(cost.units().saturating_sub(held).max(1));
+        let asked = units(size).max(least);
 
         let sent = self.inner.watch.now();
-        let (answer, decided) = self.take(leases, &holder.place.who, policy, missing).await?;
-        let taken = u64::from(answer.passing());
+        let (answer, decided) = self.take(leases, &holder.place.who, policy, asked, least).await?;
+        let (taken, rest) = (u64::from(answer.passing()), answer.least_left(policy));
         let heard = self.inner.watch.now();
         let nearest = decided.limits().filter(|limit| limit.is_active());
         let nearest = nearest.map(|limit| limit.reset_after()).min().unwrap_or_default();
-        let until = lasts_until(sent, u64::try_from(nearest.as_micros()).unwrap_or(u64::MAX));
-        let is_last = taken < missing.into();
+        let micros = u64::try_from(nearest.as_micros()).unwrap_or(u64::MAX);
+        let until = lasts_until(sent, micros.min(leases.lifetime));
         let (policy, charged) = (policy.clone(), decided.at());
-        let taken = Terms { policy, answer, charged, heard, until, left: taken, is_last };
-        holder.taking.size = taken.left;
-        let (decision, over) = holder.place.with_lease(|lease| lease.add(taken, cost));
-        if let Some(over) = over {
-            self.give_back(holder.place.who.as_ref(), &over).await;
+        let terms =
+            Terms { policy, answer, charged, heard, until, touched: heard, left: taken, rest };
+        if taken > 0 || rest == 0 {
+            holder.taking.size = taken;
         }
-        self.end_in_time(leases, holder);
-        Ok(decision)
+        let is_short = taken < asked.into();
+        let (decision, over) = holder.place.with_lease(|lease| lease.add(terms, cost, is_short));
+        if let Some(over) = over {
+            // What could not be given back stays charged.
+            let _ = self.give_back(holder.place.who.as_ref(), Returned::from(over)).await;
+        }
+        Ok(Taken { decision, units: taken })
     }
 
-    /// Takes up to `units` on the server: as many checks of one unit, the first of which pass. Returns how
-    /// many do as well, and the decision on the last.
+    /// Takes up to `units` on the server, or none if there are fewer than `least`: as many checks of one
+    /// unit, the first of which pass. Returns how many do as well, and the decision on the last.
     async fn take(
         &self,
         leases: &Leases,
         who: &Who,
         policy: &Policy,
         units: u16,
+        least: u16,
     ) -> Result<(Answer, Decision), StoreError> {
         let (mode, cost) = (Mode::Check, Cost::ONE);
-        // In a call with others, if anybody is under way.
+        // In a call with others, if any is in flight.
         let _lone = match &self.inner.combiner {
             Some(combiner) => {
-                match self.join(combiner, who.as_ref(), policy, Question::Lease(units), None) {
+                let question = Question::Lease { units, least };
+                match self.join(combiner, who.as_ref(), policy, question, None) {
                     Joined::Waiting(told) => {
                         let part = combine::wait_for_part(told).await?;
                         let last = part.decision();
@@ -220,7 +284,7 @@ impl RedisStore {
             }
             None => None,
         };
-        let command = self.inner.commands.check(&[who.as_ref()], policy, cost, units)?;
+        let command = self.inner.commands.check(&[who.as_ref()], policy, cost, units, least)?;
         let reply = tokio::time::timeout(leases.patience, self.send(command)).await;
         let reply = reply.unwrap_or_else(|_| Err(StoreError::new(FailureKind::TimedOut)))?;
         let asked = Asked { policy, mode, cost };
@@ -229,83 +293,11 @@ impl RedisStore {
         let last = answer.decision(units - 1, asked);
         Ok((answer, last))
     }
-
-    /// Sees to it that what is not spent is given back when the lease ends.
-    fn end_in_time(&self, leases: &Leases, holder: &mut Holder) {
-        let Some(until) = holder.until() else { return };
-        if holder.taking.ending.as_ref().is_none_or(|ending| ending.wakes > until) {
-            let (inner, who) = (Arc::downgrade(&self.inner), holder.place.who.clone());
-            let micros = until.saturating_sub(self.inner.watch.now());
-            let task = leases.runtime.spawn(end(inner, who, micros));
-            holder.taking.ending = Some(Ending { wakes: until, task: task.abort_handle() });
-        }
-    }
-
-    /// Gives back what is held.
-    async fn empty(&self, holder: &Holder) {
-        let terms = holder.place.with_lease(|lease| lease.terms.take());
-        if let Some(terms) = terms {
-            self.give_back(holder.place.who.as_ref(), &terms).await;
-        }
-    }
-
-    /// Gives units back that were not spent. If that fails they stay charged.
-    async fn give_back(&self, who: WhoRef<'_>, terms: &Terms) {
-        let refund = Refund {
-            namespace: who.namespace,
-            subject: who.subject,
-            policy: &terms.policy,
-            charged: terms.charged,
-            units: terms.left,
-            of: RefundOf::All,
-            uncharged: LimitSet::EMPTY,
-        };
-        if terms.left > 0
-            && let Some(leases) = &self.inner.leases
-            && let Ok(command) = self.inner.commands.refund(&refund)
-        {
-            let _ = tokio::time::timeout(leases.patience, self.send(command)).await;
-            if let Some(denials) = &self.inner.denials {
-                denials.forget(who);
-            }
-        }
-    }
-}
-
-/// Gives back what is not spent of a lease that ends in so many microseconds, or later if more has been
-/// taken by then.
-async fn end(inner: Weak<Inner>, who: Who, mut micros: u64) {
-    loop {
-        pause(Duration::from_micros(micros)).await;
-        let Some(inner) = inner.upgrade() else { return };
-        let store = RedisStore { inner };
-        let place = store.inner.leases.as_ref().and_then(|leases| leases.table.find(who.clone()));
-        let Some(place) = place else { return };
-        let mut holder = place.turn().await;
-        let now = store.inner.watch.now();
-        match (holder.until(), &mut holder.taking.ending) {
-            (Some(until), Some(ending)) if now < until => {
-                (micros, ending.wakes) = (until - now, until);
-            }
-            _ => {
-                store.empty(&holder).await;
-                // Stops this task, which has nothing left to do.
-                holder.taking.ending = None;
-                return;
-            }
-        }
-    }
 }
 
 /// The runtime that the store lives in has ended.
 fn gone() -> StoreError {
     StoreError::new(FailureKind::Unavailable)
-}
-
-/// The end of a lease is a time, not an event.
-#[expect(clippy::disallowed_methods, reason = "a lease ends at a time")]
-async fn pause(time: Duration) {
-    tokio::time::sleep(time).await;
 }
 
 #[cfg(test)]
@@ -315,9 +307,14 @@ mod tests {
     use crate::store::{Charge, Namespace, Reset, Store};
     use crate::{Limit, Subject};
 
+    fn leases() -> Leases {
+        let (idle, lifetime) = (Duration::from_secs(10), Duration::from_secs(60));
+        Leases::new(LeaseSettings { units: 4, idle, lifetime }, Duration::from_secs(1))
+    }
+
     #[tokio::test]
     async fn all_who_wait_meet_in_the_same_place_and_the_last_forgets_it() {
-        let leases = Leases::new(4, Duration::from_secs(1));
+        let leases = leases();
         let fingerprinter = Fingerprinter::random();
         let who = |name: &str| {
             let (namespace, subject) = (Namespace::default(), Subject::user(name));

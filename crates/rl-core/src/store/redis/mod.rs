@@ -363,6 +363,12 @@ impl Store for RedisStore {
         let who = self.who(reset.namespace, reset.subject);
         self.carry_out(who, self.inner.commands.reset(&reset), true)
     }
+
+    fn close(&self) -> StoreFuture<()> {
+        let this = self.clone();
+        // The inherent function.
+        Eventual::later(async move { Self::close(&this).await })
+    }
 }
 
 impl fmt::Debug for RedisStore {

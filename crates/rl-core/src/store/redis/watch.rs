@@ -32,6 +32,11 @@ impl Watch {
             Self::Manual(clock) => clock.now().as_micros(),
         }
     }
+
+    /// Whether tests make up the time.
+    pub(super) const fn is_manual(&self) -> bool {
+        matches!(self, Self::Manual(_))
+    }
 }
 
 /// µs since this was first asked for.

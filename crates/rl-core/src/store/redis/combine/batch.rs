@@ -25,9 +25,9 @@ const MOST_EVALUATED: usize = 64;
 pub(in super::super) enum Question {
     /// A check of this cost.
     Check(Cost),
-    /// So many checks of one unit, to be told as one. What passes belongs to who asked: nobody else goes
-    /// along in the run.
-    Lease(u16),
+    /// `units` checks of one unit, of which `least` pass or none, with one answer. What passes belongs to
+    /// this caller: no other goes along in the run.
+    Lease { units: u16, least: u16 },
 }
 
 /// One who asks.
@@ -54,8 +54,8 @@ pub(super) struct Batch {
 /// What each subject of a batch is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Costs {
-    /// So many calls of this cost.
-    Alike(Cost, u16),
+    /// So many calls of this cost, of which at least so many pass or none.
+    Alike { cost: Cost, calls: u16, least: u16 },
     /// Each caller's own.
     Mixed,
 }
@@ -64,14 +64,21 @@ impl Question {
     pub(super) const fn cost(self) -> Cost {
         match self {
             Self::Check(cost) => cost,
-            Self::Lease(_) => Cost::ONE,
+            Self::Lease { .. } => Cost::ONE,
         }
     }
 
     pub(super) const fn calls(self) -> u16 {
         match self {
             Self::Check(_) => 1,
-            Self::Lease(units) => units,
+            Self::Lease { units, .. } => units,
+        }
+    }
+
+    pub(super) const fn least(self) -> u16 {
+        match self {
+            Self::Check(_) => 1,
+            Self::Lease { least, .. } => least,
         }
     }
 }
@@ -87,14 +94,16 @@ pub(super) fn take_run(waiting: &mut VecDeque<Caller>) -> Option<(Costs, Vec<Cal
     waiting.retain(|caller| !caller.tell.is_closed());
     let first = waiting.front()?;
     let Question::Check(cost) = first.question else {
-        let costs = Costs::Alike(first.question.cost(), first.question.calls());
+        let question = first.question;
+        let (cost, calls, least) = (question.cost(), question.calls(), question.least());
+        let costs = Costs::Alike { cost, calls, least };
         return Some((costs, waiting.drain(..1).collect()));
     };
     let policy = &first.policy;
     let like_first = |most: usize, is_like: &dyn Fn(Cost) -> bool| {
         let goes_along = |caller: &&Caller| match caller.question {
             Question::Check(cost) => is_like(cost) && caller.policy == *policy,
-            Question::Lease(_) => false,
+            Question::Lease { .. } => false,
         };
         waiting.iter().take(most).take_while(goes_along).count()
     };
@@ -107,7 +116,8 @@ pub(super) fn take_run(waiting: &mut VecDeque<Caller>) -> Option<(Costs, Vec<Cal
     let (costs, count) = if mixed > alike {
         (Costs::Mixed, mixed)
     } else {
-        (Costs::Alike(cost, u16::try_from(alike).unwrap_or(1)), alike)
+        let calls = u16::try_from(alike).unwrap_or(1);
+        (Costs::Alike { cost, calls, least: 1 }, alike)
     };
     Some((costs, waiting.drain(..count).collect()))
 }

@@ -1,56 +1,73 @@
-//! Who takes units ahead and gives them back: one at a time for each subject. No I/O.
+//! The table of leases, and turns to take units and to give them back: one task at a time for each
+//! subject. No I/O.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use indexmap::map::Entry;
 use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
-use tokio::task::AbortHandle;
 
 use super::super::who::{ByWho, Who};
 use super::held::Lease;
 
-#[derive(Default)]
-pub(super) struct Table(Mutex<ByWho<Lease>>);
+/// How many leases are compared to find one that can be replaced.
+const COMPARED: usize = 8;
 
-/// What those need who take and give back.
+/// A lease that was spent within this time is not replaced, in µs.
+const RECENT: u64 = 1_000_000;
+
+/// How many leases a sweep looks at while requests wait for the table.
+const LOOKED_AT: usize = 1_024;
+
+#[derive(Default)]
+pub(super) struct Table {
+    leases: Mutex<ByWho<Lease>>,
+    /// Where the next search for a lease to replace begins.
+    next: AtomicUsize,
+}
+
+/// What the task needs whose turn it is.
 #[derive(Default)]
 pub(super) struct Taking {
     /// How many units were taken last.
     pub(super) size: u64,
-    pub(super) ending: Option<Ending>,
 }
 
-/// The task that ends a lease; there is one for each at most.
-pub(super) struct Ending {
-    pub(super) wakes: u64,
-    pub(super) task: AbortHandle,
-}
-
-/// A place in the table. Where nothing is held, the last to leave forgets it; as long as anybody is
-/// there, all who come meet in the same.
+/// A place in the table. Where nothing is held, the last task to leave removes the entry; while a task is
+/// there, all that come meet in the same entry.
 pub(super) struct Place {
     pub(super) table: Arc<Table>,
     pub(super) who: Who,
     pub(super) turn: Arc<Turn<Taking>>,
 }
 
-/// One whose turn it is to take and to give back.
+/// The turn of one task to take units and to give them back.
 pub(in super::super) struct Holder {
-    // Left before the place is.
+    // Released before the place is left.
     pub(super) taking: OwnedMutexGuard<Taking>,
     pub(super) place: Place,
 }
 
+/// What a full table can offer.
+pub(super) enum Room {
+    /// An entry with nothing left was removed.
+    Made,
+    /// The entry goes when its units have been given back.
+    Idle(Holder),
+    /// All entries that were compared are in use.
+    None,
+}
+
 impl Table {
     pub(super) fn lock(&self) -> MutexGuard<'_, ByWho<Lease>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The place of a subject, which is made if there are less than `most`.
+    /// Returns a place of a subject, whose entry is made if there are fewer than `most`.
     pub(super) fn enter(self: &Arc<Self>, who: Who, most: usize) -> Option<Place> {
-        let mut held = self.lock();
-        let is_full = held.len() >= most;
-        let lease = match held.entry(who.clone()) {
+        let mut leases = self.lock();
+        let is_full = leases.len() >= most;
+        let lease = match leases.entry(who.clone()) {
             Entry::Vacant(_) if is_full => return None,
             lease => lease.or_default(),
         };
@@ -58,9 +75,68 @@ impl Table {
         Some(Place { table: Arc::clone(self), who, turn: Arc::clone(&lease.turn) })
     }
 
-    /// The place of a subject, if it is there.
+    /// Returns a place of a subject, if it has an entry.
     pub(super) fn find(self: &Arc<Self>, who: Who) -> Option<Place> {
         self.enter(who, 0)
+    }
+
+    /// Looks for an entry to replace: one with nothing left, else the one that has been idle for longest.
+    pub(super) fn make_room(self: &Arc<Self>, now: u64) -> Room {
+        let mut leases = self.lock();
+        let (count, from) = (leases.len(), self.next.fetch_add(COMPARED, Ordering::Relaxed));
+        let mut idlest = None;
+        for place in (0..COMPARED.min(count)).map(|n| from.wrapping_add(n) % count) {
+            let lease = &leases[place];
+            if lease.places > 0 {
+                continue;
+            }
+            let Some(terms) = lease.terms.as_ref().filter(|terms| terms.left > 0) else {
+                leases.swap_remove_index(place);
+                return Room::Made;
+            };
+            let idle = if now < terms.until { terms.idle_since(now) } else { u64::MAX };
+            if idle >= RECENT && idlest.is_none_or(|(_, longest)| idle > longest) {
+                idlest = Some((place, idle));
+            }
+        }
+        let found = idlest.and_then(|(place, _)| leases.get_index_mut(place));
+        let Some((who, lease)) = found else { return Room::None };
+        // Nobody has it: no task has a place.
+        let Ok(taking) = Arc::clone(&lease.turn).try_lock_owned() else { return Room::None };
+        lease.places += 1;
+        let (who, turn) = (who.clone(), Arc::clone(&lease.turn));
+        Room::Idle(Holder { taking, place: Place { table: Arc::clone(self), who, turn } })
+    }
+
+    /// Removes leases with nothing left that have ended or are idle, and returns up to `most` subjects of
+    /// those whose units are to be given back. An entry that moves meanwhile is found by the next sweep.
+    pub(super) fn sweep(&self, now: u64, idle: u64, most: usize) -> Vec<Who> {
+        let (mut due, mut from) = (Vec::new(), 0);
+        loop {
+            let mut leases = self.lock();
+            let to = leases.len().min(from + LOOKED_AT);
+            // Backwards: the last entry takes the place of one that is removed.
+            for place in (from..to).rev() {
+                match leases.get_index(place) {
+                    Some((_, lease)) if !lease.is_due(now, idle) => {}
+                    Some((who, lease)) if lease.left() > 0 => {
+                        if due.len() < most {
+                            due.push(who.clone());
+                        }
+                    }
+                    _ => drop(leases.swap_remove_index(place)),
+                }
+            }
+            if to >= leases.len() {
+                return due;
+            }
+            from = to;
+        }
+    }
+
+    /// Returns all subjects that have an entry.
+    pub(super) fn subjects(&self) -> Vec<Who> {
+        self.lock().keys().cloned().collect()
     }
 }
 
@@ -69,33 +145,20 @@ impl Place {
         Holder { taking: Arc::clone(&self.turn).lock_owned().await, place: self }
     }
 
-    /// Does something with what is held.
+    /// Calls `then` with the lease.
     pub(super) fn with_lease<T>(&self, then: impl FnOnce(&mut Lease) -> T) -> T {
-        let mut held = self.table.lock();
-        then(held.get_mut(&self.who.as_ref()).expect("whoever has a place is in the table"))
-    }
-}
-
-impl Holder {
-    /// Until when what is held may be spent.
-    pub(super) fn until(&self) -> Option<u64> {
-        self.place.with_lease(|lease| lease.terms.as_ref().map(|terms| terms.until))
+        let mut leases = self.table.lock();
+        then(leases.get_mut(&self.who.as_ref()).expect("whoever has a place is in the table"))
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut held = self.table.lock();
-        let Some(lease) = held.get_mut(&self.who.as_ref()) else { return };
+        let mut leases = self.table.lock();
+        let Some(lease) = leases.get_mut(&self.who.as_ref()) else { return };
         lease.places -= 1;
         if lease.places == 0 && lease.terms.is_none() {
-            held.swap_remove(&self.who.as_ref());
+            leases.swap_remove(&self.who.as_ref());
         }
-    }
-}
-
-impl Drop for Ending {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }

@@ -49,6 +49,7 @@ for i, slot in ipairs(slots) do
   end
   slot.in_shadow, slot.is_one = has(shadow, i), has(requests, i)
 end
+local least = next_number < #ARGV[2] and struct.unpack('>I2', ARGV[2], next_number) or 1
 
 -- Under fixed windows one division tells how many calls of one cost pass: as many as lie in a large lease
 -- would keep the server from others, if each were evaluated.
@@ -70,6 +71,7 @@ for call = 1, together and 1 or times do
   taken = 0
   if together then
     passing = min(times, floor(available / cost))
+    if passing < least then passing = 0 end
     taken = passing * cost
   elseif mode == 3 or mode < 2 and cost <= available then
     taken = cost

@@ -4,7 +4,8 @@
 -- Change all three.
 --
 -- What passes has been dealt with in fixed_unrolled.lua, where there are no more than twelve limits.
--- Each subject is as many calls of the same cost: as many of them pass as fit, the first of them.
+-- Each subject is as many calls of the same cost: as many of them pass as fit, the first of them, or none
+-- if these are fewer than must pass.
 --
 -- KEYS     the state of each subject (see slots.lua)
 -- ARGV     shape, plan and format (see decide.lua)
@@ -22,6 +23,8 @@ if kind > 0 and kind <= 16 and cost > 0 then
   local count, decided, width = kind, 0, string.byte(shape, 2)
   local limits = { struct.unpack('>' .. string.rep('I7I7', count), plan, 14) }
   local cells = string.find(format, 'I7', 1, true) + 2
+  local rest = limits[2 * count + 1]
+  local least = rest < #plan and struct.unpack('>I2', plan, rest) or 1
   for n = 1, #KEYS do
     local head, value, stored = struct.pack('>BI2', 0, times), told[n], told[-n]
     if not value then
@@ -52,6 +55,7 @@ if kind > 0 and kind <= 16 and cost > 0 then
       end
       if is_ours then
         local passing, healed = room >= cost and math.floor(room / cost) or 0, 0
+        if passing < least then passing = 0 end
         -- What passes is not above the max of any limit.
         if passing > 0 then state[1], as_found = shape, format end
         for i = 1, 2 * count, 2 do
