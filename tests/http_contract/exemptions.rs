@@ -50,7 +50,11 @@ pub(super) async fn an_options_request_that_is_no_preflight_is_counted<T: Target
     ];
     for (counted, request) in requests.into_iter().enumerate() {
         let shown = format!("{request:?}");
-        assert_eq!(request.fetch().await.standing(), format!("200 9-{}-60", 8 - counted), "{shown}");
+        assert_eq!(
+            request.fetch().await.standing(),
+            format!("200 9-{}-60", 8 - counted),
+            "{shown}"
+        );
     }
     let chunked = "OPTIONS / HTTP/1.1\r\nhost: a\r\norigin: https://example.org\r\n\
                    access-control-request-method: PUT\r\ntransfer-encoding: chunked\r\n\
@@ -93,9 +97,11 @@ pub(super) async fn settings_read_what_an_earlier_layer_has_found<T: Target>() {
         .key(|request: &dyn RequestInfo| consumer::<T>(request).cloned())
         .exempt(is_staff)
         .cost(move |request| if is_dear(request) { Cost::new(2) } else { Cost::ONE })
-        .over_limit_by(move |request| {
-            if is_guest(request) { OverLimit::Degrade } else { OverLimit::Reject }
-        });
+        .over_limit_by(
+            move |request| {
+                if is_guest(request) { OverLimit::Degrade } else { OverLimit::Reject }
+            },
+        );
     let site = T::serve(vec![gate]);
     let of = |consumer: &str| site.get("/").header("x-consumer", consumer);
     assert_eq!(of("staff").fetch().await.body, "no decision");

@@ -133,7 +133,8 @@ async fn idle_units_go_back_after_the_idle_time_and_not_before() {
 #[tokio::test]
 async fn one_task_returns_the_idle_units_of_all_subjects() {
     let server = RedisServer::start();
-    let store = patient(&server).lease(20).lease_idle(Duration::from_millis(20)).connect().await.unwrap();
+    let store =
+        patient(&server).lease(20).lease_idle(Duration::from_millis(20)).connect().await.unwrap();
     let policy = Policy::new([Limit::per_month(1_000)]).unwrap();
     let subjects: Vec<_> = (0..200).map(|n| Subject::consumer(&n.to_string())).collect();
     decide(&store, &Subject::global(), &policy, 1).await;

@@ -31,7 +31,8 @@ async fn t10_preflights_and_health_checks_are_not_charged() {
         let gate = gate.exempt(|request| request.path() == "/health").exempt_preflights(true);
         let site = T::serve(vec![gate]);
         for expected in ["200 1-0-60", "429 1-0-60, retry 60"] {
-            let preflight = site.request(Method::OPTIONS, "/").header("origin", "https://a.example");
+            let preflight =
+                site.request(Method::OPTIONS, "/").header("origin", "https://a.example");
             let preflight = preflight.header("access-control-request-method", "GET");
             assert_eq!(preflight.fetch().await.standing(), "200");
             assert_eq!(site.get("/health").fetch().await.standing(), "200");

@@ -111,8 +111,7 @@ impl Log {
             return;
         }
         let sealed = left.blocks.min(self.sealed.len());
-        let dropped: usize =
-            self.sealed.drain(..sealed).map(|block| block.entries.len()).sum();
+        let dropped: usize = self.sealed.drain(..sealed).map(|block| block.entries.len()).sum();
         self.count -= dropped + left.entries;
         if left.blocks > sealed {
             *self = Self::default();
@@ -178,7 +177,8 @@ impl Log {
     /// Makes one block of a sealed block and the next, or the one before, if they are short together.
     fn merge(&mut self, index: usize) {
         for first in [Some(index), index.checked_sub(1)].into_iter().flatten() {
-            let (Some(one), Some(other)) = (self.sealed.get(first), self.sealed.get(first + 1)) else {
+            let (Some(one), Some(other)) = (self.sealed.get(first), self.sealed.get(first + 1))
+            else {
                 continue;
             };
             if one.entries.len() + other.entries.len() <= BLOCK {

@@ -2,15 +2,19 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::translated::canonical;
 
 /// The proxies whose word on the client's address is taken: addresses and networks.
 ///
-/// Written as a list with commas; an address alone is a network of one. An empty list trusts nobody.
-/// An IPv4-mapped network is the IPv4 network. Other translated addresses, such as those behind NAT64, are
-/// IPv4 addresses when they are compared: write them so.
+/// Written as a list with commas; an address alone is a network of one. An empty list trusts no
+/// proxy. An IPv4-mapped network is the IPv4 network. Other translated addresses,
+/// such as those behind NAT64, are IPv4 addresses when they are compared: write them so.
+///
+/// A network of all addresses (`0.0.0.0/0`, `::/0`) is refused: with it every client chooses its own
+/// address. [`TrustedProxies::all`] says so explicitly. A network with host bits, such as `10.0.0.1/8`,
+/// is refused as well, because it may be meant as `10.0.0.0/8` or as the address alone.
 ///
 /// # Examples
 ///
@@ -29,17 +33,28 @@ use super::translated::canonical;
 pub struct TrustedProxies(Vec<IpNet>);
 
 impl TrustedProxies {
-    /// The proxies in `entries`, each an address or a network.
+    /// Trusts the proxies in `entries`, each an address or a network.
     ///
     /// # Errors
     ///
-    /// Returns an error that names the first entry that is neither.
+    /// Returns an error that names the first entry that is neither, has host bits, or is the network of
+    /// all addresses.
     pub fn new<'a>(entries: impl IntoIterator<Item = &'a str>) -> Result<Self, InvalidProxies> {
         let networks = entries.into_iter().map(|entry| {
             let entry = entry.trim();
-            parse(entry).ok_or_else(|| InvalidProxies { entry: entry.chars().take(64).collect() })
+            let wrong = |why| InvalidProxies { entry: entry.chars().take(64).collect(), why };
+            parse(entry).map_err(wrong)
         });
         networks.collect::<Result<_, _>>().map(Self)
+    }
+
+    /// Trusts every peer.
+    ///
+    /// For services that only their proxies can reach. Wherever a client can connect directly, it
+    /// chooses the address that it is counted under.
+    #[must_use]
+    pub fn all() -> Self {
+        Self(vec![IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())])
     }
 
     /// Returns whether `address` is one of them.
@@ -61,36 +76,65 @@ impl FromStr for TrustedProxies {
     }
 }
 
-fn parse(entry: &str) -> Option<IpNet> {
+fn parse(entry: &str) -> Result<IpNet, Why> {
     if let Ok(address) = entry.parse::<IpAddr>() {
-        return Some(IpNet::from(canonical(address)));
+        return Ok(IpNet::from(canonical(address)));
     }
-    let network: IpNet = entry.parse().ok()?;
+    let network: IpNet = entry.parse().map_err(|_| Why::NoNetwork)?;
     // Peers and hops are compared in their canonical form, so networks must be too.
     let mapped_prefix = network.prefix_len().checked_sub(96);
-    match (network.addr().to_canonical(), mapped_prefix) {
+    let compared = match (network.addr().to_canonical(), mapped_prefix) {
         (IpAddr::V4(address), Some(prefix)) if network.addr().is_ipv6() => {
-            IpNet::new(IpAddr::V4(address), prefix).ok()
+            IpNet::new(IpAddr::V4(address), prefix).map_err(|_| Why::NoNetwork)?
         }
         // No address is compared with such a network: they are all IPv4 by then.
-        _ if canonical(network.network()).is_ipv4() && network.addr().is_ipv6() => None,
-        _ => Some(network),
+        _ if canonical(network.network()).is_ipv4() && network.addr().is_ipv6() => {
+            return Err(Why::NoNetwork);
+        }
+        _ => network,
+    };
+    if compared.prefix_len() == 0 {
+        return Err(Why::Everything);
     }
+    if compared.trunc() != compared {
+        return Err(Why::HostBits { network: network.trunc(), address: network.addr() });
+    }
+    Ok(compared)
 }
 
-/// An entry that is neither an address nor a network.
+/// An entry that does not name proxies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidProxies {
     entry: String,
+    why: Why,
+}
+
+/// What is wrong with an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    /// Neither an address nor a network.
+    NoNetwork,
+    /// An address within a network, where the network or the address may be meant.
+    HostBits { network: IpNet, address: IpAddr },
+    /// All addresses.
+    Everything,
 }
 
 impl fmt::Display for InvalidProxies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "trusted proxy {:?}: expected an address (192.0.2.1) or a network (10.0.0.0/8)",
-            self.entry
-        )
+        write!(f, "trusted proxy {:?}: ", self.entry)?;
+        match self.why {
+            Why::NoNetwork => {
+                f.write_str("expected an address (192.0.2.1) or a network (10.0.0.0/8)")
+            }
+            Why::HostBits { network, address } => {
+                write!(f, "expected {network} for the network, or {address} for the one address")
+            }
+            Why::Everything => f.write_str(
+                "trusts every client to choose its own address: expected the proxies' networks, or \
+                 TrustedProxies::all() in code",
+            ),
+        }
     }
 }
 
@@ -109,10 +153,6 @@ mod tests {
             ("10.0.0.0/8",               "10.255.0.1",        true),
             ("10.0.0.0/8",               "11.0.0.0",          false),
             ("10.0.0.0/8",               "::ffff:10.0.0.1",   true),
-            ("10.1.2.3/8",               "10.0.0.1",          true),
-            ("0.0.0.0/0",                "192.0.2.1",         true),
-            ("0.0.0.0/0",                "2001:db8::1",       false),
-            ("::/0",                     "192.0.2.1",         false),
             ("::ffff:10.0.0.0/104",      "10.0.0.1",          true),
             ("::ffff:10.0.0.0/104",      "11.0.0.1",          false),
             ("::ffff:192.0.2.1",         "192.0.2.1",         true),
@@ -128,6 +168,25 @@ mod tests {
     }
 
     #[test]
+    fn networks_with_host_bits_and_of_all_addresses_are_refused_with_what_was_meant() {
+        for (text, expected) in [
+            ("10.0.0.1/8", "expected 10.0.0.0/8 for the network, or 10.0.0.1 for the one address"),
+            ("2001:db8::1/32", "expected 2001:db8::/32 for the network, or 2001:db8::1 for the"),
+            ("::ffff:10.0.0.1/104", "expected ::ffff:10.0.0.0/104 for the network, or"),
+            ("0.0.0.0/0", "trusts every client to choose its own address"),
+            ("10.0.0.0/8, ::/0", "trusts every client to choose its own address"),
+            ("::ffff:0.0.0.0/96", "trusts every client to choose its own address"),
+            ("1.2.3.4/0", "trusts every client to choose its own address"),
+        ] {
+            let error = text.parse::<TrustedProxies>().unwrap_err().to_string();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+        for address in ["192.0.2.1", "::ffff:192.0.2.1", "2001:db8::1"] {
+            assert!(TrustedProxies::all().contains(address.parse().unwrap()), "{address}");
+        }
+    }
+
+    #[test]
     fn entries_that_are_no_network_are_named() {
         for (text, entry) in [
             ("10.0.0.0/8,", ""),
@@ -138,7 +197,7 @@ mod tests {
             ("10.0.0.0/8, 64:ff9b:1::/48", "64:ff9b:1::/48"),
         ] {
             let error = text.parse::<TrustedProxies>().unwrap_err();
-            assert_eq!(error, InvalidProxies { entry: entry.into() });
+            assert_eq!(error, InvalidProxies { entry: entry.into(), why: Why::NoNetwork });
             assert!(error.to_string().contains(&format!("{entry:?}")));
         }
         let long = "x".repeat(10_000).parse::<TrustedProxies>().unwrap_err();

@@ -82,9 +82,13 @@ fn a_client_that_invents_hops_stays_the_client() {
     let garbage = "x".repeat(100_000);
     let quotes = "\"\\".repeat(50_000);
     let many = "6.6.6.6,".repeat(20_000);
-    for invented in ["6.6.6.6,".repeat(64), many, "10.0.0.2,".repeat(100), ",".repeat(90_000), garbage, quotes] {
+    for invented in
+        ["6.6.6.6,".repeat(64), many, "10.0.0.2,".repeat(100), ",".repeat(90_000), garbage, quotes]
+    {
         let (own, own_forwarded) = ("198.51.100.7, 10.0.0.2", "for=198.51.100.7, for=10.0.0.2");
-        for (rule, ours) in [(behind(), own), (behind().forwarded(), own_forwarded), (ClientIp::hops(2), own)] {
+        for (rule, ours) in
+            [(behind(), own), (behind().forwarded(), own_forwarded), (ClientIp::hops(2), own)]
+        {
             let same_line = format!("{invented}, {ours}");
             let own_line = [invented.as_bytes(), ours.as_bytes()];
             assert_eq!(resolve(&rule, peer("10.0.0.1"), &[same_line.as_bytes()]), "198.51.100.7");
@@ -118,7 +122,11 @@ fn clients_behind_a_translator_count_one_by_one() {
     ] {
         assert_eq!(resolve(&rule, address.parse().ok(), &[]), "198.51.100.7", "{address}");
         let line = format!("6.6.6.6, {address}");
-        assert_eq!(resolve(&rule, peer("10.0.0.1"), &[line.as_bytes()]), "198.51.100.7", "{address}");
+        assert_eq!(
+            resolve(&rule, peer("10.0.0.1"), &[line.as_bytes()]),
+            "198.51.100.7",
+            "{address}"
+        );
     }
     // A proxy that is reached through the translator is a proxy.
     let through = "2001:db8:64::10.0.0.1".parse().ok();

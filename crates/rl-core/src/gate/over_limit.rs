@@ -28,7 +28,8 @@ pub enum OverLimit {
     ///
     /// It is turned away if that would take too long, and if the queue is full. A client that gives
     /// up leaves the queue. [`RateLimiter::check_waiting`](crate::RateLimiter::check_waiting) has the
-    /// particulars.
+    /// particulars. Tests that let requests wait without real time use a
+    /// [`TokioClock`](crate::time::TokioClock).
     Wait {
         /// The longest that a request may wait.
         at_most: Duration,

@@ -2,7 +2,9 @@ use crate::denial::{Denial, DenialBody};
 use crate::gate::{Admission, Caller, Gate, MissingKey};
 use crate::headers::{HeaderFamily, Headers};
 use crate::key::fake_request::FakeRequest;
-use crate::key::{AmbiguousKey, ClientAddress, Constant, Header, Identified, KeyExtractor, RequestInfo};
+use crate::key::{
+    AmbiguousKey, ClientAddress, Constant, Header, Identified, KeyExtractor, RequestInfo,
+};
 use crate::{
     Cost, Decision, Limit, Origin, Outcome, Policy, RateLimiter, Realm, RetryAfter, Subject,
 };

@@ -31,7 +31,8 @@ mod tests {
 
     #[test]
     fn invented_methods_are_one_subject() {
-        let subject = |method: &str| Method.subject(&FakeRequest::get("/").method(method)).unwrap().unwrap();
+        let subject =
+            |method: &str| Method.subject(&FakeRequest::get("/").method(method)).unwrap().unwrap();
         assert_eq!(subject("PATCH").id().as_text(), Some("PATCH"));
         assert_eq!(subject("BREW"), subject("X1"));
         assert_eq!(subject("get").id().as_text(), Some("other"));

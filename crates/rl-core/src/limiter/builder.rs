@@ -7,7 +7,7 @@ use crate::observe::Observer;
 use crate::source::PolicySource;
 use crate::store::{InvalidNamespace, MemoryStore, Namespace, Store};
 use crate::time::{Clock, SystemClock};
-use crate::{InvalidPolicy, Limit, Policy, PolicyBuilder};
+use crate::{InvalidPolicy, Limit, Policy, PolicyBuilder, observe};
 
 /// Makes a [`RateLimiter`].
 ///
@@ -96,7 +96,8 @@ impl RateLimiterBuilder {
     ///
     /// Limiters of one namespace on one store count together: the instances of a service should,
     /// two nested limiters of one service should not, or a request is charged by both to the same
-    /// counters.
+    /// counters. The first time that two limiters in this process do so under different limits, a
+    /// warning is logged.
     pub fn namespace(mut self, namespace: &str) -> Self {
         self.namespace = namespace.to_owned();
         self
@@ -275,6 +276,14 @@ impl RateLimiterBuilder {
         }
         let store = store.unwrap_or_else(|| Arc::new(MemoryStore::new()));
         let is_decided_at_once = enabled && store.always_answers();
+        let namespace: Namespace = namespace.parse().map_err(BuildError::Namespace)?;
+        let registered = policies.sole().zip(store.limiters()).map(|(policy, limiters)| {
+            let (token, is_conflict) = limiters.register(&namespace, policy);
+            if is_conflict {
+                observe::shared_counters(namespace.as_str());
+            }
+            token
+        });
         Ok(RateLimiter::from_inner(Inner {
             sole_policy: policies.sole().cloned(),
             policies,
@@ -285,7 +294,8 @@ impl RateLimiterBuilder {
                 && !is_shadow
                 && on_configuration_failure == OnFailure::Deny,
             store,
-            namespace: namespace.parse().map_err(BuildError::Namespace)?,
+            namespace,
+            _registered: registered,
             enabled,
             is_shadow,
             deadline,

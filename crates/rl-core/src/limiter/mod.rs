@@ -58,8 +58,6 @@ mod fallback;
 mod health;
 mod in_flight;
 mod overload;
-#[cfg(test)]
-mod paused;
 mod permit;
 mod policy_denial;
 mod progress;
@@ -111,6 +109,8 @@ struct Inner {
     namespace: Namespace,
     // Where blocks end.
     clock: Arc<dyn Clock>,
+    // Drops out of the store's list of limiters with this one.
+    _registered: Option<Arc<()>>,
     enabled: bool,
     is_shadow: bool,
     deadline: Duration,
@@ -252,6 +252,27 @@ impl RateLimiter {
     pub fn usage_under(&self, policy: &Policy, subject: &Subject) -> StoreFuture<Decision> {
         let question = self.question(Mode::Peek, Cost::ZERO);
         self.ask(&self.inner.store, policy, subject, question)
+    }
+
+    /// Looks up what `subject` has used of each limit of `policy`, asking for one limit at a time.
+    ///
+    /// Returns one result for each limit, in the order of the policy. [`usage_under`](Self::usage_under)
+    /// asks for all in one step, and fails as a whole if one counter is damaged
+    /// ([`FailureKind::Corrupt`]). Ask this then: in the readable layout of Redis each limit has a
+    /// counter of its own, so the others are still reported. In the packed layout all limits of a
+    /// subject share one value, and fail together. [`reset_under`](Self::reset_under) without a name
+    /// removes damaged counters in both.
+    pub async fn usage_of_each(
+        &self,
+        policy: &Policy,
+        subject: &Subject,
+    ) -> Vec<Result<Decision, StoreError>> {
+        let mut results = Vec::with_capacity(policy.limits().len());
+        for limit in 0..policy.limits().len() {
+            let alone = policy.only(|place, _| place == limit).expect("the policy has this limit");
+            results.push(self.usage_under(&alone, subject).await);
+        }
+        results
     }
 
     /// Forgets what `subject` has used of the limit called `name` in `policy`, or of all of them.

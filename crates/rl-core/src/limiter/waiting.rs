@@ -28,6 +28,9 @@ impl RateLimiter {
     /// The observer is told when a request begins to wait, by its denial, and when it is allowed in the
     /// end.
     ///
+    /// Requests wait on tokio's timers, whatever the clock of the store. Tests that should not wait in
+    /// real time give the store a [`TokioClock`](crate::time::TokioClock).
+    ///
     /// # Cancel safety
     ///
     /// A future that is dropped leaves its place in the line, and the next one moves up. A check that

@@ -73,7 +73,7 @@ impl<'de> Deserialize<'de> for Anchor {
     }
 }
 
-/// Allowed or not, how it came about, and every limit; times in microseconds.
+/// Writes the verdict, how it came about, and every limit. Fields that end in `_us` are microseconds.
 impl Serialize for Decision {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let limits: Vec<_> = self.limits().collect();
@@ -82,7 +82,7 @@ impl Serialize for Decision {
         fields.serialize_field("origin", self.origin().as_str())?;
         fields.serialize_field("cost", &self.cost())?;
         fields.serialize_field("granted", &self.granted())?;
-        fields.serialize_field("retry_after", &self.retry_after())?;
+        fields.serialize_field("retry_after_us", &self.retry_after())?;
         fields.serialize_field("limits", &limits)?;
         fields.end()
     }
@@ -95,13 +95,13 @@ impl Serialize for LimitReport<'_> {
         fields.serialize_field("limit", &self.limit())?;
         fields.serialize_field("used", &self.used())?;
         fields.serialize_field("remaining", &self.remaining())?;
-        fields.serialize_field("reset_after", &micros(self.reset_after()))?;
-        fields.serialize_field("retry_after", &self.retry_after())?;
+        fields.serialize_field("reset_after_us", &micros(self.reset_after()))?;
+        fields.serialize_field("retry_after_us", &self.retry_after())?;
         fields.end()
     }
 }
 
-/// Microseconds, 0 for now; the word `never` if no wait helps.
+/// Writes microseconds, 0 for now, or the word `never` if no wait helps.
 impl Serialize for RetryAfter {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
@@ -175,12 +175,12 @@ mod tests {
             serde_json::to_value(&decision).unwrap(),
             serde_json::json!({
                 "allowed": false, "origin": "store", "cost": 1, "granted": 0,
-                "retry_after": "never",
+                "retry_after_us": "never",
                 "limits": [
                     {"name": "second", "limit": "2/second", "used": 2, "remaining": 0,
-                     "reset_after": 400_000, "retry_after": 400_000},
+                     "reset_after_us": 400_000, "retry_after_us": 400_000},
                     {"name": "day", "limit": "0/day", "used": 0, "remaining": 0,
-                     "reset_after": 0, "retry_after": "never"},
+                     "reset_after_us": 0, "retry_after_us": "never"},
                 ],
             })
         );

@@ -23,6 +23,8 @@ pub(crate) const fn overloaded(_: Place<'_>, _: usize, _: usize, _: &str) {}
 
 pub(crate) const fn overload_ended(_: Place<'_>, _: Ended) {}
 
+pub(crate) const fn shared_counters(_: &str) {}
+
 pub(crate) const fn too_many_states(_: &str) {}
 
 pub(crate) const fn unsupported(_: Place<'_>, _: &StoreError, _: &str) {}

@@ -98,6 +98,15 @@ pub(crate) fn overload_ended(Place { limiter, store }: Place<'_>, Ended { lasted
     tracing::info!(target: "rl_core", limiter, store, lasted_ms, refused, "store overload ended");
 }
 
+pub(crate) fn shared_counters(namespace: &str) {
+    tracing::warn!(
+        target: "rl_core",
+        namespace,
+        "two limiters with different limits share counters: they use one store and one namespace, and \
+         each counts the other's requests. Give one of them another namespace",
+    );
+}
+
 pub(crate) fn too_many_states(detail: &str) {
     tracing::error!(
         target: "rl_core", store = "memory", cause = detail,

@@ -57,6 +57,7 @@
 mod charge;
 mod error;
 mod fingerprint;
+mod limiters;
 pub mod memory;
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
@@ -65,10 +66,12 @@ pub mod redis;
 use std::fmt;
 use std::sync::Arc;
 
-pub(crate) use fingerprint::SubjectHasher;
 pub use charge::{Charge, InvalidNamespace, Namespace, Refund, RefundOf, Renewal, Reset};
 pub use error::StoreError;
 pub(crate) use error::{MAX_FOREIGN_STATES, TOO_MANY_STATES};
+pub(crate) use fingerprint::SubjectHasher;
+#[doc(hidden)]
+pub use limiters::Limiters;
 pub use memory::MemoryStore;
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
@@ -121,6 +124,12 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Returns what the store is and where, for lines in the log: no user and no password.
     fn label(&self) -> &str {
         "store"
+    }
+
+    /// Returns the limiters that count in this store, if the store keeps track of them.
+    #[doc(hidden)]
+    fn limiters(&self) -> Option<&Limiters> {
+        None
     }
 
     /// Gives units back.
@@ -183,6 +192,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     fn label(&self) -> &str {
         (**self).label()
+    }
+
+    fn limiters(&self) -> Option<&Limiters> {
+        (**self).limiters()
     }
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {

@@ -16,6 +16,7 @@ mod clock;
 mod counter;
 mod system_clock;
 mod timestamp;
+mod tokio_clock;
 
 pub(crate) use calendar::calendar_month;
 pub use clock::{Clock, ManualClock};
@@ -23,3 +24,4 @@ pub use clock::{Clock, ManualClock};
 pub(crate) use counter::Counter;
 pub use system_clock::SystemClock;
 pub use timestamp::Timestamp;
+pub use tokio_clock::TokioClock;

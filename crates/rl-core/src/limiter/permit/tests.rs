@@ -7,11 +7,10 @@ use tokio::task::yield_now;
 use tokio::time::timeout;
 
 use crate::limiter::OnFailure;
-use crate::limiter::paused::Paused;
 use crate::store::{
     Charge, MemoryStore, Mode, Refund, Renewal, Reset, Store, StoreError, StoreFuture,
 };
-use crate::time::Timestamp;
+use crate::time::{Timestamp, TokioClock};
 use crate::{
     Decision, Eventual, FailureKind, Limit, Origin, RateLimiter, RateLimiterBuilder, Subject,
 };
@@ -136,7 +135,7 @@ async fn places_are_freed_and_the_rest_stays_charged() {
 
 #[tokio::test(start_paused = true)]
 async fn places_are_held_for_as_long_as_somebody_holds_them() {
-    let store = MemoryStore::builder().clock(Paused::now()).build();
+    let store = MemoryStore::builder().clock(TokioClock::new()).build();
     let limiter = two_at_once(store);
     let held = limiter.acquire(&alice(), 1).await;
     // Nobody renews what its holder has forgotten, or took without a permit.
@@ -246,7 +245,7 @@ async fn a_request_comes_back_when_all_of_its_cost_does() {
 
 /// A store in memory whose renewals take longer than a decision may.
 #[derive(Debug)]
-struct SlowToRenew(MemoryStore<Paused>);
+struct SlowToRenew(MemoryStore<TokioClock>);
 
 impl Store for SlowToRenew {
     fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
@@ -272,7 +271,7 @@ impl Store for SlowToRenew {
 
 #[tokio::test(start_paused = true)]
 async fn a_renewal_may_take_longer_than_a_decision() {
-    let store = MemoryStore::builder().clock(Paused::now()).build();
+    let store = MemoryStore::builder().clock(TokioClock::new()).build();
     let limiter = two_at_once(SlowToRenew(store));
     let held = limiter.acquire(&alice(), 1).await;
     for _ in 0..10 {
@@ -285,7 +284,7 @@ async fn a_renewal_may_take_longer_than_a_decision() {
 
 /// A store in memory that carries out at once what is asked, and says so too late.
 #[derive(Debug)]
-struct TooLate(MemoryStore<Paused>);
+struct TooLate(MemoryStore<TokioClock>);
 
 impl Store for TooLate {
     fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
@@ -315,7 +314,7 @@ impl Store for TooLate {
 /// Without this a server that is slow for a moment denies for a lease.
 #[tokio::test(start_paused = true)]
 async fn a_place_that_is_granted_too_late_is_freed() {
-    let limiter = two_at_once(TooLate(MemoryStore::builder().clock(Paused::now()).build()));
+    let limiter = two_at_once(TooLate(MemoryStore::builder().clock(TokioClock::new()).build()));
     let permit = limiter.acquire(&alice(), 1).await;
     assert!(matches!(permit.decision().origin(), Origin::FailedOpen(FailureKind::TimedOut)));
     assert_eq!(both(&limiter).await, [1, 1], "it was carried out");
@@ -335,7 +334,7 @@ async fn work_that_is_done_already_holds_no_place() {
 /// A store in memory that carries out every renewal, and whose answer to some is lost or late.
 #[derive(Debug)]
 struct LosesAnswers {
-    store: MemoryStore<Paused>,
+    store: MemoryStore<TokioClock>,
     lost: AtomicU32,
     late: Duration,
     // Refunds that were waited for until their end.
@@ -344,7 +343,7 @@ struct LosesAnswers {
 
 impl LosesAnswers {
     fn new(lost: u32, late: Duration) -> Self {
-        let store = MemoryStore::builder().clock(Paused::now()).build();
+        let store = MemoryStore::builder().clock(TokioClock::new()).build();
         Self { store, lost: AtomicU32::new(lost), late, refunded: Arc::default() }
     }
 }

@@ -6,16 +6,15 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use super::*;
-use crate::limiter::paused::Paused;
 use crate::observe::Observer;
 use crate::store::{Charge, MemoryStore, Refund, Renewal, Reset, Store, StoreFuture};
-use crate::time::Timestamp;
+use crate::time::{Timestamp, TokioClock};
 use crate::{Limit, RateLimiter};
 
 const LONG: Duration = Duration::from_secs(60);
 
 fn limiter(limit: Limit) -> RateLimiter {
-    let store = MemoryStore::builder().clock(Paused::now()).build();
+    let store = MemoryStore::builder().clock(TokioClock::new()).build();
     RateLimiter::builder().limit(limit).store(store).build().unwrap()
 }
 
@@ -145,7 +144,7 @@ async fn a_permit_that_is_given_back_lets_the_first_in_line_move_up() {
 
 /// A store in memory, two milliseconds away.
 #[derive(Debug)]
-struct Away(MemoryStore<Paused>);
+struct Away(MemoryStore<TokioClock>);
 
 impl Store for Away {
     fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
@@ -173,7 +172,7 @@ impl Store for Away {
 /// comes.
 #[tokio::test(start_paused = true)]
 async fn a_burst_is_served_as_units_come_in() {
-    let store = Away(MemoryStore::builder().clock(Paused::now()).build());
+    let store = Away(MemoryStore::builder().clock(TokioClock::new()).build());
     let limit = "2/500ms".parse().unwrap();
     let limiter = RateLimiter::builder().limit(limit).store(store).build().unwrap();
     let at_most = Duration::from_millis(900);
@@ -199,7 +198,7 @@ impl Observer for Told {
 #[tokio::test(start_paused = true)]
 async fn the_observer_is_told_of_a_wait_when_it_begins_and_when_it_ends_well() {
     let (told, limit) = (Arc::<Told>::default(), Limit::concurrency(1).unwrap());
-    let store = MemoryStore::builder().clock(Paused::now()).build();
+    let store = MemoryStore::builder().clock(TokioClock::new()).build();
     let limiter = RateLimiter::builder().limit(limit).store(store).observer(told.clone());
     let limiter = limiter.build().unwrap();
     let held = limiter.acquire(&alice(), 1).await;

@@ -52,7 +52,8 @@ use shard::{Asked, MOST_SUBJECTS, Shard};
 
 use super::fingerprint::{Fingerprint, Fingerprinter};
 use super::{
-    Charge, Refund, RefundOf, Renewal, Reset, Store, StoreError, StoreFuture, TOO_MANY_STATES,
+    Charge, Limiters, Refund, RefundOf, Renewal, Reset, Store, StoreError, StoreFuture,
+    TOO_MANY_STATES,
 };
 use crate::algorithm;
 use crate::time::{Clock, SystemClock, Timestamp};
@@ -66,6 +67,7 @@ const SHARDS: usize = 64;
 pub struct MemoryStore<C = SystemClock> {
     shards: Box<[Mutex<Shard>; SHARDS]>,
     fingerprinter: Fingerprinter,
+    limiters: Limiters,
     clock: C,
 }
 
@@ -153,6 +155,10 @@ impl<C: Clock> Store for MemoryStore<C> {
 
     fn always_answers(&self) -> bool {
         true
+    }
+
+    fn limiters(&self) -> Option<&Limiters> {
+        Some(&self.limiters)
     }
 
     fn decide_at_once(&self, charge: Charge<'_>, limiter: usize) -> Eventual<Decision> {
@@ -258,6 +264,7 @@ impl<C: Clock> MemoryStoreBuilder<C> {
         MemoryStore {
             shards: Box::new(std::array::from_fn(|_| Mutex::new(Shard::new(per_shard, origin)))),
             fingerprinter: Fingerprinter::random(),
+            limiters: Limiters::default(),
             clock: self.clock,
         }
     }

@@ -22,7 +22,7 @@ use super::tls::Tls;
 use super::watch::Watch;
 use super::{ConnectError, Inner, Layout, RedisStore, script};
 use crate::observe::{self, Transition};
-use crate::store::StoreError;
+use crate::store::{Limiters, StoreError};
 #[cfg(feature = "conformance")]
 use crate::time::ManualClock;
 
@@ -91,8 +91,13 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// What every key begins with: up to 32 characters of `A-Z a-z 0-9 _ . -`. Defaults to `rl`,
-    /// and to nothing in the readable layout.
+    /// Sets what every key begins with: up to 32 characters of `A-Z a-z 0-9 _ . -`. Defaults to
+    /// `rl`, and to nothing in the readable layout.
+    ///
+    /// In the readable layout the id follows the prefix immediately, so the prefix has to end in `.`,
+    /// `_`, `-` or `:`. Otherwise consumer `2abc` under `shop` would be consumer `abc` under `shop2`.
+    /// With `:`, which stands escaped in ids, no two prefixes ever share a key. With the others, make
+    /// sure that no prefix begins with another one.
     pub fn prefix(mut self, prefix: &str) -> Self {
         self.prefix = Some(prefix.to_owned());
         self
@@ -288,6 +293,7 @@ impl RedisStoreBuilder {
                 healed: AtomicU64::new(0),
                 healing: Transition::new(HEALING_CALM),
                 label,
+                limiters: Limiters::default(),
                 #[cfg(feature = "conformance")]
                 clock: self.clock,
             }),
@@ -311,9 +317,15 @@ impl RedisStoreBuilder {
             Layout::Packed => "rl".to_owned(),
             Layout::Readable => String::new(),
         });
+        let shown = || prefix.chars().take(64).collect();
         let fits = |b: u8| b.is_ascii_alphanumeric() || b"_.-".contains(&b);
-        if prefix.len() > 32 || !prefix.bytes().all(fits) {
-            return Err(ConnectError::Prefix { prefix: prefix.chars().take(64).collect() });
+        let is_readable = self.layout == Layout::Readable;
+        let name = prefix.strip_suffix(':').filter(|_| is_readable).unwrap_or(&prefix);
+        if prefix.len() > 32 || !name.bytes().all(fits) {
+            return Err(ConnectError::Prefix { prefix: shown() });
+        }
+        if is_readable && !prefix.is_empty() && !prefix.ends_with(['.', '_', '-', ':']) {
+            return Err(ConnectError::OpenPrefix { prefix: shown() });
         }
         Ok(prefix)
     }
@@ -398,14 +410,39 @@ mod tests {
             assert!(text.contains("expected redis://"), "{url}: {text}");
             assert!(!text.contains("invalidclientconfig"), "{url}: {text}");
         }
-        let text = error(of("rediss://u:hunter2@h/#insecure")).await;
-        assert!(text.contains("always verified"), "{text}");
+        for url in [
+            "rediss://u:hunter2@h/#insecure",
+            "redis://u:hunter2@h/#insecure",
+            "redis://h/#",
+            "unix:///run/redis.sock#insecure",
+            "redis://u:hunter2#3@h/",
+        ] {
+            let text = error(of(url)).await;
+            assert!(text.contains("fragment") && text.contains("always verified"), "{url}: {text}");
+        }
+        for url in ["", "  "] {
+            let text = error(of(url)).await;
+            assert!(text.starts_with("Redis URL \"\": it is empty; expected redis://"), "{text}");
+        }
         #[cfg(not(feature = "redis-tls"))]
         assert_eq!(
             error(of("rediss://u:hunter2@h/")).await,
             "TLS (rediss://) needs feature `redis-tls` of rl-core, which is not enabled"
         );
         assert!(error(of("redis://h/").prefix("a b")).await.contains("\"a b\""));
+        assert!(error(of("redis://h/").prefix("shop:")).await.contains("\"shop:\""));
+        let readable = |prefix| of("redis://h/").layout(Layout::Readable).prefix(prefix);
+        assert_eq!(
+            error(readable("shop")).await,
+            "key prefix \"shop\" of the readable layout: expected one that ends in . _ - or :, so that \
+             \"shop.\" and ids cannot run together"
+        );
+        for prefix in ["", "shop.", "rl_counter_", "shop-", "shop:"] {
+            assert_eq!(readable(prefix).checked_prefix().unwrap(), prefix);
+        }
+        for prefix in [":", "a:b", "a:b:"] {
+            assert_eq!(readable(prefix).checked_prefix().is_ok(), prefix == ":", "{prefix}");
+        }
         assert!(error(of("redis://h/").connections(0)).await.contains("at least 1"));
         assert!(
             error(of("redis://h/").connection_wait(Duration::ZERO)).await.contains("more than")

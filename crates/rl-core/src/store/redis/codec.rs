@@ -180,10 +180,13 @@ mod tests {
         });
         let policy = Policy::new(limits).unwrap();
         assert_eq!(coded(&policy).shape.len(), 3 + 16 * 13);
-        assert_eq!(decide_plan(&policy, Mode::Check, Cost::from(u64::MAX), 1).len(), 15 + 16 * 14);
+        assert_eq!(
+            decide_plan(&policy, Mode::Check, Cost::from(u64::MAX), 1, 1).len(),
+            15 + 16 * 14
+        );
         assert_eq!(forget_plan(&policy, 15).len(), 8 + 16 * 14);
         let fixed = Policy::new([Limit::per_day(256), Limit::per_second(1)]).unwrap();
-        let plan = decide_plan(&fixed, Mode::Check, Cost::ONE, 1);
+        let plan = decide_plan(&fixed, Mode::Check, Cost::ONE, 1, 1);
         assert_eq!((plan.len(), &plan[11..13]), (13 + 2 * 14, &[0, 3 + 7 + 5 + 7][..]));
         assert_eq!(coded(&fixed).format, b">c3I7I3I2I5I2");
     }

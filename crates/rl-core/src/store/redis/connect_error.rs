@@ -37,6 +37,11 @@ pub enum ConnectError {
         /// The prefix.
         prefix: String,
     },
+    /// A prefix of the readable layout that does not end in a separator.
+    OpenPrefix {
+        /// The prefix.
+        prefix: String,
+    },
     /// No connection allowed.
     NoConnections,
     /// No time allowed.
@@ -61,6 +66,12 @@ impl fmt::Display for ConnectError {
             Self::Prefix { prefix } => write!(
                 f,
                 "key prefix {prefix:?}: expected up to 32 characters of A-Z a-z 0-9 _ . -"
+            ),
+            Self::OpenPrefix { prefix } => write!(
+                f,
+                "key prefix {prefix:?} of the readable layout: expected one that ends in . _ - or :, \
+                 so that {:?} and ids cannot run together",
+                format!("{prefix}.")
             ),
             Self::NoConnections => f.write_str("0 connections: expected at least 1"),
             Self::NoWait => f.write_str("a time limit of 0: expected more than no time"),

@@ -146,8 +146,7 @@ impl RedisStore {
     ) -> Result<Decision, StoreError> {
         let Some(leases) = &self.inner.leases else { return Err(gone()) };
         let place = leases.table.enter(who.clone(), MOST);
-        let place =
-            place.or_else(|| leases.table.enter(who.clone(), self.make_room(leases)));
+        let place = place.or_else(|| leases.table.enter(who.clone(), self.make_room(leases)));
         let Some(place) = place else {
             return self.check(who.as_ref(), &policy, cost, asking).await;
         };
@@ -201,8 +200,7 @@ impl RedisStore {
         }
         let decision = taken.decision.ok_or_else(gone)?;
         if !decision.is_allowed()
-            && let Some(returned) =
-                holder.place.with_lease(|lease| lease.take_back(taken.units))
+            && let Some(returned) = holder.place.with_lease(|lease| lease.take_back(taken.units))
         {
             // Taken for a request that is denied. If this fails, the units are held as others are.
             let _ = self.give_back(holder.place.who.as_ref(), returned).await;

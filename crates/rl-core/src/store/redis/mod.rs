@@ -86,7 +86,9 @@ use watch::Watch;
 use who::WhoRef;
 
 use super::fingerprint::Fingerprinter;
-use super::{Charge, Mode, Namespace, Refund, Renewal, Reset, Store, StoreError, StoreFuture};
+use super::{
+    Charge, Limiters, Mode, Namespace, Refund, Renewal, Reset, Store, StoreError, StoreFuture,
+};
 use crate::observe::Transition;
 use crate::time::Timestamp;
 #[cfg(feature = "conformance")]
@@ -117,6 +119,7 @@ struct Inner {
     healing: Transition,
     /// What the store is and where, for the log.
     label: String,
+    limiters: Limiters,
     #[cfg(feature = "conformance")]
     clock: Option<Arc<ManualClock>>,
 }
@@ -336,6 +339,10 @@ impl Store for RedisStore {
 
     fn label(&self) -> &str {
         &self.inner.label
+    }
+
+    fn limiters(&self) -> Option<&Limiters> {
+        Some(&self.inner.limiters)
     }
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {

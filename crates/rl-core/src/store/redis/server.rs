@@ -53,6 +53,15 @@ impl Server {
     /// The server at `url`.
     pub(super) fn at_url(url: &str, login: &Login) -> Result<Self, ConnectError> {
         let wrong = |why: &str| ConnectError::Url { shown: shown(url), why: why.to_owned() };
+        if url.trim().is_empty() {
+            return Err(wrong("it is empty"));
+        }
+        if url.contains('#') {
+            return Err(wrong(
+                "a fragment (#…) is not accepted: certificates are always verified, and a # in a \
+                 password is written %23",
+            ));
+        }
         let (plain, is_tls) = without_tls(url);
         let info = plain.as_str().into_connection_info();
         // The library's words for what is wrong with a URL never quote it; behind them it names the kind
@@ -61,9 +70,6 @@ impl Server {
             let text = error.to_string().to_lowercase();
             wrong(text.split(" - ").next().unwrap_or_default())
         })?;
-        if is_tls && url.contains('#') {
-            return Err(wrong("certificates are always verified: a fragment changes nothing"));
-        }
         #[cfg(feature = "redis-tls")]
         if !is_tls && login.tls.is_some() {
             return Err(wrong("certificates are set, which need a URL with rediss://"));
@@ -193,8 +199,12 @@ fn log_in(info: ConnectionInfo, login: &Login) -> ConnectionInfo {
     info.set_redis_settings(settings)
 }
 
-/// The scheme of a URL: wherever its user forgot a character, anything behind may be the password.
+/// Returns the scheme of a URL. What follows is never shown: where a character was forgotten, any
+/// part of it may be the password.
 pub(super) fn shown(url: &str) -> String {
+    if url.trim().is_empty() {
+        return String::new();
+    }
     let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
     let is_scheme = scheme.len() <= 16 && scheme.bytes().all(|b| b.is_ascii_alphanumeric());
     if is_scheme && !scheme.is_empty() { format!("{scheme}://…") } else { "…".to_owned() }

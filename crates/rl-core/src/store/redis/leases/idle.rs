@@ -190,7 +190,8 @@ impl Clocks {
     fn have_parted(&mut self, wall: u64, monotonic: u64) -> bool {
         let before = self.0.replace((wall, monotonic));
         before.is_some_and(|(wall_before, monotonic_before)| {
-            let (wall, monotonic) = (wall.saturating_sub(wall_before), monotonic - monotonic_before);
+            let (wall, monotonic) =
+                (wall.saturating_sub(wall_before), monotonic - monotonic_before);
             wall > monotonic.saturating_add(Self::CORRECTION)
         })
     }

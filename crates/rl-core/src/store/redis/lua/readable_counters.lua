@@ -5,7 +5,7 @@
 -- ARGV[1]  packed, big-endian: the period of each limit, ms (7 bytes each)
 --
 -- Sets     count, periods, and for each counter used, ttl (ms; 0 if no window is open) and
---          unbounded (true if it had no expiry)
+--          unbounded (true if it had no expiry, or one beyond its period)
 --
 -- All counters are read and judged before one is written, because a script is not rolled back; and
 -- before the time is read, because Redis 7.0 lets it pass while a script runs: a window that is told
@@ -24,8 +24,10 @@ for i = 1, count do
       return redis.error_reply('RLCORRUPT a counter holds no number of units')
     end
     ttl[i] = ttl_of(i)
-    if ttl[i] == -1 then
-      -- Never seen with our own counters; a client that sets value and expiry apart leaves them.
+    if ttl[i] == -1 or ttl[i] > periods[i] then
+      -- Never seen with our own counters. Clients that set value and expiry apart leave counters
+      -- without expiry. One that ends later than a period from now would deny for longer than the limit
+      -- says: a wrong unit, another period, or a clock that stepped back.
       unbounded[i] = true
       ttl[i] = periods[i]
     end

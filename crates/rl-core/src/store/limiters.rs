@@ -1,0 +1,80 @@
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use super::Namespace;
+use crate::Policy;
+
+/// The limiters that count in one store, to notice two that count the same subjects by accident.
+///
+/// Limiters on one store share the counters of a subject unless their namespaces differ. Under
+/// different limits that is rarely meant: each request to one uses up what the other allows.
+#[derive(Default)]
+pub struct Limiters(Mutex<Registered>);
+
+#[derive(Default)]
+struct Registered {
+    limiters: Vec<(Namespace, Policy, Weak<()>)>,
+    has_conflict: bool,
+}
+
+impl Limiters {
+    /// The most limiters that are compared; a process has a handful.
+    const MAX: usize = 64;
+
+    /// Registers a limiter until the returned token is dropped.
+    ///
+    /// Returns true beside it if this is the first limiter of the store that shares a counter with
+    /// one of other limits in the same namespace. Limiters of equal policies are taken for one that was
+    /// built several times, as by the workers of a server.
+    pub(crate) fn register(&self, namespace: &Namespace, policy: &Policy) -> (Arc<()>, bool) {
+        let token = Arc::new(());
+        let mut registered = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        registered.limiters.retain(|(_, _, token)| token.strong_count() > 0);
+        let is_conflict = !registered.has_conflict
+            && registered.limiters.iter().any(|(other_namespace, other, _)| {
+                other_namespace == namespace && other != policy && share_a_counter(other, policy)
+            });
+        registered.has_conflict |= is_conflict;
+        if registered.limiters.len() < Self::MAX {
+            let entry = (namespace.clone(), policy.clone(), Arc::downgrade(&token));
+            registered.limiters.push(entry);
+        }
+        (token, is_conflict)
+    }
+}
+
+/// Returns whether a limit of one policy counts in the state of a limit of the other.
+fn share_a_counter(one: &Policy, other: &Policy) -> bool {
+    let mut limits = one.limits().iter();
+    limits.any(|limit| other.limits().iter().any(|other| other.state() == limit.state()))
+}
+
+impl fmt::Debug for Limiters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Limiters")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limiters_that_share_a_counter_under_other_limits_are_noticed_once() {
+        let limiters = Limiters::default();
+        let (default, login) = (Namespace::default(), "login".parse().unwrap());
+        let of = |limit: &str| Policy::new([limit.parse().unwrap()]).unwrap();
+        let is_conflict = |namespace: &Namespace, limit| {
+            let (token, is_conflict) = limiters.register(namespace, &of(limit));
+            std::mem::forget(token);
+            is_conflict
+        };
+        drop(limiters.register(&default, &of("7/minute")));
+        assert!(!is_conflict(&default, "5/minute"), "the other limiter is gone");
+        assert!(!is_conflict(&default, "5/minute"), "the same limits");
+        assert!(!is_conflict(&default, "9/minute:requests"), "another counter");
+        assert!(!is_conflict(&login, "9/minute"), "another namespace");
+        assert!(is_conflict(&default, "9/minute"));
+        assert!(!is_conflict(&default, "8/minute"), "it has been reported");
+    }
+}
