@@ -3,11 +3,13 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::http::request::Parts;
-use rl_core::RateLimiter;
+use rl_core::client_ip::ClientIp;
 use rl_core::time::{Clock, SystemClock, Timestamp};
+use rl_core::{RateLimiter, Realm};
 use rl_records::{RecordSource, Records};
 
 use crate::access::{Actor, Authorize, Authorized};
+use crate::audit::Refusals;
 use crate::{ApiError, Backend, routes};
 
 /// What the API manages, and who may. A cheap handle: clones share everything.
@@ -41,7 +43,13 @@ struct Inner {
     authorize: Vec<Arc<dyn Authorize>>,
     backend: Backend,
     requires_if_match: bool,
+    client_ip: ClientIp,
+    // Of the installation itself, beside the ready-made ones.
+    realms: Vec<Realm>,
+    is_stand_alone: bool,
+    has_public_document: bool,
     clock: Arc<dyn Clock>,
+    refusals: Refusals,
 }
 
 impl Admin {
@@ -57,6 +65,10 @@ impl Admin {
             authorize: Vec::new(),
             backend: Backend::default(),
             requires_if_match: false,
+            client_ip: ClientIp::peer(),
+            realms: vec![Realm::custom("resource").expect("it is the name of a realm")],
+            is_stand_alone: false,
+            has_public_document: false,
             clock: Arc::new(SystemClock),
         }
     }
@@ -92,6 +104,34 @@ impl Admin {
 
     pub(crate) fn requires_if_match(&self) -> bool {
         self.inner.requires_if_match
+    }
+
+    /// How the service finds the addresses of its clients.
+    pub(crate) fn client_ip(&self) -> &ClientIp {
+        &self.inner.client_ip
+    }
+
+    /// Returns whether a realm of the installation was declared.
+    pub(crate) fn has_realm(&self, realm: &Realm) -> bool {
+        self.inner.realms.contains(realm)
+    }
+
+    /// Returns the names of all realms that may be asked about.
+    pub(crate) fn realms(&self) -> Vec<&str> {
+        let known = ["ip", "key", "consumer", "user", "global", "unknown"];
+        known.into_iter().chain(self.inner.realms.iter().map(Realm::as_str)).collect()
+    }
+
+    pub(crate) fn is_stand_alone(&self) -> bool {
+        self.inner.is_stand_alone
+    }
+
+    pub(crate) fn has_public_document(&self) -> bool {
+        self.inner.has_public_document
+    }
+
+    pub(crate) fn refusals(&self) -> &Refusals {
+        &self.inner.refusals
     }
 
     /// The time now.
@@ -137,6 +177,10 @@ pub struct AdminBuilder {
     authorize: Vec<Arc<dyn Authorize>>,
     backend: Backend,
     requires_if_match: bool,
+    client_ip: ClientIp,
+    realms: Vec<Realm>,
+    is_stand_alone: bool,
+    has_public_document: bool,
     clock: Arc<dyn Clock>,
 }
 
@@ -162,6 +206,40 @@ impl AdminBuilder {
         self
     }
 
+    /// Sets how the service finds the addresses of its clients: the rule that its
+    /// [`ClientAddress`](rl_core::key::ClientAddress) has.
+    ///
+    /// An address that is asked about, in any spelling, is looked up under the network that the rule
+    /// counts it by. Defaults to [`ClientIp::peer`], which counts IPv6 by networks of 64 bits.
+    pub fn client_ip(mut self, rule: ClientIp) -> Self {
+        self.client_ip = rule;
+        self
+    }
+
+    /// Declares a realm of the service, so that its subjects can be asked about. Names of realms that
+    /// were not declared are answered with 400.
+    pub fn realm(mut self, realm: Realm) -> Self {
+        self.realms.push(realm);
+        self
+    }
+
+    /// Sets whether the limiter is one of this program alone, and the service has another one. Defaults
+    /// to `false`.
+    ///
+    /// The policies of such a service may be others than those that the limiter here finds: answers
+    /// about policies then say so.
+    pub const fn stand_alone(mut self, is_stand_alone: bool) -> Self {
+        self.is_stand_alone = is_stand_alone;
+        self
+    }
+
+    /// Sets whether `/openapi.json` is answered without credentials, for tools and browsers that send
+    /// none. It holds no data. Defaults to `false`: callers that are not known learn nothing.
+    pub const fn public_document(mut self, is_public: bool) -> Self {
+        self.has_public_document = is_public;
+        self
+    }
+
     /// Where the time is read. Defaults to the clock of the system.
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Arc::new(clock);
@@ -171,9 +249,22 @@ impl AdminBuilder {
     /// The API.
     #[must_use]
     pub fn build(self) -> Admin {
-        let Self { records, source, limiter, authorize, backend, requires_if_match, clock } = self;
-        let inner =
-            Inner { records, source, limiter, authorize, backend, requires_if_match, clock };
+        let Self { records, source, limiter, authorize, backend, requires_if_match, .. } = self;
+        let Self { client_ip, realms, is_stand_alone, has_public_document, clock, .. } = self;
+        let inner = Inner {
+            records,
+            source,
+            limiter,
+            authorize,
+            backend,
+            requires_if_match,
+            client_ip,
+            realms,
+            is_stand_alone,
+            has_public_document,
+            clock,
+            refusals: Refusals::default(),
+        };
         Admin { inner: Arc::new(inner) }
     }
 }

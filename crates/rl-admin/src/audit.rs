@@ -1,37 +1,102 @@
-//! Every change is a line in the log, with its actor.
+//! Writes who changed what, into the log and into the history.
+//!
+//! The log shows subjects by a hash alone. The history has them in clear, for those who may read it.
 
-use rl_core::Subject;
+use rl_core::{Realm, Subject};
+use rl_records::Refusal;
 
+use crate::Admin;
 use crate::access::{Actor, Role};
+use crate::read::Asked;
 
-/// A record or the limit of a resource was changed; `item` is its id or name.
-pub(crate) fn changed(actor: &Actor, action: &str, owner: &str, item: &str, revision: i64) {
+mod refusals;
+
+pub(crate) use refusals::Refusals;
+
+/// Logs that a record of a consumer was changed.
+pub(crate) fn record_changed(
+    actor: &Actor,
+    action: &str,
+    consumer: &str,
+    record: &str,
+    revision: i64,
+) {
+    let (actor, subject) = (actor.name(), Subject::consumer(consumer).redacted());
+    tracing::info!(
+        target: "rl_admin::audit", actor, action, %subject, record, revision, "record changed"
+    );
+}
+
+/// Logs that a tier was changed.
+pub(crate) fn tier_changed(actor: &Actor, action: &str, tier: &str, revision: i64) {
     let actor = actor.name();
-    tracing::info!(target: "rl_admin::audit", actor, action, owner, item, revision, "changed");
+    tracing::info!(target: "rl_admin::audit", actor, action, tier, revision, "tier changed");
 }
 
-/// Counters were reset; of the subject no more than a fingerprint is shown, as in all lines.
-pub(crate) fn reset(actor: &Actor, subject: &Subject, limit: Option<&str>) {
-    let (actor, realm) = (actor.name(), subject.realm().as_str());
-    let subject = subject.redacted();
-    tracing::info!(target: "rl_admin::audit", actor, realm, %subject, limit, "counters reset");
+/// Logs that the limit of a resource was changed.
+pub(crate) fn resource_changed(actor: &Actor, action: &str, resource: &str, revision: i64) {
+    let actor = actor.name();
+    tracing::info!(
+        target: "rl_admin::audit", actor, action, resource, revision, "resource limit changed"
+    );
 }
 
-/// A consumer or a key was put into a tier, or taken out of it.
+/// Logs that a consumer or a key was put into a tier, or taken out of it.
 pub(crate) fn moved(actor: &Actor, subject: &Subject, tier: Option<&str>) {
     let (actor, realm) = (actor.name(), subject.realm().as_str());
     let subject = subject.redacted();
-    tracing::info!(target: "rl_admin::audit", actor, realm, %subject, tier, "tier set");
+    tracing::info!(target: "rl_admin::audit", actor, realm, %subject, tier, "tier member changed");
 }
 
-/// Somebody asked to edit what is under applications of others.
+/// Writes that counters were reset.
+///
+/// They are reset already: if the history cannot keep it, the log says so.
+pub(crate) async fn reset(admin: &Admin, actor: &Actor, subject: &Subject, limit: Option<&str>) {
+    let (name, realm, hash) = (actor.name(), subject.realm().as_str(), subject.redacted());
+    tracing::info!(
+        target: "rl_admin::audit", actor = name, realm, subject = %hash, limit, "counters reset"
+    );
+    if let Err(error) = admin.records().note_reset(subject, limit, name).await {
+        let kind = error.kind().as_str();
+        tracing::error!(
+            target: "rl_admin::audit", actor = name, realm, subject = %hash, kind,
+            "the history does not have a reset"
+        );
+    }
+}
+
+/// Logs that an actor asked to edit what is under applications of others.
 pub(crate) fn not_owned(actor: &Actor) {
     let actor = actor.name();
     tracing::warn!(target: "rl_admin::audit", actor, "refused: applications of others");
 }
 
-/// Somebody asked for what they may not do.
+/// Logs that an actor asked for what needs a role that they do not have.
 pub(crate) fn refused(actor: &Actor, role: Role) {
     let (actor, role) = (actor.name(), role.as_str());
     tracing::warn!(target: "rl_admin::audit", actor, role, "refused: the role is missing");
+}
+
+/// Writes that a request was refused for want of a role.
+///
+/// Every token can cause refusals, so a few of each actor are written in a minute; the next one that is
+/// written says how many it stands for. The request does not wait for the database.
+pub(crate) fn refuse(admin: &Admin, actor: &Actor, role: Role, asked: &Asked) {
+    let Some(count) = admin.refusals().count(actor.name(), admin.now()) else { return };
+    let Asked { method, path, route, subject } = asked.clone();
+    let hash = subject.as_ref().map(|subject| tracing::field::display(subject.redacted()));
+    tracing::warn!(
+        target: "rl_admin::audit", actor = actor.name(), role = role.as_str(), method, route,
+        subject = hash, count, "refused: the role is missing"
+    );
+    let consumer = subject.filter(|subject| *subject.realm() == Realm::Consumer);
+    let consumer = consumer.map(|subject| subject.id().to_string());
+    let refusal = Refusal { role: role.to_string(), method, path, consumer, count };
+    let (records, name) = (admin.records().clone(), actor.name().to_owned());
+    tokio::spawn(async move {
+        if let Err(error) = records.note_refusal(refusal, &name).await {
+            let kind = error.kind().as_str();
+            tracing::error!(target: "rl_admin::audit", kind, "the history does not have a refusal");
+        }
+    });
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use rl_core::FailureKind;
 use rl_core::store::StoreError;
 use rl_records::{ChangeError, DatabaseError, InvalidField};
 use serde::Serialize;
@@ -34,6 +35,10 @@ pub(crate) struct Problem {
     /// What was expected of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     expected: Option<String>,
+    /// All fields that are missing, if some are.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    missing: Vec<String>,
 }
 
 impl ApiError {
@@ -41,7 +46,8 @@ impl ApiError {
     #[must_use]
     pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
         let code = status.as_u16();
-        let body = Problem { code, message: message.into(), field: None, expected: None };
+        let (message, missing) = (message.into(), Vec::new());
+        let body = Problem { code, message, field: None, expected: None, missing };
         Self { status, body, revision: None }
     }
 
@@ -54,25 +60,69 @@ impl ApiError {
         error
     }
 
+    /// 400: the same, in other words.
+    pub(crate) fn invalid_as(field: &str, expected: &str, message: String) -> Self {
+        let mut error = Self::invalid(field, expected);
+        error.body.message = message;
+        error
+    }
+
+    /// 400: this value, which is harmless to repeat, is not what was expected.
+    pub(crate) fn invalid_value(field: &str, value: &str, expected: &str) -> Self {
+        let value: String = value.chars().take(80).collect();
+        let message = format!("{field} {value:?}: expected {expected}");
+        Self::invalid_as(field, expected, message)
+    }
+
+    /// 400: fields that are not known, and those that are missing.
+    pub(crate) fn fields(unknown: &[&str], missing: &[&str], known: &[&str]) -> Self {
+        let listed = |names: &[&str], kind: &str| {
+            let plural = if names.len() == 1 { "" } else { "s" };
+            let names: Vec<String> =
+                names.iter().take(20).map(|name| name.chars().take(80).collect()).collect();
+            (!names.is_empty()).then(|| format!("{kind} field{plural}: {}", names.join(", ")))
+        };
+        let field = unknown.iter().chain(missing).next().copied().unwrap_or_default();
+        let field: String = field.chars().take(80).collect();
+        let expected = match (missing, known) {
+            ([], [one]) => (*one).to_owned(),
+            ([], known) => format!("one of {}", known.join(", ")),
+            (missing, _) => format!("a value of {}", missing.join(", ")),
+        };
+        let is_complete = missing.is_empty();
+        let names = missing.iter().map(|name| (*name).to_owned()).collect();
+        let (unknown, missing) = (listed(unknown, "unknown"), listed(missing, "missing"));
+        let hint = is_complete.then(|| format!("expected {expected}"));
+        let parts: Vec<String> = [unknown, missing, hint].into_iter().flatten().collect();
+        let mut error = Self::invalid_as(&field, &expected, parts.join("; "));
+        error.body.missing = names;
+        error
+    }
+
     /// 400, in the words that clients of such systems know.
     pub(crate) fn invalid_hour(given: &str) -> Self {
         const FORMAT: &str =
             "YYYY-MM-DD-HH in UTC (e.g. 2025-12-31-13 for hour 13:00-13:59 UTC on Dec 31, 2025)";
-        let mut error = Self::invalid("DATE_WITH_HOUR", FORMAT);
         let given: String = given.chars().take(80).collect();
-        error.body.message =
-            format!("Current date format is: {given}. Please use this format: {FORMAT}");
-        error
+        let message = format!("Current date format is: {given}. Please use this format: {FORMAT}");
+        Self::invalid_as("DATE_WITH_HOUR", FORMAT, message)
     }
 
-    /// 412: what the client has seen is not what is there.
-    pub(crate) fn changed_by(name: &str, revision: i64) -> Self {
+    /// 412: the client has sent a precondition, and what is there is something else.
+    pub(crate) fn not_as_seen(name: &str, revision: i64) -> Self {
         let message = format!(
-            "{name:?} changed it meanwhile, it has revision {revision}: look at it and try again"
+            "If-Match does not name the revision that is there: it is {revision} and was written by \
+             {name:?}; look at it and try again"
         );
         let mut error = Self::new(StatusCode::PRECONDITION_FAILED, message);
         error.revision = Some(revision);
         error
+    }
+
+    /// 412: the client has sent a precondition, and nothing is there.
+    pub(crate) fn nothing_to_match() -> Self {
+        let message = "If-Match expects something to change, and there is nothing";
+        Self::new(StatusCode::PRECONDITION_FAILED, message)
     }
 
     /// 428: the client must say what it has seen.
@@ -179,7 +229,7 @@ impl IntoResponses for ChangeRefusals {
         let mut all = problems(&[
             ("408", "The body took too long"),
             ("409", "It is not clear what is meant, or there is one already"),
-            ("412", "Somebody else changed it meanwhile"),
+            ("412", "What is there is not what If-Match names"),
             ("413", "The body is too long"),
             ("415", "The body is not JSON"),
             ("428", "The request does not say which revision it is about"),
@@ -215,7 +265,13 @@ impl From<DatabaseError> for ApiError {
 impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
         tracing::warn!(target: "rl_admin", kind = error.kind().as_str(), "{error}");
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "the counters cannot be reached")
+        let message = match error.kind() {
+            FailureKind::Corrupt => {
+                "the counters of this subject are damaged; resetting them makes them whole"
+            }
+            _ => "the counters cannot be reached",
+        };
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
     }
 }
 
@@ -224,7 +280,18 @@ impl<T> From<ChangeError<T>> for ApiError {
         match error {
             ChangeError::Invalid(error) => error.into(),
             ChangeError::Database(error) => error.into(),
-            ChangeError::NotFound => Self::not_found("the limit is"),
+            ChangeError::NotFound => Self::not_found("what was to be changed"),
+            ChangeError::MayNotBlock => Self::missing_role(Role::CanCreateRateLimits),
+            ChangeError::MayNotUnblock => Self::missing_role(Role::CanDeleteRateLimits),
+            ChangeError::Several { ids } => {
+                let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
+                let message = format!(
+                    "the consumer has several limits with this api_name, api_version and bank_id: {}; \
+                     change or delete one of them by its id, at /consumer/rate-limits/{{RATE_LIMITING_ID}}",
+                    ids.join(", ")
+                );
+                Self::new(StatusCode::CONFLICT, message)
+            }
             other => Self::new(StatusCode::CONFLICT, other.to_string()),
         }
     }

@@ -1,7 +1,9 @@
 use rl_core::time::Timestamp;
 use rl_core::{MAX_UNITS, Policy};
 
-use crate::{CallLimit, CallLimits, CallPeriod, Record, RecordId, TierContent, ZeroMeans};
+use crate::{
+    CallLimit, CallLimits, CallPeriod, Record, RecordContent, RecordId, TierContent, ZeroMeans,
+};
 
 /// How the records of one consumer become one limit for each period.
 ///
@@ -37,6 +39,12 @@ impl Aggregation {
         Self { defaults: tier.map_or(self.defaults, |tier| tier.limits), ..self }
     }
 
+    /// Returns whether a member of `tier` is blocked while it has no active record.
+    pub(crate) fn is_blocked_in(self, tier: Option<&TierContent>) -> bool {
+        let none = [];
+        self.in_tier(tier).limits(&none).has_zero()
+    }
+
     /// The limits that these records make together. In the answer 0 always blocks.
     #[must_use]
     pub fn limits<'a>(&self, records: impl IntoIterator<Item = &'a CallLimits>) -> CallLimits {
@@ -66,6 +74,32 @@ fn plus(sum: CallLimits, other: &CallLimits) -> CallLimits {
         };
         limits.with(period, limit)
     })
+}
+
+/// Returns whether `record` lifts limits while it is active: it has none in any period and does not
+/// block, but `tier`, the tier or the defaults that it puts aside, has some.
+///
+/// That is what a record of -1 in every period says. By mistake it is made easily: whoever makes one
+/// should be warned.
+///
+/// # Examples
+///
+/// ```
+/// use rl_core::time::Timestamp;
+/// use rl_records::{CallLimits, RecordContent, lifts};
+///
+/// let free = CallLimits::from_numbers([2, 20, -1, -1, -1, -1])?;
+/// let record = |limits| {
+///     RecordContent::new("abc123", Timestamp::EPOCH, Timestamp::from_secs(60), limits)
+/// };
+/// assert!(lifts(&free, &record(CallLimits::UNLIMITED)));
+/// assert!(!lifts(&free, &record(free)));
+/// assert!(!lifts(&CallLimits::UNLIMITED, &record(CallLimits::UNLIMITED)));
+/// # Ok::<(), rl_records::InvalidField>(())
+/// ```
+#[must_use]
+pub fn lifts(tier: &CallLimits, record: &RecordContent) -> bool {
+    !record.blocks && record.limits == CallLimits::UNLIMITED && *tier != CallLimits::UNLIMITED
 }
 
 /// What one record has to do with the limits that hold.

@@ -4,6 +4,8 @@ use std::fmt;
 use rl_core::FailureKind;
 use rl_core::store::StoreError;
 
+use crate::RecordId;
+
 /// A value that cannot be stored: which field, what was given, and what was expected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidField {
@@ -121,7 +123,14 @@ pub enum ChangeError<T> {
         current: Box<T>,
     },
     /// There are several that could be meant.
-    Several,
+    Several {
+        /// Their ids, ten at most.
+        ids: Vec<RecordId>,
+    },
+    /// It would block a consumer, which its author may not do.
+    MayNotBlock,
+    /// It would unblock a consumer, which its author may not do.
+    MayNotUnblock,
     /// The database could not answer. If that was while the change was committed, it may have been
     /// made.
     Database(DatabaseError),
@@ -147,7 +156,12 @@ impl<T> fmt::Display for ChangeError<T> {
             Self::Conflict { .. } => {
                 f.write_str("somebody else changed it meanwhile: look at it and try again")
             }
-            Self::Several => f.write_str("there are several limits that could be meant"),
+            Self::Several { ids } => {
+                write!(f, "{} limits could be meant:", ids.len())?;
+                ids.iter().try_for_each(|id| write!(f, " {id}"))
+            }
+            Self::MayNotBlock => f.write_str("the change would block a consumer"),
+            Self::MayNotUnblock => f.write_str("the change would unblock a consumer"),
             Self::Database(error) => error.fmt(f),
         }
     }

@@ -87,17 +87,24 @@ mod resource;
 mod tier;
 
 mod active;
+mod audit;
+mod author;
+mod effect;
+mod expected;
 mod history;
 
 mod database;
 mod source;
 
-pub use active::{ActiveLimits, Aggregation, Contribution};
+pub use active::{ActiveLimits, Aggregation, Contribution, lifts};
+pub use audit::{AuditEntry, AuditEvent, AuditQuery, Refusal};
+pub use author::Author;
 pub use database::{
     ConsumerPage, ConsumerQuery, ConsumerSummary, RecordCursor, RecordPage, RecordQuery, Records,
     RecordsBuilder,
 };
 pub use error::{ChangeError, DatabaseError, InvalidField};
+pub use expected::Expected;
 pub use history::{Change, HistoryQuery};
 pub use limits::{CallLimit, CallLimits, CallPeriod, ZeroMeans};
 pub use record::{InvalidRecordId, Record, RecordContent, RecordId};

@@ -157,6 +157,11 @@ impl CallLimits {
         self
     }
 
+    /// Returns whether a period has a limit of 0.
+    pub(crate) fn has_zero(&self) -> bool {
+        self.0.contains(&CallLimit::AtMost(0))
+    }
+
     /// The policy they make: fixed windows from the first request; `None` if there is no limit.
     #[must_use]
     #[expect(clippy::missing_panics_doc, reason = "limits of different periods make a policy")]
@@ -170,6 +175,13 @@ impl CallLimits {
         }
         let is_empty = policy.is_empty();
         (!is_empty).then(|| policy.build().expect("limits of different periods"))
+    }
+
+    /// Returns whether a limit of [`counting_policy`](Self::counting_policy) counts a period that has no
+    /// limit: show it as unlimited.
+    #[must_use]
+    pub const fn only_counts(limit: Limit) -> bool {
+        limit.is_shadow() && limit.max() == MAX_UNITS
     }
 
     /// The same policy, with the periods that have no limit counted: in each of them a limit that is in

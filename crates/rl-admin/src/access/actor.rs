@@ -1,5 +1,7 @@
 use std::sync::Arc;
 
+use rl_records::Author;
+
 use super::{Role, Roles};
 use crate::ApiError;
 
@@ -71,6 +73,14 @@ impl Actor {
     #[must_use]
     pub const fn has(&self, role: Role) -> bool {
         self.roles.contains(role)
+    }
+
+    /// Returns the author of their changes of limits, who may block and unblock consumers if they have
+    /// the roles for that.
+    pub(crate) fn author(&self) -> Author<'_> {
+        let may_block = self.has(Role::CanCreateRateLimits);
+        let may_unblock = self.has(Role::CanDeleteRateLimits);
+        Author::new(&self.name).may_block(may_block).may_unblock(may_unblock)
     }
 
     /// Demands `role`.

@@ -35,7 +35,6 @@
 //! ```
 
 mod actor;
-mod blocking;
 mod role;
 mod tokens;
 
@@ -45,7 +44,6 @@ use axum::http::request::Parts;
 use rl_core::Eventual;
 
 pub use actor::Actor;
-pub(crate) use blocking::roles_to_change;
 pub use role::{Role, Roles, UnknownRole};
 pub use tokens::{BearerTokens, InvalidTokens};
 

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use jiff::civil::DateTime;
-use jiff::tz::TimeZone;
 use rl_core::time::Timestamp;
 use rl_records::{CallLimit, CallPeriod};
+
+use crate::wire::{civil, instant};
 
 /// `2026-11-21 14:05:03`.
 pub(super) fn time(time: Timestamp) -> String {
@@ -28,17 +29,14 @@ pub(super) fn field(time: Timestamp) -> String {
 }
 
 fn written(time: Timestamp, format: &str) -> String {
-    let micros = i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
-    let Ok(time) = jiff::Timestamp::from_microsecond(micros) else { return "–".to_owned() };
-    time.strftime(format).to_string()
+    civil(time).map_or_else(|| "–".to_owned(), |time| time.strftime(format).to_string())
 }
 
 /// Reads what [`field`] writes, also without the seconds, with a space for the `T`, or with a `Z`.
 pub(super) fn read_time(text: &str) -> Option<Timestamp> {
     let text = text.trim().trim_end_matches(['Z', 'z']).trim_end();
     let time: DateTime = text.parse().ok()?;
-    let micros = time.to_zoned(TimeZone::UTC).ok()?.timestamp().as_microsecond();
-    u64::try_from(micros).ok().map(Timestamp::from_micros)
+    instant(time)
 }
 
 /// `12 345 678`, with spaces that are narrow and do not break.
@@ -103,6 +101,8 @@ mod tests {
         ] {
             assert_eq!(read_time(text), Some(noon), "{text}");
         }
+        let last = read_time("9999-12-31T23:59:59").unwrap();
+        assert_eq!(time(last), "9999-12-31 23:59:59");
         for text in ["", "noon", "2026-02-30T12:00", "1969-12-31T23:59:59", "2026-02-01T25:00"] {
             assert_eq!(read_time(text), None, "{text}");
         }

@@ -208,16 +208,15 @@ async fn save(
     }
     let (records, by) = (console.admin().records(), visitor.actor.name());
     let content = TierContent { name: form.get("name").to_owned(), limits };
-    let revision = form.get("revision").parse().unwrap_or_default();
+    let revision = form.get("revision").parse::<i64>().unwrap_or_default();
     let saved = match is_new {
         true => records.create_tier(content, by).await,
-        false => records.update_tier(content, revision, by).await,
+        false => records.update_tier(content, revision, visitor.actor.author()).await,
     };
     match saved {
         Ok(tier) => {
-            let action = if is_new { "created a tier" } else { "updated a tier" };
-            let name = &tier.content.name;
-            audit::changed(&visitor.actor, action, name, name, tier.revision);
+            let action = if is_new { "created" } else { "updated" };
+            audit::tier_changed(&visitor.actor, action, &tier.content.name, tier.revision);
             Ok(Redirect::to(&format!("{}/tiers?done=tier", console.path())).into_response())
         }
         Err(ChangeError::Invalid(field)) => {
@@ -260,10 +259,10 @@ pub(super) async fn delete(
 ) -> Result<Response, Failure> {
     visitor.needs(Role::CanDeleteRateLimits)?;
     let (name, by) = (form.get("name"), visitor.actor.name());
-    let revision = form.get("revision").parse().unwrap_or_default();
+    let revision = form.get("revision").parse::<i64>().unwrap_or_default();
     match console.admin().records().delete_tier(name, revision, by).await {
         Ok(tier) => {
-            audit::changed(&visitor.actor, "deleted a tier", name, name, tier.revision);
+            audit::tier_changed(&visitor.actor, "deleted", name, tier.revision);
             Ok(Redirect::to(&format!("{}/tiers?done=tier-deleted", console.path())).into_response())
         }
         Err(ChangeError::Invalid(_)) => {
@@ -325,8 +324,8 @@ pub(super) async fn put(
 ) -> Result<Response, Failure> {
     visitor.needs(Role::CanSetCallLimits)?;
     let id = known_id(form.raw("id"))?;
-    let revision = form.get("revision").parse().unwrap_or_default();
-    let (who, by) = (Subject::consumer(id), visitor.actor.name());
+    let revision = form.get("revision").parse::<i64>().unwrap_or_default();
+    let (who, by) = (Subject::consumer(id), visitor.actor.author());
     match console.admin().records().set_tier(&who, form.given("tier"), revision, by).await {
         Ok(_) => {
             audit::moved(&visitor.actor, &who, form.given("tier"));

@@ -1,35 +1,28 @@
+use std::fmt;
 use std::time::Duration;
 
+use axum::body::HttpBody;
 use axum::extract::{FromRequest, Request};
 use axum::http::{StatusCode, header};
-use serde::de::DeserializeOwned;
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor};
 
-use super::field_and_expected;
+use super::fault_of;
 use crate::ApiError;
-use crate::wire::{MembershipInput, RateLimitInput, ResourceInput, ResourceUpdate, TierUpdate};
 
 /// How long a body may take to arrive.
 pub(crate) const LONGEST: Duration = Duration::from_secs(10);
 
 /// What can be the body of a request.
 pub(crate) trait Input: DeserializeOwned {
+    /// The fields that must be there.
+    const REQUIRED: &'static [&'static str];
+
+    /// The fields that may be left out, and other names of fields.
+    const OPTIONAL: &'static [&'static str] = &[];
+
     /// The most bytes.
     const MOST: usize = 16 * 1_024;
-}
-
-impl Input for RateLimitInput {}
-
-impl Input for TierUpdate {}
-
-impl Input for MembershipInput {}
-
-impl Input for ResourceInput {
-    // A thousand names of 250 bytes, each in quotes.
-    const MOST: usize = 512 * 1_024;
-}
-
-impl Input for ResourceUpdate {
-    const MOST: usize = ResourceInput::MOST;
 }
 
 /// The body as JSON.
@@ -46,34 +39,27 @@ impl<S: Sync, T: Input> FromRequest<S> for Body<T> {
             let message = "Content-Type: expected application/json";
             return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
         }
-        let read = axum::body::to_bytes(request.into_body(), T::MOST);
-        let bytes = match tokio::time::timeout(LONGEST, read).await {
-            Ok(Ok(bytes)) => bytes,
-            Ok(Err(error)) if is_too_long(&error) => {
-                let message = format!("body: expected at most {} bytes", T::MOST);
-                return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message));
-            }
-            Ok(Err(_)) => return Err(ApiError::invalid("body", "all of it")),
+        let body = request.into_body();
+        // What Content-Length announces: there is no need to wait for it.
+        if body.size_hint().lower() > T::MOST as u64 {
+            return Err(too_long(T::MOST));
+        }
+        let read = axum::body::to_bytes(body, T::MOST);
+        match tokio::time::timeout(LONGEST, read).await {
+            Ok(Ok(bytes)) => parse(&bytes).map(Self),
+            Ok(Err(error)) if is_too_long(&error) => Err(too_long(T::MOST)),
+            Ok(Err(_)) => Err(ApiError::invalid("body", "all of it")),
             Err(_) => {
                 let message = "body: expected within 10 seconds";
-                return Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, message));
+                Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, message))
             }
-        };
-        let mut json = serde_json::Deserializer::from_slice(&bytes);
-        let read = serde_path_to_error::deserialize(&mut json);
-        let value = read.map_err(|error| {
-            let path = error.path().to_string();
-            let error = error.into_inner();
-            if error.is_data() {
-                let (field, expected) = field_and_expected(&path, &error.to_string());
-                ApiError::invalid(&field, &expected)
-            } else {
-                ApiError::invalid("body", "a JSON object")
-            }
-        })?;
-        json.end().map_err(|_| ApiError::invalid("body", "one JSON object"))?;
-        Ok(Self(value))
+        }
     }
+}
+
+fn too_long(most: usize) -> ApiError {
+    let message = format!("body: expected at most {most} bytes");
+    ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message)
 }
 
 fn is_too_long(error: &axum::Error) -> bool {
@@ -85,4 +71,155 @@ fn is_too_long(error: &axum::Error) -> bool {
         cause = error.source();
     }
     false
+}
+
+/// Reads a JSON object, or says what is wrong with it: first whether it is JSON and where not, then
+/// whether it is an object, then all fields that are unknown or missing, then the first wrong value.
+fn parse<T: Input>(bytes: &[u8]) -> Result<T, ApiError> {
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        let place = error.valid_up_to();
+        ApiError::invalid_as("body", "JSON", format!("body: not JSON: not UTF-8 at byte {place}"))
+    })?;
+    let found = match text.trim_ascii_start().bytes().next() {
+        None => return Err(not_an_object("nothing")),
+        Some(byte) => byte,
+    };
+    if let Err(error) = serde_json::from_str::<IgnoredAny>(text) {
+        let reason = error.to_string();
+        let reason = reason.split(" at line ").next().unwrap_or_default();
+        let (line, column) = (error.line(), error.column());
+        let message = format!("body: not JSON: {reason} at line {line}, column {column}");
+        return Err(ApiError::invalid_as("body", "JSON", message));
+    }
+    match found {
+        b'{' => {}
+        b'[' => return Err(not_an_object("a list")),
+        b'"' => return Err(not_an_object("text")),
+        b't' | b'f' => return Err(not_an_object("a Boolean")),
+        b'n' => return Err(not_an_object("null")),
+        _ => return Err(not_an_object("a number")),
+    }
+    let Keys(keys) = serde_json::from_str(text).map_err(|_| not_an_object("something else"))?;
+    let is_known = |key: &String| {
+        T::REQUIRED.contains(&key.as_str()) || T::OPTIONAL.contains(&key.as_str())
+    };
+    let unknown: Vec<&str> =
+        keys.iter().filter(|key| !is_known(key)).map(String::as_str).collect();
+    let missing = T::REQUIRED.iter().filter(|field| !keys.iter().any(|key| key == *field));
+    let missing: Vec<&str> = missing.copied().collect();
+    if !unknown.is_empty() || !missing.is_empty() {
+        return Err(ApiError::fields(&unknown, &missing, &known::<T>()));
+    }
+    let mut json = serde_json::Deserializer::from_str(text);
+    serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let path = error.path().to_string();
+        fault_of(&path, &error.into_inner().to_string())
+    })
+}
+
+/// The names of fields that are told: not those that are taken for others.
+fn known<T: Input>() -> Vec<&'static str> {
+    let all = T::REQUIRED.iter().chain(T::OPTIONAL);
+    all.copied().filter(|name| !name.ends_with("_rate_limit")).collect()
+}
+
+fn not_an_object(found: &str) -> ApiError {
+    let message = format!("body: expected a JSON object, found {found}");
+    ApiError::invalid_as("body", "a JSON object", message)
+}
+
+/// The names of the fields of an object, in order.
+struct Keys(Vec<String>);
+
+impl<'de> Deserialize<'de> for Keys {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader;
+
+        impl<'de> Visitor<'de> for Reader {
+            type Value = Keys;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Keys, A::Error> {
+                let mut keys = Vec::new();
+                while let Some((key, IgnoredAny)) = map.next_entry()? {
+                    keys.push(key);
+                }
+                Ok(Keys(keys))
+            }
+        }
+
+        deserializer.deserialize_map(Reader)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{
+        MembershipInput, RateLimitInput, ResourceInput, ResourceUpdate, TierUpdate, UntilInput,
+    };
+
+    fn problem(json: &[u8]) -> String {
+        parse::<UntilInput>(json).map(|_| ()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn errors_say_whether_the_body_is_json_and_where_not() {
+        #[rustfmt::skip]
+        let table: [(&[u8], &str); 16] = [
+            (b"",                      "body: expected a JSON object, found nothing"),
+            (b" \n",                   "body: expected a JSON object, found nothing"),
+            (b"[]",                    "body: expected a JSON object, found a list"),
+            (b"null",                  "body: expected a JSON object, found null"),
+            (b"\"x\"",                 "body: expected a JSON object, found text"),
+            (b"-1",                    "body: expected a JSON object, found a number"),
+            (b"true",                  "body: expected a JSON object, found a Boolean"),
+            (b"{\"until\":\n NaN}",    "body: not JSON: expected value at line 2, column 2"),
+            (b"{\"until\":",           "body: not JSON: EOF while parsing a value at line 1, column 9"),
+            (b"{} {}",                 "body: not JSON: trailing characters at line 1, column 4"),
+            (b"\xef\xbb\xbf{}",        "body: not JSON: expected value at line 1, column 1"),
+            (b"{\"until\": \"\xff\"}", "body: not JSON: not UTF-8 at byte 11"),
+            (b"{}",                    "missing field: until"),
+            (b"{\"x\": 1, \"y\": 2}",  "unknown fields: x, y; missing field: until"),
+            (b"{\"until\": {}}",       "until: expected text"),
+            (b"{\"until\": \"2030-01-01T00:00:00Z\", \"until\": 1}", "until: expected one value, found two"),
+        ];
+        for (json, expected) in table {
+            assert_eq!(problem(json), expected, "{}", String::from_utf8_lossy(json));
+        }
+    }
+
+    #[test]
+    fn all_missing_fields_are_named_at_once() {
+        let error = parse::<RateLimitInput>(b"{}").map(|_| ()).unwrap_err();
+        assert_eq!(error.to_string(), "missing fields: from_date, to_date");
+        assert_eq!(error.field(), Some("from_date"));
+        let error = parse::<ResourceInput>(b"{\"rate\": 1}").map(|_| ()).unwrap_err();
+        assert_eq!(error.to_string(), "missing fields: name, apps, max_permits");
+    }
+
+    /// The lists of fields must be those that the structs read.
+    #[test]
+    fn the_known_fields_are_those_that_are_read() {
+        fn check<T: Input>() {
+            let error = serde_json::from_str::<T>("{\"no such field\": 1}").map(|_| ()).unwrap_err();
+            let error = error.to_string();
+            let listed = error.rsplit_once("expected ").unwrap().1;
+            let listed = listed.split(" at line").next().unwrap().trim_start_matches("one of ");
+            let mut listed: Vec<_> = listed.split(", ").map(|name| name.trim_matches('`')).collect();
+            let mut known: Vec<_> = T::REQUIRED.iter().chain(T::OPTIONAL).copied().collect();
+            listed.sort_unstable();
+            known.sort_unstable();
+            assert_eq!(listed, known, "{}", std::any::type_name::<T>());
+        }
+        check::<RateLimitInput>();
+        check::<TierUpdate>();
+        check::<MembershipInput>();
+        check::<ResourceInput>();
+        check::<ResourceUpdate>();
+        check::<UntilInput>();
+    }
 }

@@ -1,6 +1,7 @@
 use axum::extract::FromRequestParts;
 use axum::http::header;
 use axum::http::request::Parts;
+use rl_records::Expected;
 
 use crate::ApiError;
 
@@ -23,23 +24,36 @@ impl IfMatch {
             return Some(Self::Any);
         }
         let mut seen = Vec::new();
-        for tag in text.split(',').map(str::trim) {
-            // A weak tag never matches: what it names may differ.
-            if tag.starts_with("W/\"") && tag.ends_with('"') {
-                continue;
+        let mut rest = text.trim();
+        loop {
+            let is_weak = rest.starts_with("W/");
+            rest = rest.strip_prefix("W/").unwrap_or(rest).strip_prefix('"')?;
+            let (tag, after) = rest.split_once('"')?;
+            if tag.chars().any(|char| char.is_whitespace() || char.is_control()) {
+                return None;
             }
-            let revision = tag.strip_prefix('"')?.strip_suffix('"')?;
-            // What is no number of ours is the tag of something else.
-            seen.extend(revision.parse::<i64>());
+            // A weak tag never matches: what it names may differ. What is no number of ours is the tag
+            // of something else.
+            let revision = tag.parse::<i64>().ok().filter(|number| number.to_string() == tag);
+            seen.extend(revision.filter(|number| *number > 0 && !is_weak));
+            rest = after.trim_start();
+            if rest.is_empty() {
+                return Some(Self::OneOf(seen));
+            }
+            rest = rest.strip_prefix(',')?.trim_start();
         }
-        Some(Self::OneOf(seen))
     }
 
-    /// Whether the client, if it said what it has seen, has seen this.
-    pub(crate) fn has_seen(&self, revision: i64) -> bool {
+    /// Returns what a change expects to find.
+    ///
+    /// With `is_required`, a change without a precondition expects nothing: what it would change,
+    /// nobody has said that they have seen.
+    pub(crate) fn expected(&self, is_required: bool) -> Expected {
         match self {
-            Self::Absent | Self::Any => true,
-            Self::OneOf(seen) => seen.contains(&revision),
+            Self::Absent if is_required => Expected::Nothing,
+            Self::Absent => Expected::Any,
+            Self::Any => Expected::Existing,
+            Self::OneOf(revisions) => Expected::OneOf(revisions.clone()),
         }
     }
 }
@@ -65,7 +79,12 @@ mod tests {
         assert_eq!(IfMatch::parse("\"3\""), Some(IfMatch::OneOf(vec![3])));
         assert_eq!(IfMatch::parse("\"3\", \"4\",W/\"5\""), Some(IfMatch::OneOf(vec![3, 4])));
         assert_eq!(IfMatch::parse("\"of another system\""), Some(IfMatch::OneOf(vec![])));
-        for text in ["", "3", "\"3", "3\"", "\"3\",", "\""] {
+        for text in ["\"\"", "\"a,b\"", "\"0\"", "\"-3\"", "\"+3\"", "\"03\"", "W/\"3\""] {
+            assert_eq!(IfMatch::parse(text), Some(IfMatch::OneOf(vec![])), "{text}");
+        }
+        let wrong =
+            ["", "3", "\"3", "3\"", "\"3\",", "\"", "\"3\"4\"", "\"3\" \"4\"", "w/\"3\"", "*, \"3\""];
+        for text in wrong {
             assert_eq!(IfMatch::parse(text), None, "{text}");
         }
     }

@@ -5,18 +5,21 @@
 mod allowed;
 mod body;
 mod if_match;
+mod inputs;
 mod path;
 mod query;
+mod subject;
 mod wrong;
 
-pub(crate) use allowed::{Allowed, ToCreate, ToDelete, ToGet, ToRead, ToReset, ToSet, ToUpdate};
+pub(crate) use allowed::{Allowed, Asked, ToCreate, ToDelete, ToGet, ToRead, ToReset, ToSet, ToUpdate};
 pub(crate) use body::{Body, Input, LONGEST};
 pub(crate) use if_match::IfMatch;
 pub(crate) use path::{
-    ApplicationName, ConsumerId, HourOfDay, In, LimitName, PeriodName, RateLimitingId, RealmName,
-    ResourceName, SubjectText, TierName, subject,
+    ApplicationName, ConsumerId, HourOfDay, In, LimitName, PeriodName, RateLimitingId,
+    ResourceName, TierName, period_of,
 };
 pub(crate) use query::{
     Cost, FewChanges, FewNames, History, Names, Parameters, Search, SearchNames,
 };
-pub(crate) use wrong::field_and_expected;
+pub(crate) use subject::OfSubject;
+pub(crate) use wrong::fault_of;

@@ -1,7 +1,7 @@
 use axum::extract::{FromRequestParts, RawPathParams};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
-use rl_core::{Realm, Subject};
+use rl_core::Realm;
 use rl_records::{CallPeriod, RecordId};
 use utoipa::IntoParams;
 use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
@@ -78,26 +78,9 @@ named! {
     /// A tier.
     TierName: "TIER", "The name of a tier";
     /// The id of a subject.
-    SubjectText: "SUBJECT_ID", "The id of a subject: an address such as 192.0.2.7, a consumer, a user; of an API key, the 32 hexadecimal digits of its keyed hash";
+    SubjectText: "SUBJECT_ID", "The id of a subject: an address such as 192.0.2.7 or 2001:db8::1, a consumer, a user; of an API key, the 32 hexadecimal digits of its keyed hash; `-` for the one subject of the realms global and unknown";
     /// A limit of a policy.
-    LimitName: "LIMIT", "The name of a limit in its policy, such as minute";
-}
-
-/// The subject of this realm and id. An API key is known by its keyed hash alone.
-pub(crate) fn subject(realm: Realm, id: &Name) -> Subject {
-    match digest(id.as_str()) {
-        Some(digest) if realm == Realm::Key => Subject::digest(realm, digest),
-        _ => Subject::new(realm, id.as_str()),
-    }
-}
-
-/// 32 hexadecimal digits, as ids of keys are shown.
-fn digest(text: &str) -> Option<[u8; 16]> {
-    let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-    if text.len() != 32 || !text.bytes().all(is_hex) {
-        return None;
-    }
-    u128::from_str_radix(text, 16).ok().map(u128::to_be_bytes)
+    LimitName: "LIMIT", "The name of a limit in its policy, such as minute; per_minute is taken for it";
 }
 
 /// The id of a record.
@@ -139,26 +122,30 @@ impl Segment for HourOfDay {
     }
 }
 
-/// One of the six periods.
+/// One of the six periods, as counters (`per_minute`) or as limits (`minute`) are called.
 pub(crate) struct PeriodName(pub(crate) CallPeriod);
 
 impl Segment for PeriodName {
     const NAME: &'static str = "PERIOD";
 
     fn read(text: &str) -> Result<Self, ApiError> {
-        let names = CallPeriod::ALL.into_iter().zip(PERIODS);
-        let found = names.into_iter().find(|(_, name)| *name == text);
         let expected = "one of per_second, per_minute, per_hour, per_day, per_week and per_month";
-        found.map(|(period, _)| Self(period)).ok_or_else(|| ApiError::invalid(Self::NAME, expected))
+        period_of(text).map(Self).ok_or_else(|| ApiError::invalid(Self::NAME, expected))
     }
 
     fn schema() -> ObjectBuilder {
-        ObjectBuilder::new().schema_type(Type::String).enum_values(Some(PERIODS))
+        let long = CallPeriod::ALL.map(|period| format!("per_{}", period.period()));
+        let short = CallPeriod::ALL.map(|period| period.period().to_string());
+        let names: Vec<String> = long.into_iter().chain(short).collect();
+        ObjectBuilder::new().schema_type(Type::String).enum_values(Some(names))
     }
 }
 
-const PERIODS: [&str; 6] =
-    ["per_second", "per_minute", "per_hour", "per_day", "per_week", "per_month"];
+/// Returns the period of this name, with or without `per_`.
+pub(crate) fn period_of(text: &str) -> Option<CallPeriod> {
+    let name = text.strip_prefix("per_").unwrap_or(text);
+    CallPeriod::ALL.into_iter().find(|period| period.period().to_string() == name)
+}
 
 /// A space of ids.
 pub(crate) struct RealmName(pub(crate) Realm);
@@ -183,20 +170,5 @@ impl Segment for RealmName {
             .pattern(Some("^[a-z0-9_-]{1,32}$"))
             .description(Some("A space of ids: ip, key, consumer, user, or one of your own"))
             .examples(["ip"])
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_key_is_named_by_its_hash() {
-        let hash = Subject::digest(Realm::Key, [0xab; 16]);
-        let name = Name::parse(&hash.id().to_string()).unwrap();
-        assert!(subject(Realm::Key, &name) == hash);
-        assert!(subject(Realm::Consumer, &name) == Subject::consumer(name.as_str()));
-        let other = Name::parse("ABABABABABABABABABABABABABABABAB").unwrap();
-        assert!(subject(Realm::Key, &other) == Subject::new(Realm::Key, other.as_str()));
     }
 }

@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use utoipa::IntoParams;
 
-use super::field_and_expected;
+use super::fault_of;
 use crate::ApiError;
 use crate::wire::{Date, Name};
 
@@ -20,8 +20,7 @@ impl<S: Sync, T: DeserializeOwned> FromRequestParts<S> for Parameters<T> {
         let query = serde_urlencoded::Deserializer::new(pairs);
         serde_path_to_error::deserialize(query).map(Self).map_err(|error| {
             let path = error.path().to_string();
-            let (field, expected) = field_and_expected(&path, &error.into_inner().to_string());
-            ApiError::invalid(&field, &expected)
+            fault_of(&path, &error.into_inner().to_string())
         })
     }
 }

@@ -1,7 +1,9 @@
-/// The field that serde complains of, and what it expected.
+use crate::ApiError;
+
+/// Returns the answer to what serde complains of: the field, and what was expected, in plain words.
 ///
-/// What the client sent, which its sentences quote, is left out.
-pub(crate) fn field_and_expected(path: &str, message: &str) -> (String, String) {
+/// The value that the client sent, which serde's sentences quote, is left out.
+pub(crate) fn fault_of(path: &str, message: &str) -> ApiError {
     let quoted = |kind: &str| {
         let rest = message.strip_prefix(kind)?.strip_prefix(" field `")?;
         // The name of a field that is not known may have anything in it.
@@ -10,24 +12,34 @@ pub(crate) fn field_and_expected(path: &str, message: &str) -> (String, String) 
         Some(name.chars().take(80).collect::<String>())
     };
     if let Some(field) = quoted("missing") {
-        return (field, "a value: it is missing".to_owned());
+        return ApiError::fields(&[], &[&*field], &[]);
     }
     if let Some(field) = quoted("duplicate") {
-        return (field, "one value: it is there twice".to_owned());
+        return ApiError::invalid(&field, "one value, found two");
     }
     let expected = message.rsplit_once("expected ").map_or("something else", |(_, text)| text);
     let expected = expected.split(" at line ").next().unwrap_or_default();
     if let Some(field) = quoted("unknown") {
-        // Of the names in the list, those that are taken for others are not told.
-        let names = expected.trim_start_matches("one of ").split(", ");
-        let names: Vec<_> = names.filter(|name| !name.ends_with("_rate_limit`")).collect();
-        return (
-            field,
-            format!("one of {}: there is no such field", names.join(", ").replace('`', "")),
-        );
+        let expected = expected.replace('`', "");
+        let names: Vec<_> = expected.trim_start_matches("one of ").split(", ").collect();
+        return ApiError::fields(&[&*field], &[], &names);
     }
     let field = if path == "." { "body" } else { path };
-    (field.to_owned(), expected.to_owned())
+    ApiError::invalid(field, plain(expected))
+}
+
+/// Says in plain words what serde calls by names of Rust.
+fn plain(expected: &str) -> &str {
+    match expected {
+        "u64" | "u32" | "u16" | "u8" => "a whole number from 0 to 9007199254740991",
+        "i64" | "i32" | "i16" | "i8" => "a whole number",
+        "a string" | "a borrowed string" | "string" => "text",
+        "a sequence" => "a list",
+        "a map" => "an object",
+        "a boolean" => "true or false",
+        expected if expected.starts_with("struct ") => "an object",
+        expected => expected,
+    }
 }
 
 #[cfg(test)]
@@ -38,17 +50,19 @@ mod tests {
     fn sentences_of_serde_become_a_field_and_what_was_expected() {
         #[rustfmt::skip]
         let table = [
-            ("a.b", "invalid type: string \"x\", expected u64 at line 1 column 9", "a.b", "u64"),
-            ("day", "expected a time such as 2025", "day", "a time such as 2025"),
-            (".", "missing field `to_date` at line 1 column 2", "to_date", "a value: it is missing"),
-            (".", "duplicate field `to_date`", "to_date", "one value: it is there twice"),
-            ("x", "unknown field `x`, expected one of `a`, `b`", "x", "one of a, b: there is no such field"),
-            ("x", "unknown field `y`, expected `b`, expected `a`", "y`, expected `b", "one of a: there is no such field"),
-            (".", "invalid type: null, expected struct Input", "body", "struct Input"),
+            ("a.b", "invalid type: string \"x\", expected u64 at line 1 column 9", "a.b", "a.b: expected a whole number from 0 to 9007199254740991"),
+            ("day", "expected a time such as 2025", "day", "day: expected a time such as 2025"),
+            (".", "missing field `to_date` at line 1 column 2", "to_date", "missing field: to_date"),
+            (".", "duplicate field `to_date`", "to_date", "to_date: expected one value, found two"),
+            ("x", "unknown field `x`, expected one of `a`, `b`", "x", "unknown field: x; expected one of a, b"),
+            ("x", "unknown field `x`, expected `a`", "x", "unknown field: x; expected a"),
+            ("x", "unknown field `y`, expected `b`, expected `a`", "y`, expected `b", "unknown field: y`, expected `b; expected a"),
+            (".", "invalid type: null, expected struct Input", "body", "body: expected an object"),
+            ("apps", "invalid type: null, expected a sequence", "apps", "apps: expected a list"),
         ];
         for (path, message, field, expected) in table {
-            let found = field_and_expected(path, message);
-            assert_eq!((&*found.0, &*found.1), (field, expected), "{message}");
+            let found = fault_of(path, message);
+            assert_eq!((found.field(), &*found.to_string()), (Some(field), expected), "{message}");
         }
     }
 }

@@ -4,18 +4,62 @@ use axum::Json;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use rl_core::Subject;
-use rl_records::{ChangeError, Record, RecordContent, RecordId, ResourceLimit, Tier, TierMember};
+use rl_records::{
+    Author, CallLimits, ChangeError, DatabaseError, Expected, Record, RecordId, ResourceLimit, Tier,
+    TierMember, lifts,
+};
 
-use crate::access::{Actor, roles_to_change};
+use crate::access::{Actor, Role};
 use crate::error::etag;
-use crate::read::IfMatch;
+use crate::read::{Asked, IfMatch};
 use crate::wire::{Name, RateLimit, Resource};
 use crate::{Admin, ApiError, audit};
 
 /// A record, with its tag.
 pub(super) fn record(status: StatusCode, record: &Record) -> Response {
-    let tag = [(header::ETAG, etag(record.revision))];
-    (status, tag, Json(RateLimit::of(record))).into_response()
+    tagged(status, record.revision, RateLimit::of(record))
+}
+
+/// A record that was written, with its tag, and a warning if it lifts the limits of a tier.
+pub(super) async fn written(admin: &Admin, status: StatusCode, record: &Record) -> Response {
+    let warning = warning(admin, record).await;
+    tagged(status, record.revision, RateLimit::of(record).with_warning(warning))
+}
+
+fn tagged(status: StatusCode, revision: i64, record: RateLimit) -> Response {
+    (status, [(header::ETAG, etag(revision))], Json(record)).into_response()
+}
+
+/// Returns what a record does that may not be meant: it has no limit, and puts others aside.
+pub(super) async fn warning(admin: &Admin, record: &Record) -> Option<String> {
+    let warning = lifted(admin, record).await;
+    warning.unwrap_or_else(|error| {
+        // The record is stored: no more than the warning is missing.
+        let kind = error.kind().as_str();
+        tracing::warn!(target: "rl_admin", kind, "a written record was not compared with its tier");
+        None
+    })
+}
+
+async fn lifted(admin: &Admin, record: &Record) -> Result<Option<String>, DatabaseError> {
+    let (records, content) = (admin.records(), &record.content);
+    let consumer = Subject::consumer(&content.consumer_id);
+    let (limits, of) = match records.tier_of(&consumer).await? {
+        Some(member) => match records.read_tier(&member.tier).await? {
+            Some(tier) => (tier.content.limits, format!("of the tier {}", tier.content.name)),
+            None => return Ok(None),
+        },
+        None => (records.aggregation().defaults, "that hold by default".to_owned()),
+    };
+    let at = content.from_date.max(admin.now());
+    if !lifts(&limits, content) || at > content.to_date {
+        return Ok(None);
+    }
+    let active = records.active_limits(&content.consumer_id, at).await?;
+    let is_unlimited = active.limits() == CallLimits::UNLIMITED;
+    Ok(is_unlimited.then(|| {
+        format!("the record has no limit in any period: while it is active, the limits {of} do not hold")
+    }))
 }
 
 /// The limit of a resource, with its tag.
@@ -29,10 +73,9 @@ pub(super) async fn record_of(
     admin: &Admin,
     consumer: &Name,
     id: RecordId,
-) -> Result<Record, ApiError> {
+) -> Result<Option<Record>, ApiError> {
     let found = admin.records().read(id).await?;
-    let own = found.filter(|record| record.content.consumer_id == consumer.as_str());
-    own.ok_or_else(|| not_found(id))
+    Ok(found.filter(|record| record.content.consumer_id == consumer.as_str()))
 }
 
 pub(super) fn not_found(id: RecordId) -> ApiError {
@@ -68,33 +111,66 @@ macro_rules! revised {
 
 revised!(Record, ResourceLimit, Tier, TierMember);
 
-/// The revision that a change is about: what is there, if the client has seen that.
-pub(super) fn seen(admin: &Admin, there: &impl Revised, seen: &IfMatch) -> Result<i64, ApiError> {
-    let revision = there.revision();
-    match seen {
-        IfMatch::Absent if admin.requires_if_match() => Err(ApiError::without_if_match()),
-        seen if seen.has_seen(revision) => Ok(revision),
-        _ => Err(ApiError::changed_by(there.updated_by(), revision)),
+/// A change that a request asks for: by whom, and of what they have seen.
+pub(super) struct Edit<'a> {
+    pub(super) admin: &'a Admin,
+    pub(super) actor: &'a Actor,
+    pub(super) asked: &'a Asked,
+    pub(super) if_match: &'a IfMatch,
+}
+
+impl<'a> Edit<'a> {
+    /// What the change expects to find. Without a precondition it is made to what is there, so it never
+    /// conflicts with another change.
+    pub(super) fn expected(&self) -> Expected {
+        self.if_match.expected(self.admin.requires_if_match())
     }
-}
 
-/// Refuses whoever would block a consumer, or unblock it, without the role for that.
-pub(super) fn may_change(
-    actor: &Actor,
-    before: &RecordContent,
-    after: &RecordContent,
-) -> Result<(), ApiError> {
-    roles_to_change(before, after)
-        .iter()
-        .try_for_each(|role| actor.require(role).inspect_err(|_| audit::refused(actor, role)))
-}
+    pub(super) fn author(&self) -> Author<'a> {
+        self.actor.author()
+    }
 
-/// A change that was not made.
-pub(super) fn not_made<T: Revised>(error: ChangeError<T>) -> ApiError {
-    match error {
-        ChangeError::Conflict { current } => {
-            ApiError::changed_by(current.updated_by(), current.revision())
+    /// The answer if there is nothing to change: 412 to a precondition, else 404.
+    pub(super) fn missing(&self, not_found: ApiError) -> ApiError {
+        match self.if_match {
+            IfMatch::Absent => not_found,
+            _ => ApiError::nothing_to_match(),
         }
-        error => error.into(),
     }
+
+    /// The answer to a change that was not made.
+    pub(super) fn not_made<T: Revised>(
+        &self,
+        error: ChangeError<T>,
+        not_found: impl FnOnce() -> ApiError,
+    ) -> ApiError {
+        match error {
+            ChangeError::Conflict { .. } if *self.if_match == IfMatch::Absent => {
+                ApiError::without_if_match()
+            }
+            ChangeError::Conflict { current } => {
+                ApiError::not_as_seen(current.updated_by(), current.revision())
+            }
+            ChangeError::NotFound => self.missing(not_found()),
+            error => refused(self.admin, self.actor, self.asked, error),
+        }
+    }
+}
+
+/// The answer to a change that was not made; if a role was missing, that is written.
+pub(super) fn refused<T>(
+    admin: &Admin,
+    actor: &Actor,
+    asked: &Asked,
+    error: ChangeError<T>,
+) -> ApiError {
+    let role = match error {
+        ChangeError::MayNotBlock => Some(Role::CanCreateRateLimits),
+        ChangeError::MayNotUnblock => Some(Role::CanDeleteRateLimits),
+        _ => None,
+    };
+    if let Some(role) = role {
+        audit::refuse(admin, actor, role, asked);
+    }
+    error.into()
 }

@@ -1,46 +1,12 @@
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use rl_records::{Record, RecordContent, RecordQuery};
-use serde::Deserialize;
-use utoipa::ToSchema;
 
-use super::answer::{may_change, not_made, record};
+use super::answer::{Edit, record};
 use crate::error::{ChangeRefusals, Refusals};
-use crate::read::{Allowed, Body, ConsumerId, In, Input, ToCreate, ToDelete, ToRead};
-use crate::wire::{Date, Name, RateLimit};
+use crate::read::{Allowed, Body, ConsumerId, IfMatch, In, ToCreate, ToDelete, ToRead};
+use crate::wire::{Date, Name, RateLimit, UntilInput};
 use crate::{Admin, ApiError, audit};
-
-/// How long a consumer is blocked.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Until {
-    /// The last instant.
-    until: Date,
-}
-
-impl Input for Until {}
-
-/// The blocks of a consumer that hold now.
-async fn blocks(admin: &Admin, consumer: &Name) -> Result<Vec<Record>, ApiError> {
-    let mut query = RecordQuery {
-        consumer: Some(consumer.as_str().to_owned()),
-        active_at: Some(admin.now()),
-        limit: 1_000,
-        ..RecordQuery::default()
-    };
-    let mut blocks = Vec::new();
-    loop {
-        let page = admin.records().list(&query).await?;
-        blocks.extend(page.records.into_iter().filter(|record| record.content.blocks));
-        match page.next {
-            Some(next) => query.after = Some(next),
-            None => break,
-        }
-    }
-    blocks.sort_by_key(|record| record.content.to_date);
-    Ok(blocks)
-}
 
 fn not_blocked(consumer: &Name) -> ApiError {
     ApiError::not_found(format_args!("a block of consumer {}", consumer.as_str()))
@@ -48,76 +14,59 @@ fn not_blocked(consumer: &Name) -> ApiError {
 
 /// The block of a consumer: 404 if it is not blocked
 #[utoipa::path(get, path = "/management/consumers/{CONSUMER_ID}/block", tag = "blocks",
-    params(In<ConsumerId>), responses((status = OK, body = RateLimit), Refusals))]
+    params(In<ConsumerId>),
+    responses((status = OK, body = RateLimit, headers(("ETag" = String))), Refusals))]
 pub(super) async fn read(
     State(admin): State<Admin>,
     _: Allowed<ToRead>,
     In(ConsumerId(consumer)): In<ConsumerId>,
 ) -> Result<Response, ApiError> {
-    let last = blocks(&admin, &consumer).await?.pop().ok_or_else(|| not_blocked(&consumer))?;
-    Ok(record(StatusCode::OK, &last))
+    let block = admin.records().block_of(consumer.as_str()).await?;
+    Ok(record(StatusCode::OK, &block.ok_or_else(|| not_blocked(&consumer))?))
 }
 
 /// Blocks a consumer from now until a time, whatever its other records say
 ///
 /// If it is blocked already, the block ends at the new time; to end it sooner needs the role to
-/// unblock, too.
+/// unblock, too. Of several at once, the last one decides. With `If-Match`, only if nobody changed the
+/// block since: 412 otherwise.
 #[utoipa::path(put, path = "/management/consumers/{CONSUMER_ID}/block", tag = "blocks",
-    params(In<ConsumerId>), request_body = Until,
-    responses((status = OK, body = RateLimit), ChangeRefusals))]
+    params(In<ConsumerId>), request_body = UntilInput,
+    responses((status = OK, body = RateLimit, headers(("ETag" = String))), ChangeRefusals))]
 pub(super) async fn put(
     State(admin): State<Admin>,
-    Allowed { actor, .. }: Allowed<ToCreate>,
+    Allowed { actor, asked, .. }: Allowed<ToCreate>,
     In(ConsumerId(consumer)): In<ConsumerId>,
-    Body(Until { until: Date(until) }): Body<Until>,
+    if_match: IfMatch,
+    Body(UntilInput { until: Date(until) }): Body<UntilInput>,
 ) -> Result<Response, ApiError> {
-    let now = admin.now();
-    if until <= now {
+    if until <= admin.now() {
         return Err(ApiError::invalid("until", "a time in the future"));
     }
-    let mut there = blocks(&admin, &consumer).await?;
-    let (records, name) = (admin.records(), actor.name());
-    let block = match there.pop() {
-        Some(last) => {
-            let content = RecordContent { to_date: until, ..last.content.clone() };
-            may_change(&actor, &last.content, &content)?;
-            let block = records.update(last.id, content, last.revision, name).await;
-            let block = block.map_err(not_made)?;
-            // Those that end later than asked for would go on.
-            for other in there.iter().filter(|other| other.content.to_date > until) {
-                let gone = records.delete(other.id, other.revision, name).await;
-                gone.map_err(not_made)?;
-                let id = other.id.to_string();
-                audit::changed(&actor, "unblocked", consumer.as_str(), &id, other.revision);
-            }
-            block
-        }
-        None => {
-            let content = RecordContent::block(consumer.as_str(), now, until);
-            records.create(content, name).await?
-        }
-    };
-    audit::changed(&actor, "blocked", consumer.as_str(), &block.id.to_string(), block.revision);
+    let edit = Edit { admin: &admin, actor: &actor, asked: &asked, if_match: &if_match };
+    let block =
+        admin.records().block(consumer.as_str(), until, edit.expected(), edit.author()).await;
+    let block = block.map_err(|error| edit.not_made(error, || not_blocked(&consumer)))?;
+    let id = block.id.to_string();
+    audit::record_changed(&actor, "blocked", consumer.as_str(), &id, block.revision);
     Ok(record(StatusCode::OK, &block))
 }
 
 /// Unblocks a consumer
+///
+/// With `If-Match`, only if nobody changed the block since: 412 otherwise.
 #[utoipa::path(delete, path = "/management/consumers/{CONSUMER_ID}/block", tag = "blocks",
     params(In<ConsumerId>), responses((status = NO_CONTENT), ChangeRefusals))]
 pub(super) async fn delete(
     State(admin): State<Admin>,
-    Allowed { actor, .. }: Allowed<ToDelete>,
+    Allowed { actor, asked, .. }: Allowed<ToDelete>,
     In(ConsumerId(consumer)): In<ConsumerId>,
+    if_match: IfMatch,
 ) -> Result<StatusCode, ApiError> {
-    let there = blocks(&admin, &consumer).await?;
-    if there.is_empty() {
-        return Err(not_blocked(&consumer));
-    }
-    for block in there {
-        let gone = admin.records().delete(block.id, block.revision, actor.name()).await;
-        gone.map_err(not_made)?;
-        let id = block.id.to_string();
-        audit::changed(&actor, "unblocked", consumer.as_str(), &id, block.revision);
-    }
+    let edit = Edit { admin: &admin, actor: &actor, asked: &asked, if_match: &if_match };
+    let gone = admin.records().unblock(consumer.as_str(), edit.expected(), edit.author()).await;
+    let gone = gone.map_err(|error| edit.not_made(error, || not_blocked(&consumer)))?;
+    let id = gone.id.to_string();
+    audit::record_changed(&actor, "unblocked", consumer.as_str(), &id, gone.revision);
     Ok(StatusCode::NO_CONTENT)
 }

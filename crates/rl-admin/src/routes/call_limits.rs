@@ -5,7 +5,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::answer;
+use super::answer::{self, Edit};
 use crate::error::{ChangeRefusals, Refusals, etag};
 use crate::read::{Allowed, Body, ConsumerId, IfMatch, In, ToRead, ToSet};
 use crate::wire::{CallLimitsAndState, CallState, Limits, RateLimit, RateLimitInput, all_periods};
@@ -42,27 +42,28 @@ pub(super) struct CallLimitsSet {
 /// Sets the limits of a consumer in one step
 ///
 /// Writes over the one record that the consumer has for the same `api_name`, `api_version` and
-/// `bank_id`, or creates it. If there are several it is not clear which is meant: 409.
+/// `bank_id`, or creates it. If there are several it is not clear which is meant: 409, which names them.
+/// With `If-Match`, only if nobody changed the record since: 412 otherwise. Limits after which the
+/// consumer is blocked, or unblocked, need the role for that, too.
 #[utoipa::path(put, path = "/management/consumers/{CONSUMER_ID}/consumer/call-limits",
     tag = "call limits", params(In<ConsumerId>), request_body = RateLimitInput,
     responses((status = OK, body = CallLimitsSet), ChangeRefusals))]
 pub(super) async fn put(
     State(admin): State<Admin>,
-    Allowed { actor, .. }: Allowed<ToSet>,
+    Allowed { actor, asked, .. }: Allowed<ToSet>,
     In(ConsumerId(consumer)): In<ConsumerId>,
-    seen: IfMatch,
+    if_match: IfMatch,
     Body(input): Body<RateLimitInput>,
 ) -> Result<Response, ApiError> {
-    let revisions = match seen {
-        IfMatch::Absent if admin.requires_if_match() => return Err(ApiError::without_if_match()),
-        IfMatch::OneOf(revisions) => Some(revisions),
-        IfMatch::Absent | IfMatch::Any => None,
-    };
+    let edit = Edit { admin: &admin, actor: &actor, asked: &asked, if_match: &if_match };
     let content = input.into_content(&consumer);
-    let put = admin.records().put(content, revisions.as_deref(), actor.name()).await;
-    let record = put.map_err(answer::not_made)?;
-    audit::changed(&actor, "set", consumer.as_str(), &record.id.to_string(), record.revision);
+    let put = admin.records().put(content, edit.expected(), edit.author()).await;
+    let record =
+        put.map_err(|error| edit.not_made(error, || ApiError::not_found("a record to set")))?;
+    let id = record.id.to_string();
+    audit::record_changed(&actor, "set", consumer.as_str(), &id, record.revision);
     let tag = [(header::ETAG, etag(record.revision))];
-    let set = CallLimitsSet { record: RateLimit::of(&record), current_state: None };
-    Ok((tag, Json(set)).into_response())
+    let warning = answer::warning(&admin, &record).await;
+    let record = RateLimit::of(&record).with_warning(warning);
+    Ok((tag, Json(CallLimitsSet { record, current_state: None })).into_response())
 }

@@ -1,20 +1,22 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use rl_core::Subject;
 use rl_core::store::StoreError;
+use rl_core::{FailureKind, Subject};
+use rl_records::CallPeriod;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::answer;
 use crate::error::Refusals;
 use crate::read::{Allowed, ConsumerId, In, PeriodName, ToGet, ToReset};
-use crate::wire::{ActiveRateLimits, CallCounter, CallCounters, Periods, all_periods};
+use crate::wire::{ActiveRateLimits, CallCounter, CallCounters, Periods, all_periods, one_period};
 use crate::{Admin, ApiError, audit};
 
 /// The counters of a consumer in all six periods
 ///
-/// Also of periods that have no limit at present. If they cannot be reached, each says so.
+/// Also of periods that have no limit at present. If they cannot be reached, each says so; one that is
+/// damaged says that.
 #[utoipa::path(get, path = "/management/consumers/{CONSUMER_ID}/call-counters",
     tag = "counters", params(In<ConsumerId>),
     responses((status = OK, body = Periods<CallCounter>), Refusals))]
@@ -27,12 +29,26 @@ pub(super) async fn read(
 }
 
 async fn counters(admin: &Admin, subject: &Subject) -> CallCounters {
-    let usage = admin.limiter().usage_under(all_periods(), subject).await;
-    if let Err(error) = &usage {
-        let kind = error.kind().as_str();
-        tracing::warn!(target: "rl_admin", kind, "the counters cannot be reached");
+    let limiter = admin.limiter();
+    let kind = match limiter.usage_under(all_periods(), subject).await {
+        Ok(usage) => return CallCounter::of_each(|_| Ok(&usage)),
+        Err(error) => error.kind(),
+    };
+    let (hash, cause) = (subject.redacted(), kind.as_str());
+    tracing::warn!(target: "rl_admin", kind = cause, subject = %hash, "counters cannot be read");
+    if kind != FailureKind::Corrupt {
+        return CallCounter::of_each(|_| Err(kind));
     }
-    CallCounter::of_each(usage.as_ref().ok())
+    // Where each period has a counter of its own, those that are not damaged can be told.
+    let each = CallPeriod::ALL.map(|period| async move {
+        let usage = limiter.usage_under(&one_period(period), subject).await;
+        usage.map_err(|error| error.kind())
+    });
+    let mut known = Vec::with_capacity(each.len());
+    for usage in each {
+        known.push(usage.await);
+    }
+    CallCounter::of_each(|period| known[period as usize].as_ref().map_err(|kind| *kind))
 }
 
 /// Resets all counters of a consumer
@@ -46,7 +62,7 @@ pub(super) async fn reset(
 ) -> Result<StatusCode, ApiError> {
     let subject = answer::consumer(&consumer);
     admin.limiter().reset_under(all_periods(), &subject, None).await?;
-    audit::reset(&actor, &subject, None);
+    audit::reset(&admin, &actor, &subject, None).await;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -64,7 +80,7 @@ pub(super) async fn reset_period(
     let period = period.period().to_string();
     let reset = admin.limiter().reset_under(all_periods(), &subject, Some(&period)).await;
     reset.map_err(|error: StoreError| ApiError::from(error))?;
-    audit::reset(&actor, &subject, Some(&period));
+    audit::reset(&admin, &actor, &subject, Some(&period)).await;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -6,13 +6,18 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::error::Refusals;
-use crate::read::{self, Allowed, ConsumerId, Cost, In, Parameters, RealmName, SubjectText, ToGet};
-use crate::wire::{Considered, Standing, seconds_of};
+use crate::read::{Allowed, ConsumerId, Cost, In, OfSubject, Parameters, ToGet};
+use crate::wire::{
+    Considered, OTHER_PROGRAM, PoliciesOf, Standing, is_limited, policy_text, seconds_of,
+};
 use crate::{Admin, ApiError};
 
 /// Why a request would pass or not.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Explanation {
+    /// The subject, as the limiter counts it: an IPv6 address by its network.
+    #[schema(example = "consumer/abc123")]
+    subject: String,
     /// Whether it would pass now.
     allowed: bool,
     /// Why, in words.
@@ -27,8 +32,14 @@ pub(super) struct Explanation {
     tier: Option<String>,
     /// The records behind them, in the order in which they begin.
     considered: Vec<Considered>,
-    /// The policy that the limiter enforces, as text; `null` if no limit applies.
+    /// The policy that the limiter enforces, as text, or `unlimited`; `null` if it could not be found out.
+    #[schema(example = "second=10/second, minute=100/minute")]
     policy: Option<String>,
+    /// Whose policies these are.
+    policies_of: PoliciesOf,
+    /// What this answer cannot know.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<&'static str>,
     /// Each limit of it: what is used, and whether it denies.
     limits: Vec<Standing>,
     /// The seconds after which the request would pass, rounded up; 0 if it passes, `null` if waiting does
@@ -69,16 +80,15 @@ pub(super) async fn consumer(
 ///
 /// Nothing is charged.
 #[utoipa::path(get, path = "/management/subjects/{REALM}/{SUBJECT_ID}/explain", tag = "subjects",
-    params(In<RealmName>, In<SubjectText>, Cost),
+    params(OfSubject, Cost),
     responses((status = OK, body = Explanation), Refusals))]
 pub(super) async fn subject(
     State(admin): State<Admin>,
     _: Allowed<ToGet>,
-    In(RealmName(realm)): In<RealmName>,
-    In(SubjectText(id)): In<SubjectText>,
+    OfSubject(subject): OfSubject,
     Parameters(Cost { cost }): Parameters<Cost>,
 ) -> Result<Json<Explanation>, ApiError> {
-    explain(&admin, &read::subject(realm, &id), cost).await.map(Json)
+    explain(&admin, &subject, cost).await.map(Json)
 }
 
 async fn explain(admin: &Admin, subject: &Subject, cost: u64) -> Result<Explanation, ApiError> {
@@ -95,7 +105,9 @@ async fn explain(admin: &Admin, subject: &Subject, cost: u64) -> Result<Explanat
         Some(_) => Source::Records,
     };
     let records = active.as_ref().map_or(&[][..], ActiveLimits::contributions);
+    let is_alone = admin.is_stand_alone();
     Ok(Explanation {
+        subject: format!("{}/{}", subject.realm().as_str(), subject.id()),
         allowed: decision.lets_pass(),
         reason: reason(&decision, source),
         cost,
@@ -103,7 +115,9 @@ async fn explain(admin: &Admin, subject: &Subject, cost: u64) -> Result<Explanat
         source,
         tier: active.as_ref().and_then(|active| active.tier().map(ToOwned::to_owned)),
         considered: records.iter().map(Considered::of).collect(),
-        policy: decision.policy().map(ToString::to_string),
+        policy: policy_text(&decision),
+        policies_of: if is_alone { PoliciesOf::ThisServer } else { PoliciesOf::Service },
+        note: is_alone.then_some(OTHER_PROGRAM),
         limits: decision.limits().map(Standing::of).collect(),
         retry_in_seconds: seconds_of(decision.retry_after()),
     })
@@ -112,12 +126,7 @@ async fn explain(admin: &Admin, subject: &Subject, cost: u64) -> Result<Explanat
 fn reason(decision: &Decision, source: Source) -> String {
     match decision.origin() {
         Origin::Disabled => "the limiter is switched off: every request passes".to_owned(),
-        Origin::Unlimited => match source {
-            Source::Defaults => {
-                "there is no active record, and the defaults have no limit".to_owned()
-            }
-            _ => "no limit applies".to_owned(),
-        },
+        Origin::Unlimited => unlimited(source),
         Origin::FailedOpen(kind) => {
             format!("no decision can be made ({}): requests pass", kind.as_str())
         }
@@ -125,9 +134,17 @@ fn reason(decision: &Decision, source: Source) -> String {
             format!("no decision can be made ({}): requests are turned away", kind.as_str())
         }
         Origin::Shadow => "the limiter is in shadow: it decides, and denies nothing".to_owned(),
+        _ if decision.is_allowed() && !is_limited(decision) => unlimited(source),
         _ if decision.is_allowed() => "every limit has enough left".to_owned(),
         _ if source == Source::Block => "the consumer is blocked".to_owned(),
         _ => denials(decision),
+    }
+}
+
+fn unlimited(source: Source) -> String {
+    match source {
+        Source::Defaults => "there is no active record, and the defaults have no limit".to_owned(),
+        _ => "no limit applies".to_owned(),
     }
 }
 

@@ -1,69 +1,82 @@
 use axum::Json;
 use axum::extract::State;
-use rl_records::HistoryQuery;
+use rl_records::{AuditQuery, HistoryQuery};
 
 use crate::error::Refusals;
 use crate::read::{
     Allowed, ConsumerId, FewChanges, History, In, Parameters, RateLimitingId, ResourceName, ToGet,
 };
-use crate::wire::{Changes, RecordChange, ResourceChange};
+use crate::wire::{Changes, HistoryEntry, ResourceChange};
 use crate::{Admin, ApiError};
 
-fn query(history: &History, of: Option<&str>, item: Option<String>) -> HistoryQuery {
-    let of = of.map(ToOwned::to_owned);
-    HistoryQuery { of, item, before: history.before, limit: history.limit.0 }
-}
-
-async fn page(admin: &Admin, query: HistoryQuery) -> Result<Json<Changes<RecordChange>>, ApiError> {
-    let changes = admin.records().history(&query).await?;
-    let next = next(&query, &changes);
-    let changes = changes.iter().map(RecordChange::of).collect();
+async fn page(
+    admin: &Admin,
+    consumer: Option<String>,
+    history: &History,
+) -> Result<Json<Changes<HistoryEntry>>, ApiError> {
+    let limit = history.limit.0;
+    let query = AuditQuery { consumer, before: history.before, limit };
+    let entries = admin.records().audit(&query).await?;
+    let next = next(limit, entries.iter().map(|entry| entry.number));
+    let changes = entries.into_iter().map(HistoryEntry::of).collect();
     Ok(Json(Changes { changes, next }))
 }
 
 /// A page that is not full is the last.
-fn next<T>(query: &HistoryQuery, changes: &[rl_records::Change<T>]) -> Option<i64> {
-    let is_full = changes.len() == query.limit as usize;
-    changes.last().filter(|_| is_full).map(|change| change.number)
+fn next(limit: u32, numbers: impl ExactSizeIterator<Item = i64>) -> Option<i64> {
+    let is_full = numbers.len() == limit as usize;
+    numbers.last().filter(|_| is_full)
 }
 
-/// Changes of the records of all consumers, the newest first
+/// Who changed what, the newest first
+///
+/// Changes of records, blocks and tiers, who was put into which tier, resets of counters, and requests
+/// that were refused for want of a role. Limits of resources have a history of their own.
 #[utoipa::path(get, path = "/management/history", tag = "history", params(History),
-    responses((status = OK, body = Changes<RecordChange>), Refusals))]
+    responses((status = OK, body = Changes<HistoryEntry>), Refusals))]
 pub(super) async fn of_all(
     State(admin): State<Admin>,
     _: Allowed<ToGet>,
     Parameters(history): Parameters<History>,
-) -> Result<Json<Changes<RecordChange>>, ApiError> {
-    page(&admin, query(&history, None, None)).await
+) -> Result<Json<Changes<HistoryEntry>>, ApiError> {
+    page(&admin, None, &history).await
 }
 
-/// Changes of the records of a consumer, the newest first
+/// Who changed what of a consumer, the newest first
+///
+/// Its records and blocks, its tier, resets of its counters, and requests about it that were refused for
+/// want of a role.
 #[utoipa::path(get, path = "/management/consumers/{CONSUMER_ID}/history", tag = "history",
     params(In<ConsumerId>, History),
-    responses((status = OK, body = Changes<RecordChange>), Refusals))]
+    responses((status = OK, body = Changes<HistoryEntry>), Refusals))]
 pub(super) async fn of_consumer(
     State(admin): State<Admin>,
     _: Allowed<ToGet>,
     In(ConsumerId(consumer)): In<ConsumerId>,
     Parameters(history): Parameters<History>,
-) -> Result<Json<Changes<RecordChange>>, ApiError> {
-    page(&admin, query(&history, Some(consumer.as_str()), None)).await
+) -> Result<Json<Changes<HistoryEntry>>, ApiError> {
+    page(&admin, Some(consumer.as_str().to_owned()), &history).await
 }
 
 /// Changes of a record, the newest first; also of one that is deleted
 #[utoipa::path(get,
     path = "/management/consumers/{CONSUMER_ID}/consumer/rate-limits/{RATE_LIMITING_ID}/history",
     tag = "history", params(In<ConsumerId>, In<RateLimitingId>, History),
-    responses((status = OK, body = Changes<RecordChange>), Refusals))]
+    responses((status = OK, body = Changes<HistoryEntry>), Refusals))]
 pub(super) async fn of_record(
     State(admin): State<Admin>,
     _: Allowed<ToGet>,
     In(ConsumerId(consumer)): In<ConsumerId>,
     In(RateLimitingId(id)): In<RateLimitingId>,
     Parameters(history): Parameters<History>,
-) -> Result<Json<Changes<RecordChange>>, ApiError> {
-    page(&admin, query(&history, Some(consumer.as_str()), Some(id.to_string()))).await
+) -> Result<Json<Changes<HistoryEntry>>, ApiError> {
+    let (of, item) = (Some(consumer.as_str().to_owned()), Some(id.to_string()));
+    let limit = history.limit.0;
+    let query = HistoryQuery { of, item, before: history.before, limit };
+    let changes = admin.records().history(&query).await?;
+    let next = next(limit, changes.iter().map(|change| change.number));
+    let changes = changes.into_iter().map(HistoryEntry::of_record).collect();
+    Ok(Json(Changes { changes, next }))
 }
 
 /// Changes of the limit of a resource, the newest first
@@ -79,7 +92,7 @@ pub(super) async fn of_resource(
     let of = Some(name.as_str().to_owned());
     let query = HistoryQuery { of, item: None, before, limit: limit.0 };
     let changes = admin.records().resource_history(&query).await?;
-    let next = next(&query, &changes);
+    let next = next(query.limit, changes.iter().map(|change| change.number));
     let changes = changes.iter().map(ResourceChange::of).collect();
     Ok(Json(Changes { changes, next }))
 }

@@ -4,7 +4,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use rl_records::RecordQuery;
 
-use super::answer::{may_change, not_made, record, record_of, seen};
+use super::answer::{Edit, not_found, record, record_of, refused, written};
 use crate::error::{ChangeRefusals, Refusals};
 use crate::read::{
     Allowed, Body, ConsumerId, IfMatch, In, Parameters, RateLimitingId, Search, ToCreate, ToDelete,
@@ -56,18 +56,21 @@ async fn page(admin: &Admin, query: RecordQuery) -> Result<Json<RateLimits>, Api
 }
 
 /// Creates a record
+///
+/// If it unblocks the consumer, it needs the role for that, too.
 #[utoipa::path(post, path = "/management/consumers/{CONSUMER_ID}/consumer/rate-limits",
     tag = "records", params(In<ConsumerId>), request_body = RateLimitInput,
     responses((status = CREATED, body = RateLimit, headers(("ETag" = String))), ChangeRefusals))]
 pub(super) async fn create(
     State(admin): State<Admin>,
-    Allowed { actor, .. }: Allowed<ToCreate>,
+    Allowed { actor, asked, .. }: Allowed<ToCreate>,
     In(ConsumerId(consumer)): In<ConsumerId>,
     Body(input): Body<RateLimitInput>,
 ) -> Result<Response, ApiError> {
-    let created = admin.records().create(input.into_content(&consumer), actor.name()).await?;
-    audit::changed(&actor, "created", consumer.as_str(), &created.id.to_string(), 1);
-    Ok(record(StatusCode::CREATED, &created))
+    let created = admin.records().create(input.into_content(&consumer), actor.author()).await;
+    let created = created.map_err(|error| refused(&admin, &actor, &asked, error))?;
+    audit::record_changed(&actor, "created", consumer.as_str(), &created.id.to_string(), 1);
+    Ok(written(&admin, StatusCode::CREATED, &created).await)
 }
 
 /// A record
@@ -81,53 +84,61 @@ pub(super) async fn read(
     In(ConsumerId(consumer)): In<ConsumerId>,
     In(RateLimitingId(id)): In<RateLimitingId>,
 ) -> Result<Response, ApiError> {
-    Ok(record(StatusCode::OK, &record_of(&admin, &consumer, id).await?))
+    let found = record_of(&admin, &consumer, id).await?;
+    Ok(record(StatusCode::OK, &found.ok_or_else(|| not_found(id))?))
 }
 
 /// Writes over a record
 ///
 /// With `If-Match`, only if nobody changed it since: 412 otherwise. A block stays a block; to let it
-/// begin or end at another time needs the roles to block and to unblock, too.
+/// begin or end at another time, or to make limits that block the consumer or unblock it, needs the
+/// roles to block and to unblock, too.
 #[utoipa::path(put,
     path = "/management/consumers/{CONSUMER_ID}/consumer/rate-limits/{RATE_LIMITING_ID}",
     tag = "records", params(In<ConsumerId>, In<RateLimitingId>), request_body = RateLimitInput,
     responses((status = OK, body = RateLimit, headers(("ETag" = String))), ChangeRefusals))]
 pub(super) async fn update(
     State(admin): State<Admin>,
-    Allowed { actor, .. }: Allowed<ToUpdate>,
+    Allowed { actor, asked, .. }: Allowed<ToUpdate>,
     In(ConsumerId(consumer)): In<ConsumerId>,
     In(RateLimitingId(id)): In<RateLimitingId>,
     if_match: IfMatch,
     Body(input): Body<RateLimitInput>,
 ) -> Result<Response, ApiError> {
-    let there = record_of(&admin, &consumer, id).await?;
-    let revision = seen(&admin, &there, &if_match)?;
-    let mut content = input.into_content(&consumer);
-    content.blocks = there.content.blocks;
-    may_change(&actor, &there.content, &content)?;
-    let updated = admin.records().update(id, content, revision, actor.name()).await;
-    let updated = updated.map_err(not_made)?;
-    audit::changed(&actor, "updated", consumer.as_str(), &id.to_string(), updated.revision);
-    Ok(record(StatusCode::OK, &updated))
+    let edit = Edit { admin: &admin, actor: &actor, asked: &asked, if_match: &if_match };
+    if record_of(&admin, &consumer, id).await?.is_none() {
+        return Err(edit.missing(not_found(id)));
+    }
+    let content = input.into_content(&consumer);
+    let (expected, author) = (edit.expected(), edit.author());
+    let updated = admin.records().update_limits(id, content, expected, author).await;
+    let updated = updated.map_err(|error| edit.not_made(error, || not_found(id)))?;
+    let revision = updated.revision;
+    audit::record_changed(&actor, "updated", consumer.as_str(), &id.to_string(), revision);
+    Ok(written(&admin, StatusCode::OK, &updated).await)
 }
 
 /// Deletes a record
 ///
-/// With `If-Match`, only if nobody changed it since: 412 otherwise.
+/// With `If-Match`, only if nobody changed it since: 412 otherwise. If that blocks the consumer, it
+/// needs the role for that, too.
 #[utoipa::path(delete,
     path = "/management/consumers/{CONSUMER_ID}/consumer/rate-limits/{RATE_LIMITING_ID}",
     tag = "records", params(In<ConsumerId>, In<RateLimitingId>),
     responses((status = NO_CONTENT), ChangeRefusals))]
 pub(super) async fn delete(
     State(admin): State<Admin>,
-    Allowed { actor, .. }: Allowed<ToDelete>,
+    Allowed { actor, asked, .. }: Allowed<ToDelete>,
     In(ConsumerId(consumer)): In<ConsumerId>,
     In(RateLimitingId(id)): In<RateLimitingId>,
     if_match: IfMatch,
 ) -> Result<StatusCode, ApiError> {
-    let there = record_of(&admin, &consumer, id).await?;
-    let revision = seen(&admin, &there, &if_match)?;
-    admin.records().delete(id, revision, actor.name()).await.map_err(not_made)?;
-    audit::changed(&actor, "deleted", consumer.as_str(), &id.to_string(), revision);
+    let edit = Edit { admin: &admin, actor: &actor, asked: &asked, if_match: &if_match };
+    if record_of(&admin, &consumer, id).await?.is_none() {
+        return Err(edit.missing(not_found(id)));
+    }
+    let gone = admin.records().delete(id, edit.expected(), edit.author()).await;
+    let gone = gone.map_err(|error| edit.not_made(error, || not_found(id)))?;
+    audit::record_changed(&actor, "deleted", consumer.as_str(), &id.to_string(), gone.revision);
     Ok(StatusCode::NO_CONTENT)
 }

@@ -3,11 +3,11 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use rl_core::{Realm, Subject};
-use rl_records::{ChangeError, ResourceLimit};
+use rl_records::{ChangeError, Expected, ResourceLimit, ResourceLimitContent};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::answer::{not_made, resource, seen};
+use super::answer::{Edit, resource};
 use crate::access::Actor;
 use crate::error::{ChangeRefusals, Refusals};
 use crate::read::{
@@ -69,7 +69,7 @@ pub(super) async fn create(
         error => error.into(),
     })?;
     let name = &created.content.name;
-    audit::changed(&actor, "created", name, name, created.revision);
+    audit::resource_changed(&actor, "created", name, created.revision);
     Ok(resource(StatusCode::CREATED, &created))
 }
 
@@ -88,7 +88,11 @@ fn owned<'a>(
 
 async fn there(admin: &Admin, name: &Name) -> Result<ResourceLimit, ApiError> {
     let found = admin.records().read_resource(name.as_str()).await?;
-    found.ok_or_else(|| ApiError::not_found(format_args!("a limit of resource {}", name.as_str())))
+    found.ok_or_else(|| not_limited(name))
+}
+
+fn not_limited(name: &Name) -> ApiError {
+    ApiError::not_found(format_args!("a limit of resource {}", name.as_str()))
 }
 
 /// The limit of a resource
@@ -111,21 +115,59 @@ pub(super) async fn read(
     responses((status = OK, body = Resource, headers(("ETag" = String))), ChangeRefusals))]
 pub(super) async fn update(
     State(admin): State<Admin>,
-    Allowed { actor, .. }: Allowed<ToUpdate>,
+    Allowed { actor, asked, .. }: Allowed<ToUpdate>,
     In(ResourceName(name)): In<ResourceName>,
     if_match: IfMatch,
     Body(input): Body<ResourceUpdate>,
 ) -> Result<Response, ApiError> {
-    let there = there(&admin, &name).await?;
     let content = input.into_content(&name);
-    owned(&actor, &there.content.apps)?;
     owned(&actor, &content.apps)?;
-    let revision = seen(&admin, &there, &if_match)?;
-    let updated = admin.records().update_resource(content, revision, actor.name()).await;
-    let updated = updated.map_err(not_made)?;
-    audit::changed(&actor, "updated", name.as_str(), name.as_str(), updated.revision);
+    let edit = Edit { admin: &admin, actor: &actor, asked: &asked, if_match: &if_match };
+    let updated = change(&edit, &name, Some(&content)).await?;
+    audit::resource_changed(&actor, "updated", name.as_str(), updated.revision);
     Ok(resource(StatusCode::OK, &updated))
 }
+
+/// Writes over the limit of a resource, or with `None` deletes it.
+///
+/// An actor of some applications changes the revision that was checked to be theirs. Without a
+/// precondition, if somebody else was first in between, it is checked again.
+async fn change(
+    edit: &Edit<'_>,
+    name: &Name,
+    content: Option<&ResourceLimitContent>,
+) -> Result<ResourceLimit, ApiError> {
+    let (records, by) = (edit.admin.records(), edit.actor.name());
+    let owns_all = edit.actor.owns([""; 0]);
+    let mut attempts = 0;
+    loop {
+        let there = records.read_resource(name.as_str()).await?;
+        let there = there.ok_or_else(|| edit.missing(not_limited(name)))?;
+        owned(edit.actor, &there.content.apps)?;
+        let expected = match edit.expected() {
+            Expected::Any | Expected::Existing if !owns_all => Expected::from(there.revision),
+            Expected::OneOf(seen) if !seen.contains(&there.revision) => {
+                return Err(ApiError::not_as_seen(&there.updated_by, there.revision));
+            }
+            Expected::OneOf(_) => Expected::from(there.revision),
+            expected => expected,
+        };
+        let may_repeat = expected == Expected::from(there.revision)
+            && matches!(edit.if_match, IfMatch::Absent | IfMatch::Any);
+        let made = match content {
+            Some(content) => records.update_resource(content.clone(), expected, by).await,
+            None => records.delete_resource(name.as_str(), expected, by).await,
+        };
+        attempts += 1;
+        match made {
+            Err(ChangeError::Conflict { .. }) if may_repeat && attempts < ATTEMPTS => {}
+            made => return made.map_err(|error| edit.not_made(error, || not_limited(name))),
+        }
+    }
+}
+
+/// How often a change of an owner is tried while others change the same.
+const ATTEMPTS: u32 = 100;
 
 /// Deletes the limit of a resource
 ///
@@ -134,16 +176,13 @@ pub(super) async fn update(
     params(In<ResourceName>), responses((status = NO_CONTENT), ChangeRefusals))]
 pub(super) async fn delete(
     State(admin): State<Admin>,
-    Allowed { actor, .. }: Allowed<ToDelete>,
+    Allowed { actor, asked, .. }: Allowed<ToDelete>,
     In(ResourceName(name)): In<ResourceName>,
     if_match: IfMatch,
 ) -> Result<StatusCode, ApiError> {
-    let there = there(&admin, &name).await?;
-    owned(&actor, &there.content.apps)?;
-    let revision = seen(&admin, &there, &if_match)?;
-    let gone = admin.records().delete_resource(name.as_str(), revision, actor.name()).await;
-    gone.map_err(not_made)?;
-    audit::changed(&actor, "deleted", name.as_str(), name.as_str(), revision);
+    let edit = Edit { admin: &admin, actor: &actor, asked: &asked, if_match: &if_match };
+    let gone = change(&edit, &name, None).await?;
+    audit::resource_changed(&actor, "deleted", name.as_str(), gone.revision);
     Ok(StatusCode::NO_CONTENT)
 }
 

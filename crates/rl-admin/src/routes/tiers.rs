@@ -2,14 +2,13 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use rl_core::Subject;
 use rl_records::{ChangeError, Tier as StoredTier, TierMember};
 
-use super::answer::{not_made, seen};
+use super::answer::Edit;
 use crate::error::{ChangeRefusals, Refusals, etag};
 use crate::read::{
-    Allowed, Body, IfMatch, In, Names, Parameters, RealmName, SubjectText, TierName, ToCreate,
-    ToDelete, ToGet, ToRead, ToSet, ToUpdate, subject,
+    Allowed, Body, IfMatch, In, Names, OfSubject, Parameters, TierName, ToCreate, ToDelete, ToGet,
+    ToRead, ToSet, ToUpdate,
 };
 use crate::wire::{Membership, MembershipInput, Name, Tier, TierUpdate, Tiers};
 use crate::{Admin, ApiError, audit};
@@ -20,7 +19,11 @@ fn answer(status: StatusCode, tier: &StoredTier) -> Response {
 
 async fn there(admin: &Admin, name: &Name) -> Result<StoredTier, ApiError> {
     let found = admin.records().read_tier(name.as_str()).await?;
-    found.ok_or_else(|| ApiError::not_found(format_args!("tier {}", name.as_str())))
+    found.ok_or_else(|| no_tier(name))
+}
+
+fn no_tier(name: &Name) -> ApiError {
+    ApiError::not_found(format_args!("tier {}", name.as_str()))
 }
 
 /// The tiers, by name
@@ -67,28 +70,29 @@ pub(super) async fn create(
         }
         error => error.into(),
     })?;
-    audit::changed(&actor, "created a tier", name.as_str(), name.as_str(), created.revision);
+    audit::tier_changed(&actor, "created", name.as_str(), created.revision);
     Ok(answer(StatusCode::CREATED, &created))
 }
 
 /// Writes over a tier: it binds the next request of every member
 ///
-/// With `If-Match`, only if nobody changed it since: 412 otherwise.
+/// With `If-Match`, only if nobody changed it since: 412 otherwise. If that blocks members, or unblocks
+/// them, it needs the role for that, too.
 #[utoipa::path(put, path = "/management/tiers/{TIER}", tag = "tiers", params(In<TierName>),
     request_body = TierUpdate,
     responses((status = OK, body = Tier, headers(("ETag" = String))), ChangeRefusals))]
 pub(super) async fn update(
     State(admin): State<Admin>,
-    Allowed { actor, .. }: Allowed<ToUpdate>,
+    Allowed { actor, asked, .. }: Allowed<ToUpdate>,
     In(TierName(name)): In<TierName>,
     if_match: IfMatch,
     Body(input): Body<TierUpdate>,
 ) -> Result<Response, ApiError> {
-    let revision = seen(&admin, &there(&admin, &name).await?, &if_match)?;
+    let edit = Edit { admin: &admin, actor: &actor, asked: &asked, if_match: &if_match };
     let content = input.into_content(&name);
-    let updated = admin.records().update_tier(content, revision, actor.name()).await;
-    let updated = updated.map_err(not_made)?;
-    audit::changed(&actor, "updated a tier", name.as_str(), name.as_str(), updated.revision);
+    let updated = admin.records().update_tier(content, edit.expected(), edit.author()).await;
+    let updated = updated.map_err(|error| edit.not_made(error, || no_tier(&name)))?;
+    audit::tier_changed(&actor, "updated", name.as_str(), updated.revision);
     Ok(answer(StatusCode::OK, &updated))
 }
 
@@ -97,91 +101,78 @@ pub(super) async fn update(
     responses((status = NO_CONTENT), ChangeRefusals))]
 pub(super) async fn delete(
     State(admin): State<Admin>,
-    Allowed { actor, .. }: Allowed<ToDelete>,
+    Allowed { actor, asked, .. }: Allowed<ToDelete>,
     In(TierName(name)): In<TierName>,
     if_match: IfMatch,
 ) -> Result<StatusCode, ApiError> {
-    let revision = seen(&admin, &there(&admin, &name).await?, &if_match)?;
-    let gone = admin.records().delete_tier(name.as_str(), revision, actor.name()).await;
-    gone.map_err(|error| match error {
+    let edit = Edit { admin: &admin, actor: &actor, asked: &asked, if_match: &if_match };
+    let gone = admin.records().delete_tier(name.as_str(), edit.expected(), actor.name()).await;
+    let gone = gone.map_err(|error| match error {
         ChangeError::Invalid(why) => ApiError::new(StatusCode::CONFLICT, why.to_string()),
-        error => not_made(error),
+        error => edit.not_made(error, || no_tier(&name)),
     })?;
-    audit::changed(&actor, "deleted a tier", name.as_str(), name.as_str(), revision);
+    audit::tier_changed(&actor, "deleted", name.as_str(), gone.revision);
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn member(admin: &Admin, who: &Subject) -> Result<TierMember, ApiError> {
-    let found = admin.records().tier_of(who).await?;
-    found.ok_or_else(|| ApiError::not_found("a tier of this subject"))
+fn in_no_tier() -> ApiError {
+    ApiError::not_found("a tier of this subject")
 }
 
 /// The tier that a consumer or an API key is in: 404 if it is in none
 ///
 /// A key is named by the 32 hexadecimal digits of its keyed hash.
 #[utoipa::path(get, path = "/management/subjects/{REALM}/{SUBJECT_ID}/tier", tag = "tiers",
-    params(In<RealmName>, In<SubjectText>),
+    params(OfSubject),
     responses((status = OK, body = Membership, headers(("ETag" = String))), Refusals))]
 pub(super) async fn read_member(
     State(admin): State<Admin>,
     _: Allowed<ToRead>,
-    In(RealmName(realm)): In<RealmName>,
-    In(SubjectText(id)): In<SubjectText>,
+    OfSubject(subject): OfSubject,
 ) -> Result<Response, ApiError> {
-    Ok(membership(&member(&admin, &subject(realm, &id)).await?))
+    let member = admin.records().tier_of(&subject).await?;
+    Ok(membership(&member.ok_or_else(in_no_tier)?))
 }
 
 fn membership(member: &TierMember) -> Response {
     ([(header::ETAG, etag(member.revision))], Json(Membership::of(member))).into_response()
 }
 
-fn in_no_tier() -> ApiError {
-    let message = "the subject is in no tier, or no longer: look at it and try again";
-    ApiError::new(StatusCode::PRECONDITION_FAILED, message)
-}
-
 /// Puts a consumer or an API key into a tier
 ///
-/// With `If-Match`, only if nobody moved it since: 412 otherwise.
+/// With `If-Match`, only if nobody moved it since: 412 otherwise. A tier that blocks it, or unblocks it,
+/// needs the role for that, too.
 #[utoipa::path(put, path = "/management/subjects/{REALM}/{SUBJECT_ID}/tier", tag = "tiers",
-    params(In<RealmName>, In<SubjectText>), request_body = MembershipInput,
+    params(OfSubject), request_body = MembershipInput,
     responses((status = OK, body = Membership, headers(("ETag" = String))), ChangeRefusals))]
 pub(super) async fn put_member(
     State(admin): State<Admin>,
-    Allowed { actor, .. }: Allowed<ToSet>,
-    In(RealmName(realm)): In<RealmName>,
-    In(SubjectText(id)): In<SubjectText>,
+    Allowed { actor, asked, .. }: Allowed<ToSet>,
+    OfSubject(subject): OfSubject,
     if_match: IfMatch,
     Body(MembershipInput { tier }): Body<MembershipInput>,
 ) -> Result<Response, ApiError> {
-    let who = subject(realm, &id);
-    let revision = match admin.records().tier_of(&who).await? {
-        Some(there) => seen(&admin, &there, &if_match)?,
-        // Who has seen it in a tier has not seen that it is in none.
-        None if if_match != IfMatch::Absent => return Err(in_no_tier()),
-        None => 0,
-    };
-    let put = admin.records().set_tier(&who, Some(tier.as_str()), revision, actor.name()).await;
-    let there = put.map_err(not_made)?.ok_or_else(|| ApiError::not_found("the tier"))?;
-    audit::moved(&actor, &who, Some(tier.as_str()));
-    Ok(membership(&there))
+    let edit = Edit { admin: &admin, actor: &actor, asked: &asked, if_match: &if_match };
+    let (tier, expected) = (Some(tier.as_str()), edit.expected());
+    let put = admin.records().set_tier(&subject, tier, expected, edit.author()).await;
+    let put = put.map_err(|error| edit.not_made(error, in_no_tier))?;
+    audit::moved(&actor, &subject, tier);
+    Ok(membership(&put.ok_or_else(in_no_tier)?))
 }
 
 /// Takes a consumer or an API key out of its tier
 #[utoipa::path(delete, path = "/management/subjects/{REALM}/{SUBJECT_ID}/tier", tag = "tiers",
-    params(In<RealmName>, In<SubjectText>),
+    params(OfSubject),
     responses((status = NO_CONTENT), ChangeRefusals))]
 pub(super) async fn delete_member(
     State(admin): State<Admin>,
-    Allowed { actor, .. }: Allowed<ToSet>,
-    In(RealmName(realm)): In<RealmName>,
-    In(SubjectText(id)): In<SubjectText>,
+    Allowed { actor, asked, .. }: Allowed<ToSet>,
+    OfSubject(subject): OfSubject,
     if_match: IfMatch,
 ) -> Result<StatusCode, ApiError> {
-    let who = subject(realm, &id);
-    let revision = seen(&admin, &member(&admin, &who).await?, &if_match)?;
-    let gone = admin.records().set_tier(&who, None, revision, actor.name()).await;
-    gone.map_err(not_made)?;
-    audit::moved(&actor, &who, None);
+    let edit = Edit { admin: &admin, actor: &actor, asked: &asked, if_match: &if_match };
+    let gone = admin.records().set_tier(&subject, None, edit.expected(), edit.author()).await;
+    gone.map_err(|error| edit.not_made(error, in_no_tier))?;
+    audit::moved(&actor, &subject, None);
     Ok(StatusCode::NO_CONTENT)
 }

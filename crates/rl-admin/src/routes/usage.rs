@@ -6,16 +6,24 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::error::Refusals;
-use crate::read::{Allowed, In, LimitName, RealmName, SubjectText, ToGet, ToReset, subject};
-use crate::wire::Standing;
+use crate::read::{Allowed, In, LimitName, OfSubject, ToGet, ToReset, period_of};
+use crate::wire::{OTHER_PROGRAM, PoliciesOf, Standing, policy_text};
 use crate::{Admin, ApiError, audit};
 
 /// Where a subject stands.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Usage {
-    /// The policy it is under, as text; `null` if no limit applies.
+    /// The subject, as the limiter counts it: an IPv6 address by its network.
+    #[schema(example = "ip/2001:db8::/64")]
+    subject: String,
+    /// The policy it is under, as text, or `unlimited`.
     #[schema(example = "second=10/second, minute=100/minute")]
     policy: Option<String>,
+    /// Whose policy this is.
+    policies_of: PoliciesOf,
+    /// What this answer cannot know.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<&'static str>,
     /// Each limit of it.
     limits: Vec<Standing>,
 }
@@ -24,53 +32,58 @@ pub(super) struct Usage {
 ///
 /// Nothing is charged.
 #[utoipa::path(get, path = "/management/subjects/{REALM}/{SUBJECT_ID}/usage", tag = "subjects",
-    params(In<RealmName>, In<SubjectText>), responses((status = OK, body = Usage), Refusals))]
+    params(OfSubject), responses((status = OK, body = Usage), Refusals))]
 pub(super) async fn read(
     State(admin): State<Admin>,
     _: Allowed<ToGet>,
-    In(RealmName(realm)): In<RealmName>,
-    In(SubjectText(id)): In<SubjectText>,
+    OfSubject(subject): OfSubject,
 ) -> Result<Json<Usage>, ApiError> {
-    let usage = admin.limiter().usage(&subject(realm, &id)).await?;
-    let policy = usage.policy().map(ToString::to_string);
-    Ok(Json(Usage { policy, limits: usage.limits().map(Standing::of).collect() }))
+    let usage = admin.limiter().usage(&subject).await?;
+    let is_alone = admin.is_stand_alone();
+    Ok(Json(Usage {
+        subject: format!("{}/{}", subject.realm().as_str(), subject.id()),
+        policy: policy_text(&usage),
+        policies_of: if is_alone { PoliciesOf::ThisServer } else { PoliciesOf::Service },
+        note: is_alone.then_some(OTHER_PROGRAM),
+        limits: usage.limits().map(Standing::of).collect(),
+    }))
 }
 
 /// Forgets all that a subject has used
 #[utoipa::path(delete, path = "/management/subjects/{REALM}/{SUBJECT_ID}/usage", tag = "subjects",
-    params(In<RealmName>, In<SubjectText>), responses((status = NO_CONTENT), Refusals))]
+    params(OfSubject), responses((status = NO_CONTENT), Refusals))]
 pub(super) async fn reset(
     State(admin): State<Admin>,
     Allowed { actor, .. }: Allowed<ToReset>,
-    In(RealmName(realm)): In<RealmName>,
-    In(SubjectText(id)): In<SubjectText>,
+    OfSubject(subject): OfSubject,
 ) -> Result<StatusCode, ApiError> {
-    let subject = subject(realm, &id);
     admin.limiter().reset(&subject).await?;
-    audit::reset(&actor, &subject, None);
+    audit::reset(&admin, &actor, &subject, None).await;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// Forgets what a subject has used of one limit
 #[utoipa::path(delete, path = "/management/subjects/{REALM}/{SUBJECT_ID}/usage/{LIMIT}",
-    tag = "subjects", params(In<RealmName>, In<SubjectText>, In<LimitName>),
+    tag = "subjects", params(OfSubject, In<LimitName>),
     responses((status = NO_CONTENT), Refusals))]
 pub(super) async fn reset_limit(
     State(admin): State<Admin>,
     Allowed { actor, .. }: Allowed<ToReset>,
-    In(RealmName(realm)): In<RealmName>,
-    In(SubjectText(id)): In<SubjectText>,
+    OfSubject(subject): OfSubject,
     In(LimitName(limit)): In<LimitName>,
 ) -> Result<StatusCode, ApiError> {
-    let subject = subject(realm, &id);
-    match admin.limiter().reset_limit(&subject, limit.as_str()).await {
-        Ok(()) => {}
-        Err(error) if error.kind() == FailureKind::Unsupported => {
-            let what = format!("a limit called {} of this subject", limit.as_str());
-            return Err(ApiError::not_found(what));
+    // The six periods have the names of limits or those of counters, as in call-counters.
+    let short = period_of(limit.as_str()).map(|period| period.period().to_string());
+    let names = std::iter::once(limit.as_str()).chain(short.as_deref());
+    for name in names {
+        match admin.limiter().reset_limit(&subject, name).await {
+            Ok(()) => {
+                audit::reset(&admin, &actor, &subject, Some(name)).await;
+                return Ok(StatusCode::NO_CONTENT);
+            }
+            Err(error) if error.kind() == FailureKind::Unsupported => {}
+            Err(error) => return Err(error.into()),
         }
-        Err(error) => return Err(error.into()),
     }
-    audit::reset(&actor, &subject, Some(limit.as_str()));
-    Ok(StatusCode::NO_CONTENT)
+    Err(ApiError::not_found(format!("a limit called {} of this subject", limit.as_str())))
 }

@@ -1,5 +1,7 @@
 use std::fmt;
 
+use jiff::SignedDuration;
+use jiff::civil::DateTime;
 use rl_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::openapi::{KnownFormat, ObjectBuilder, RefOr, Schema, SchemaFormat, Type};
@@ -9,32 +11,83 @@ use crate::ApiError;
 
 const HOUR_MICROS: u64 = 3_600_000_000;
 
+/// 1970-01-01T00:00:00.
+const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
+
+/// Returns the date and the time in UTC; none after the year 9999.
+///
+/// An instant of `jiff` ends a day earlier, so that it can be shown in every time zone.
+pub(crate) fn civil(time: Timestamp) -> Option<DateTime> {
+    let micros = i64::try_from(time.as_micros()).ok()?;
+    EPOCH.checked_add(SignedDuration::from_micros(micros)).ok()
+}
+
+/// Returns the instant of a date and a time in UTC; none before 1970.
+pub(crate) fn instant(civil: DateTime) -> Option<Timestamp> {
+    let micros = civil.duration_since(EPOCH).as_micros();
+    u64::try_from(micros).ok().map(Timestamp::from_micros)
+}
+
 /// A time as RFC 3339 writes it: `2025-12-31T13:00:00Z`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) struct Date(pub(crate) Timestamp);
 
 impl Date {
-    pub(crate) const EXPECTED: &'static str =
-        "a time from 1970 to 9999 such as 2025-12-31T13:00:00Z";
+    pub(crate) const EXPECTED: &'static str = "a time such as 2025-12-31T13:00:00Z or \
+        2025-12-31T13:00:00+01:00, from 1970-01-01T00:00:00Z to 9999-12-31T23:59:59.999999Z";
 
     pub(crate) fn parse(text: &str) -> Result<Self, &'static str> {
-        let is_written_so = {
-            // What stands for digits, and then the rest: fractions and an offset.
-            let bytes = text.as_bytes();
-            let is_like = |(byte, like): (&u8, u8)| match like {
-                b'0' => byte.is_ascii_digit(),
-                like => *byte == like,
-            };
-            bytes.len() >= 20 && bytes.iter().zip(*b"0000-00-00T00:00:00").all(is_like)
-        };
-        let time: jiff::Timestamp = match (is_written_so, text.parse()) {
-            (true, Ok(time)) => time,
-            _ => return Err(Self::EXPECTED),
-        };
-        let micros = u64::try_from(time.as_microsecond()).map_err(|_| Self::EXPECTED)?;
-        Ok(Self(Timestamp::from_micros(micros)))
+        Self::read(text).ok_or(Self::EXPECTED)
     }
+
+    /// Reads a date, a time, perhaps a fraction of a second, and an offset. Neither names of zones nor
+    /// other ways to write it are accepted. A leap second is the second before it.
+    fn read(text: &str) -> Option<Self> {
+        // Slices below are between ASCII bytes.
+        let text = Some(text).filter(|text| text.is_ascii())?;
+        let (time, rest) = text.split_at_checked(19)?;
+        if !is_written_like(time, "0000-00-00T00:00:00") {
+            return None;
+        }
+        let digits = rest.strip_prefix('.').map_or(0, |fraction| {
+            1 + fraction.bytes().take_while(u8::is_ascii_digit).count()
+        });
+        let (fraction, offset) = rest.split_at_checked(digits)?;
+        if !(fraction.is_empty() || (2..=10).contains(&fraction.len())) {
+            return None;
+        }
+        let civil: DateTime = format!("{}{fraction}", time.to_ascii_uppercase()).parse().ok()?;
+        let utc = civil.checked_sub(SignedDuration::from_secs(offset_seconds(offset)?)).ok()?;
+        instant(utc).map(Self)
+    }
+}
+
+/// Whether a text has digits where `like` has `0`, and else the same characters.
+fn is_written_like(text: &str, like: &str) -> bool {
+    text.len() == like.len()
+        && text.bytes().zip(like.bytes()).all(|(byte, like)| match like {
+            b'0' => byte.is_ascii_digit(),
+            like => byte.eq_ignore_ascii_case(&like),
+        })
+}
+
+/// Reads `Z` or an offset such as `+01:00`, in seconds.
+fn offset_seconds(text: &str) -> Option<i64> {
+    if text.eq_ignore_ascii_case("Z") {
+        return Some(0);
+    }
+    let sign = match text.as_bytes().first()? {
+        b'+' => 1,
+        b'-' => -1,
+        _ => return None,
+    };
+    let rest = &text[1..];
+    if !is_written_like(rest, "00:00") {
+        return None;
+    }
+    let (hours, minutes): (i64, i64) = (rest[..2].parse().ok()?, rest[3..].parse().ok()?);
+    (hours < 24 && minutes < 60).then_some(sign * (hours * 3_600 + minutes * 60))
 }
 
 impl TryFrom<String> for Date {
@@ -53,9 +106,8 @@ impl From<Date> for String {
 
 impl fmt::Display for Date {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let micros = i64::try_from(self.0.as_micros()).unwrap_or(i64::MAX);
-        // What cannot be written lies beyond the year 9999: the last that can stands for it.
-        jiff::Timestamp::from_microsecond(micros).unwrap_or(jiff::Timestamp::MAX).fmt(f)
+        // No later time can be stored: whoever writes past this crate sees the last one.
+        write!(f, "{}Z", civil(self.0).unwrap_or(DateTime::MAX))
     }
 }
 
@@ -65,7 +117,8 @@ impl PartialSchema for Date {
             .schema_type(Type::String)
             .format(Some(SchemaFormat::KnownFormat(KnownFormat::DateTime)))
             .description(Some(
-                "A time as RFC 3339 writes it, from 1970 to 9999; answers are in UTC.",
+                "A time as RFC 3339 writes it, from 1970 to 9999-12-31T23:59:59.999999Z; answers are \
+                 in UTC. A leap second (`23:59:60`) is the second before it. Names of zones are refused.",
             ))
             .examples(["2025-12-31T13:00:00Z"]);
         time.into()
@@ -85,11 +138,7 @@ impl Hour {
     pub(crate) const PATTERN: &'static str = "^[0-9]{4}-[0-9]{2}-[0-9]{2}-[0-9]{2}$";
 
     pub(crate) fn parse(text: &str) -> Result<Self, ApiError> {
-        let is_written_so = text.len() == 13
-            && text.bytes().zip(*b"0000-00-00-00").all(|(byte, like)| match like {
-                b'0' => byte.is_ascii_digit(),
-                like => byte == like,
-            });
+        let is_written_so = is_written_like(text, "0000-00-00-00");
         let date = is_written_so.then(|| format!("{}T{}:00:00Z", &text[..10], &text[11..]));
         match date.map(|date| Date::parse(&date)) {
             Some(Ok(Date(start))) => Ok(Self { start }),
@@ -114,7 +163,13 @@ mod tests {
             ("2025-12-31T13:00:00Z", 1_767_186_000_000_000),
             ("2025-12-31T14:00:00+01:00", 1_767_186_000_000_000),
             ("2025-12-31T13:00:00.5Z", 1_767_186_000_500_000),
+            ("2025-12-31t13:00:00z", 1_767_186_000_000_000),
+            ("2025-12-31T08:30:00-04:30", 1_767_186_000_000_000),
+            ("2016-12-31T23:59:60Z", 1_483_228_799_000_000),
             ("9999-12-30T22:00:00Z", 253_402_207_200_000_000),
+            ("9999-12-31T23:59:59Z", 253_402_300_799_000_000),
+            ("9999-12-31T23:59:59.999999Z", 253_402_300_799_999_999),
+            ("9999-12-31T23:59:59.999999999Z", 253_402_300_799_999_999),
         ] {
             assert_eq!(Date::parse(text).unwrap().0.as_micros(), micros, "{text}");
         }
@@ -124,6 +179,15 @@ mod tests {
             "2025-12-31",
             "2025-12-31T13:00:00",
             "2025-12-31 13:00:00Z",
+            "2025-12-31T13:00Z",
+            "2025-12-31T13:00:00Z[Europe/Berlin]",
+            "2025-12-31T13:00:00+01:00[Europe/Berlin]",
+            "2025-12-31T13:00:00+0100",
+            "2025-12-31T13:00:00+24:00",
+            "2025-12-31T13:00:00.Z",
+            "2025-12-31T13:00:61Z",
+            "9999-12-31T23:59:59-00:01",
+            "\u{661}025-12-31T13:00:00Z",
             "2025-13-31T13:00:00Z",
             "2025-02-30T13:00:00Z",
             "1969-12-31T23:59:59Z",
@@ -132,8 +196,10 @@ mod tests {
         ] {
             assert_eq!(Date::parse(text).unwrap_err(), Date::EXPECTED, "{text}");
         }
-        let date = Date::parse("2025-12-31T13:00:00.25Z").unwrap();
-        assert_eq!(date.to_string(), "2025-12-31T13:00:00.25Z");
+        for text in ["2025-12-31T13:00:00.25Z", "9999-12-31T23:59:59Z", "9999-12-31T23:59:59.999999Z"]
+        {
+            assert_eq!(Date::parse(text).unwrap().to_string(), text);
+        }
     }
 
     #[test]
@@ -141,6 +207,8 @@ mod tests {
         let hour = Hour::parse("2025-12-31-13").unwrap();
         assert_eq!(Date(hour.start).to_string(), "2025-12-31T13:00:00Z");
         assert_eq!(Date(hour.end()).to_string(), "2025-12-31T13:59:59.999999Z");
+        let last = Hour::parse("9999-12-31-23").unwrap();
+        assert_eq!(Date(last.end()).to_string(), "9999-12-31T23:59:59.999999Z");
         for text in [
             "",
             "2025-12-31",

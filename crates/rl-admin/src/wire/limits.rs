@@ -25,6 +25,13 @@ impl Calls {
     }
 }
 
+/// No limit: what a field that is left out says.
+impl Default for Calls {
+    fn default() -> Self {
+        Self(CallLimit::Unlimited)
+    }
+}
+
 impl<'de> Deserialize<'de> for Calls {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Reader;
@@ -67,7 +74,9 @@ impl PartialSchema for Calls {
             .minimum(Some(-1_i64))
             .maximum(Some(MAX_UNITS.cast_signed()));
         let either = OneOfBuilder::new().item(text).item(number);
-        either.description(Some("-1 (no limit), or 0 to 9007199254740991 calls.")).into()
+        either
+            .description(Some("-1 (no limit, also if it is left out), or 0 to 9007199254740991 calls."))
+            .into()
     }
 }
 

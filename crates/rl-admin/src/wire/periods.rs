@@ -1,7 +1,7 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use rl_core::{Decision, MAX_UNITS, Policy};
+use rl_core::{Decision, FailureKind, MAX_UNITS, Policy};
 use rl_records::{CallLimit, CallLimits, CallPeriod};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -41,6 +41,12 @@ pub(crate) fn all_periods() -> &'static Policy {
         limits.policy().expect("there are six limits")
     });
     &ALL
+}
+
+/// The window of one period, for a look at that alone.
+pub(crate) fn one_period(period: CallPeriod) -> Policy {
+    let limits = CallLimits::UNLIMITED.with(period, CallLimit::AtMost(MAX_UNITS));
+    limits.policy().expect("there is a limit")
 }
 
 /// The calls in a window, and when it ends.
@@ -87,6 +93,8 @@ enum Status {
     Active,
     /// Nothing has been counted since the last window ended.
     NoCounter,
+    /// What is stored is not a counter of ours, or is damaged: a reset makes it whole.
+    CounterDamaged,
     /// The counters cannot be reached.
     RedisUnavailable,
 }
@@ -95,13 +103,17 @@ enum Status {
 pub(crate) type CallCounters = Periods<CallCounter>;
 
 impl CallCounter {
-    /// From what is used under [`all_periods`], if that is known.
-    pub(crate) fn of_each(usage: Option<&Decision>) -> CallCounters {
+    /// Reads the counters from what is known of each period: what is used under [`all_periods`], or
+    /// under [`one_period`], or why that is not known.
+    pub(crate) fn of_each<'a>(
+        usage: impl Fn(CallPeriod) -> Result<&'a Decision, FailureKind>,
+    ) -> CallCounters {
         Periods::of(|period| {
-            let (window, status) = match usage.map(|usage| window(usage, period)) {
-                Some(Some(window)) => (Some(window), Status::Active),
-                Some(None) => (Some((0, Duration::ZERO)), Status::NoCounter),
-                None => (None, Status::RedisUnavailable),
+            let (window, status) = match usage(period).map(|usage| window(usage, period)) {
+                Ok(Some(window)) => (Some(window), Status::Active),
+                Ok(None) => (Some((0, Duration::ZERO)), Status::NoCounter),
+                Err(FailureKind::Corrupt) => (None, Status::CounterDamaged),
+                Err(_) => (None, Status::RedisUnavailable),
             };
             Self {
                 calls_made: window.map(|(calls, _)| calls),

@@ -4,13 +4,13 @@ use utoipa::ToSchema;
 
 use super::{CallState, Calls, Date, Limits, Name, Optional, Periods};
 
-/// What people write into a record.
+/// What people write into a record. A limit that is left out is -1: no limit.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RateLimitInput {
     /// The first instant at which it is active.
     from_date: Date,
-    /// The last instant at which it is active.
+    /// The last instant at which it is active: `from_date`, if it is active at that instant alone.
     to_date: Date,
     /// An endpoint; for information only.
     #[serde(default)]
@@ -24,17 +24,23 @@ pub(crate) struct RateLimitInput {
     #[serde(default)]
     #[schema(required = false)]
     bank_id: Optional,
-    #[serde(alias = "per_second_rate_limit")]
+    #[serde(default, alias = "per_second_rate_limit")]
+    #[schema(required = false)]
     per_second_call_limit: Calls,
-    #[serde(alias = "per_minute_rate_limit")]
+    #[serde(default, alias = "per_minute_rate_limit")]
+    #[schema(required = false)]
     per_minute_call_limit: Calls,
-    #[serde(alias = "per_hour_rate_limit")]
+    #[serde(default, alias = "per_hour_rate_limit")]
+    #[schema(required = false)]
     per_hour_call_limit: Calls,
-    #[serde(alias = "per_day_rate_limit")]
+    #[serde(default, alias = "per_day_rate_limit")]
+    #[schema(required = false)]
     per_day_call_limit: Calls,
-    #[serde(alias = "per_week_rate_limit")]
+    #[serde(default, alias = "per_week_rate_limit")]
+    #[schema(required = false)]
     per_week_call_limit: Calls,
-    #[serde(alias = "per_month_rate_limit")]
+    #[serde(default, alias = "per_month_rate_limit")]
+    #[schema(required = false)]
     per_month_call_limit: Calls,
 }
 
@@ -112,6 +118,9 @@ pub(crate) struct RateLimit {
     /// How often it was written; the `ETag` of the answer about this record alone.
     #[schema(minimum = 1)]
     revision: i64,
+    /// What the change that this is the answer to does, although it may not be meant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    warning: Option<String>,
 }
 
 impl RateLimit {
@@ -124,8 +133,22 @@ impl RateLimit {
             created_at: Date(record.created_at),
             updated_at: Date(record.updated_at),
             revision: record.revision,
+            warning: None,
         }
     }
+
+    /// Adds a warning about the change that this is the answer to.
+    pub(crate) fn with_warning(self, warning: Option<String>) -> Self {
+        Self { warning, ..self }
+    }
+}
+
+/// How long a consumer is blocked.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct UntilInput {
+    /// The last instant.
+    pub(crate) until: Date,
 }
 
 /// A page of a list of records.

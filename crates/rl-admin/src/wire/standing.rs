@@ -1,7 +1,7 @@
 use std::time::Duration;
 
-use rl_core::{LimitReport, RetryAfter};
-use rl_records::Contribution;
+use rl_core::{Decision, LimitReport, Origin, RetryAfter};
+use rl_records::{CallLimits, Contribution};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -18,15 +18,15 @@ pub(crate) struct Standing {
     /// The name of the limit in its policy.
     #[schema(example = "minute")]
     name: String,
-    /// The limit as text.
+    /// The limit as text; `unlimited` if calls are counted and not limited.
     #[schema(example = "100/minute")]
     limit: String,
-    /// The most that can be used at once.
-    max: u64,
+    /// The most that can be used at once; `null` if there is no limit.
+    max: Option<u64>,
     /// What is used.
     used: u64,
-    /// What is left.
-    remaining: u64,
+    /// What is left; `null` if there is no limit.
+    remaining: Option<u64>,
     /// The seconds until it is as if never used, rounded up.
     reset_in_seconds: u64,
     /// Whether this limit denies what was asked for.
@@ -40,19 +40,55 @@ pub(crate) struct Standing {
 
 impl Standing {
     pub(crate) fn of(limit: LimitReport<'_>) -> Self {
+        let is_unlimited = CallLimits::only_counts(limit.limit());
         Self {
             name: limit.name().to_owned(),
-            limit: limit.limit().to_string(),
-            max: limit.max(),
+            limit: if is_unlimited { UNLIMITED.to_owned() } else { limit.limit().to_string() },
+            max: (!is_unlimited).then(|| limit.max()),
             used: limit.used(),
-            remaining: limit.remaining(),
+            remaining: (!is_unlimited).then(|| limit.remaining()),
             reset_in_seconds: whole_seconds(limit.reset_after()),
             denies: limit.is_over() && !limit.limit().is_shadow(),
             retry_in_seconds: seconds_of(limit.retry_after()),
-            is_shadow: limit.limit().is_shadow(),
+            is_shadow: limit.limit().is_shadow() && !is_unlimited,
         }
     }
 }
+
+const UNLIMITED: &str = "unlimited";
+
+/// The policy of a decision as text, without the periods that are counted and not limited; `None` if it
+/// could not be found out.
+pub(crate) fn policy_text(decision: &Decision) -> Option<String> {
+    let Some(policy) = decision.policy() else {
+        return (decision.origin() == Origin::Unlimited).then(|| UNLIMITED.to_owned());
+    };
+    let limits = policy.limits().iter().filter(|named| !CallLimits::only_counts(named.limit()));
+    let limits: Vec<String> =
+        limits.map(|named| format!("{}={}", named.name(), named.limit())).collect();
+    Some(if limits.is_empty() { UNLIMITED.to_owned() } else { limits.join(", ") })
+}
+
+/// Whether calls are limited, and not only counted.
+pub(crate) fn is_limited(decision: &Decision) -> bool {
+    decision.limits().any(|limit| !CallLimits::only_counts(limit.limit()))
+}
+
+/// Whose policies an answer tells.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum PoliciesOf {
+    /// The limiter of the service: what it decides.
+    Service,
+    /// The limiter of a program that manages only. The service decides so if its program takes its
+    /// policies from the same records with the same settings.
+    ThisServer,
+}
+
+/// What there is to say of answers of a server that stands alone.
+pub(crate) const OTHER_PROGRAM: &str = "This server is not the service: it knows the records, tiers and \
+    defaults, and not the program of the service. The service decides so if it takes its policies from \
+    them with the same settings.";
 
 /// How long to wait; `None` is for ever.
 pub(crate) fn seconds_of(wait: RetryAfter) -> Option<u64> {

@@ -4,15 +4,27 @@ use utoipa::ToSchema;
 
 use super::{Calls, Date, Limits, Name};
 
-/// The limits of each member of a tier.
+/// The limits of each member of a tier. A limit that is left out is -1: no limit.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TierUpdate {
+    #[serde(default, alias = "per_second_rate_limit")]
+    #[schema(required = false)]
     per_second_call_limit: Calls,
+    #[serde(default, alias = "per_minute_rate_limit")]
+    #[schema(required = false)]
     per_minute_call_limit: Calls,
+    #[serde(default, alias = "per_hour_rate_limit")]
+    #[schema(required = false)]
     per_hour_call_limit: Calls,
+    #[serde(default, alias = "per_day_rate_limit")]
+    #[schema(required = false)]
     per_day_call_limit: Calls,
+    #[serde(default, alias = "per_week_rate_limit")]
+    #[schema(required = false)]
     per_week_call_limit: Calls,
+    #[serde(default, alias = "per_month_rate_limit")]
+    #[schema(required = false)]
     per_month_call_limit: Calls,
 }
 

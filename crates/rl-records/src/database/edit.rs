@@ -39,15 +39,21 @@ impl Records {
         let begin = if self.inner.is_postgres { BEGIN_ON_POSTGRES } else { BEGIN_ON_SQLITE };
         within(LONGEST, async { lease.execute(begin).await.map_err(failed) }).await?;
         let mut edit = Edit { records: self.clone(), lease };
-        let rows = sqlx::query("UPDATE rl_changes SET change = change + 1 RETURNING change")
-            .on(&mut *edit)
-            .await?;
-        let row = rows.first().ok_or_else(|| DatabaseError::new(FailureKind::Corrupt))?;
-        Ok((edit, row.try_get(0).map_err(failed)?))
+        let change = edit.next_change().await?;
+        Ok((edit, change))
     }
 }
 
 impl Edit {
+    /// Returns the number of the next change, under which one line of the history must be written.
+    pub(super) async fn next_change(&mut self) -> Result<i64, DatabaseError> {
+        let rows = sqlx::query("UPDATE rl_changes SET change = change + 1 RETURNING change")
+            .on(&mut **self)
+            .await?;
+        let row = rows.first().ok_or_else(|| DatabaseError::new(FailureKind::Corrupt))?;
+        row.try_get(0).map_err(failed)
+    }
+
     /// Commits the change, and announces it to whoever keeps limits of `owner`.
     ///
     /// Also if the caller goes away meanwhile, and if it does not become known whether the change was

@@ -189,20 +189,23 @@ fn mark_of(row: &AnyRow) -> Result<Mark, DatabaseError> {
     Ok(Mark { number: row.try_get("change").map_err(failed)?, line: item.zip(at) })
 }
 
-fn change_of<T: Stored>(row: &AnyRow) -> Result<Change<T>, DatabaseError> {
-    let content = |column: &str| {
-        let text: Option<String> = row.try_get(column).map_err(failed)?;
-        let parse = |text: String| T::from_json(&serde_json::from_str(&text).ok()?);
-        let parsed =
-            text.map(|text| parse(text).ok_or_else(|| DatabaseError::new(FailureKind::Corrupt)));
-        parsed.transpose()
-    };
+pub(super) fn change_of<T: Stored>(row: &AnyRow) -> Result<Change<T>, DatabaseError> {
     Ok(Change {
         number: row.try_get("change").map_err(failed)?,
         item: row.try_get("item").map_err(failed)?,
         at: time_of(row, "changed_at").map_err(failed)?,
         by: row.try_get("changed_by").map_err(failed)?,
-        before: content("before")?,
-        after: content("after")?,
+        before: content_of(row, "before")?,
+        after: content_of(row, "after")?,
     })
+}
+
+/// Returns what a column holds as JSON, if it holds anything.
+pub(super) fn content_of<T: Stored>(
+    row: &AnyRow,
+    column: &str,
+) -> Result<Option<T>, DatabaseError> {
+    let text: Option<String> = row.try_get(column).map_err(failed)?;
+    let parse = |text: String| T::from_json(&serde_json::from_str(&text).ok()?);
+    text.map(|text| parse(text).ok_or_else(|| DatabaseError::new(FailureKind::Corrupt))).transpose()
 }

@@ -7,15 +7,17 @@ use super::failure::failed;
 use super::sql::Statement;
 use super::tiers::{content_of, read_tier};
 use super::{Kind, Records, micros, time_of};
+use crate::author::Effect;
 use crate::record::check_name;
 use crate::tier::member_key;
 use crate::{
-    Change, ChangeError, DatabaseError, HistoryQuery, InvalidField, TierContent, TierMember,
+    Author, Change, ChangeError, DatabaseError, Expected, HistoryQuery, InvalidField, TierContent,
+    TierMember,
 };
 
 impl Records {
-    /// Puts a consumer or an API key into a tier, or with `None` out of the one it is in, if that has
-    /// `revision`: 0 says that it is in none. Tells how it is since.
+    /// Puts a consumer or an API key into a tier, or with `None` out of the one it is in, if that is
+    /// as `expected`: its revision, or 0 for none. Returns how it is since.
     ///
     /// A key is the subject that [`KeySecret`](rl_core::key::KeySecret) makes of it; the key itself is
     /// stored nowhere.
@@ -23,15 +25,18 @@ impl Records {
     /// # Errors
     ///
     /// Returns an error if `who` is neither, or if there is no such tier; [`ChangeError::NotFound`] if
-    /// it is in no tier although `revision` says so, [`ChangeError::Conflict`] if somebody else changed
-    /// it meanwhile, and an error if the database does not answer.
+    /// it is in no tier although one was expected, [`ChangeError::Conflict`] if it is in another one,
+    /// and an error if `by` may not block or unblock and the tier does that, or if the database does
+    /// not answer. To take out what is in no tier is [`ChangeError::NotFound`], too.
     pub async fn set_tier(
         &self,
         who: &Subject,
         tier: Option<&str>,
-        revision: i64,
-        by: &str,
+        expected: impl Into<Expected>,
+        by: impl Into<Author<'_>>,
     ) -> Result<Option<TierMember>, ChangeError<TierMember>> {
+        let (expected, author) = (expected.into(), by.into());
+        let by = author.name();
         let Some((realm, id)) = member_key(who) else {
             let expected = "a consumer of at most 250 bytes, or the keyed hash of a key";
             return Err(InvalidField::new("realm", who.realm().as_str(), expected).into());
@@ -40,18 +45,27 @@ impl Records {
         check_name("updated_by", by)?;
         let kind = if realm == "key" { Kind::Key } else { Kind::Consumer };
         let (mut edit, change) = self.begin().await?;
-        let before = match read(&mut *edit, realm, &id).await? {
-            Some(current) if current.revision != revision => {
-                return Err(ChangeError::Conflict { current: Box::new(current) });
-            }
-            None if revision != 0 => return Err(ChangeError::NotFound),
-            before => before,
-        };
-        if let Some(tier) = tier
-            && read_tier(&mut *edit, tier).await?.is_none()
-        {
-            return Err(InvalidField::new("tier", tier, "the name of a tier that exists").into());
+        let before = expected.check(read(&mut *edit, realm, &id).await?)?;
+        if before.is_none() && tier.is_none() {
+            return Err(ChangeError::NotFound);
         }
+        let after = match tier {
+            Some(tier) => match read_tier(&mut *edit, tier).await? {
+                Some(found) => Some(found.content),
+                None => {
+                    let expected = "the name of a tier that exists";
+                    return Err(InvalidField::new("tier", tier, expected).into());
+                }
+            },
+            None => None,
+        };
+        let was = tier_limits(&mut *edit, realm, &id).await?;
+        // The policy of a key without a tier is not known here: it counts as one that lets calls pass.
+        let is_blocked = |tier: Option<&TierContent>| {
+            (tier.is_some() || kind == Kind::Consumer)
+                && self.inner.aggregation.is_blocked_in(tier)
+        };
+        author.check(Effect::of(is_blocked(was.as_ref()), is_blocked(after.as_ref())))?;
         let now = self.clock().now();
         sqlx::query("DELETE FROM rl_tier_members WHERE realm = $1 AND id = $2")
             .bind(realm)

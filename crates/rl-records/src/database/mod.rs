@@ -1,5 +1,7 @@
 //! The tables: connecting, and what every change has in common.
 
+mod audit;
+mod blocks;
 mod connections;
 mod consumers;
 mod edit;
@@ -15,6 +17,7 @@ mod records;
 mod resources;
 mod sql;
 mod tiers;
+mod write;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -72,6 +75,11 @@ pub(crate) enum Kind {
     // Which tier a consumer, or a key, is in.
     Consumer,
     Key,
+    // Counters of a consumer were reset, or those of another subject: no limit changed.
+    Reset,
+    SubjectReset,
+    // A request was refused because its actor does not have the role.
+    Refusal,
 }
 
 impl Kind {
@@ -82,12 +90,16 @@ impl Kind {
             Self::Tier => "tier",
             Self::Consumer => "consumer",
             Self::Key => "key",
+            Self::Reset => "reset",
+            Self::SubjectReset => "subject_reset",
+            Self::Refusal => "refusal",
         }
     }
 
     fn from_name(name: &str) -> Option<Self> {
-        let all = [Self::Record, Self::Resource, Self::Tier, Self::Consumer, Self::Key];
-        all.into_iter().find(|kind| kind.as_str() == name)
+        let of_limits = [Self::Record, Self::Resource, Self::Tier, Self::Consumer, Self::Key];
+        let of_audit = [Self::Reset, Self::SubjectReset, Self::Refusal];
+        of_limits.into_iter().chain(of_audit).find(|kind| kind.as_str() == name)
     }
 }
 

@@ -18,15 +18,17 @@ const STARTING: Duration = Duration::from_secs(5);
 /// How long it may take to make the tables, also by another process that starts at the same time.
 const MIGRATING: Duration = Duration::from_secs(60);
 
-const SQLITE: [(&str, &str); 3] = [
+const SQLITE: [(&str, &str); 4] = [
     ("records", include_str!("../../migrations/sqlite/0001_records.sql")),
     ("blocks", include_str!("../../migrations/sqlite/0002_blocks.sql")),
     ("tiers", include_str!("../../migrations/sqlite/0003_tiers.sql")),
+    ("audit", include_str!("../../migrations/sqlite/0004_audit.sql")),
 ];
-const POSTGRES: [(&str, &str); 3] = [
+const POSTGRES: [(&str, &str); 4] = [
     ("records", include_str!("../../migrations/postgres/0001_records.sql")),
     ("blocks", include_str!("../../migrations/postgres/0002_blocks.sql")),
     ("tiers", include_str!("../../migrations/postgres/0003_tiers.sql")),
+    ("audit", include_str!("../../migrations/postgres/0004_audit.sql")),
 ];
 
 impl RecordsBuilder {

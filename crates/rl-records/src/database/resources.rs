@@ -6,7 +6,7 @@ use super::failure::failed;
 use super::sql::{Sql, Statement};
 use super::{Kind, Records, micros, time_of};
 use crate::record::check_name;
-use crate::{ChangeError, DatabaseError, ResourceLimit, ResourceLimitContent};
+use crate::{ChangeError, DatabaseError, Expected, ResourceLimit, ResourceLimitContent};
 
 impl Records {
     /// Stores the limit of a new resource.
@@ -104,23 +104,23 @@ impl Records {
         rows.iter().map(resource_of).collect()
     }
 
-    /// Writes `content` over the limit of its name, if nobody changed it since it had `revision`.
+    /// Writes `content` over the limit of its name, if that is as `expected`.
     ///
     /// # Errors
     ///
     /// Returns an error if a field cannot be stored, [`ChangeError::NotFound`] if there is no such
-    /// limit, [`ChangeError::Conflict`] if it has another revision, and an error if the database does
+    /// limit, [`ChangeError::Conflict`] if it is not as expected, and an error if the database does
     /// not answer.
     pub async fn update_resource(
         &self,
         content: ResourceLimitContent,
-        revision: i64,
+        expected: impl Into<Expected>,
         by: &str,
     ) -> Result<ResourceLimit, ChangeError<ResourceLimit>> {
         let content = content.checked()?;
         check_name("updated_by", by)?;
         let (mut edit, change) = self.begin().await?;
-        let before = seen(read(&mut *edit, &content.name).await?, revision)?;
+        let before = expected.into().check_existing(read(&mut *edit, &content.name).await?)?;
         let after = ResourceLimit {
             content,
             updated_by: by.to_owned(),
@@ -149,22 +149,22 @@ impl Records {
         Ok(after)
     }
 
-    /// Deletes the limit of a resource, if nobody changed it since it had `revision`; tells how it
+    /// Deletes the limit of a resource, if that is as `expected`; returns it as it
     /// was.
     ///
     /// # Errors
     ///
-    /// [`ChangeError::NotFound`] if there is no such limit, [`ChangeError::Conflict`] if it has another
-    /// revision, and an error if the database does not answer.
+    /// [`ChangeError::NotFound`] if there is no such limit, [`ChangeError::Conflict`] if it is not as
+    /// expected, and an error if the database does not answer.
     pub async fn delete_resource(
         &self,
         name: &str,
-        revision: i64,
+        expected: impl Into<Expected>,
         by: &str,
     ) -> Result<ResourceLimit, ChangeError<ResourceLimit>> {
         check_name("updated_by", by)?;
         let (mut edit, change) = self.begin().await?;
-        let before = seen(read(&mut *edit, name).await?, revision)?;
+        let before = expected.into().check_existing(read(&mut *edit, name).await?)?;
         sqlx::query("DELETE FROM rl_resource_limits WHERE name = $1")
             .bind(name)
             .on(&mut *edit)
@@ -173,20 +173,6 @@ impl Records {
         entry.write(&mut *edit, name, Some(&before.content), None).await?;
         edit.commit(Kind::Resource, name).await?;
         Ok(before)
-    }
-}
-
-/// What is to be changed, if the caller has seen what is there.
-fn seen(
-    limit: Option<ResourceLimit>,
-    revision: i64,
-) -> Result<ResourceLimit, ChangeError<ResourceLimit>> {
-    match limit {
-        None => Err(ChangeError::NotFound),
-        Some(limit) if limit.revision != revision => {
-            Err(ChangeError::Conflict { current: Box::new(limit) })
-        }
-        Some(limit) => Ok(limit),
     }
 }
 

@@ -3,11 +3,16 @@ use sqlx::Row;
 use sqlx::any::AnyRow;
 
 use super::connections::Place;
+use super::edit::Edit;
 use super::failure::failed;
 use super::sql::{Sql, Statement};
 use super::{Kind, Records, micros, time_of};
+use crate::author::Effect;
 use crate::record::check_name;
-use crate::{CallLimits, CallPeriod, ChangeError, DatabaseError, InvalidField, Tier, TierContent};
+use crate::{
+    Author, CallLimits, CallPeriod, ChangeError, DatabaseError, Expected, InvalidField, Tier,
+    TierContent,
+};
 
 impl Records {
     /// Stores a new tier.
@@ -102,24 +107,30 @@ impl Records {
         rows.iter().map(tier_of).collect()
     }
 
-    /// Writes `content` over the tier of its name, if nobody changed that since it had `revision`.
-    /// It binds the next request of every member.
+    /// Writes `content` over the tier of its name, if that is as `expected`. It binds the next request of every member.
     ///
     /// # Errors
     ///
     /// Returns an error if a field cannot be stored, [`ChangeError::NotFound`] if there is no such
-    /// tier, [`ChangeError::Conflict`] if it has another revision, and an error if the database does
-    /// not answer.
+    /// tier, [`ChangeError::Conflict`] if it is not as expected, and an error if `by` may not block or
+    /// unblock and the tier does that to its members, or if the database does not answer.
     pub async fn update_tier(
         &self,
         content: TierContent,
-        revision: i64,
-        by: &str,
+        expected: impl Into<Expected>,
+        by: impl Into<Author<'_>>,
     ) -> Result<Tier, ChangeError<Tier>> {
+        let (expected, author) = (expected.into(), by.into());
+        let by = author.name();
         let content = content.checked()?;
         check_name("updated_by", by)?;
         let (mut edit, change) = self.begin().await?;
-        let before = seen(read_tier(&mut *edit, &content.name).await?, revision)?;
+        let before = expected.check_existing(read_tier(&mut *edit, &content.name).await?)?;
+        let blocked = |tier| self.inner.aggregation.is_blocked_in(Some(tier));
+        let effect = Effect::of(blocked(&before.content), blocked(&content));
+        if author.check::<Tier>(effect).is_err() && has_members(&mut edit, &content.name).await? {
+            author.check(effect)?;
+        }
         let after = Tier {
             content,
             updated_by: by.to_owned(),
@@ -154,28 +165,23 @@ impl Records {
         Ok(after)
     }
 
-    /// Deletes a tier that nobody is in, if nobody changed it since it had `revision`; tells how it
-    /// was.
+    /// Deletes a tier that nobody is in, if that is as `expected`; returns it as it was.
     ///
     /// # Errors
     ///
     /// Returns an error if it has members, who would fall to the defaults and perhaps to no limit;
-    /// [`ChangeError::NotFound`] if there is no such tier, [`ChangeError::Conflict`] if it has another
-    /// revision, and an error if the database does not answer.
+    /// [`ChangeError::NotFound`] if there is no such tier, [`ChangeError::Conflict`] if it is not as
+    /// expected, and an error if the database does not answer.
     pub async fn delete_tier(
         &self,
         name: &str,
-        revision: i64,
+        expected: impl Into<Expected>,
         by: &str,
     ) -> Result<Tier, ChangeError<Tier>> {
         check_name("updated_by", by)?;
         let (mut edit, change) = self.begin().await?;
-        let before = seen(read_tier(&mut *edit, name).await?, revision)?;
-        let members = sqlx::query("SELECT 1 FROM rl_tier_members WHERE tier = $1 LIMIT 1")
-            .bind(name)
-            .on(&mut *edit)
-            .await?;
-        if !members.is_empty() {
+        let before = expected.into().check_existing(read_tier(&mut *edit, name).await?)?;
+        if has_members(&mut edit, name).await? {
             let expected = "a tier without members: move them to another one first";
             return Err(InvalidField::new("name", name, expected).into());
         }
@@ -187,15 +193,9 @@ impl Records {
     }
 }
 
-/// What is to be changed, if the caller has seen what is there.
-fn seen(tier: Option<Tier>, revision: i64) -> Result<Tier, ChangeError<Tier>> {
-    match tier {
-        None => Err(ChangeError::NotFound),
-        Some(tier) if tier.revision != revision => {
-            Err(ChangeError::Conflict { current: Box::new(tier) })
-        }
-        Some(tier) => Ok(tier),
-    }
+async fn has_members(edit: &mut Edit, tier: &str) -> Result<bool, DatabaseError> {
+    let members = sqlx::query("SELECT 1 FROM rl_tier_members WHERE tier = $1 LIMIT 1");
+    Ok(!members.bind(tier).on(&mut **edit).await?.is_empty())
 }
 
 pub(super) async fn read_tier(

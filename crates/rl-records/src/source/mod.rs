@@ -219,6 +219,7 @@ impl Listener for Inner {
             Kind::Record => self.consumers.changed(owner),
             Kind::Resource => self.resources.changed(owner),
             Kind::Consumer => self.consumers.changed(owner),
+            Kind::Reset | Kind::SubjectReset | Kind::Refusal => {}
             Kind::Key => self.keys.iter().for_each(|keys| keys.changed(owner)),
             Kind::Tier => {
                 self.consumers.changed_if(|timeline| timeline.tier() == Some(owner));

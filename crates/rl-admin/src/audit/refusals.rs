@@ -1,0 +1,82 @@
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use rl_core::time::Timestamp;
+
+/// Chooses the refusals that are written, so that nobody fills the history and the log with them.
+#[derive(Debug, Default)]
+pub(crate) struct Refusals(Mutex<Minute>);
+
+#[derive(Debug, Default)]
+struct Minute {
+    number: u64,
+    written: u32,
+    actors: HashMap<String, OfActor>,
+}
+
+#[derive(Debug, Default)]
+struct OfActor {
+    written: u32,
+    // Those that were not written since the last that was.
+    skipped: u64,
+}
+
+impl Refusals {
+    /// The most of one actor that are written in a minute.
+    const OF_ONE: u32 = 10;
+
+    /// The most of all actors that are written in a minute.
+    const OF_ALL: u32 = 100;
+
+    /// The most actors that are remembered.
+    const ACTORS: usize = 1_000;
+
+    /// Counts a refusal. Returns how many the entry stands for, if it is to be written.
+    pub(crate) fn count(&self, actor: &str, now: Timestamp) -> Option<u64> {
+        let mut minute = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = now.as_micros() / 60_000_000;
+        if minute.number != number {
+            (minute.number, minute.written) = (number, 0);
+            minute.actors.retain(|_, of_actor| of_actor.skipped > 0);
+            minute.actors.values_mut().for_each(|of_actor| of_actor.written = 0);
+        }
+        if minute.actors.len() >= Self::ACTORS && !minute.actors.contains_key(actor) {
+            return None;
+        }
+        let is_full = minute.written >= Self::OF_ALL;
+        let of_actor = minute.actors.entry(actor.to_owned()).or_default();
+        if is_full || of_actor.written >= Self::OF_ONE {
+            of_actor.skipped += 1;
+            return None;
+        }
+        of_actor.written += 1;
+        let count = 1 + std::mem::take(&mut of_actor.skipped);
+        minute.written += 1;
+        Some(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ten_refusals_of_an_actor_are_written_in_a_minute_and_the_next_counts_the_others() {
+        let refusals = Refusals::default();
+        let (noon, later) = (Timestamp::from_secs(720), Timestamp::from_secs(780));
+        let written: Vec<_> = (0..100).filter_map(|_| refusals.count("bob", noon)).collect();
+        assert_eq!(written, [1; 10]);
+        assert_eq!(refusals.count("alice", noon), Some(1), "others are not silenced");
+        assert_eq!(refusals.count("bob", later), Some(91));
+        assert_eq!(refusals.count("bob", later), Some(1));
+    }
+
+    #[test]
+    fn refusals_of_many_actors_are_bounded_too() {
+        let refusals = Refusals::default();
+        let noon = Timestamp::from_secs(720);
+        let written = (0..5_000).filter_map(|actor| refusals.count(&actor.to_string(), noon));
+        assert_eq!(written.count(), 100);
+        assert!(refusals.0.lock().unwrap().actors.len() <= Refusals::ACTORS);
+    }
+}

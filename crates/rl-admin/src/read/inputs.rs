@@ -1,0 +1,68 @@
+//! The fields of each body. `body.rs` checks that they are those that the structs read.
+
+use super::Input;
+use crate::wire::{
+    MembershipInput, RateLimitInput, ResourceInput, ResourceUpdate, TierUpdate, UntilInput,
+};
+
+impl Input for RateLimitInput {
+    const REQUIRED: &'static [&'static str] = &["from_date", "to_date"];
+
+    const OPTIONAL: &'static [&'static str] = &[
+        "api_name",
+        "api_version",
+        "bank_id",
+        "per_second_call_limit",
+        "per_minute_call_limit",
+        "per_hour_call_limit",
+        "per_day_call_limit",
+        "per_week_call_limit",
+        "per_month_call_limit",
+        "per_second_rate_limit",
+        "per_minute_rate_limit",
+        "per_hour_rate_limit",
+        "per_day_rate_limit",
+        "per_week_rate_limit",
+        "per_month_rate_limit",
+    ];
+}
+
+impl Input for TierUpdate {
+    const REQUIRED: &'static [&'static str] = &[];
+
+    const OPTIONAL: &'static [&'static str] = &[
+        "per_second_call_limit",
+        "per_minute_call_limit",
+        "per_hour_call_limit",
+        "per_day_call_limit",
+        "per_week_call_limit",
+        "per_month_call_limit",
+        "per_second_rate_limit",
+        "per_minute_rate_limit",
+        "per_hour_rate_limit",
+        "per_day_rate_limit",
+        "per_week_rate_limit",
+        "per_month_rate_limit",
+    ];
+}
+
+impl Input for MembershipInput {
+    const REQUIRED: &'static [&'static str] = &["tier"];
+}
+
+impl Input for UntilInput {
+    const REQUIRED: &'static [&'static str] = &["until"];
+}
+
+impl Input for ResourceInput {
+    const REQUIRED: &'static [&'static str] = &["name", "apps", "max_permits", "rate"];
+
+    // A thousand names of 250 bytes, each in quotes.
+    const MOST: usize = 512 * 1_024;
+}
+
+impl Input for ResourceUpdate {
+    const REQUIRED: &'static [&'static str] = &["apps", "max_permits", "rate"];
+
+    const MOST: usize = ResourceInput::MOST;
+}

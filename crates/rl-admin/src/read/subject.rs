@@ -1,0 +1,160 @@
+use std::net::IpAddr;
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use rl_core::{Realm, Subject};
+use utoipa::IntoParams;
+use utoipa::openapi::path::{Parameter, ParameterIn};
+
+use super::path::{In, RealmName, SubjectText};
+use crate::{Admin, ApiError};
+
+/// The subject that a path names by realm and id, as the limiter counts it.
+pub(crate) struct OfSubject(pub(crate) Subject);
+
+impl FromRequestParts<Admin> for OfSubject {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, admin: &Admin) -> Result<Self, ApiError> {
+        let In(RealmName(realm)) = In::from_request_parts(parts, admin).await?;
+        let In(SubjectText(id)) = In::from_request_parts(parts, admin).await?;
+        subject(admin, realm, id.as_str()).map(Self)
+    }
+}
+
+/// For the document.
+impl IntoParams for OfSubject {
+    fn into_params(place: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        let mut parameters = In::<RealmName>::into_params(&place);
+        parameters.extend(In::<SubjectText>::into_params(&place));
+        parameters
+    }
+}
+
+/// Returns the subject of this realm and id, as the limiter counts it: an address by its network, an
+/// API key by its keyed hash.
+///
+/// A subject that nothing counts is an error: an answer about it would be wrong for whoever is meant.
+pub(crate) fn subject(admin: &Admin, realm: Realm, id: &str) -> Result<Subject, ApiError> {
+    let wrong = |expected: &str| Err(ApiError::invalid_value("SUBJECT_ID", id, expected));
+    match realm {
+        Realm::Ip => address(admin, id),
+        Realm::Key => Ok(match digest(id) {
+            Some(digest) => Subject::digest(realm, digest),
+            None => Subject::new(realm, id),
+        }),
+        Realm::Global if id == "-" => Ok(Subject::global()),
+        Realm::Unknown if id == "-" => Ok(Subject::new(realm, "")),
+        Realm::Global | Realm::Unknown => wrong("-, the one subject of this realm"),
+        Realm::Custom(_) if !admin.has_realm(&realm) => {
+            let expected = format!("one of {}", admin.realms().join(", "));
+            Err(ApiError::invalid_value("REALM", realm.as_str(), &expected))
+        }
+        realm => Ok(Subject::new(realm, id)),
+    }
+}
+
+/// Returns the subject of an address in any spelling, or of a network as it is counted.
+fn address(admin: &Admin, text: &str) -> Result<Subject, ApiError> {
+    let (address, bits) = match text.split_once('/') {
+        Some((address, bits)) => (address, Some(bits)),
+        None => (text, None),
+    };
+    let expected = "an address such as 192.0.2.7 or 2001:db8::1";
+    let wrong = |expected: &str| ApiError::invalid_value("SUBJECT_ID", text, expected);
+    let address: IpAddr = address.parse().map_err(|_| wrong(expected))?;
+    let counted = admin.client_ip().resolve(Some(address), &[]);
+    let counted = counted.ok_or_else(|| wrong(expected))?.to_string();
+    match (bits, counted.split_once('/')) {
+        (None, _) => {}
+        (Some(given), Some((_, bits))) if given == bits => {}
+        (Some(_), Some((_, bits))) => {
+            return Err(wrong(&format!("an address, or a network of /{bits}")));
+        }
+        (Some(_), None) => return Err(wrong("an address: IPv4 is counted by address")),
+    }
+    Ok(Subject::ip(&counted))
+}
+
+/// 32 hexadecimal digits, as ids of keys are shown.
+fn digest(text: &str) -> Option<[u8; 16]> {
+    let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    if text.len() != 32 || !text.bytes().all(is_hex) {
+        return None;
+    }
+    u128::from_str_radix(text, 16).ok().map(u128::to_be_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use rl_core::RateLimiter;
+    use rl_core::client_ip::ClientIp;
+    use rl_records::{RecordSource, Records};
+
+    use super::*;
+
+    async fn admin(client_ip: ClientIp) -> Admin {
+        let records = Records::connect("sqlite::memory:").await.unwrap();
+        let source = RecordSource::start(&records);
+        let limiter = RateLimiter::builder().build().unwrap();
+        let tenant = Realm::custom("tenant").unwrap();
+        Admin::builder(records, source, limiter).client_ip(client_ip).realm(tenant).build()
+    }
+
+    #[tokio::test]
+    async fn every_spelling_of_an_address_is_the_subject_that_the_limiter_counts() {
+        let by_64 = admin(ClientIp::peer()).await;
+        let by_48 = admin(ClientIp::peer().ipv6_prefix(48).unwrap()).await;
+        for (text, at_64, at_48) in [
+            ("192.0.2.7", "192.0.2.7", "192.0.2.7"),
+            ("::ffff:192.0.2.7", "192.0.2.7", "192.0.2.7"),
+            ("::ffff:c000:207", "192.0.2.7", "192.0.2.7"),
+            ("::1", "::/64", "::/48"),
+            ("0:0:0:0:0:0:0:1", "::/64", "::/48"),
+            ("2001:DB8:1:2:3::4", "2001:db8:1:2::/64", "2001:db8:1::/48"),
+            ("2001:0db8:0001:0002::", "2001:db8:1:2::/64", "2001:db8:1::/48"),
+        ] {
+            for (admin, counted) in [(&by_64, at_64), (&by_48, at_48)] {
+                let found = subject(admin, Realm::Ip, text).unwrap();
+                assert!(found == Subject::ip(counted), "{text}: {}", found.id());
+            }
+        }
+        let network = subject(&by_64, Realm::Ip, "2001:db8::7/64").unwrap();
+        assert!(network == Subject::ip("2001:db8::/64"));
+    }
+
+    #[tokio::test]
+    async fn a_subject_that_nothing_counts_is_refused_with_the_value() {
+        let admin = admin(ClientIp::peer()).await;
+        for (realm, id, words) in [
+            ("ip", "999.1.1.1", "SUBJECT_ID \"999.1.1.1\": expected an address such as"),
+            ("ip", "::1/128", "SUBJECT_ID \"::1/128\": expected an address, or a network of /64"),
+            ("ip", "192.0.2.7/32", "IPv4 is counted by address"),
+            ("ip", "localhost", "expected an address such as"),
+            ("global", "all", "SUBJECT_ID \"all\": expected -"),
+            ("unknown", "x", "SUBJECT_ID \"x\": expected -"),
+            ("bogus", "x", "REALM \"bogus\": expected one of ip, key, consumer, user, global, unknown, resource, tenant"),
+        ] {
+            let known = [Realm::Ip, Realm::Global, Realm::Unknown];
+            let known = known.into_iter().find(|known| known.as_str() == realm);
+            let realm = known.unwrap_or_else(|| Realm::custom(realm).unwrap());
+            let error = subject(&admin, realm, id).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+        assert!(subject(&admin, Realm::Global, "-").unwrap() == Subject::global());
+        let tenant = Realm::custom("tenant").unwrap();
+        let own = subject(&admin, tenant.clone(), "acme").unwrap();
+        assert!(own == Subject::new(tenant, "acme"));
+    }
+
+    #[tokio::test]
+    async fn a_key_is_named_by_its_hash() {
+        let admin = admin(ClientIp::peer()).await;
+        let hash = Subject::digest(Realm::Key, [0xab; 16]);
+        let id = hash.id().to_string();
+        assert!(subject(&admin, Realm::Key, &id).unwrap() == hash);
+        assert!(subject(&admin, Realm::Consumer, &id).unwrap() == Subject::consumer(&id));
+        let other = "ABABABABABABABABABABABABABABABAB";
+        assert!(subject(&admin, Realm::Key, other).unwrap() == Subject::new(Realm::Key, other));
+    }
+}

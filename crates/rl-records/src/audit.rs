@@ -1,0 +1,139 @@
+use rl_core::time::Timestamp;
+use serde_json::{Value, json};
+
+use crate::history::Stored;
+use crate::{RecordContent, TierContent};
+
+/// One entry of the audit history: somebody changed something, or was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AuditEntry {
+    /// Its number. Later entries have larger ones.
+    pub number: i64,
+    /// The time.
+    pub at: Timestamp,
+    /// The name of the actor.
+    pub by: String,
+    /// What happened.
+    pub event: AuditEvent,
+}
+
+/// What an [`AuditEntry`] is about. Subjects are named in clear: show them to those alone who may read
+/// the history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AuditEvent {
+    /// A record was created, changed or deleted.
+    Record {
+        /// Its id.
+        id: String,
+        /// The consumer that it belongs to.
+        consumer: String,
+        /// How it was; `None` if it was created.
+        before: Option<RecordContent>,
+        /// How it is since; `None` if it was deleted.
+        after: Option<RecordContent>,
+    },
+    /// A tier was created, changed or deleted.
+    Tier {
+        /// Its name.
+        name: String,
+        /// How it was; `None` if it was created.
+        before: Option<TierContent>,
+        /// How it is since; `None` if it was deleted.
+        after: Option<TierContent>,
+    },
+    /// A consumer or an API key was put into a tier, or taken out of it.
+    Member {
+        /// `consumer` or `key`.
+        realm: String,
+        /// The id of the consumer, or the keyed hash of the key.
+        id: String,
+        /// The tier it was in.
+        before: Option<String>,
+        /// The tier it is in since.
+        after: Option<String>,
+    },
+    /// Counters were reset.
+    Reset {
+        /// The realm of the subject.
+        realm: String,
+        /// The id of the subject.
+        id: String,
+        /// The name of the limit; `None` if all were reset.
+        limit: Option<String>,
+    },
+    /// A request was refused.
+    Refusal(Refusal),
+}
+
+/// A request that was refused because its actor does not have the role.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The role.
+    pub role: String,
+    /// The method of the request.
+    pub method: String,
+    /// The path of the request; 500 characters are kept.
+    pub path: String,
+    /// The consumer that the request was about, if it was about one.
+    pub consumer: Option<String>,
+    /// How many such requests this entry stands for: itself, and those before it that have none.
+    pub count: u64,
+}
+
+/// Which entries of the audit history to list; the newest come first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditQuery {
+    /// Only those about this consumer.
+    pub consumer: Option<String>,
+    /// Only those before this number: the last of the page before.
+    pub before: Option<i64>,
+    /// The largest number of entries: 1 to 1 000.
+    pub limit: u32,
+}
+
+impl Default for AuditQuery {
+    /// The newest 50.
+    fn default() -> Self {
+        Self { consumer: None, before: None, limit: 50 }
+    }
+}
+
+/// What the history keeps of a reset.
+#[derive(Debug)]
+pub(crate) struct StoredReset {
+    pub(crate) realm: String,
+    pub(crate) limit: Option<String>,
+}
+
+impl Stored for StoredReset {
+    fn to_json(&self) -> Value {
+        json!({ "realm": self.realm, "limit": self.limit })
+    }
+
+    fn from_json(json: &Value) -> Option<Self> {
+        let realm = json["realm"].as_str()?.to_owned();
+        Some(Self { realm, limit: json["limit"].as_str().map(ToOwned::to_owned) })
+    }
+}
+
+impl Stored for Refusal {
+    fn to_json(&self) -> Value {
+        let Self { role, method, path, consumer, count } = self;
+        json!({
+            "role": role, "method": method, "path": path, "consumer": consumer, "count": count,
+        })
+    }
+
+    fn from_json(json: &Value) -> Option<Self> {
+        let text = |field: &str| json[field].as_str().map(ToOwned::to_owned);
+        Some(Self {
+            role: text("role")?,
+            method: text("method")?,
+            path: text("path")?,
+            consumer: text("consumer"),
+            count: json["count"].as_u64()?,
+        })
+    }
+}

@@ -1,0 +1,180 @@
+//! Computes whether a change of a record blocks its consumer, or unblocks it.
+
+use rl_core::time::Timestamp;
+
+use crate::author::Effect;
+use crate::{CallLimit, CallLimits, CallPeriod, RecordContent, ZeroMeans};
+
+/// One record that holds before a change, after it, or both.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span<'a> {
+    pub(crate) content: &'a RecordContent,
+    pub(crate) is_before: bool,
+    pub(crate) is_after: bool,
+}
+
+/// Returns what a change of records does to their consumer from `now` on.
+///
+/// Blocks and limits of 0 are compared apart: a limit of 0 that lies behind a block counts as
+/// blocking, because it blocks when the block has ended. `fallback` says whether the consumer is
+/// blocked while no record is active.
+pub(crate) fn effect(
+    spans: &[Span<'_>],
+    fallback: bool,
+    zero_means: ZeroMeans,
+    now: Timestamp,
+) -> Effect {
+    let of_blocks = sweep(spans.iter().filter(|span| span.content.blocks), now, |active| {
+        active.count > 0
+    });
+    let of_limits = sweep(spans.iter().filter(|span| !span.content.blocks), now, |active| {
+        if active.count == 0 {
+            return fallback;
+        }
+        let zeros = active.zero.iter().zip(active.positive);
+        zero_means == ZeroMeans::Blocked
+            && zeros.into_iter().any(|(zero, positive)| *zero > 0 && positive == 0)
+    });
+    of_blocks.and(of_limits)
+}
+
+/// The records that are active at a time, counted.
+#[derive(Clone, Copy, Debug, Default)]
+struct Active {
+    count: u64,
+    // For each period, those with a limit of 0, and those with more.
+    zero: [u64; 6],
+    positive: [u64; 6],
+}
+
+impl Active {
+    fn apply(&mut self, limits: &CallLimits, begins: bool) {
+        let step = |count: &mut u64| match begins {
+            true => *count += 1,
+            false => *count = count.saturating_sub(1),
+        };
+        step(&mut self.count);
+        for (index, period) in CallPeriod::ALL.into_iter().enumerate() {
+            match limits.get(period) {
+                CallLimit::AtMost(0) => step(&mut self.zero[index]),
+                CallLimit::AtMost(_) => step(&mut self.positive[index]),
+                CallLimit::Unlimited => {}
+            }
+        }
+    }
+}
+
+/// Compares both states at every time at which a record begins or ends.
+fn sweep<'a>(
+    spans: impl Iterator<Item = &'a Span<'a>>,
+    now: Timestamp,
+    is_blocked: impl Fn(&Active) -> bool,
+) -> Effect {
+    let mut edges = Vec::new();
+    for span in spans.filter(|span| span.content.to_date >= now) {
+        edges.push((span.content.from_date.max(now), true, span));
+        edges.push((span.content.to_date.plus_micros(1), false, span));
+    }
+    edges.sort_by_key(|(time, ..)| *time);
+    let (mut before, mut after) = (Active::default(), Active::default());
+    let mut effect = Effect::default();
+    for at_once in edges.chunk_by(|(one, ..), (other, ..)| one == other) {
+        for (_, begins, span) in at_once {
+            if span.is_before {
+                before.apply(&span.content.limits, *begins);
+            }
+            if span.is_after {
+                after.apply(&span.content.limits, *begins);
+            }
+        }
+        effect = effect.and(Effect::of(is_blocked(&before), is_blocked(&after)));
+    }
+    effect
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(calls: i64, from: u64, to: u64) -> RecordContent {
+        let limits = CallLimits::from_numbers([-1, calls, -1, -1, -1, -1]).unwrap();
+        RecordContent::new("abc", Timestamp::from_secs(from), Timestamp::from_secs(to), limits)
+    }
+
+    fn block(from: u64, to: u64) -> RecordContent {
+        RecordContent::block("abc", Timestamp::from_secs(from), Timestamp::from_secs(to))
+    }
+
+    fn of(
+        others: &[RecordContent],
+        before: Option<&RecordContent>,
+        after: Option<&RecordContent>,
+        fallback: bool,
+    ) -> (bool, bool) {
+        let span = |content, is_before, is_after| Span { content, is_before, is_after };
+        let others = others.iter().map(|content| span(content, true, true));
+        let before = before.map(|content| span(content, true, false));
+        let after = after.map(|content| span(content, false, true));
+        let spans: Vec<_> = others.chain(before).chain(after).collect();
+        let effect = effect(&spans, fallback, ZeroMeans::Blocked, Timestamp::from_secs(5));
+        (effect.blocks, effect.unblocks)
+    }
+
+    #[test]
+    fn a_change_of_a_block_blocks_or_unblocks_at_the_times_that_it_adds_or_leaves() {
+        let (blocks, unblocks) = ((true, false), (false, true));
+        #[rustfmt::skip]
+        let table = [
+            (None,                Some(block(10, 20)), blocks),
+            (Some(block(10, 20)), None,                unblocks),
+            (Some(block(10, 20)), Some(block(10, 20)), (false, false)),
+            (Some(block(10, 20)), Some(block(10, 21)), blocks),
+            (Some(block(10, 20)), Some(block(9, 20)),  blocks),
+            (Some(block(10, 20)), Some(block(10, 19)), unblocks),
+            (Some(block(10, 20)), Some(block(11, 20)), unblocks),
+            (Some(block(10, 20)), Some(block(11, 21)), (true, true)),
+            // What has gone by blocks nobody.
+            (None,                Some(block(1, 4)),   (false, false)),
+            (Some(block(1, 20)),  Some(block(4, 20)),  (false, false)),
+        ];
+        for (before, after, expected) in table {
+            let found = of(&[], before.as_ref(), after.as_ref(), false);
+            assert_eq!(found, expected, "{before:?} {after:?}");
+        }
+    }
+
+    #[test]
+    fn a_limit_of_zero_blocks_where_nothing_else_has_more() {
+        let (blocks, unblocks, nothing) = ((true, false), (false, true), (false, false));
+        #[rustfmt::skip]
+        let table = [
+            (vec![],                  None,                     Some(record(0, 10, 20)),  false, blocks),
+            (vec![],                  Some(record(0, 10, 20)),  None,                     false, unblocks),
+            (vec![],                  Some(record(10, 10, 20)), Some(record(0, 10, 20)),  false, blocks),
+            (vec![],                  Some(record(0, 10, 20)),  Some(record(10, 10, 20)), false, unblocks),
+            (vec![record(5, 10, 20)], None,                     Some(record(0, 10, 20)),  false, nothing),
+            (vec![record(5, 10, 15)], None,                     Some(record(0, 10, 20)),  false, blocks),
+            (vec![record(0, 10, 20)], None,                     Some(record(5, 10, 12)),  false, unblocks),
+            (vec![record(0, 10, 20)], Some(record(5, 10, 20)),  None,                     false, blocks),
+            (vec![record(0, 10, 20)], None,                     Some(record(-1, 10, 20)), false, nothing),
+            // The tier, or the defaults, block as long as there is no record.
+            (vec![],                  None,                     Some(record(5, 10, 20)),  true,  unblocks),
+            (vec![],                  Some(record(5, 10, 20)),  None,                     true,  blocks),
+            (vec![],                  None,                     Some(record(0, 10, 20)),  true,  nothing),
+            // Behind a block.
+            (vec![block(10, 20)],     Some(record(0, 10, 20)),  Some(record(5, 10, 20)),  false, unblocks),
+        ];
+        for (others, before, after, fallback, expected) in table {
+            let found = of(&others, before.as_ref(), after.as_ref(), fallback);
+            assert_eq!(found, expected, "{others:?} {before:?} {after:?} {fallback}");
+        }
+    }
+
+    #[test]
+    fn a_zero_that_means_no_limit_blocks_nobody() {
+        let zero = record(0, 10, 20);
+        let spans = [Span { content: &zero, is_before: false, is_after: true }];
+        let now = Timestamp::from_secs(5);
+        assert_eq!(effect(&spans, false, ZeroMeans::Unlimited, now), Effect::default());
+    }
+}
