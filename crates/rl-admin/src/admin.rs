@@ -2,13 +2,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::http::request::Parts;
+use axum::http::{header, request::Parts};
 use rl_core::client_ip::ClientIp;
 use rl_core::time::{Clock, SystemClock, Timestamp};
 use rl_core::{RateLimiter, Realm};
 use rl_records::{RecordSource, Records};
 
-use crate::access::{Actor, Authorize, Authorized};
+use crate::access::{Actor, AttemptLimiter, Authorize, Authorized, FailedAttempts};
 use crate::audit::Refusals;
 use crate::{ApiError, Backend, routes};
 
@@ -50,6 +50,7 @@ struct Inner {
     has_public_document: bool,
     clock: Arc<dyn Clock>,
     refusals: Refusals,
+    attempts: AttemptLimiter,
 }
 
 impl Admin {
@@ -70,6 +71,7 @@ impl Admin {
             is_stand_alone: false,
             has_public_document: false,
             clock: Arc::new(SystemClock),
+            attempts: FailedAttempts::default(),
         }
     }
 
@@ -140,21 +142,47 @@ impl Admin {
         self.inner.clock.now()
     }
 
-    /// Who makes a request.
+    /// Returns who makes a request.
     ///
     /// # Errors
     ///
-    /// Returns the answer 401 if nobody knows, and 503 if it cannot be found out now.
+    /// Returns the answer 400 if there are several `Authorization` lines, 401 if nobody knows the
+    /// credentials, 429 if the client's address has sent [too many wrong ones](FailedAttempts), and 503
+    /// if it cannot be found out now.
     pub async fn actor(&self, request: &Parts) -> Result<Actor, ApiError> {
-        let mut is_unavailable = false;
+        if request.headers.get_all(header::AUTHORIZATION).iter().nth(1).is_some() {
+            return Err(ApiError::ambiguous_credentials());
+        }
+        let attempts = &self.inner.attempts;
+        let client = attempts.client(request);
+        // A locked address costs no look-up of its credentials.
+        attempts.check(client.as_ref()).await.map_err(ApiError::too_many_attempts)?;
+        match self.identify(request).await {
+            Authorized::As(actor) => {
+                // Wrong credentials that were sent at the same time may have locked it meanwhile.
+                attempts.check(client.as_ref()).await.map_err(ApiError::too_many_attempts)?;
+                Ok(actor)
+            }
+            Authorized::Wrong => {
+                attempts.fail(client.as_ref()).await.map_err(ApiError::too_many_attempts)?;
+                Err(ApiError::not_logged_in())
+            }
+            Authorized::Unknown => Err(ApiError::not_logged_in()),
+            Authorized::Unavailable => Err(ApiError::no_answer_who()),
+        }
+    }
+
+    /// Asks each [`Authorize`] in turn. The first that knows the credentials decides.
+    async fn identify(&self, request: &Parts) -> Authorized {
+        let mut answer = Authorized::Unknown;
         for authorize in &self.inner.authorize {
-            match authorize.authorize(request).await {
-                Authorized::As(actor) => return Ok(actor),
-                Authorized::Unknown => {}
-                Authorized::Unavailable => is_unavailable = true,
+            match (authorize.authorize(request).await, &answer) {
+                (Authorized::As(actor), _) => return Authorized::As(actor),
+                (Authorized::Unknown, _) | (Authorized::Wrong, Authorized::Unavailable) => {}
+                (other, _) => answer = other,
             }
         }
-        Err(if is_unavailable { ApiError::no_answer_who() } else { ApiError::not_logged_in() })
+        answer
     }
 }
 
@@ -182,6 +210,7 @@ pub struct AdminBuilder {
     is_stand_alone: bool,
     has_public_document: bool,
     clock: Arc<dyn Clock>,
+    attempts: FailedAttempts,
 }
 
 impl AdminBuilder {
@@ -240,6 +269,13 @@ impl AdminBuilder {
         self
     }
 
+    /// Sets how many wrong credentials an address may send, to the API and to the console together.
+    /// Defaults to 20 in a minute, for the peer of the connection.
+    pub fn failed_attempts(mut self, attempts: FailedAttempts) -> Self {
+        self.attempts = attempts;
+        self
+    }
+
     /// Where the time is read. Defaults to the clock of the system.
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Arc::new(clock);
@@ -262,6 +298,7 @@ impl AdminBuilder {
             realms,
             is_stand_alone,
             has_public_document,
+            attempts: self.attempts.start(clock.clone()),
             clock,
             refusals: Refusals::default(),
         };

@@ -12,6 +12,7 @@ use utoipa::openapi::{self, ContentBuilder, Ref, RefOr, ResponseBuilder};
 use utoipa::{IntoResponses, ToSchema};
 
 use crate::Role;
+use crate::access::TooManyAttempts;
 
 /// An answer other than success: a status, a sentence, and the field it is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +21,8 @@ pub struct ApiError {
     body: Problem,
     // Of what is there, if the client has seen another one.
     revision: Option<i64>,
+    // In seconds.
+    retry_after: Option<u64>,
 }
 
 /// What is wrong.
@@ -48,7 +51,7 @@ impl ApiError {
         let code = status.as_u16();
         let (message, missing) = (message.into(), Vec::new());
         let body = Problem { code, message, field: None, expected: None, missing };
-        Self { status, body, revision: None }
+        Self { status, body, revision: None, retry_after: None }
     }
 
     /// 400: what was given in `field` is not what was expected.
@@ -143,6 +146,22 @@ impl ApiError {
         Self::new(StatusCode::UNAUTHORIZED, message)
     }
 
+    /// 429: the client's address has sent too many wrong credentials.
+    pub(crate) fn too_many_attempts(TooManyAttempts { retry_after }: TooManyAttempts) -> Self {
+        let message = format!(
+            "OBP-10061: too many failed authentications from this address. Try again in {retry_after} \
+             seconds."
+        );
+        let mut error = Self::new(StatusCode::TOO_MANY_REQUESTS, message);
+        error.retry_after = Some(retry_after);
+        error
+    }
+
+    /// 400: more than one line says who asks.
+    pub(crate) fn ambiguous_credentials() -> Self {
+        Self::invalid("Authorization", "one line")
+    }
+
     /// 503: it cannot be found out who asks.
     pub(crate) fn no_answer_who() -> Self {
         let message = "it cannot be found out at present who is asking";
@@ -164,6 +183,12 @@ impl ApiError {
     #[must_use]
     pub const fn status(&self) -> StatusCode {
         self.status
+    }
+
+    /// The seconds until the client may try again, if waiting helps.
+    #[must_use]
+    pub const fn retry_after(&self) -> Option<u64> {
+        self.retry_after
     }
 
     /// The sentence.
@@ -194,6 +219,9 @@ impl IntoResponse for ApiError {
         if self.status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
+        if let Some(seconds) = self.retry_after {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
         if let Some(revision) = self.revision {
             headers.insert(header::ETAG, etag(revision));
         }
@@ -219,6 +247,7 @@ impl IntoResponses for Refusals {
             ("401", "It is not known who asks"),
             ("403", "The role is missing"),
             ("404", "It is not there"),
+            ("429", "Too many wrong credentials came from this address"),
             ("503", "The database or the counters cannot be reached"),
         ])
     }

@@ -60,7 +60,7 @@ mod routes;
 
 pub mod console;
 
-pub use access::{Actor, Authorize, BearerTokens, Role, Roles};
+pub use access::{Actor, Authorize, BearerTokens, FailedAttempts, Role, Roles};
 pub use admin::{Admin, AdminBuilder};
 pub use backend::Backend;
 pub use error::ApiError;

@@ -1,5 +1,6 @@
 //! The management API on a listener of its own. The README of the crate lists its settings.
 
+mod serve;
 mod settings;
 
 use std::error::Error;
@@ -16,10 +17,6 @@ use rl_core::{Limit, Period, Policy, RateLimiter, Realm};
 use rl_records::{CallLimit, RecordSource, Records};
 use settings::Settings;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
-
-/// How long requests that are being answered may go on after the signal to stop.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -48,26 +45,28 @@ async fn run() -> Result<(), Box<dyn Error>> {
     if let Some(console) = settings.console.console(admin, address) {
         routes = routes.merge(console.router());
     }
-    let (stopping, stopped) = tokio::sync::watch::channel(());
-    let told = async move {
-        stop().await;
-        drop(stopping);
-    };
-    let server = axum::serve(listener, routes.into_make_service_with_connect_info::<SocketAddr>())
-        .with_graceful_shutdown(told);
+    warn_about(&settings, address);
     tracing::info!(target: "rl_admin", "listening on http://{address}{}", settings.prefix);
-    let too_long = async move {
-        let mut stopped = stopped;
-        // Ends when the signal has come.
-        let _ = stopped.changed().await;
-        tokio::time::timeout(PATIENCE, std::future::pending::<()>()).await
-    };
-    tokio::select! {
-        served = async { server.await } => served?,
-        _ = too_long => tracing::warn!(target: "rl_admin", "requests took too long: they are cut off"),
-    }
+    serve::serve(listener, routes).await?;
     tracing::info!(target: "rl_admin", "stopped");
     Ok(())
+}
+
+/// Logs settings that expose tokens or believe every client.
+fn warn_about(settings: &Settings, address: SocketAddr) {
+    if !address.ip().is_loopback() && !settings.console.is_behind_tls() {
+        tracing::warn!(
+            target: "rl_admin",
+            "tokens are sent in clear over the network: listen on the loopback, or put a proxy with TLS in \
+             front and set RL_ADMIN_ORIGIN to its https:// address"
+        );
+    }
+    if settings.proxies.trust_everyone() {
+        tracing::warn!(
+            target: "rl_admin",
+            "RL_ADMIN_TRUSTED_PROXIES holds every address: any client can choose the address it is counted by"
+        );
+    }
 }
 
 async fn admin(settings: &Settings) -> Result<Admin, Box<dyn Error>> {
@@ -102,6 +101,7 @@ async fn admin(settings: &Settings) -> Result<Admin, Box<dyn Error>> {
     let admin = Admin::builder(records, source, limiter)
         .authorize(settings.tokens.clone())
         .backend(backend)
+        .failed_attempts(settings.attempts.clone())
         .require_if_match(settings.require_if_match);
     Ok(admin.build())
 }
@@ -115,22 +115,6 @@ fn others(anonymous: CallLimit) -> ByRealm {
             let limit = Limit::new(max, Period::HOUR).expect("a call limit is no larger");
             let policy = Policy::new([limit]).expect("one limit");
             policies.with(Realm::Ip, policy.clone()).with(Realm::Unknown, policy)
-        }
-    }
-}
-
-/// Until somebody wants the server to end.
-async fn stop() {
-    let interrupted = tokio::signal::ctrl_c();
-    match signal(SignalKind::terminate()) {
-        Ok(mut terminated) => {
-            tokio::select! {
-                _ = interrupted => {}
-                _ = terminated.recv() => {}
-            }
-        }
-        Err(_) => {
-            let _ = interrupted.await;
         }
     }
 }

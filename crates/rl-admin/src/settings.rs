@@ -3,7 +3,8 @@ mod console;
 use std::fmt;
 
 use console::ConsoleSettings;
-use rl_admin::BearerTokens;
+use rl_admin::{BearerTokens, FailedAttempts};
+use rl_core::client_ip::{ClientIp, InvalidProxies, TrustedProxies};
 use rl_core::store::redis::Layout;
 use rl_records::{CallLimit, CallLimits, CallPeriod, ZeroMeans};
 
@@ -17,6 +18,9 @@ pub(crate) struct Settings {
     pub(crate) prefix: String,
     pub(crate) console: ConsoleSettings,
     pub(crate) tokens: BearerTokens,
+    pub(crate) attempts: FailedAttempts,
+    /// Whose word on the client's address is taken.
+    pub(crate) proxies: TrustedProxies,
     pub(crate) require_if_match: bool,
     pub(crate) defaults: CallLimits,
     pub(crate) zero_means: ZeroMeans,
@@ -49,11 +53,26 @@ impl Settings {
             Some("unlimited") => ZeroMeans::Unlimited,
             Some(_) => return Err(wrong("RL_ZERO_MEANS", "blocked or unlimited")),
         };
-        let require_if_match = match read("RL_ADMIN_REQUIRE_IF_MATCH").as_deref() {
-            None | Some("false") => false,
-            Some("true") => true,
-            Some(_) => return Err(wrong("RL_ADMIN_REQUIRE_IF_MATCH", "true or false")),
+        let is_true = |name| match read(name).as_deref() {
+            None | Some("false") => Ok(false),
+            Some("true") => Ok(true),
+            Some(_) => Err(wrong(name, "true or false")),
         };
+        let require_if_match = is_true("RL_ADMIN_REQUIRE_IF_MATCH")?;
+        let proxies = read("RL_ADMIN_TRUSTED_PROXIES").unwrap_or_default();
+        let proxies: TrustedProxies = proxies.parse().map_err(|error: InvalidProxies| {
+            InvalidSetting(format!("RL_ADMIN_TRUSTED_PROXIES: {error}"))
+        })?;
+        let attempts = match read("RL_ADMIN_FAILED_ATTEMPTS").map(|text| text.parse::<u32>()) {
+            None => FailedAttempts::default(),
+            Some(Ok(max)) if max > 0 => FailedAttempts::per_minute(max),
+            Some(_) => {
+                return Err(wrong("RL_ADMIN_FAILED_ATTEMPTS", "a number from 1, per minute"));
+            }
+        };
+        let attempts = attempts
+            .client_address(ClientIp::behind(proxies.clone()))
+            .exempt_loopback(is_true("RL_ADMIN_EXEMPT_LOOPBACK")?);
         let prefix = read("RL_ADMIN_PREFIX").unwrap_or_default();
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
         let is_path =
@@ -71,6 +90,8 @@ impl Settings {
             prefix,
             console,
             tokens: tokens(read)?,
+            attempts,
+            proxies,
             require_if_match,
             defaults: defaults(read)?,
             zero_means,
@@ -168,6 +189,7 @@ mod tests {
         assert_eq!((&*least.listen, &*least.prefix), ("127.0.0.1:8090", ""));
         assert_eq!(least.defaults, CallLimits::UNLIMITED);
         assert_eq!(least.anonymous, CallLimit::AtMost(1_000));
+        assert!(!least.proxies.contains("127.0.0.1".parse().unwrap()));
         assert!(!least.tokens.is_empty() && !least.require_if_match);
 
         let error = settings(&[("RL_ADMIN_TOKENS", TOKENS)]).err().unwrap();
@@ -185,6 +207,9 @@ mod tests {
             ("RL_REDIS_LAYOUT", "compact", "RL_REDIS_LAYOUT: expected packed or readable"),
             ("RL_ZERO_MEANS", "nothing", "RL_ZERO_MEANS: expected blocked or unlimited"),
             ("RL_ADMIN_REQUIRE_IF_MATCH", "1", "RL_ADMIN_REQUIRE_IF_MATCH: expected true or false"),
+            ("RL_ADMIN_EXEMPT_LOOPBACK", "yes", "RL_ADMIN_EXEMPT_LOOPBACK: expected true or false"),
+            ("RL_ADMIN_FAILED_ATTEMPTS", "0", "RL_ADMIN_FAILED_ATTEMPTS: expected a number from 1"),
+            ("RL_ADMIN_TRUSTED_PROXIES", "10.0.0.0/33", "RL_ADMIN_TRUSTED_PROXIES: trusted proxy \"10.0"),
             ("RL_ADMIN_PREFIX", "obp/", "RL_ADMIN_PREFIX: expected a path such as /obp/v6.0.0"),
             ("RL_DEFAULT_PER_HOUR", "-2", "RL_DEFAULT_PER_HOUR \"-2\": expected -1 (no limit)"),
             ("RL_ANONYMOUS_PER_HOUR", "many", "RL_ANONYMOUS_PER_HOUR \"many\": expected -1 (no limit)"),

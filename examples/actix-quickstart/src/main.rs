@@ -1,36 +1,99 @@
 //! The smallest actix-web service with a rate limit.
 
 use std::env;
+use std::error::Error;
+use std::io::{self, IsTerminal, stdout};
+use std::net::{Shutdown, TcpListener};
+use std::pin::pin;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use actix_web::{App, HttpServer, web};
+use actix_web::http::ConnectionType;
+use actix_web::middleware::{Next, from_fn};
+use actix_web::rt::signal::unix::{SignalKind, signal};
+use actix_web::rt::time::sleep;
+use actix_web::{App, HttpServer, body::MessageBody, dev, web};
+use futures::future::select;
 use rl_actix::{Limit, RateLimit, RateLimiter};
 use rl_core::RedisStore;
+use socket2::SockRef;
+
+/// Whether the process was told to stop.
+static IS_STOPPING: AtomicBool = AtomicBool::new(false);
 
 #[actix_web::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    tracing_subscriber::fmt::init(); // shows what the limiter logs
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
+    // Shows what the limiter logs.
+    tracing_subscriber::fmt().with_ansi(stdout().is_terminal()).init();
     // Five requests in ten seconds and a thousand in an hour, for each client address.
     let mut limiter =
         RateLimiter::builder().limit("5/10seconds".parse()?).limit(Limit::per_hour(1_000));
     // In memory, unless several instances are to count together.
-    if let Ok(url) = env::var("RL_REDIS_URL") {
+    if let Some(url) = setting("RL_REDIS_URL") {
         let store = RedisStore::connect(&url).await;
         limiter = limiter.store(store.map_err(|error| format!("RL_REDIS_URL: {error}"))?);
     }
     let limiter = limiter.build()?;
 
+    let listen = setting("RL_LISTEN").unwrap_or_else(|| "127.0.0.1:3000".to_owned());
+    let listener = TcpListener::bind(&listen);
+    let listener = listener.map_err(|error| format!("RL_LISTEN {listen}: {error}"))?;
+    let address = listener.local_addr()?;
     // The closure runs once for each worker; clones of the limiter count together.
     let server = HttpServer::new(move || {
         App::new()
             .wrap(RateLimit::new(limiter.clone()))
+            .wrap(from_fn(close_when_stopping))
             .route("/", web::get().to(async || "Hello!\n"))
-    });
-    let listen = env::var("RL_LISTEN").unwrap_or_else(|_| "127.0.0.1:3000".to_owned());
-    let server = server
-        .bind(&listen)
-        .map_err(|error| format!("{listen}: {error}; RL_LISTEN chooses another"))?;
-    let address = server.addrs()[0];
+    })
+    // The time for the head of a request.
+    .client_request_timeout(Duration::from_secs(10))
+    // After the signal: the time for requests in progress, in seconds.
+    .shutdown_timeout(10)
+    .shutdown_signal(stop(listener.try_clone()?)?);
     println!("listening on http://{address}, try:\ncurl -i http://{address}/");
-    server.run().await?;
-    Ok(())
+    Ok(server.listen(listener)?.run().await?)
+}
+
+/// Waits until the process is told to stop, and a second more. In that second no connection is
+/// accepted, and clients learn from their responses that theirs closes: requests that have arrived
+/// and are not read yet would be lost.
+fn stop(listener: TcpListener) -> io::Result<impl Future<Output = ()>> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    Ok(async move {
+        select(pin!(terminate.recv()), pin!(interrupt.recv())).await;
+        IS_STOPPING.store(true, Ordering::Relaxed);
+        let _ = SockRef::from(&listener).shutdown(Shutdown::Read);
+        sleep(Duration::from_secs(1)).await;
+    })
+}
+
+/// Tells clients with the last response that their connection closes. Otherwise they send on, and
+/// lose a request when the workers end.
+async fn close_when_stopping(
+    request: dev::ServiceRequest,
+    next: Next<impl MessageBody>,
+) -> Result<dev::ServiceResponse<impl MessageBody>, actix_web::Error> {
+    let mut response = next.call(request).await?;
+    if IS_STOPPING.load(Ordering::Relaxed) {
+        response.response_mut().head_mut().set_connection_type(ConnectionType::Close);
+    }
+    Ok(response)
+}
+
+/// Returns a setting of the environment. An empty one counts as unset.
+fn setting(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|value| !value.is_empty())
 }

@@ -7,8 +7,12 @@
 //! Keys are hashed with a secret before anything is done with them, so that neither the store nor
 //! the map of tiers holds a key in clear.
 
+mod serve;
+
 use std::collections::{HashMap, HashSet};
-use std::{env, net::SocketAddr};
+use std::env;
+use std::error::Error;
+use std::process::ExitCode;
 
 use axum::{Extension, Router, routing::get};
 use rl_core::headers::{HeaderFamily, Headers};
@@ -17,7 +21,17 @@ use rl_core::{Gate, Realm};
 use rl_tower::{Decision, Limit, Policy, RateLimitLayer, RateLimiter, Subject};
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
     let anonymous = Policy::new([Limit::per_minute(3)])?;
     let basic = Policy::new([Limit::per_second(2), Limit::per_day(1_000)])?;
     let premium = Policy::new([Limit::per_second(50), Limit::per_day(100_000)])?;
@@ -42,15 +56,18 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let gate = Gate::new(limiter).key(key).headers(Headers::new(HeaderFamily::Ietf));
 
     let app = Router::new().route("/", get(show)).layer(RateLimitLayer::new(gate));
-    let listen = env::var("RL_LISTEN").unwrap_or_else(|_| "127.0.0.1:3000".to_owned());
-    let listener = tokio::net::TcpListener::bind(&listen)
-        .await
-        .map_err(|error| format!("{listen}: {error}; RL_LISTEN chooses another"))?;
+    let listen = setting("RL_LISTEN").unwrap_or_else(|| "127.0.0.1:3000".to_owned());
+    let listener = tokio::net::TcpListener::bind(&listen).await;
+    let listener = listener.map_err(|error| format!("RL_LISTEN {listen}: {error}"))?;
     let address = listener.local_addr()?;
     println!("listening on http://{address}, try:");
     println!("curl -i http://{address}/ -H 'X-Api-Key: key-of-alice'");
-    axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
-    Ok(())
+    Ok(serve::serve(listener, app).await?)
+}
+
+/// Returns a setting of the environment. An empty one counts as unset.
+fn setting(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 async fn show(Extension(decision): Extension<Decision>) -> String {

@@ -5,7 +5,13 @@
 //! turn, for up to five seconds. Answers that fail are free. A limit of 500 words an hour is planned:
 //! it is in shadow, so that the log and a header tell whom it would deny.
 
-use std::{env, net::SocketAddr, time::Duration};
+mod serve;
+
+use std::env;
+use std::error::Error;
+use std::io::{IsTerminal, stdout};
+use std::process::ExitCode;
+use std::time::Duration;
 
 use axum::{Extension, Router, extract::Path, http::StatusCode, routing::get};
 use rl_core::gate::OverLimit;
@@ -13,8 +19,18 @@ use rl_core::{Cost, Gate};
 use rl_tower::{Limit, Permit, RateLimitLayer, RateLimiter};
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    tracing_subscriber::fmt::init();
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
+    tracing_subscriber::fmt().with_ansi(stdout().is_terminal()).init();
     let limiter = RateLimiter::builder()
         .limit(Limit::concurrency(2)?.counting_requests())
         .limit(Limit::per_minute(200))
@@ -27,15 +43,18 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .over_limit(OverLimit::Wait { at_most: Duration::from_secs(5), queue: 10 });
 
     let app = Router::new().route("/words/{count}", get(words)).layer(RateLimitLayer::new(gate));
-    let listen = env::var("RL_LISTEN").unwrap_or_else(|_| "127.0.0.1:3000".to_owned());
-    let listener = tokio::net::TcpListener::bind(&listen)
-        .await
-        .map_err(|error| format!("{listen}: {error}; RL_LISTEN chooses another"))?;
+    let listen = setting("RL_LISTEN").unwrap_or_else(|| "127.0.0.1:3000".to_owned());
+    let listener = tokio::net::TcpListener::bind(&listen).await;
+    let listener = listener.map_err(|error| format!("RL_LISTEN {listen}: {error}"))?;
     let address = listener.local_addr()?;
     println!("listening on http://{address}, try:");
     println!("curl -i http://{address}/words/90");
-    axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
-    Ok(())
+    Ok(serve::serve(listener, app).await?)
+}
+
+/// Returns a setting of the environment. An empty one counts as unset.
+fn setting(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 async fn words(

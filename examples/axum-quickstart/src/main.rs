@@ -1,19 +1,35 @@
 //! The smallest axum service with a rate limit.
 
-use std::{env, net::SocketAddr};
+mod serve;
+
+use std::env;
+use std::error::Error;
+use std::io::{IsTerminal, stdout};
+use std::process::ExitCode;
 
 use axum::{Router, routing::get};
 use rl_core::RedisStore;
 use rl_tower::{Limit, RateLimitLayer, RateLimiter};
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    tracing_subscriber::fmt::init(); // shows what the limiter logs
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
+    // Shows what the limiter logs.
+    tracing_subscriber::fmt().with_ansi(stdout().is_terminal()).init();
     // Five requests in ten seconds and a thousand in an hour, for each client address.
     let mut limiter =
         RateLimiter::builder().limit("5/10seconds".parse()?).limit(Limit::per_hour(1_000));
     // In memory, unless several instances are to count together.
-    if let Ok(url) = env::var("RL_REDIS_URL") {
+    if let Some(url) = setting("RL_REDIS_URL") {
         let store = RedisStore::connect(&url).await;
         limiter = limiter.store(store.map_err(|error| format!("RL_REDIS_URL: {error}"))?);
     }
@@ -21,13 +37,15 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .route("/", get(async || "Hello!\n"))
         .layer(RateLimitLayer::new(limiter.build()?));
 
-    let listen = env::var("RL_LISTEN").unwrap_or_else(|_| "127.0.0.1:3000".to_owned());
-    let listener = tokio::net::TcpListener::bind(&listen)
-        .await
-        .map_err(|error| format!("{listen}: {error}; RL_LISTEN chooses another"))?;
+    let listen = setting("RL_LISTEN").unwrap_or_else(|| "127.0.0.1:3000".to_owned());
+    let listener = tokio::net::TcpListener::bind(&listen).await;
+    let listener = listener.map_err(|error| format!("RL_LISTEN {listen}: {error}"))?;
     let address = listener.local_addr()?;
     println!("listening on http://{address}, try:\ncurl -i http://{address}/");
-    // The limiter counts by address, so axum has to tell it.
-    axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
-    Ok(())
+    Ok(serve::serve(listener, app).await?)
+}
+
+/// Returns a setting of the environment. An empty one counts as unset.
+fn setting(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|value| !value.is_empty())
 }

@@ -3,7 +3,11 @@
 //! Everybody can send an `X-Forwarded-For`. It is believed only if the peer is a proxy that you
 //! name, and then only as far to the left as your proxies wrote it.
 
-use std::{env, net::SocketAddr};
+mod serve;
+
+use std::env;
+use std::error::Error;
+use std::process::ExitCode;
 
 use axum::{Router, routing::get};
 use rl_core::Gate;
@@ -12,9 +16,19 @@ use rl_core::key::ClientAddress;
 use rl_tower::{Limit, RateLimitLayer, RateLimiter};
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
     // Here the proxy runs on the same machine; `curl` plays its part.
-    let proxies = env::var("RL_PROXIES").unwrap_or_else(|_| "127.0.0.0/8, ::1".to_owned());
+    let proxies = setting("RL_PROXIES").unwrap_or_else(|| "127.0.0.0/8, ::1".to_owned());
     let proxies: TrustedProxies =
         proxies.parse().map_err(|error| format!("RL_PROXIES: {error}"))?;
 
@@ -22,13 +36,16 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let gate = Gate::new(limiter).key(ClientAddress::new(ClientIp::behind(proxies)));
 
     let app = Router::new().route("/", get(async || "Hello!\n")).layer(RateLimitLayer::new(gate));
-    let listen = env::var("RL_LISTEN").unwrap_or_else(|_| "127.0.0.1:3000".to_owned());
-    let listener = tokio::net::TcpListener::bind(&listen)
-        .await
-        .map_err(|error| format!("{listen}: {error}; RL_LISTEN chooses another"))?;
+    let listen = setting("RL_LISTEN").unwrap_or_else(|| "127.0.0.1:3000".to_owned());
+    let listener = tokio::net::TcpListener::bind(&listen).await;
+    let listener = listener.map_err(|error| format!("RL_LISTEN {listen}: {error}"))?;
     let address = listener.local_addr()?;
     println!("listening on http://{address}, try:");
     println!("curl -i http://{address}/ -H 'X-Forwarded-For: 203.0.113.9'");
-    axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
-    Ok(())
+    Ok(serve::serve(listener, app).await?)
+}
+
+/// Returns a setting of the environment. An empty one counts as unset.
+fn setting(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|value| !value.is_empty())
 }

@@ -2,98 +2,149 @@
 //! of both.
 //!
 //! Consumers come by bearer token, everybody else by address. The limiter runs after authentication.
+//! Before it, wrong tokens and sign-ups are limited by address.
 //! What a consumer may do is what its records add up to; anonymous addresses have 1 000 requests per
 //! hour. Headers and messages are those of the Open Bank Project.
 //!
 //! Nothing has to be installed: records are in SQLite in memory, counters in the memory of this
 //! process. `DATABASE_URL` (`sqlite://open-bank.db`, `postgres://…`) keeps the records, `RL_REDIS_URL`
 //! shares the counters with other instances; on Redis they can be read with `redis-cli`:
-//! `GET consumer_abc123_PER_MINUTE`.
+//! `GET consumer_abc123_PER_MINUTE`. `RL_PROXIES` names the proxies whose `X-Forwarded-For` is believed.
 
+mod access;
 mod management;
+mod self_service;
+mod serve;
 
-use std::{env, net::SocketAddr};
+use std::env;
+use std::error::Error;
+use std::io::{IsTerminal, stdout};
+use std::process::ExitCode;
+use std::sync::Arc;
 
-use axum::extract::Request;
-use axum::http::{StatusCode, header};
-use axum::middleware::{Next, from_fn};
-use axum::response::{IntoResponse, Response};
-use axum::{Router, routing::get};
+use axum::http::StatusCode;
+use axum::middleware::from_fn_with_state;
+use axum::response::Redirect;
+use axum::{Router, routing};
 use rl_admin::Backend;
 use rl_admin::console::Console;
 use rl_core::Gate;
+use rl_core::client_ip::{ClientIp, TrustedProxies};
 use rl_core::denial::DenialBody;
 use rl_core::headers::{HeaderFamily, Headers};
 use rl_core::key::{ClientAddress, Identified, KeyExtractor};
 use rl_core::store::redis::{Layout, RedisStore};
+use rl_core::store::{MemoryStore, Store};
 use rl_records::{RecordSource, Records};
-use rl_tower::{RateLimitLayer, RateLimiter, Subject};
+use rl_tower::{Limit, RateLimitLayer, RateLimiter};
 
-/// Who holds which token; a real service would ask its database.
+use access::{Access, answer_json, authenticate, sign_up};
+use self_service::{Mode, SelfService};
+
+/// The tokens of consumers. A real service would ask its database.
 const CONSUMERS: [(&str, &str); 2] =
     [("token-of-abc", "consumer_abc123"), ("token-of-xyz", "consumer_xyz789")];
 
 const PREFIX: &str = "/obp/v6.0.0";
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    tracing_subscriber::fmt::init();
-    let database = env::var("DATABASE_URL").unwrap_or_else(|_| "sqlite::memory:".to_owned());
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
+    tracing_subscriber::fmt().with_ansi(stdout().is_terminal()).init();
+    let database = setting("DATABASE_URL").unwrap_or_else(|| "sqlite::memory:".to_owned());
     let records = Records::connect(&database).await;
     let records = records.map_err(|error| format!("DATABASE_URL: {error}"))?;
     management::first_records(&records, CONSUMERS[0].1).await?;
+    let proxies: Result<TrustedProxies, _> = setting("RL_PROXIES").unwrap_or_default().parse();
+    let client_ip = ClientIp::behind(proxies.map_err(|error| format!("RL_PROXIES: {error}"))?);
 
     // Periods without a limit are counted too: the management shows what is used in all six.
     let source = RecordSource::builder(&records).count_unlimited(true).start();
     let mut limiter = RateLimiter::builder().policies(source.clone());
+    let mut store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     let mut backend = Backend::Memory;
-    if let Ok(url) = env::var("RL_REDIS_URL") {
-        let store = RedisStore::builder(&url).layout(Layout::Readable).connect().await;
-        limiter = limiter.store(store.map_err(|error| format!("RL_REDIS_URL: {error}"))?);
+    if let Some(url) = setting("RL_REDIS_URL") {
+        let redis = RedisStore::builder(&url).layout(Layout::Readable).connect().await;
+        let redis = redis.map_err(|error| format!("RL_REDIS_URL: {error}"))?;
+        limiter = limiter.store(redis.clone());
+        store = Arc::new(redis);
         backend = Backend::redis(&url);
     }
     let limiter = limiter.build()?;
-    let (admin, token) = management::admin(records, source, limiter.clone(), backend)?;
+    let access = access(client_ip.clone(), &store)?;
+    let (admin, token) = management::admin(records, source, limiter.clone(), backend, client_ip)?;
 
     // Pages for people. The cookie needs TLS unless it is said that there is none.
     let console = Console::builder(admin.clone()).without_tls().build();
-    let app = service(limiter).nest(PREFIX, admin.router()).merge(console.router());
-    let listen = env::var("RL_LISTEN").unwrap_or_else(|_| "127.0.0.1:3000".to_owned());
-    let listener = tokio::net::TcpListener::bind(&listen)
-        .await
-        .map_err(|error| format!("{listen}: {error}; RL_LISTEN chooses another"))?;
-    let api = format!("http://{}{PREFIX}", listener.local_addr()?);
+    let app = service(limiter, access).nest(PREFIX, admin.router()).merge(console.router());
+    let listen = setting("RL_LISTEN").unwrap_or_else(|| "127.0.0.1:3000".to_owned());
+    let listener = tokio::net::TcpListener::bind(&listen).await;
+    let listener = listener.map_err(|error| format!("RL_LISTEN {listen}: {error}"))?;
+    let address = listener.local_addr()?;
+    if !address.ip().is_loopback() {
+        tracing::warn!("tokens are sent in clear over the network: put a proxy with TLS in front");
+    }
+    let api = format!("http://{address}{PREFIX}");
     println!("listening on {api}, try:");
     println!("curl -i {api}/banks");
     println!("curl -i {api}/banks -H 'Authorization: Bearer {}'", CONSUMERS[0].0);
-    management::print_help(&api, token.as_deref(), CONSUMERS[0].1);
-    axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
-    Ok(())
+    println!("curl -i -X POST {api}/users");
+    let console = format!("http://{address}/console");
+    management::print_help(&console, &api, token.as_deref(), CONSUMERS[0].1);
+    Ok(serve::serve(listener, app).await?)
 }
 
-/// What is limited. Management is not: it would be out of reach just when it is needed.
-fn service(limiter: RateLimiter) -> Router {
+/// Returns a setting of the environment. An empty one counts as unset.
+fn setting(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// Returns a mode from the environment.
+fn mode(name: &str, default: Mode) -> Result<Mode, String> {
+    let Some(text) = setting(name) else { return Ok(default) };
+    text.parse().map_err(|error| format!("{name} {text:?}: {error}"))
+}
+
+/// Returns the limiters that stand before the limits of consumers.
+fn access(client_ip: ClientIp, store: &Arc<dyn Store>) -> Result<Arc<Access>, Box<dyn Error>> {
+    let failures = mode("RL_AUTHENTICATION", Mode::Enforce)?;
+    let failures = RateLimiter::builder()
+        .limit(Limit::per_minute(10))
+        .limit(Limit::per_hour(100))
+        .namespace("authentication")
+        .enabled(failures != Mode::Off)
+        .shadow(failures == Mode::Shadow)
+        .store(store.clone())
+        .build()?;
+    let self_service = mode("RL_SELF_SERVICE", Mode::Shadow)?;
+    let limits = self_service::limits("signup", setting)?;
+    let signup = SelfService::new("signup", self_service, limits, store)?;
+    Ok(Arc::new(Access { client_ip, failures, signup }))
+}
+
+/// Returns what is limited. Management is not: it would be out of reach just when it is needed.
+fn service(limiter: RateLimiter, access: Arc<Access>) -> Router {
+    let address = ClientAddress::new(access.client_ip.clone());
     let gate = Gate::new(limiter)
-        .key(Identified.or(ClientAddress::default()))
+        .key(Identified.or(address))
         .headers(Headers::new(HeaderFamily::OpenBank).tell_unlimited(true))
         .denial_body(DenialBody::open_bank().prefix("OBP-10018: "));
+    let banks = async || answer_json(StatusCode::OK, "{\"banks\":[]}\n".to_owned());
     Router::new()
-        .route(&format!("{PREFIX}/banks"), get(async || "{\"banks\":[]}\n"))
+        .route(&format!("{PREFIX}/banks"), routing::get(banks))
         // The layer that is added last runs first.
         .layer(RateLimitLayer::new(gate))
-        .layer(from_fn(authenticate))
-}
-
-/// Puts the consumer into the request's extensions, where the limiter finds it. A token that nobody
-/// holds is refused; no token is an anonymous call.
-async fn authenticate(mut request: Request, next: Next) -> Response {
-    if let Some(value) = request.headers().get(header::AUTHORIZATION) {
-        let token = value.to_str().ok().and_then(|value| value.strip_prefix("Bearer "));
-        let consumer = CONSUMERS.iter().find(|(known, _)| Some(*known) == token);
-        let Some((_, consumer)) = consumer else {
-            return (StatusCode::UNAUTHORIZED, "OBP-20001: User not logged in.\n").into_response();
-        };
-        request.extensions_mut().insert(Subject::consumer(consumer));
-    }
-    next.run(request).await
+        .layer(from_fn_with_state(access.clone(), authenticate))
+        // Before authentication.
+        .route(&format!("{PREFIX}/users"), routing::post(sign_up).with_state(access))
+        .route("/", routing::get(async || Redirect::to("/console")))
 }

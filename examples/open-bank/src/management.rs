@@ -1,14 +1,16 @@
 //! The management of the service, and what it starts with.
 
-use std::env;
 use std::error::Error;
 
-use rl_admin::{Admin, Backend, BearerTokens, Roles};
+use rl_admin::{Admin, Backend, BearerTokens, FailedAttempts, Roles};
 use rl_core::RateLimiter;
+use rl_core::client_ip::ClientIp;
 use rl_core::time::Timestamp;
 use rl_records::{CallLimits, RecordContent, RecordQuery, RecordSource, Records};
 
-/// Limits for one consumer, unless there are any already: something to look at and to change.
+use crate::setting;
+
+/// Creates limits for one consumer, unless there are any: something to look at and to change.
 pub(crate) async fn first_records(records: &Records, consumer: &str) -> Result<(), Box<dyn Error>> {
     let query = RecordQuery { limit: 1, ..RecordQuery::default() };
     if records.list(&query).await?.records.is_empty() {
@@ -20,36 +22,44 @@ pub(crate) async fn first_records(records: &Records, consumer: &str) -> Result<(
     Ok(())
 }
 
-/// The management for the tokens of `RL_ADMIN_TOKENS` (as for the server `rl-admin`), or for one that
-/// is made up for this run and returned: it is never open.
+/// Returns the management for the tokens of `RL_ADMIN_TOKENS`, as for the server `rl-admin`. Without
+/// them it makes up one token for this run and returns that too: the management is never open.
 pub(crate) fn admin(
     records: Records,
     source: RecordSource,
     limiter: RateLimiter,
     backend: Backend,
+    client_ip: ClientIp,
 ) -> Result<(Admin, Option<String>), Box<dyn Error>> {
-    let (tokens, token) = match env::var("RL_ADMIN_TOKENS") {
-        Ok(json) => {
+    let (tokens, token) = match setting("RL_ADMIN_TOKENS") {
+        Some(json) => {
             let tokens = BearerTokens::from_json(&json);
-            (tokens.map_err(|error| format!("RL_ADMIN_TOKENS: {error}"))?, None)
+            let tokens = tokens.map_err(|error| format!("RL_ADMIN_TOKENS: {error}"))?;
+            if tokens.is_empty() {
+                return Err("RL_ADMIN_TOKENS: expected one token at least".into());
+            }
+            (tokens, None)
         }
-        Err(_) => {
+        None => {
             let mut random = [0_u8; 16];
             getrandom::fill(&mut random)?;
             let token: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
             (BearerTokens::new().with("operator", &token, Roles::all())?, Some(token))
         }
     };
-    let admin = Admin::builder(records, source, limiter).authorize(tokens).backend(backend);
+    let admin = Admin::builder(records, source, limiter)
+        .authorize(tokens)
+        .backend(backend)
+        .failed_attempts(FailedAttempts::default().client_address(client_ip));
     Ok((admin.build(), token))
 }
 
-pub(crate) fn print_help(api: &str, token: Option<&str>, consumer: &str) {
+pub(crate) fn print_help(console: &str, api: &str, token: Option<&str>, consumer: &str) {
     let token = token.unwrap_or("one-of-RL_ADMIN_TOKENS");
-    println!("the console is at /console, the token for it is {token}");
-    println!("the management is at {api}/management, its document at {api}/openapi.json:");
-    println!("curl -H 'Authorization: Bearer {token}' {api}/management/consumers/{consumer}");
-    println!(
-        "curl -H 'Authorization: Bearer {token}' {api}/management/consumers/{consumer}/explain"
-    );
+    println!("the console is at {console}, the token for it is {token}");
+    println!("the management is at {api}/management:");
+    for path in ["management/consumers/", "openapi.json"] {
+        let consumer = if path.ends_with('/') { consumer } else { "" };
+        println!("curl -H 'Authorization: Bearer {token}' {api}/{path}{consumer}");
+    }
 }

@@ -3,46 +3,73 @@
 //! Stop Redis while it runs: requests pass, and one log line says so. Start it again: the limit
 //! holds again, and another line says so.
 
-use std::{env, net::SocketAddr};
+mod serve;
+
+use std::error::Error;
+use std::io::{self, IsTerminal, stdout};
+use std::net::SocketAddr;
+use std::process::ExitCode;
 
 use axum::{Router, routing::get};
 use rl_core::RedisStore;
 use rl_tower::{RateLimitLayer, RateLimiter};
+use tokio::net::TcpListener;
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    tracing_subscriber::fmt::init();
-    let url = env::var("RL_REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1/".to_owned());
-    let (first, second) = (Instance::start(&url, 3001).await?, Instance::start(&url, 3002).await?);
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
+    tracing_subscriber::fmt().with_ansi(stdout().is_terminal()).init();
+    let url = setting("RL_REDIS_URL").unwrap_or_else(|| "redis://127.0.0.1/".to_owned());
+    let listen =
+        setting("RL_LISTEN").unwrap_or_else(|| "127.0.0.1:3001, 127.0.0.1:3002".to_owned());
+    let (first, second) = listen.split_once(',').ok_or_else(|| {
+        format!("RL_LISTEN {listen}: expected two addresses with a comma between")
+    })?;
+    let first = Instance::start(&url, first.trim()).await?;
+    let second = Instance::start(&url, second.trim()).await?;
     println!("5 requests in 10 seconds, whichever server they reach; try:");
     println!("curl -i http://{}/ http://{}/", first.address, second.address);
-    tokio::try_join!(first.server, second.server)?;
+    tokio::try_join!(first.serve(), second.serve())?;
     Ok(())
 }
 
-/// What would be a process on a machine of its own: it shares nothing with the other but Redis.
-struct Instance<F> {
-    address: SocketAddr,
-    server: F,
+/// Returns a setting of the environment. An empty one counts as unset.
+fn setting(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-impl Instance<()> {
-    async fn start(
-        redis: &str,
-        port: u16,
-    ) -> Result<Instance<impl Future<Output = std::io::Result<()>>>, Box<dyn std::error::Error>>
-    {
+/// A server that would be a process on a machine of its own. It shares nothing with the other one
+/// but Redis.
+struct Instance {
+    address: SocketAddr,
+    listener: TcpListener,
+    app: Router,
+}
+
+impl Instance {
+    async fn start(redis: &str, listen: &str) -> Result<Self, Box<dyn Error>> {
         let store = RedisStore::connect(redis).await;
         let store = store.map_err(|error| format!("RL_REDIS_URL: {error}"))?;
         let limiter = RateLimiter::builder().limit("5/10seconds".parse()?).store(store).build()?;
-        let app = Router::new()
-            .route("/", get(async move || format!("Hello from port {port}!\n")))
-            .layer(RateLimitLayer::new(limiter));
-        let listener = tokio::net::TcpListener::bind(("127.0.0.1", port))
-            .await
-            .map_err(|error| format!("127.0.0.1:{port}: {error}"))?;
+        let listener = TcpListener::bind(listen).await;
+        let listener = listener.map_err(|error| format!("RL_LISTEN {listen}: {error}"))?;
         let address = listener.local_addr()?;
-        let app = app.into_make_service_with_connect_info::<SocketAddr>();
-        Ok(Instance { address, server: async { axum::serve(listener, app).await } })
+        let app = Router::new()
+            .route("/", get(async move || format!("Hello from {address}!\n")))
+            .layer(RateLimitLayer::new(limiter));
+        Ok(Self { address, listener, app })
+    }
+
+    async fn serve(self) -> io::Result<()> {
+        serve::serve(self.listener, self.app).await
     }
 }

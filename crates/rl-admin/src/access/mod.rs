@@ -2,7 +2,8 @@
 //!
 //! 1. An [`Authorize`] finds out who makes a request: an [`Actor`] with a name and [`Roles`].
 //! 2. Several may be given; the first that knows the caller decides. If none does, the answer is
-//!    401. There is no default that lets anybody in.
+//!    401. There is no default that lets anybody in. Wrong credentials are [limited](FailedAttempts) by
+//!    address.
 //! 3. Each operation asks for one [`Role`]; without it the answer is 403, which names the role.
 //! 4. Every change is logged with the name of its actor, and stored with it.
 //!
@@ -35,6 +36,7 @@
 //! ```
 
 mod actor;
+mod attempts;
 mod role;
 mod tokens;
 
@@ -44,6 +46,8 @@ use axum::http::request::Parts;
 use rl_core::Eventual;
 
 pub use actor::Actor;
+pub use attempts::FailedAttempts;
+pub(crate) use attempts::{AttemptLimiter, TooManyAttempts};
 pub use role::{Role, Roles, UnknownRole};
 pub use tokens::{BearerTokens, InvalidTokens};
 
@@ -61,8 +65,11 @@ pub trait Authorize: Send + Sync + 'static {
 pub enum Authorized {
     /// It is this one.
     As(Actor),
-    /// Not known here; another [`Authorize`] may know.
+    /// There are no credentials of the kind that this one knows; another [`Authorize`] may know them.
     Unknown,
+    /// There are credentials, and they are wrong. If no other [`Authorize`] knows them, the address of
+    /// the client has [failed](FailedAttempts) once more.
+    Wrong,
     /// It cannot be found out now: the answer is 503.
     Unavailable,
 }

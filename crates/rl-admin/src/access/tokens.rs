@@ -177,8 +177,11 @@ impl Authorize for BearerTokens {
             (Some(line), None) => line.to_str().ok().and_then(bearer),
             _ => None,
         };
-        let actor = token.and_then(|token| self.find(token));
-        Eventual::ready(actor.map_or(Authorized::Unknown, |actor| Authorized::As(actor.clone())))
+        Eventual::ready(match token.map(|token| self.find(token)) {
+            Some(Some(actor)) => Authorized::As(actor.clone()),
+            Some(None) => Authorized::Wrong,
+            None => Authorized::Unknown,
+        })
     }
 }
 

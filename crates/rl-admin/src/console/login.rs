@@ -1,14 +1,12 @@
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 
 use axum::Extension;
-use axum::extract::{ConnectInfo, Request, State};
+use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::http::header::{self, HeaderMap, HeaderValue};
 use axum::http::uri::Authority;
 use axum::response::{IntoResponse, Redirect, Response};
 use maud::html;
-use rl_core::Subject;
-use rl_core::client_ip::IpSource;
 
 use super::Console;
 use super::failure::Failure;
@@ -87,25 +85,19 @@ pub(super) async fn log_in(
     if console.inner.is_local && !is_local(&request) {
         return Failure::through_a_proxy().into_response();
     }
-    let guesser = console.guesser(&request);
     let refuse =
-        |status, problem| (status, console.login_page(next, Some(problem))).into_response();
-    if let Some(guesser) = &guesser
-        && !console.inner.attempts.peek(guesser, 1).await.is_allowed()
-    {
-        let problem = "Too many wrong tokens. Wait a minute, then try again.";
-        return refuse(StatusCode::TOO_MANY_REQUESTS, problem);
-    }
+        |status, problem: &str| (status, console.login_page(next, Some(problem))).into_response();
     let Ok(token) = HeaderValue::try_from(format!("Bearer {}", form.get("token"))) else {
         return refuse(StatusCode::UNAUTHORIZED, WRONG);
     };
-    // Asked as if it had come with a call of the API: who knows tokens is said in one place.
-    let (mut parts, ()) = axum::http::Request::new(()).into_parts();
+    // Asked as if it had come with a call of the API: one place knows tokens, and one counts guesses.
+    let (mut parts, _) = request.into_parts();
+    let before = console.session_id(&parts.headers).map(ToOwned::to_owned);
     parts.headers.insert(header::AUTHORIZATION, token);
     match console.admin().actor(&parts).await {
         Ok(actor) => {
-            if let Some(before) = console.session_id(request.headers()) {
-                console.inner.sessions.end(before);
+            if let Some(before) = before {
+                console.inner.sessions.end(&before);
             }
             tracing::info!(target: "rl_admin", by = actor.name(), "logged in to the console");
             let id = console.inner.sessions.begin(actor, console.admin().now());
@@ -113,36 +105,20 @@ pub(super) async fn log_in(
             (cookie, Redirect::to(next)).into_response()
         }
         Err(error) if error.status() == StatusCode::UNAUTHORIZED => {
-            if let Some(guesser) = &guesser {
-                console.inner.attempts.charge(guesser, 1).await;
-            }
             refuse(StatusCode::UNAUTHORIZED, WRONG)
+        }
+        Err(error) if error.status() == StatusCode::TOO_MANY_REQUESTS => {
+            let seconds = error.retry_after().unwrap_or(60);
+            let problem = format!("Too many wrong tokens. Try again in {seconds} seconds.");
+            let mut response = refuse(StatusCode::TOO_MANY_REQUESTS, &problem);
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+            response
         }
         Err(error) => Failure::from(error).into_response(),
     }
 }
 
 const WRONG: &str = "This token is not known here.";
-
-impl Console {
-    /// Who guesses, if that can be told. One bucket for all would let anybody keep everybody from
-    /// logging in: what comes from this machine may come from a proxy that nobody has named.
-    fn guesser(&self, request: &Request) -> Option<Subject> {
-        let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
-        let peer = peer.map(|ConnectInfo(peer)| peer.ip());
-        let rule = &self.inner.client_address;
-        let lines: Vec<&[u8]> = match rule.header_from(peer) {
-            Some(name) => {
-                request.headers().get_all(name).iter().map(HeaderValue::as_bytes).collect()
-            }
-            None => Vec::new(),
-        };
-        let client = rule.resolve(peer, &lines)?;
-        let is_here = peer.is_some_and(|peer| peer.to_canonical().is_loopback());
-        let is_anybody = is_here && client.source() == IpSource::Peer;
-        (!is_anybody).then(|| Subject::ip(&client.to_string()))
-    }
-}
 
 /// Whether the browser sees the console on its own machine.
 fn is_local(request: &Request) -> bool {

@@ -61,8 +61,6 @@ use std::time::Duration;
 use axum::Router;
 use axum::middleware::from_fn_with_state;
 use axum::routing::get;
-use rl_core::client_ip::ClientIp;
-use rl_core::{Limit, RateLimiter};
 
 use crate::Admin;
 use failure::Failure;
@@ -81,10 +79,7 @@ struct Inner {
     is_secure: bool,
     // Whether browsers that see it under another name are refused.
     is_local: bool,
-    client_address: ClientIp,
     sessions: Sessions,
-    // Guesses at tokens.
-    attempts: RateLimiter,
 }
 
 impl Console {
@@ -96,7 +91,6 @@ impl Console {
             origin: None,
             is_secure: true,
             is_local: false,
-            client_address: ClientIp::peer(),
             idle: Duration::from_secs(30 * 60),
             longest: Duration::from_secs(12 * 3_600),
         }
@@ -161,7 +155,6 @@ pub struct ConsoleBuilder {
     origin: Option<String>,
     is_secure: bool,
     is_local: bool,
-    client_address: ClientIp,
     idle: Duration,
     longest: Duration,
 }
@@ -206,18 +199,6 @@ impl ConsoleBuilder {
         self
     }
 
-    /// How to find out who guesses at tokens: an address, or a network of 64 bits of IPv6, waits after 20
-    /// wrong ones a minute. Defaults to the peer of the connection, if the server is made with
-    /// `into_make_service_with_connect_info::<SocketAddr>()`.
-    ///
-    /// Behind a proxy all browsers have the same peer, and whoever guesses keeps the others out: say
-    /// which proxies are [to be believed](ClientIp::behind). A peer on the same machine that is none
-    /// of them is not counted.
-    pub fn client_address(mut self, rule: ClientIp) -> Self {
-        self.client_address = rule;
-        self
-    }
-
     /// After how long without a click a session ends, and after how long in any case. Defaults to half
     /// an hour and twelve hours. What a page looks up by itself is no click.
     pub fn sessions(mut self, idle: Duration, longest: Duration) -> Self {
@@ -225,16 +206,12 @@ impl ConsoleBuilder {
         self
     }
 
-    /// The console.
+    /// Returns the console.
     #[must_use]
-    #[expect(clippy::missing_panics_doc, reason = "the limit is written here")]
     pub fn build(self) -> Console {
-        let Self { admin, path, origin, is_secure, is_local, client_address, idle, longest } = self;
-        let attempts = RateLimiter::builder().limit(Limit::per_minute(20));
-        let attempts = attempts.build().expect("a limit in memory");
+        let Self { admin, path, origin, is_secure, is_local, idle, longest } = self;
         let sessions = Sessions::new(idle, longest);
-        let inner =
-            Inner { admin, path, origin, is_secure, is_local, client_address, sessions, attempts };
+        let inner = Inner { admin, path, origin, is_secure, is_local, sessions };
         Console { inner: Arc::new(inner) }
     }
 }

@@ -2,7 +2,6 @@ use std::net::SocketAddr;
 
 use rl_admin::Admin;
 use rl_admin::console::Console;
-use rl_core::client_ip::{ClientIp, InvalidProxies, TrustedProxies};
 
 use super::InvalidSetting;
 
@@ -12,7 +11,6 @@ pub(crate) struct ConsoleSettings {
     // Nothing if there is to be no console.
     path: Option<String>,
     origin: Option<String>,
-    proxies: TrustedProxies,
 }
 
 impl ConsoleSettings {
@@ -49,11 +47,7 @@ impl ConsoleSettings {
             let expected = "what browsers see before the path, such as https://limits.example.com";
             return Err(InvalidSetting(format!("RL_ADMIN_ORIGIN: expected {expected}")));
         }
-        let proxies = read("RL_ADMIN_TRUSTED_PROXIES").unwrap_or_default().parse();
-        let proxies = proxies.map_err(|error: InvalidProxies| {
-            InvalidSetting(format!("RL_ADMIN_TRUSTED_PROXIES: {error}"))
-        })?;
-        Ok(Self { path, origin, proxies })
+        Ok(Self { path, origin })
     }
 
     /// The console on a listener at `address`, if there is to be one.
@@ -62,7 +56,6 @@ impl ConsoleSettings {
     /// only this machine can connect, it does so for browsers on this machine.
     pub(crate) fn console(&self, admin: Admin, address: SocketAddr) -> Option<Console> {
         let console = Console::builder(admin).path(self.path.as_deref()?);
-        let console = console.client_address(ClientIp::behind(self.proxies.clone()));
         let console = match &self.origin {
             Some(origin) if origin.starts_with("https://") => console.origin(origin),
             Some(origin) => console.origin(origin).without_tls(),
@@ -70,6 +63,11 @@ impl ConsoleSettings {
             None => console,
         };
         Some(console.build())
+    }
+
+    /// Whether browsers are told to come with TLS, which a proxy in front speaks.
+    pub(crate) fn is_behind_tls(&self) -> bool {
+        self.origin.as_ref().is_some_and(|origin| origin.starts_with("https://"))
     }
 }
 
@@ -107,18 +105,6 @@ mod tests {
             let error = settings(path, "", prefix).unwrap_err();
             assert!(error.starts_with("RL_ADMIN_CONSOLE: expected off, or"), "{path}: {error}");
         }
-    }
-
-    #[test]
-    fn proxies_are_addresses_and_networks() {
-        let read = |proxies: &'static str| {
-            let is_it = move |name| name == "RL_ADMIN_TRUSTED_PROXIES";
-            ConsoleSettings::read(|name| is_it(name).then(|| proxies.to_owned()), "")
-        };
-        let proxies = read("10.0.0.0/8, ::1").unwrap().proxies;
-        assert!(proxies.contains("10.1.2.3".parse().unwrap()));
-        let error = read("10.0.0.0/33").unwrap_err().to_string();
-        assert!(error.starts_with("RL_ADMIN_TRUSTED_PROXIES: trusted proxy \"10.0"), "{error}");
     }
 
     #[test]

@@ -1,0 +1,285 @@
+//! Limits wrong credentials by client address.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::extract::ConnectInfo;
+use axum::http::HeaderValue;
+use axum::http::request::Parts;
+use rl_core::client_ip::{ClientIp, IpSource};
+use rl_core::model::RetryAfter;
+use rl_core::source::ByRealm;
+use rl_core::store::MemoryStore;
+use rl_core::time::{Clock, Timestamp};
+use rl_core::{Decision, Limit, Period, Policy, RateLimiter, Realm, Subject};
+
+/// At most one log line about wrong credentials in this time.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
+
+/// How much more than one address all clients without a known address may fail together.
+const UNKNOWN_FACTOR: u64 = 50;
+
+/// How many wrong credentials a client address may send, and which address that is.
+///
+/// An address, or a network of 64 bits of IPv6, that has used up its attempts is answered with 429
+/// until the minute is over, whatever it sends: the right credentials too. Only wrong credentials
+/// count. A client that sends any number of right ones at the same time is never limited.
+///
+/// Clients whose address is unknown share one count, which is 50 times as large. The address is known
+/// if the server is made with `into_make_service_with_connect_info::<SocketAddr>()`.
+///
+/// # Examples
+///
+/// ```
+/// use rl_admin::access::FailedAttempts;
+/// use rl_core::client_ip::ClientIp;
+///
+/// // Behind a proxy all clients have the same peer, and one that guesses locks the others out.
+/// let proxies = "10.0.0.0/8".parse()?;
+/// let attempts = FailedAttempts::per_minute(20).client_address(ClientIp::behind(proxies));
+/// # Ok::<(), rl_core::client_ip::InvalidProxies>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct FailedAttempts {
+    max: u32,
+    client_ip: ClientIp,
+    exempts_loopback: bool,
+}
+
+impl FailedAttempts {
+    /// Allows `max` wrong credentials in a minute. With 0, nobody is let in.
+    pub fn per_minute(max: u32) -> Self {
+        Self { max, client_ip: ClientIp::peer(), exempts_loopback: false }
+    }
+
+    /// Sets the rule that finds the client's address. Defaults to the peer of the connection.
+    pub fn client_address(mut self, rule: ClientIp) -> Self {
+        self.client_ip = rule;
+        self
+    }
+
+    /// Sets whether a peer on the loopback that is no trusted proxy is never limited. Defaults to
+    /// `false`.
+    pub fn exempt_loopback(mut self, is_exempt: bool) -> Self {
+        self.exempts_loopback = is_exempt;
+        self
+    }
+
+    /// Starts to count, on this clock.
+    pub(crate) fn start(self, clock: Arc<dyn Clock>) -> AttemptLimiter {
+        let policy = |max: u64| {
+            let limit = Limit::new(max, Period::MINUTE).expect("a number of 32 bits times 50");
+            Policy::new([limit]).expect("one limit")
+        };
+        let max = u64::from(self.max);
+        let policies =
+            ByRealm::otherwise(policy(max)).with(Realm::Unknown, policy(max * UNKNOWN_FACTOR));
+        let limiter = RateLimiter::builder()
+            .policies(policies)
+            .store(MemoryStore::builder().clock(clock.clone()).build())
+            .build()
+            .expect("a store in memory");
+        AttemptLimiter {
+            limiter,
+            client_ip: self.client_ip,
+            exempts_loopback: self.exempts_loopback,
+            clock,
+            log: Mutex::default(),
+        }
+    }
+}
+
+/// 20 in a minute.
+impl Default for FailedAttempts {
+    fn default() -> Self {
+        Self::per_minute(20)
+    }
+}
+
+/// Counts wrong credentials.
+///
+/// The order matters when attempts arrive at the same time. A wrong credential is charged after it
+/// was checked, and a right one is accepted only if the address still has an attempt then. So of any
+/// number of simultaneous guesses, at most `max` wrong ones are told apart from a locked address, and a
+/// right one passes only before the last of those.
+pub(crate) struct AttemptLimiter {
+    limiter: RateLimiter,
+    client_ip: ClientIp,
+    exempts_loopback: bool,
+    clock: Arc<dyn Clock>,
+    log: Mutex<LogSampler>,
+}
+
+impl AttemptLimiter {
+    /// Returns whose attempts a request counts to; `None` if it is exempt.
+    pub(crate) fn client(&self, request: &Parts) -> Option<Subject> {
+        let peer = request.extensions.get::<ConnectInfo<SocketAddr>>();
+        let peer: Option<IpAddr> = peer.map(|ConnectInfo(peer)| peer.ip());
+        let lines: Vec<&[u8]> = match self.client_ip.header_from(peer) {
+            Some(name) => request.headers.get_all(name).iter().map(HeaderValue::as_bytes).collect(),
+            None => Vec::new(),
+        };
+        let Some(client) = self.client_ip.resolve(peer, &lines) else {
+            return Some(Subject::new(Realm::Unknown, "unknown"));
+        };
+        let is_loopback = client.source() == IpSource::Peer
+            && peer.is_some_and(|peer| peer.to_canonical().is_loopback());
+        let is_exempt = is_loopback && self.exempts_loopback;
+        (!is_exempt).then(|| Subject::ip(&client.to_string()))
+    }
+
+    /// Checks that the client has an attempt left, without charging one.
+    ///
+    /// # Errors
+    ///
+    /// Returns the wait if it has none.
+    pub(crate) async fn check(&self, client: Option<&Subject>) -> Result<(), TooManyAttempts> {
+        let Some(client) = client else { return Ok(()) };
+        TooManyAttempts::of(&self.limiter.peek(client, 1).await)
+    }
+
+    /// Charges one attempt for a wrong credential.
+    ///
+    /// # Errors
+    ///
+    /// Returns the wait if the client had no attempt left.
+    pub(crate) async fn fail(&self, client: Option<&Subject>) -> Result<(), TooManyAttempts> {
+        let Some(client) = client else { return Ok(()) };
+        let decision = self.limiter.check(client, 1).await;
+        let (subject, is_locked) = (client.redacted(), !decision.is_allowed());
+        if let Some(suppressed) = self.should_log() {
+            tracing::warn!(
+                target: "rl_admin::audit", %subject, is_locked, suppressed, "authentication failed"
+            );
+        }
+        TooManyAttempts::of(&decision)
+    }
+
+    fn should_log(&self) -> Option<u64> {
+        let now = self.clock.now();
+        self.log.lock().unwrap_or_else(PoisonError::into_inner).should_log(now)
+    }
+}
+
+impl fmt::Debug for AttemptLimiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AttemptLimiter").field("client_ip", &self.client_ip).finish_non_exhaustive()
+    }
+}
+
+/// A client has used up its attempts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TooManyAttempts {
+    /// Whole seconds until it has one again.
+    pub(crate) retry_after: u64,
+}
+
+impl TooManyAttempts {
+    fn of(decision: &Decision) -> Result<(), Self> {
+        if decision.is_allowed() {
+            return Ok(());
+        }
+        let wait = match decision.retry_after() {
+            RetryAfter::Now => Duration::ZERO,
+            RetryAfter::In(wait) => wait,
+            RetryAfter::Never => Duration::from_secs(60),
+        };
+        Err(Self { retry_after: (wait.as_secs() + u64::from(wait.subsec_nanos() > 0)).max(1) })
+    }
+}
+
+/// Lets one line in an interval through, and counts the others.
+#[derive(Debug, Default)]
+struct LogSampler {
+    next: Timestamp,
+    suppressed: u64,
+}
+
+impl LogSampler {
+    /// Returns how many lines were suppressed since the last one, if this one is due.
+    fn should_log(&mut self, now: Timestamp) -> Option<u64> {
+        if now < self.next {
+            self.suppressed += 1;
+            return None;
+        }
+        let micros = u64::try_from(LOG_INTERVAL.as_micros()).unwrap_or(u64::MAX);
+        self.next = now.plus_micros(micros);
+        Some(std::mem::take(&mut self.suppressed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rl_core::time::ManualClock;
+
+    fn request(peer: Option<&str>, forwarded: Option<&'static str>) -> Parts {
+        let (mut parts, ()) = axum::http::Request::new(()).into_parts();
+        if let Some(peer) = peer {
+            parts.extensions.insert(ConnectInfo::<SocketAddr>(peer.parse().unwrap()));
+        }
+        if let Some(forwarded) = forwarded {
+            parts.headers.insert("x-forwarded-for", HeaderValue::from_static(forwarded));
+        }
+        parts
+    }
+
+    fn start(attempts: FailedAttempts) -> AttemptLimiter {
+        attempts.start(Arc::new(ManualClock::at(Timestamp::from_secs(1_000))))
+    }
+
+    #[test]
+    fn attempts_count_to_the_client_that_a_trusted_proxy_names() {
+        let proxies = "10.0.0.0/8".parse().unwrap();
+        let rule = ClientIp::behind(proxies);
+        let attempts = start(FailedAttempts::default().client_address(rule));
+        for (peer, forwarded, expected) in [
+            (Some("192.0.2.7:1"), Some("6.6.6.6"), Some(Subject::ip("192.0.2.7"))),
+            (Some("10.0.0.1:1"), Some("192.0.2.7"), Some(Subject::ip("192.0.2.7"))),
+            (Some("[2001:db8::1]:1"), None, Some(Subject::ip("2001:db8::/64"))),
+            (Some("127.0.0.1:1"), None, Some(Subject::ip("127.0.0.1"))),
+            (None, None, Some(Subject::new(Realm::Unknown, "unknown"))),
+        ] {
+            assert_eq!(attempts.client(&request(peer, forwarded)), expected, "{peer:?}");
+        }
+        let attempts = start(FailedAttempts::default().exempt_loopback(true));
+        assert_eq!(attempts.client(&request(Some("127.0.0.1:1"), None)), None);
+        assert_eq!(attempts.client(&request(Some("[::ffff:127.0.0.1]:1"), None)), None);
+        assert!(attempts.client(&request(Some("192.0.2.7:1"), None)).is_some());
+    }
+
+    #[tokio::test]
+    async fn right_credentials_are_rejected_once_the_attempts_are_used_up() {
+        let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_000)));
+        let attempts = FailedAttempts::per_minute(3).start(clock.clone());
+        let client = Subject::ip("192.0.2.7");
+        // Right ones charge nothing, however many there are.
+        for _ in 0..100 {
+            attempts.check(Some(&client)).await.unwrap();
+        }
+        for _ in 0..3 {
+            attempts.fail(Some(&client)).await.unwrap();
+        }
+        let locked = Err(TooManyAttempts { retry_after: 60 });
+        assert_eq!(attempts.fail(Some(&client)).await, locked);
+        assert_eq!(attempts.check(Some(&client)).await, locked);
+        assert_eq!(attempts.check(Some(&Subject::ip("192.0.2.8"))).await, Ok(()));
+        clock.advance(Duration::from_secs(60));
+        assert_eq!(attempts.check(Some(&client)).await, Ok(()));
+    }
+
+    #[test]
+    fn log_lines_are_sampled_and_the_suppressed_ones_are_counted() {
+        let mut log = LogSampler::default();
+        let at = |secs: u64| Timestamp::from_secs(1_000 + secs);
+        assert_eq!(log.should_log(at(0)), Some(0));
+        for _ in 0..5 {
+            assert_eq!(log.should_log(at(9)), None);
+        }
+        assert_eq!(log.should_log(at(10)), Some(5));
+        assert_eq!(log.should_log(at(20)), Some(0));
+    }
+}

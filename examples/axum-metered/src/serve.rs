@@ -1,0 +1,65 @@
+//! Serves until SIGTERM or Ctrl-C, within limits of time, and loses no request when it stops.
+//!
+//! The axum examples and the server of rl-admin have this file. `axum::serve` sets no time limit for the head of a request.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::{io, net::SocketAddr, time::Duration};
+
+use axum::http::{HeaderValue, StatusCode, header::CONNECTION};
+use axum::{Router, response::Response};
+use axum_server::{Handle, Server};
+use hyper_util::rt::TokioTimer;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{sleep, timeout};
+use tower_http::set_header::SetResponseHeaderLayer;
+use tower_http::timeout::TimeoutLayer;
+
+/// The time for the head of a request, and for an idle connection.
+const HEAD: Duration = Duration::from_secs(10);
+/// The time for the rest: the body, the handler, and waiting for a turn.
+const REQUEST: Duration = Duration::from_secs(30);
+/// After the signal: the time in which a client learns from a response that its connection closes.
+const NOTICE: Duration = Duration::from_secs(1);
+/// After the notice: the time for requests in progress.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// Serves `app` until the process is told to stop.
+pub(crate) async fn serve(listener: TcpListener, app: Router) -> io::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let is_stopping = Arc::new(AtomicBool::new(false));
+    let close = {
+        let is_stopping = is_stopping.clone();
+        let close = HeaderValue::from_static("close");
+        move |_: &Response| is_stopping.load(Ordering::Relaxed).then(|| close.clone())
+    };
+    let app = app
+        .layer(TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, REQUEST))
+        .layer(SetResponseHeaderLayer::overriding(CONNECTION, close))
+        .into_make_service_with_connect_info::<SocketAddr>();
+
+    let handle = Handle::<SocketAddr>::new();
+    let mut server = Server::from_listener(listener).http1_only().handle(handle.clone());
+    server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(HEAD);
+    tokio::select! {
+        // The server first: connections that wait are accepted before the listener closes.
+        biased;
+        served = server.serve(app) => return served,
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    // The listener is closed and the connections live on. Closing idle ones now would lose requests
+    // that have arrived and are not read yet.
+    is_stopping.store(true, Ordering::Relaxed);
+    sleep(NOTICE).await;
+    handle.graceful_shutdown(None);
+    let drained = async {
+        while handle.connection_count() > 0 {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let _ = timeout(DRAIN, drained).await;
+    Ok(())
+}

@@ -1,0 +1,250 @@
+//! Limits what anybody may do before authentication, such as signing up: the self-service limiter
+//! of the Open Bank Project.
+//!
+//! A request belongs to a scope. A scope has windows for each client address, and one for all
+//! addresses together, so that many addresses cannot do what one may not. A limit of -1 switches a
+//! window off, and 0 blocks. In shadow mode nothing is rejected, and the log tells what would be.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use rl_core::model::{LimitReport, RetryAfter};
+use rl_core::store::Store;
+use rl_core::{Decision, Limit, Period, Policy, RateLimiter, Subject};
+
+/// What happens to a request that is over a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Nothing is counted.
+    Off,
+    /// It passes with a warning.
+    Shadow,
+    /// It is rejected.
+    Enforce,
+}
+
+impl FromStr for Mode {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "off" => Ok(Self::Off),
+            "shadow" => Ok(Self::Shadow),
+            "enforce" => Ok(Self::Enforce),
+            _ => Err("expected off, shadow or enforce"),
+        }
+    }
+}
+
+/// The windows, in the order of the numbers below: three for each address, and one for all.
+const WINDOWS: [(&str, Period); 4] = [
+    ("PER_MINUTE", Period::MINUTE),
+    ("PER_HOUR", Period::HOUR),
+    ("PER_DAY", Period::DAY),
+    ("GLOBAL_PER_HOUR", Period::HOUR),
+];
+
+/// The built-in limits of scopes.
+pub(crate) const SCOPES: [(&str, [i64; 4]); 6] = [
+    ("signup", [3, 5, 10, 500]),
+    ("password_reset", [3, 5, 10, 500]),
+    ("consent_request", [10, 30, 100, -1]),
+    ("consumer_registration", [5, 10, 20, 500]),
+    ("lookup", [20, 60, 200, -1]),
+    ("signal_channel_create", [5, 20, 50, -1]),
+];
+
+/// The built-in limits of any other scope.
+const GENERIC: [i64; 4] = [10, 60, 200, -1];
+
+/// Returns the four limits of a scope: each is what the setting of the scope says, else the setting
+/// for all scopes, else what is built in for the scope, else what is built in for all.
+///
+/// # Errors
+///
+/// Returns an error that names the setting, if it is no limit.
+pub(crate) fn limits(
+    scope: &str,
+    setting: impl Fn(&str) -> Option<String>,
+) -> Result<[i64; 4], String> {
+    let built_in = SCOPES.iter().find(|(name, _)| *name == scope);
+    let mut limits = built_in.map_or(GENERIC, |(_, limits)| *limits);
+    for ((window, _), limit) in WINDOWS.iter().zip(&mut limits) {
+        let of_scope = format!("RL_SELF_SERVICE_{}_{window}", scope.to_ascii_uppercase());
+        let of_all = format!("RL_SELF_SERVICE_{window}");
+        for name in [of_all, of_scope] {
+            let Some(text) = setting(&name) else { continue };
+            let number = text.parse().ok().filter(|number| (-1..=1_000_000_000).contains(number));
+            *limit = number.ok_or_else(|| format!("{name} {text:?}: expected -1 to 1000000000"))?;
+        }
+    }
+    Ok(limits)
+}
+
+/// The limiter of one scope.
+#[derive(Clone, Debug)]
+pub(crate) struct SelfService {
+    scope: String,
+    mode: Mode,
+    // `None` if all of its windows are switched off.
+    by_address: Option<RateLimiter>,
+    global: Option<RateLimiter>,
+}
+
+/// What became of a request.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// No limit applies, and the store was not asked.
+    Skipped,
+    Allowed(Vec<Window>),
+    /// It would be rejected if the limits were enforced.
+    Warned(Window),
+    Blocked(Window),
+}
+
+/// One window after the request was counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Window {
+    pub(crate) limit: u64,
+    pub(crate) period: Period,
+    /// The requests in it, this one included.
+    pub(crate) current: u64,
+    pub(crate) remaining: u64,
+    /// Seconds until it ends.
+    pub(crate) reset: u64,
+    is_over: bool,
+}
+
+impl SelfService {
+    /// Returns the limiter of `scope` with limits in the order of [`limits`].
+    pub(crate) fn new(
+        scope: &str,
+        mode: Mode,
+        limits: [i64; 4],
+        store: &Arc<dyn Store>,
+    ) -> Result<Self, Box<dyn std::error::Error>> {
+        let limiter = |name: &str, range: std::ops::Range<usize>| {
+            let windows = WINDOWS[range.clone()].iter().zip(&limits[range]);
+            // A negative number is a window that is switched off.
+            let windows: Vec<Limit> = windows
+                .filter_map(|((_, period), max)| Some((u64::try_from(*max).ok()?, *period)))
+                .map(|(max, period)| Limit::new(max, period))
+                .collect::<Result<_, _>>()?;
+            if windows.is_empty() {
+                return Ok(None);
+            }
+            let limiter = RateLimiter::builder()
+                .policies(Policy::new(windows)?)
+                .namespace(&format!("self_service_{scope}_{name}"))
+                .store(store.clone())
+                .build()?;
+            Ok::<_, Box<dyn std::error::Error>>(Some(limiter))
+        };
+        let (by_address, global) = (limiter("address", 0..3)?, limiter("global", 3..4)?);
+        Ok(Self { scope: scope.to_owned(), mode, by_address, global })
+    }
+
+    /// Counts a request of this address. One without a known address counts in the global window
+    /// alone.
+    pub(crate) async fn check(&self, address: Option<&str>) -> Outcome {
+        let address = address.filter(|address| !matches!(*address, "" | "unknown"));
+        let subject = address.map(Subject::ip);
+        let (global, everybody) = (self.global.as_ref(), Subject::global());
+        let by_address = self.by_address.as_ref().zip(subject.as_ref());
+        let counted = [by_address, global.map(|limiter| (limiter, &everybody))];
+        if self.mode == Mode::Off || counted.iter().all(Option::is_none) {
+            return Outcome::Skipped;
+        }
+        let mut windows = Vec::new();
+        let mut charged = Vec::new();
+        for (limiter, subject) in counted.into_iter().flatten() {
+            let decision = match self.mode {
+                // Counts on beyond the limit, so that the first request over it can be told apart.
+                Mode::Shadow => limiter.charge(subject, 1).await,
+                _ => limiter.check(subject, 1).await,
+            };
+            windows.extend(decision.limits().map(|limit| Window::new(&limit, &decision)));
+            if self.mode == Mode::Enforce && !decision.is_allowed() {
+                // All or nothing: a request that is rejected here is taken back where it was
+                // charged, so that one address cannot use up what all share.
+                for (limiter, subject, decision) in charged {
+                    let limiter: &RateLimiter = limiter;
+                    if let Err(error) = limiter.refund(subject, &decision, 1).await {
+                        tracing::warn!(%error, "no refund");
+                    }
+                }
+                break;
+            }
+            charged.push((limiter, subject, decision));
+        }
+        let over = windows.iter().filter(|window| window.is_over);
+        let Some(over) = over.min_by_key(|window| window.period).copied() else {
+            return Outcome::Allowed(windows);
+        };
+        if self.mode == Mode::Enforce {
+            return Outcome::Blocked(over);
+        }
+        // One line for each window, however many requests are over the limit.
+        if over.current == over.limit + 1 {
+            tracing::warn!(scope = self.scope, "{}", self.warning(&over));
+        } else {
+            tracing::debug!(scope = self.scope, "{}", self.warning(&over));
+        }
+        Outcome::Warned(over)
+    }
+
+    /// Returns what a request in shadow mode is told.
+    pub(crate) fn warning(&self, window: &Window) -> String {
+        format!(
+            "OBP-10059: Could conflict with a Future Rate Limit: This request might exceed the rate limit \
+             for {} ({window}) in the future.",
+            self.scope
+        )
+    }
+
+    /// Returns why a request is rejected.
+    pub(crate) fn rejection(&self, window: &Window) -> String {
+        let again = match window.limit {
+            0 => String::new(),
+            _ => format!(" Try again in {} seconds.", window.reset),
+        };
+        format!(
+            "OBP-10060: Too Many Requests. The rate limit for {} is {window}.{again}",
+            self.scope
+        )
+    }
+}
+
+impl Window {
+    fn new(report: &LimitReport<'_>, decision: &Decision) -> Self {
+        let is_over = report.used() > report.max() || report.is_over();
+        // A request that is rejected is not counted, and a client wants to know that it was one more.
+        let current = report.used() + u64::from(report.is_over() && !decision.is_allowed());
+        let wait = match report.retry_after() {
+            RetryAfter::In(wait) => wait,
+            RetryAfter::Now | RetryAfter::Never => report.reset_after(),
+        };
+        let reset = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+        Self {
+            limit: report.max(),
+            period: report.limit().period(),
+            current,
+            remaining: report.remaining(),
+            reset,
+            is_over,
+        }
+    }
+}
+
+/// `5 per hour`.
+impl fmt::Display for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} per {}", self.limit, self.period)
+    }
+}
+
+/// Returns the window that the headers describe: the fewest remaining, then the soonest reset.
+pub(crate) fn tightest(windows: &[Window]) -> Option<Window> {
+    windows.iter().min_by_key(|window| (window.remaining, window.reset)).copied()
+}
