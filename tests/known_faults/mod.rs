@@ -10,10 +10,13 @@ mod limit_identity;
 mod limiter_handles;
 mod missing_address;
 mod nesting;
+mod open_bank;
 mod readiness;
 mod recording_service;
 mod redis_connections;
+mod running_programs;
 mod scripted_store;
+mod wrong_credentials;
 
 use std::time::Duration;
 

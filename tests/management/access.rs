@@ -93,7 +93,7 @@ async fn whoever_is_not_known_gets_401_everywhere() {
         }
         let twice = bank.site.get(&format!("/obp/v6.0.0{RATE_LIMITS}"));
         let twice = twice.bearer_auth(ALICE).header("authorization", format!("Bearer {NOBODY}"));
-        assert_eq!(twice.send().await.unwrap().status(), 401, "it is not clear who it is");
+        assert_eq!(twice.send().await.unwrap().status(), 400, "it is not clear who it is");
         assert_eq!(stored(&bank.records).await, 0);
     })
     .await;

@@ -1,0 +1,344 @@
+//! Every example and the server of rl-admin, as processes: how they start, what they print, how they
+//! treat slow clients, and how they stop.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rl_tests::{RedisServer, free_port};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
+
+use super::GIVE_UP;
+
+/// The programs that need no other server, and the path that is requested of each.
+const PROGRAMS: [(&str, &str); 6] = [
+    (env!("CARGO_BIN_EXE_example-axum-quickstart"), "/"),
+    (env!("CARGO_BIN_EXE_example-actix-quickstart"), "/"),
+    (env!("CARGO_BIN_EXE_example-axum-api-keys"), "/"),
+    (env!("CARGO_BIN_EXE_example-axum-metered"), "/words/9"),
+    (env!("CARGO_BIN_EXE_example-behind-proxy"), "/"),
+    (env!("CARGO_BIN_EXE_example-open-bank"), "/obp/v6.0.0/banks"),
+];
+const SHARED_REDIS: &str = env!("CARGO_BIN_EXE_example-shared-redis");
+const ADMIN_SERVER: &str = env!("CARGO_BIN_EXE_admin-server");
+
+/// A process that listens at `address`, until it is dropped.
+pub(super) struct Program {
+    child: Child,
+    pub(super) address: String,
+    output: Arc<Mutex<String>>,
+}
+
+impl Program {
+    /// Starts a program, and waits until it listens.
+    pub(super) async fn start(program: &str, settings: &[(&str, &str)]) -> Self {
+        let address = format!("127.0.0.1:{}", free_port());
+        let program = Self::spawn(program, &address, settings);
+        until(async || TcpStream::connect(&program.address).await.is_ok()).await;
+        program
+    }
+
+    fn spawn(program: &str, address: &str, settings: &[(&str, &str)]) -> Self {
+        let mut child = Command::new(program)
+            .env_clear()
+            .env("RL_LISTEN", address)
+            .envs(settings.iter().copied())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = Arc::<Mutex<String>>::default();
+        collect(child.stdout.take().unwrap(), output.clone());
+        collect(child.stderr.take().unwrap(), output.clone());
+        let address = address.split(',').next().unwrap().to_owned();
+        Self { child, address, output }
+    }
+
+    /// Returns what the program has written so far.
+    pub(super) fn output(&self) -> String {
+        self.output.lock().unwrap().clone()
+    }
+
+    /// Returns the printed lines that begin with `curl`, once all of them are there.
+    async fn curl_lines(&self) -> Vec<String> {
+        until(async || self.output().contains("\ncurl ")).await;
+        let output = self.output();
+        output.lines().filter(|line| line.starts_with("curl ")).map(ToOwned::to_owned).collect()
+    }
+
+    fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status();
+        assert!(sent.unwrap().success());
+    }
+
+    async fn ended(&mut self) -> ExitStatus {
+        until(async || self.child.try_wait().unwrap().is_some()).await;
+        self.child.try_wait().unwrap().unwrap()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn collect(lines: impl std::io::Read + Send + 'static, output: Arc<Mutex<String>>) {
+    std::thread::spawn(move || {
+        for line in BufReader::new(lines).lines().map_while(Result::ok) {
+            let mut output = output.lock().unwrap();
+            output.push_str(&line);
+            output.push('\n');
+        }
+    });
+}
+
+async fn until(mut is_so: impl AsyncFnMut() -> bool) {
+    let mut looks = tokio::time::interval(Duration::from_millis(5));
+    let began = Instant::now();
+    while !is_so().await {
+        looks.tick().await;
+        assert!(began.elapsed() < GIVE_UP, "it does not come about");
+    }
+}
+
+/// Reads one response. Returns its status and whether it closes the connection; `None` if the
+/// connection ended before the response did.
+async fn read_response(stream: &mut TcpStream) -> Option<(u16, bool)> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.ok()?);
+    }
+    let head = String::from_utf8(head).unwrap().to_ascii_lowercase();
+    let field = |name: &str| head.split("\r\n").find_map(|line| line.strip_prefix(name));
+    let length = field("content-length: ").map_or(0, |length| length.parse().unwrap());
+    stream.read_exact(&mut vec![0; length]).await.ok()?;
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    Some((status, field("connection: ") == Some("close")))
+}
+
+/// How a client that sends one request after the other fared.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Load {
+    answered: usize,
+    lost: usize,
+}
+
+/// Sends requests over one connection, and over a new one when the server closes it, until the
+/// server accepts no more connections.
+async fn load(address: String, path: &'static str) -> Load {
+    let mut load = Load::default();
+    while let Ok(mut stream) = TcpStream::connect(&address).await {
+        loop {
+            let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\n\r\n");
+            let response = match stream.write_all(request.as_bytes()).await {
+                Ok(()) => read_response(&mut stream).await,
+                Err(_) => None,
+            };
+            let Some((_, closes)) = response else {
+                load.lost += 1;
+                break;
+            };
+            load.answered += 1;
+            if closes {
+                break;
+            }
+        }
+    }
+    load
+}
+
+/// Stops a program while clients send requests, and while heads have arrived by half.
+async fn stop_under_load(program: &mut Program, path: &'static str, signal: &str) {
+    let address = program.address.clone();
+    let mut halves = Vec::new();
+    for _ in 0..10 {
+        let mut half = TcpStream::connect(&address).await.unwrap();
+        half.write_all(format!("GET {path} HTTP/1.1\r\nhost: {address}\r\n").as_bytes())
+            .await
+            .unwrap();
+        halves.push(half);
+    }
+    let clients: Vec<_> = (0..20).map(|_| tokio::spawn(load(address.clone(), path))).collect();
+    // Connections are accepted in order: when a later one is answered, the halves are accepted.
+    let mut later = TcpStream::connect(&address).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+    later.write_all(request.as_bytes()).await.unwrap();
+    assert!(read_response(&mut later).await.is_some());
+
+    program.signal(signal);
+    until(async || TcpStream::connect(&address).await.is_err()).await;
+    for mut half in halves {
+        half.write_all(b"\r\n").await.unwrap();
+        let (_, closes) = read_response(&mut half).await.expect("it was begun before the signal");
+        assert!(closes);
+    }
+    let mut answered = 0;
+    for client in clients {
+        let load = timeout(GIVE_UP, client).await.unwrap().unwrap();
+        assert_eq!(load.lost, 0, "{} were answered", load.answered);
+        answered += load.answered;
+    }
+    assert!(answered >= 20, "{answered}");
+    assert_eq!(program.ended().await.code(), Some(0), "{}", program.output());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn examples_lose_no_request_when_they_are_stopped_under_load() {
+    for (name, path) in PROGRAMS {
+        for signal in ["TERM", "INT"] {
+            let mut program = Program::start(name, &[]).await;
+            stop_under_load(&mut program, path, signal).await;
+        }
+    }
+    let redis = RedisServer::start();
+    let listen = format!("127.0.0.1:{}, 127.0.0.1:{}", free_port(), free_port());
+    let url = redis.url();
+    let mut program = Program::spawn(SHARED_REDIS, &listen, &[("RL_REDIS_URL", &url)]);
+    program.curl_lines().await;
+    stop_under_load(&mut program, "/", "TERM").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_admin_server_loses_no_request_when_it_is_stopped_under_load() {
+    let listen = format!("127.0.0.1:{}", free_port());
+    let settings = [
+        ("DATABASE_URL", "sqlite::memory:"),
+        ("RL_ADMIN_LISTEN", &*listen),
+        ("RL_ADMIN_TOKENS", r#"[{"name":"a","token":"a-long-and-random-token","roles":[]}]"#),
+    ];
+    let mut program = Program::spawn(ADMIN_SERVER, &listen, &settings);
+    until(async || TcpStream::connect(&listen).await.is_ok()).await;
+    stop_under_load(&mut program, "/management/rate-limiting", "TERM").await;
+}
+
+#[tokio::test]
+async fn the_command_that_an_example_prints_gets_an_answer() {
+    let redis = RedisServer::start();
+    let url = redis.url();
+    let listen = format!("127.0.0.1:{}, 127.0.0.1:{}", free_port(), free_port());
+    let shared = Program::spawn(SHARED_REDIS, &listen, &[("RL_REDIS_URL", &url)]);
+    let mut programs = vec![shared];
+    for (name, _) in PROGRAMS {
+        programs.push(Program::start(name, &[]).await);
+    }
+    for program in &programs {
+        let lines = program.curl_lines().await;
+        assert!(!lines.is_empty(), "{}", program.output());
+        for line in lines {
+            let output = Command::new("sh").args(["-c", &format!("{line} -s -S -f")]).output();
+            let output = output.expect("curl: tests/run installs it");
+            let answer = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && !answer.is_empty(), "{line}: {answer}");
+        }
+    }
+}
+
+/// A connection that never sends the end of a head costs the server a file and memory for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_with_half_a_head_are_closed_after_ten_seconds() {
+    let mut programs = Vec::new();
+    for (name, _) in [PROGRAMS[0], PROGRAMS[1]] {
+        programs.push(Program::start(name, &[]).await);
+    }
+    let listen = format!("127.0.0.1:{}", free_port());
+    let settings = [
+        ("DATABASE_URL", "sqlite::memory:"),
+        ("RL_ADMIN_LISTEN", &*listen),
+        ("RL_ADMIN_TOKENS", r#"[{"name":"a","token":"a-long-and-random-token","roles":[]}]"#),
+    ];
+    programs.push(Program::spawn(ADMIN_SERVER, &listen, &settings));
+    until(async || TcpStream::connect(&listen).await.is_ok()).await;
+    let began = Instant::now();
+    let mut slow = Vec::new();
+    for program in &programs {
+        for count in 0..200 {
+            let mut stream = TcpStream::connect(&program.address).await.unwrap();
+            // Half of a head, nothing at all, and the beginning of a preface of HTTP/2.
+            let sent: &[u8] =
+                [&b"GET / HTTP/1.1\r\nhost: x\r\nx-slow: "[..], b"", b"PRI * HT"][count % 3];
+            stream.write_all(sent).await.unwrap();
+            slow.push(tokio::spawn(async move {
+                let mut rest = Vec::new();
+                let ended = timeout(GIVE_UP, stream.read_to_end(&mut rest)).await;
+                ended.is_ok()
+            }));
+        }
+    }
+    for connection in slow {
+        assert!(connection.await.unwrap(), "it is still open");
+    }
+    assert!(began.elapsed() > Duration::from_secs(4), "slow clients are given some time");
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_setting_is_said_in_plain_words() {
+    let token = ("RL_ADMIN_TOKENS", "[]");
+    let bank = PROGRAMS[5].0;
+    for (program, setting, expected) in [
+        (PROGRAMS[0].0, ("RL_REDIS_URL", "nonsense"), "error: RL_REDIS_URL: Redis URL"),
+        (PROGRAMS[1].0, ("RL_REDIS_URL", "nonsense"), "error: RL_REDIS_URL: Redis URL"),
+        (PROGRAMS[0].0, ("RL_LISTEN", "256.0.0.1:80"), "error: RL_LISTEN 256.0.0.1:80: "),
+        (PROGRAMS[1].0, ("RL_LISTEN", "256.0.0.1:80"), "error: RL_LISTEN 256.0.0.1:80: "),
+        (PROGRAMS[4].0, ("RL_PROXIES", "10.0.0.0/33"), "error: RL_PROXIES: trusted proxy"),
+        (bank, ("DATABASE_URL", "mysql://x"), "error: DATABASE_URL: "),
+        (
+            bank,
+            ("RL_SELF_SERVICE", "loud"),
+            "error: RL_SELF_SERVICE \"loud\": expected off, shadow",
+        ),
+        (bank, token, "error: RL_ADMIN_TOKENS: expected one token at least"),
+    ] {
+        let mut process = Program::spawn(program, "127.0.0.1:0", &[setting]);
+        assert_eq!(process.ended().await.code(), Some(1), "{expected}");
+        until(async || process.output().ends_with('\n')).await;
+        let output = process.output();
+        assert!(output.starts_with(expected) && output.lines().count() == 1, "{output}");
+        assert!(!output.contains("Error(") && !output.contains('\\'), "{output}");
+    }
+}
+
+#[tokio::test]
+async fn an_empty_setting_is_unset_and_a_log_file_has_no_colours() {
+    let empty =
+        ["RL_REDIS_URL", "DATABASE_URL", "RL_ADMIN_TOKENS", "RL_PROXIES"].map(|name| (name, ""));
+    for (name, path) in PROGRAMS {
+        let program = Program::start(name, &empty).await;
+        let url = format!("http://{}{path}", program.address);
+        let answer = rl_tests::web::client().get(url).send().await.unwrap();
+        assert!(answer.status().is_success(), "{name}");
+        assert!(!program.output().contains('\u{1b}'), "{}", program.output());
+    }
+}
+
+#[tokio::test]
+async fn a_proxy_setting_that_believes_everybody_is_warned_about() {
+    for proxies in ["0.0.0.0/0", "10.0.0.0/8, ::/0"] {
+        let program = Program::start(PROGRAMS[4].0, &[("RL_PROXIES", proxies)]).await;
+        until(async || program.output().contains("warning: RL_PROXIES")).await;
+    }
+}
+
+/// Six copies of a file that every axum example needs stay one.
+#[test]
+fn every_axum_example_has_the_same_file_to_serve() {
+    let read = |folder: &str| {
+        let top = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        std::fs::read_to_string(top.join(folder).join("src/serve.rs")).unwrap()
+    };
+    let first = read("crates/rl-admin");
+    for example in [
+        "axum-quickstart",
+        "axum-api-keys",
+        "axum-metered",
+        "behind-proxy",
+        "shared-redis",
+        "open-bank",
+    ] {
+        assert_eq!(read(&format!("examples/{example}")), first, "{example}");
+    }
+}
