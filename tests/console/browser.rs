@@ -350,3 +350,124 @@ async fn the_bars_follow_whatever_happens() {
     assert_eq!(browser.complaints().await, [""; 0]);
     browser.close().await;
 }
+
+/// An empty form is easily sent by mistake, and lifts every limit for a year.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_without_any_limit_is_saved_only_when_that_is_confirmed() {
+    let house = House::new().await;
+    let limits = CallLimits::from_numbers([2, 20, 100, 500, -1, -1]).unwrap();
+    house.records.create_tier(TierContent { name: "free".into(), limits }, "otto").await.unwrap();
+    let consumer = rl_core::Subject::consumer("acme");
+    house.records.set_tier(&consumer, Some("free"), 0, "otto").await.unwrap();
+    let stored = async || {
+        let all = rl_records::RecordQuery::default();
+        house.records.list(&all).await.unwrap().records.len()
+    };
+    let browser = Browser::start().await;
+    log_in(&browser, &house, OWNER).await;
+    browser.open(&house.site.url("/console/record/new?consumer=acme")).await;
+    browser.press("form.sheet .main").await;
+    let question = browser.until_text(".conflict", |text| text.contains("Nothing was saved")).await;
+    assert!(question.contains("no limit in any period"), "{question}");
+    assert!(question.contains("it replaces the tier free"), "{question}");
+    assert_eq!(browser.script(OBSTACLES).await, serde_json::json!([]));
+    browser.picture(&picture("unlimited-light.png"), 1200, false).await;
+    assert_eq!(stored().await, 0);
+    // Pressed once more without the tick, it asks once more.
+    browser.press("form.sheet .main").await;
+    browser.until_text(".conflict", |text| text.contains("Nothing was saved")).await;
+    assert_eq!(stored().await, 0);
+    browser.press("#unlimited").await;
+    browser.press("form.sheet .main").await;
+    browser.until_text(".done", |text| text.contains("created")).await;
+    assert_eq!(stored().await, 1);
+
+    // A limit needs no confirmation, and taking the last one away does.
+    browser.open(&house.site.url("/console/record/new?consumer=acme")).await;
+    browser.fill("#per_minute_call_limit", "5").await;
+    browser.press("form.sheet .main").await;
+    browser.until_text(".done", |text| text.contains("created")).await;
+    let records = house.records.list(&rl_records::RecordQuery::default()).await.unwrap().records;
+    let limited = records.iter().find(|record| record.content.limits.numbers()[1] == 5).unwrap();
+    let edit = format!("/console/record/edit?record={}", limited.id);
+    browser.open(&house.site.url(&edit)).await;
+    browser.fill("#per_minute_call_limit", "").await;
+    browser.press("form.sheet .main").await;
+    browser.until_text(".conflict", |text| text.contains("adds nothing to the other")).await;
+    assert_eq!(
+        house.records.read(limited.id).await.unwrap().unwrap().content.limits.numbers()[1],
+        5
+    );
+    browser.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn during_an_outage_the_pages_say_what_becomes_of_calls() {
+    let mut redis = RedisServer::start();
+    let house = House::connected_to(&redis).await;
+    house.record("abc", 5, 100).await;
+    let browser = Browser::start().await;
+    log_in(&browser, &house, OWNER).await;
+    browser.open(&house.site.url("/console/store")).await;
+    let text = browser.text("main").await;
+    assert!(text.contains("Calls beyond the limits are denied."), "{text}");
+    redis.stop();
+    browser.open(&house.site.url("/console/store")).await;
+    let text = browser.until_text("main", |text| text.contains("does not answer")).await;
+    assert!(
+        text.contains("calls pass without limits, except those of consumers that are blocked"),
+        "{text}"
+    );
+    assert!(!text.contains("Calls beyond the limits are denied."), "{text}");
+    browser.picture(&picture("store-outage-light.png"), 1200, false).await;
+    browser.open(&house.site.url("/console/consumer?id=abc")).await;
+    let text = browser.until_text("#u-problem", |text| text.contains("do not answer")).await;
+    assert!(text.contains("calls pass without limits"), "{text}");
+    assert_eq!(text.matches("the store is unavailable").count(), 1, "{text}");
+    assert_eq!(house.call("abc").await, 200, "as the page says");
+    browser.close().await;
+}
+
+/// The bars move, and what stands below them does not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_that_is_out_of_date_says_so() {
+    let house = House::new().await;
+    let record = house.record("abc", 10, 100).await;
+    let browser = Browser::start().await;
+    log_in(&browser, &house, OWNER).await;
+    browser.open(&house.site.url("/console/consumer?id=abc")).await;
+    browser.until_text("#pulse", |text| text.starts_with("Live")).await;
+    for _ in 0..3 {
+        house.call("abc").await;
+    }
+    browser.until_text("#u-hour-used", |text| text == "3 of 100").await;
+    assert_eq!(browser.count("#stale[hidden]").await, 1, "calls change nothing below the bars");
+
+    let content = RecordContent { blocks: true, ..record.content };
+    house.records.update(record.id, content, 1, "otto").await.unwrap();
+    browser.until_text("#stale", |text| text.contains("out of date")).await;
+    assert!(!browser.text("#holds ~ p, section:nth-of-type(2) > p").await.contains("Blocked."));
+    browser.picture(&picture("out-of-date-light.png"), 1200, false).await;
+    browser.press("#stale a").await;
+    browser.until_text("section:nth-of-type(2) > p", |text| text.starts_with("Blocked.")).await;
+    assert_eq!(browser.count("#stale[hidden]").await, 1);
+    browser.close().await;
+}
+
+/// A server that is stopped, and neither answers nor closes its connections.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_notices_a_server_that_hangs() {
+    let server = super::server::Server::start(&[]).await;
+    let browser = Browser::start().await;
+    browser.open(&format!("http://{}/console", server.place)).await;
+    browser.fill("#token", OWNER).await;
+    browser.press("main button[type=submit]").await;
+    browser.until_text("h1", |text| text == "Consumers").await;
+    browser.open(&format!("http://{}/console/consumer?id=abc", server.place)).await;
+    browser.until_text("#pulse", |text| text.starts_with("Live")).await;
+    server.signal("STOP");
+    browser.until_text("#pulse", |text| text.starts_with("No answer")).await;
+    server.signal("CONT");
+    browser.until_text("#pulse", |text| text.starts_with("Live")).await;
+    browser.close().await;
+}

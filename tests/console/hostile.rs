@@ -39,7 +39,7 @@ const PAGES: [&str; 8] = [
 async fn nobody_sees_or_changes_anything_without_a_session() {
     let house = House::new().await;
     house.record("abc", 10, 100).await;
-    for cookie in ["", "rl-console=", "rl-console=0000", "other=1"] {
+    for cookie in ["", "rl-console-1=", "rl-console=0000", "other=1"] {
         for page in PAGES {
             let answer = house.site.get(page).header("cookie", cookie).fetch().await;
             let expected = if page.contains("/usage") { 401 } else { 303 };
@@ -253,11 +253,14 @@ async fn the_cookie_is_for_no_script_and_no_other_site_and_a_login_changes_it() 
     let (pair, rest) = line.split_once("; ").unwrap();
     assert_eq!(rest, "Path=/; HttpOnly; SameSite=Strict");
     let (name, id) = pair.split_once('=').unwrap();
-    assert_eq!((name, id.len()), ("rl-console", 64));
+    // Another console on this host, at another port, has a cookie of its own.
+    let port = house.site.url("").trim_end_matches('/').rsplit(':').next().unwrap().to_owned();
+    let own = format!("rl-console-{port}");
+    assert_eq!((name, id.len()), (&*own, 64));
 
     // Who set a cookie before the login knows nothing after it.
-    let fixed = "rl-console=0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
-    assert!(!login(Some(fixed)).await.contains("0123456789abcdef"));
+    let fixed = format!("{own}={}", "0123456789abcdef".repeat(4));
+    assert!(!login(Some(&fixed)).await.contains("0123456789abcdef"));
     let second = login(Some(pair)).await;
     assert_ne!(second, line);
     let first = house.site.get("/console").header("cookie", pair).fetch().await;
@@ -266,7 +269,7 @@ async fn the_cookie_is_for_no_script_and_no_other_site_and_a_login_changes_it() 
     let visitor = house.log_in(OWNER).await;
     let out = visitor.post("/console/logout", &[]).await;
     let gone = out.header("set-cookie").unwrap();
-    assert!(gone.starts_with("rl-console=; ") && gone.ends_with("Max-Age=0"), "{gone}");
+    assert!(gone.starts_with(&format!("{own}=; ")) && gone.ends_with("Max-Age=0"), "{gone}");
     assert_eq!(visitor.get("/console").await.status, 303, "the server has forgotten it, too");
 
     let house = House::behind_tls().await;

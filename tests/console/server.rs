@@ -9,15 +9,18 @@ use tokio::net::TcpStream;
 
 use super::{GIVE_UP, OWNER};
 
-struct Server {
+pub(super) struct Server {
     child: Child,
-    place: String,
+    pub(super) place: String,
 }
 
 impl Server {
-    async fn start(settings: &[(&str, &str)]) -> Self {
+    pub(super) async fn start(settings: &[(&str, &str)]) -> Self {
         let place = format!("127.0.0.1:{}", free_port());
-        let tokens = format!(r#"[{{"name": "olivia", "token": "{OWNER}", "roles": []}}]"#);
+        let tokens = format!(
+            r#"[{{"name": "olivia", "token": "{OWNER}",
+            "roles": ["CanReadCallLimits", "CanGetRateLimits"]}}]"#
+        );
         let child = Command::new(env!("CARGO_BIN_EXE_admin-server"))
             // Nothing of the environment of whoever runs the tests.
             .env_clear()
@@ -37,6 +40,12 @@ impl Server {
             assert!(began.elapsed() < GIVE_UP, "the server does not come up");
         }
         server
+    }
+
+    /// Sends a signal to the process.
+    pub(super) fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status();
+        assert!(sent.unwrap().success());
     }
 
     async fn get(&self, path: &str) -> Answer {
@@ -65,7 +74,7 @@ async fn on_the_loopback_it_is_there_without_more_ado() {
     assert_eq!(server.get("/console/login").await.status, 200);
     let answer = server.log_in(&format!("http://{}", server.place), "/console/login").await;
     let cookie = answer.header("set-cookie").unwrap_or_default();
-    assert!(cookie.starts_with("rl-console=") && !cookie.contains("Secure"), "{cookie}");
+    assert!(cookie.starts_with("rl-console-") && !cookie.contains("Secure"), "{cookie}");
     assert_eq!(server.get("/management/rate-limiting").await.status, 401, "the API is there, too");
 }
 

@@ -315,14 +315,6 @@ async fn an_empty_setting_is_unset_and_a_log_file_has_no_colours() {
     }
 }
 
-#[tokio::test]
-async fn a_proxy_setting_that_believes_everybody_is_warned_about() {
-    for proxies in ["0.0.0.0/0", "10.0.0.0/8, ::/0"] {
-        let program = Program::start(PROGRAMS[4].0, &[("RL_PROXIES", proxies)]).await;
-        until(async || program.output().contains("warning: RL_PROXIES")).await;
-    }
-}
-
 /// Six copies of a file that every axum example needs stay one.
 #[test]
 fn every_axum_example_has_the_same_file_to_serve() {

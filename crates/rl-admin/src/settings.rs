@@ -19,8 +19,6 @@ pub(crate) struct Settings {
     pub(crate) console: ConsoleSettings,
     pub(crate) tokens: BearerTokens,
     pub(crate) attempts: FailedAttempts,
-    /// Whose word on the client's address is taken.
-    pub(crate) proxies: TrustedProxies,
     pub(crate) require_if_match: bool,
     pub(crate) defaults: CallLimits,
     pub(crate) zero_means: ZeroMeans,
@@ -71,7 +69,7 @@ impl Settings {
             }
         };
         let attempts = attempts
-            .client_address(ClientIp::behind(proxies.clone()))
+            .client_address(ClientIp::behind(proxies))
             .exempt_loopback(is_true("RL_ADMIN_EXEMPT_LOOPBACK")?);
         let prefix = read("RL_ADMIN_PREFIX").unwrap_or_default();
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
@@ -91,7 +89,6 @@ impl Settings {
             console,
             tokens: tokens(read)?,
             attempts,
-            proxies,
             require_if_match,
             defaults: defaults(read)?,
             zero_means,
@@ -189,7 +186,6 @@ mod tests {
         assert_eq!((&*least.listen, &*least.prefix), ("127.0.0.1:8090", ""));
         assert_eq!(least.defaults, CallLimits::UNLIMITED);
         assert_eq!(least.anonymous, CallLimit::AtMost(1_000));
-        assert!(!least.proxies.contains("127.0.0.1".parse().unwrap()));
         assert!(!least.tokens.is_empty() && !least.require_if_match);
 
         let error = settings(&[("RL_ADMIN_TOKENS", TOKENS)]).err().unwrap();

@@ -45,6 +45,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
         limiter = limiter.store(store.map_err(|error| format!("RL_REDIS_URL: {error}"))?);
     }
     let limiter = limiter.build()?;
+    let closing = limiter.clone();
 
     let listen = setting("RL_LISTEN").unwrap_or_else(|| "127.0.0.1:3000".to_owned());
     let listener = TcpListener::bind(&listen);
@@ -63,7 +64,12 @@ async fn run() -> Result<(), Box<dyn Error>> {
     .shutdown_timeout(10)
     .shutdown_signal(stop(listener.try_clone()?)?);
     println!("listening on http://{address}, try:\ncurl -i http://{address}/");
-    Ok(server.listen(listener)?.run().await?)
+    server.listen(listener)?.run().await?;
+    // Units that were leased from Redis go back.
+    if let Err(error) = closing.close().await {
+        eprintln!("warning: {error}");
+    }
+    Ok(())
 }
 
 /// Waits until the process is told to stop, and a second more. In that second no connection is

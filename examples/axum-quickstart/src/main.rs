@@ -33,16 +33,22 @@ async fn run() -> Result<(), Box<dyn Error>> {
         let store = RedisStore::connect(&url).await;
         limiter = limiter.store(store.map_err(|error| format!("RL_REDIS_URL: {error}"))?);
     }
+    let limiter = limiter.build()?;
     let app = Router::new()
         .route("/", get(async || "Hello!\n"))
-        .layer(RateLimitLayer::new(limiter.build()?));
+        .layer(RateLimitLayer::new(limiter.clone()));
 
     let listen = setting("RL_LISTEN").unwrap_or_else(|| "127.0.0.1:3000".to_owned());
     let listener = tokio::net::TcpListener::bind(&listen).await;
     let listener = listener.map_err(|error| format!("RL_LISTEN {listen}: {error}"))?;
     let address = listener.local_addr()?;
     println!("listening on http://{address}, try:\ncurl -i http://{address}/");
-    Ok(serve::serve(listener, app).await?)
+    serve::serve(listener, app).await?;
+    // Units that were leased from Redis go back.
+    if let Err(error) = limiter.close().await {
+        eprintln!("warning: {error}");
+    }
+    Ok(())
 }
 
 /// Returns a setting of the environment. An empty one counts as unset.

@@ -31,9 +31,6 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let proxies = setting("RL_PROXIES").unwrap_or_else(|| "127.0.0.0/8, ::1".to_owned());
     let proxies: TrustedProxies =
         proxies.parse().map_err(|error| format!("RL_PROXIES: {error}"))?;
-    if proxies.trust_everyone() {
-        eprintln!("warning: RL_PROXIES holds every address: any client can choose its own");
-    }
 
     let limiter = RateLimiter::builder().limit(Limit::per_minute(3)).build()?;
     let gate = Gate::new(limiter).key(ClientAddress::new(ClientIp::behind(proxies)));

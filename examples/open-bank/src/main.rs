@@ -85,7 +85,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
 
     // Pages for people. The cookie needs TLS unless it is said that there is none.
     let console = Console::builder(admin.clone()).without_tls().build();
-    let app = service(limiter, access).nest(PREFIX, admin.router()).merge(console.router());
+    let app = service(limiter.clone(), access).nest(PREFIX, admin.router()).merge(console.router());
     let listen = setting("RL_LISTEN").unwrap_or_else(|| "127.0.0.1:3000".to_owned());
     let listener = tokio::net::TcpListener::bind(&listen).await;
     let listener = listener.map_err(|error| format!("RL_LISTEN {listen}: {error}"))?;
@@ -100,7 +100,12 @@ async fn run() -> Result<(), Box<dyn Error>> {
     println!("curl -i -X POST {api}/users");
     let console = format!("http://{address}/console");
     management::print_help(&console, &api, token.as_deref(), CONSUMERS[0].1);
-    Ok(serve::serve(listener, app).await?)
+    serve::serve(listener, app).await?;
+    // Units that were leased from Redis go back.
+    if let Err(error) = limiter.close().await {
+        eprintln!("warning: {error}");
+    }
+    Ok(())
 }
 
 /// Returns a setting of the environment. An empty one counts as unset.

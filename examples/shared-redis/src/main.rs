@@ -53,6 +53,7 @@ struct Instance {
     address: SocketAddr,
     listener: TcpListener,
     app: Router,
+    limiter: RateLimiter,
 }
 
 impl Instance {
@@ -65,11 +66,16 @@ impl Instance {
         let address = listener.local_addr()?;
         let app = Router::new()
             .route("/", get(async move || format!("Hello from {address}!\n")))
-            .layer(RateLimitLayer::new(limiter));
-        Ok(Self { address, listener, app })
+            .layer(RateLimitLayer::new(limiter.clone()));
+        Ok(Self { address, listener, app, limiter })
     }
 
     async fn serve(self) -> io::Result<()> {
-        serve::serve(self.listener, self.app).await
+        serve::serve(self.listener, self.app).await?;
+        // Units that were leased from Redis go back.
+        if let Err(error) = self.limiter.close().await {
+            eprintln!("warning: {error}");
+        }
+        Ok(())
     }
 }

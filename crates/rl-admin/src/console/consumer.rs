@@ -61,6 +61,10 @@ pub(super) async fn show(
             }
             (usage::bars(&console, id).await)
             p.unseen #news role="status" {}
+            p.problem #stale role="status" hidden {
+                "Somebody changed what holds for this consumer. The page below is out of date. "
+                a href=(here("/consumer")) { "Reload" }
+            }
             (usage::reset_form(&console, &visitor, id))
         }
         (active::section(&console, &visitor, id, asked, &limits))

@@ -55,7 +55,9 @@ pub(super) async fn guard(
         let main = html! {
             h1 { (title) }
             p.problem { (message) }
-            p { a href=(console.path()) { "To the consumers" } }
+            @if visitor.as_ref().is_none_or(sees_pages) {
+                p { a href=(console.path()) { "To the consumers" } }
+            }
         };
         let drawn = page(&console, visitor.as_ref(), title, Tab::None, main);
         response = (status, drawn).into_response();
@@ -158,9 +160,24 @@ impl Visitor {
     }
 }
 
+/// The roles without which no page is shown.
+const READING: [Role; 2] = [Role::CanReadCallLimits, Role::CanGetRateLimits];
+
+fn sees_pages(visitor: &Visitor) -> bool {
+    READING.iter().all(|role| visitor.actor.has(*role))
+}
+
 fn may_look(visitor: &Visitor) -> Result<(), Failure> {
-    visitor.needs(Role::CanReadCallLimits)?;
-    visitor.needs(Role::CanGetRateLimits)
+    let Some(role) = READING.into_iter().find(|role| !visitor.actor.has(*role)) else {
+        return Ok(());
+    };
+    audit::refused(&visitor.actor, role);
+    let message = format!(
+        "The token of {} does not have the role {role}, which every page needs. Log out, and log in with \
+         another token, or ask whoever hands them out to add the role.",
+        visitor.actor.name()
+    );
+    Err(Failure::new(StatusCode::FORBIDDEN, "Not allowed", message))
 }
 
 fn logged_out() -> Failure {

@@ -15,13 +15,21 @@ use super::page::{Tab, page};
 use super::session::Visitor;
 
 impl Console {
-    /// With TLS the name makes browsers take the cookie from this host alone, and for all its paths.
-    fn cookie(&self) -> &'static str {
-        if self.inner.is_secure { "__Host-rl-console" } else { "rl-console" }
+    /// Returns the name of the cookie. With TLS it makes browsers take the cookie from this host alone,
+    /// and for all its paths. Without TLS it has the port: browsers share cookies between the ports of a
+    /// host, and a second console would log people out of the first.
+    fn cookie(&self, headers: &HeaderMap) -> String {
+        if self.inner.is_secure {
+            return "__Host-rl-console".to_owned();
+        }
+        let host = headers.get(header::HOST).map(HeaderValue::as_bytes);
+        let port = host.and_then(|host| Authority::try_from(host).ok()?.port_u16());
+        port.map_or_else(|| "rl-console".to_owned(), |port| format!("rl-console-{port}"))
     }
 
-    fn cookie_line(&self, id: &str, end: &str) -> HeaderValue {
-        let (name, secure) = (self.cookie(), if self.inner.is_secure { "; Secure" } else { "" });
+    fn cookie_line(&self, headers: &HeaderMap, id: &str, end: &str) -> HeaderValue {
+        let (name, secure) =
+            (self.cookie(headers), if self.inner.is_secure { "; Secure" } else { "" });
         let line = format!("{name}={id}; Path=/; HttpOnly; SameSite=Strict{secure}{end}");
         HeaderValue::try_from(line).expect("ids are hexadecimal digits")
     }
@@ -31,7 +39,8 @@ impl Console {
         let lines = headers.get_all(header::COOKIE).iter();
         let pairs = lines.filter_map(|line| line.to_str().ok()).flat_map(|line| line.split(';'));
         let mut pairs = pairs.filter_map(|pair| pair.trim().split_once('='));
-        pairs.find(|(name, _)| *name == self.cookie()).map(|(_, value)| value)
+        let own = self.cookie(headers);
+        pairs.find(|(name, _)| *name == own).map(|(_, value)| value)
     }
 
     /// Where to go after the login: a page of this console, whatever an address says.
@@ -101,7 +110,7 @@ pub(super) async fn log_in(
             }
             tracing::info!(target: "rl_admin", by = actor.name(), "logged in to the console");
             let id = console.inner.sessions.begin(actor, console.admin().now());
-            let cookie = [(header::SET_COOKIE, console.cookie_line(&id, ""))];
+            let cookie = [(header::SET_COOKIE, console.cookie_line(&parts.headers, &id, ""))];
             (cookie, Redirect::to(next)).into_response()
         }
         Err(error) if error.status() == StatusCode::UNAUTHORIZED => {
@@ -142,6 +151,6 @@ pub(super) async fn log_out(
     {
         console.inner.sessions.end(id);
     }
-    let cookie = [(header::SET_COOKIE, console.cookie_line("", "; Max-Age=0"))];
+    let cookie = [(header::SET_COOKIE, console.cookie_line(request.headers(), "", "; Max-Age=0"))];
     (cookie, Redirect::to(&format!("{}/login", console.path()))).into_response()
 }

@@ -87,7 +87,11 @@ pub(super) fn done(word: &str) -> Markup {
         "updated" => "The change was saved. It holds for the next call.",
         "deleted" => "The record was deleted.",
         "reset" => "The counters were reset.",
-        "tier" => "The tier was changed. It holds for the next call.",
+        "tier-created" => {
+            "The tier was created. It holds for consumers and keys that are put into it."
+        }
+        "tier-updated" => "The tier was changed. It holds for the next call.",
+        "moved" => "The tier of this consumer was changed. It holds for the next call.",
         "tier-deleted" => "The tier was deleted.",
         _ => return html! {},
     };

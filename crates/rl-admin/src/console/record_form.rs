@@ -137,7 +137,15 @@ impl Form<'_> {
                     (self.field("to_date", "datetime-local", "To", "The last second, to its end."))
                 }
             }
-            (self.limits())
+            (self.limits("Empty or -1: no limit from here. 0: no call, unless another record allows some."))
+            @if self.fields.given("asks_unlimited").is_some() {
+                input type="hidden" name="asks_unlimited" value="on";
+                div.check {
+                    input #unlimited type="checkbox" name="unlimited"
+                        checked[self.fields.given("unlimited").is_some()];
+                    label for="unlimited" { "Let this consumer call without a limit in any period" }
+                }
+            }
             fieldset {
                 legend { "For information" }
                 p.hint { "They limit nothing by themselves, and may be empty." }
@@ -155,12 +163,12 @@ impl Form<'_> {
         self.around(visitor, content)
     }
 
-    /// The fields of the six limits.
-    pub(super) fn limits(&self) -> Markup {
+    /// Returns the fields of the six limits; `hint` tells what an empty one and a 0 mean.
+    pub(super) fn limits(&self, hint: &str) -> Markup {
         html! {
             fieldset {
                 legend { "Calls" }
-                p.hint #limits-hint { "Empty or -1: no limit from here. 0: no call, unless another record allows some." }
+                p.hint #limits-hint { (hint) }
                 div.grid.six { @for period in CallPeriod::ALL {
                     (self.field(period.field(), "text", text::period(period), ""))
                 } }

@@ -5,6 +5,7 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
 use maud::{Markup, html};
+use rl_core::Subject;
 use rl_records::{CallLimits, ChangeError, Record, RecordContent, RecordId};
 
 use super::changes::differences;
@@ -128,6 +129,9 @@ pub(super) async fn create(
             return Ok(console.new_page(&visitor, &form, Some(Again::invalid(problems))));
         }
     };
+    if let Some(again) = console.ask_unlimited(&form, &content, None).await? {
+        return Ok(console.new_page(&visitor, &form.with("asks_unlimited", "on"), Some(again)));
+    }
     let by = visitor.actor.author();
     match console.admin().records().create(content, by).await {
         Ok(record) => {
@@ -169,7 +173,11 @@ pub(super) async fn update(
             return Ok(console.edit_page(&visitor, &form, Some(Again::invalid(problems))));
         }
     };
-    let (by, revision) = (visitor.actor.author(), form.get("revision").parse::<i64>().unwrap_or_default());
+    if let Some(again) = console.ask_unlimited(&form, &content, Some(&there)).await? {
+        return Ok(console.edit_page(&visitor, &form.with("asks_unlimited", "on"), Some(again)));
+    }
+    let (by, revision) =
+        (visitor.actor.author(), form.get("revision").parse::<i64>().unwrap_or_default());
     match console.admin().records().update(id, content.clone(), revision, by).await {
         Ok(record) => {
             audit(&visitor, "updated", &record);
@@ -192,7 +200,52 @@ pub(super) async fn update(
     }
 }
 
+/// Whether a record lifts every limit: that is also what an empty form means.
+fn lifts_limits(content: &RecordContent) -> bool {
+    content.limits == CallLimits::UNLIMITED && !content.blocks
+}
+
 impl Console {
+    /// Returns a question and its reason if a record without any limit was not confirmed, since a
+    /// form that was left empty by mistake looks the same.
+    async fn ask_unlimited(
+        &self,
+        form: &Fields,
+        content: &RecordContent,
+        before: Option<&Record>,
+    ) -> Result<Option<Again>, Failure> {
+        let was_so = before.is_some_and(|before| lifts_limits(&before.content));
+        if !lifts_limits(content) || was_so || form.given("unlimited").is_some() {
+            return Ok(None);
+        }
+        let (records, consumer) = (self.admin().records(), &content.consumer_id);
+        let from = content.from_date.max(self.admin().now());
+        let holds = records.active_limits(consumer, from).await?;
+        let own = before.map(|before| before.id);
+        let has_others = holds.contributions().iter().any(|record| Some(record.id) != own);
+        let tier = records.tier_of(&Subject::consumer(consumer)).await?;
+        let notice = html! {
+            div.conflict role="alert" tabindex="-1" {
+                h2 { "Nothing was saved: this record has no limit in any period" }
+                p {
+                    @if has_others {
+                        "It adds nothing to the other records that are active then. As soon as it is the \
+                         only one, calls of " b.id { (consumer) } " pass without a limit."
+                    } @else if let Some(tier) = &tier {
+                        "While it is active, calls of " b.id { (consumer) } " pass without a limit in any \
+                         period: it replaces the tier " strong { (tier.tier) } "."
+                    } @else {
+                        "While it is active, calls of " b.id { (consumer) } " pass without a limit in any \
+                         period: it replaces the configured defaults."
+                    }
+                }
+                p { "Type a limit, or tick that the consumer may call without one." }
+            }
+        };
+        let status = StatusCode::UNPROCESSABLE_ENTITY;
+        Ok(Some(Again { status, problems: Problems::new(), notice }))
+    }
+
     /// What was typed, as a new record.
     fn typed_but_deleted(&self, visitor: &Visitor, form: &Fields) -> Response {
         let notice = html! {
@@ -279,7 +332,8 @@ pub(super) async fn delete(
 ) -> Result<Response, Failure> {
     visitor.needs(Role::CanDeleteRateLimits)?;
     let id: RecordId = form.get("record").parse().map_err(|_| Failure::no_record())?;
-    let (by, revision) = (visitor.actor.author(), form.get("revision").parse::<i64>().unwrap_or_default());
+    let (by, revision) =
+        (visitor.actor.author(), form.get("revision").parse::<i64>().unwrap_or_default());
     match console.admin().records().delete(id, revision, by).await {
         Ok(record) => {
             audit(&visitor, "deleted", &record);

@@ -3,6 +3,7 @@
 use axum::Extension;
 use axum::extract::State;
 use maud::{Markup, html};
+use rl_core::store::StoreError;
 use rl_core::{Limit, Policy, Realm, Subject};
 use rl_records::RecordQuery;
 use tokio::time::Instant;
@@ -16,13 +17,15 @@ use crate::Backend;
 /// What was asked, and how it went.
 struct Answer {
     problem: Option<String>,
+    // What follows from the problem.
+    consequence: Option<&'static str>,
     micros: u128,
 }
 
 impl Answer {
     fn of<T, E: std::fmt::Display>(began: Instant, result: Result<T, E>) -> Self {
         let problem = result.err().map(|error| error.to_string());
-        Self { problem, micros: began.elapsed().as_micros() }
+        Self { problem, consequence: None, micros: began.elapsed().as_micros() }
     }
 
     fn row(&self, what: &str, where_: &str) -> Markup {
@@ -34,6 +37,7 @@ impl Answer {
                 td data-label="State" {
                     span.state { (if self.problem.is_none() { "answers" } else { "does not answer" }) }
                     @if let Some(problem) = &self.problem { p.problem { (problem) } }
+                    @if let Some(consequence) = self.consequence { p { (consequence) } }
                 }
                 td.number data-label="Took" { (self.micros / 1_000) "." (format!("{:03}", self.micros % 1_000)) " ms" }
             }
@@ -48,7 +52,10 @@ pub(super) async fn show(
 ) -> Result<Markup, Failure> {
     let (admin, limiter) = (console.admin(), console.admin().limiter());
     let began = Instant::now();
-    let counters = Answer::of(began, ask_counters(&console).await);
+    let asked = ask_counters(&console).await;
+    let failure = asked.as_ref().err().map(StoreError::kind);
+    let mut counters = Answer::of(began, asked);
+    counters.consequence = failure.map(|failure| text::consequence(limiter, failure));
     let began = Instant::now();
     let one = RecordQuery { limit: 1, ..RecordQuery::default() };
     let records = Answer::of(began, admin.records().list(&one).await);
@@ -61,7 +68,10 @@ pub(super) async fn show(
         (true, true) => {
             ("near", "in shadow", "Calls are counted and reported, and none is denied.")
         }
-        (true, false) => ("open", "on", "Calls beyond the limits are denied."),
+        (true, false) => match counters.consequence {
+            Some(consequence) => ("full", "on, without counters", consequence),
+            None => ("open", "on", "Calls beyond the limits are denied."),
+        },
     };
     let main = html! {
         div.head {
@@ -90,10 +100,10 @@ pub(super) async fn show(
     Ok(page(&console, Some(&visitor), "Store", Tab::Store, main))
 }
 
-/// Asks for what nobody has used.
-async fn ask_counters(console: &Console) -> Result<(), String> {
-    let realm = Realm::custom("console").map_err(|error| error.to_string())?;
-    let policy = Policy::new([Limit::per_second(1)]).map_err(|error| error.to_string())?;
+/// Reads the counter of a subject that is never charged.
+async fn ask_counters(console: &Console) -> Result<(), StoreError> {
+    let realm = Realm::custom("console").expect("a short name of letters");
+    let policy = Policy::new([Limit::per_second(1)]).expect("one limit");
     let usage = console.admin().limiter().usage_under(&policy, &Subject::new(realm, "health"));
-    usage.await.map(drop).map_err(|error| error.to_string())
+    usage.await.map(drop)
 }

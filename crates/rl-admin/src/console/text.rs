@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use jiff::civil::DateTime;
+use rl_core::limiter::OnFailure;
 use rl_core::time::Timestamp;
+use rl_core::{FailureKind, RateLimiter};
 use rl_records::{CallLimit, CallPeriod};
 
 use crate::wire::{civil, instant};
@@ -61,6 +63,20 @@ pub(super) fn span(span: Duration) -> String {
         60..3_600 => format!("{minutes} min {} s", secs % 60),
         3_600..86_400 => format!("{hours} h {minutes} min"),
         _ => format!("{days} d {hours} h"),
+    }
+}
+
+/// Returns what becomes of calls while the counters do not answer for this reason.
+pub(super) fn consequence(limiter: &RateLimiter, failure: FailureKind) -> &'static str {
+    if !limiter.is_enabled() || limiter.is_shadow() {
+        return "Calls pass, as they do anyway: the limiter enforces nothing.";
+    }
+    match limiter.on_failure(failure) {
+        OnFailure::Allow => {
+            "Until they answer, calls pass without limits, except those of consumers that are blocked."
+        }
+        OnFailure::Deny => "Until they answer, calls are rejected with 503.",
+        _ => "Until they answer, each instance counts by itself, with its share of the limits.",
     }
 }
 

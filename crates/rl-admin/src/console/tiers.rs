@@ -121,7 +121,7 @@ impl Console {
                 input type="hidden" name="name" value=(fields.raw("name"));
                 input type="hidden" name="revision" value=(fields.get("revision"));
             }
-            (form.limits())
+            (form.limits("Empty or -1: no limit. 0: no call."))
         };
         let main = html! {
             p.crumb { a href={ (self.path()) "/tiers" } { "Tiers" } }
@@ -217,7 +217,8 @@ async fn save(
         Ok(tier) => {
             let action = if is_new { "created" } else { "updated" };
             audit::tier_changed(&visitor.actor, action, &tier.content.name, tier.revision);
-            Ok(Redirect::to(&format!("{}/tiers?done=tier", console.path())).into_response())
+            let done = if is_new { "tier-created" } else { "tier-updated" };
+            Ok(Redirect::to(&format!("{}/tiers?done={done}", console.path())).into_response())
         }
         Err(ChangeError::Invalid(field)) => {
             Ok(console.tier_page(visitor, is_new, form, invalid(vec![problem(&field)])))
@@ -329,7 +330,8 @@ pub(super) async fn put(
     match console.admin().records().set_tier(&who, form.given("tier"), revision, by).await {
         Ok(_) => {
             audit::moved(&visitor.actor, &who, form.given("tier"));
-            let to = link(&format!("{}/consumer", console.path()), &[("id", id), ("done", "tier")]);
+            let to =
+                link(&format!("{}/consumer", console.path()), &[("id", id), ("done", "moved")]);
             Ok(Redirect::to(&to).into_response())
         }
         Err(ChangeError::Conflict { .. } | ChangeError::NotFound) => {

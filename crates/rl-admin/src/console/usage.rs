@@ -8,7 +8,8 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Redirect, Response};
 use maud::{Markup, html};
 use rl_core::{Decision, MAX_UNITS, Subject};
-use rl_records::CallPeriod;
+use rl_records::{CallPeriod, HistoryQuery};
+use sha2::{Digest, Sha256};
 
 use super::consumer::known_id;
 use super::failure::Failure;
@@ -124,9 +125,12 @@ pub(super) async fn bars(console: &Console, consumer: &str) -> Markup {
     let usage = console.admin().limiter().usage(&Subject::consumer(consumer)).await;
     let source = link(&format!("{}/usage", console.path()), &[("id", consumer)]);
     html! {
-        div #usage data-source=(source) {
+        div #usage data-source=(source) data-version=(version(console, consumer).await) {
             p.problem #u-problem data-live="text" hidden[usage.is_ok()] {
-                @if let Err(error) = &usage { "The counters do not answer: " (error) "." }
+                @if let Err(error) = &usage {
+                    "The counters do not answer: " (error) ". "
+                    (text::consequence(console.admin().limiter(), error.kind()))
+                }
             }
             @if let Ok(usage) = &usage {
                 table.bars {
@@ -144,6 +148,23 @@ pub(super) async fn bars(console: &Console, consumer: &str) -> Markup {
             }
         }
     }
+}
+
+/// Returns a text that changes when the page around the bars is out of date: with the records of the
+/// consumer, its tier, and what holds. It is empty if that is not known.
+async fn version(console: &Console, consumer: &str) -> String {
+    let (records, now) = (console.admin().records(), console.admin().now());
+    let last = HistoryQuery { of: Some(consumer.into()), limit: 1, ..HistoryQuery::default() };
+    let Ok(changes) = records.history(&last).await else { return String::new() };
+    let Ok(holds) = records.active_limits(consumer, now).await else { return String::new() };
+    let Ok(tier) = records.tier_of(&Subject::consumer(consumer)).await else {
+        return String::new();
+    };
+    let change = changes.first().map(|change| change.number);
+    let records: Vec<_> = holds.contributions().iter().map(|record| record.id).collect();
+    let seen = (change, records, holds.limits().numbers(), tier.map(|member| member.revision));
+    let digest = Sha256::digest(format!("{seen:?}"));
+    digest[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The bars alone.

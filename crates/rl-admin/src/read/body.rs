@@ -100,11 +100,9 @@ fn parse<T: Input>(bytes: &[u8]) -> Result<T, ApiError> {
         _ => return Err(not_an_object("a number")),
     }
     let Keys(keys) = serde_json::from_str(text).map_err(|_| not_an_object("something else"))?;
-    let is_known = |key: &String| {
-        T::REQUIRED.contains(&key.as_str()) || T::OPTIONAL.contains(&key.as_str())
-    };
-    let unknown: Vec<&str> =
-        keys.iter().filter(|key| !is_known(key)).map(String::as_str).collect();
+    let is_known =
+        |key: &String| T::REQUIRED.contains(&key.as_str()) || T::OPTIONAL.contains(&key.as_str());
+    let unknown: Vec<&str> = keys.iter().filter(|key| !is_known(key)).map(String::as_str).collect();
     let missing = T::REQUIRED.iter().filter(|field| !keys.iter().any(|key| key == *field));
     let missing: Vec<&str> = missing.copied().collect();
     if !unknown.is_empty() || !missing.is_empty() {
@@ -205,11 +203,13 @@ mod tests {
     #[test]
     fn the_known_fields_are_those_that_are_read() {
         fn check<T: Input>() {
-            let error = serde_json::from_str::<T>("{\"no such field\": 1}").map(|_| ()).unwrap_err();
+            let error =
+                serde_json::from_str::<T>("{\"no such field\": 1}").map(|_| ()).unwrap_err();
             let error = error.to_string();
             let listed = error.rsplit_once("expected ").unwrap().1;
             let listed = listed.split(" at line").next().unwrap().trim_start_matches("one of ");
-            let mut listed: Vec<_> = listed.split(", ").map(|name| name.trim_matches('`')).collect();
+            let mut listed: Vec<_> =
+                listed.split(", ").map(|name| name.trim_matches('`')).collect();
             let mut known: Vec<_> = T::REQUIRED.iter().chain(T::OPTIONAL).copied().collect();
             listed.sort_unstable();
             known.sort_unstable();

@@ -82,8 +82,18 @@ mod tests {
         for text in ["\"\"", "\"a,b\"", "\"0\"", "\"-3\"", "\"+3\"", "\"03\"", "W/\"3\""] {
             assert_eq!(IfMatch::parse(text), Some(IfMatch::OneOf(vec![])), "{text}");
         }
-        let wrong =
-            ["", "3", "\"3", "3\"", "\"3\",", "\"", "\"3\"4\"", "\"3\" \"4\"", "w/\"3\"", "*, \"3\""];
+        let wrong = [
+            "",
+            "3",
+            "\"3",
+            "3\"",
+            "\"3\",",
+            "\"",
+            "\"3\"4\"",
+            "\"3\" \"4\"",
+            "w/\"3\"",
+            "*, \"3\"",
+        ];
         for text in wrong {
             assert_eq!(IfMatch::parse(text), None, "{text}");
         }

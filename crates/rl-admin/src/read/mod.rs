@@ -11,7 +11,9 @@ mod query;
 mod subject;
 mod wrong;
 
-pub(crate) use allowed::{Allowed, Asked, ToCreate, ToDelete, ToGet, ToRead, ToReset, ToSet, ToUpdate};
+pub(crate) use allowed::{
+    Allowed, Asked, ToCreate, ToDelete, ToGet, ToRead, ToReset, ToSet, ToUpdate,
+};
 pub(crate) use body::{Body, Input, LONGEST};
 pub(crate) use if_match::IfMatch;
 pub(crate) use path::{

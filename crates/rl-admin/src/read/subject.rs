@@ -133,7 +133,11 @@ mod tests {
             ("ip", "localhost", "expected an address such as"),
             ("global", "all", "SUBJECT_ID \"all\": expected -"),
             ("unknown", "x", "SUBJECT_ID \"x\": expected -"),
-            ("bogus", "x", "REALM \"bogus\": expected one of ip, key, consumer, user, global, unknown, resource, tenant"),
+            (
+                "bogus",
+                "x",
+                "REALM \"bogus\": expected one of ip, key, consumer, user, global, unknown, resource, tenant",
+            ),
         ] {
             let known = [Realm::Ip, Realm::Global, Realm::Unknown];
             let known = known.into_iter().find(|known| known.as_str() == realm);

@@ -5,8 +5,8 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use rl_core::Subject;
 use rl_records::{
-    Author, CallLimits, ChangeError, DatabaseError, Expected, Record, RecordId, ResourceLimit, Tier,
-    TierMember, lifts,
+    Author, CallLimits, ChangeError, DatabaseError, Expected, Record, RecordId, ResourceLimit,
+    Tier, TierMember, lifts,
 };
 
 use crate::access::{Actor, Role};
@@ -58,7 +58,9 @@ async fn lifted(admin: &Admin, record: &Record) -> Result<Option<String>, Databa
     let active = records.active_limits(&content.consumer_id, at).await?;
     let is_unlimited = active.limits() == CallLimits::UNLIMITED;
     Ok(is_unlimited.then(|| {
-        format!("the record has no limit in any period: while it is active, the limits {of} do not hold")
+        format!(
+            "the record has no limit in any period: while it is active, the limits {of} do not hold"
+        )
     }))
 }
 

@@ -50,9 +50,9 @@ impl Date {
         if !is_written_like(time, "0000-00-00T00:00:00") {
             return None;
         }
-        let digits = rest.strip_prefix('.').map_or(0, |fraction| {
-            1 + fraction.bytes().take_while(u8::is_ascii_digit).count()
-        });
+        let digits = rest
+            .strip_prefix('.')
+            .map_or(0, |fraction| 1 + fraction.bytes().take_while(u8::is_ascii_digit).count());
         let (fraction, offset) = rest.split_at_checked(digits)?;
         if !(fraction.is_empty() || (2..=10).contains(&fraction.len())) {
             return None;
@@ -196,7 +196,8 @@ mod tests {
         ] {
             assert_eq!(Date::parse(text).unwrap_err(), Date::EXPECTED, "{text}");
         }
-        for text in ["2025-12-31T13:00:00.25Z", "9999-12-31T23:59:59Z", "9999-12-31T23:59:59.999999Z"]
+        for text in
+            ["2025-12-31T13:00:00.25Z", "9999-12-31T23:59:59Z", "9999-12-31T23:59:59.999999Z"]
         {
             assert_eq!(Date::parse(text).unwrap().to_string(), text);
         }

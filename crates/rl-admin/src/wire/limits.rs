@@ -75,7 +75,9 @@ impl PartialSchema for Calls {
             .maximum(Some(MAX_UNITS.cast_signed()));
         let either = OneOfBuilder::new().item(text).item(number);
         either
-            .description(Some("-1 (no limit, also if it is left out), or 0 to 9007199254740991 calls."))
+            .description(Some(
+                "-1 (no limit, also if it is left out), or 0 to 9007199254740991 calls.",
+            ))
             .into()
     }
 }

@@ -100,7 +100,9 @@ mod tests {
 
     #[test]
     fn names_are_no_sentences() {
-        for name in ["abc", "...", ".a", "..a", "alice@example.org", "2001:db8::/64", "GET_/banks/{id}"] {
+        for name in
+            ["abc", "...", ".a", "..a", "alice@example.org", "2001:db8::/64", "GET_/banks/{id}"]
+        {
             assert!(Name::parse(name).is_ok(), "{name}");
         }
         let long = "a".repeat(251);

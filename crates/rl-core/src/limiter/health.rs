@@ -8,15 +8,6 @@ use crate::store::StoreError;
 use crate::{FailureKind, Subject};
 
 impl RateLimiter {
-    /// What a failure means for requests.
-    pub(super) fn on_failure(&self, kind: FailureKind) -> OnFailure {
-        match kind {
-            FailureKind::Overloaded => self.inner.on_overload,
-            kind if kind.is_configuration() => self.inner.on_configuration_failure,
-            _ => self.inner.on_store_failure,
-        }
-    }
-
     /// Which limiter and which store a line in the log is about.
     fn place(&self) -> Place<'_> {
         Place { limiter: self.inner.namespace.as_str(), store: self.inner.store.label() }

@@ -334,6 +334,16 @@ impl RateLimiter {
         self.inner.enabled
     }
 
+    /// Returns what the settings say about requests that the store does not decide for this reason.
+    #[must_use]
+    pub fn on_failure(&self, kind: FailureKind) -> OnFailure {
+        match kind {
+            FailureKind::Overloaded => self.inner.on_overload,
+            kind if kind.is_configuration() => self.inner.on_configuration_failure,
+            _ => self.inner.on_store_failure,
+        }
+    }
+
     /// Whether the limiter is in shadow: it decides and reports, and denies nothing.
     #[must_use]
     pub fn is_shadow(&self) -> bool {

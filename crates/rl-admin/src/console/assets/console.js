@@ -4,6 +4,8 @@
 
 const EVERY = 1000;
 const LONGEST = 10000;
+// A server that hangs is noticed after this time.
+const PATIENCE = 2000;
 
 function live() {
   const usage = document.getElementById("usage");
@@ -11,6 +13,7 @@ function live() {
   const pulse = document.getElementById("pulse");
   const news = document.getElementById("news");
   const pause = document.getElementById("pause");
+  const stale = document.getElementById("stale");
   let wait = EVERY;
   let isPaused = false;
   let isLooking = false;
@@ -44,7 +47,7 @@ function live() {
   async function look() {
     const answer = await fetch(usage.dataset.source, {
       cache: "no-store",
-      signal: AbortSignal.timeout(LONGEST),
+      signal: AbortSignal.timeout(PATIENCE),
     });
     if (answer.status === 401) {
       isPaused = true;
@@ -55,6 +58,9 @@ function live() {
     if (!answer.ok) throw new Error("status " + answer.status);
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     const parts = Array.from(page.querySelectorAll("[data-live]"));
+    const version = page.getElementById("usage").dataset.version;
+    // Only the bars move. What stands below them was made for what held then.
+    if (version && usage.dataset.version && version !== usage.dataset.version) stale.hidden = false;
     // The counters answer again, or no longer: the table comes or goes.
     const isOther = Boolean(page.querySelector("table")) !== Boolean(usage.querySelector("table"));
     if (isOther || !parts.every(copy)) usage.replaceChildren(...page.getElementById("usage").childNodes);
