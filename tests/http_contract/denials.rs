@@ -3,7 +3,8 @@
 use rl_core::denial::{Denial, DenialBody};
 use rl_core::gate::MissingKey;
 use rl_core::key::Identified;
-use rl_core::{Gate, RateLimiter};
+use rl_core::time::Clock;
+use rl_core::{Cost, Gate, Limit, Policy, RateLimiter};
 use rl_tests::web::{Answer, Fetch, Target, limiter, new_year};
 
 /// One request per minute.
@@ -76,12 +77,12 @@ pub(super) async fn nothing_but_the_status<T: Target>() {
 }
 
 pub(super) async fn a_responder_of_the_users<T: Target>() {
-    let gate = Gate::new(one()).deny_with(|decision, caller| {
-        let mut denial = Denial::new(420);
+    let gate = Gate::new(one()).deny_with(|reason, default| {
+        let mut denial = Denial::new(default.status - 9).header("x-mood", "tired");
         denial.content_type = Some("text/html");
-        let wait = decision.retry_after();
-        denial.body = format!("<p>{} calm down: {wait:?}", caller.realm().as_str()).into();
-        denial.headers.push(("x-mood", "tired".into()));
+        let realm = reason.subject().unwrap().realm().as_str();
+        let wait = reason.decision().unwrap().retry_after();
+        denial.body = format!("<p>{realm} calm down: {wait:?}").into();
         denial
     });
     let answer = denied::<T>(gate).await;
@@ -106,6 +107,86 @@ pub(super) async fn a_responder_cannot_break_the_response<T: Target>() {
     assert_eq!(answer.standing(), "429 1-0-60, retry 60");
     let names = ["x-split", "set-cookie", "x-whole"];
     assert_eq!(names.map(|name| answer.header(name)), [None, None, Some("c")]);
+}
+
+pub(super) async fn a_responder_answers_callers_without_a_key<T: Target>() {
+    let gate = Gate::new(one()).key(Identified).deny_with(|reason, default| {
+        let is_counted = reason.decision().is_some();
+        Denial::json(default.status, format!(r#"{{"counted":{is_counted}}}"#))
+    });
+    let site = T::serve(vec![gate]);
+    let stranger = site.get("/").fetch().await;
+    assert_eq!((stranger.status, stranger.body.as_str()), (403, r#"{"counted":false}"#));
+    let known = || site.get("/").header("x-consumer", "a").fetch();
+    known().await;
+    let denied = known().await;
+    assert_eq!((denied.status, denied.body.as_str()), (429, r#"{"counted":true}"#));
+}
+
+pub(super) async fn a_responder_cannot_make_a_grpc_call_unreadable<T: Target>() {
+    let gate = Gate::new(one()).deny_with(|_, _| Denial::json(429, r#"{"error":"slow down"}"#));
+    let site = T::serve(vec![gate]);
+    let call = || site.post("/").header("content-type", "application/grpc").fetch();
+    call().await;
+    let denied = call().await;
+    assert_eq!((denied.status, denied.header("grpc-status")), (200, Some("8")));
+    assert_eq!(
+        (denied.header("content-type"), denied.body.as_str()),
+        (Some("application/grpc"), "")
+    );
+    assert_eq!(site.get("/").fetch().await.body, r#"{"error":"slow down"}"#);
+}
+
+/// Nine requests per minute, and a block from the beginning of the year that ends, or does not.
+fn blocked(seconds: Option<u64>) -> RateLimiter {
+    let clock = new_year();
+    let until = seconds.map(|seconds| clock.now().plus_micros(seconds * 1_000_000));
+    let policy = Policy::new([Limit::per_minute(9)]).unwrap().blocked_until(until);
+    RateLimiter::builder().policies(policy).clock(clock).build().unwrap()
+}
+
+pub(super) async fn a_blocked_consumer_reads_so_and_until_when<T: Target>() {
+    let body = DenialBody::open_bank().prefix("OBP-10018: ").names_consumer(true);
+    let gate = Gate::new(blocked(Some(90))).key(Identified).denial_body(body);
+    let site = T::serve(vec![gate]);
+    let denied = site.get("/").header("x-consumer", "abc\"123").fetch().await;
+    assert_eq!((denied.standing().as_str(), site.handled()), ("429 0-0-90, retry 90", 0));
+    assert_eq!(
+        denied.body,
+        r#"{"code":429,"message":"OBP-10018: Too Many Requests. This Consumer is blocked (consumer_id: abc\"123)."}"#
+    );
+}
+
+pub(super) async fn a_blocked_caller_is_not_told_when_to_return_if_the_block_has_no_end<
+    T: Target,
+>() {
+    let site = T::serve(vec![Gate::new(blocked(None)).denial_body(DenialBody::text())]);
+    let denied = site.get("/").fetch().await;
+    assert_eq!(denied.standing(), "429 0-0");
+    assert_eq!(denied.body, "Too Many Requests. Anonymous access is blocked.");
+}
+
+pub(super) async fn a_cost_that_is_never_granted_is_said_to_be<T: Target>() {
+    let limiter = limiter(&new_year(), &["10000/minute:unit=tokens"]);
+    let gate = Gate::new(limiter).cost(|_| Cost::new(20_000)).denial_body(DenialBody::text());
+    let site = T::serve(vec![gate]);
+    let denied = site.get("/").fetch().await;
+    assert_eq!((denied.status, denied.told()), (429, vec!["x-rate-limit-limit: 10000".to_owned()]));
+    let words = "Too Many Requests. This request asks for 20000 tokens, and we only allow 10000 at once for anonymous access.";
+    assert_eq!(denied.body, words);
+}
+
+pub(super) async fn a_denial_names_the_unit_of_its_limit<T: Target>() {
+    let limiter = limiter(&new_year(), &["10000/minute:unit=tokens"]);
+    let gate = Gate::new(limiter).cost(|_| Cost::new(6_000)).denial_body(DenialBody::text());
+    let site = T::serve(vec![gate]);
+    assert_eq!(site.get("/").fetch().await.status, 200);
+    let denied = site.get("/").fetch().await;
+    let words = "Too Many Requests. We only allow 10000 tokens per minute for anonymous access.";
+    assert_eq!(
+        (denied.standing().as_str(), denied.body.as_str()),
+        ("429 10000-4000-60, retry 60", words)
+    );
 }
 
 pub(super) async fn grpc_calls_are_denied_in_their_own_way<T: Target>() {

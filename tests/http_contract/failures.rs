@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use rl_core::key::{ClientAddress, Identified, KeyExtractor};
 use rl_core::limiter::{OnFailure, Share};
-use rl_core::{Gate, Limit, MemoryStore, RateLimiter, RedisStore};
+use rl_core::{Gate, Limit, MemoryStore, Policy, RateLimiter, Realm, RedisStore, Subject};
 use rl_tests::RedisServer;
 use rl_tests::web::{Fetch, Target};
 use tokio::net::TcpSocket;
@@ -105,6 +106,23 @@ pub(super) async fn a_poisoned_counter_does_not_open_the_gate<T: Target>() {
     let _: u64 = redis.query(&format!("LPUSH {key} poison")).await;
     let answer = site.get("/").fetch().await;
     assert_eq!((answer.standing().as_str(), site.handled()), ("503, retry 1", 1));
+}
+
+/// Whoever can take Redis down must not lift a block.
+pub(super) async fn a_block_holds_when_the_store_is_down<T: Target>() {
+    let policies = |subject: &Subject| {
+        let day = Policy::new([Limit::per_day(1)]).unwrap();
+        Some(if subject.realm() == &Realm::Consumer { day.blocked_until(None) } else { day })
+    };
+    let (_socket, url) = nobody();
+    let store = RedisStore::connect(&url).await.unwrap();
+    let limiter = RateLimiter::builder().policies(policies).store(store).build().unwrap();
+    let site = T::serve(vec![Gate::new(limiter).key(Identified.or(ClientAddress::default()))]);
+    for _ in 0..5 {
+        assert_eq!(site.get("/").fetch().await.standing(), "200", "nothing is counted");
+        let blocked = site.get("/").header("x-consumer", "abc").fetch().await;
+        assert_eq!(blocked.standing(), "429 0-0");
+    }
 }
 
 pub(super) async fn a_service_that_starts_before_its_store_enforces_when_it_comes_up<T: Target>() {

@@ -78,6 +78,12 @@ contract! {
         nothing_but_the_status,
         a_responder_of_the_users,
         a_responder_cannot_break_the_response,
+        a_responder_answers_callers_without_a_key,
+        a_responder_cannot_make_a_grpc_call_unreadable,
+        a_blocked_consumer_reads_so_and_until_when,
+        a_blocked_caller_is_not_told_when_to_return_if_the_block_has_no_end,
+        a_cost_that_is_never_granted_is_said_to_be,
+        a_denial_names_the_unit_of_its_limit,
         grpc_calls_are_denied_in_their_own_way,
         a_caller_without_a_key_is_turned_away,
         a_caller_without_a_key_passes_if_set,
@@ -169,6 +175,7 @@ contract! {
         a_share_of_less_than_one_turns_away_as_an_outage,
         grpc_calls_are_told_of_the_outage_in_their_own_way,
         a_poisoned_counter_does_not_open_the_gate,
+        a_block_holds_when_the_store_is_down,
         a_service_that_starts_before_its_store_enforces_when_it_comes_up,
     }
     shared {

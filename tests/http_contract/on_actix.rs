@@ -5,10 +5,11 @@ use std::sync::Arc;
 use actix_web::middleware::{Condition, DefaultHeaders, Logger, NormalizePath};
 use actix_web::{App, HttpRequest, web};
 use futures::StreamExt;
-use rl_actix::{Degrade, RateLimit};
-use rl_core::Gate;
+use rl_actix::{Degrade, Denied, RateLimit};
+use rl_core::denial::DenialBody;
 use rl_core::gate::OverLimit;
 use rl_core::key::Route;
+use rl_core::{Gate, Subject};
 use rl_tests::web::actix::{application, serve};
 use rl_tests::web::{Fetch, limiter, new_year};
 
@@ -137,4 +138,62 @@ async fn a_place_is_held_for_as_long_as_a_web_socket() {
     socket.close(None).await.unwrap();
     settles_at(&limiter, 0).await;
     assert_eq!(site.get("/").fetch().await.status, 200);
+}
+
+#[tokio::test]
+async fn a_denied_decision_is_returned_from_a_handler() {
+    let limiter = limiter(&new_year(), &["1/minute"]);
+    let site = serve(move || {
+        let (as_error, as_answer) = (limiter.clone(), limiter.clone());
+        let as_error = move || {
+            let limiter = as_error.clone();
+            async move {
+                let caller = Subject::user("alice");
+                let decision = limiter.check(&caller, 1).await;
+                Denied::unless_allowed(decision, &caller).map(|_| "allowed")
+            }
+        };
+        let as_answer = move || {
+            let limiter = as_answer.clone();
+            async move {
+                let caller = Subject::user("alice");
+                Denied::new(limiter.check(&caller, 1).await, &caller)
+            }
+        };
+        App::new()
+            .route("/error", web::get().to(as_error))
+            .route("/answer", web::get().to(as_answer))
+    });
+    assert_eq!(site.get("/error").fetch().await.standing(), "200");
+    for path in ["/error", "/answer"] {
+        let denied = site.get(path).fetch().await;
+        assert_eq!(denied.standing(), "429 1-0-60, retry 60", "{path}");
+        assert_eq!(
+            denied.body,
+            r#"{"code":429,"message":"Too Many Requests. We only allow 1 requests per minute for this Consumer."}"#
+        );
+        assert_eq!(denied.header("cache-control"), Some("no-store"));
+    }
+}
+
+/// The stricter numbers are those of the decision that denies.
+#[tokio::test]
+async fn a_denied_decision_of_a_handler_survives_the_middleware_around_it() {
+    let (inner, outer) = (limiter(&new_year(), &["0/minute"]), limit("9/hour"));
+    let gate = Gate::new(inner).denial_body(DenialBody::text());
+    let site = serve(move || {
+        let gate = gate.clone();
+        let handler = move || {
+            let gate = gate.clone();
+            async move {
+                let caller = Subject::user("alice");
+                let decision = gate.limiter().check(&caller, 1).await;
+                Err::<String, Denied>(gate.denied(decision, &caller).into())
+            }
+        };
+        App::new().route("/", web::get().to(handler)).wrap(outer.clone())
+    });
+    let denied = site.get("/").fetch().await;
+    assert_eq!(denied.body, "Too Many Requests. This Consumer is blocked.");
+    assert_eq!(denied.standing(), "429 0-0");
 }

@@ -6,12 +6,13 @@ use axum::extract::Request;
 use axum::extract::ws::WebSocketUpgrade;
 use axum::routing::get;
 use axum::{Extension, Router};
+use rl_core::denial::DenialBody;
 use rl_core::gate::OverLimit;
 use rl_core::key::Route;
-use rl_core::{Gate, Permit};
+use rl_core::{Gate, Permit, Subject};
 use rl_tests::web::axum::{application, serve};
 use rl_tests::web::{Axum, Fetch, Target, limiter, new_year};
-use rl_tower::{DegradeLayer, RateLimit, RateLimitLayer};
+use rl_tower::{DegradeLayer, Denied, RateLimit, RateLimitLayer};
 use tower::{Layer, ServiceBuilder};
 
 use super::settling::{settles_at, ten};
@@ -164,4 +165,39 @@ async fn a_place_is_held_for_as_long_as_a_web_socket() {
     socket.close(None).await.unwrap();
     settles_at(&limiter, 0).await;
     assert_eq!(site.get("/").fetch().await.status, 200);
+}
+
+#[tokio::test]
+async fn a_denied_decision_is_returned_from_a_handler() {
+    let limiter = limiter(&new_year(), &["1/minute"]);
+    let handler = async move || {
+        let caller = Subject::user("alice");
+        let decision = limiter.check(&caller, 1).await;
+        Denied::unless_allowed(decision, &caller).map(|_| "allowed")
+    };
+    let site = serve(Router::new().route("/", get(handler)));
+    assert_eq!(site.get("/").fetch().await.standing(), "200");
+    let denied = site.get("/").fetch().await;
+    assert_eq!(denied.standing(), "429 1-0-60, retry 60");
+    assert_eq!(
+        denied.body,
+        r#"{"code":429,"message":"Too Many Requests. We only allow 1 requests per minute for this Consumer."}"#
+    );
+    assert_eq!(denied.header("cache-control"), Some("no-store"));
+}
+
+/// The stricter numbers are those of the decision that denies.
+#[tokio::test]
+async fn a_denied_decision_of_a_handler_survives_the_layer_around_it() {
+    let (inner, outer) = (limiter(&new_year(), &["0/minute"]), layer("9/hour"));
+    let gate = Gate::new(inner).denial_body(DenialBody::text());
+    let handler = async move || -> Result<(), Denied> {
+        let caller = Subject::user("alice");
+        let decision = gate.limiter().check(&caller, 1).await;
+        Err(gate.denied(decision, &caller).into())
+    };
+    let site = serve(Router::new().route("/", get(handler)).layer(outer));
+    let denied = site.get("/").fetch().await;
+    assert_eq!(denied.body, "Too Many Requests. This Consumer is blocked.");
+    assert_eq!((denied.status, denied.standing().as_str()), (429, "429 0-0"));
 }

@@ -2,8 +2,12 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use rl_core::denial::Denial;
 use rl_core::headers::Headers;
-use rl_core::{Gate, RateLimiter};
+use rl_core::limiter::OnFailure;
+use rl_core::source::{PolicyFuture, PolicySource};
+use rl_core::store::StoreError;
+use rl_core::{Eventual, FailureKind, Gate, RateLimiter, Subject};
 use rl_tests::web::{limiter, new_year};
 use rl_tower::RateLimitLayer;
 use tonic::transport::server::TcpIncoming;
@@ -12,6 +16,7 @@ use tonic::{Code, Status};
 use tonic_health::ServingStatus;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
+use tonic_types::StatusExt;
 
 /// Serves health checks behind `gate`.
 async fn serve(gate: Gate) -> SocketAddr {
@@ -58,6 +63,60 @@ async fn t08_a_denied_call_is_resource_exhausted() {
     let metadata = |name: &str| denied.metadata().get(name).map(|value| value.to_str().unwrap());
     assert_eq!(metadata("grpc-retry-pushback-ms"), Some("60000"));
     assert_eq!(metadata("retry-after"), Some("60"));
+}
+
+/// What clients of Google's API guidance look for: when to retry, and which limits were exceeded.
+#[tokio::test]
+async fn a_denied_call_carries_retry_info_and_quota_failure() {
+    let limits = ["1/minute:unit=tokens", "3/day:requests"];
+    let server = serve(Gate::new(limiter(&new_year(), &limits))).await;
+    let mut client = client(server, [127, 0, 0, 1]).await;
+    assert!(check(&mut client).await.is_ok());
+    let denied = check(&mut client).await.unwrap_err();
+    let details = denied.check_error_details().unwrap();
+    let retry_delay = details.retry_info().unwrap().retry_delay;
+    assert_eq!(retry_delay, Some(std::time::Duration::from_secs(60)));
+    let [violation] = &*details.quota_failure().unwrap().violations else { panic!("{details:?}") };
+    let words = (violation.subject.as_str(), violation.description.as_str());
+    assert_eq!(words, ("minute", "1 tokens per minute"));
+}
+
+/// No wait helps, so there is no time to tell.
+#[tokio::test]
+async fn a_call_of_a_blocked_caller_carries_no_retry_info() {
+    let server = serve(Gate::new(limiter(&new_year(), &["0/minute", "0/day"]))).await;
+    let denied = check(&mut client(server, [127, 0, 0, 1]).await).await.unwrap_err();
+    assert_eq!(denied.code(), Code::ResourceExhausted);
+    let details = denied.check_error_details().unwrap();
+    assert!(details.retry_info().is_none());
+    assert_eq!(details.quota_failure().unwrap().violations.len(), 2);
+}
+
+/// An outage of the limiter is no fault of the caller: there is no quota that it exceeded.
+#[tokio::test]
+async fn a_call_that_cannot_be_decided_carries_retry_info_alone() {
+    let gate = Gate::new(undecided());
+    let server = serve(gate.deny_with(|_, _| Denial::json(429, "{}"))).await;
+    let denied = check(&mut client(server, [127, 0, 0, 1]).await).await.unwrap_err();
+    assert_eq!(denied.code(), Code::Unavailable, "whatever a responder makes of it");
+    let details = denied.check_error_details().unwrap();
+    let retry_delay = details.retry_info().unwrap().retry_delay;
+    assert_eq!(retry_delay, Some(std::time::Duration::from_secs(1)));
+    assert!(details.quota_failure().is_none());
+}
+
+/// A limiter that can look no policy up, and denies for that.
+fn undecided() -> RateLimiter {
+    struct Down;
+
+    impl PolicySource for Down {
+        fn policy(&self, _: &Subject) -> PolicyFuture {
+            Eventual::ready(Err(StoreError::new(FailureKind::Unavailable)))
+        }
+    }
+
+    let builder = RateLimiter::builder().policies(Down).on_store_failure(OnFailure::Deny);
+    builder.build().unwrap()
 }
 
 /// tonic keeps the peer's address where axum does not: who looks only there finds nobody, and turns

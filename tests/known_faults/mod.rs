@@ -3,6 +3,7 @@
 //! `README.md` in this folder lists them. The prefixes `t01` to `t31` are its numbers.
 
 mod bodies;
+mod denials_without_store;
 mod grpc;
 mod header_accuracy;
 mod leases;

@@ -112,7 +112,7 @@ async fn a_record_of_zero_blocks_until_it_is_deleted() {
         assert_eq!(active_numbers(&bank.get(ACTIVE).await), [0, 0, 0, -1, -1, -1]);
         let denied = bank.call().await;
         assert_eq!((denied.status, denied.header("retry-after")), (429, None));
-        assert_eq!(denied.standing(), "429 0-0-1");
+        assert_eq!(denied.standing(), "429 0-0");
         let words = message(&denied);
         assert!(words.starts_with("OBP-10018: Too Many Requests."), "{words}");
         assert!(words.contains("blocked") && words.contains("abc"), "{words}");

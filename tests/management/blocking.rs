@@ -25,7 +25,10 @@ async fn a_block_wins_over_every_limit_until_it_ends() {
         assert_eq!(block.status, 200, "{}", block.body);
         let id = parse(&block)["rate_limiting_id"].clone();
         assert_eq!(parse(&block)["blocks"], true);
-        assert_eq!(bank.call().await.standing(), "429 0-0-1");
+        let denied = bank.call().await;
+        assert_eq!(denied.standing(), "429 0-0-601, retry 601", "its last instant is included");
+        let words = "OBP-10018: Too Many Requests. This Consumer is blocked (consumer_id: abc).";
+        assert_eq!(message(&denied), words);
         let active = bank.get(ACTIVE).await;
         assert_eq!(active_numbers(&active), [0; 6]);
         assert_eq!(active["considered_rate_limit_ids"], json!([generous, id]));

@@ -26,13 +26,13 @@ use ::axum::response::Response;
 use ::axum::{Router, routing::get};
 use reqwest::Method;
 use rl_admin::{Admin, Backend, BearerTokens, FailedAttempts, Role, Roles};
-use rl_core::denial::Denial;
+use rl_core::denial::DenialBody;
 use rl_core::headers::{HeaderFamily, Headers};
 use rl_core::key::{ClientAddress, Identified, KeyExtractor};
 use rl_core::limiter::OnFailure;
 use rl_core::store::{MemoryStore, RedisStore};
 use rl_core::time::{ManualClock, Timestamp};
-use rl_core::{Follow, Gate, RateLimiter, Subject};
+use rl_core::{Gate, RateLimiter, Subject};
 use rl_records::{RecordSource, Records};
 use rl_tests::RedisServer;
 use rl_tests::web::{Answer, Fetch, Site, axum};
@@ -93,7 +93,7 @@ impl Bank {
             RecordSource::builder(&records).deadline(PATIENCE).count_unlimited(true).start();
         // What cannot be decided must not look like what is allowed.
         let limiter = RateLimiter::builder().policies(source.clone()).deadline(PATIENCE);
-        let limiter = limiter.on_store_failure(OnFailure::Deny);
+        let limiter = limiter.on_store_failure(OnFailure::Deny).clock(clock.clone());
         let (limiter, backend) = match &redis {
             Some(server) => {
                 let store = RedisStore::builder(&server.url()).manual_clock(clock.clone());
@@ -197,22 +197,7 @@ fn service(limiter: RateLimiter) -> Router {
     let gate = Gate::new(limiter)
         .key(Identified.or(ClientAddress::default()))
         .headers(Headers::new(HeaderFamily::OpenBank).tell_unlimited(true))
-        .deny_with(|decision, caller| {
-            let limit = decision.governing(Follow::ShortestActive).unwrap();
-            let consumer = caller.subject().id().as_text().unwrap_or("?");
-            let (max, name) = (limit.max(), limit.name());
-            let message = match max {
-                0 => format!("OBP-10018: Too Many Requests. Consumer {consumer} is blocked."),
-                _ => format!(
-                    "OBP-10018: Too Many Requests. We only allow {max} requests per {name} for this \
-                     Consumer (consumer_id: {consumer})."
-                ),
-            };
-            let mut denial = Denial::new(429);
-            denial.content_type = Some("application/json");
-            denial.body = json!({ "code": 429, "message": message }).to_string().into();
-            denial
-        });
+        .denial_body(DenialBody::open_bank().prefix("OBP-10018: ").names_consumer(true));
     Router::new()
         .route("/banks", get(async || "{\"banks\":[]}"))
         .route("/v1/banks", get(async || "{\"banks\":[]}"))

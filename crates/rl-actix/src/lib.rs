@@ -42,6 +42,26 @@
 //! # Ok(()) }
 //! ```
 //!
+//! # Decisions in handlers
+//!
+//! A handler that asks the limiter itself, because the cost is in the body for instance, returns what
+//! is denied as [`Denied`]: status, body and headers are those that the middleware would send.
+//!
+//! ```
+//! use actix_web::web;
+//! use rl_actix::{Denied, RateLimiter, Subject};
+//!
+//! async fn complete(limiter: web::Data<RateLimiter>, prompt: String) -> Result<String, Denied> {
+//!     let caller = Subject::user("alice");
+//!     let decision = limiter.check(&caller, prompt.len() as u64).await;
+//!     Denied::unless_allowed(decision, &caller)?;
+//!     Ok(format!("{prompt}, and so on"))
+//! }
+//! # let _: actix_web::Route = web::post().to(complete);
+//! ```
+//!
+//! # What happens to a request
+//!
 //! The middleware works around an `App`, a `scope` and a `resource`. A request that is denied does
 //! not reach what is inside. One that is allowed carries the [`Decision`] in its extensions, where
 //! handlers find it as [`web::ReqData<Decision>`](actix_web::web::ReqData).
@@ -60,6 +80,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod degrade;
+mod denied;
 mod future;
 mod headers;
 mod middleware;
@@ -67,6 +88,7 @@ mod request;
 mod response;
 
 pub use degrade::{Degrade, DegradeMiddleware};
+pub use denied::Denied;
 pub use future::ResponseFuture;
 pub use middleware::{RateLimit, RateLimitMiddleware};
 pub use request::RequestExt;

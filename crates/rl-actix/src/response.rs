@@ -48,11 +48,15 @@ impl<B: MessageBody + 'static> MessageBody for ResponseBody<B> {
     }
 }
 
-/// A denial as a response.
+/// Makes a response of a denial.
 pub(crate) fn from_denial<B>(denial: Denial) -> HttpResponse<ResponseBody<B>> {
-    let status = StatusCode::from_u16(denial.status).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
-    let body = EitherBody::right(BoxBody::new(denial.body.into_owned()));
-    let mut response = HttpResponse::with_body(status, ResponseBody { body, permit: None });
+    boxed(denial).map_body(|_, body| ResponseBody { body: EitherBody::right(body), permit: None })
+}
+
+/// Makes a response of a denial that is not sent in the place of another.
+pub(crate) fn boxed(denial: Denial) -> HttpResponse {
+    let status = status_of(&denial);
+    let mut response = HttpResponse::with_body(status, BoxBody::new(denial.body.into_owned()));
     if let Some(content_type) = denial.content_type {
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     }
@@ -69,6 +73,10 @@ pub(crate) fn from_denial<B>(denial: Denial) -> HttpResponse<ResponseBody<B>> {
         }
     }
     response
+}
+
+pub(crate) fn status_of(denial: &Denial) -> StatusCode {
+    StatusCode::from_u16(denial.status).unwrap_or(StatusCode::TOO_MANY_REQUESTS)
 }
 
 /// The response of the inner service, whose body holds the permit.

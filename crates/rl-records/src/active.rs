@@ -102,6 +102,30 @@ pub fn lifts(tier: &CallLimits, record: &RecordContent) -> bool {
     !record.blocks && record.limits == CallLimits::UNLIMITED && *tier != CallLimits::UNLIMITED
 }
 
+/// Returns the end of the block that holds at `now`, if there is one: the first instant at which no
+/// record blocks. It is `None` if the block never ends.
+///
+/// `blocks` are the first and the last instants of all records that block. A block that begins when
+/// another ends, or before, goes on.
+pub(crate) fn block_at(
+    blocks: impl Iterator<Item = (Timestamp, Timestamp)>,
+    now: Timestamp,
+) -> Option<Option<Timestamp>> {
+    let mut blocks: Vec<_> = blocks.filter(|(_, to)| *to >= now).collect();
+    blocks.sort_unstable();
+    let mut end = now;
+    for (from, to) in blocks {
+        if from > end {
+            break;
+        }
+        end = end.max(to.plus_micros(1));
+    }
+    (end > now).then(|| (end < FOR_EVER).then_some(end))
+}
+
+/// The year 9999: what people write for "for ever".
+const FOR_EVER: Timestamp = Timestamp::from_secs(253_370_764_800);
+
 /// What one record has to do with the limits that hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -196,10 +220,24 @@ impl ActiveLimits {
         self.considered.is_empty() && self.tier.is_none()
     }
 
+    /// When the block ends: the first instant at which none of the records blocks, and none of them if
+    /// there is no block or it never ends (a `to_date` in the year 9999).
+    #[must_use]
+    pub fn block_end(&self) -> Option<Timestamp> {
+        let blocking = self.considered.iter().filter(|record| record.blocks);
+        let last = blocking.map(|record| record.to_date.plus_micros(1)).max();
+        last.filter(|end| *end < FOR_EVER)
+    }
+
     /// The policy they make; `None` if there is no limit.
     #[must_use]
     pub fn policy(&self) -> Option<Policy> {
-        self.limits.policy()
+        let policy = self.limits.policy();
+        if self.are_blocked() {
+            policy.map(|policy| policy.blocked_until(self.block_end()))
+        } else {
+            policy
+        }
     }
 }
 

@@ -35,6 +35,38 @@
 //! # Ok(()) }
 //! ```
 //!
+//! # Decisions in handlers
+//!
+//! A handler that asks the limiter itself, because the cost is in the body for instance, returns what
+//! is denied as [`Denied`]: status, body and headers are those that the layer would send.
+//!
+//! ```
+//! use axum::extract::State;
+//! use rl_tower::{Denied, RateLimiter, Subject};
+//!
+//! async fn complete(State(limiter): State<RateLimiter>, prompt: String) -> Result<String, Denied> {
+//!     let caller = Subject::user("alice");
+//!     let decision = limiter.check(&caller, prompt.len() as u64).await;
+//!     Denied::unless_allowed(decision, &caller)?;
+//!     Ok(format!("{prompt}, and so on"))
+//! }
+//! # let _: axum::routing::MethodRouter<RateLimiter> = axum::routing::post(complete);
+//! ```
+//!
+//! # Tests
+//!
+//! In a test that calls the router without a connection, as with tower's `oneshot`, there is no
+//! address: every request is rejected with 403, "No rate limit key was found in the request". Put one
+//! into the extensions of the request, as a server does:
+//!
+//! ```
+//! use std::net::SocketAddr;
+//!
+//! let address: SocketAddr = "192.0.2.7:50000".parse()?;
+//! let request = http::Request::get("/").extension(address).body(())?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # What happens to a request
 //!
 //! ```text
@@ -71,6 +103,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod degrade;
+mod denied;
 mod future;
 mod headers;
 mod layer;
@@ -79,6 +112,7 @@ mod response;
 mod service;
 
 pub use degrade::{Degrade, DegradeFuture, DegradeLayer};
+pub use denied::Denied;
 pub use future::ResponseFuture;
 pub use layer::RateLimitLayer;
 pub use request::RequestExt;

@@ -75,9 +75,17 @@ where
 /// room for until it grows.
 const DENIAL_LINES: usize = 8;
 
-/// A denial as a response.
+/// Makes a response of a denial.
 pub(crate) fn from_denial<B>(denial: Denial) -> Response<ResponseBody<B>> {
-    let mut response = Response::new(ResponseBody::denial(denial.body));
+    with_body(denial, ResponseBody::denial)
+}
+
+/// Makes a response of a denial, with its text as a body of another type.
+pub(crate) fn with_body<B>(
+    denial: Denial,
+    body: impl FnOnce(Cow<'static, str>) -> B,
+) -> Response<B> {
+    let mut response = Response::new(body(denial.body));
     *response.status_mut() =
         StatusCode::from_u16(denial.status).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
     let headers = response.headers_mut();

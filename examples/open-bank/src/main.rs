@@ -142,7 +142,7 @@ fn service(limiter: RateLimiter, access: Arc<Access>) -> Router {
     let gate = Gate::new(limiter)
         .key(Identified.or(address))
         .headers(Headers::new(HeaderFamily::OpenBank).tell_unlimited(true))
-        .denial_body(DenialBody::open_bank().prefix("OBP-10018: "));
+        .denial_body(DenialBody::open_bank().prefix("OBP-10018: ").names_consumer(true));
     let banks = async || answer_json(StatusCode::OK, "{\"banks\":[]}\n".to_owned());
     Router::new()
         .route(&format!("{PREFIX}/banks"), routing::get(banks))

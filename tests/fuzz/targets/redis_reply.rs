@@ -5,10 +5,10 @@
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use rl_core::denial::DenialBody;
+use rl_core::denial::{DenialBody, DenialReason};
 use rl_core::headers::{HeaderFamily, Headers};
 use rl_core::store::Mode;
-use rl_core::{Cost, Follow, Policy, Realm, RedisStore};
+use rl_core::{Cost, Follow, Policy, RedisStore, Subject};
 
 static POLICIES: LazyLock<Vec<Policy>> = LazyLock::new(|| {
     let policies: [&[&str]; 9] = [
@@ -49,7 +49,9 @@ fuzz_target!(|input: (u8, u8, u64, &[u8])| {
     headers.write(&decision, &mut |line| {
         assert!(line.value.bytes().all(|b| (b' '..=b'~').contains(&b)))
     });
+    let subject = Subject::ip("192.0.2.7");
     for grpc in [false, true] {
-        let _ = DenialBody::problem().denial(&decision, &Realm::Ip, Follow::FewestRemaining, grpc);
+        let reason = DenialReason::Decision { decision: &decision, subject: &subject };
+        let _ = DenialBody::problem().denial(reason, Follow::FewestRemaining, grpc);
     }
 });

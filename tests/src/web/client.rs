@@ -77,8 +77,9 @@ impl Answer {
         let fields = ["limit", "remaining", "reset"];
         let values = fields.map(|name| self.header(&format!("x-rate-limit-{name}")));
         let mut standing = self.status.to_string();
-        if let [Some(limit), Some(remaining), Some(reset)] = values {
-            write!(standing, " {limit}-{remaining}-{reset}").expect("a String takes all text");
+        if let [Some(limit), Some(remaining), reset] = values {
+            write!(standing, " {limit}-{remaining}").expect("a String takes all text");
+            reset.iter().for_each(|reset| standing.extend(["-", reset]));
         }
         if let Some(seconds) = self.header("retry-after") {
             write!(standing, ", retry {seconds}").expect("a String takes all text");

@@ -1,9 +1,9 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
-use super::reason::Reason;
-use super::{Denial, grpc, json};
-use crate::{Decision, Follow, Realm};
+use super::words::{PushId, Reason, push_json, push_plain};
+use super::{Denial, DenialReason, grpc, json};
+use crate::Follow;
 
 /// The form of the answers to clients that are turned away.
 ///
@@ -15,6 +15,7 @@ pub struct DenialBody {
     prefix: Cow<'static, str>,
     problem_types: Cow<'static, str>,
     no_store: bool,
+    names_consumer: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +38,9 @@ impl DenialBody {
         Self::of(Form::OpenBank)
     }
 
-    /// Problem details (RFC 9457), with the names of all limits that deny.
+    /// Problem details (RFC 9457), with the names of all limits that deny. A `detail` says it in words
+    /// where the other members do not: of a block, of a cost that is never granted, and of a limit
+    /// that does not count requests.
     ///
     /// ```json
     /// {"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",
@@ -61,7 +64,8 @@ impl DenialBody {
 
     const fn of(form: Form) -> Self {
         let problem_types = Cow::Borrowed(Self::PROVISIONAL_TYPES);
-        Self { form, prefix: Cow::Borrowed(""), problem_types, no_store: true }
+        let (prefix, no_store, names_consumer) = (Cow::Borrowed(""), true, false);
+        Self { form, prefix, problem_types, no_store, names_consumer }
     }
 
     /// Text before every message, such as `OBP-10018: `.
@@ -92,33 +96,23 @@ impl DenialBody {
         self
     }
 
-    /// The answer to a request that `decision` denies, made by a caller of `realm`.
+    /// Whether the message of [`DenialBody::open_bank`] names the consumer that is over a limit or
+    /// blocked, as newer versions of the Open Bank Project do: `… for this Consumer (consumer_id: …).`
+    ///
+    /// Defaults to `false`. Only the id of a subject in [`Realm::Consumer`](crate::Realm::Consumer) is
+    /// named, never that of a key, an address or a person. Control characters in it are replaced.
+    pub fn names_consumer(mut self, names_consumer: bool) -> Self {
+        self.names_consumer = names_consumer;
+        self
+    }
+
+    /// Returns the answer to a request that is rejected for `reason`.
     ///
     /// The message names the limit that governs under `follow`. `grpc` is for requests that
     /// [are gRPC](super::is_grpc).
     #[must_use]
-    pub fn denial(&self, decision: &Decision, realm: &Realm, follow: Follow, grpc: bool) -> Denial {
-        let reason = match decision.governing(follow) {
-            Some(governing) => Reason::OverLimit { decision, governing, realm },
-            None => Reason::Undecided { decision },
-        };
-        self.answer(reason, grpc)
-    }
-
-    /// The answer to a request that does not tell whom to count, where that is set to be denied.
-    #[must_use]
-    pub fn missing_key(&self, grpc: bool) -> Denial {
-        self.answer(Reason::MissingKey, grpc)
-    }
-
-    /// Returns the answer to a request whose key is
-    /// [ambiguous](crate::key::AmbiguousKey).
-    #[must_use]
-    pub fn ambiguous_key(&self, grpc: bool) -> Denial {
-        self.answer(Reason::AmbiguousKey, grpc)
-    }
-
-    fn answer(&self, reason: Reason<'_>, grpc: bool) -> Denial {
+    pub fn denial(&self, reason: DenialReason<'_>, follow: Follow, grpc: bool) -> Denial {
+        let reason = Reason::new(reason, follow);
         if grpc {
             let message = (self.form != Form::Empty).then(|| self.message(reason));
             return grpc::denial(reason, message.as_deref());
@@ -139,7 +133,7 @@ impl DenialBody {
     fn message(&self, reason: Reason<'_>) -> String {
         let mut message = self.room();
         message.push_str(&self.prefix);
-        reason.push_to(&mut message);
+        reason.push_to(&mut message, self.id(push_plain));
         message
     }
 
@@ -149,9 +143,14 @@ impl DenialBody {
         body.push_str(itoa::Buffer::new().format(reason.status()));
         body.push_str(r#","message":""#);
         json::push_escaped(&mut body, &self.prefix);
-        reason.push_to(&mut body);
+        reason.push_to(&mut body, self.id(push_json));
         body.push_str(r#""}"#);
         body
+    }
+
+    /// How the id of a consumer is written, if it is to be.
+    fn id(&self, push: PushId) -> Option<PushId> {
+        (self.names_consumer && self.form == Form::OpenBank).then_some(push)
     }
 
     /// A text that nearly always has room for the whole answer.
@@ -165,7 +164,12 @@ impl DenialBody {
         json::push_string(&mut body, &kind);
         write!(body, r#","title":"{title}","status":{}"#, reason.status())
             .expect("a String takes all text");
-        if let Reason::OverLimit { decision, .. } = reason {
+        if reason.has_detail() {
+            body.push_str(r#","detail":""#);
+            reason.push_to(&mut body, None);
+            body.push('"');
+        }
+        if let Some(decision) = reason.over_limit() {
             body.push_str(r#","violated-policies":["#);
             for (i, limit) in decision.enforced().filter(|limit| limit.is_over()).enumerate() {
                 if i != 0 {
@@ -194,7 +198,7 @@ impl DenialBody {
             return (Cow::Borrowed(ABOUT_BLANK), reason.phrase());
         }
         let (name, title) = match reason {
-            Reason::OverLimit { .. } => (
+            Reason::Blocked { .. } | Reason::TooCostly { .. } | Reason::OverLimit { .. } => (
                 "quota-exceeded",
                 "Request cannot be satisfied as assigned quota has been exceeded",
             ),

@@ -4,12 +4,15 @@ use std::borrow::Cow;
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
-use super::Denial;
-use super::reason::Reason;
+use super::words::Reason;
+use super::{Denial, grpc_details};
 use crate::RetryAfter;
 
 /// What has to be encoded in `grpc-message`: everything but visible ASCII, and the percent sign.
 const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
+
+/// What tells gRPC answers, and requests, from others.
+pub(super) const CONTENT_TYPE: &str = "application/grpc";
 
 /// Whether a request with this `Content-Type` is a gRPC call, and wants a gRPC answer.
 ///
@@ -34,23 +37,26 @@ pub fn is_grpc(content_type: &[u8]) -> bool {
     starts_with(b"application/grpc") && !starts_with(b"application/grpc-web")
 }
 
-/// The answer for `reason`, with `message` for people.
+/// Returns the answer for `reason`, with `message` for people.
 pub(super) fn denial(reason: Reason<'_>, message: Option<&str>) -> Denial {
-    let status = match reason {
-        Reason::OverLimit { .. } => "8",
-        Reason::Undecided { .. } => "14",
-        Reason::MissingKey => "7",
-        Reason::AmbiguousKey => "3",
+    let (status, code) = match reason.status() {
+        429 => ("8", 8),
+        503 => ("14", 14),
+        403 => ("7", 7),
+        _ => ("3", 3),
     };
     let mut headers = vec![("grpc-status", Cow::Borrowed(status))];
     if let Some(message) = message {
         let encoded = utf8_percent_encode(message, ENCODED).to_string();
         headers.push(("grpc-message", encoded.into()));
     }
-    if let Some(retry_after) = reason.retry_after() {
-        headers.push(("grpc-retry-pushback-ms", pushback_millis(retry_after)));
+    if let Some(details) = grpc_details::header(code, message.unwrap_or_default(), reason) {
+        headers.push(("grpc-status-details-bin", details.into()));
     }
-    Denial { status: 200, content_type: Some("application/grpc"), body: "".into(), headers }
+    if let Some(decision) = reason.decision() {
+        headers.push(("grpc-retry-pushback-ms", pushback_millis(decision.retry_after())));
+    }
+    Denial { status: 200, content_type: Some(CONTENT_TYPE), body: "".into(), headers }
 }
 
 /// Milliseconds to wait, rounded up; a negative number tells the client not to try again.

@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::time::Timestamp;
-use crate::{Cost, Decision, FailureKind, Follow, Limit, Origin, Outcome, Policy, Realm};
+use crate::{Cost, Decision, FailureKind, Follow, Limit, Origin, Outcome, Policy, Subject};
 
 const SECOND: u64 = 1_000_000;
 
@@ -24,12 +24,35 @@ fn undecided() -> Decision {
     Decision::undecided(Cost::ONE, Origin::FailedClosed(FailureKind::Unavailable))
 }
 
+/// The answer to a request of `subject` that `decision` denies.
+fn deny_to(body: &DenialBody, decision: &Decision, subject: &Subject) -> Denial {
+    body.denial(DenialReason::Decision { decision, subject }, Follow::default(), false)
+}
+
 fn deny(body: &DenialBody, decision: &Decision) -> Denial {
-    body.denial(decision, &Realm::Consumer, Follow::default(), false)
+    deny_to(body, decision, &Subject::consumer("abc123"))
 }
 
 fn deny_grpc(body: &DenialBody, decision: &Decision) -> Denial {
-    body.denial(decision, &Realm::Consumer, Follow::default(), true)
+    let subject = &Subject::consumer("abc123");
+    body.denial(DenialReason::Decision { decision, subject }, Follow::default(), true)
+}
+
+fn without_decision(body: &DenialBody, reason: DenialReason<'_>) -> Denial {
+    body.denial(reason, Follow::default(), false)
+}
+
+/// A policy that denies a request of `cost` by itself.
+fn by_policy(limits: &[&str], cost: u64) -> Decision {
+    let policy = Policy::new(limits.iter().map(|limit| limit.parse::<Limit>().unwrap())).unwrap();
+    Decision::never_granted(&policy, Cost::new(cost), cost)
+}
+
+fn blocked_for(seconds: u64) -> Decision {
+    let until = Timestamp::from_secs(1_000 + seconds);
+    let policy = Policy::new([Limit::per_second(5), Limit::per_day(50)]).unwrap();
+    let policy = policy.blocked_until(until);
+    Decision::blocked(policy.block().unwrap(), Cost::ONE, Timestamp::from_secs(1_000))
 }
 
 fn header<'a>(denial: &'a Denial, name: &str) -> Option<&'a str> {
@@ -43,23 +66,22 @@ fn header<'a>(denial: &'a Denial, name: &str) -> Option<&'a str> {
 fn open_bank_names_the_limit_of_consumers_and_of_anonymous_callers() {
     let body = DenialBody::default();
     let hour = decide(&[("1000/hour", denied(42))]);
-    let said = |decision: &Decision, realm: &Realm| {
-        body.denial(decision, realm, Follow::default(), false).body
-    };
+    let said = |decision: &Decision, subject: &Subject| deny_to(&body, decision, subject).body;
+    let consumer = &Subject::consumer("abc123");
     assert_eq!(
-        said(&minute_full(), &Realm::Consumer),
+        said(&minute_full(), consumer),
         r#"{"code":429,"message":"Too Many Requests. We only allow 100 requests per minute for this Consumer."}"#
     );
     assert_eq!(
-        said(&hour, &Realm::Ip),
+        said(&hour, &Subject::ip("192.0.2.7")),
         r#"{"code":429,"message":"Too Many Requests. We only allow 1000 requests per hour for anonymous access."}"#
     );
     assert_eq!(
-        said(&decide(&[("10/15minutes", denied(1))]), &Realm::User),
+        said(&decide(&[("10/15minutes", denied(1))]), &Subject::user("alice")),
         r#"{"code":429,"message":"Too Many Requests. We only allow 10 requests per 15 minutes for this Consumer."}"#
     );
     assert_eq!(
-        said(&decide(&[("20:concurrency", denied(1))]), &Realm::Consumer),
+        said(&decide(&[("20:concurrency", denied(1))]), consumer),
         r#"{"code":429,"message":"Too Many Requests. We only allow 20 requests at the same time for this Consumer."}"#
     );
     let prefixed = body.clone().prefix("OBP-10018: ");
@@ -83,7 +105,9 @@ fn message_names_the_governing_limit() {
     for (follow, words) in
         [(Follow::ShortestActive, "per second"), (Follow::FewestRemaining, "per hour")]
     {
-        let denial = DenialBody::text().denial(&decision, &Realm::Key, follow, false);
+        let subject = &Subject::user("alice");
+        let reason = DenialReason::Decision { decision: &decision, subject };
+        let denial = DenialBody::text().denial(reason, follow, false);
         assert!(denial.body.contains(words), "{follow:?}: {}", denial.body);
     }
 }
@@ -111,7 +135,10 @@ fn problem_details_list_every_limit_that_denies() {
 fn problem_types_can_be_yours_or_none() {
     let details = |base: Option<&'static str>, decision: Option<&Decision>| -> Value {
         let body = base.into_iter().fold(DenialBody::problem(), DenialBody::problem_types);
-        let denial = decision.map_or_else(|| body.missing_key(false), |it| deny(&body, it));
+        let denial = decision.map_or_else(
+            || without_decision(&body, DenialReason::MissingKey),
+            |it| deny(&body, it),
+        );
         serde_json::from_str(&denial.body).unwrap()
     };
     let (over, undecided) = (&minute_full(), &undecided());
@@ -162,7 +189,7 @@ fn every_form_answers_every_reason() {
         (DenialBody::empty(),      None,                  403, None,  ""),
     ];
     for (form, decision, status, content_type, body) in cases {
-        let denial = decision.map_or_else(|| form.missing_key(false), |it| deny(&form, &it));
+        let denial = decision.map_or_else(|| without_decision(&form, DenialReason::MissingKey), |it| deny(&form, &it));
         assert_eq!((denial.status, denial.content_type, &*denial.body), (status, content_type, body));
     }
 }
@@ -173,7 +200,7 @@ fn an_ambiguous_key_is_a_bad_request_in_every_form() {
                          one way only.";
 
     let body = |form: DenialBody| {
-        let denial = form.ambiguous_key(false);
+        let denial = without_decision(&form, DenialReason::AmbiguousKey);
         assert_eq!((denial.status, header(&denial, "cache-control")), (400, Some("no-store")));
         denial.body.into_owned()
     };
@@ -210,11 +237,12 @@ fn grpc_clients_are_answered_in_headers() {
     assert_eq!(header(&denial, "grpc-status"), Some("14"));
     assert_eq!(header(&denial, "grpc-retry-pushback-ms"), Some("1000"));
 
-    let denial = DenialBody::empty().ambiguous_key(true);
+    let denial = DenialBody::empty().denial(DenialReason::AmbiguousKey, Follow::default(), true);
     assert_eq!((denial.status, &*denial.body), (200, ""));
     assert_eq!(denial.headers, [("grpc-status", Cow::Borrowed("3"))]);
 
-    let denial = DenialBody::empty().missing_key(true);
+    let missing = DenialReason::MissingKey;
+    let denial = DenialBody::empty().denial(missing, Follow::default(), true);
     assert_eq!((denial.status, &*denial.body), (200, ""));
     assert_eq!(denial.headers, [("grpc-status", Cow::Borrowed("7"))]);
 }
@@ -241,4 +269,100 @@ fn grpc_is_told_by_the_content_type() {
     for other in ["", "application/grp", "application/grpc-web", "application/GRPC-Web-text"] {
         assert!(!is_grpc(other.as_bytes()), "{other}");
     }
+}
+
+#[test]
+fn a_blocked_caller_reads_that_it_is_blocked() {
+    let (consumer, address) = (Subject::consumer("abc123"), Subject::ip("192.0.2.7"));
+    let text = DenialBody::text();
+    for blocked in [by_policy(&["0/hour"], 1), blocked_for(60)] {
+        let said = |subject| deny_to(&text, &blocked, subject).body;
+        assert_eq!(said(&consumer), "Too Many Requests. This Consumer is blocked.");
+        assert_eq!(said(&address), "Too Many Requests. Anonymous access is blocked.");
+        let problem: Value =
+            serde_json::from_str(&deny(&DenialBody::problem(), &blocked).body).unwrap();
+        assert_eq!(problem["detail"], "Too Many Requests. This Consumer is blocked.");
+        assert_eq!(problem["status"], 429);
+    }
+}
+
+#[test]
+fn open_bank_names_the_consumer_if_set_and_nobody_else() {
+    let body = DenialBody::open_bank().prefix("OBP-10018: ").names_consumer(true);
+    let said = |decision: &Decision, subject: &Subject| {
+        let body = deny_to(&body, decision, subject).body;
+        let json: Value = serde_json::from_str(&body).unwrap();
+        json["message"].as_str().unwrap().to_owned()
+    };
+    let consumer = Subject::consumer("abc123");
+    assert_eq!(
+        said(&minute_full(), &consumer),
+        "OBP-10018: Too Many Requests. We only allow 100 requests per minute for this Consumer \
+         (consumer_id: abc123)."
+    );
+    assert_eq!(
+        said(&blocked_for(60), &consumer),
+        "OBP-10018: Too Many Requests. This Consumer is blocked (consumer_id: abc123)."
+    );
+    let digest = Subject::digest(crate::Realm::Consumer, [7; 16]);
+    for other in [Subject::user("alice"), Subject::ip("192.0.2.7"), digest] {
+        assert!(!said(&minute_full(), &other).contains("consumer_id"), "{other:?}");
+    }
+    // Other forms have no such words.
+    for other in [DenialBody::text(), DenialBody::problem()] {
+        let denial = deny(&other.names_consumer(true), &blocked_for(60));
+        assert!(!denial.body.contains("abc123"), "{denial:?}");
+    }
+}
+
+#[test]
+fn the_id_of_a_consumer_cannot_break_out_of_the_message() {
+    let body = DenialBody::open_bank().names_consumer(true);
+    let id = "a\"}\\\r\nset-cookie: b\u{202e}é\u{7f}";
+    let shown = "a\"}\\\u{fffd}\u{fffd}set-cookie: b\u{fffd}é\u{fffd}";
+    let denial = deny_to(&body, &minute_full(), &Subject::consumer(id));
+    let json: Value = serde_json::from_str(&denial.body).unwrap();
+    let message = json["message"].as_str().unwrap();
+    assert!(message.ends_with(&format!("(consumer_id: {shown}).")), "{message}");
+
+    let (decision, subject) = (&minute_full(), &Subject::consumer(id));
+    let reason = DenialReason::Decision { decision, subject };
+    let denial = body.denial(reason, Follow::default(), true);
+    let message = header(&denial, "grpc-message").unwrap();
+    assert!(message.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{message}");
+}
+
+#[test]
+fn a_cost_that_is_never_granted_is_said_to_be() {
+    let decision = by_policy(&["10000/minute:unit=tokens", "5/second:requests"], 20_000);
+    let words = "Too Many Requests. This request asks for 20000 tokens, and we only allow 10000 at once for this Consumer.";
+    assert_eq!(deny(&DenialBody::text(), &decision).body, words);
+    let open_bank = deny(&DenialBody::open_bank(), &decision).body;
+    assert_eq!(open_bank, format!(r#"{{"code":429,"message":"{words}"}}"#));
+    let problem: Value =
+        serde_json::from_str(&deny(&DenialBody::problem(), &decision).body).unwrap();
+    assert_eq!(
+        (&problem["detail"], &problem["violated-policies"]),
+        (&json!(words), &json!(["minute"]))
+    );
+    let grpc = deny_grpc(&DenialBody::text(), &decision);
+    assert_eq!(header(&grpc, "grpc-message"), Some(words));
+    assert_eq!(header(&grpc, "grpc-retry-pushback-ms"), Some("-1"));
+}
+
+#[test]
+fn a_denial_names_the_unit_of_the_limit() {
+    let text = |limit| deny(&DenialBody::text(), &decide(&[(limit, denied(42))])).body;
+    assert_eq!(
+        text("10000/minute:unit=tokens"),
+        "Too Many Requests. We only allow 10000 tokens per minute for this Consumer."
+    );
+    assert_eq!(
+        text("20/minute:requests"),
+        "Too Many Requests. We only allow 20 requests per minute for this Consumer."
+    );
+    let decision = decide(&[("10000/minute:unit=tokens", denied(42))]);
+    let problem: Value =
+        serde_json::from_str(&deny(&DenialBody::problem(), &decision).body).unwrap();
+    assert!(problem["detail"].as_str().unwrap().contains("10000 tokens per minute"));
 }

@@ -38,6 +38,7 @@
 //! ```
 
 mod admission;
+mod denied;
 mod over_limit;
 mod preflight;
 mod response;
@@ -50,11 +51,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 pub use admission::{Admission, Caller};
+pub use denied::Denied;
 pub use over_limit::OverLimit;
 pub use response::{ResponseInfo, ResponseRules};
 use settings::Rules;
 
-use crate::denial::Denial;
+use crate::denial::{Denial, DenialReason};
 use crate::key::{AmbiguousKey, ClientAddress, KeyExtractor, RequestInfo};
 use crate::{Cost, Decision, Eventual, Permit, Policy, RateLimiter, Realm, Subject, observe};
 
@@ -135,7 +137,7 @@ impl<K: KeyExtractor> Gate<K> {
         if self.limiter.is_shadow() {
             return Admission::Exempt;
         }
-        Admission::TurnedAway(self.rules.denial.missing_key(admission::speaks_grpc(request)))
+        self.reject(DenialReason::MissingKey, request)
     }
 
     #[cold]
@@ -146,7 +148,7 @@ impl<K: KeyExtractor> Gate<K> {
         if self.limiter.is_shadow() {
             return Admission::Exempt;
         }
-        Admission::TurnedAway(self.rules.denial.ambiguous_key(admission::speaks_grpc(request)))
+        self.reject(DenialReason::AmbiguousKey, request)
     }
 
     fn decide<R: RequestInfo>(&self, request: &R, subject: &Subject) -> Eventual<Decision> {
@@ -196,12 +198,34 @@ impl<K: KeyExtractor> Gate<K> {
     /// adds to it.
     #[must_use]
     pub fn denial(&self, decision: &Decision, caller: &Caller) -> Denial {
+        let reason = DenialReason::Decision { decision, subject: caller.subject() };
+        self.answer(reason, caller.is_grpc())
+    }
+
+    /// Makes the response to a request that `decision`, made in a handler, denies: in the form and with
+    /// the headers that are set on this gate.
+    #[must_use]
+    pub fn denied(&self, decision: Decision, subject: &Subject) -> Denied {
+        let reason = DenialReason::Decision { decision: &decision, subject };
+        let denial = self.answer(reason, false);
+        Denied::with(decision, denial, self.rules.response.headers.clone())
+    }
+
+    /// Rejects a request that is not counted.
+    fn reject<R: RequestInfo>(&self, reason: DenialReason<'_>, request: &R) -> Admission {
+        Admission::TurnedAway(self.answer(reason, admission::speaks_grpc(request)))
+    }
+
+    /// Returns the answer for `reason`: the default one, or what the responder makes of it.
+    fn answer(&self, reason: DenialReason<'_>, is_grpc: bool) -> Denial {
         let rules = &self.rules;
+        let default = rules.denial.denial(reason, rules.response.headers.followed(), is_grpc);
         match &rules.responder {
-            Some(responder) => responder(decision, caller),
-            None => {
-                let follow = rules.response.headers.followed();
-                rules.denial.denial(decision, caller.realm(), follow, caller.is_grpc())
+            None => default,
+            Some(responder) if !is_grpc => responder(reason, default),
+            Some(responder) => {
+                let own = responder(reason, default.clone());
+                if own.is_grpc() { own } else { default }
             }
         }
     }

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use super::{Caller, Gate, MissingKey, OverLimit, ResponseInfo, ResponseRules};
-use crate::denial::{Denial, DenialBody};
+use super::{Gate, MissingKey, OverLimit, ResponseInfo, ResponseRules};
+use crate::Cost;
+use crate::denial::{Denial, DenialBody, DenialReason};
 use crate::headers::Headers;
 use crate::key::{KeyExtractor, RequestInfo};
-use crate::{Cost, Decision};
 
 /// What does not depend on the type of the key extractor.
 #[derive(Clone, Default)]
@@ -28,7 +28,7 @@ pub(super) struct Rules {
 type Predicate = Arc<dyn Fn(&dyn RequestInfo) -> bool + Send + Sync>;
 type CostOf = Arc<dyn Fn(&dyn RequestInfo) -> Cost + Send + Sync>;
 type OverLimitOf = Arc<dyn Fn(&dyn RequestInfo) -> OverLimit + Send + Sync>;
-type Responder = Arc<dyn Fn(&Decision, &Caller) -> Denial + Send + Sync>;
+type Responder = Arc<dyn Fn(DenialReason<'_>, Denial) -> Denial + Send + Sync>;
 
 impl<K: KeyExtractor> Gate<K> {
     /// Sets how the subject of a request is found. Defaults to the address of the peer.
@@ -190,12 +190,33 @@ impl<K: KeyExtractor> Gate<K> {
         self.with(|rules| rules.denial = body)
     }
 
-    /// Your own answer to clients that are turned away by a decision. The header lines are added
-    /// to it.
+    /// Sets your own answer to requests that are rejected: by a decision, without a key, or with an
+    /// ambiguous one.
+    ///
+    /// The responder gets the reason and the default answer, in the form of
+    /// [`denial_body`](Self::denial_body), and returns what is sent. The header lines of a decision are
+    /// added to it. Keep `default.status` unless you mean to change it: it is 503 where the limiter
+    /// itself cannot decide.
+    ///
+    /// A gRPC call is answered in gRPC's way whatever the responder returns: an answer that is not
+    /// [gRPC](Denial::is_grpc), which no such client could read, is replaced by the default.
+    ///
+    /// ```
+    /// use rl_core::denial::Denial;
+    /// # use rl_core::{Gate, Limit, RateLimiter};
+    /// # let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
+    /// let gate = Gate::new(limiter).deny_with(|reason, default| match reason.decision() {
+    ///     Some(decision) if !decision.origin().is_failure() => {
+    ///         Denial::json(default.status, r#"{"error":"slow_down"}"#)
+    ///     }
+    ///     _ => default,
+    /// });
+    /// # Ok::<(), rl_core::limiter::BuildError>(())
+    /// ```
     #[must_use]
     pub fn deny_with(
         self,
-        responder: impl Fn(&Decision, &Caller) -> Denial + Send + Sync + 'static,
+        responder: impl Fn(DenialReason<'_>, Denial) -> Denial + Send + Sync + 'static,
     ) -> Self {
         self.with(|rules| rules.responder = Some(Arc::new(responder)))
     }

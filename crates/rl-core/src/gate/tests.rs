@@ -1,12 +1,13 @@
-use crate::denial::{Denial, DenialBody};
-use crate::gate::{Admission, Caller, Gate, MissingKey};
+use crate::denial::{Denial, DenialBody, DenialReason};
+use crate::gate::{Admission, Caller, Denied, Gate, MissingKey};
 use crate::headers::{HeaderFamily, Headers};
 use crate::key::fake_request::FakeRequest;
 use crate::key::{
     AmbiguousKey, ClientAddress, Constant, Header, Identified, KeyExtractor, RequestInfo,
 };
 use crate::{
-    Cost, Decision, Limit, Origin, Outcome, Policy, RateLimiter, Realm, RetryAfter, Subject,
+    Cost, Decision, FailureKind, Limit, Origin, Outcome, Policy, RateLimiter, Realm, RetryAfter,
+    Subject,
 };
 
 fn limiter(limit: Limit) -> RateLimiter {
@@ -344,19 +345,72 @@ async fn a_denial_is_in_the_form_that_is_set() {
     let (denied, caller) = asked(&gate, &request()).await;
     let denial = gate.denial(&denied, &caller);
     assert_eq!((denial.status, denial.content_type), (429, Some("application/json")));
-    assert!(denial.body.contains("We only allow 0 requests per hour for anonymous access."));
+    assert!(denial.body.contains("Anonymous access is blocked."), "{}", denial.body);
 
     let problem = gate.clone().denial_body(DenialBody::problem());
     assert_eq!(problem.denial(&denied, &caller).content_type, Some("application/problem+json"));
 
-    let own = problem.deny_with(|decision, caller| {
-        let mut denial = Denial::new(420);
-        denial.body = format!("{} {:?}", caller.realm().as_str(), decision.retry_after()).into();
-        denial
+    let own = problem.deny_with(|reason, default| {
+        let (decision, subject) = (reason.decision().unwrap(), reason.subject().unwrap());
+        let body = format!("{} {:?}", subject.realm().as_str(), decision.retry_after());
+        Denial::text(default.status - 9, body)
     });
     let denial = own.denial(&denied, &caller);
     assert_eq!((denial.status, &*denial.body), (420, "ip Never"));
     assert_eq!(denied.retry_after(), RetryAfter::Never);
+}
+
+#[tokio::test]
+async fn a_responder_answers_requests_without_a_key_too() {
+    let own = gate().deny_with(|reason, default| match reason {
+        DenialReason::MissingKey => Denial::json(default.status, r#"{"error":"who are you?"}"#),
+        _ => default,
+    });
+    let denial = turned_away(&own, &FakeRequest::get("/"));
+    assert_eq!((denial.status, &*denial.body), (403, r#"{"error":"who are you?"}"#));
+}
+
+/// A gRPC client cannot read another answer: it would see an end of the stream in its middle.
+#[tokio::test]
+async fn a_responder_cannot_take_the_form_of_grpc_away() {
+    let gate = Gate::new(limiter(Limit::per_hour(0)));
+    let call = request().method("POST").header("content-type", b"application/grpc");
+    let (denied, caller) = asked(&gate, &call).await;
+
+    let html = gate.clone().deny_with(|_, _| Denial::text(429, "slow down"));
+    assert_eq!(html.denial(&denied, &caller), gate.denial(&denied, &caller));
+
+    let more = gate.clone().deny_with(|_, default| default.header("x-docs", "/limits"));
+    let denial = more.denial(&denied, &caller);
+    assert_eq!((denial.status, denial.is_grpc()), (200, true));
+    assert!(denial.headers.contains(&("x-docs", "/limits".into())), "{denial:?}");
+}
+
+#[tokio::test]
+async fn a_responder_that_keeps_the_default_status_keeps_503() {
+    let down = Decision::undecided(Cost::ONE, Origin::FailedClosed(FailureKind::Unavailable));
+    let gate = gate().deny_with(|_, default| Denial::json(default.status, "{}"));
+    let (_, caller) = asked(&gate, &request()).await;
+    assert_eq!(gate.denial(&down, &caller).status, 503);
+}
+
+#[tokio::test]
+async fn a_decision_of_a_handler_is_denied_in_the_form_of_the_gate() {
+    let (denied, _) = asked(&Gate::new(limiter(Limit::per_hour(0))), &request()).await;
+    let subject = Subject::ip("198.51.100.7");
+    let plain = gate().denial_body(DenialBody::text()).headers(Headers::none());
+    let of_gate = plain.denied(denied.clone(), &subject);
+    assert_eq!(of_gate.denial().body, "Too Many Requests. Anonymous access is blocked.");
+    let count = |denied: &Denied| {
+        let mut lines = 0;
+        denied.write_headers(&mut |_| lines += 1);
+        lines
+    };
+    assert_eq!(count(&of_gate), 0);
+    let default = Denied::unless_allowed(denied, &subject).unwrap_err();
+    assert_eq!((default.denial().content_type, count(&default)), (Some("application/json"), 2));
+    let (allowed, _) = asked(&gate(), &request()).await;
+    assert!(Denied::unless_allowed(allowed, &subject).is_ok());
 }
 
 /// Settings may hold what clients must not see; a key extractor may hold a secret.

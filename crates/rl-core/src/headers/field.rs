@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::list;
 use super::text::{Text, seconds_ceil};
-use crate::{Decision, LimitReport};
+use crate::{Decision, LimitReport, Origin};
 
 /// What a header field says.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +43,18 @@ impl Field {
         matches!(self, Self::Quotas | Self::NamedQuotas | Self::Standings)
     }
 
+    /// Returns whether what the field says is known.
+    pub(super) fn is_known(self, answer: &Answer<'_>) -> bool {
+        match self {
+            Self::Remaining | Self::Used => answer.knows_counts(),
+            Self::ResetAfter | Self::ResetAt | Self::IntervalMillis => answer.knows_reset(),
+            // A dictionary lacks nothing.
+            Self::Dictionary => answer.knows_counts() && answer.knows_reset(),
+            Self::Standings => answer.standings().next().is_some(),
+            _ => true,
+        }
+    }
+
     /// Writes the value.
     pub(super) fn write(self, answer: &Answer<'_>, text: &mut Text) {
         let limit = answer.governing;
@@ -64,7 +76,7 @@ impl Field {
             }
             Self::Quotas => list::join(answer.listed(), list::quota, text),
             Self::NamedQuotas => list::join(answer.listed(), list::named_quota, text),
-            Self::Standings => list::join(answer.listed(), list::standing, text),
+            Self::Standings => list::join(answer.standings(), list::standing, text),
             Self::MaxThenQuotas => {
                 text.number(limit.max());
                 text.push(", ");
@@ -101,8 +113,26 @@ impl<'a> Answer<'a> {
         self.decision.enforced().filter(move |limit| only.is_none_or(|name| name == limit.name()))
     }
 
-    /// Time to the reset of the governing limit. Where a denial has none (a limit of 0), a moment:
-    /// a client that reads 0 would try again at once.
+    /// The limits of which is known what is left. Where the policy alone denied, those are the limits
+    /// of 0.
+    fn standings(&self) -> impl Iterator<Item = LimitReport<'a>> {
+        let all = self.decision.origin() != Origin::Policy;
+        self.listed().filter(move |limit| all || limit.max() == 0)
+    }
+
+    fn knows_counts(&self) -> bool {
+        self.decision.origin() != Origin::Policy || self.governing.max() == 0
+    }
+
+    /// Nothing resets a limit of 0 that has no known end, and where no counter was read its reset is
+    /// not known.
+    fn knows_reset(&self) -> bool {
+        let is_counted = self.decision.origin() != Origin::Policy && self.governing.max() > 0;
+        self.decision.is_allowed() || is_counted || !self.governing.reset_after().is_zero()
+    }
+
+    /// Time to the reset of the governing limit. Where a denial has none, a moment: a client that
+    /// reads 0 would try again at once.
     fn reset(&self) -> Duration {
         let least = if self.decision.is_allowed() { 0 } else { 1 };
         self.governing.reset_after().max(Duration::from_micros(least))

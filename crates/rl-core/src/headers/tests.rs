@@ -190,16 +190,49 @@ fn a_blocked_subject_is_not_told_when_to_return() {
         [
             "x-rate-limit-limit: 0",
             "x-rate-limit-remaining: 0",
-            "x-rate-limit-reset: 1",
             "x-ratelimit-limit: 0",
             "x-ratelimit-remaining: 0",
             "x-ratelimit-used: 0",
-            "x-ratelimit-reset: 1767225601",
             "x-ratelimit-resource: core",
             r#"ratelimit-policy: "day";q=0;w=86400"#,
             r#"ratelimit: "day";r=0"#,
         ]
     );
+}
+
+#[test]
+fn a_block_with_an_end_tells_when_it_ends_in_every_family() {
+    let policy = Policy::new([Limit::per_minute(5)]).unwrap();
+    let policy = policy.blocked_until(NOW.plus_micros(90 * SECOND + 1));
+    let blocked = Decision::blocked(policy.block().unwrap(), Cost::ONE, NOW);
+    for (family, name, value_then) in [
+        (HeaderFamily::OpenBank, "x-rate-limit-reset", "91"),
+        (HeaderFamily::GitHub, "x-ratelimit-reset", "1767225691"),
+        (HeaderFamily::IetfDraft06, "ratelimit-reset", "91"),
+        (HeaderFamily::IetfDraft07, "ratelimit", "limit=0, remaining=0, reset=91"),
+        (HeaderFamily::Ietf, "ratelimit", r#""minute";r=0"#),
+    ] {
+        let headers = Headers::new(family);
+        assert_eq!(value(&headers, &blocked, name).unwrap(), value_then, "{family:?}");
+        assert_eq!(value(&headers, &blocked, "retry-after").unwrap(), "91", "{family:?}");
+    }
+}
+
+/// A number that was not read from a counter would be a guess.
+#[test]
+fn a_cost_that_is_never_granted_tells_the_limit_and_nothing_that_was_not_counted() {
+    let policy = Policy::new([Limit::per_second(50), Limit::per_minute(100)]).unwrap();
+    let never = Decision::never_granted(&policy, Cost::new(101), 101);
+    for family in FAMILIES {
+        let lines = lines(&Headers::new(family), &never);
+        let is_known = |line: &String| {
+            line.starts_with("ratelimit-policy: ")
+                || line.starts_with("x-ratelimit-resource: ")
+                || line.split_once(": ").is_some_and(|(name, _)| name.ends_with("-limit"))
+        };
+        assert!(lines.iter().all(is_known), "{family:?}: {lines:?}");
+        assert!(family == HeaderFamily::IetfDraft07 || !lines.is_empty());
+    }
 }
 
 #[test]

@@ -1,5 +1,8 @@
 //! Denials that need no counter: blocks, limits of 0, and costs above every capacity.
 
+#[cfg(test)]
+mod tests;
+
 use super::RateLimiter;
 use super::decide::Question;
 use crate::store::Mode;

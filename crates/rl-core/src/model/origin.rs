@@ -45,6 +45,12 @@ impl Origin {
         }
     }
 
+    /// Whether no decision could be made, and the failure policy took its place.
+    #[must_use]
+    pub const fn is_failure(self) -> bool {
+        matches!(self, Self::FailedOpen(_) | Self::FailedClosed(_))
+    }
+
     /// Whether the store decided, now or before.
     pub(super) const fn is_of_store(self) -> bool {
         matches!(self, Self::Store | Self::LocalDeny | Self::Leased)

@@ -93,12 +93,12 @@ fn stretch(
         }
     }
     let active = || spans.iter().filter(|span| (span.from..=span.to).contains(&now));
-    let limits = if active().any(|span| span.blocks) {
-        CallLimits::BLOCKED
-    } else {
-        aggregation.limits(active().map(|span| &span.limits))
+    let blocks = spans.iter().filter(|span| span.blocks).map(|span| (span.from, span.to));
+    let policy = match crate::active::block_at(blocks, now) {
+        Some(until) => policy_of(&CallLimits::BLOCKED).map(|policy| policy.blocked_until(until)),
+        None => policy_of(&aggregation.limits(active().map(|span| &span.limits))),
     };
-    Stretch { from, to, policy: policy_of(&limits) }
+    Stretch { from, to, policy }
 }
 
 #[cfg(test)]
@@ -138,6 +138,42 @@ mod tests {
         ];
         for (now, expected) in edges {
             assert_eq!(max(&timeline, now), expected, "{now}");
+        }
+    }
+
+    /// The block that holds at `now`, and its end.
+    fn block(timeline: &Timeline, now: u64) -> Option<Option<u64>> {
+        let policy = timeline.policy(Timestamp::from_micros(now))?;
+        policy.block().map(|block| block.until().map(Timestamp::as_micros))
+    }
+
+    #[test]
+    fn a_block_ends_when_no_record_blocks_any_more() {
+        let in_year_9999 = 253_370_764_800_000_000;
+        let mut timeline = timeline(&[
+            (0, u64::MAX, 9),
+            (100, 199, 0),
+            // One that goes on where another ends, and one that began before.
+            (200, 299, 0),
+            (150, 250, 0),
+            (500, 500, 0),
+            (700, in_year_9999, 0),
+        ]);
+        timeline.spans[1..].iter_mut().for_each(|span| span.blocks = true);
+        for (now, expected) in [
+            (99, None),
+            (100, Some(Some(300))),
+            (199, Some(Some(300))),
+            (299, Some(Some(300))),
+            (300, None),
+            (500, Some(Some(501))),
+            (501, None),
+            (700, Some(None)),
+        ] {
+            assert_eq!(block(&timeline, now), expected, "{now}");
+            let policy = timeline.policy(Timestamp::from_micros(now)).unwrap();
+            let max = if expected.is_some() { 0 } else { 9 };
+            assert_eq!(policy.limits()[0].limit().max(), max, "{now}");
         }
     }
 

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::Share;
 use crate::limiter::tests::Faulty;
+use crate::limiter::{BuildError, OnFailure};
 use crate::store::MemoryStore;
 use crate::time::ManualClock;
 use crate::{
@@ -125,9 +126,35 @@ async fn less_than_a_unit_of_a_limit_is_turned_away_as_undecided() {
     // What the whole limit never grants is never granted.
     for (limit, cost) in [(Limit::per_hour(0), 1), (Limit::per_hour(3), 4)] {
         let denied = limiter(limit).check(&alice(), cost).await;
-        assert_eq!(denied.origin(), Origin::Fallback(DOWN), "{limit}");
+        assert_eq!(denied.origin(), Origin::Policy, "{limit}");
         assert_eq!(denied.retry_after(), RetryAfter::Never);
     }
+}
+
+#[tokio::test]
+async fn a_request_passes_if_set_when_the_fallback_cannot_decide_either() {
+    let (store, fallback) = (Arc::new(Faulty::default()), Arc::new(Faulty::default()));
+    let builder = RateLimiter::builder().limit(Limit::per_hour(8)).limit(Limit::per_day(1));
+    let builder = builder.store(store.clone()).on_fallback_failure(OnFailure::Allow);
+    let limiter = builder.fallback(fallback.clone(), Share::of_instances(2)).build().unwrap();
+    store.fail_with(DOWN);
+    // A share of less than one: the fallback has nothing to decide with.
+    assert_eq!(limiter.check(&alice(), 1).await.origin(), Origin::FailedOpen(DOWN));
+
+    fallback.fail_with(FailureKind::TimedOut);
+    let passed = limiter.check(&alice(), 1).await;
+    let origin = Origin::FailedOpen(FailureKind::TimedOut);
+    assert_eq!((passed.is_allowed(), passed.origin()), (true, origin));
+    // It is no way around what needs no counter.
+    assert!(!limiter.check(&alice(), 9).await.is_allowed());
+}
+
+#[test]
+fn a_fallback_cannot_fall_back_on_itself() {
+    let builder = on(&Arc::default()).limit(Limit::per_hour(8));
+    let error = builder.on_fallback_failure(OnFailure::Fallback).build().unwrap_err();
+    assert_eq!(error, BuildError::FallbackOfFallback);
+    assert!(error.to_string().contains("expected `OnFailure::Allow` or `OnFailure::Deny`"));
 }
 
 #[tokio::test]

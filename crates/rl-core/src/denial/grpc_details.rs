@@ -1,0 +1,104 @@
+//! What a gRPC client reads from `grpc-status-details-bin`, encoded by hand: three small messages do
+//! not justify a dependency on a protobuf library.
+//!
+//! ```text
+//! google.rpc.Status        1: int32 code   2: string message   3: repeated Any details
+//! google.protobuf.Any      1: string type_url                  2: bytes value
+//! google.rpc.RetryInfo     1: Duration retry_delay
+//! google.protobuf.Duration 1: int64 seconds                    2: int32 nanos
+//! google.rpc.QuotaFailure  1: repeated Violation violations
+//!             Violation    1: string subject                   2: string description
+//! ```
+//!
+//! A field is its key, `number << 3 | wire type`, and its value: a varint (type 0), or a length and so
+//! many bytes (type 2). Fields of 0 and empty text are left out, as proto3 has it.
+
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
+
+use super::words::{Reason, push_quota};
+use crate::RetryAfter;
+
+const RETRY_INFO: &str = "type.googleapis.com/google.rpc.RetryInfo";
+const QUOTA_FAILURE: &str = "type.googleapis.com/google.rpc.QuotaFailure";
+
+/// Returns the value of `grpc-status-details-bin`; none if there is nothing to add to the status.
+///
+/// A limit that denies is a violation: its subject is the name of the limit, its description what the
+/// limit allows.
+pub(super) fn header(code: u8, message: &str, reason: Reason<'_>) -> Option<String> {
+    let decision = reason.decision()?;
+    let mut status = Message::default();
+    status.number(1, code.into());
+    status.text(2, message);
+    match decision.retry_after() {
+        RetryAfter::In(wait) => status.any(RETRY_INFO, retry_info(wait)),
+        RetryAfter::Now => status.any(RETRY_INFO, retry_info(Duration::ZERO)),
+        RetryAfter::Never => {}
+    }
+    if let Some(decision) = reason.over_limit() {
+        let mut failure = Message::default();
+        for limit in decision.enforced().filter(|limit| limit.is_over()) {
+            let mut violation = Message::default();
+            violation.text(1, limit.name());
+            let mut allowed = String::new();
+            push_quota(&mut allowed, limit.limit());
+            violation.text(2, &allowed);
+            failure.bytes(1, &violation.0);
+        }
+        status.any(QUOTA_FAILURE, failure);
+    }
+    Some(STANDARD_NO_PAD.encode(status.0))
+}
+
+fn retry_info(wait: Duration) -> Message {
+    let mut delay = Message::default();
+    delay.number(1, wait.as_secs());
+    delay.number(2, wait.subsec_nanos().into());
+    let mut info = Message::default();
+    info.bytes(1, &delay.0);
+    info
+}
+
+/// A message of protobuf, field by field.
+#[derive(Default)]
+struct Message(Vec<u8>);
+
+impl Message {
+    fn number(&mut self, field: u8, number: u64) {
+        if number != 0 {
+            self.0.push(field << 3);
+            self.varint(number);
+        }
+    }
+
+    fn text(&mut self, field: u8, text: &str) {
+        if !text.is_empty() {
+            self.bytes(field, text.as_bytes());
+        }
+    }
+
+    fn bytes(&mut self, field: u8, bytes: &[u8]) {
+        self.0.push(field << 3 | 2);
+        self.varint(bytes.len() as u64);
+        self.0.extend_from_slice(bytes);
+    }
+
+    fn any(&mut self, url: &str, value: Self) {
+        let mut any = Self::default();
+        any.text(1, url);
+        any.bytes(2, &value.0);
+        self.bytes(3, &any.0);
+    }
+
+    /// Seven bits a byte, the lowest first; the high bit says that more follow.
+    fn varint(&mut self, mut number: u64) {
+        while number >= 0x80 {
+            self.0.push(number as u8 | 0x80);
+            number >>= 7;
+        }
+        self.0.push(number as u8);
+    }
+}

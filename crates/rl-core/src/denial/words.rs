@@ -1,0 +1,214 @@
+//! The sentence that a client reads.
+
+use super::{DenialReason, json};
+use crate::{Algorithm, Decision, Follow, LimitReport, Period, Realm, RetryAfter, Subject};
+
+/// A [`DenialReason`], and the limit that its message names.
+#[derive(Clone, Copy)]
+pub(super) enum Reason<'a> {
+    /// The governing limit is 0: time alone, or an operator, can change that.
+    Blocked { decision: &'a Decision, subject: &'a Subject },
+    /// The governing limit never grants the cost.
+    TooCostly { decision: &'a Decision, governing: LimitReport<'a>, subject: &'a Subject },
+    /// The request is over the governing limit, and perhaps over more.
+    OverLimit { decision: &'a Decision, governing: LimitReport<'a>, subject: &'a Subject },
+    /// The limiter cannot decide.
+    Undecided { decision: &'a Decision },
+    /// The request has no key.
+    MissingKey,
+    /// Two readers could take the key for different ones.
+    AmbiguousKey,
+}
+
+impl<'a> Reason<'a> {
+    pub(super) fn new(reason: DenialReason<'a>, follow: Follow) -> Self {
+        let (decision, subject) = match reason {
+            DenialReason::Decision { decision, subject } => (decision, subject),
+            DenialReason::MissingKey => return Self::MissingKey,
+            DenialReason::AmbiguousKey => return Self::AmbiguousKey,
+        };
+        match decision.governing(follow) {
+            None => Self::Undecided { decision },
+            Some(limit) if limit.max() == 0 => Self::Blocked { decision, subject },
+            Some(governing) if governing.retry_after() == RetryAfter::Never => {
+                Self::TooCostly { decision, governing, subject }
+            }
+            Some(governing) => Self::OverLimit { decision, governing, subject },
+        }
+    }
+
+    /// The HTTP status.
+    pub(super) const fn status(self) -> u16 {
+        match self {
+            Self::Blocked { .. } | Self::TooCostly { .. } | Self::OverLimit { .. } => 429,
+            Self::Undecided { .. } => 503,
+            Self::MissingKey => 403,
+            Self::AmbiguousKey => 400,
+        }
+    }
+
+    /// The reason phrase of the HTTP status.
+    pub(super) const fn phrase(self) -> &'static str {
+        match self.status() {
+            429 => "Too Many Requests",
+            503 => "Service Unavailable",
+            403 => "Forbidden",
+            _ => "Bad Request",
+        }
+    }
+
+    /// The decision, unless nobody was counted.
+    pub(super) const fn decision(self) -> Option<&'a Decision> {
+        match self {
+            Self::Blocked { decision, .. }
+            | Self::TooCostly { decision, .. }
+            | Self::OverLimit { decision, .. }
+            | Self::Undecided { decision } => Some(decision),
+            Self::MissingKey | Self::AmbiguousKey => None,
+        }
+    }
+
+    /// The decision that is over a limit.
+    pub(super) const fn over_limit(self) -> Option<&'a Decision> {
+        match self {
+            Self::Undecided { .. } => None,
+            _ => self.decision(),
+        }
+    }
+
+    /// Whether the sentence says what no member of problem details says.
+    pub(super) fn has_detail(self) -> bool {
+        match self {
+            Self::Blocked { .. } | Self::TooCostly { .. } => true,
+            Self::OverLimit { governing, .. } => governing.limit().unit() != "requests",
+            Self::Undecided { .. } | Self::MissingKey | Self::AmbiguousKey => false,
+        }
+    }
+
+    /// Appends a sentence for people. It has nothing to escape but the id of a consumer, if `id` says
+    /// how that is written.
+    pub(super) fn push_to(self, text: &mut String, id: Option<PushId>) {
+        text.push_str(self.phrase());
+        match self {
+            Self::Blocked { subject, .. } => {
+                let is_identified = subject.realm().is_identified();
+                text.push_str(if is_identified { ". This Consumer" } else { ". Anonymous access" });
+                text.push_str(" is blocked");
+                push_id(text, subject, id);
+            }
+            Self::TooCostly { decision, governing, subject } => {
+                let limit = governing.limit();
+                text.push_str(". This request asks for ");
+                text.push_str(itoa::Buffer::new().format(decision.cost().units()));
+                text.push(' ');
+                text.push_str(limit.unit());
+                text.push_str(", and we only allow ");
+                text.push_str(itoa::Buffer::new().format(limit.capacity()));
+                text.push_str(" at once");
+                push_for(text, subject, id);
+            }
+            Self::OverLimit { governing, subject, .. } => {
+                let limit = governing.limit();
+                text.push_str(". We only allow ");
+                push_quota(text, limit);
+                push_for(text, subject, id);
+            }
+            Self::Undecided { .. } => {
+                text.push_str(". The rate limiter cannot decide at the moment");
+            }
+            Self::MissingKey => text.push_str(". No rate limit key was found in the request"),
+            Self::AmbiguousKey => {
+                text.push_str(
+                    ". The credential is given more than once, or cannot be read in one way only",
+                );
+            }
+        }
+        text.push('.');
+    }
+}
+
+/// Writes the id of a consumer, cleaned of what is no text.
+pub(super) type PushId = fn(&mut String, &str);
+
+/// Writes an id into plain text.
+pub(super) fn push_plain(text: &mut String, id: &str) {
+    text.extend(id.chars().map(printable));
+}
+
+/// Writes an id into a JSON string.
+pub(super) fn push_json(text: &mut String, id: &str) {
+    let clean: String = id.chars().map(printable).collect();
+    json::push_escaped(text, &clean);
+}
+
+/// Control characters and those that turn the direction of text around cannot be shown.
+fn printable(character: char) -> char {
+    let is_direction = matches!(character, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    if character.is_control() || is_direction { char::REPLACEMENT_CHARACTER } else { character }
+}
+
+/// Appends ` for this Consumer` or ` for anonymous access`.
+fn push_for(text: &mut String, subject: &Subject, id: Option<PushId>) {
+    let is_identified = subject.realm().is_identified();
+    text.push_str(if is_identified { " for this Consumer" } else { " for anonymous access" });
+    push_id(text, subject, id);
+}
+
+/// Appends ` (consumer_id: abc123)` for a consumer whose id is known.
+fn push_id(text: &mut String, subject: &Subject, push: Option<PushId>) {
+    let id = subject.owner().id().as_text().filter(|_| *subject.realm() == Realm::Consumer);
+    if let (Some(push), Some(id)) = (push, id) {
+        text.push_str(" (consumer_id: ");
+        push(text, id);
+        text.push(')');
+    }
+}
+
+/// Appends what a limit allows: `100 requests per minute`, `20 requests at the same time`.
+pub(super) fn push_quota(text: &mut String, limit: crate::Limit) {
+    text.push_str(itoa::Buffer::new().format(limit.max()));
+    text.push(' ');
+    text.push_str(limit.unit());
+    match limit.algorithm() {
+        Algorithm::Concurrency => text.push_str(" at the same time"),
+        _ => {
+            text.push_str(" per ");
+            push_period(text, limit.period());
+        }
+    }
+}
+
+/// Appends a period in words: `minute`, `15 minutes`, `250 milliseconds`.
+fn push_period(text: &mut String, period: Period) {
+    let (count, unit) = period.count_and_unit();
+    if count != 1 {
+        text.push_str(itoa::Buffer::new().format(count));
+        text.push(' ');
+    }
+    text.push_str(if unit == "ms" { "millisecond" } else { unit });
+    if count != 1 {
+        text.push('s');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn periods_in_words() {
+        for (period, words) in [
+            ("second", "second"),
+            ("month", "month"),
+            ("15minutes", "15 minutes"),
+            ("2weeks", "2 weeks"),
+            ("ms", "millisecond"),
+            ("250ms", "250 milliseconds"),
+            ("3153599999999ms", "3153599999999 milliseconds"),
+        ] {
+            let mut text = String::new();
+            push_period(&mut text, period.parse().unwrap());
+            assert_eq!(text, words);
+        }
+    }
+}

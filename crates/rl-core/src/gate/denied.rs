@@ -1,0 +1,84 @@
+use std::fmt;
+
+use crate::denial::{Denial, DenialBody, DenialReason};
+use crate::headers::{HeaderLine, Headers};
+use crate::{Decision, Subject};
+
+/// A denied decision that a handler returns, with all that its response needs.
+///
+/// The adapters make a response of it: `rl_tower::Denied`, `rl_actix::Denied`. It has the default
+/// form and headers; [`Gate::denied`](crate::Gate::denied) makes one with those that are set there.
+#[derive(Clone)]
+pub struct Denied(Box<Parts>);
+
+#[derive(Clone)]
+struct Parts {
+    decision: Decision,
+    denial: Denial,
+    headers: Headers,
+}
+
+impl Denied {
+    /// Makes the response to a request of `subject` that `decision` denies.
+    #[must_use]
+    pub fn new(decision: Decision, subject: &Subject) -> Self {
+        let headers = Headers::default();
+        let reason = DenialReason::Decision { decision: &decision, subject };
+        let denial = DenialBody::default().denial(reason, headers.followed(), false);
+        Self::with(decision, denial, headers)
+    }
+
+    /// Returns a decision that lets the request pass.
+    ///
+    /// # Errors
+    ///
+    /// Returns the response to send if `decision` denies the request.
+    pub fn unless_allowed(decision: Decision, subject: &Subject) -> Result<Decision, Self> {
+        if decision.lets_pass() { Ok(decision) } else { Err(Self::new(decision, subject)) }
+    }
+
+    pub(super) fn with(decision: Decision, denial: Denial, headers: Headers) -> Self {
+        Self(Box::new(Parts { decision, denial, headers }))
+    }
+
+    /// The decision.
+    #[must_use]
+    pub fn decision(&self) -> &Decision {
+        &self.0.decision
+    }
+
+    /// Status, body and headers.
+    #[must_use]
+    pub fn denial(&self) -> &Denial {
+        &self.0.denial
+    }
+
+    /// Calls `each` with the header lines that belong to the response beside those of the denial: for
+    /// adapters.
+    pub fn write_headers(&self, each: &mut dyn FnMut(HeaderLine<'_>)) {
+        self.0.headers.write(&self.0.decision, each);
+    }
+
+    /// Takes it apart: for adapters.
+    #[must_use]
+    pub fn into_parts(self) -> (Decision, Denial) {
+        (self.0.decision, self.0.denial)
+    }
+}
+
+impl fmt::Debug for Denied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Denied")
+            .field("decision", &self.0.decision)
+            .field("status", &self.0.denial.status)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Display for Denied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the rate limiter denied the request with status {}", self.0.denial.status)
+    }
+}
+
+impl std::error::Error for Denied {}

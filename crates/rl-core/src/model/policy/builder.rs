@@ -1,0 +1,195 @@
+use std::fmt;
+use std::sync::Arc;
+
+use super::{NamedLimit, Policy};
+use crate::model::{Algorithm, Anchor, Limit, Refill};
+
+/// Collects the limits of a [`Policy`].
+#[derive(Clone, Debug, Default)]
+#[must_use]
+pub struct PolicyBuilder {
+    limits: Vec<(Option<Arc<str>>, Limit)>,
+}
+
+impl PolicyBuilder {
+    /// Adds a limit that is named after its period: `second`, `15minutes`. A concurrency limit is
+    /// called `concurrency`.
+    ///
+    /// Where two limits would get one name, it goes to the fixed window that counts units, or else to
+    /// the first of them. Names of the others say how they count: `second:gcra`, `minute:requests`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use rl_core::Policy;
+    ///
+    /// let limits = ["20/minute:requests", "10000/minute", "600/minute:gcra:burst=50"];
+    /// let limits = limits.map(|limit| limit.parse()).into_iter().collect::<Result<Vec<_>, _>>()?;
+    /// let policy = Policy::new(limits)?;
+    /// let names: Vec<&str> = policy.limits().iter().map(|limit| limit.name()).collect();
+    /// assert_eq!(names, ["minute:requests", "minute", "minute:gcra"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn limit(mut self, limit: Limit) -> Self {
+        self.limits.push((None, limit));
+        self
+    }
+
+    /// Adds a limit with a name of its own.
+    pub fn named(mut self, name: &str, limit: Limit) -> Self {
+        self.limits.push((Some(name.into()), limit));
+        self
+    }
+
+    /// Whether nothing was added.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.limits.is_empty()
+    }
+
+    /// Checks the limits and makes the policy.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there is no limit or more than [`Policy::MAX_LIMITS`], if a name is not
+    /// 1 to 64 characters of `A-Z a-z 0-9 _ . : * / -` or is used twice, or if two limits would
+    /// count in the same state.
+    pub fn build(self) -> Result<Policy, InvalidPolicy> {
+        let limits = named(self.limits);
+        if limits.is_empty() {
+            return Err(InvalidPolicy::Empty);
+        }
+        if limits.len() > Policy::MAX_LIMITS {
+            return Err(InvalidPolicy::TooMany { count: limits.len() });
+        }
+        for (i, NamedLimit { name, limit, state, .. }) in limits.iter().enumerate() {
+            let fits = |b: u8| b.is_ascii_alphanumeric() || b"_.:*/-".contains(&b);
+            if !(1..=64).contains(&name.len()) || !name.bytes().all(fits) {
+                return Err(InvalidPolicy::Name { name: name.chars().take(80).collect() });
+            }
+            // Checked before the names: unnamed limits that share a state clash in both.
+            for earlier in &limits[..i] {
+                if earlier.state == *state {
+                    let (first, second) = (earlier.limit, *limit);
+                    return Err(InvalidPolicy::SharedState { first, second });
+                }
+                if earlier.name == *name {
+                    return Err(InvalidPolicy::NameTwice { name: name.to_string() });
+                }
+            }
+        }
+        Ok(Policy::of(limits.into()))
+    }
+}
+
+/// Names the limits that were given no name.
+fn named(limits: Vec<(Option<Arc<str>>, Limit)>) -> Vec<NamedLimit> {
+    let unnamed = || limits.iter().filter(|(name, _)| name.is_none()).map(|(_, limit)| *limit);
+    let names: Vec<_> = limits
+        .iter()
+        .map(|(name, limit)| {
+            name.clone().unwrap_or_else(|| {
+                let (short, full) = default_names(*limit);
+                let is_given = limits.iter().any(|(name, _)| name.as_deref() == Some(&*short));
+                let mut rivals = unnamed().filter(|rival| default_names(*rival).0 == short);
+                let first = rivals.next();
+                let is_only = rivals.next().is_none();
+                let is_first =
+                    first == Some(*limit) && !unnamed().any(|one| default_names(one).1 == short);
+                let is_short = !is_given && (is_only || is_first);
+                if is_short { short } else { full }.into()
+            })
+        })
+        .collect();
+    names.into_iter().zip(limits).map(|(name, (_, limit))| NamedLimit::new(name, limit)).collect()
+}
+
+/// Returns the name of the limit's period, and one that no limit with another state has.
+fn default_names(limit: Limit) -> (String, String) {
+    let short = match limit.algorithm() {
+        Algorithm::Concurrency => "concurrency".to_owned(),
+        _ => limit.period().to_string(),
+    };
+    let mut full = short.clone();
+    match limit.algorithm() {
+        Algorithm::FixedWindow { anchor: Anchor::FirstRequest } => {}
+        Algorithm::FixedWindow { anchor: Anchor::Clock } => full.push_str(":clock"),
+        Algorithm::SlidingLog => full.push_str(":sliding-log"),
+        Algorithm::SlidingWindow { precision } => {
+            full.push_str(":sliding-window:");
+            full.push_str(&precision.to_string());
+        }
+        Algorithm::SlidingWindowCounter => full.push_str(":sliding-window-counter"),
+        Algorithm::TokenBucket { refill: Refill::Greedy, .. } => full.push_str(":token-bucket"),
+        Algorithm::TokenBucket { refill: Refill::Interval, .. } => {
+            full.push_str(":token-bucket:interval");
+        }
+        Algorithm::Gcra { .. } => full.push_str(":gcra"),
+        Algorithm::Concurrency => {
+            full.push(':');
+            full.push_str(&limit.period().to_string());
+        }
+    }
+    if limit.counts_requests() {
+        full.push_str(":requests");
+    }
+    (short, full)
+}
+
+/// Why limits do not make a [`Policy`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum InvalidPolicy {
+    /// No limit at all.
+    Empty,
+    /// More than [`Policy::MAX_LIMITS`].
+    TooMany {
+        /// How many there are.
+        count: usize,
+    },
+    /// A name that cannot stand in headers and keys.
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// Two limits of one name.
+    NameTwice {
+        /// The name.
+        name: String,
+    },
+    /// Two limits that differ in `max` or burst only: they would count in the same state.
+    SharedState {
+        /// The one that came first.
+        first: Limit,
+        /// The one that came later.
+        second: Limit,
+    },
+}
+
+impl fmt::Display for InvalidPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => f.write_str("a policy needs at least one limit"),
+            Self::TooMany { count } => {
+                write!(f, "a policy of {count} limits: expected {} at most", Policy::MAX_LIMITS)
+            }
+            Self::Name { name } => write!(
+                f,
+                "limit name {name:?}: expected 1 to 64 characters of A-Z a-z 0-9 _ . : * / -"
+            ),
+            Self::NameTwice { name } => {
+                write!(f, "limit name {name:?} is used twice: give one of the two another name")
+            }
+            Self::SharedState { first, second } => {
+                write!(
+                    f,
+                    "limits {first} and {second} would share one counter: keep the stricter one, give \
+                     one of them another period or algorithm, or let only one count requests \
+                     (\":requests\")"
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for InvalidPolicy {}
