@@ -177,3 +177,18 @@ async fn every_operation_of_the_document_is_tried() {
         }
     }
 }
+
+/// Tools and browsers that send no token read the document, if the installation allows that.
+#[tokio::test]
+async fn the_document_is_public_if_it_is_made_so_and_nothing_else_is() {
+    let records = rl_records::Records::connect("sqlite::memory:").await.unwrap();
+    let source = rl_records::RecordSource::start(&records);
+    let limiter = rl_core::RateLimiter::builder().policies(source.clone()).build().unwrap();
+    let admin = rl_admin::Admin::builder(records, source, limiter).authorize(super::tokens());
+    let site = rl_tests::web::axum::serve(admin.public_document(true).build().router());
+    let status = async |path: &str| site.get(path).send().await.unwrap().status();
+    assert_eq!(status("/openapi.json").await, 200);
+    for path in ["/management/rate-limiting", "/nothing", "/openapi.json/"] {
+        assert_eq!(status(path).await, 401, "{path}");
+    }
+}

@@ -35,6 +35,7 @@ async fn every_field_of_a_record_is_checked() {
             ("api_name", json!(5)),
             ("api_name", json!("a".repeat(251))),
             ("rate_limiting_id", json!("00000000-0000-4000-8000-000000000000")),
+            ("to_date", json!("2026-06-01T00:00:00Z[Europe/Berlin]")),
             ("blocks", json!(true)),
             ("consumer_id", json!("mallory")),
         ];
@@ -60,9 +61,7 @@ async fn every_field_of_a_record_is_checked() {
                 let answer = bank.manage(method, path, Some(body)).await;
                 refused(&answer, field, value);
             }
-            for field in
-                fields.iter().filter(|field| field.ends_with("limit") || field.ends_with("date"))
-            {
+            for field in fields.iter().filter(|field| field.ends_with("date")) {
                 let mut body = record([1, -1, -1, -1, -1, -1]);
                 body.as_object_mut().unwrap().remove(*field);
                 let answer = bank.manage(method, path, Some(body)).await;
@@ -119,7 +118,7 @@ async fn every_part_of_a_path_is_checked() {
                 ("GET", format!("/management/consumers/{text}/call-counters"), "CONSUMER_ID"),
                 ("GET", format!("/management/subjects/{text}/1/usage"), "REALM"),
                 ("GET", format!("/management/subjects/ip/{text}/usage"), "SUBJECT_ID"),
-                ("DELETE", format!("/management/subjects/ip/1/usage/{text}"), "LIMIT"),
+                ("DELETE", format!("/management/subjects/user/1/usage/{text}"), "LIMIT"),
                 ("GET", format!("/management/resources/{text}"), "RESOURCE"),
                 ("GET", format!("/management/applications/{text}/resources"), "APPLICATION"),
             ] {
@@ -209,6 +208,84 @@ async fn limits_that_cannot_be_added_up_are_refused() {
         let answer = bank.manage("POST", RATE_LIMITS, Some(record([1, -1, -1, -1, -1, -1]))).await;
         refused(&answer, "per_second_call_limit", &json!(1));
         assert_eq!(stored(&bank.records).await, 1);
+    })
+    .await;
+}
+
+/// The usual end of what never ends was refused as "a time from 1970 to 9999".
+#[tokio::test]
+async fn a_record_may_last_to_the_end_of_the_year_9999() {
+    in_both_worlds(async |bank: Bank| {
+        let mut body = record([5; 6]);
+        for (given, shown) in [
+            ("9999-12-31T23:59:59Z", "9999-12-31T23:59:59Z"),
+            ("9999-12-31T23:59:59.999999Z", "9999-12-31T23:59:59.999999Z"),
+            ("2016-12-31T23:59:60Z", "2016-12-31T23:59:59Z"),
+        ] {
+            body["to_date"] = json!(given);
+            body["from_date"] = json!("2016-12-31T23:59:59Z");
+            let created = bank.manage("POST", RATE_LIMITS, Some(body.clone())).await;
+            assert_eq!(created.status, 201, "{}", created.body);
+            assert_eq!(parse(&created)["to_date"], json!(shown));
+        }
+        let last = bank.get(&format!("{ACTIVE}/9999-12-31-23")).await;
+        assert_eq!(last["active_at_date"], json!("9999-12-31T23:00:00Z"));
+        assert_eq!(super::active_numbers(&last), [10; 6]);
+        let block = json!({ "until": "9999-12-31T23:59:59Z" });
+        let block = bank.manage("PUT", "/management/consumers/abc/block", Some(block)).await;
+        assert_eq!(parse(&block)["to_date"], json!("9999-12-31T23:59:59Z"));
+    })
+    .await;
+}
+
+/// Missing fields were named one after the other, in two sentences that were glued together.
+#[tokio::test]
+async fn all_missing_and_unknown_fields_are_named_at_once() {
+    in_both_worlds(async |bank: Bank| {
+        let answer = bank.manage("POST", RATE_LIMITS, Some(json!({}))).await;
+        assert_eq!(message(&answer), "missing fields: from_date, to_date");
+        assert_eq!(parse(&answer)["missing"], json!(["from_date", "to_date"]));
+        let answer =
+            bank.manage("POST", "/management/resources", Some(json!({ "limits": 1 }))).await;
+        let told = "unknown field: limits; missing fields: name, apps, max_permits, rate";
+        assert_eq!(message(&answer), told);
+        let answer = bank.manage("GET", "/management/consumers/abc/explain?foo=1", None).await;
+        assert_eq!(message(&answer), "unknown field: foo; expected cost");
+        let resource = json!({ "name": "a", "apps": {}, "max_permits": -1, "rate": 1 });
+        let answer = bank.manage("POST", "/management/resources", Some(resource)).await;
+        assert_eq!(message(&answer), "apps: expected a list");
+    })
+    .await;
+}
+
+/// A body that is announced to be too long was waited for.
+#[tokio::test]
+async fn a_body_that_is_announced_to_be_too_long_is_refused_at_once() {
+    let bank = Bank::embedded().await;
+    let head = format!(
+        "POST {PREFIX}{RATE_LIMITS} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {ALICE}\r\n\
+         content-type: application/json\r\ncontent-length: 10000000\r\nconnection: close\r\n\r\n"
+    );
+    let answer = bank.site.send(head).await;
+    assert_eq!(rl_tests::web::statuses(&answer), [413]);
+}
+
+/// Browsers and proxies take `.` and `..` out of a path: nobody could reach such a consumer.
+#[tokio::test]
+async fn names_that_vanish_from_paths_are_refused() {
+    in_both_worlds(async |bank: Bank| {
+        for name in [".", ".."] {
+            let body = json!({ "name": name, "apps": [], "max_permits": 1, "rate": 1 });
+            let answer = bank.manage("POST", "/management/resources", Some(body)).await;
+            assert_eq!(answer.status, 400, "{}", answer.body);
+            let path = format!("{PREFIX}/management/consumers/{name}/block");
+            let request = format!(
+                "GET {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {ALICE}\r\n\
+                 connection: close\r\n\r\n"
+            );
+            let answer = bank.site.send(request).await;
+            assert_eq!(rl_tests::web::statuses(&answer), [400], "{path}");
+        }
     })
     .await;
 }

@@ -172,10 +172,13 @@ async fn windows_and_records_end_on_time() {
 #[tokio::test]
 async fn setting_call_limits_where_there_are_several_records_is_refused() {
     in_both_worlds(async |bank: Bank| {
-        bank.add([1, -1, -1, -1, -1, -1]).await;
-        bank.add([2, -1, -1, -1, -1, -1]).await;
+        let one = bank.add([1, -1, -1, -1, -1, -1]).await;
+        let other = bank.add([2, -1, -1, -1, -1, -1]).await;
         let set = bank.as_who(ALICE, "PUT", CALL_LIMITS, Some(record([9; 6]))).await;
         assert_eq!(set.status, 409, "{}", set.body);
+        let told = message(&set);
+        assert!(told.contains(&one) && told.contains(&other), "it names them: {told}");
+        assert!(told.contains("change or delete one of them by its id"), "{told}");
         assert_eq!(super::active_numbers(&bank.get(super::ACTIVE).await)[0], 3);
     })
     .await;

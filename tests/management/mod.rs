@@ -5,16 +5,20 @@
 
 mod access;
 mod aggregation;
+mod auditing;
 mod bad_input;
 mod blocking;
 mod counters;
 mod editing;
+mod effects;
 mod enforcement;
 mod explaining;
 mod lists;
+mod preconditions;
 mod resources;
 mod schema;
 mod server;
+mod subjects;
 mod tiers;
 
 use std::sync::Arc;

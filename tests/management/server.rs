@@ -168,12 +168,13 @@ async fn the_server_finishes_what_it_has_begun_and_keeps_what_was_stored() {
     assert!(answer.starts_with("HTTP/1.1 201 Created"), "{answer}");
     let status = tokio::time::timeout(PATIENCE, server.process.ended()).await.unwrap();
     assert_eq!(status.code(), Some(0));
-    let changed = "rl_admin::audit: changed actor=\"alice\" action=\"created\" owner=\"abc\" item=";
+    let changed = "rl_admin::audit: record changed actor=\"alice\" action=\"created\" subject=";
     // What a process wrote last may be read only after it has ended.
     until(async || server.process.log().contains("rl_admin: stopped")).await;
     let log = server.process.log();
     assert_eq!(log.matches(changed).count(), 2, "{log}");
     assert!(!log.contains(ALICE), "a token is in the log");
+    assert!(!log.contains("abc"), "the id of a consumer is in the log: {log}");
 
     let server = Server::start(&database, &[]).await;
     let listed = parse(&server.call("GET", RATE_LIMITS, None).await);
@@ -191,6 +192,8 @@ async fn the_server_explains_keys_and_addresses_as_the_services_decide() {
     };
     let address = explained("ip/192.0.2.7").await;
     assert_eq!(address["limits"][0]["max"], 7, "{address}");
+    assert_eq!(address["policies_of"], "this_server");
+    assert!(address["note"].as_str().unwrap().starts_with("This server is not the service"));
 
     let key = "key/0123456789abcdef0123456789abcdef";
     let mut limits = record([-1, 3, -1, -1, -1, -1]);

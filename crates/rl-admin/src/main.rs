@@ -96,7 +96,8 @@ async fn admin(settings: &Settings) -> Result<Admin, Box<dyn Error>> {
         .authorize(settings.tokens.clone())
         .backend(backend)
         .failed_attempts(settings.attempts.clone())
-        .require_if_match(settings.require_if_match);
+        .require_if_match(settings.require_if_match)
+        .stand_alone(true);
     Ok(admin.build())
 }
 

@@ -98,9 +98,6 @@ impl Effect {
 
     /// The effects at two times together.
     pub(crate) const fn and(self, other: Self) -> Self {
-        Self {
-            blocks: self.blocks || other.blocks,
-            unblocks: self.unblocks || other.unblocks,
-        }
+        Self { blocks: self.blocks || other.blocks, unblocks: self.unblocks || other.unblocks }
     }
 }

@@ -16,7 +16,8 @@ pub(crate) struct Span<'a> {
 /// Returns what a change of records does to their consumer from `now` on.
 ///
 /// Blocks and limits of 0 are compared apart: a limit of 0 that lies behind a block counts as
-/// blocking, because it blocks when the block has ended. `fallback` says whether the consumer is
+/// blocking, because it blocks when the block has ended. A block is compared without other blocks: one
+/// that lies behind another is not to be made or taken away either. `fallback` says whether the consumer is
 /// blocked while no record is active.
 pub(crate) fn effect(
     spans: &[Span<'_>],
@@ -24,9 +25,9 @@ pub(crate) fn effect(
     zero_means: ZeroMeans,
     now: Timestamp,
 ) -> Effect {
-    let of_blocks = sweep(spans.iter().filter(|span| span.content.blocks), now, |active| {
-        active.count > 0
-    });
+    let changed = spans.iter().filter(|span| span.is_before != span.is_after);
+    let of_blocks =
+        sweep(changed.filter(|span| span.content.blocks), now, |active| active.count > 0);
     let of_limits = sweep(spans.iter().filter(|span| !span.content.blocks), now, |active| {
         if active.count == 0 {
             return fallback;
@@ -138,8 +139,10 @@ mod tests {
             (Some(block(1, 20)),  Some(block(4, 20)),  (false, false)),
         ];
         for (before, after, expected) in table {
-            let found = of(&[], before.as_ref(), after.as_ref(), false);
-            assert_eq!(found, expected, "{before:?} {after:?}");
+            for others in [&[][..], &[block(1, 30)]] {
+                let found = of(others, before.as_ref(), after.as_ref(), false);
+                assert_eq!(found, expected, "{others:?} {before:?} {after:?}");
+            }
         }
     }
 

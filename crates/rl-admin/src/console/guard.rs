@@ -8,6 +8,7 @@ use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
 use maud::html;
+use rl_records::ChangeError;
 
 use super::Console;
 use super::failure::Failure;
@@ -157,6 +158,18 @@ impl Visitor {
             self.actor.name()
         );
         Err(Failure::new(StatusCode::FORBIDDEN, "Not allowed", message))
+    }
+}
+
+impl Visitor {
+    /// The page for a change that was not made, if there is no form to show again.
+    pub(super) fn refused<T>(&self, error: ChangeError<T>) -> Failure {
+        let role = match error {
+            ChangeError::MayNotBlock => Role::CanCreateRateLimits,
+            ChangeError::MayNotUnblock => Role::CanDeleteRateLimits,
+            error => return error.into(),
+        };
+        self.needs(role).err().unwrap_or_else(|| error.into())
     }
 }
 

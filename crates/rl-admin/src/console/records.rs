@@ -143,7 +143,7 @@ pub(super) async fn create(
             let again = Again::invalid(vec![problem(&invalid)]);
             Ok(console.new_page(&visitor, &form, Some(again)))
         }
-        Err(error) => Err(error.into()),
+        Err(error) => Err(visitor.refused(error)),
     }
 }
 
@@ -196,7 +196,7 @@ pub(super) async fn update(
             Ok(console.edit_page(&visitor, &form, Some(again)))
         }
         Err(ChangeError::NotFound) => Ok(console.typed_but_deleted(&visitor, &form)),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(visitor.refused(error)),
     }
 }
 
@@ -344,6 +344,6 @@ pub(super) async fn delete(
             Ok(console.ask_page(&visitor, &current, Some(&current.updated_by)))
         }
         Err(ChangeError::NotFound) => Err(Failure::no_record()),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(visitor.refused(error)),
     }
 }

@@ -249,7 +249,7 @@ async fn save(
             ))
         }
         Err(ChangeError::NotFound) => Err(no_tier()),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(visitor.refused(error)),
     }
 }
 
@@ -272,7 +272,7 @@ pub(super) async fn delete(
             Err(Failure::new(StatusCode::CONFLICT, "The tier has members", message))
         }
         Err(ChangeError::NotFound) => Err(no_tier()),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(visitor.refused(error)),
     }
 }
 
@@ -339,6 +339,6 @@ pub(super) async fn put(
                            saved: go back, load the page again, and look at it first.";
             Err(Failure::new(StatusCode::CONFLICT, "Somebody was first", message))
         }
-        Err(error) => Err(error.into()),
+        Err(error) => Err(visitor.refused(error)),
     }
 }

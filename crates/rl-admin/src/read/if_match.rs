@@ -29,9 +29,6 @@ impl IfMatch {
             let is_weak = rest.starts_with("W/");
             rest = rest.strip_prefix("W/").unwrap_or(rest).strip_prefix('"')?;
             let (tag, after) = rest.split_once('"')?;
-            if tag.chars().any(|char| char.is_whitespace() || char.is_control()) {
-                return None;
-            }
             // A weak tag never matches: what it names may differ. What is no number of ours is the tag
             // of something else.
             let revision = tag.parse::<i64>().ok().filter(|number| number.to_string() == tag);

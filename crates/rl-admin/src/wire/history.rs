@@ -100,6 +100,8 @@ struct MemberState {
 #[derive(Debug, Serialize, ToSchema)]
 struct ResetState {
     /// The name of the limit; `null` if all were reset.
+    // Required, so that no other state is also one of these.
+    #[schema(required = true)]
     limit: Option<String>,
 }
 

@@ -114,9 +114,7 @@ fn entry_of(row: &AnyRow) -> Result<AuditEntry, DatabaseError> {
             let StoredReset { realm, limit } = reset.ok_or_else(corrupt)?;
             AuditEvent::Reset { realm, id: owner, limit }
         }
-        Kind::Refusal => {
-            AuditEvent::Refusal(content_of(row, "after")?.ok_or_else(corrupt)?)
-        }
+        Kind::Refusal => AuditEvent::Refusal(content_of(row, "after")?.ok_or_else(corrupt)?),
         Kind::Resource => return Err(corrupt()),
     };
     Ok(AuditEntry {

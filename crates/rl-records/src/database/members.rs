@@ -62,8 +62,7 @@ impl Records {
         let was = tier_limits(&mut *edit, realm, &id).await?;
         // The policy of a key without a tier is not known here: it counts as one that lets calls pass.
         let is_blocked = |tier: Option<&TierContent>| {
-            (tier.is_some() || kind == Kind::Consumer)
-                && self.inner.aggregation.is_blocked_in(tier)
+            (tier.is_some() || kind == Kind::Consumer) && self.inner.aggregation.is_blocked_in(tier)
         };
         author.check(Effect::of(is_blocked(was.as_ref()), is_blocked(after.as_ref())))?;
         let now = self.clock().now();

@@ -1,7 +1,7 @@
-use rl_core::time::Timestamp;
 use rl_core::FailureKind;
 #[cfg(doc)]
 use rl_core::MAX_UNITS;
+use rl_core::time::Timestamp;
 use sqlx::Row;
 use sqlx::any::AnyRow;
 
@@ -12,8 +12,8 @@ use super::sql::{Sql, Statement};
 use super::{Kind, Records, micros, time_of};
 use crate::record::check_name;
 use crate::{
-    ActiveLimits, Author, CallLimits, CallPeriod, ChangeError, DatabaseError, Expected, InvalidField,
-    Record, RecordContent, RecordId, RecordPage, RecordQuery,
+    ActiveLimits, Author, CallLimits, CallPeriod, ChangeError, DatabaseError, Expected,
+    InvalidField, Record, RecordContent, RecordId, RecordPage, RecordQuery,
 };
 
 impl Records {

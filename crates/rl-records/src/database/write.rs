@@ -153,7 +153,8 @@ impl Records {
         if by.may_both() {
             return Ok(());
         }
-        let (before, after) = (before.map(|(_, content)| content), after.map(|(_, content)| content));
+        let (before, after) =
+            (before.map(|(_, content)| content), after.map(|(_, content)| content));
         let both = || before.into_iter().chain(after);
         let start = both().map(|content| content.from_date).min().unwrap_or_default();
         let end = both().map(|content| content.to_date).max().unwrap_or_default();
@@ -190,4 +191,3 @@ async fn check_sum(edit: &mut Edit, record: &Record) -> Result<(), ChangeError<R
     }
     Ok(())
 }
-
