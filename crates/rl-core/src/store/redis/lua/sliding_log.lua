@@ -4,27 +4,27 @@
 -- the entries: a hash. An entry is 14 bytes, the time and the units taken then (7 bytes each,
 -- big-endian). Fields of the hash:
 --
---   t     the newest entries, oldest first: 1 to 128, sealed when there are 32 and another comes
---   1 …   sealed blocks of entries, at most 128 each
---   b     the list of the sealed blocks, oldest first, 19 bytes each: a time that is not after its
+--   t     the newest entries, oldest first: 1 to 256, sealed when there are 32 and another comes
+--   1 …   sealed blocks of entries, at most 256 each
+--   b     the list of the sealed blocks, oldest first, 20 bytes each: a time that is not after its
 --         first entry and after all entries of the block before (7 bytes), its units (7 bytes), its
---         entries (1 byte) and its name (4 bytes)
+--         entries (2 bytes) and its name (4 bytes)
 --
 -- Cells: units that count, entries that count, a time not after the oldest of them, the time of the
 -- newest, entries of the oldest block (or of t) that have left, sealed blocks, and the last name.
 --
--- No operation touches more than t, the list and three blocks, whatever the length. Neighbours that
--- have 128 entries together become one block, so the list has at most a block for each 64 entries.
+-- No operation reads more than t, the list and three blocks, whatever the length. Neighbours that
+-- have 256 entries together become one block, sooner or later.
 --
 -- `open` runs before anything else: from there on the cells tell of entries that count now. What it
 -- finds to have left is deleted when something is written anyway.
-local ENTRY, TAIL, BLOCK, ITEM = 14, 32, 128, 19
+local ENTRY, TAIL, BLOCK, ITEM = 14, 32, 256, 20
 local logs = {}
 
 local function log_entry(bytes, index) return struct.unpack('>I7I7', bytes, index * ENTRY + 1) end
 
 -- The first time, the units, the entries and the name of a sealed block, counted from 0.
-local function log_item(log, index) return struct.unpack('>I7I7BI4', log.list, index * ITEM + 1) end
+local function log_item(log, index) return struct.unpack('>I7I7I2I4', log.list, index * ITEM + 1) end
 
 -- Reads the list of sealed blocks. Whether the blocks that the cells tell of are there. In front of
 -- them stand those that had left when the cells were stored and the list was not.
@@ -34,6 +34,7 @@ local function log_read_list(at, log)
   local before = #list - state[at + 5] * ITEM
   if before < 0 or #list % ITEM > 0 then return false end
   log.list = list
+  if before == 0 then return true end
   for index = 0, before / ITEM - 1 do
     local _, _, _, name = log_item(log, index)
     log.gone[#log.gone + 1] = name
@@ -55,13 +56,13 @@ local function log_splice(log, index, count, items)
     .. string.sub(log.list, (index + count) * ITEM + 1)
 end
 
--- How many of the items of the list have a first time for which `holds` is true, as it then is for
--- all earlier ones; and the same of entries.
-local function log_count(bytes, size, holds)
+-- How many of the items of the list, or of entries, have a time that is not after `latest`.
+local function log_count(bytes, size, latest)
   local low, high = 0, #bytes / size
   while low < high do
     local middle = floor((low + high) / 2)
-    if holds(struct.unpack('>I7', bytes, middle * size + 1)) then low = middle + 1 else high = middle end
+    local time = struct.unpack('>I7', bytes, middle * size + 1)
+    if time <= latest then low = middle + 1 else high = middle end
   end
   return low
 end
@@ -116,14 +117,14 @@ local function log_seal(at, log)
     local first, before, there, name = log_item(log, last)
     local bytes = there + count <= BLOCK and log_block(log, last)
     if bytes then
-      local item = struct.pack('>I7I7BI4', first, before + units, there + count, name)
+      local item = struct.pack('>I7I7I2I4', first, before + units, there + count, name)
       log_splice(log, last, 1, item)
       return name, bytes .. log.tail
     end
   end
   local name = state[at + 6] % 4294967295 + 1
   local first = log_entry(log.tail, 0)
-  log.list = log.list .. struct.pack('>I7I7BI4', first, units, count, name)
+  log.list = log.list .. struct.pack('>I7I7I2I4', first, units, count, name)
   state[at + 5], state[at + 6] = state[at + 5] + 1, name
   return name, log.tail
 end
@@ -136,11 +137,11 @@ local function log_find(at, when)
   local block, bytes = state[at + 5], log.tail
   if when < log_entry(bytes, 0) then
     if not log_read_list(at, log) then return nil end
-    block = log_count(log.list, ITEM, function(first) return first <= when end) - 1
+    block = log_count(log.list, ITEM, when) - 1
     bytes = block >= 0 and log_block(log, block)
     if not bytes then return nil end
   end
-  local index = log_count(bytes, ENTRY, function(time) return time < when end)
+  local index = log_count(bytes, ENTRY, when - 1)
   if index * ENTRY == #bytes then return nil end
   local time, held = log_entry(bytes, index)
   if time == when then return block, bytes, index, held end
@@ -167,7 +168,7 @@ local function log_lower_tail(at, log, bytes)
 end
 
 -- Writes a sealed block of which units were taken, as one with a neighbour if they are few together.
-local function log_lower_block(at, log, index, bytes, units)
+local function log_lower_block(at, log, index, bytes, units, is_shorter)
   local first, before, _, name = log_item(log, index)
   before = before - units
   if index == 0 and state[at + 4] > 0 then
@@ -183,7 +184,9 @@ local function log_lower_block(at, log, index, bytes, units)
     return log_write(at, log)
   end
   local low, count = index, 1
-  for _, other in ipairs({ index + 1, index - 1 }) do
+  -- Looked at only now and then: a block that is short stays short.
+  local is_due = is_shorter and #bytes % (16 * ENTRY) == 0
+  for _, other in ipairs(is_due and { index + 1, index - 1 } or {}) do
     if other >= 0 and other < state[at + 5] and (other > 0 or state[at + 4] == 0) then
       local its_first, its_units, its_count, its_name = log_item(log, other)
       local its_bytes = its_count * ENTRY + #bytes <= BLOCK * ENTRY and log_block(log, other)
@@ -196,7 +199,7 @@ local function log_lower_block(at, log, index, bytes, units)
       end
     end
   end
-  log_splice(log, low, count, struct.pack('>I7I7BI4', first, before, #bytes / ENTRY, name))
+  log_splice(log, low, count, struct.pack('>I7I7I2I4', first, before, #bytes / ENTRY, name))
   log_write(at, log, name, bytes)
 end
 
@@ -221,7 +224,7 @@ local function log_leaves_with(at, log, units)
   time, units = log_leave(bytes, state[at + 4], units)
   if time then return time end
   for index = 1, sealed - 1 do
-    local _, its_units = log_item(log, index)
+    local its_units = struct.unpack('>I7', log.list, index * ITEM + 8)
     if its_units >= units then
       bytes = log_block(log, index)
       return bytes and log_leave(bytes, 0, units) or state[at + 3]
@@ -237,10 +240,9 @@ local function log_advance(at, log)
   local dropped, entries, units, oldest = 0, 0, 0, nil
   if sealed > 0 then
     if not log_read_list(at, log) then return false end
-    local function has_left(time) return time + period <= now end
     -- A block whose successor has begun to leave has left.
-    dropped = max_of(0, log_count(log.list, ITEM, has_left) - 1)
-    if has_left((log_entry(log.tail, 0))) then dropped = sealed end
+    dropped = max_of(0, log_count(log.list, ITEM, now - period) - 1)
+    if log_entry(log.tail, 0) + period <= now then dropped = sealed end
     for index = 0, dropped - 1 do
       local _, its_units, its_count, name = log_item(log, index)
       if index == 0 and from > 0 then
@@ -347,7 +349,7 @@ local sliding_log = {
       .. string.sub(bytes, (index + 1) * ENTRY + 1)
     log.oldest = nil
     if block < state[at + 5] then
-      log_lower_block(at, log, block, bytes, units)
+      log_lower_block(at, log, block, bytes, units, is_gone)
     else
       if state[at + 5] == 0 then
         bytes, state[at + 4] = string.sub(bytes, state[at + 4] * ENTRY + 1), 0
