@@ -385,6 +385,37 @@ fn logs_that_go_round_decide_alike() {
     drive(steps() / LONG, (start(), log, prop::collection::vec(step, LONG)));
 }
 
+/// Logs of so many entries that they stand in several blocks, from which entries go in any order.
+#[test]
+fn long_logs_decide_alike() {
+    let log = (any::<bool>(), 400..2_000_u64, 200..700_u64).prop_map(|(is_lease, max, millis)| {
+        let algorithm = if is_lease { Algorithm::Concurrency } else { Algorithm::SlidingLog };
+        let period = Period::from_millis(millis).unwrap();
+        let log = |max| Limit::new(max, period).unwrap().counted_by(algorithm).unwrap();
+        // The second has another limit beside it that denies: then the log is read and not charged.
+        let policies = [vec![log(max)], vec![log(max), Limit::per_day(50)], vec![log(max / 2)]];
+        policies.map(|limits| Policy::new(limits).unwrap())
+    });
+    let back = || prop_oneof![1 => 0..30_usize, 2 => 0..900_usize];
+    let operation = prop_oneof![
+        20 => Just(Operation::Decide(Mode::Check, 1)),
+        2 => (1..4_u64).prop_map(|cost| Operation::Decide(Mode::Charge, cost)),
+        2 => (1..900_u64).prop_map(|cost| Operation::Decide(Mode::Check, cost)),
+        12 => (back(), 1..3_u64).prop_map(|(back, units)| Operation::Refund(back, units, RefundOf::All)),
+        4 => (back(), 1..3_u64).prop_map(|(back, units)| Operation::Renew(back, units)),
+    ];
+    let advance = prop_oneof![
+        400 => (0..700_i64).prop_map(Advance::By),
+        1 => (0..400_000_i64).prop_map(Advance::By),
+        2 => (0..2_i64).prop_map(Advance::ToEdge),
+    ];
+    let policy = prop_oneof![30 => Just(0_usize), 1 => Just(1), 1 => Just(2)];
+    let step = (advance, policy, operation);
+    let step = step.prop_map(|(advance, policy, operation)| Step { advance, policy, operation });
+    const LONG: usize = 2_500;
+    drive((steps() / LONG / 2).max(1), (start(), log, prop::collection::vec(step, LONG)));
+}
+
 /// Calls of a few subjects, at once: whose, under which policy, and what they cost.
 fn crowd() -> impl Strategy<Value = Vec<(usize, usize, u64)>> {
     // None of 0: who only looks need not wait for others.

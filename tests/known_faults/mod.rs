@@ -15,6 +15,7 @@ mod open_bank;
 mod readiness;
 mod recording_service;
 mod redis_connections;
+mod refunds;
 mod running_programs;
 mod scripted_store;
 mod wrong_credentials;

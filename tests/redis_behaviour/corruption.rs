@@ -108,10 +108,21 @@ async fn assert_no_damage_opens_a_gate(layout: Layout, policies: &[&[&str]]) {
         }
         let keys: Vec<String> = operator.query("KEYS *").await;
         let key = &keys[number(keys.len() as u64) as usize];
-        let sound: Vec<u8> = operator.send(redis::cmd("GET").arg(key)).await;
+        // The entries of a log are the fields of a hash.
+        let fields: Vec<String> = match &*operator.query::<String>(&format!("TYPE {key}")).await {
+            "hash" => operator.query(&format!("HKEYS {key}")).await,
+            _ => Vec::new(),
+        };
+        let field = (!fields.is_empty()).then(|| &fields[number(fields.len() as u64) as usize]);
+        let get = if field.is_some() { "HGET" } else { "GET" };
+        let sound: Vec<u8> = operator.send(redis::cmd(get).arg(key).arg(field)).await;
         let value = damaged(&sound, &mut number);
-        let mut set = redis::cmd("SET");
-        operator.send::<()>(set.arg(key).arg(&value).arg("KEEPTTL")).await;
+        let mut set = redis::cmd(if field.is_some() { "HSET" } else { "SET" });
+        set.arg(key).arg(field).arg(&value);
+        if field.is_none() {
+            set.arg("KEEPTTL");
+        }
+        operator.send::<()>(&set).await;
 
         let context = format!("{layout:?}, step {step}: {limiter:?}, {}", value.escape_ascii());
         let mut passed = 0;
@@ -157,8 +168,12 @@ async fn states_that_once_opened_a_gate_do_not() {
     let store = RedisStore::builder(&server.url()).manual_clock(clock);
     let store = store.connection_wait(PATIENCE).connect().await.unwrap();
     let cases = [
-        ("4/hour:token-bucket:refill=interval", 0x63, vec![last, ahead, 3, last + 3_600_000_000]),
-        ("4/hour:gcra", 0x43, vec![latest, last + 900_000_000, 0]),
+        (
+            "4/hour:token-bucket:refill=interval",
+            0x63,
+            vec![last, ahead, 3, last + 3_600_000_000, 0],
+        ),
+        ("4/hour:gcra", 0x43, vec![latest, last + 900_000_000, 0, last]),
     ];
     for (limit, tag, numbers) in cases {
         let alice = Subject::consumer(limit);
@@ -168,7 +183,7 @@ async fn states_that_once_opened_a_gate_do_not() {
         let keys: Vec<String> = operator.query("KEYS *").await;
         let key = keys.iter().find(|key| key.contains(&limit.replace(':', "%3A"))).unwrap();
         let stored: Vec<u8> = operator.send(redis::cmd("GET").arg(key)).await;
-        let mut value = vec![2, 1, 0x81, tag];
+        let mut value = vec![3, 1, 0x81, tag];
         numbers.iter().for_each(|number| value.extend(&number.to_be_bytes()[1..]));
         assert_eq!((stored.len(), &stored[..4]), (value.len(), &value[..4]), "{limit}");
         operator.send::<()>(redis::cmd("SET").arg(key).arg(&value).arg("KEEPTTL")).await;

@@ -208,3 +208,99 @@ impl Log {
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    impl Log {
+        /// Panics unless every sum is right and no two neighbours could be one block.
+        fn assert_sound(&self) {
+            for block in self.blocks() {
+                assert_eq!(block.units, block.entries.iter().map(|(_, units)| units).sum::<u64>());
+                assert!(
+                    block.entries.len() <= BLOCK && block.entries.iter().all(|entry| entry.1 > 0)
+                );
+            }
+            assert_eq!(self.units, self.blocks().map(|block| block.units).sum::<u64>());
+            let entries = self.blocks().map(|block| block.entries.len());
+            assert_eq!(self.count, entries.sum::<usize>());
+            assert!(self.sealed.iter().all(|block| !block.entries.is_empty()));
+            assert_eq!(self.count == 0, self.tail.entries.is_empty());
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// What a map of times says, through many blocks, whatever goes and in whatever order.
+        #[test]
+        fn a_log_is_a_map_of_times_to_units(
+            steps in prop::collection::vec((0..9_u8, any::<u32>(), 1..4_u64), 1..3_000),
+        ) {
+            let (mut log, mut map, mut now) = (Log::default(), BTreeMap::new(), 0_u64);
+            for (what, choice, units) in steps {
+                let entry = |map: &BTreeMap<u64, u64>| {
+                    let place = choice as usize % map.len().max(1);
+                    map.iter().nth(place).map(|(time, units)| (*time, *units))
+                };
+                match what {
+                    0..=4 => {
+                        now += 1 + u64::from(choice % 3);
+                        log.push(now, units);
+                        map.insert(now, units);
+                    }
+                    5 if !map.is_empty() => {
+                        let (_, taken) = map.pop_last().unwrap();
+                        now += 1;
+                        log.add(now, units);
+                        map.insert(now, taken + units);
+                    }
+                    6..=7 => if let Some((time, held)) = entry(&map) {
+                        let (place, found) = log.find(time).unwrap();
+                        prop_assert_eq!(found, held);
+                        log.lower(place, units.min(held));
+                        map.insert(time, held - units.min(held));
+                        map.retain(|_, units| *units > 0);
+                    },
+                    _ => if let Some((time, _)) = entry(&map).filter(|_| choice % 8 == 0) {
+                        let until = Some(time);
+                        let after: u64 = map.range(time + 1..).map(|(_, units)| units).sum();
+                        prop_assert_eq!(log.units_after(until), after);
+                        if after > 0 {
+                            let sought = 1 + u64::from(choice) % after;
+                            let mut left = 0;
+                            let last = map.range(time + 1..).find(|(_, units)| {
+                                left += **units;
+                                left >= sought
+                            });
+                            prop_assert_eq!(log.leaves_with(until, sought), last.map(|(time, _)| *time));
+                        }
+                        log.drop_until(until);
+                        map = map.split_off(&(time + 1));
+                    },
+                }
+                prop_assert_eq!(log.len(), map.len());
+                prop_assert_eq!(log.newest(), map.keys().next_back().copied());
+                prop_assert_eq!(log.units_after(None), map.values().sum::<u64>());
+            }
+            log.assert_sound();
+        }
+    }
+
+    /// Else who holds few places for long would hold the memory of many.
+    #[test]
+    fn blocks_that_are_short_become_one() {
+        let mut log = Log::default();
+        (0..10_000).for_each(|time| log.push(time, 1));
+        for time in (0..10_000).filter(|time| time % 100 != 0) {
+            let (place, _) = log.find(time).unwrap();
+            log.lower(place, 1);
+        }
+        log.assert_sound();
+        assert_eq!(log.len(), 100);
+        assert!(log.sealed.len() <= 2, "{} blocks", log.sealed.len());
+    }
+}

@@ -27,6 +27,7 @@ mod decision;
 mod failure;
 mod held_policy;
 mod invalid_limit;
+mod invalid_policy;
 mod limit;
 mod limit_set;
 mod limit_text;
@@ -42,6 +43,7 @@ mod serde;
 mod state_id;
 mod subject;
 mod unit;
+mod weight;
 mod window_plan;
 
 pub use algorithm::{Algorithm, Anchor, Refill};
@@ -50,6 +52,7 @@ pub use cost::Cost;
 pub use decision::{Decision, Follow};
 pub use failure::FailureKind;
 pub use invalid_limit::InvalidLimit;
+pub use invalid_policy::InvalidPolicy;
 pub use limit::{Limit, MAX_UNITS};
 pub use limit_set::LimitSet;
 pub use limit_text::ParseLimitError;
@@ -59,10 +62,12 @@ pub use outcome::{LimitReport, Outcome, RetryAfter};
 pub(crate) use outcomes::{Outcomes, Windows};
 pub(crate) use packed::{Moment, Packed, Pairs};
 pub use period::{InvalidPeriod, Period};
-pub use policy::{InvalidPolicy, NamedLimit, Policy, PolicyBuilder};
+pub use policy::{NamedLimit, Policy, PolicyBuilder};
 pub(crate) use state_id::StateId;
 pub use subject::{
     CustomRealm, InvalidLogSecret, InvalidRealm, Realm, Redacted, Subject, SubjectId,
 };
 use unit::Unit;
+#[cfg(feature = "redis")]
+pub(crate) use weight::weight;
 pub(crate) use window_plan::{Grid, WindowPlan};

@@ -7,9 +7,9 @@ use std::sync::Arc;
 #[cfg(feature = "redis")]
 use std::sync::OnceLock;
 
-pub use builder::{InvalidPolicy, PolicyBuilder};
+pub use builder::PolicyBuilder;
 
-use super::{Block, Limit, StateId, WindowPlan};
+use super::{Block, InvalidPolicy, Limit, StateId, WindowPlan};
 use crate::time::Timestamp;
 
 /// The limits one subject is under: 1 to 16, each with a name.

@@ -1,8 +1,8 @@
-use std::fmt;
 use std::sync::Arc;
 
 use super::{NamedLimit, Policy};
-use crate::model::{Algorithm, Anchor, Limit, Refill};
+use crate::model::weight::{MOST_WEIGHT, weight};
+use crate::model::{Algorithm, Anchor, InvalidPolicy, Limit, Refill};
 
 /// Collects the limits of a [`Policy`].
 #[derive(Clone, Debug, Default)]
@@ -52,8 +52,9 @@ impl PolicyBuilder {
     /// # Errors
     ///
     /// Returns an error if there is no limit or more than [`Policy::MAX_LIMITS`], if a name is not
-    /// 1 to 64 characters of `A-Z a-z 0-9 _ . : * / -` or is used twice, or if two limits would
-    /// count in the same state.
+    /// 1 to 64 characters of `A-Z a-z 0-9 _ . : * / -` or is used twice, if two limits would
+    /// count in the same state, or if sliding windows and logs would remember so much that a decision
+    /// takes long: two logs of 100 000 units are allowed, or seven windows of 200 buckets.
     pub fn build(self) -> Result<Policy, InvalidPolicy> {
         let limits = named(self.limits);
         if limits.is_empty() {
@@ -77,6 +78,9 @@ impl PolicyBuilder {
                     return Err(InvalidPolicy::NameTwice { name: name.to_string() });
                 }
             }
+        }
+        if limits.iter().map(|named| weight(named.limit)).sum::<u64>() > MOST_WEIGHT {
+            return Err(InvalidPolicy::TooDetailed);
         }
         Ok(Policy::of(limits.into()))
     }
@@ -135,61 +139,3 @@ fn default_names(limit: Limit) -> (String, String) {
     }
     (short, full)
 }
-
-/// Why limits do not make a [`Policy`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum InvalidPolicy {
-    /// No limit at all.
-    Empty,
-    /// More than [`Policy::MAX_LIMITS`].
-    TooMany {
-        /// How many there are.
-        count: usize,
-    },
-    /// A name that cannot stand in headers and keys.
-    Name {
-        /// The name.
-        name: String,
-    },
-    /// Two limits of one name.
-    NameTwice {
-        /// The name.
-        name: String,
-    },
-    /// Two limits that differ in `max` or burst only: they would count in the same state.
-    SharedState {
-        /// The one that came first.
-        first: Limit,
-        /// The one that came later.
-        second: Limit,
-    },
-}
-
-impl fmt::Display for InvalidPolicy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Empty => f.write_str("a policy needs at least one limit"),
-            Self::TooMany { count } => {
-                write!(f, "a policy of {count} limits: expected {} at most", Policy::MAX_LIMITS)
-            }
-            Self::Name { name } => write!(
-                f,
-                "limit name {name:?}: expected 1 to 64 characters of A-Z a-z 0-9 _ . : * / -"
-            ),
-            Self::NameTwice { name } => {
-                write!(f, "limit name {name:?} is used twice: give one of the two another name")
-            }
-            Self::SharedState { first, second } => {
-                write!(
-                    f,
-                    "limits {first} and {second} would share one counter: keep the stricter one, give \
-                     one of them another period or algorithm, or let only one count requests \
-                     (\":requests\")"
-                )
-            }
-        }
-    }
-}
-
-impl std::error::Error for InvalidPolicy {}

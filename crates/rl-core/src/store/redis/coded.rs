@@ -5,7 +5,7 @@ use std::fmt::Write;
 use smallvec::SmallVec;
 
 use crate::algorithm;
-use crate::model::{Algorithm, Anchor, Refill};
+use crate::model::{Algorithm, Anchor, Refill, weight};
 use crate::{Limit, Period, Policy};
 
 /// The version of the packed state, its first byte.
@@ -24,6 +24,8 @@ pub(super) struct Coded {
     /// Whether all limits are fixed windows that begin with the first request: what decide_fixed.lua
     /// decides, for many subjects at once.
     pub(super) is_all_fixed: bool,
+    /// How many calls one script evaluates at most: fewer where each takes longer.
+    pub(super) most_evaluated: usize,
     /// How long a state is, if they are.
     pub(super) state_len: u16,
     /// The fixed windows that begin with the first request, in the order of `places`.
@@ -76,6 +78,7 @@ impl Coded {
             shape,
             format: format.into_bytes(),
             places,
+            most_evaluated: most_evaluated(limits().map(weight).sum()),
             is_all_fixed: limits().all(|limit| is_window(limit) && !has_mark(limit)),
             state_len: u16::try_from(state_len).expect("sixteen windows are a few hundred bytes"),
             windows,
@@ -89,6 +92,14 @@ impl Coded {
     ) -> impl Iterator<Item = Limit> + use<'_, 'a> {
         self.places.iter().map(|place| policy.limits()[*place].limit())
     }
+}
+
+/// Returns how many calls one script evaluates at most, under limits that weigh this much: so many that
+/// a server is not kept from others for a millisecond.
+fn most_evaluated(weight: u64) -> usize {
+    const MOST: u64 = 64;
+    const MOST_NUMBERS: u64 = 3_200;
+    (MOST_NUMBERS / weight.max(1)).clamp(1, MOST) as usize
 }
 
 /// Which states a policy counts in, and in how many bytes: what `slots.lua` calls the shape.

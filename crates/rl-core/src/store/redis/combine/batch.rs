@@ -16,10 +16,6 @@ use crate::{Cost, Policy};
 /// the subject has counts under another policy as well.
 const MOST_ALIKE: usize = 256;
 
-/// Calls of one subject in one of which each is evaluated, because their costs differ or for the
-/// algorithm. Others wait for the server meanwhile.
-const MOST_EVALUATED: usize = 64;
-
 /// What somebody asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Question {
@@ -109,10 +105,12 @@ pub(super) fn take_run(waiting: &mut VecDeque<Caller>) -> Option<(Costs, Vec<Cal
     };
     // Together they must not ask for more than can be counted.
     let most = usize::try_from(MAX_UNITS / cost.units().max(1)).unwrap_or(usize::MAX).max(1);
-    let is_division = coded(policy).is_all_fixed;
-    let most_alike = if is_division { MOST_ALIKE } else { MOST_EVALUATED };
+    // Where costs differ, and under other algorithms, each call is evaluated, and others wait for the
+    // server meanwhile.
+    let most_evaluated = coded(policy).most_evaluated;
+    let most_alike = if coded(policy).is_all_fixed { MOST_ALIKE } else { most_evaluated };
     let alike = like_first(most_alike.min(most), &|other| other == cost);
-    let mixed = like_first(MOST_EVALUATED, &|_| true);
+    let mixed = like_first(most_evaluated, &|_| true);
     let (costs, count) = if mixed > alike {
         (Costs::Mixed, mixed)
     } else {

@@ -1,0 +1,70 @@
+use std::fmt;
+
+use super::weight::{MOST_WEIGHT, UNITS_OF_WEIGHT};
+use super::{Limit, Policy};
+
+/// Why limits do not make a [`Policy`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum InvalidPolicy {
+    /// No limit at all.
+    Empty,
+    /// More than [`Policy::MAX_LIMITS`].
+    TooMany {
+        /// How many there are.
+        count: usize,
+    },
+    /// A name that cannot stand in headers and keys.
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// Two limits of one name.
+    NameTwice {
+        /// The name.
+        name: String,
+    },
+    /// Two limits that differ in `max` or burst only: they would count in the same state.
+    SharedState {
+        /// The one that came first.
+        first: Limit,
+        /// The one that came later.
+        second: Limit,
+    },
+    /// Sliding windows and logs that remember more in all than a decision may take time to read.
+    TooDetailed,
+}
+
+impl fmt::Display for InvalidPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => f.write_str("a policy needs at least one limit"),
+            Self::TooMany { count } => {
+                write!(f, "a policy of {count} limits: expected {} at most", Policy::MAX_LIMITS)
+            }
+            Self::Name { name } => write!(
+                f,
+                "limit name {name:?}: expected 1 to 64 characters of A-Z a-z 0-9 _ . : * / -"
+            ),
+            Self::NameTwice { name } => {
+                write!(f, "limit name {name:?} is used twice: give one of the two another name")
+            }
+            Self::SharedState { first, second } => {
+                write!(
+                    f,
+                    "limits {first} and {second} would share one counter: keep the stricter one, give \
+                     one of them another period or algorithm, or let only one count requests \
+                     (\":requests\")"
+                )
+            }
+            Self::TooDetailed => write!(
+                f,
+                "sliding windows and logs that remember too much: expected {MOST_WEIGHT} at most in \
+                 all, where each bucket and every {UNITS_OF_WEIGHT} units of a log or a concurrency \
+                 limit are 1"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for InvalidPolicy {}

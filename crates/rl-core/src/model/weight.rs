@@ -1,0 +1,49 @@
+use super::{Algorithm, Limit};
+
+/// The most that the limits of a policy may weigh: two logs of 100 000 units, or seven sliding windows
+/// of 200 buckets. With more, one decision would keep a Redis server from others for a millisecond.
+pub(crate) const MOST_WEIGHT: u64 = 1_600;
+
+/// Units of a log or a concurrency limit that weigh as much as a bucket.
+pub(crate) const UNITS_OF_WEIGHT: u64 = 128;
+
+/// Returns how much a decision has to read for the limit at worst, in numbers.
+pub(crate) fn weight(limit: Limit) -> u64 {
+    match limit.algorithm() {
+        Algorithm::SlidingWindow { precision } => {
+            limit.period().as_millis().div_ceil(precision.as_millis())
+        }
+        Algorithm::SlidingLog | Algorithm::Concurrency => 8 + limit.max() / UNITS_OF_WEIGHT,
+        Algorithm::FixedWindow { .. }
+        | Algorithm::SlidingWindowCounter
+        | Algorithm::TokenBucket { .. }
+        | Algorithm::Gcra { .. } => 4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{InvalidPolicy, Policy};
+
+    fn policy(limits: &[&str]) -> Result<Policy, InvalidPolicy> {
+        Policy::new(limits.iter().map(|text| text.parse().unwrap()))
+    }
+
+    #[test]
+    fn a_policy_is_refused_when_a_decision_would_read_too_much() {
+        let logs = ["100000/hour:sliding-log", "100000/day:sliding-log", "9/week:sliding-log"];
+        assert!(policy(&logs[..2]).is_ok());
+        assert!(policy(&["10000:concurrency", logs[0]]).is_ok());
+        assert_eq!(
+            policy(&[logs[0], logs[1], "1000/week:sliding-log"]).unwrap_err(),
+            InvalidPolicy::TooDetailed
+        );
+        let windows: Vec<String> = (1..=8)
+            .map(|hours| format!("9/{hours}h:sliding-window:precision={}s", hours * 18))
+            .collect();
+        let windows: Vec<&str> = windows.iter().map(String::as_str).collect();
+        assert!(policy(&windows[..7]).is_ok());
+        let error = policy(&windows).unwrap_err();
+        assert!(error.to_string().contains("1600"), "{error}");
+    }
+}
