@@ -12,6 +12,7 @@ mod limiter_handles;
 mod missing_address;
 mod nesting;
 mod open_bank;
+mod readable_layout;
 mod readiness;
 mod recording_service;
 mod redis_connections;

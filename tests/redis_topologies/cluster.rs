@@ -45,10 +45,10 @@ async fn a_cluster_keeps_the_contract_in_both_layouts() {
     let cluster = RedisCluster::start().await;
     let clock = manual_clock();
     let packed = patient(of_administrator(&cluster).manual_clock(clock.clone())).await;
-    suite(&Suite::new(packed, clock)).await;
+    suite(&Suite::new(packed, clock).without_stored_count()).await;
     let readable = patient(of_administrator(&cluster).layout(Layout::Readable)).await;
     let time = ServerTime(cluster.servers[0].connection().await);
-    suite(&Suite::new(readable, time).without_clock_windows().without_permits()).await;
+    suite(&Suite::new(readable, time).only_fixed_windows().without_stored_count()).await;
 
     // Work for every primary, and for each subject one slot.
     let mut operators = cluster.operators().await;

@@ -35,10 +35,10 @@ async fn the_primary_that_sentinels_name_keeps_the_contract() {
     let all = || store(&sentinels).user("default").password("any");
     let clock = manual_clock();
     let packed = patient(all().manual_clock(clock.clone())).await;
-    suite(&Suite::new(packed, clock)).await;
+    suite(&Suite::new(packed, clock).without_stored_count()).await;
     let readable = patient(all().layout(Layout::Readable)).await;
     let time = ServerTime(sentinels.servers[0].connection().await);
-    suite(&Suite::new(readable, time).without_clock_windows().without_permits()).await;
+    suite(&Suite::new(readable, time).only_fixed_windows().without_stored_count()).await;
     assert_exactly_five_of_twenty_pass(patient(store(&sentinels)).await).await;
     assert_eq!(sentinels.servers[0].keys_without_expiry().await, [""; 0]);
 

@@ -126,6 +126,28 @@ impl PolicySource for Slow {
     }
 }
 
+#[cfg(feature = "tracing")]
+#[test]
+fn two_limiters_that_share_counters_under_different_limits_are_logged_once() {
+    use crate::observe::capture::Capture;
+
+    let log = Capture::start();
+    let store = Arc::new(MemoryStore::new());
+    let build = |limit: Limit, namespace: &str| {
+        let builder = RateLimiter::builder().limit(limit).store(store.clone());
+        builder.namespace(namespace).build().unwrap()
+    };
+    let _login = build(Limit::per_minute(5), "default");
+    let _same = build(Limit::per_minute(5), "default");
+    let _elsewhere = build(Limit::per_minute(100), "api");
+    assert_eq!(log.lines(), [""; 0]);
+    let _limiters = [7, 8].map(|max| build(Limit::per_minute(max), "default"));
+    let lines = log.lines();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    let begin = "WARN two limiters with different limits share counters: ";
+    assert!(lines[0].starts_with(begin) && lines[0].contains("namespace"), "{lines:?}");
+}
+
 #[test]
 fn settings_that_make_no_limiter_are_named_with_what_was_expected() {
     let builder = RateLimiter::builder;

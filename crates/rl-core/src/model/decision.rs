@@ -169,7 +169,8 @@ impl Decision {
         self.cost
     }
 
-    /// Units granted: all of the cost, part of it (after `check_up_to`), or 0.
+    /// Returns the units granted: all of the cost, part of it (after `check_up_to`), or 0 if the request
+    /// is denied or was a [`Peek`](crate::store::Mode::Peek), which takes nothing.
     #[must_use]
     pub const fn granted(&self) -> u64 {
         self.granted

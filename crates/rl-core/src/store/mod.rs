@@ -29,6 +29,10 @@
 //!     itself if it would have granted the request; if not, its outcome denies, and
 //!     [`Decision::uncharged`] tells.
 //!
+//! 13. **What a store cannot hold it refuses**, as
+//!     [`FailureKind::Unsupported`](crate::FailureKind::Unsupported) and before it counts anything: it
+//!     never counts by another algorithm than the limit's.
+//!
 //! The contract is executable: run `conformance::suite` (feature `conformance`) on a store of
 //! your own.
 //!

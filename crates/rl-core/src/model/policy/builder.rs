@@ -5,7 +5,7 @@ use crate::model::weight::{MOST_WEIGHT, weight};
 use crate::model::{Algorithm, Anchor, InvalidPolicy, Limit, Refill};
 
 /// Collects the limits of a [`Policy`].
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 #[must_use]
 pub struct PolicyBuilder {
     limits: Vec<(Option<Arc<str>>, Limit)>,
@@ -83,6 +83,12 @@ impl PolicyBuilder {
             return Err(InvalidPolicy::TooDetailed);
         }
         Ok(Policy::of(limits.into()))
+    }
+}
+
+impl fmt::Debug for PolicyBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(named(self.limits.clone())).finish()
     }
 }
 

@@ -1,0 +1,86 @@
+//! Rule 4, and when windows begin and end.
+
+use std::time::Duration;
+
+use super::Suite;
+use super::rule::{Rule, require, require_eq};
+use super::subject::{policy, used};
+use crate::time::{Clock, ManualClock};
+use crate::{Anchor, Limit, Policy, RetryAfter};
+
+pub(super) async fn check(suite: &Suite) {
+    a_window_ends_when_it_was_said_to(suite).await;
+    if suite.holds_clock_windows() {
+        clock_windows_begin_on_the_clock(suite).await;
+    }
+    if let Some(clock) = suite.time.manual() {
+        a_microsecond_before_the_end_is_too_early(suite, clock).await;
+        a_clock_that_steps_back_grants_nothing(suite, clock).await;
+    }
+}
+
+async fn a_window_ends_when_it_was_said_to(suite: &Suite) {
+    let subject = suite.subject();
+    let policy = policy(&[Limit::per_second(2), Limit::per_hour(100)]);
+    subject.check(&policy, 1).await;
+    subject.check(&policy, 1).await;
+    let wait = match subject.check(&policy, 1).await.retry_after() {
+        RetryAfter::In(wait) if wait <= Duration::from_secs(1) => wait,
+        other => panic!("{}: a wait of {other:?} under 2/second", Rule::OneClock),
+    };
+    let is_allowed = subject.check(&policy, 1).await.is_allowed();
+    require(Rule::DenialChangesNothing, !is_allowed, "a denied request does not move the end");
+    suite.time.pass(wait).await;
+    let next = subject.check(&policy, 1).await;
+    let got = (next.is_allowed(), used(&next));
+    require_eq(Rule::OneClock, got, (true, vec![1, 3]), "after the wait that a denial told");
+}
+
+async fn clock_windows_begin_on_the_clock(suite: &Suite) {
+    let subject = suite.subject();
+    let first = Limit::per_hour(9);
+    let clock = first.anchored(Anchor::Clock);
+    let build = Policy::builder().named("first", first).named("clock", clock).build();
+    let policy = build.expect("a policy");
+    let decision = subject.check(&policy, 1).await;
+    let micros_to_hour = 3_600_000_000 - decision.at().as_micros() % 3_600_000_000;
+    let resets: Vec<_> = decision.limits().map(|limit| limit.reset_after()).collect();
+    let expected = vec![Duration::from_secs(3_600), Duration::from_micros(micros_to_hour)];
+    require_eq(Rule::OneClock, resets, expected, "the ends of 9/hour and 9/hour:clock");
+    subject.check(&policy, 1).await;
+    require_eq(Rule::State, subject.used(&policy).await, vec![2, 2], "the anchors count apart");
+}
+
+async fn a_microsecond_before_the_end_is_too_early(suite: &Suite, clock: &ManualClock) {
+    let subject = suite.subject();
+    let policy = policy(&[Limit::per_second(1), Limit::per_minute(1)]);
+    subject.check(&policy, 1).await;
+    clock.advance(Duration::from_micros(1_234_567));
+    let wait = Duration::from_micros(60_000_000 - 1_234_567);
+    let told = subject.check(&policy, 1).await.retry_after();
+    require_eq(Rule::OneClock, told, RetryAfter::In(wait), "the wait of a denied request");
+    clock.advance(wait - Duration::from_micros(1));
+    let is_allowed = subject.check(&policy, 1).await.is_allowed();
+    require(Rule::OneClock, !is_allowed, "a microsecond less than the wait is too early");
+    clock.advance(Duration::from_micros(1));
+    let is_allowed = subject.check(&policy, 1).await.is_allowed();
+    require(Rule::OneClock, is_allowed, "the wait that was told is enough");
+}
+
+async fn a_clock_that_steps_back_grants_nothing(suite: &Suite, clock: &ManualClock) {
+    let subject = suite.subject();
+    let anchor = if suite.holds_clock_windows() { Anchor::Clock } else { Anchor::FirstRequest };
+    let policy = policy(&[Limit::per_second(1).anchored(anchor), Limit::per_hour(2)]);
+    let start = clock.now();
+    subject.check(&policy, 1).await;
+    clock.advance(Duration::from_secs(2));
+    let last = subject.check(&policy, 1).await;
+    require(Rule::OneClock, last.is_allowed(), "a request two seconds later under 1/second");
+    for _ in 0..3 {
+        clock.set(start);
+        let denied = subject.check(&policy, 1).await;
+        let got = (denied.is_allowed(), denied.at());
+        require_eq(Rule::OneClock, got, (false, last.at()), "a request after a step back");
+    }
+    clock.set(last.at());
+}

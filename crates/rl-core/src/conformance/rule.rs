@@ -1,0 +1,64 @@
+use std::fmt;
+
+/// A rule of the contract that [`Store`](crate::store::Store) states.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Rule {
+    OneStep = 1,
+    Exact,
+    DenialChangesNothing,
+    OneClock,
+    State,
+    Expiry,
+    Peek,
+    Refund,
+    Apart,
+    Answer,
+    Permit,
+    Shadow,
+    Unsupported,
+}
+
+impl Rule {
+    const fn words(self) -> &'static str {
+        match self {
+            Self::OneStep => "one decision charges all limits in one step, or none",
+            Self::Exact => "exact: a cost passes if and only if used + cost <= max",
+            Self::DenialChangesNothing => "a denial changes nothing",
+            Self::OneClock => "one clock, which never grants anything by stepping back",
+            Self::State => "state is known by algorithm, period, anchor and what is counted",
+            Self::Expiry => "nothing is kept for ever",
+            Self::Peek => "a peek and a cost of 0 write nothing",
+            Self::Refund => {
+                "a refund lowers a count only where it was charged, and never below zero"
+            }
+            Self::Apart => "subjects and namespaces never share state",
+            Self::Answer => "a denial is an answer, and an error means that no decision was made",
+            Self::Permit => "a permit ends when it is given back or when its lease has passed",
+            Self::Shadow => "a limit in shadow denies nothing",
+            Self::Unsupported => "what a store cannot hold it refuses as unsupported",
+        }
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rule {}: {}", *self as u8, self.words())
+    }
+}
+
+/// Panics with the rule and `what` unless the rule `holds`.
+#[track_caller]
+pub(super) fn require(rule: Rule, holds: bool, what: impl fmt::Display) {
+    assert!(holds, "{rule}: {what}");
+}
+
+/// Panics with the rule and `what` unless `got` is `expected`.
+#[track_caller]
+pub(super) fn require_eq<T: PartialEq + fmt::Debug>(
+    rule: Rule,
+    got: T,
+    expected: T,
+    what: impl fmt::Display,
+) {
+    assert!(got == expected, "{rule}: {what}: expected {expected:?}, got {got:?}");
+}

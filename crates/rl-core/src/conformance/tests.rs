@@ -1,0 +1,319 @@
+//! Stores that break one rule each: the suite has to name it.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use super::{Suite, suite};
+use crate::store::{
+    Charge, MemoryStore, Mode, Namespace, Refund, Renewal, Reset, Store, StoreError, StoreFuture,
+};
+use crate::time::{Clock, ManualClock, Timestamp};
+use crate::{Decision, Eventual, FailureKind, Limit, Policy, Subject};
+
+/// What is wrong with a store.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fault {
+    None,
+    ChargesLimitsOneByOne,
+    AllowsOneTooMany,
+    IgnoresRequests,
+    ChargesWhatItDenies,
+    BelievesAClockThatStepsBack,
+    ForgetsOnANewMax,
+    CountsRequestsAsUnits,
+    ForgetsAmongManyPolicies,
+    NeverRemoves,
+    ChargesForAPeek,
+    RefundsInAnyWindow,
+    RefundsAfterAReset,
+    SharesSubjects,
+    SharesNamespaces,
+    AnswersDenialsWithErrors,
+    RenewsWhatHasEnded,
+    EnforcesShadow,
+    CountsAllByFixedWindows,
+    CountsConcurrencyByFixedWindows,
+    RefusesWithoutSayingSo,
+}
+
+/// A memory store with a fault.
+#[derive(Debug)]
+struct Faulty {
+    fault: Fault,
+    inner: MemoryStore<Arc<ManualClock>>,
+    clock: Arc<ManualClock>,
+    latest: AtomicU64,
+    resets: AtomicUsize,
+    policies: Mutex<HashSet<String>>,
+    subjects: Mutex<HashSet<Subject>>,
+}
+
+impl Faulty {
+    fn new(fault: Fault, clock: &Arc<ManualClock>) -> Self {
+        Self {
+            fault,
+            inner: MemoryStore::builder().clock(clock.clone()).build(),
+            clock: clock.clone(),
+            latest: AtomicU64::new(0),
+            resets: AtomicUsize::new(0),
+            policies: Mutex::default(),
+            subjects: Mutex::default(),
+        }
+    }
+
+    /// Returns the subject that is counted instead.
+    fn subject(&self, subject: &Subject, policy: &Policy) -> Subject {
+        let suffixed =
+            |suffix: &str| Subject::user(&format!("{subject:?}{}{suffix}", subject.id()));
+        match self.fault {
+            Fault::SharesSubjects => Subject::user(&subject.id().to_string()),
+            Fault::ForgetsOnANewMax => suffixed(&policy.to_string().replace(":shadow", "")),
+            Fault::BelievesAClockThatStepsBack => {
+                let now = self.clock.now().as_micros();
+                let latest = self.latest.fetch_max(now, Ordering::SeqCst);
+                if now < latest { suffixed("before") } else { subject.clone() }
+            }
+            Fault::ForgetsAmongManyPolicies => {
+                let mut policies = self.policies.lock().unwrap();
+                if policy.limits().iter().any(|limit| limit.name().ends_with("hours")) {
+                    policies.insert(policy.to_string());
+                }
+                if policies.len() > 16 { suffixed("anew") } else { subject.clone() }
+            }
+            _ => subject.clone(),
+        }
+    }
+
+    /// Returns the policy that is decided instead.
+    fn policy(&self, policy: &Policy) -> Policy {
+        let change = |text: String| match self.fault {
+            Fault::IgnoresRequests => text.replace(":requests", ""),
+            // A limit that counts requests alone is right.
+            Fault::CountsRequestsAsUnits if policy.limits().len() > 1 => {
+                text.replace(":requests", "")
+            }
+            Fault::EnforcesShadow => text.replace(":shadow", ""),
+            Fault::AllowsOneTooMany => match text.split_once('/') {
+                Some((max, rest)) => format!("{}/{rest}", max.parse::<u64>().unwrap() + 1),
+                None => text,
+            },
+            Fault::CountsAllByFixedWindows if !text.contains("concurrency") => fixed(&text),
+            Fault::CountsConcurrencyByFixedWindows if text.contains("concurrency") => {
+                format!("{}/day", text.split(':').next().unwrap())
+            }
+            _ => text,
+        };
+        let limits = policy.limits().iter();
+        let changed = limits.fold(Policy::builder(), |changed, limit| {
+            let text = change(limit.limit().to_string());
+            changed.named(limit.name(), text.parse().unwrap())
+        });
+        // Limits that differed in what was changed count in one state.
+        changed.build().unwrap_or_else(|_| Policy::new([Limit::per_hour(5)]).unwrap())
+    }
+
+    fn namespace(&self, namespace: &Namespace) -> Namespace {
+        match self.fault {
+            Fault::SharesNamespaces => Namespace::default(),
+            _ => namespace.clone(),
+        }
+    }
+
+    fn decide_now(&self, charge: Charge<'_>) -> Result<Decision, StoreError> {
+        match self.inner.decide(charge) {
+            Eventual::Ready(Some(decision)) => decision,
+            _ => unreachable!("a memory store answers without waiting"),
+        }
+    }
+}
+
+/// Returns the limit of this text as a fixed window of the same size.
+fn fixed(text: &str) -> String {
+    let (limit, options) = text.split_once(':').unwrap_or((text, ""));
+    let (max, period) = limit.split_once('/').unwrap();
+    let is_kept = |option: &&str| ["clock", "requests", "shadow"].contains(option);
+    let kept = options.split(':').filter(is_kept).map(|option| format!(":{option}"));
+    let size = options.split(':').find_map(|option| {
+        option.strip_prefix("capacity=").or_else(|| option.strip_prefix("burst="))
+    });
+    format!("{}/{period}{}", size.unwrap_or(max), kept.collect::<String>())
+}
+
+impl Store for Faulty {
+    fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
+        let subject = self.subject(charge.subject, charge.policy);
+        let policy = self.policy(charge.policy);
+        let namespace = self.namespace(charge.namespace);
+        let mut charge =
+            Charge { namespace: &namespace, subject: &subject, policy: &policy, ..charge };
+        if self.fault == Fault::NeverRemoves {
+            self.subjects.lock().unwrap().insert(subject.clone());
+        }
+        if self.fault == Fault::ChargesForAPeek && charge.mode == Mode::Peek {
+            charge.mode = Mode::Check;
+        }
+        if self.fault == Fault::RefusesWithoutSayingSo && policy.to_string().contains("gcra") {
+            return Eventual::ready(Err(StoreError::new(FailureKind::Unsupported)));
+        }
+        let has_several = policy.limits().len() > 1;
+        if self.fault == Fault::ChargesLimitsOneByOne && charge.mode == Mode::Check && has_several {
+            for limit in policy.limits() {
+                let alone = Policy::builder().named(limit.name(), limit.limit()).build().unwrap();
+                let _ = self.decide_now(Charge { policy: &alone, ..charge });
+            }
+            charge.mode = Mode::Peek;
+        }
+        let decision = match self.decide_now(charge) {
+            Ok(decision) => decision,
+            Err(error) => return Eventual::ready(Err(error)),
+        };
+        if !decision.is_allowed() && charge.mode == Mode::Check {
+            if self.fault == Fault::ChargesWhatItDenies {
+                let _ = self.decide_now(Charge { mode: Mode::Charge, ..charge });
+            }
+            if self.fault == Fault::AnswersDenialsWithErrors {
+                return Eventual::ready(Err(StoreError::new(FailureKind::Protocol)));
+            }
+        }
+        Eventual::ready(Ok(decision))
+    }
+
+    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
+        let subject = self.subject(refund.subject, refund.policy);
+        let policy = self.policy(refund.policy);
+        let anew = match self.fault {
+            Fault::RefundsInAnyWindow => true,
+            Fault::RefundsAfterAReset => self.resets.load(Ordering::SeqCst) > 0,
+            _ => false,
+        };
+        let charged = if anew { self.clock.now() } else { refund.charged };
+        self.inner.refund(Refund { subject: &subject, policy: &policy, charged, ..refund })
+    }
+
+    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
+        if self.fault == Fault::RenewsWhatHasEnded {
+            return Eventual::ready(Ok(Some(renewal.charged)));
+        }
+        self.inner.renew(renewal)
+    }
+
+    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
+        self.resets.fetch_add(1, Ordering::SeqCst);
+        self.inner.reset(reset)
+    }
+}
+
+/// Runs the suite on a store with this fault; returns why it fails.
+async fn failure(fault: Fault) -> Option<String> {
+    let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_769_903_998)));
+    let store = Arc::new(Faulty::new(fault, &clock));
+    let held = store.clone();
+    let stored = move || {
+        let stored = match fault {
+            Fault::NeverRemoves => held.subjects.lock().unwrap().len(),
+            _ => held.inner.len(),
+        };
+        async move { stored }
+    };
+    let tested = Suite::new(store, clock).count_stored(stored);
+    let run = tokio::spawn(async move { suite(&tested).await });
+    let panic = run.await.err()?.into_panic();
+    Some(panic.downcast_ref::<String>().map_or_else(|| "no words".to_owned(), String::clone))
+}
+
+#[tokio::test]
+async fn a_store_that_breaks_a_rule_fails_with_its_number_and_words() {
+    let mut wrong = Vec::new();
+    for (fault, rule) in [
+        (
+            Fault::ChargesLimitsOneByOne,
+            "rule 1: one decision charges all limits in one step, or none: ",
+        ),
+        (
+            Fault::AllowsOneTooMany,
+            "rule 2: exact: a cost passes if and only if used + cost <= max: ",
+        ),
+        (
+            Fault::IgnoresRequests,
+            "rule 2: exact: a cost passes if and only if used + cost <= max: request of cost 5 under 3/hour:requests",
+        ),
+        (Fault::ChargesWhatItDenies, "rule 3: a denial changes nothing: "),
+        (
+            Fault::BelievesAClockThatStepsBack,
+            "rule 4: one clock, which never grants anything by stepping back: ",
+        ),
+        (
+            Fault::ForgetsOnANewMax,
+            "rule 5: state is known by algorithm, period, anchor and what is counted: ",
+        ),
+        (
+            Fault::CountsRequestsAsUnits,
+            "rule 5: state is known by algorithm, period, anchor and what is counted: cost 20 under 5/hour:requests and 100/hour",
+        ),
+        (
+            Fault::ForgetsAmongManyPolicies,
+            "rule 5: state is known by algorithm, period, anchor and what is counted: 1/day is used up",
+        ),
+        (Fault::NeverRemoves, "rule 6: nothing is kept for ever: "),
+        (Fault::ChargesForAPeek, "rule 7: a peek and a cost of 0 write nothing: "),
+        (
+            Fault::RefundsInAnyWindow,
+            "rule 8: a refund lowers a count only where it was charged, and never below zero: ",
+        ),
+        (
+            Fault::RefundsAfterAReset,
+            "rule 8: a refund lowers a count only where it was charged, and never below zero: ",
+        ),
+        (Fault::SharesSubjects, "rule 9: subjects and namespaces never share state: "),
+        (Fault::SharesNamespaces, "rule 9: subjects and namespaces never share state: "),
+        (
+            Fault::AnswersDenialsWithErrors,
+            "rule 10: a denial is an answer, and an error means that no decision was made: ",
+        ),
+        (
+            Fault::RenewsWhatHasEnded,
+            "rule 11: a permit ends when it is given back or when its lease has passed: ",
+        ),
+        (Fault::EnforcesShadow, "rule 12: a limit in shadow denies nothing: "),
+        (Fault::CountsConcurrencyByFixedWindows, "rule 11: "),
+        (
+            Fault::CountsAllByFixedWindows,
+            "rule 2: exact: a cost passes if and only if used + cost <= max: ",
+        ),
+        (
+            Fault::RefusesWithoutSayingSo,
+            "rule 13: what a store cannot hold it refuses as unsupported: ",
+        ),
+    ] {
+        let failure = failure(fault).await;
+        if !failure.as_ref().is_some_and(|text| text.starts_with(rule)) {
+            wrong.push(format!("{fault:?}: expected {rule:?}, got {failure:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert_eq!(failure(Fault::None).await, None);
+}
+
+#[tokio::test]
+async fn a_store_that_counts_what_it_is_said_not_to_hold_fails() {
+    let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_769_903_998)));
+    let store = MemoryStore::builder().clock(clock.clone()).build();
+    let gcra = "1/day:gcra".parse::<Limit>().unwrap().algorithm();
+    let tested = Suite::new(store, clock).without_stored_count().without(gcra);
+    let panic = tokio::spawn(async move { suite(&tested).await }).await.unwrap_err().into_panic();
+    let text = panic.downcast_ref::<String>().unwrap();
+    assert!(
+        text.starts_with("rule 13: what a store cannot hold it refuses as unsupported: "),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn a_suite_that_cannot_see_what_is_stored_asks_for_it() {
+    let clock = Arc::new(ManualClock::default());
+    let tested = Suite::new(MemoryStore::builder().clock(clock.clone()).build(), clock);
+    let panic = tokio::spawn(async move { suite(&tested).await }).await.unwrap_err().into_panic();
+    let text = panic.downcast_ref::<String>().unwrap();
+    assert!(text.starts_with("rule 6: nothing is kept for ever: say how to see"), "{text}");
+}

@@ -1,0 +1,89 @@
+//! Readable counters that other programs write, and that two services share.
+
+use std::time::Duration;
+
+use rl_core::store::redis::{ConnectError, Layout};
+use rl_core::{FailureKind, Limit, Policy, RateLimiter, RedisStore, Subject};
+use rl_tests::{Bystander, RedisServer};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+async fn limiter(server: &RedisServer, limits: &[&str]) -> RateLimiter {
+    let store = RedisStore::builder(&server.url()).layout(Layout::Readable);
+    let store = store.connection_wait(PATIENCE).connect().await.unwrap();
+    let limits = limits.iter().map(|limit| limit.parse().unwrap());
+    let builder = RateLimiter::builder().policies(Policy::new(limits).unwrap());
+    builder.store(store).deadline(PATIENCE).build().unwrap()
+}
+
+/// A counter that somebody wrote with the wrong unit denied its client for 27 hours of a limit per minute.
+#[tokio::test]
+async fn a_counter_that_outlives_its_period_is_healed() {
+    let server = RedisServer::start();
+    let (limiter, client) = (limiter(&server, &["5/minute"]).await, Subject::consumer("acme"));
+    let mut operator = Bystander::new(&server).await;
+    for (used, is_allowed) in [(4, true), (5, false)] {
+        operator.query::<()>(&format!("SET acme_PER_MINUTE {used} EX 100000")).await;
+        let decision = limiter.check(&client, 1).await;
+        let minute = decision.limits().next().unwrap();
+        assert_eq!((decision.is_allowed(), minute.used()), (is_allowed, 5));
+        assert!(minute.reset_after() <= Duration::from_secs(60), "{minute:?}");
+        let ttl: u64 = operator.query("TTL acme_PER_MINUTE").await;
+        assert!(ttl <= 60, "{ttl}");
+    }
+}
+
+/// One damaged counter made the usage of all six unknown.
+#[tokio::test]
+async fn one_damaged_counter_leaves_the_usage_of_the_others_known() {
+    let server = RedisServer::start();
+    let limits = ["9/minute", "9/hour", "9/day", "9/day:requests"];
+    let (limiter, client) = (limiter(&server, &limits).await, Subject::consumer("acme"));
+    let policy = Policy::new(limits.map(|limit| limit.parse().unwrap())).unwrap();
+    limiter.check(&client, 3).await;
+    let mut operator = Bystander::new(&server).await;
+    operator.query::<()>("DEL acme_PER_HOUR").await;
+    operator.query::<u64>("RPUSH acme_PER_HOUR x").await;
+    operator.query::<()>("SET acme_PER_DAY garbage EX 100").await;
+
+    let error = limiter.usage_under(&policy, &client).await.unwrap_err();
+    assert_eq!(error.kind(), FailureKind::Corrupt);
+    let usage = limiter.usage_of_each(&policy, &client).await;
+    let usage: Vec<_> = usage
+        .iter()
+        .map(|one| match one {
+            Ok(decision) => Ok(decision.limits().next().unwrap().used()),
+            Err(error) => Err(error.kind()),
+        })
+        .collect();
+    assert_eq!(usage, [Ok(3), Err(FailureKind::Corrupt), Err(FailureKind::Corrupt), Ok(1)]);
+
+    limiter.reset_under(&policy, &client, Some("hour")).await.unwrap();
+    limiter.reset_under(&policy, &client, None).await.unwrap();
+    let healed = limiter.usage_under(&policy, &client).await.unwrap();
+    assert!(healed.limits().all(|limit| limit.used() == 0));
+    assert_eq!(server.query::<u64>("DBSIZE").await, 0);
+}
+
+/// Consumer `2abc` under the prefix `shop` was consumer `abc` under `shop2`.
+#[tokio::test]
+async fn two_services_with_prefixes_of_one_beginning_do_not_share_counters() {
+    let server = RedisServer::start();
+    let of = |prefix: &'static str| {
+        let store = RedisStore::builder(&server.url()).layout(Layout::Readable).prefix(prefix);
+        store.connection_wait(PATIENCE).connect()
+    };
+    for prefix in ["shop", "shop2"] {
+        let error = of(prefix).await.unwrap_err();
+        assert!(matches!(error, ConnectError::OpenPrefix { .. }), "{error}");
+    }
+    for (prefix, id) in [("shop:", "2:abc"), ("shop2:", "abc"), ("shop:", "abc"), ("", "shop:abc")]
+    {
+        let store = of(prefix).await.unwrap();
+        let builder = RateLimiter::builder().limit(Limit::per_day(1)).store(store);
+        let limiter = builder.deadline(PATIENCE).build().unwrap();
+        let client = Subject::consumer(id);
+        assert!(limiter.check(&client, 1).await.is_allowed(), "{prefix}{id}");
+        assert!(!limiter.check(&client, 1).await.is_allowed(), "{prefix}{id}");
+    }
+}
