@@ -22,10 +22,6 @@ pub(super) const LIMITS: [&str; 8] = [
     "6:concurrency:lease=day",
 ];
 
-/// Whether refunds of what a reset has forgotten are checked under every algorithm, and not only under
-/// fixed windows from the first request.
-const ARE_RESETS_REMEMBERED: bool = false;
-
 /// Reads a limit of this file.
 pub(super) fn limit(text: &str) -> Limit {
     text.parse().expect("a limit")
@@ -38,9 +34,7 @@ pub(super) async fn check(suite: &Suite) {
         if suite.holds(limit.algorithm()) {
             as_many_pass_at_once_as_the_limit_says(suite, &alone).await;
             a_refund_and_a_reset_give_back(suite, &alone).await;
-            if ARE_RESETS_REMEMBERED {
-                a_refund_after_a_reset_gives_nothing(suite, &alone).await;
-            }
+            a_refund_after_a_reset_gives_nothing(suite, &alone).await;
         } else {
             what_is_not_held_is_refused(suite, &alone).await;
         }

@@ -39,6 +39,7 @@
 
 mod compact;
 mod entry;
+mod kept;
 mod shape;
 mod shard;
 mod table;

@@ -1,11 +1,10 @@
-use std::num::NonZeroU8;
-
 use super::super::fingerprint::Fingerprint;
 use super::compact::{Compact, Origin, Plain};
-use super::entry::{Entry, Slot, Unpacked, Whole, after_reset, is_same_moment};
-use super::shape::{Shape, Shapes};
+use super::entry::{Unpacked, after_reset, is_same_moment};
+use super::kept::{Held, Kept};
+use super::shape::Shapes;
 use super::table::{MOST, Table};
-use crate::model::{Cost, Decision, Limit, Mode, Moment, Policy};
+use crate::model::{Cost, Decision, Limit, Mode, Policy};
 use crate::store::{Charge, Refund, Renewal};
 use crate::time::Timestamp;
 
@@ -36,13 +35,6 @@ pub(super) struct Shard {
     evicted: (Timestamp, Timestamp),
 }
 
-/// What is kept of one subject: in places of fixed size, if it fits there.
-#[derive(Debug)]
-enum Kept {
-    Compact(Compact),
-    Whole(Box<Whole>),
-}
-
 /// What is asked, and when.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked<'a> {
@@ -57,175 +49,6 @@ impl<'a> Asked<'a> {
     pub(super) const fn at(clock: Timestamp, charge: Charge<'a>) -> Self {
         let Charge { policy, mode, cost, .. } = charge;
         Self { policy, clock, mode, cost }
-    }
-}
-
-/// What the entries of a shard have in common.
-#[derive(Debug)]
-struct Held<'a> {
-    shapes: &'a mut Shapes,
-    origin: Origin,
-}
-
-// The form of it costs nothing beside it.
-const _: () = assert!(size_of::<Kept>() == size_of::<Compact>());
-
-impl Kept {
-    /// The entry in the form that it fits.
-    fn of(
-        entry: Entry<impl smallvec::Array<Item = Slot>>,
-        shape: Option<NonZeroU8>,
-        shapes: &Shapes,
-        origin: Origin,
-    ) -> Self {
-        let compact = shape.and_then(|number| {
-            Compact::pack(&entry, number, shapes.get(usize::from(number.get()) - 1), origin)
-        });
-        match compact {
-            Some(compact) => Self::Compact(compact),
-            None => Self::Whole(Box::new(entry.resized())),
-        }
-    }
-
-    /// Decides, whatever the limits are and however their states are kept.
-    ///
-    /// Returns false, and changes nothing, if a charge would need more states than are kept.
-    #[must_use]
-    fn decide(&mut self, held: Held<'_>, asked: Asked<'_>, decision: &mut Decision) -> bool {
-        let (Held { shapes, origin }, policy) = (held, asked.policy);
-        if let (Self::Compact(compact), Some(plan)) = (&mut *self, policy.windows())
-            && shapes.get(compact.shape()).is_of_windows(plan)
-            && compact.decide_windows(plan, origin, asked, decision)
-        {
-            if decision.taken() > 0
-                && !shapes.are_many()
-                && !shapes.get(compact.shape()).is_of_limits(policy)
-                && let Some(number) = shapes.number(policy)
-            {
-                compact.set_number(number);
-            }
-            return true;
-        }
-        match self {
-            Self::Compact(compact) => {
-                let mut entry = compact.unpack(shapes.get(compact.shape()), origin);
-                if !entry.decide(asked, decision) {
-                    return false;
-                }
-                // Until something is charged the entry is of the shape that it was.
-                let shape = shapes.get(compact.shape());
-                let is_judged_by = |shape: &Shape| match shapes.are_many() {
-                    true => shape.is_of(policy),
-                    false => shape.is_of_limits(policy),
-                };
-                let is_same = decision.taken() == 0 || is_judged_by(shape);
-                let shape = if is_same { Some(compact.number()) } else { shapes.number(policy) };
-                *self = Self::of(entry, shape, shapes, origin);
-            }
-            Self::Whole(entry) => {
-                if !entry.decide(asked, decision) {
-                    return false;
-                }
-                if decision.taken() > 0
-                    && entry.slots().len() == policy.limits().len()
-                    && let Some(number) = shapes.number(policy)
-                {
-                    let shape = shapes.get(usize::from(number.get()) - 1);
-                    if let Some(compact) = Compact::pack(entry, number, shape, origin) {
-                        *self = Self::Compact(compact);
-                    }
-                }
-            }
-        }
-        true
-    }
-
-    fn amend(
-        &mut self,
-        shapes: &Shapes,
-        origin: Origin,
-        policy: &Policy,
-        clock: Timestamp,
-        change: impl FnMut(usize, Limit, &mut crate::algorithm::State, Timestamp),
-    ) {
-        match self {
-            Self::Compact(compact) => {
-                let mut entry = compact.unpack(shapes.get(compact.shape()), origin);
-                entry.amend(policy, clock, change);
-                *self = Self::of(entry, Some(compact.number()), shapes, origin);
-            }
-            Self::Whole(entry) => entry.amend(policy, clock, change),
-        }
-    }
-
-    fn forget(
-        &mut self,
-        shapes: &Shapes,
-        origin: Origin,
-        policy: &Policy,
-        clock: Timestamp,
-        place: usize,
-    ) {
-        match self {
-            Self::Compact(compact) => {
-                let mut entry = compact.unpack(shapes.get(compact.shape()), origin);
-                entry.forget(policy, clock, place);
-                *self = Self::of(entry, Some(compact.number()), shapes, origin);
-            }
-            Self::Whole(entry) => entry.forget(policy, clock, place),
-        }
-    }
-
-    /// Forgets all that was used, and decides at `next` at the earliest.
-    fn empty(&mut self, next: Timestamp, origin: Origin) {
-        let emptied = match self {
-            Self::Compact(compact) => compact.emptied(next, origin).map(Self::Compact),
-            Self::Whole(_) => None,
-        };
-        let whole = || Self::Whole(Box::new(Entry::of([], next, Timestamp::EPOCH)));
-        *self = emptied.unwrap_or_else(whole);
-    }
-
-    /// Returns the time of the last change.
-    fn last_change(&self, origin: Origin) -> Timestamp {
-        match self {
-            Self::Compact(compact) => compact.last_change(origin),
-            Self::Whole(entry) => entry.last(),
-        }
-    }
-
-    /// Whether places that are to be freed or leased anew are held here.
-    fn holds(&self, refund: &Refund<'_>, clock: Timestamp) -> bool {
-        match self {
-            // A shape has no limit of concurrency.
-            Self::Compact(_) => false,
-            Self::Whole(entry) => entry.holds(refund, clock),
-        }
-    }
-
-    #[inline]
-    fn is_expired(&self, shapes: &Shapes, origin: Origin, clock: Moment) -> bool {
-        match self {
-            Self::Compact(compact) => {
-                compact.is_expired(shapes.get(compact.shape()), clock, origin)
-            }
-            Self::Whole(entry) => entry.is_expired(Timestamp::from_micros(clock.now)),
-        }
-    }
-
-    #[inline]
-    fn is_denied(&self, clock: Moment) -> bool {
-        match self {
-            Self::Compact(compact) => compact.is_denied(clock),
-            Self::Whole(entry) => entry.is_denied(Timestamp::from_micros(clock.now)),
-        }
-    }
-
-    fn consumed(&self, shapes: &Shapes, origin: Origin) -> u8 {
-        match self {
-            Self::Compact(compact) => compact.consumed(shapes.get(compact.shape()), origin),
-            Self::Whole(entry) => entry.consumed(),
-        }
     }
 }
 
