@@ -58,6 +58,7 @@ use settings::Rules;
 
 use crate::denial::{Denial, DenialReason};
 use crate::key::{AmbiguousKey, ClientAddress, KeyExtractor, RequestInfo};
+use crate::limiter::Wait;
 use crate::{Cost, Decision, Eventual, Permit, Policy, RateLimiter, Realm, Subject, observe};
 
 /// What happens to a request without a key.
@@ -154,12 +155,16 @@ impl<K: KeyExtractor> Gate<K> {
     fn decide<R: RequestInfo>(&self, request: &R, subject: &Subject) -> Eventual<Decision> {
         let Self { limiter, rules, .. } = self;
         let cost = rules.cost.as_ref().map_or(Cost::ONE, |cost| cost(request));
+        // What is settled when the request ends.
+        let reserves = rules.metered || rules.response.cost.is_some();
         match rules.over_limit.as_ref().map_or(OverLimit::Reject, |choose| choose(request)) {
-            OverLimit::Reject => limiter.check(subject, cost),
+            OverLimit::Reject => limiter.check_as(subject, cost, reserves),
             OverLimit::Wait { at_most, queue } => {
-                limiter.check_waiting(subject, cost, at_most, queue)
+                limiter.check_waiting_as(subject, cost, Wait { at_most, queue, reserves })
             }
-            OverLimit::Degrade => limiter.check(subject, cost).map(Decision::or_degraded),
+            OverLimit::Degrade => {
+                limiter.check_as(subject, cost, reserves).map(Decision::or_degraded)
+            }
         }
     }
 

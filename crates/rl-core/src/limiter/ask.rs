@@ -27,10 +27,14 @@ impl RateLimiter {
         store: &Arc<dyn Store>,
         policy: &Policy,
         subject: &Subject,
-        Question { mode, cost, .. }: Question,
+        Question { mode, cost, reserves, .. }: Question,
     ) -> StoreFuture<Decision> {
         let namespace = &self.inner.namespace;
-        store.decide(Charge { namespace, subject, policy, mode, cost })
+        let charge = Charge { namespace, subject, policy, mode, cost };
+        match self.inner.reservation {
+            None => store.decide(charge),
+            Some(lifetime) => store.reserve(charge, reserves.then_some(lifetime)),
+        }
     }
 
     pub(super) fn reset_store(

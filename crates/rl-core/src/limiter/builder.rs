@@ -40,6 +40,7 @@ pub struct RateLimiterBuilder {
     fallback: Option<Fallback>,
     clock: Arc<dyn Clock>,
     observer: Option<Arc<dyn Observer>>,
+    reservation: Option<Duration>,
 }
 
 impl Default for RateLimiterBuilder {
@@ -61,6 +62,7 @@ impl Default for RateLimiterBuilder {
             fallback: None,
             clock: Arc::new(SystemClock),
             observer: None,
+            reservation: None,
         }
     }
 }
@@ -218,6 +220,26 @@ impl RateLimiterBuilder {
         self
     }
 
+    /// Gives the units of a [permit](crate::Permit) back if its process dies: after this time in which it
+    /// was neither settled nor renewed. Defaults to never: the estimate stays charged until its windows
+    /// end.
+    ///
+    /// A task of the permit renews the reservation after each third of this time, so it may be much
+    /// shorter than a request: some seconds. It concerns what [`acquire`](RateLimiter::acquire) charges,
+    /// and what metered gates do, on Redis in the packed layout. (In memory the counts die with their
+    /// process.) What has expired is given back by the next decision on the subject, as if it had been
+    /// settled at 0. A request that could not renew in time, as its machine was suspended, is charged its
+    /// whole cost when it ends.
+    ///
+    /// It costs one more call for each permit that is settled at its estimate, and one for each third of
+    /// this time. Decisions of this limiter ask the server one by one: they are neither coalesced nor
+    /// leased. Set it on every limiter that shares the counters: others give back nothing that has
+    /// expired.
+    pub fn reservation_expires_after(mut self, time: Duration) -> Self {
+        self.reservation = Some(time);
+        self
+    }
+
     /// Who is told what happens. Defaults to nobody; log lines are written in any case.
     pub fn observer(mut self, observer: impl Observer) -> Self {
         self.observer = Some(Arc::new(observer));
@@ -230,7 +252,7 @@ impl RateLimiterBuilder {
     ///
     /// Returns an error if the limits do not make a policy, if there are both single limits and
     /// [`policies`](Self::policies) or neither of them, if the namespace is not one, if the deadline
-    /// is zero, if no decision may be in flight, if a fallback is missing or is the share of no
+    /// is zero, if reservations expire at once, if no decision may be in flight, if a fallback is missing or is the share of no
     /// instance, or if it should fall back on itself.
     pub fn build(self) -> Result<RateLimiter, BuildError> {
         let Self {
@@ -250,6 +272,7 @@ impl RateLimiterBuilder {
             fallback,
             clock,
             observer,
+            reservation,
         } = self;
         let policies = match policies {
             Some(_) if !policy.is_empty() => return Err(BuildError::LimitsAndPolicies),
@@ -258,6 +281,9 @@ impl RateLimiterBuilder {
         };
         if deadline.is_zero() {
             return Err(BuildError::ZeroDeadline);
+        }
+        if reservation.is_some_and(|time| time.is_zero()) {
+            return Err(BuildError::ZeroReservation);
         }
         if max_in_flight == 0 {
             return Err(BuildError::NoneInFlight);
@@ -315,6 +341,7 @@ impl RateLimiterBuilder {
             lines: Arc::default(),
             shadow_log: super::shadow::ShadowLog::default(),
             settlements: Arc::default(),
+            reservation,
         }))
     }
 }
@@ -343,6 +370,8 @@ pub enum BuildError {
     Namespace(InvalidNamespace),
     /// A deadline of no time.
     ZeroDeadline,
+    /// Reservations that expire at once.
+    ZeroReservation,
     /// No decision may wait for the store.
     NoneInFlight,
     /// [`OnFailure::Fallback`] without a store to fall back on.
@@ -365,6 +394,9 @@ impl fmt::Display for BuildError {
             }
             Self::Namespace(error) => error.fmt(f),
             Self::ZeroDeadline => f.write_str("deadline must be greater than zero"),
+            Self::ZeroReservation => {
+                f.write_str("reservation_expires_after must be greater than zero")
+            }
             Self::NoneInFlight => f.write_str("max_in_flight must be at least 1"),
             Self::NoFallback => {
                 f.write_str("`OnFailure::Fallback` without a store: expected `.fallback(..)`")
@@ -385,6 +417,7 @@ impl std::error::Error for BuildError {
             Self::Namespace(error) => Some(error),
             Self::LimitsAndPolicies
             | Self::ZeroDeadline
+            | Self::ZeroReservation
             | Self::NoneInFlight
             | Self::NoFallback
             | Self::NoInstances

@@ -19,11 +19,28 @@ pub(super) struct Question {
     pub(super) deadline: Duration,
     /// Whether the decision is told to the observer and the log.
     pub(super) is_told: bool,
+    /// Whether what is charged comes back if the process dies, where the limiter is set so.
+    pub(super) reserves: bool,
 }
 
 impl RateLimiter {
     pub(super) fn question(&self, mode: Mode, cost: Cost) -> Question {
-        Question { mode, cost, deadline: self.inner.deadline, is_told: true }
+        Question { mode, cost, deadline: self.inner.deadline, is_told: true, reserves: false }
+    }
+
+    /// Checks, and if it `reserves`, so that the units come back if the process dies.
+    #[inline]
+    pub(crate) fn check_as(
+        &self,
+        subject: &Subject,
+        cost: Cost,
+        reserves: bool,
+    ) -> Eventual<Decision> {
+        if reserves && self.inner.reservation.is_some() {
+            self.decide_as(subject, Question { reserves, ..self.question(Mode::Check, cost) })
+        } else {
+            self.decide(subject, Mode::Check, cost)
+        }
     }
 
     #[inline]

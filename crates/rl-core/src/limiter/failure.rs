@@ -64,6 +64,8 @@ pub(super) struct StoreHealth {
     pub(super) unsupported: Transition,
     /// Failures of the fallback.
     pub(super) fallback: Transition,
+    /// Leases of places that have ended while their requests are in flight.
+    pub(super) lapses: Transition,
 }
 
 impl Default for StoreHealth {
@@ -73,6 +75,7 @@ impl Default for StoreHealth {
             overload: Transition::new(CALM),
             unsupported: Transition::new(LONG_CALM),
             fallback: Transition::new(CALM),
+            lapses: Transition::new(LONG_CALM),
         }
     }
 }

@@ -35,9 +35,20 @@ impl RateLimiter {
         if let Some(ended) = health.unsupported.ended() {
             observe::unsupported_ended(self.place(), ended);
         }
+        if let Some(ended) = health.lapses.ended() {
+            observe::lapses_ended(self.place(), ended);
+        }
         for (subject, ended) in self.inner.damaged.decided(subject) {
             observe::damage_ended(self.place(), subject, ended);
         }
+    }
+
+    /// Notes that the lease of a place has ended while its request is in flight.
+    pub(super) fn lease_lapsed(&self, subject: &Subject, is_retaken: bool) {
+        if self.inner.store_health.lapses.occurred() {
+            observe::lease_lapsed(self.place(), subject.redacted(), is_retaken);
+        }
+        self.inner.observer().lease_lapsed(subject, is_retaken);
     }
 
     /// Notes that the store could not decide a request of the subject.

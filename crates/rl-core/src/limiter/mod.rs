@@ -82,6 +82,7 @@ use in_flight::InFlight;
 pub use permit::Permit;
 use shadow::ShadowLog;
 use waiting::Lines;
+pub(crate) use waiting::Wait;
 
 use crate::observe::Observer;
 use crate::source::PolicySource;
@@ -130,6 +131,8 @@ struct Inner {
     lines: Arc<Lines>,
     shadow_log: ShadowLog,
     settlements: Arc<Settlements>,
+    // After what time units that are reserved come back, if they do.
+    reservation: Option<Duration>,
 }
 
 impl Inner {

@@ -1,4 +1,5 @@
 mod held;
+mod keeper;
 #[cfg(test)]
 mod tests;
 
@@ -6,8 +7,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use held::Held;
 pub(super) use held::both;
-use held::{Held, shortest_lease};
+use keeper::shortest_lease;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -61,11 +63,13 @@ impl RateLimiter {
     /// [`check`](Self::check), with a permit that holds places under concurrency limits, and by which
     /// the cost can still be changed.
     ///
-    /// Whether the request may pass says [`Permit::decision`]; the permit of a denied request holds
-    /// nothing.
+    /// [`Permit::decision`] says whether the request may pass. The permit of a denied request holds
+    /// nothing. What is charged comes back if this process dies, if
+    /// [`reservation_expires_after`](crate::RateLimiterBuilder::reservation_expires_after) is set.
     pub fn acquire(&self, subject: &Subject, cost: impl Into<Cost>) -> Eventual<Permit> {
         let (this, held_by) = (self.clone(), subject.clone());
-        self.check(subject, cost).map(move |decision| this.permit_of(held_by, decision))
+        let decision = self.check_as(subject, cost.into(), true);
+        decision.map(move |decision| this.permit_of(held_by, decision))
     }
 
     /// The permit of a request on which `decision` was made, such as one that had to
@@ -79,10 +83,11 @@ impl RateLimiter {
             Some(policy) if decision.taken() > 0 => shortest_lease(policy),
             _ => None,
         };
-        self.hold(subject, decision, lease)
+        let reservation = self.inner.reservation.filter(|_| decision.is_reserved());
+        self.hold(subject, decision, lease.into_iter().chain(reservation).min())
     }
 
-    /// A permit whose leases, if they are to be renewed, last so long.
+    /// Makes a permit whose leases, if they are to be renewed, last so long.
     fn hold(&self, subject: Subject, decision: Decision, lease: Option<Duration>) -> Permit {
         let held = Held::new(self.clone(), subject, decision, lease);
         Permit { held, is_metered: true, outer: None }

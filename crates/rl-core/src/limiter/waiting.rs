@@ -46,8 +46,17 @@ impl RateLimiter {
         at_most: Duration,
         queue: usize,
     ) -> Eventual<Decision> {
-        let (this, subject, cost) = (self.clone(), subject.clone(), cost.into());
-        let wait = Wait { at_most, queue };
+        let wait = Wait { at_most, queue, reserves: false };
+        self.check_waiting_as(subject, cost.into(), wait)
+    }
+
+    pub(crate) fn check_waiting_as(
+        &self,
+        subject: &Subject,
+        cost: Cost,
+        wait: Wait,
+    ) -> Eventual<Decision> {
+        let (this, subject) = (self.clone(), subject.clone());
         // No wait helps, and there is no reason to queue for that answer.
         if self.inner.enabled
             && let Some(policy) = self.inner.policy_at_hand(&subject)
@@ -59,7 +68,7 @@ impl RateLimiter {
         if self.inner.lines.is_waited_for(&subject) {
             return Eventual::later(async move { this.wait(&subject, cost, wait, None).await });
         }
-        match self.check(&subject, cost) {
+        match self.check_as(&subject, cost, wait.reserves) {
             Eventual::Ready(Some(decision)) if !is_worth_a_wait(&decision) => {
                 Eventual::ready(decision)
             }
@@ -79,7 +88,7 @@ impl RateLimiter {
         &self,
         subject: &Subject,
         cost: Cost,
-        Wait { at_most, queue }: Wait,
+        Wait { at_most, queue, reserves }: Wait,
         denied: Option<Decision>,
     ) -> Decision {
         let begin = Instant::now();
@@ -88,7 +97,7 @@ impl RateLimiter {
         let Some(place) = self.inner.lines.join(subject, queue) else {
             return match denied {
                 Some(denied) => denied,
-                None => self.stand_back(subject, cost).await,
+                None => self.stand_back(subject, cost, reserves).await,
             };
         };
         let (_turn, denied) = match place.turn_now() {
@@ -96,12 +105,12 @@ impl RateLimiter {
             // What was true before others had their turn will not be then.
             None => match timeout_at(until, place.turn()).await {
                 Ok(turn) => (turn, None),
-                Err(_) => return self.stand_back(subject, cost).await,
+                Err(_) => return self.stand_back(subject, cost, reserves).await,
             },
         };
         let mut decision = match denied {
             Some(denied) => denied,
-            None => self.check(subject, cost).await,
+            None => self.check_as(subject, cost, reserves).await,
         };
         while is_worth_a_wait(&decision) {
             match Instant::now().checked_add(next_look(&decision)) {
@@ -112,27 +121,33 @@ impl RateLimiter {
                 _ => break,
             }
             // Told when it has ended well; that it began to wait has been.
-            let question = Question { is_told: false, ..self.question(Mode::Check, cost) };
+            let question =
+                Question { is_told: false, reserves, ..self.question(Mode::Check, cost) };
             decision = self.decide_as(subject, question).await;
         }
         decision
     }
 
     /// How a request fares that does not get its turn: no better than those who wait.
-    async fn stand_back(&self, subject: &Subject, cost: Cost) -> Decision {
+    async fn stand_back(&self, subject: &Subject, cost: Cost, reserves: bool) -> Decision {
         let seen = self.peek(subject, cost).await;
         // The units that are there belong to who waits, unless nobody does any more.
-        if seen.is_allowed() { self.check(subject, cost).await } else { seen }
+        if seen.is_allowed() { self.check_as(subject, cost, reserves).await } else { seen }
     }
 }
 
 /// The longest that a request waits.
 const A_CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-#[derive(Clone, Copy)]
-struct Wait {
-    at_most: Duration,
-    queue: usize,
+/// How a request waits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wait {
+    /// The longest that it waits.
+    pub(crate) at_most: Duration,
+    /// How many requests of the subject wait at most.
+    pub(crate) queue: usize,
+    /// Whether what it is charged is reserved.
+    pub(crate) reserves: bool,
 }
 
 /// Whether the limits deny it now and may grant it later.

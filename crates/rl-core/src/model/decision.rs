@@ -52,6 +52,8 @@ pub struct Decision {
     verdict: Verdict,
     at: Timestamp,
     origin: Origin,
+    // Whether what the store took comes back if nobody settles or renews it.
+    is_reserved: bool,
     // Which limiter decided, as an opaque number.
     limiter: usize,
     // A keyed hash of the subject that a gate has counted; 0 if no gate has.
@@ -136,6 +138,18 @@ impl Decision {
     #[cfg(feature = "redis")]
     pub(crate) fn from(self, origin: Origin) -> Self {
         Self { origin, ..self }
+    }
+
+    /// The same decision, whose units are a [reservation](crate::store::Reservation): for stores.
+    #[must_use]
+    pub const fn reserved(mut self) -> Self {
+        self.is_reserved = self.taken > 0;
+        self
+    }
+
+    /// Whether the units that the store took come back if they are neither settled nor renewed.
+    pub(crate) const fn is_reserved(&self) -> bool {
+        self.is_reserved
     }
 
     /// Makes it the decision of a limiter in shadow.

@@ -31,6 +31,10 @@ pub(crate) const fn unsupported(_: Place<'_>, _: &StoreError, _: &str) {}
 
 pub(crate) const fn unsupported_ended(_: Place<'_>, _: Ended) {}
 
+pub(crate) const fn lease_lapsed(_: Place<'_>, _: Redacted, _: bool) {}
+
+pub(crate) const fn lapses_ended(_: Place<'_>, _: Ended) {}
+
 pub(crate) const fn damaged(_: Place<'_>, _: &str, _: Redacted, _: &StoreError, _: &str) {}
 
 pub(crate) const fn more_damaged(_: Place<'_>, _: &str) {}

@@ -137,6 +137,28 @@ pub(crate) fn unsupported_ended(
     );
 }
 
+pub(crate) fn lease_lapsed(
+    Place { limiter, store }: Place<'_>,
+    subject: Redacted,
+    is_retaken: bool,
+) {
+    tracing::warn!(
+        target: "rl_core", limiter, store, %subject, is_retaken,
+        "concurrency lease lapsed while its request is in flight",
+    );
+}
+
+pub(crate) fn lapses_ended(
+    Place { limiter, store }: Place<'_>,
+    Ended { lasted, count }: Ended,
+) {
+    let (lasted_ms, leases) = (millis(lasted), count);
+    tracing::info!(
+        target: "rl_core", limiter, store, lasted_ms, leases,
+        "no more concurrency leases lapse",
+    );
+}
+
 pub(crate) fn damaged(
     Place { limiter, store }: Place<'_>,
     realm: &str,

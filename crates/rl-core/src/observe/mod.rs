@@ -62,6 +62,7 @@ use std::sync::Arc;
 
 pub(crate) use log::{
     ambiguous_key, damage_ended, damaged, decided, fallback_failed, fallback_recovered,
+    lapses_ended, lease_lapsed,
     may_decisions_be_logged, missing_key, more_damaged, overload_ended, overloaded,
     shared_counters, source_failed, source_overload_ended, source_overloaded, source_recovered,
     store_failed, store_recovered, too_many_states, unknown_policy, unknown_policy_ended,
@@ -111,6 +112,13 @@ pub trait Observer: fmt::Debug + Send + Sync + 'static {
     fn source_failed(&self, error: &StoreError) {
         let _ = error;
     }
+
+    /// The lease of a place under a concurrency limit has ended while the request is in flight. The
+    /// request goes on: with its place, if there was room to take it again, else uncounted. Called once
+    /// when the lease has ended, and once more if the place is taken again later.
+    fn lease_lapsed(&self, subject: &Subject, is_retaken: bool) {
+        let _ = (subject, is_retaken);
+    }
 }
 
 /// No observer.
@@ -135,5 +143,9 @@ impl<O: Observer + ?Sized> Observer for Arc<O> {
 
     fn source_failed(&self, error: &StoreError) {
         (**self).source_failed(error);
+    }
+
+    fn lease_lapsed(&self, subject: &Subject, is_retaken: bool) {
+        (**self).lease_lapsed(subject, is_retaken);
     }
 }

@@ -66,9 +66,11 @@ pub mod memory;
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub mod redis;
+mod reservation;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use charge::{Charge, InvalidNamespace, Namespace, Refund, RefundOf, Renewal, Reset};
 pub use error::StoreError;
@@ -80,6 +82,7 @@ pub use memory::MemoryStore;
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use redis::RedisStore;
+pub use reservation::{Reservation, ReservationChange};
 
 pub use crate::model::Mode;
 use crate::time::Timestamp;
@@ -162,6 +165,40 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Resolves to an error if it is not known to be done.
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()>;
 
+    /// Decides `charge`, after it has given back the units of reservations that have expired.
+    ///
+    /// With a `lifetime` the units that are charged are a reservation: they come back if it is neither
+    /// settled nor renewed in this time. A decision that is a reservation is marked
+    /// ([`Decision::reserved`]).
+    ///
+    /// The default decides and reserves nothing: it suits a store that dies with its process, and one that
+    /// cannot expire reservations.
+    ///
+    /// # Errors
+    ///
+    /// As [`decide`](Self::decide).
+    fn reserve(&self, charge: Charge<'_>, lifetime: Option<Duration>) -> StoreFuture<Decision> {
+        let _ = lifetime;
+        self.decide(charge)
+    }
+
+    /// Renews or settles a reservation. Resolves to false if there is none: it has expired, or was reset.
+    /// Then nothing is changed.
+    ///
+    /// The default has no reservation.
+    ///
+    /// # Errors
+    ///
+    /// Resolves to an error if it is not known to be done.
+    fn change_reservation(
+        &self,
+        reservation: Reservation<'_>,
+        change: ReservationChange,
+    ) -> StoreFuture<bool> {
+        let _ = (reservation, change);
+        Eventual::ready(Ok(false))
+    }
+
     /// Gives back everything that this process has reserved ahead, such as leased units.
     ///
     /// A service calls it when it shuts down, through [`RateLimiter::close`](crate::RateLimiter::close).
@@ -212,6 +249,18 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
         (**self).reset(reset)
+    }
+
+    fn reserve(&self, charge: Charge<'_>, lifetime: Option<Duration>) -> StoreFuture<Decision> {
+        (**self).reserve(charge, lifetime)
+    }
+
+    fn change_reservation(
+        &self,
+        reservation: Reservation<'_>,
+        change: ReservationChange,
+    ) -> StoreFuture<bool> {
+        (**self).change_reservation(reservation, change)
     }
 
     fn close(&self) -> StoreFuture<()> {

@@ -3,22 +3,21 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
+use tokio::time::Instant;
 
+use super::keeper::keep;
 use crate::limiter::RateLimiter;
-use crate::limiter::ask::timed_out;
 use crate::limiter::breaker::Ticket;
 use crate::limiter::close::Running;
-use crate::store::{Mode, Refund, RefundOf, Renewal, StoreError, StoreFuture};
+use crate::store::{
+    Mode, Refund, RefundOf, Reservation, ReservationChange, StoreError, StoreFuture,
+};
 use crate::time::Timestamp;
-use crate::{Cost, Decision, Eventual, Limit, Origin, Policy, Subject};
-
-/// How often a lease is renewed before it would end: one renewal may fail.
-const RENEWALS: u32 = 3;
+use crate::{Cost, Decision, Eventual, Limit, Origin, Subject};
 
 /// What the clones of a permit share: units and places, until they are settled.
 pub(super) struct Held {
-    limiter: RateLimiter,
+    pub(super) limiter: RateLimiter,
     pub(super) subject: Subject,
     pub(super) decision: Decision,
     account: Mutex<Account>,
@@ -31,10 +30,33 @@ pub(super) struct Account {
     // What the request costs in the end.
     pub(super) cost: Cost,
     // When the leases began that are held now.
-    leased: Timestamp,
+    pub(super) leased: Timestamp,
     // A renewal failed, and may have been carried out: then the leases are of a time that is not known.
-    is_lease_doubtful: bool,
+    pub(super) is_lease_doubtful: bool,
+    // The leases have ended, and the places are not taken again so far.
+    pub(super) is_lapsed: bool,
+    pub(super) reserved: Reserved,
     pub(super) is_settled: bool,
+}
+
+/// Whether the units come back if this process dies.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Reserved {
+    /// They do not.
+    No,
+    /// They do, and not before this time.
+    Until(Instant),
+    /// They have come back: the request was not renewed in time.
+    Expired,
+    /// The subject was reset, or the store has lost its counts.
+    Forgotten,
+}
+
+impl Reserved {
+    /// Returns why there is no reservation any more that could not expire before `until`.
+    pub(super) fn lost(until: Instant) -> Self {
+        if Instant::now() < until { Self::Forgotten } else { Self::Expired }
+    }
 }
 
 impl Held {
@@ -50,7 +72,18 @@ impl Held {
         let was_decided = decision.origin().is_counted();
         let is_refused = !decision.is_allowed() || decision.is_refused_in_shadow();
         let is_settled = !was_decided || is_refused;
-        let account = Account { cost, leased, is_lease_doubtful: false, is_settled };
+        let reserved = match limiter.inner.reservation.filter(|_| decision.is_reserved()) {
+            Some(lifetime) => Reserved::Until(Instant::now() + lifetime),
+            None => Reserved::No,
+        };
+        let account = Account {
+            cost,
+            leased,
+            is_lease_doubtful: false,
+            is_lapsed: false,
+            reserved,
+            is_settled,
+        };
         let lease = lease.filter(|_| !is_settled);
         Arc::new_cyclic(|held| {
             let keeper = lease.and_then(|lease| keep(Weak::clone(held), lease));
@@ -68,20 +101,27 @@ impl Held {
     }
 
     pub(super) fn settle(&self) -> StoreFuture<()> {
-        let (due, leased) = {
+        let (due, leased, is_lapsed, reserved) = {
             let mut account = self.account();
             if account.is_settled {
                 return Eventual::ready(Ok(()));
             }
             account.is_settled = true;
-            (account.cost.units(), account.leased)
+            let Account { cost, leased, is_lapsed, reserved, .. } = *account;
+            (cost.units(), leased, is_lapsed, reserved)
         };
-        both(self.free(leased), self.correct(due))
+        let corrected = match reserved {
+            Reserved::No => self.correct(due),
+            reserved => self.settle_reservation(due, reserved),
+        };
+        both(self.free(leased, is_lapsed), corrected)
     }
 
-    /// Frees the places under concurrency limits that have been held since `leased`.
-    fn free(&self, leased: Timestamp) -> StoreFuture<()> {
-        let freed = self.give_back(RefundOf::Permits, leased, self.decision.taken());
+    /// Frees the places under concurrency limits that have been held since `leased`, unless their leases
+    /// have lapsed: then other requests may have them.
+    pub(super) fn free(&self, leased: Timestamp, is_lapsed: bool) -> StoreFuture<()> {
+        let units = if is_lapsed { 0 } else { self.decision.taken() };
+        let freed = self.give_back(RefundOf::Permits, leased, units);
         let (lines, subject) = (Arc::clone(&self.limiter.inner.lines), self.subject.clone());
         freed.map(move |freed| {
             lines.move_up(&subject);
@@ -89,28 +129,65 @@ impl Held {
         })
     }
 
-    /// Takes or gives back what the cost in the end differs from what was granted.
+    /// Charges or gives back the difference between the cost and what was charged.
     fn correct(&self, due: u64) -> StoreFuture<()> {
         let taken = self.decision.taken();
-        // A change of the cost is nothing to places, to limits that count requests, and to those that
-        // were not charged.
-        let uncharged = self.decision.uncharged();
-        let changes = |place, limit: Limit| {
-            !limit.holds_permits() && !limit.counts_requests() && !uncharged.contains(place)
-        };
-        match self.decision.policy().and_then(|policy| policy.only(changes)) {
-            Some(rates) if due > taken => {
-                let more = Cost::new(due - taken);
-                let store = self.limiter.store_of(&self.decision);
-                let question = self.limiter.question(Mode::Charge, more);
-                let charged = self.limiter.ask(store, &rates, &self.subject, question);
-                charged.map(|charged| charged.map(drop))
-            }
-            _ => self.give_back(RefundOf::Rates, self.decision.at(), taken.saturating_sub(due)),
+        if due > taken {
+            charge(&self.limiter, &self.subject, &self.decision, due - taken)
+        } else {
+            self.give_back(RefundOf::Rates, self.decision.at(), taken - due)
         }
     }
 
-    fn give_back(&self, of: RefundOf, charged: Timestamp, units: u64) -> StoreFuture<()> {
+    /// Ends the reservation, and charges or gives back the difference. What has expired has come back as a
+    /// whole, so all of the cost is charged then.
+    fn settle_reservation(&self, due: u64, reserved: Reserved) -> StoreFuture<()> {
+        let taken = self.decision.taken();
+        let returned = taken.saturating_sub(due);
+        let kept = self.decision.kept(returned);
+        let change = ReservationChange::Settle { returned, kept };
+        let is_there = match (reserved, self.reservation()) {
+            (Reserved::Until(_), Some(reservation)) => {
+                let store = self.limiter.store_of(&self.decision);
+                self.limiter.within_deadline(store.change_reservation(reservation, change))
+            }
+            _ => Eventual::ready(Ok(false)),
+        };
+        let (limiter, subject) = (self.limiter.clone(), self.subject.clone());
+        let decision = self.decision.clone();
+        Eventual::later(async move {
+            let reserved = match (is_there.await?, reserved) {
+                (false, Reserved::Until(until)) => Reserved::lost(until),
+                (_, reserved) => reserved,
+            };
+            let more = match reserved {
+                Reserved::Expired => due,
+                Reserved::No | Reserved::Until(_) | Reserved::Forgotten => {
+                    due.saturating_sub(taken)
+                }
+            };
+            charge(&limiter, &subject, &decision, more).await
+        })
+    }
+
+    /// The reservation of the charge, if a store has decided.
+    pub(super) fn reservation(&self) -> Option<Reservation<'_>> {
+        Some(Reservation {
+            namespace: &self.limiter.inner.namespace,
+            subject: &self.subject,
+            policy: self.decision.policy()?,
+            charged: self.decision.at(),
+            units: self.decision.taken(),
+            uncharged: self.decision.uncharged(),
+        })
+    }
+
+    pub(super) fn give_back(
+        &self,
+        of: RefundOf,
+        charged: Timestamp,
+        units: u64,
+    ) -> StoreFuture<()> {
         let Some(policy) = self.decision.policy() else { return Eventual::ready(Ok(())) };
         let (namespace, subject) = (&self.limiter.inner.namespace, &self.subject);
         let uncharged = self.decision.kept(units);
@@ -120,68 +197,6 @@ impl Held {
         }
         let store = self.limiter.store_of(&self.decision);
         self.limiter.within_deadline(store.refund(refund))
-    }
-
-    /// Begins the leases anew; whether they are to be renewed again.
-    async fn renew(&self) -> bool {
-        let Some(policy) = self.decision.policy() else { return false };
-        let (namespace, subject) = (&self.limiter.inner.namespace, &self.subject);
-        let charged = {
-            let account = self.account();
-            if account.is_settled {
-                return false;
-            }
-            account.leased
-        };
-        let units = self.decision.taken();
-        let uncharged = self.decision.uncharged();
-        let renewal = Renewal { namespace, subject, policy, charged, units, uncharged };
-        // Nobody waits for it: it may take until it is time for the next.
-        let ticket = self.limiter.inner.breaker.look();
-        let renewal = self.limiter.store_of(&self.decision).renew(renewal);
-        let patience = shortest_lease(policy).unwrap_or_default() / RENEWALS;
-        let renewed = timeout(patience, renewal).await.unwrap_or_else(|_| Err(timed_out()));
-        let renewed = match renewed {
-            Ok(None) if self.account().is_lease_doubtful => self.take_anew(policy).await.map(Some),
-            renewed => renewed,
-        };
-        let leased = match renewed {
-            Ok(Some(leased)) => leased,
-            // Lost in the meantime: others may hold the place.
-            Ok(None) => return false,
-            Err(error) => {
-                self.account().is_lease_doubtful = true;
-                self.limiter.settlement_failed(
-                    &self.subject,
-                    self.decision.origin(),
-                    ticket,
-                    &error,
-                );
-                return true;
-            }
-        };
-        let is_settled = {
-            let mut account = self.account();
-            (account.leased, account.is_lease_doubtful) = (leased, false);
-            account.is_settled
-        };
-        // Settled while it was renewed: then the place was free for a moment, and taken again.
-        if is_settled && let Err(error) = self.free(leased).await {
-            let ticket = self.limiter.inner.breaker.look();
-            self.limiter.settlement_failed(&self.subject, self.decision.origin(), ticket, &error);
-        }
-        !is_settled
-    }
-
-    /// Takes the places once more, after a renewal of which only the reply was lost. What that had
-    /// renewed is counted besides until it ends: for one lease too much is held, and never too little.
-    async fn take_anew(&self, policy: &Policy) -> Result<Timestamp, StoreError> {
-        let uncharged = self.decision.uncharged();
-        let is_held = |place, limit: Limit| limit.holds_permits() && !uncharged.contains(place);
-        let Some(places) = policy.only(is_held) else { return Ok(self.decision.at()) };
-        let store = self.limiter.store_of(&self.decision);
-        let question = self.limiter.question(Mode::Charge, Cost::new(self.decision.taken()));
-        self.limiter.ask(store, &places, &self.subject, question).await.map(|taken| taken.at())
     }
 }
 
@@ -217,7 +232,7 @@ impl Drop for Held {
 impl RateLimiter {
     /// Tells that the store which counted a decision of this origin could not hold, settle or free it;
     /// `ticket` is of the time when it was asked.
-    fn settlement_failed(
+    pub(super) fn settlement_failed(
         &self,
         subject: &Subject,
         origin: Origin,
@@ -232,29 +247,27 @@ impl RateLimiter {
     }
 }
 
-/// Renews the leases in time, for as long as the permit is held. Outside a tokio runtime nobody does.
-fn keep(held: Weak<Held>, lease: Duration) -> Option<AbortHandle> {
-    let runtime = Handle::try_current().ok()?;
-    let keeper = runtime.spawn(async move {
-        let every = lease / RENEWALS;
-        let mut in_time = interval_at(Instant::now() + every, every);
-        in_time.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            in_time.tick().await;
-            let Some(held) = held.upgrade() else { return };
-            if !held.renew().await {
-                return;
-            }
+/// Charges units beyond the limits that `decision` has charged. A change of the cost is nothing to places,
+/// to limits that count requests, and to those that were not charged.
+fn charge(
+    limiter: &RateLimiter,
+    subject: &Subject,
+    decision: &Decision,
+    units: u64,
+) -> StoreFuture<()> {
+    let uncharged = decision.uncharged();
+    let changes = |place, limit: Limit| {
+        !limit.holds_permits() && !limit.counts_requests() && !uncharged.contains(place)
+    };
+    match decision.policy().and_then(|policy| policy.only(changes)) {
+        Some(rates) if units > 0 => {
+            let store = limiter.store_of(decision);
+            let question = limiter.question(Mode::Charge, Cost::new(units));
+            let charged = limiter.ask(store, &rates, subject, question);
+            charged.map(|charged| charged.map(drop))
         }
-    });
-    Some(keeper.abort_handle())
-}
-
-/// The shortest lease of a policy's concurrency limits, if it has any.
-pub(super) fn shortest_lease(policy: &Policy) -> Option<Duration> {
-    let limits = policy.limits().iter().map(|limit| limit.limit());
-    let leases = limits.filter(|limit| limit.holds_permits());
-    leases.map(|limit| Duration::from_micros(limit.period().as_micros())).min()
+        _ => Eventual::ready(Ok(())),
+    }
 }
 
 /// Does both, even if the first fails.

@@ -1,16 +1,17 @@
 use std::future::pending;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::task::yield_now;
 use tokio::time::timeout;
 
 use crate::limiter::OnFailure;
+use crate::observe::Observer;
 use crate::store::{
     Charge, MemoryStore, Mode, Refund, Renewal, Reset, Store, StoreError, StoreFuture,
 };
-use crate::time::{Timestamp, TokioClock};
+use crate::time::{ManualClock, Timestamp, TokioClock};
 use crate::{
     Decision, Eventual, FailureKind, Limit, Origin, RateLimiter, RateLimiterBuilder, Subject,
 };
@@ -442,4 +443,95 @@ async fn nothing_is_left_of_a_request_that_has_ended() {
     while tasks.num_alive_tasks() > 0 {
         yield_now().await;
     }
+}
+
+/// Reports of leases that have lapsed: whether the place was taken again.
+#[derive(Debug, Default)]
+struct Lapsed(Mutex<Vec<bool>>);
+
+impl Lapsed {
+    fn reports(&self) -> Vec<bool> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+impl Observer for Lapsed {
+    fn lease_lapsed(&self, subject: &Subject, is_retaken: bool) {
+        assert_eq!(*subject, alice());
+        self.0.lock().unwrap().push(is_retaken);
+    }
+}
+
+/// A limiter whose store has a clock of its own: it can jump, as for a machine that was suspended.
+fn jumping() -> (RateLimiter, Arc<ManualClock>, Arc<Lapsed>) {
+    let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_700_000_000)));
+    let lapsed = Arc::new(Lapsed::default());
+    let store = MemoryStore::builder().clock(Arc::clone(&clock)).build();
+    let limits = RateLimiter::builder().limit(Limit::concurrency(2).unwrap());
+    let limits = limits.limit(Limit::per_hour(10)).store(store).observer(Arc::clone(&lapsed));
+    (limits.build().unwrap(), clock, lapsed)
+}
+
+/// Longer than a third of a lease: the permit has renewed what it holds.
+const TO_RENEW: Duration = Duration::from_secs(4);
+
+#[tokio::test(start_paused = true)]
+async fn a_place_whose_lease_lapsed_is_taken_again_and_reported() {
+    let (limiter, clock, lapsed) = jumping();
+    let held = limiter.acquire(&alice(), 1).await;
+    clock.advance(Duration::from_secs(11));
+    assert_eq!(both(&limiter).await, [0, 1], "the lease has ended");
+    after(TO_RENEW).await;
+    assert_eq!((both(&limiter).await, lapsed.reports()), ([1, 1], vec![true]));
+    after(3 * TO_RENEW).await;
+    assert_eq!((both(&limiter).await, lapsed.reports()), ([1, 1], vec![true]), "it is renewed");
+    held.settle().await.unwrap();
+    assert_eq!(both(&limiter).await, [0, 1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_place_whose_lease_lapsed_waits_for_room_and_is_reported_once() {
+    let (limiter, clock, lapsed) = jumping();
+    let held = limiter.acquire(&alice(), 1).await;
+    clock.advance(Duration::from_secs(11));
+    let others = [limiter.acquire(&alice(), 1).await, limiter.acquire(&alice(), 1).await];
+    assert!(others.iter().all(|other| other.decision().is_allowed()));
+    after(3 * TO_RENEW).await;
+    assert_eq!((both(&limiter).await, lapsed.reports()), ([2, 3], vec![false]));
+    let [one, other] = others;
+    drop(one);
+    after(TO_RENEW).await;
+    assert_eq!((both(&limiter).await, lapsed.reports()), ([2, 3], vec![false, true]));
+    drop((held, other));
+    assert_eq!(both(&limiter).await, [0, 3]);
+}
+
+/// It must not free the place of another request.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_goes_on_uncounted_frees_no_place() {
+    let (limiter, clock, lapsed) = jumping();
+    let held = limiter.acquire(&alice(), 1).await;
+    clock.advance(Duration::from_secs(11));
+    let _others = [limiter.acquire(&alice(), 1).await, limiter.acquire(&alice(), 1).await];
+    after(TO_RENEW).await;
+    assert_eq!(lapsed.reports(), [false]);
+    held.settle().await.unwrap();
+    assert_eq!(both(&limiter).await, [2, 3]);
+}
+
+#[cfg(feature = "tracing")]
+#[tokio::test(start_paused = true)]
+async fn leases_that_lapse_together_are_a_few_lines_in_the_log() {
+    let (limiter, clock, lapsed) = jumping();
+    let logged = crate::observe::capture::Capture::start();
+    for _ in 0..8 {
+        let held = limiter.acquire(&alice(), 1).await;
+        clock.advance(Duration::from_secs(11));
+        after(TO_RENEW).await;
+        drop(held);
+    }
+    assert_eq!(lapsed.reports().len(), 8);
+    let lines = logged.lines();
+    let lapsed = lines.iter().filter(|line| line.contains("concurrency lease lapsed"));
+    assert_eq!(lapsed.count(), 4, "the first, second, fourth and eighth: {lines:?}");
 }

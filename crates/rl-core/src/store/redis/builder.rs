@@ -340,7 +340,7 @@ impl RedisStoreBuilder {
         if [wait, connect_timeout, silence, idle, lifetime].contains(&Duration::ZERO) {
             return Err(ConnectError::NoWait);
         }
-        let (scripts, connections) = (script::of(self.layout).to_vec(), self.connections);
+        let (scripts, connections) = (script::of(self.layout), self.connections);
         let has_warned_of_eviction = AtomicBool::new(false);
         Ok(Settings {
             scripts,

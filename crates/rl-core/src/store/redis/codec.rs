@@ -1,10 +1,12 @@
 //! Between policies and bytes: what a script is told. No I/O. What it replies: `reply.rs`.
 
+use std::time::Duration;
+
 use smallvec::SmallVec;
 
 use super::coded::coded;
-use crate::model::{LimitSet, Mode};
-use crate::store::{Refund, Renewal, StoreError};
+use crate::model::{LimitSet, MAX_UNITS, Mode};
+use crate::store::{Refund, Renewal, Reservation, StoreError};
 use crate::time::Timestamp;
 use crate::{Cost, FailureKind, Limit, Policy};
 
@@ -89,6 +91,35 @@ fn amend_plan(
         push_u56(&mut plan, policy.limits()[place].limit().max());
     }
     plan
+}
+
+/// Returns the argument of `reserve.lua` and `reservation.lua` that says how long a reservation lasts, in
+/// µs; 0 if it does not.
+pub(super) fn lifetime(lifetime: Option<Duration>) -> Vec<u8> {
+    let micros = lifetime.map_or(0, |lifetime| lifetime.as_micros());
+    let mut bytes = Vec::with_capacity(7);
+    push_u56(&mut bytes, u64::try_from(micros).unwrap_or(MAX_UNITS).min(MAX_UNITS));
+    bytes
+}
+
+/// Returns the member of a reservation, as `reserve.lua` makes it.
+pub(super) fn reservation(reservation: &Reservation<'_>) -> Vec<u8> {
+    let coded = coded(reservation.policy);
+    let uncharged = coded.places.iter().enumerate();
+    let uncharged = uncharged.filter(|(_, place)| reservation.uncharged.contains(**place));
+    let uncharged: LimitSet = uncharged.map(|(order, _)| order).collect();
+    let mut member = Vec::with_capacity(16 + coded.shape.len());
+    push_u56(&mut member, reservation.charged.as_micros());
+    push_u56(&mut member, reservation.units);
+    member.extend_from_slice(&uncharged.bits().to_be_bytes());
+    // Without the version and the width.
+    member.extend_from_slice(&coded.shape[2..]);
+    member
+}
+
+/// Reads whether a reservation was there.
+pub(super) fn read_changed(bytes: &[u8]) -> bool {
+    bytes != [0]
 }
 
 /// What a renewal replied: since when the units count, or nothing.

@@ -1,14 +1,18 @@
 //! Which commands carry out what is asked, in each layout. No I/O.
 
+use std::time::Duration;
+
 use super::coded::coded;
 use super::script::{self, Script};
 use super::who::WhoRef;
 use super::{Layout, codec, keyspace};
 use crate::model::{Algorithm, Anchor, Mode};
-use crate::store::{Charge, Namespace, Refund, Renewal, Reset, StoreError};
+use crate::store::{
+    Charge, Namespace, Refund, Renewal, Reservation, ReservationChange, Reset, StoreError,
+};
 #[cfg(feature = "conformance")]
 use crate::time::Timestamp;
-use crate::{Cost, FailureKind, Period, Policy, Subject};
+use crate::{Cost, FailureKind, LimitSet, Period, Policy, Subject};
 
 /// What to send.
 #[derive(Debug)]
@@ -127,6 +131,42 @@ impl Commands {
         Ok(Command::Script { script: script::amend(self.layout), keys, arguments })
     }
 
+    /// Makes the command that decides `charge` after it has given back what has expired, and reserves what
+    /// is charged for `lifetime`. Only in the packed layout.
+    pub(super) fn reserve(
+        &self,
+        charge: &Charge<'_>,
+        lifetime: Option<Duration>,
+    ) -> Result<Command, StoreError> {
+        let Charge { namespace, subject, policy, mode, cost } = *charge;
+        let mut arguments = packed(policy, codec::decide_plan(policy, mode, cost, 1, 1));
+        arguments.push(codec::lifetime(lifetime));
+        let keys = self.keys_with_reservations(namespace, subject, policy)?;
+        Ok(Command::Script { script: script::reserve(), keys, arguments })
+    }
+
+    /// Makes the command that renews or settles a reservation. Only in the packed layout.
+    pub(super) fn change_reservation(
+        &self,
+        reservation: &Reservation<'_>,
+        change: ReservationChange,
+    ) -> Result<Command, StoreError> {
+        let Reservation { namespace, subject, policy, .. } = *reservation;
+        let (refund, lifetime) = match change {
+            ReservationChange::Renew(lifetime) => {
+                (reservation.refund(0, LimitSet::EMPTY), Some(lifetime))
+            }
+            ReservationChange::Settle { returned, kept } => {
+                (reservation.refund(returned, kept), None)
+            }
+        };
+        let mut arguments = packed(policy, codec::refund_plan(&refund));
+        arguments.push(codec::reservation(reservation));
+        arguments.push(codec::lifetime(lifetime));
+        let keys = self.keys_with_reservations(namespace, subject, policy)?;
+        Ok(Command::Script { script: script::change_reservation(), keys, arguments })
+    }
+
     pub(super) fn reset(&self, reset: &Reset<'_>) -> Result<Command, StoreError> {
         let Reset { namespace, subject, policy, limit } = *reset;
         let keys = match (self.layout, limit) {
@@ -170,6 +210,18 @@ impl Commands {
     ) -> Result<Vec<String>, StoreError> {
         let mut keys = Vec::with_capacity(1);
         self.push_keys(&mut keys, namespace, subject, policy)?;
+        Ok(keys)
+    }
+
+    /// The same, and then the key of the subject's reservations.
+    fn keys_with_reservations(
+        &self,
+        namespace: &Namespace,
+        subject: &Subject,
+        policy: &Policy,
+    ) -> Result<Vec<String>, StoreError> {
+        let mut keys = self.keys(namespace, subject, policy)?;
+        keys.push(keyspace::reservations(&keys[0]));
         Ok(keys)
     }
 

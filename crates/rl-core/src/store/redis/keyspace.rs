@@ -63,6 +63,12 @@ pub(super) fn ring(packed: &str, limit: Limit) -> Option<String> {
     Some(format!("{packed}:{kind}{requests}{period}"))
 }
 
+/// The key that holds the reservations of a subject: beside the packed state, in its slot. No ring has such
+/// a name.
+pub(super) fn reservations(packed: &str) -> String {
+    format!("{packed}:reserved")
+}
+
 /// Returns the names of a subject's readable counters, by period and whether requests are counted.
 ///
 /// Other periods than the named ones have none. Consumers and addresses stand bare, as the format that others share wants it; other realms are

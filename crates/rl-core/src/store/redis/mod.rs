@@ -51,6 +51,7 @@ mod keyspace;
 mod layout;
 mod leases;
 mod reply;
+mod reservations;
 mod route;
 mod script;
 #[cfg(feature = "redis-sentinel")]
@@ -66,6 +67,7 @@ mod who;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use answer::Asked;
 pub use builder::RedisStoreBuilder;
@@ -87,7 +89,8 @@ use who::WhoRef;
 
 use super::fingerprint::Fingerprinter;
 use super::{
-    Charge, Limiters, Mode, Namespace, Refund, Renewal, Reset, Store, StoreError, StoreFuture,
+    Charge, Limiters, Mode, Namespace, Refund, Renewal, Reservation, ReservationChange, Reset,
+    Store, StoreError, StoreFuture,
 };
 use crate::observe::Transition;
 use crate::time::Timestamp;
@@ -369,6 +372,18 @@ impl Store for RedisStore {
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
         let who = self.who(reset.namespace, reset.subject);
         self.carry_out(who, self.inner.commands.reset(&reset), true)
+    }
+
+    fn reserve(&self, charge: Charge<'_>, lifetime: Option<Duration>) -> StoreFuture<Decision> {
+        self.decide_and_reserve(charge, lifetime)
+    }
+
+    fn change_reservation(
+        &self,
+        reservation: Reservation<'_>,
+        change: ReservationChange,
+    ) -> StoreFuture<bool> {
+        self.renew_or_settle(reservation, change)
     }
 
     fn close(&self) -> StoreFuture<()> {

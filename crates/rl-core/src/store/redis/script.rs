@@ -71,6 +71,18 @@ static AMEND: LazyLock<Script> = LazyLock::new(|| {
     let amend = include_str!("lua/amend.lua");
     Script::new("amend", |prologue| vec![prologue.time, FORGET, STORED, PACKED, amend])
 });
+static RESERVE: LazyLock<Script> = LazyLock::new(|| {
+    let (expired, reserve) = (include_str!("lua/expired.lua"), include_str!("lua/reserve.lua"));
+    // What decides returns its reply.
+    let decide = format!("local reply = (function()\n{}\nend)()", include_str!("lua/decide.lua"));
+    Script::new("reserve", |prologue| {
+        vec![prologue.time, STORED, PACKED, expired, &decide, reserve]
+    })
+});
+static RESERVATION: LazyLock<Script> = LazyLock::new(|| {
+    let (reservation, amend) = (include_str!("lua/reservation.lua"), include_str!("lua/amend.lua"));
+    Script::new("reservation", |prologue| vec![prologue.time, STORED, PACKED, reservation, amend])
+});
 static READABLE: LazyLock<Script> = LazyLock::new(|| {
     let (decide, reply) =
         (include_str!("lua/readable.lua"), include_str!("lua/readable_reply.lua"));
@@ -102,9 +114,23 @@ pub(super) fn amend(layout: Layout) -> &'static Script {
     }
 }
 
+/// Returns the script that decides where units are reserved, in the packed layout.
+pub(super) fn reserve() -> &'static Script {
+    &RESERVE
+}
+
+/// Returns the script that renews and settles reservations, in the packed layout.
+pub(super) fn change_reservation() -> &'static Script {
+    &RESERVATION
+}
+
 /// All scripts of a layout.
-pub(super) fn of(layout: Layout) -> [&'static Script; 2] {
-    [decide(layout), amend(layout)]
+pub(super) fn of(layout: Layout) -> Vec<&'static Script> {
+    let mut scripts = vec![decide(layout), amend(layout)];
+    if layout == Layout::Packed {
+        scripts.extend([reserve(), change_reservation()]);
+    }
+    scripts
 }
 
 /// The pattern written out for each number of limits. Without a loop and a table over them, a check

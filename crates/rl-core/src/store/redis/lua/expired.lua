@@ -1,0 +1,59 @@
+-- Gives back what has been reserved and has expired, before a decision is made.
+--
+-- KEYS[last]  the reservations of the subject: a sorted set by the time at which they expire, µs. A member
+--             is the time of the charge (7 bytes), the units (7 bytes), a bit for each limit that was not
+--             charged (2 bytes), and the code of the policy (see slots.lua)
+-- ARGV[2]     plan (see decide.lua)
+-- ARGV[4]     how long what is charged now is reserved, µs (7 bytes), or 0
+--
+-- Sets        reservations, the key, and reserved_for, the number of ARGV[4]
+--
+-- So many at a time that the server is not kept from others: of a log each moves entries. A peek writes
+-- nothing, and so leaves logs alone.
+local MOST, MOST_OF_LOGS = 32, 4
+local reservations, reserved_for = KEYS[#KEYS], struct.unpack('>I7', ARGV[4])
+local is_peek, all_fixed = string.byte(ARGV[2], 1) == 2, string.byte(ARGV[2], 2) > 0
+
+-- The time of a charge names its reservation: no other charge has it.
+if reserved_for > 0 and stored and state[1] == now then now = now + 1 end
+
+do
+  local by_tag, most, next_number = {}, MOST, all_fixed and 14 or 16
+  for _, slot in ipairs(slots) do
+    local first, second
+    first, second, next_number = struct.unpack('>I7I7', ARGV[2], next_number)
+    slot.max = all_fixed and second or first
+    if slot.kind == 6 or slot.kind == 7 then slot.extra = second end
+    if slot.kind == 8 then most = MOST_OF_LOGS end
+    by_tag[slot.tag] = slot
+  end
+  -- 14 and 15 are the limits that count requests, where there may be any.
+  local requests = all_fixed and 0 or struct.unpack('>I2', ARGV[2], 14)
+  for i, slot in ipairs(slots) do
+    slot.is_one = floor(requests / 2 ^ (i - 1)) % 2 == 1
+  end
+
+  local expired =
+    redis.call('ZRANGEBYSCORE', reservations, '-inf', string.format('%.0f', clock), 'LIMIT', 0, most)
+  local is_changed = false
+  for _, member in ipairs(stored and expired or {}) do
+    local when, units, uncharged, code = struct.unpack('>I7I7I2', member)
+    for i, other in ipairs(read_code('\2\1' .. string.sub(member, code)) or {}) do
+      local slot = by_tag[other.tag]
+      -- Places under concurrency limits end with their leases.
+      if slot and slot.kind < 9 and not (is_peek and slot.kind == 8)
+          and floor(uncharged / 2 ^ (i - 1)) % 2 == 0 then
+        local refund = algorithms[slot.kind].refund
+        refund(slot.at, slot.period, slot.max, slot.extra, slot.kind, slot.is_one and 1 or units, when)
+        is_changed = true
+      end
+    end
+  end
+  if #expired > 0 and not is_peek then
+    redis.call('ZREM', reservations, unpack(expired))
+    if is_changed then
+      state[1] = now
+      save(pack_state())
+    end
+  end
+end

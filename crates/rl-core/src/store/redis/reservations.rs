@@ -1,0 +1,73 @@
+//! Reservations: units that come back if the process that charged them dies.
+//!
+//! A sorted set beside the state of a subject holds them, by the time at which they expire. Only limiters
+//! that reserve name its key, so no other decision pays for it. A decision gives back what has expired
+//! before it decides, a bounded number of reservations at a time.
+
+use std::time::Duration;
+
+use super::answer::Asked;
+use super::denials::Forgetting;
+use super::layout::Layout;
+use super::{RedisStore, codec, reply};
+use crate::model::Mode;
+use crate::store::{Charge, Reservation, ReservationChange, StoreFuture};
+use crate::{Cost, Decision, Eventual};
+
+impl RedisStore {
+    /// Decides in a call of its own, after the script has given back what has expired. In the readable
+    /// layout nothing is reserved.
+    pub(super) fn decide_and_reserve(
+        &self,
+        charge: Charge<'_>,
+        lifetime: Option<Duration>,
+    ) -> StoreFuture<Decision> {
+        let Charge { namespace, subject, policy, mode, cost } = charge;
+        // What is done holds nothing.
+        let lifetime = lifetime.filter(|_| mode != Mode::Peek && mode != Mode::Charge);
+        if self.inner.commands.layout != Layout::Packed {
+            return self.ask_for(charge);
+        }
+        let who = self.who(namespace, subject);
+        let is_check = mode == Mode::Check && cost > Cost::ZERO && !policy.has_permits();
+        let asking = match self.inner.denials.as_ref().filter(|_| is_check) {
+            Some(denials) => match denials.find(who, policy, cost, self.inner.watch.now()) {
+                Ok(denial) => return Eventual::ready(Ok(denial)),
+                Err(asking) => Some(asking),
+            },
+            None => None,
+        };
+        let command = match self.inner.commands.reserve(&charge, lifetime) {
+            Ok(command) => command,
+            Err(error) => return Eventual::ready(Err(error)),
+        };
+        let (this, who, policy) = (self.clone(), who.to_owned(), policy.clone());
+        Eventual::later(async move {
+            let reply = this.send(command).await?;
+            let asked = Asked { policy: &policy, mode, cost };
+            let answer = reply::read_one(&reply, 1, asked)?;
+            this.note_healed(answer.healed);
+            let decision = answer.decision(0, asked);
+            this.note_denial(who.as_ref(), &decision, asking);
+            Ok(if lifetime.is_some() { decision.reserved() } else { decision })
+        })
+    }
+
+    pub(super) fn renew_or_settle(
+        &self,
+        reservation: Reservation<'_>,
+        change: ReservationChange,
+    ) -> StoreFuture<bool> {
+        let command = match self.inner.commands.change_reservation(&reservation, change) {
+            Ok(command) => command,
+            Err(error) => return Eventual::ready(Err(error)),
+        };
+        let this = self.clone();
+        let who = self.who(reservation.namespace, reservation.subject).to_owned();
+        Eventual::later(async move {
+            let denials = this.inner.denials.as_ref();
+            let _forgetting = Forgetting { denials, who };
+            Ok(codec::read_changed(&this.send(command).await?))
+        })
+    }
+}

@@ -1,0 +1,49 @@
+use std::time::Duration;
+
+use super::{Namespace, Refund, RefundOf};
+use crate::model::{LimitSet, Policy, Subject};
+use crate::time::Timestamp;
+
+/// Units that a request has charged and that come back if its process dies: which they are.
+///
+/// [`Store::reserve`](super::Store::reserve) makes a reservation. The time of its charge tells it from
+/// all others of the subject.
+#[derive(Clone, Copy, Debug)]
+pub struct Reservation<'a> {
+    /// The counters that were charged: those of this namespace.
+    pub namespace: &'a Namespace,
+    /// The subject that was charged.
+    pub subject: &'a Subject,
+    /// The limits that were charged.
+    pub policy: &'a Policy,
+    /// When they were charged: [`Decision::at`](crate::Decision::at).
+    pub charged: Timestamp,
+    /// The units that were charged.
+    pub units: u64,
+    /// The limits that were not charged: [`Decision::uncharged`](crate::Decision::uncharged).
+    pub uncharged: LimitSet,
+}
+
+impl<'a> Reservation<'a> {
+    /// Returns the refund of `units` of it, of all limits but those of concurrency and those that are
+    /// `kept`.
+    #[must_use]
+    pub const fn refund(&self, units: u64, kept: LimitSet) -> Refund<'a> {
+        let Self { namespace, subject, policy, charged, .. } = *self;
+        Refund { namespace, subject, policy, charged, units, of: RefundOf::Rates, uncharged: kept }
+    }
+}
+
+/// What becomes of a reservation.
+#[derive(Clone, Copy, Debug)]
+pub enum ReservationChange {
+    /// It lasts this long from now on.
+    Renew(Duration),
+    /// It ends. So many units come back, but none of the limits that are kept.
+    Settle {
+        /// The units that come back.
+        returned: u64,
+        /// The limits that keep what they were charged.
+        kept: LimitSet,
+    },
+}
