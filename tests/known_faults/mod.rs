@@ -17,6 +17,7 @@ mod readiness;
 mod recording_service;
 mod redis_connections;
 mod refunds;
+mod reservations;
 mod running_programs;
 mod scripted_store;
 mod wrong_credentials;

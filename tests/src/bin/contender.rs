@@ -1,4 +1,5 @@
-//! One of several processes that contend for a limit: `contender URL LIMIT`.
+//! One of several processes that contend for a limit: `contender URL LIMIT [RESERVATION]`, with the time
+//! after which reservations expire in milliseconds, if they do.
 //!
 //! Prints `ready` and what its clock says, in seconds since 1970, once connected. For each line `SUBJECT CALLS` it then makes so many calls at once
 //! and prints how many of them were allowed. Permits are held until the process ends.
@@ -15,17 +16,20 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [url, limit] = &arguments[..] else {
-        return Err("usage: contender URL LIMIT".into());
+    let [url, limit, reservation @ ..] = &arguments[..] else {
+        return Err("usage: contender URL LIMIT [RESERVATION]".into());
     };
     // Patient: a busy machine must not turn into a decision without the store.
     let patience = Duration::from_secs(30);
     let store = RedisStore::builder(url).local_denial(false).connection_wait(patience);
-    let limiter = RateLimiter::builder()
+    let mut limiter = RateLimiter::builder()
         .limit(limit.parse::<Limit>()?)
         .store(store.connect().await?)
-        .deadline(patience)
-        .build()?;
+        .deadline(patience);
+    if let [millis] = reservation {
+        limiter = limiter.reservation_expires_after(Duration::from_millis(millis.parse()?));
+    }
+    let limiter = limiter.build()?;
     println!("ready {}", SystemClock.now().as_micros() / 1_000_000);
 
     let mut held = Vec::new();

@@ -82,7 +82,7 @@ pub use memory::MemoryStore;
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use redis::RedisStore;
-pub use reservation::{Reservation, ReservationChange};
+pub use reservation::{Reservation, ReservationChange, ReservationStatus};
 
 pub use crate::model::Mode;
 use crate::time::Timestamp;
@@ -182,10 +182,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         self.decide(charge)
     }
 
-    /// Renews or settles a reservation. Resolves to false if there is none: it has expired, or was reset.
-    /// Then nothing is changed.
+    /// Renews or settles a reservation. If it has expired or is forgotten, nothing is changed.
     ///
-    /// The default has no reservation.
+    /// The default knows no reservation.
     ///
     /// # Errors
     ///
@@ -194,9 +193,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         &self,
         reservation: Reservation<'_>,
         change: ReservationChange,
-    ) -> StoreFuture<bool> {
+    ) -> StoreFuture<ReservationStatus> {
         let _ = (reservation, change);
-        Eventual::ready(Ok(false))
+        Eventual::ready(Ok(ReservationStatus::Forgotten))
     }
 
     /// Gives back everything that this process has reserved ahead, such as leased units.
@@ -259,7 +258,7 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         &self,
         reservation: Reservation<'_>,
         change: ReservationChange,
-    ) -> StoreFuture<bool> {
+    ) -> StoreFuture<ReservationStatus> {
         (**self).change_reservation(reservation, change)
     }
 

@@ -22,6 +22,9 @@ pub struct Reservation<'a> {
     pub units: u64,
     /// The limits that were not charged: [`Decision::uncharged`](crate::Decision::uncharged).
     pub uncharged: LimitSet,
+    /// When it expires on the store's clock: its lifetime after the charge, or what the last renewal has
+    /// returned.
+    pub expires: Timestamp,
 }
 
 impl<'a> Reservation<'a> {
@@ -46,4 +49,18 @@ pub enum ReservationChange {
         /// The limits that keep what they were charged.
         kept: LimitSet,
     },
+}
+
+/// What became of a reservation that was to be renewed or settled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReservationStatus {
+    /// It was renewed, and expires then; or it was settled.
+    Held {
+        /// When it expires, if it was renewed.
+        expires: Timestamp,
+    },
+    /// It has expired, and its units have come back.
+    Expired,
+    /// It is not known, and cannot have expired: the subject was reset, or the store has lost its counts.
+    Forgotten,
 }

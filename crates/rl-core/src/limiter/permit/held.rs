@@ -3,14 +3,14 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
-use tokio::time::Instant;
 
 use super::keeper::keep;
 use crate::limiter::RateLimiter;
 use crate::limiter::breaker::Ticket;
 use crate::limiter::close::Running;
 use crate::store::{
-    Mode, Refund, RefundOf, Reservation, ReservationChange, StoreError, StoreFuture,
+    Mode, Refund, RefundOf, Reservation, ReservationChange, ReservationStatus, StoreError,
+    StoreFuture,
 };
 use crate::time::Timestamp;
 use crate::{Cost, Decision, Eventual, Limit, Origin, Subject};
@@ -44,18 +44,21 @@ pub(super) struct Account {
 pub(super) enum Reserved {
     /// They do not.
     No,
-    /// They do, and not before this time.
-    Until(Instant),
+    /// They do, at this time of the store's clock.
+    Until(Timestamp),
     /// They have come back: the request was not renewed in time.
     Expired,
     /// The subject was reset, or the store has lost its counts.
     Forgotten,
 }
 
-impl Reserved {
-    /// Returns why there is no reservation any more that could not expire before `until`.
-    pub(super) fn lost(until: Instant) -> Self {
-        if Instant::now() < until { Self::Forgotten } else { Self::Expired }
+impl From<ReservationStatus> for Reserved {
+    fn from(status: ReservationStatus) -> Self {
+        match status {
+            ReservationStatus::Held { expires } => Self::Until(expires),
+            ReservationStatus::Expired => Self::Expired,
+            ReservationStatus::Forgotten => Self::Forgotten,
+        }
     }
 }
 
@@ -73,7 +76,10 @@ impl Held {
         let is_refused = !decision.is_allowed() || decision.is_refused_in_shadow();
         let is_settled = !was_decided || is_refused;
         let reserved = match limiter.inner.reservation.filter(|_| decision.is_reserved()) {
-            Some(lifetime) => Reserved::Until(Instant::now() + lifetime),
+            Some(lifetime) => {
+                let micros = u64::try_from(lifetime.as_micros()).unwrap_or(u64::MAX);
+                Reserved::Until(decision.at().plus_micros(micros))
+            }
             None => Reserved::No,
         };
         let account = Account {
@@ -146,19 +152,19 @@ impl Held {
         let returned = taken.saturating_sub(due);
         let kept = self.decision.kept(returned);
         let change = ReservationChange::Settle { returned, kept };
-        let is_there = match (reserved, self.reservation()) {
-            (Reserved::Until(_), Some(reservation)) => {
+        let settled = match reserved {
+            Reserved::Until(expires) => self.reservation(expires).map(|reservation| {
                 let store = self.limiter.store_of(&self.decision);
                 self.limiter.within_deadline(store.change_reservation(reservation, change))
-            }
-            _ => Eventual::ready(Ok(false)),
+            }),
+            _ => None,
         };
         let (limiter, subject) = (self.limiter.clone(), self.subject.clone());
         let decision = self.decision.clone();
         Eventual::later(async move {
-            let reserved = match (is_there.await?, reserved) {
-                (false, Reserved::Until(until)) => Reserved::lost(until),
-                (_, reserved) => reserved,
+            let reserved = match settled {
+                Some(settled) => settled.await?.into(),
+                None => reserved,
             };
             let more = match reserved {
                 Reserved::Expired => due,
@@ -171,7 +177,7 @@ impl Held {
     }
 
     /// The reservation of the charge, if a store has decided.
-    pub(super) fn reservation(&self) -> Option<Reservation<'_>> {
+    pub(super) fn reservation(&self, expires: Timestamp) -> Option<Reservation<'_>> {
         Some(Reservation {
             namespace: &self.limiter.inner.namespace,
             subject: &self.subject,
@@ -179,6 +185,7 @@ impl Held {
             charged: self.decision.at(),
             units: self.decision.taken(),
             uncharged: self.decision.uncharged(),
+            expires,
         })
     }
 

@@ -54,24 +54,22 @@ impl Held {
     }
 
     async fn renew_reservation(&self, patience: Duration) -> bool {
-        let (Reserved::Until(until), Some(lifetime), false) = ({
+        let (Reserved::Until(expires), Some(lifetime), false) = ({
             let account = self.account();
             (account.reserved, self.limiter.inner.reservation, account.is_settled)
         }) else {
             return false;
         };
-        let Some(reservation) = self.reservation() else { return false };
-        let (ticket, begun) = (self.limiter.inner.breaker.look(), Instant::now());
+        let Some(reservation) = self.reservation(expires) else { return false };
+        let ticket = self.limiter.inner.breaker.look();
         let change = ReservationChange::Renew(lifetime);
         let store = self.limiter.store_of(&self.decision);
         let renewed = timeout(patience, store.change_reservation(reservation, change)).await;
         match renewed.unwrap_or_else(|_| Err(timed_out())) {
-            Ok(is_there) => {
-                self.account().reserved = match is_there {
-                    true => Reserved::Until(begun + lifetime),
-                    false => Reserved::lost(until),
-                };
-                is_there
+            Ok(status) => {
+                let reserved = Reserved::from(status);
+                self.account().reserved = reserved;
+                matches!(reserved, Reserved::Until(_))
             }
             Err(error) => {
                 self.limiter.settlement_failed(

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::coded::coded;
 use crate::model::{LimitSet, MAX_UNITS, Mode};
-use crate::store::{Refund, Renewal, Reservation, StoreError};
+use crate::store::{Refund, Renewal, Reservation, ReservationStatus, StoreError};
 use crate::time::Timestamp;
 use crate::{Cost, FailureKind, Limit, Policy};
 
@@ -117,9 +117,26 @@ pub(super) fn reservation(reservation: &Reservation<'_>) -> Vec<u8> {
     member
 }
 
-/// Reads whether a reservation was there.
-pub(super) fn read_changed(bytes: &[u8]) -> bool {
-    bytes != [0]
+/// Returns the argument of `reservation.lua` that says when a reservation expires, µs.
+pub(super) fn expires(reservation: &Reservation<'_>) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(7);
+    push_u56(&mut bytes, reservation.expires.as_micros().min(MAX_UNITS));
+    bytes
+}
+
+/// Reads what became of a reservation that expires then, unless it was renewed.
+pub(super) fn read_changed(
+    bytes: &[u8],
+    expires: Timestamp,
+) -> Result<ReservationStatus, StoreError> {
+    match bytes {
+        [0] => Ok(ReservationStatus::Forgotten),
+        [1] => Ok(ReservationStatus::Expired),
+        bytes => {
+            let expires = read_renewed(bytes)?.unwrap_or(expires);
+            Ok(ReservationStatus::Held { expires })
+        }
+    }
 }
 
 /// What a renewal replied: since when the units count, or nothing.

@@ -163,6 +163,7 @@ impl Commands {
         let mut arguments = packed(policy, codec::refund_plan(&refund));
         arguments.push(codec::reservation(reservation));
         arguments.push(codec::lifetime(lifetime));
+        arguments.push(codec::expires(reservation));
         let keys = self.keys_with_reservations(namespace, subject, policy)?;
         Ok(Command::Script { script: script::change_reservation(), keys, arguments })
     }

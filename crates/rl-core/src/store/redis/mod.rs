@@ -89,8 +89,10 @@ use who::WhoRef;
 
 use super::fingerprint::Fingerprinter;
 use super::{
-    Charge, Limiters, Mode, Namespace, Refund, Renewal, Reservation, ReservationChange, Reset,
-    Store, StoreError, StoreFuture,
+    Charge, Limiters, Mode, Namespace, Refund, Renewal, Reservation, ReservationChange,
+    ReservationStatus, Reset, Store, StoreError, StoreFuture,
+};
+use crate::observe::Transition;
 };
 use crate::observe::Transition;
 use crate::time::Timestamp;
@@ -382,7 +384,7 @@ impl Store for RedisStore {
         &self,
         reservation: Reservation<'_>,
         change: ReservationChange,
-    ) -> StoreFuture<bool> {
+    ) -> StoreFuture<ReservationStatus> {
         self.renew_or_settle(reservation, change)
     }
 

@@ -11,7 +11,7 @@ use super::denials::Forgetting;
 use super::layout::Layout;
 use super::{RedisStore, codec, reply};
 use crate::model::Mode;
-use crate::store::{Charge, Reservation, ReservationChange, StoreFuture};
+use crate::store::{Charge, Reservation, ReservationChange, ReservationStatus, StoreFuture};
 use crate::{Cost, Decision, Eventual};
 
 impl RedisStore {
@@ -57,17 +57,17 @@ impl RedisStore {
         &self,
         reservation: Reservation<'_>,
         change: ReservationChange,
-    ) -> StoreFuture<bool> {
+    ) -> StoreFuture<ReservationStatus> {
         let command = match self.inner.commands.change_reservation(&reservation, change) {
             Ok(command) => command,
             Err(error) => return Eventual::ready(Err(error)),
         };
-        let this = self.clone();
+        let (this, expires) = (self.clone(), reservation.expires);
         let who = self.who(reservation.namespace, reservation.subject).to_owned();
         Eventual::later(async move {
             let denials = this.inner.denials.as_ref();
             let _forgetting = Forgetting { denials, who };
-            Ok(codec::read_changed(&this.send(command).await?))
+            codec::read_changed(&this.send(command).await?, expires)
         })
     }
 }

@@ -3,16 +3,21 @@
 -- KEYS[last]  the reservations of the subject (see expired.lua)
 -- ARGV[4]     the reservation, a member of them
 -- ARGV[5]     how long it lasts from now on, µs (7 bytes); 0 ends it
+-- ARGV[6]     when it expires as far as its holder knows, µs (7 bytes)
 --
--- Returns     a byte: 0 if there is no such reservation, 1 if it was renewed; else as amend.lua
+-- Returns     a byte if there is no such reservation: 1 if it has expired, 0 if it cannot have; of a
+--             renewal, when it expires (7 bytes); else as amend.lua
 local reservations, reserved_for = KEYS[#KEYS], struct.unpack('>I7', ARGV[5])
+local is_there
 if reserved_for == 0 then
-  if redis.call('ZREM', reservations, ARGV[4]) == 0 then return '\0' end
-elseif not redis.call('ZSCORE', reservations, ARGV[4]) then
-  return '\0'
+  is_there = redis.call('ZREM', reservations, ARGV[4]) == 1
 else
+  is_there = redis.call('ZSCORE', reservations, ARGV[4])
+end
+if not is_there then return clock >= (struct.unpack('>I7', ARGV[6])) and '\1' or '\0' end
+if reserved_for > 0 then
   redis.call('ZADD', reservations, string.format('%.0f', clock + reserved_for), ARGV[4])
   local lasts = max_of(ceil(reserved_for / 1000) + linger, lifetime())
   if redis.call('PTTL', reservations) < lasts then redis.call('PEXPIRE', reservations, lasts) end
-  return '\1'
+  return struct.pack('>I7', clock + reserved_for)
 end

@@ -1,0 +1,344 @@
+//! An estimate whose process dies comes back; one whose holder lives stays charged.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rl_core::store::redis::{Layout, RedisStoreBuilder};
+use rl_core::store::{
+    Charge, Mode, Namespace, RedisStore, Refund, RefundOf, Reservation, ReservationChange,
+    ReservationStatus, Reset, Store,
+};
+use rl_core::time::{Clock, ManualClock, Timestamp};
+use rl_core::{Cost, Decision, LimitSet, Policy, RateLimiter, Subject};
+use rl_tests::{Bystander, RedisServer};
+
+/// The longest that a condition is waited for.
+const PATIENCE: Duration = Duration::from_secs(30);
+const LIFETIME: Duration = Duration::from_secs(10);
+
+fn policy(limits: &[&str]) -> Policy {
+    Policy::new(limits.iter().map(|limit| limit.parse().unwrap())).unwrap()
+}
+
+fn patient(server: &RedisServer) -> RedisStoreBuilder {
+    RedisStore::builder(&server.url()).connection_wait(PATIENCE).response_timeout(PATIENCE)
+}
+
+/// A store, and the time that it decides by.
+struct World {
+    server: RedisServer,
+    clock: Arc<ManualClock>,
+    store: RedisStore,
+}
+
+impl World {
+    async fn new() -> Self {
+        let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_700_000_000)));
+        let server = RedisServer::start();
+        let store = patient(&server).manual_clock(clock.clone()).connect().await.unwrap();
+        Self { server, clock, store }
+    }
+
+    fn charge<'a>(subject: &'a Subject, policy: &'a Policy, mode: Mode, cost: u64) -> Charge<'a> {
+        static NAMESPACE: std::sync::LazyLock<Namespace> =
+            std::sync::LazyLock::new(Namespace::default);
+        Charge { namespace: &NAMESPACE, subject, policy, mode, cost: Cost::new(cost) }
+    }
+
+    async fn reserve(&self, subject: &Subject, policy: &Policy, cost: u64) -> Decision {
+        let charge = Self::charge(subject, policy, Mode::Check, cost);
+        self.store.reserve(charge, Some(LIFETIME)).await.unwrap()
+    }
+
+    /// A decision of a limiter that reserves, on a request that does not.
+    async fn check(&self, subject: &Subject, policy: &Policy, cost: u64) -> Decision {
+        let charge = Self::charge(subject, policy, Mode::Check, cost);
+        self.store.reserve(charge, None).await.unwrap()
+    }
+
+    async fn used(&self, subject: &Subject, policy: &Policy) -> Vec<u64> {
+        let charge = Self::charge(subject, policy, Mode::Peek, 0);
+        let usage = self.store.reserve(charge, None).await.unwrap();
+        usage.limits().map(|limit| limit.used()).collect()
+    }
+
+    async fn change(
+        &self,
+        subject: &Subject,
+        reserved: &Decision,
+        expires: Timestamp,
+        change: ReservationChange,
+    ) -> ReservationStatus {
+        let namespace = &Namespace::default();
+        let policy = reserved.policy().unwrap();
+        let (charged, units) = (reserved.at(), reserved.granted());
+        let uncharged = reserved.uncharged();
+        let reservation =
+            Reservation { namespace, subject, policy, charged, units, uncharged, expires };
+        self.store.change_reservation(reservation, change).await.unwrap()
+    }
+}
+
+fn expires(reserved: &Decision) -> Timestamp {
+    later(reserved.at(), LIFETIME)
+}
+
+fn later(time: Timestamp, by: Duration) -> Timestamp {
+    time.plus_micros(by.as_micros().try_into().unwrap())
+}
+
+const KEPT: LimitSet = LimitSet::EMPTY;
+
+#[tokio::test]
+async fn a_reservation_that_expires_is_settled_at_nothing_under_every_algorithm() {
+    let world = World::new().await;
+    let limits = [
+        "100/minute",
+        "100/hour:clock",
+        "100/minute:sliding-log",
+        "100/minute:sliding-window:precision=second",
+        "100/minute:sliding-window-counter",
+        "100/minute:token-bucket:capacity=90",
+        "100/minute:token-bucket:capacity=90:refill=interval",
+        "100/minute:gcra:burst=90",
+        "100/day:requests",
+        "50/day:shadow",
+        "9:concurrency:lease=minute:requests",
+    ];
+    let mut policies: Vec<Policy> = limits.iter().map(|limit| policy(&[limit])).collect();
+    policies.push(policy(&limits[..2]));
+    policies.push(policy(&["100/minute", "100/hour", "100/day"]));
+    policies.push(policy(&limits[2..]));
+    for (n, policy) in policies.iter().enumerate() {
+        let [dies, settles] = ["dies", "settles"].map(|id| Subject::user(&format!("{id}-{n}")));
+        for cost in [30, 40] {
+            let reserved = world.reserve(&dies, policy, cost).await;
+            let charge = World::charge(&settles, policy, Mode::Check, cost);
+            let charged = world.store.decide(charge).await.unwrap();
+            assert!(reserved.is_allowed() && charged.is_allowed(), "{policy}: {reserved:?}");
+            world.clock.advance(LIFETIME - Duration::from_micros(1));
+            assert_eq!(
+                world.used(&dies, policy).await,
+                world.used(&settles, policy).await,
+                "{policy}: it has not expired"
+            );
+            world.clock.advance(Duration::from_micros(1));
+            let refund = Refund {
+                namespace: &Namespace::default(),
+                subject: &settles,
+                policy,
+                charged: charged.at(),
+                units: cost,
+                of: RefundOf::Rates,
+                uncharged: charged.uncharged(),
+            };
+            world.store.refund(refund).await.unwrap();
+            let after =
+                [world.check(&dies, policy, 1).await, world.check(&settles, policy, 1).await];
+            let [one, other] = after.each_ref().map(|decision| {
+                let limits = decision.limits();
+                let seen = limits.map(|limit| (limit.used(), limit.reset_after()));
+                (decision.is_allowed(), seen.collect::<Vec<_>>())
+            });
+            assert_eq!(one, other, "{policy}");
+            world.clock.advance(Duration::from_secs(2));
+        }
+    }
+    assert_eq!(world.server.keys_without_expiry().await, [""; 0]);
+}
+
+#[tokio::test]
+async fn usage_counts_what_has_expired_as_free_before_a_decision_gives_it_back() {
+    let world = World::new().await;
+    let (alice, policy) = (&Subject::user("alice"), &policy(&["100/hour"]));
+    world.reserve(alice, policy, 60).await;
+    assert_eq!(world.used(alice, policy).await, [60]);
+    world.clock.advance(LIFETIME);
+    assert_eq!(world.used(alice, policy).await, [0]);
+    assert!(world.check(alice, policy, 100).await.is_allowed());
+}
+
+#[tokio::test]
+async fn a_reservation_that_is_renewed_stays_charged_and_one_that_is_settled_comes_back_once() {
+    let world = World::new().await;
+    let (alice, policy) = (&Subject::user("alice"), &policy(&["100/hour", "200/day"]));
+    let reserved = world.reserve(alice, policy, 60).await;
+    let mut until = expires(&reserved);
+    for _ in 0..5 {
+        world.clock.advance(LIFETIME / 2);
+        let renew = ReservationChange::Renew(LIFETIME);
+        let status = world.change(alice, &reserved, until, renew).await;
+        until = later(world.clock.now(), LIFETIME);
+        assert_eq!(status, ReservationStatus::Held { expires: until });
+        assert_eq!(world.used(alice, policy).await, [60, 60]);
+    }
+    let settle = ReservationChange::Settle { returned: 20, kept: KEPT };
+    let status = world.change(alice, &reserved, until, settle).await;
+    assert!(matches!(status, ReservationStatus::Held { .. }));
+    world.clock.advance(2 * LIFETIME);
+    assert_eq!(world.check(alice, policy, 1).await.limits().next().unwrap().used(), 41);
+    let status = world.change(alice, &reserved, until, settle).await;
+    assert_eq!(status, ReservationStatus::Expired, "its end is known no more");
+    assert_eq!(world.used(alice, policy).await, [41, 41]);
+}
+
+#[tokio::test]
+async fn a_reservation_that_has_expired_is_not_settled_and_one_that_was_reset_is_forgotten() {
+    let world = World::new().await;
+    let (alice, policy) = (&Subject::user("alice"), &policy(&["100/hour"]));
+    let settle = ReservationChange::Settle { returned: 60, kept: KEPT };
+    let lost = world.reserve(alice, policy, 60).await;
+    world.clock.advance(LIFETIME);
+    assert!(world.check(alice, policy, 90).await.is_allowed());
+    let status = world.change(alice, &lost, expires(&lost), settle).await;
+    assert_eq!(status, ReservationStatus::Expired);
+    assert_eq!(world.used(alice, policy).await, [90]);
+
+    let bob = &Subject::user("bob");
+    let reset = world.reserve(bob, policy, 60).await;
+    let namespace = &Namespace::default();
+    let forget = Reset { namespace, subject: bob, policy, limit: None };
+    world.store.reset(forget).await.unwrap();
+    assert!(world.check(bob, policy, 90).await.is_allowed());
+    let status = world.change(bob, &reset, expires(&reset), settle).await;
+    assert_eq!(status, ReservationStatus::Forgotten);
+    world.clock.advance(LIFETIME);
+    world.check(bob, policy, 1).await;
+    assert_eq!(world.used(bob, policy).await, [91]);
+}
+
+/// No decision keeps the server for long: 32 at a time, and 4 of a log.
+#[tokio::test]
+async fn reservations_that_expire_together_come_back_in_bounded_steps() {
+    let world = World::new().await;
+    for (limit, step) in [("1000/hour", 32), ("1000/hour:sliding-log", 4)] {
+        let (alice, policy) = (&Subject::user("alice"), &policy(&[limit]));
+        for _ in 0..100 {
+            assert!(world.reserve(alice, policy, 2).await.is_allowed());
+        }
+        assert_eq!(world.used(alice, policy).await, [200], "reserved at the same time");
+        world.clock.advance(LIFETIME);
+        let decision = world.check(alice, policy, 1).await;
+        assert_eq!(decision.limits().next().unwrap().used(), 201 - 2 * step, "{limit}");
+        for _ in 0..100 / step {
+            world.check(alice, policy, 1).await;
+        }
+        assert_eq!(world.used(alice, policy).await, [1 + 100 / step], "{limit}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_left_of_a_policy_that_has_changed_comes_back() {
+    let world = World::new().await;
+    let before = &policy(&["100/minute", "100/hour:gcra:burst=100", "100/day:clock"]);
+    let after = &policy(&["100/day:clock", "300/minute", "50/week"]);
+    let alice = &Subject::user("alice");
+    world.reserve(alice, before, 40).await;
+    world.check(alice, after, 5).await;
+    assert_eq!(world.used(alice, after).await, [45, 45, 5]);
+    world.clock.advance(LIFETIME);
+    world.check(alice, after, 1).await;
+    assert_eq!(world.used(alice, after).await, [6, 6, 6]);
+}
+
+#[tokio::test]
+async fn a_request_whose_machine_was_suspended_is_charged_its_cost_in_the_end() {
+    let world = World::new().await;
+    let limiter = RateLimiter::builder().policies(policy(&["100/hour", "100/day:requests"]));
+    let limiter = limiter.store(world.store.clone()).deadline(PATIENCE);
+    let limiter = limiter.reservation_expires_after(LIFETIME).build().unwrap();
+    let alice = &Subject::user("alice");
+    let used = async || {
+        let usage = limiter.usage(alice).await.unwrap();
+        usage.limits().map(|limit| limit.used()).collect::<Vec<_>>()
+    };
+    for (due, expected) in [(60, 60), (25, 85), (0, 85)] {
+        let before = used().await;
+        let permit = limiter.acquire(alice, 15).await;
+        assert!(permit.decision().is_allowed());
+        world.clock.advance(LIFETIME);
+        assert_eq!(used().await, before, "it has expired");
+        assert!(limiter.check(alice, 0).await.is_allowed());
+        permit.set_cost(due);
+        permit.settle().await.unwrap();
+        assert_eq!(used().await[0], expected);
+    }
+}
+
+#[tokio::test]
+async fn a_permit_is_settled_exactly_while_it_is_reserved() {
+    let world = World::new().await;
+    let limits =
+        ["1000/hour", "1000/minute:token-bucket", "100/day:requests", "5:concurrency:requests"];
+    let limiter = RateLimiter::builder().policies(policy(&limits)).store(world.store.clone());
+    let limiter = limiter.reservation_expires_after(LIFETIME).deadline(PATIENCE).build().unwrap();
+    let alice = &Subject::user("alice");
+    let mut expected = [0, 0, 0];
+    for (reserved, due) in [(40, 40), (40, 10), (10, 70), (30, 0)] {
+        let permit = limiter.acquire(alice, reserved).await;
+        assert!(permit.decision().is_allowed());
+        permit.set_cost(due);
+        permit.settle().await.unwrap();
+        let requests = u64::from(due > 0);
+        expected = [expected[0] + due, expected[1] + due, expected[2] + requests];
+        let usage = limiter.usage(alice).await.unwrap();
+        let used: Vec<_> = usage.limits().map(|limit| limit.used()).collect();
+        assert_eq!((&used[..3], used[3]), (&expected[..], 0), "{reserved} reserved, {due} due");
+    }
+    // Nothing is left that could expire.
+    world.clock.advance(LIFETIME);
+    limiter.check(alice, 0).await;
+    assert_eq!(limiter.usage(alice).await.unwrap().limits().next().unwrap().used(), expected[0]);
+    let mut bystander = Bystander::new(&world.server).await;
+    let keys = bystander.query::<Vec<String>>("KEYS *:reserved").await;
+    assert_eq!(keys, [""; 0]);
+}
+
+#[tokio::test]
+async fn the_readable_layout_reserves_nothing() {
+    let server = RedisServer::start();
+    let store = patient(&server).layout(Layout::Readable).connect().await.unwrap();
+    let limiter = RateLimiter::builder().policies(policy(&["100/hour"])).store(store);
+    let limiter = limiter.reservation_expires_after(LIFETIME).deadline(PATIENCE).build().unwrap();
+    let alice = &Subject::user("alice");
+    let permit = limiter.acquire(alice, 40).await;
+    permit.set_cost(30);
+    permit.settle().await.unwrap();
+    assert_eq!(limiter.usage(alice).await.unwrap().limits().next().unwrap().used(), 30);
+}
+
+/// The real thing: another process holds an estimate and is killed.
+#[tokio::test]
+async fn the_estimate_of_a_process_that_is_killed_comes_back() {
+    const SECOND: Duration = Duration::from_secs(1);
+
+    let server = RedisServer::start();
+    let mut bystander = Bystander::new(&server).await;
+    let mut process = Command::new(env!("CARGO_BIN_EXE_contender"))
+        .args([&server.url(), "5/hour", "1000"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+    assert!(lines.next().unwrap().unwrap().starts_with("ready"));
+    writeln!(process.stdin.as_ref().unwrap(), "alice 5").unwrap();
+    assert_eq!(lines.next().unwrap().unwrap(), "5");
+
+    let limiter = RateLimiter::builder().policies(policy(&["5/hour"])).deadline(PATIENCE);
+    let store = patient(&server).local_denial(false).connect().await.unwrap();
+    let limiter = limiter.store(store).reservation_expires_after(SECOND).build().unwrap();
+    let alice = &Subject::user("alice");
+    let three_lifetimes = later(bystander.now().await, 3 * SECOND);
+    while bystander.now().await < three_lifetimes {
+        assert!(!limiter.check(alice, 1).await.is_allowed(), "the holder lives");
+    }
+    process.kill().unwrap();
+    process.wait().unwrap();
+    let expired = later(bystander.now().await, SECOND);
+    bystander.wait_until(expired).await;
+    let decision = limiter.check(alice, 5).await;
+    assert!(decision.is_allowed(), "{decision:?}");
+}
