@@ -185,7 +185,7 @@ async fn a_reservation_that_is_renewed_stays_charged_and_one_that_is_settled_com
 }
 
 #[tokio::test]
-async fn a_reservation_that_has_expired_is_not_settled_and_one_that_was_reset_is_forgotten() {
+async fn a_reservation_that_expired_or_was_lost_or_reset_is_not_settled() {
     let world = World::new().await;
     let (alice, policy) = (&Subject::user("alice"), &policy(&["100/hour"]));
     let settle = ReservationChange::Settle { returned: 60, kept: KEPT };
@@ -198,15 +198,33 @@ async fn a_reservation_that_has_expired_is_not_settled_and_one_that_was_reset_is
 
     let bob = &Subject::user("bob");
     let reset = world.reserve(bob, policy, 60).await;
+    world.clock.advance(Duration::from_secs(1));
     let namespace = &Namespace::default();
     let forget = Reset { namespace, subject: bob, policy, limit: None };
     world.store.reset(forget).await.unwrap();
     assert!(world.check(bob, policy, 90).await.is_allowed());
-    let status = world.change(bob, &reset, expires(&reset), settle).await;
+    world.change(bob, &reset, expires(&reset), settle).await;
+    assert_eq!(world.used(bob, policy).await, [90], "what was reset does not come back");
+
+    let carol = &Subject::user("carol");
+    let lost = world.reserve(carol, policy, 60).await;
+    Bystander::new(&world.server).await.query::<()>("FLUSHALL").await;
+    let status = world.change(carol, &lost, expires(&lost), settle).await;
     assert_eq!(status, ReservationStatus::Forgotten);
+}
+
+#[tokio::test]
+async fn a_reservation_of_before_a_reset_gives_nothing_back_when_it_expires() {
+    let world = World::new().await;
+    let (alice, policy) = (&Subject::user("alice"), &policy(&["100/hour", "100/hour:clock"]));
+    world.reserve(alice, policy, 60).await;
+    world.clock.advance(Duration::from_secs(1));
+    let namespace = &Namespace::default();
+    world.store.reset(Reset { namespace, subject: alice, policy, limit: None }).await.unwrap();
+    assert!(world.check(alice, policy, 90).await.is_allowed());
     world.clock.advance(LIFETIME);
-    world.check(bob, policy, 1).await;
-    assert_eq!(world.used(bob, policy).await, [91]);
+    world.check(alice, policy, 1).await;
+    assert_eq!(world.used(alice, policy).await, [91, 91]);
 }
 
 /// No decision keeps the server for long: 32 at a time, and 4 of a log.

@@ -148,10 +148,7 @@ pub(crate) fn lease_lapsed(
     );
 }
 
-pub(crate) fn lapses_ended(
-    Place { limiter, store }: Place<'_>,
-    Ended { lasted, count }: Ended,
-) {
+pub(crate) fn lapses_ended(Place { limiter, store }: Place<'_>, Ended { lasted, count }: Ended) {
     let (lasted_ms, leases) = (millis(lasted), count);
     tracing::info!(
         target: "rl_core", limiter, store, lasted_ms, leases,

@@ -134,12 +134,7 @@ impl Held {
         // Settled while it was renewed: then the place was free for a moment, and taken again.
         if is_settled && let Err(error) = self.free(leased, false).await {
             let ticket = self.limiter.inner.breaker.look();
-            self.limiter.settlement_failed(
-                    &self.subject,
-                    self.decision.origin(),
-                    ticket,
-                    &error,
-                );
+            self.limiter.settlement_failed(&self.subject, self.decision.origin(), ticket, &error);
         }
         !is_settled
     }

@@ -93,8 +93,6 @@ use super::{
     ReservationStatus, Reset, Store, StoreError, StoreFuture,
 };
 use crate::observe::Transition;
-};
-use crate::observe::Transition;
 use crate::time::Timestamp;
 #[cfg(feature = "conformance")]
 use crate::time::{Clock, ManualClock};

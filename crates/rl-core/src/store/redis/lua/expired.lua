@@ -38,7 +38,9 @@ do
   local is_changed = false
   for _, member in ipairs(stored and expired or {}) do
     local when, units, uncharged, code = struct.unpack('>I7I7I2', member)
-    for i, other in ipairs(read_code('\2\1' .. string.sub(member, code)) or {}) do
+    -- A later charge is of a state that was lost, from before the clock stepped back.
+    local charged = when <= now and read_code('\2\1' .. string.sub(member, code))
+    for i, other in ipairs(charged or {}) do
       local slot = by_tag[other.tag]
       -- Places under concurrency limits end with their leases.
       if slot and slot.kind < 9 and not (is_peek and slot.kind == 8)
