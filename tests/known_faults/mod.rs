@@ -13,6 +13,7 @@ mod missing_address;
 mod nesting;
 mod open_bank;
 mod readable_layout;
+mod overload;
 mod readiness;
 mod recording_service;
 mod redis_connections;

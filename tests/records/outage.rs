@@ -53,6 +53,47 @@ async fn while_the_database_is_away_the_last_limits_hold_and_then_it_is_heard_ag
     assert_eq!(policy_text(&source, "never seen").await, "-");
 }
 
+/// The instance knew of its own change only that something had changed, and let the consumer pass.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_block_made_here_holds_here_although_the_database_is_lost_before_the_next_call() {
+    let mut server = PostgresServer::start();
+    let records = Records::connect(&server.url()).await.unwrap();
+    let source = patient(&records).start();
+    let limiter = RateLimiter::builder().policies(source.clone()).build().unwrap();
+    let known = records.create(per_hour("known", 5), "alice").await.unwrap();
+    assert!(limiter.check(&Subject::consumer("known"), 1).await.is_allowed());
+
+    records.update(known.id, per_hour("known", 0), 1, "alice").await.unwrap();
+    records.create(per_hour("never seen", 0), "alice").await.unwrap();
+    server.stop();
+    for consumer in ["known", "never seen"] {
+        assert_eq!(policy_text(&source, consumer).await, "hour=0/hour", "{consumer}");
+        let decision = limiter.check(&Subject::consumer(consumer), 1).await;
+        assert!(!decision.is_allowed(), "{consumer}: {decision:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_database_that_cannot_be_reached_is_named_with_the_cause_and_without_the_login() {
+    let port = rl_tests::free_port();
+    for (url, words) in [
+        ("sqlite:///nonexistent/folder/x.db".to_owned(), "unable to open database file".to_owned()),
+        (
+            format!("postgres://somebody:hunter2@127.0.0.1:{port}/limits"),
+            format!("could not connect to 127.0.0.1:{port}: Connection refused"),
+        ),
+        (
+            "postgres://somebody:hunter2@no-such-host.invalid/limits".to_owned(),
+            "could not connect to no-such-host.invalid:5432: ".to_owned(),
+        ),
+    ] {
+        let error = Records::connect(&url).await.unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains(&words), "{text}");
+        assert!(!text.contains("hunter2") && !text.contains("somebody"), "{text}");
+    }
+}
+
 /// It accepts connections and says nothing, as a server does whose disk is stuck.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_the_database_hangs_the_last_limits_hold_and_everything_ends() {

@@ -1,10 +1,13 @@
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::LazyLock;
+use std::time::Duration;
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use rl_core::FailureKind;
+use rl_core::observe::Transition;
 use rl_core::store::StoreError;
 use rl_records::{ChangeError, DatabaseError, InvalidField};
 use serde::Serialize;
@@ -283,17 +286,33 @@ impl From<InvalidField> for ApiError {
     }
 }
 
+/// After this time without a failure the next one is another outage, and another line in the log.
+const CALM: Duration = Duration::from_secs(10);
+
+/// Notes a failure. Returns whether it begins an outage: not each request is a line in the log.
+fn is_first(failing: &Transition) -> bool {
+    failing.ended();
+    failing.occurred()
+}
+
 impl From<DatabaseError> for ApiError {
     fn from(error: DatabaseError) -> Self {
-        let cause = std::error::Error::source(&error).map(tracing::field::display);
-        tracing::warn!(target: "rl_admin", kind = error.kind().as_str(), cause, "{error}");
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
+        static FAILING: LazyLock<Transition> = LazyLock::new(|| Transition::new(CALM));
+        if is_first(&FAILING) {
+            let (kind, cause) = (error.kind().as_str(), tracing::field::display(&error));
+            tracing::warn!(target: "rl_admin", kind, cause, "database failing");
+        }
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, error.summary())
     }
 }
 
 impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
-        tracing::warn!(target: "rl_admin", kind = error.kind().as_str(), "{error}");
+        static FAILING: LazyLock<Transition> = LazyLock::new(|| Transition::new(CALM));
+        if is_first(&FAILING) {
+            let (kind, cause) = (error.kind().as_str(), tracing::field::display(&error));
+            tracing::warn!(target: "rl_admin", kind, cause, "counters failing");
+        }
         let message = match error.kind() {
             FailureKind::Corrupt => {
                 "the counters of this subject are damaged; resetting them makes them whole"

@@ -7,6 +7,7 @@
 //! cargo run --release -p rl-bench -- all --json run.json --charts
 //! cargo run --release -p rl-bench -- charts run.json
 //! cargo run --release -p rl-bench -- outage
+//! cargo run --release -p rl-bench -- overload
 //! cargo run --release -p rl-bench -- records
 //! cargo run -p rl-bench -- pictures
 //! ```
@@ -34,6 +35,7 @@ mod machine;
 mod measure;
 mod memory;
 mod outage;
+mod overload;
 mod pictures;
 mod progress;
 mod records;
@@ -54,7 +56,7 @@ static ALLOCATOR: &StatsAlloc<std::alloc::System> = &INSTRUMENTED_SYSTEM;
 
 const USAGE: &str = "\
 usage: cargo run --release -p rl-bench -- memory|http|redis|all [--json FILE] [--charts]
-       cargo run --release -p rl-bench -- outage|records|pictures
+       cargo run --release -p rl-bench -- outage|overload|records|pictures
        cargo run -p rl-bench -- charts FILE
 
   memory    decisions in this process, beside other limiters, the price of each algorithm, and what of
@@ -64,6 +66,7 @@ usage: cargo run --release -p rl-bench -- memory|http|redis|all [--json FILE] [-
             limiters; on several nodes, whose connections are cut; on a cluster
   all       memory, http and redis, and the goals of all in one table
   outage    what requests wait for while Redis is down
+  overload  what a flood of invented subjects beyond capacity does, while one address is denied
   records   look-ups and pages of 300 000 records of 100 000 consumers on SQLite
   pictures  draws what each algorithm admits into crates/rl-core/docs/pictures, and prints how
             much of two bursts passes
@@ -85,6 +88,7 @@ fn main() -> ExitCode {
     let done = match words[..] {
         [] => return refuse("which measurement?"),
         ["outage"] => outage::run(),
+        ["overload"] => overload::run(),
         ["records"] => records::run(),
         ["pictures"] => pictures::run(),
         ["charts", file] => charts::draw_from(file),
@@ -95,7 +99,7 @@ fn main() -> ExitCode {
             Ok(options) => measure(name, &options),
             Err(why) => return refuse(&why),
         },
-        ["outage" | "records" | "pictures", extra, ..] | ["charts", _, extra, ..] => {
+        ["outage" | "overload" | "records" | "pictures", extra, ..] | ["charts", _, extra, ..] => {
             return refuse(&format!("{extra:?} is one word too many"));
         }
         [unknown, ..] => return refuse(&format!("there is no measurement {unknown:?}")),

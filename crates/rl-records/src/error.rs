@@ -54,17 +54,34 @@ impl Error for InvalidField {}
 
 /// The database could not answer.
 ///
-/// The text holds no URL and no password. [`Error::source`] is the failure beneath; its type is not
-/// part of the API.
+/// The text says what went wrong and why, and where a server was not reached. It holds no user and no
+/// password. [`Error::source`] is the failure beneath; its type is not part of the API, and its text may name
+/// the user.
 #[derive(Debug)]
 pub struct DatabaseError {
     kind: FailureKind,
+    detail: Option<String>,
     source: Option<Box<dyn Error + Send + Sync>>,
 }
 
 impl DatabaseError {
     pub(crate) const fn new(kind: FailureKind) -> Self {
-        Self { kind, source: None }
+        Self { kind, detail: None, source: None }
+    }
+
+    /// The failure with a few words for the operator: no user, no password, nothing a client sent.
+    pub(crate) fn with_detail(mut self, detail: impl Into<String>) -> Self {
+        self.detail = Some(detail.into());
+        self
+    }
+
+    /// The same failure, of an attempt to connect to this server.
+    pub(crate) fn at_connecting_to(self, server: &str) -> Self {
+        let detail = match &self.detail {
+            Some(detail) => format!("could not connect to {server}: {detail}"),
+            None => format!("could not connect to {server}"),
+        };
+        self.with_detail(detail)
     }
 
     pub(crate) fn with_source(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
@@ -79,9 +96,11 @@ impl DatabaseError {
     }
 }
 
-impl fmt::Display for DatabaseError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.kind {
+impl DatabaseError {
+    /// Returns what went wrong, without the cause: fit for clients.
+    #[must_use]
+    pub const fn summary(&self) -> &'static str {
+        match self.kind {
             FailureKind::Unavailable => "the database is unavailable",
             FailureKind::TimedOut => "the database did not answer in time",
             FailureKind::Refused => "the database refused the credentials or a permission",
@@ -90,7 +109,17 @@ impl fmt::Display for DatabaseError {
                 "no database that is known: expected a URL of sqlite: or postgres:"
             }
             _ => "the database rejected the request",
-        })
+        }
+    }
+}
+
+impl fmt::Display for DatabaseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.summary())?;
+        match &self.detail {
+            Some(detail) => write!(f, ": {detail}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -102,7 +131,7 @@ impl Error for DatabaseError {
 
 impl From<DatabaseError> for StoreError {
     fn from(error: DatabaseError) -> Self {
-        Self::new(error.kind).with_detail("looking up a policy").with_source(error)
+        Self::new(error.kind).with_detail("the database of records").with_source(error)
     }
 }
 

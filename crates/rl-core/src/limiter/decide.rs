@@ -8,6 +8,7 @@ use tokio::time::timeout_at;
 use super::RateLimiter;
 use super::ask::{Waiting, timed_out};
 use super::breaker::Ticket;
+use super::progress::Late;
 use crate::store::{Charge, Mode, StoreError};
 use crate::{Cost, Decision, Eventual, FailureKind, Origin, Policy, Subject, observe};
 
@@ -144,7 +145,7 @@ impl RateLimiter {
                             this.source_answered(&subject);
                         }
                         Err(error) if error.kind() == FailureKind::TimedOut => {
-                            if progress.is_behind(sent, deadline, 0) {
+                            if progress.judge(sent, deadline, 0) != Late::Outage {
                                 policy = Err(StoreError::new(FailureKind::Overloaded));
                             }
                         }

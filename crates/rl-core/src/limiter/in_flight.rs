@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::progress::{Progress, Sent};
+use super::progress::{Late, Progress, Sent};
 
 /// The bound never falls below this, or below the setting if that is smaller.
 const FLOOR: usize = 16;
@@ -116,11 +116,14 @@ impl InFlight {
 
     /// Lowers the bound to this part of the number that the store was asked for.
     fn shrink(&self, ahead: usize, part: f64) {
-        let floor = FLOOR.min(self.most);
-        if ahead > floor {
-            let borne = (ahead as f64 * part) as usize;
-            self.bound.store(borne.clamp(floor, self.bound()), Ordering::Relaxed);
+        if ahead > FLOOR {
+            self.shrink_to((ahead as f64 * part) as usize);
         }
+    }
+
+    fn shrink_to(&self, number: usize) {
+        let number = number.max(FLOOR).min(self.bound());
+        self.bound.store(number, Ordering::Relaxed);
     }
 }
 
@@ -144,14 +147,14 @@ impl Slot {
     /// Notes that the store has not decided in time. Returns whether that is because it is overloaded.
     pub(super) fn timed_out(mut self, patience: Duration) -> bool {
         let in_flight = &self.in_flight;
-        let is_overload = in_flight.progress.is_behind(self.sent, patience, in_flight.waiting());
-        if let Some(ahead) = self.measured_behind
-            && is_overload
+        let late = in_flight.progress.judge(self.sent, patience, in_flight.waiting());
+        if let Late::Behind { replies } = late
+            && replies > 0
         {
-            in_flight.shrink(ahead, 0.5);
+            in_flight.shrink_to(replies as usize / 8 * 3);
         }
         self.stop_measuring();
-        is_overload
+        late != Late::Outage
     }
 
     fn stop_measuring(&mut self) {

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | there were next to no replies, for the number that wait | nothing is answered any more: an outage |
 //! | the newest reply is to a call sent at about the same time, or before | replies come late: overload |
+//! | the same, within [`DRAINING`] of the last sign of overload | the other side is busy with calls that were given up: overload |
 //! | the newest reply is to a call sent long after | this one was overtaken, and only its part of the store is silent: an outage |
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,11 +22,25 @@ pub(super) struct Progress {
     answered: AtomicU64,
     // When the newest of them was sent, in microseconds from `origin`.
     newest: AtomicU64,
+    // The last sign that the other side is behind, in microseconds from `origin`, or 0.
+    behind: AtomicU64,
 }
 
 /// A call counts as one of an outage if there was less than one reply for this number that wait: those are
 /// replies that were on their way when everything stopped.
 const WAITING_FOR_A_REPLY: u64 = 16;
+
+/// How long the other side may be busy with calls that were given up, without a reply that anybody sees.
+const DRAINING: Duration = Duration::from_secs(1);
+
+/// Why a call is late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Late {
+    /// Nothing is answered.
+    Outage,
+    /// The other side is behind. It has answered this number of calls since this one was sent, if any.
+    Behind { replies: u64 },
+}
 
 /// A call that was sent.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +54,8 @@ pub(super) struct Sent {
 
 impl Default for Progress {
     fn default() -> Self {
-        Self { origin: Instant::now(), answered: AtomicU64::new(0), newest: AtomicU64::new(0) }
+        let (answered, newest, behind) = Default::default();
+        Self { origin: Instant::now(), answered, newest, behind }
     }
 }
 
@@ -47,8 +63,12 @@ impl Progress {
     /// Notes that a call is sent now.
     pub(super) fn send(&self) -> Sent {
         let at = Instant::now();
-        let micros = u64::try_from((at - self.origin).as_micros()).unwrap_or(u64::MAX);
+        let micros = self.micros(at);
         Sent { at, micros, answered: self.answered.load(Ordering::Relaxed) }
+    }
+
+    fn micros(&self, at: Instant) -> u64 {
+        u64::try_from((at - self.origin).as_micros()).unwrap_or(u64::MAX)
     }
 
     /// Notes that the call was answered. Of answers that come together any may be last.
@@ -57,14 +77,26 @@ impl Progress {
         self.newest.store(sent.micros, Ordering::Relaxed);
     }
 
-    /// Returns whether the call, which was given up after `patience` while this number were waiting, was
-    /// late because the other side is behind.
-    pub(super) fn is_behind(&self, sent: Sent, patience: Duration, waiting: usize) -> bool {
+    /// Returns why the call is late, which is given up after `patience` while this number are waiting.
+    pub(super) fn judge(&self, sent: Sent, patience: Duration, waiting: usize) -> Late {
+        let micros = |span: Duration| u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
         let replies = self.answered.load(Ordering::Relaxed).wrapping_sub(sent.answered);
         let few = (waiting as u64 / WAITING_FOR_A_REPLY).max(1);
-        let half = u64::try_from(patience.as_micros() / 2).unwrap_or(u64::MAX);
-        let newest = self.newest.load(Ordering::Relaxed);
-        replies > few && newest <= sent.micros.saturating_add(half)
+        let was_overtaken =
+            self.newest.load(Ordering::Relaxed) > sent.micros.saturating_add(micros(patience / 2));
+        let now = self.micros(Instant::now());
+        match replies > few {
+            true if was_overtaken => Late::Outage,
+            true => {
+                self.behind.store(now, Ordering::Relaxed);
+                Late::Behind { replies }
+            }
+            false => {
+                let behind = self.behind.load(Ordering::Relaxed);
+                let is_draining = behind > 0 && now.saturating_sub(behind) < micros(DRAINING);
+                if is_draining { Late::Behind { replies: 0 } } else { Late::Outage }
+            }
+        }
     }
 }
 
@@ -85,20 +117,25 @@ mod tests {
     async fn a_call_that_is_given_up_tells_an_outage_from_an_overload() {
         let progress = Progress::default();
         let old = progress.send();
-        assert!(!progress.is_behind(old, PATIENCE, 1), "nothing was ever answered");
+        assert_eq!(progress.judge(old, PATIENCE, 1), Late::Outage, "nothing was ever answered");
 
         let late = later(10, &progress).await;
         advance(PATIENCE).await;
         (0..100).for_each(|_| progress.answered(old));
-        assert!(progress.is_behind(late, PATIENCE, 1_000), "older calls were answered meanwhile");
-        assert!(!progress.is_behind(late, PATIENCE, 2_000), "next to none for so many");
+        assert_eq!(progress.judge(late, PATIENCE, 2_000), Late::Outage, "next to none for so many");
+        let behind = Late::Behind { replies: 100 };
+        assert_eq!(progress.judge(late, PATIENCE, 1_000), behind, "older calls were answered");
 
+        let silent = later(0, &progress).await;
+        let draining = Late::Behind { replies: 0 };
+        advance(DRAINING - Duration::from_millis(1)).await;
+        assert_eq!(progress.judge(silent, DRAINING, 1), draining, "busy with what was given up");
         let last = later(1, &progress).await;
         progress.answered(last);
         advance(PATIENCE).await;
-        assert!(!progress.is_behind(last, PATIENCE, 1), "a reply was on its way, and then no more");
+        assert_eq!(progress.judge(last, PATIENCE, 1), Late::Outage, "a reply was on its way");
 
         (0..100).for_each(|_| progress.answered(progress.send()));
-        assert!(!progress.is_behind(last, PATIENCE, 1_000), "it was overtaken by far");
+        assert_eq!(progress.judge(last, PATIENCE, 1_000), Late::Outage, "it was overtaken by far");
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rl_core::FailureKind;
 use sqlx::any::{AnyArguments, AnyRow};
+use sqlx::postgres::PgConnectOptions;
 use sqlx::query::Query;
 use sqlx::{Any, AnyConnection, Connection, Executor};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -57,6 +58,13 @@ impl Target {
         let has_mode = url.contains("mode=");
         let url = if has_mode { url.to_owned() } else { format!("{url}{separator}mode=rwc") };
         Some(Self::File(url))
+    }
+
+    /// Returns where the server listens, without anything that tells who logs in.
+    fn server(&self) -> Option<String> {
+        let Self::Postgres(url) = self else { return None };
+        let options: PgConnectOptions = url.parse().ok()?;
+        Some(format!("{}:{}", options.get_host(), options.get_port()))
     }
 
     async fn connect(&self) -> Result<AnyConnection, sqlx::Error> {
@@ -134,7 +142,12 @@ impl Connections {
             lease.work = self.idle().pop_back();
             if lease.work.is_none() {
                 let connecting = async { self.target.connect().await.map_err(failed) };
-                lease.work = Some(Work::on(within(CONNECT, connecting).await?));
+                let connected = within(CONNECT, connecting).await;
+                let located = |error: DatabaseError| match self.target.server() {
+                    Some(server) => error.at_connecting_to(&server),
+                    None => error,
+                };
+                lease.work = Some(Work::on(connected.map_err(located)?));
                 return Ok(lease);
             }
             if lease.works().await {
@@ -266,10 +279,15 @@ mod tests {
 
     #[test]
     fn where_connections_lead_is_shown_without_the_password() {
-        for url in
-            ["postgres://rl:hunter2@host/db", "sqlite://hunter2.db", "sqlite::memory:?hunter2"]
-        {
-            let connections = Connections::new(Arc::new(Target::of(url).unwrap()), 1);
+        for url in [
+            "postgres://rl:hunter2@host/db",
+            "postgres://rl:hun/hunter2@host/db",
+            "sqlite://hunter2.db",
+            "sqlite::memory:?hunter2",
+        ] {
+            let target = Target::of(url).unwrap();
+            assert!(!format!("{:?}", target.server()).contains("hunter2"));
+            let connections = Connections::new(Arc::new(target), 1);
             assert!(!format!("{connections:?}").contains("hunter2"), "{connections:?}");
         }
     }

@@ -1,15 +1,19 @@
 use std::ops::{Deref, DerefMut};
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use futures::future::join_all;
 use rl_core::FailureKind;
 use sqlx::{AnyConnection, Executor, Row};
 
 use super::connections::{Lease, within};
 use super::failure::failed;
 use super::sql::Statement;
-use super::{CHANNEL, Kind, Records};
+use super::{CHANNEL, Kind, Listener, Records};
 use crate::DatabaseError;
+
+/// How long a change waits until the caches of this process know it.
+const REFRESH: Duration = Duration::from_secs(1);
 
 /// How long it may take to begin a change, and to commit it.
 const LONGEST: Duration = Duration::from_secs(10);
@@ -68,9 +72,13 @@ impl Edit {
             let commit = if records.inner.is_postgres { notify } else { "COMMIT".to_owned() };
             let commit = async { lease.execute(sqlx::AssertSqlSafe(commit)).await.map_err(failed) };
             let committed = within(LONGEST, commit).await;
-            records.announce(kind, &owner);
+            let listeners = records.announce(kind, &owner);
             committed?;
             lease.put_back();
+            // Whoever blocks a consumer here is right to expect that it is blocked here, whatever becomes of
+            // the database.
+            let refreshing = listeners.iter().filter_map(|caches| caches.refresh(kind, &owner));
+            let _ = tokio::time::timeout(REFRESH, join_all(refreshing)).await;
             Ok(())
         });
         committing.await.unwrap_or_else(|_| Err(DatabaseError::new(FailureKind::Unavailable)))
@@ -78,14 +86,15 @@ impl Edit {
 }
 
 impl Records {
-    /// Tells the caches of this process, and those who hear of changes on Redis.
-    fn announce(&self, kind: Kind, owner: &str) {
+    /// Announces a change to the caches of this process, which it returns, and on Redis.
+    fn announce(&self, kind: Kind, owner: &str) -> Vec<Arc<dyn Listener>> {
         let listeners: Vec<_> = self.listeners().iter().filter_map(Weak::upgrade).collect();
-        for listener in listeners {
+        for listener in &listeners {
             listener.changed(kind, owner);
         }
         #[cfg(feature = "redis")]
         self.publish();
+        listeners
     }
 
     /// Announces on Redis. Nobody waits for it: who does not hear it looks for changes anyway.

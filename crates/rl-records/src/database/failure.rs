@@ -15,10 +15,40 @@ pub(super) fn failed(error: sqlx::Error) -> DatabaseError {
         sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) => FailureKind::Corrupt,
         _ => FailureKind::Protocol,
     };
+    let failed = DatabaseError::new(kind);
+    let failed = match detail(&error) {
+        Some(detail) => failed.with_detail(detail),
+        None => failed,
+    };
     // Of a URL that cannot be read, the driver may show parts: of a password, for example.
     match error {
-        sqlx::Error::Configuration(_) => DatabaseError::new(kind),
-        error => DatabaseError::new(kind).with_source(error),
+        sqlx::Error::Configuration(_) => failed,
+        error => failed.with_source(error),
+    }
+}
+
+/// Why it failed, in words that name no user: those of PostgreSQL may.
+fn detail(error: &sqlx::Error) -> Option<String> {
+    match error {
+        sqlx::Error::Io(why) => Some(why.to_string()),
+        sqlx::Error::Database(why) => {
+            let code = why.code().unwrap_or_default();
+            if code.len() != 5 {
+                return Some(why.message().to_owned());
+            }
+            let why = match &code[..2] {
+                "28" => "the login was refused",
+                "3D" => "there is no database of this name",
+                "53" => "no resources are left",
+                _ if code == "42501" => "a permission is missing",
+                _ => "see the log of the server",
+            };
+            Some(format!("PostgreSQL answered {code}, {why}"))
+        }
+        sqlx::Error::Configuration(_) => Some("the URL cannot be read".to_owned()),
+        sqlx::Error::Tls(_) => Some("no TLS connection that is trusted".to_owned()),
+        sqlx::Error::PoolClosed => Some("the connections are closed".to_owned()),
+        _ => None,
     }
 }
 

@@ -22,6 +22,7 @@ mod write;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use futures::future::BoxFuture;
 use rl_core::time::{Clock, SystemClock, Timestamp};
 use sqlx::Row;
 use sqlx::any::AnyRow;
@@ -64,6 +65,9 @@ struct Inner {
 /// Is told of changes.
 pub(crate) trait Listener: Send + Sync {
     fn changed(&self, kind: Kind, owner: &str);
+
+    /// Looks up what a change of this process has made of `owner`.
+    fn refresh(&self, kind: Kind, owner: &str) -> Option<BoxFuture<'static, ()>>;
 }
 
 /// What a change is about.

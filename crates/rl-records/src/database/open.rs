@@ -45,7 +45,12 @@ impl RecordsBuilder {
         let redis = match self.redis.map(redis::Client::open).transpose() {
             Ok(redis) => redis,
             // Without its source, which may show the URL.
-            Err(_) => return Err(DatabaseError::new(FailureKind::Protocol)),
+            Err(_) => {
+                let error = DatabaseError::new(FailureKind::Unsupported);
+                return Err(
+                    error.with_detail("the URL of the Redis for announcements cannot be read")
+                );
+            }
         };
         let (is_memory, is_postgres) =
             (matches!(*target, Target::Memory(_)), matches!(*target, Target::Postgres(_)));

@@ -204,6 +204,20 @@ impl<V: Send + Sync + 'static> Cache<V> {
         }
     }
 
+    /// Looks up a value that has just been changed, so that it is known although the database is lost before
+    /// anybody asks for it. Returns nothing if the database is not to be asked now.
+    pub(super) fn refresh(self: &Arc<Self>, key: &str) -> Option<BoxFuture<'static, ()>> {
+        let state = self.state();
+        let flight = match state.flights.get(key) {
+            Some(flying) => flying.flight.clone(),
+            None => {
+                let now = self.load.now();
+                self.start(state, key, true, now).ok()?
+            }
+        };
+        Some(flight.map(drop).boxed())
+    }
+
     /// The value of `key` is another one: the next who asks waits for it.
     pub(super) fn changed(&self, key: &str) {
         let mut state = self.state();

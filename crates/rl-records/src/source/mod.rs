@@ -229,6 +229,16 @@ impl Listener for Inner {
             }
         }
     }
+
+    fn refresh(&self, kind: Kind, owner: &str) -> Option<BoxFuture<'static, ()>> {
+        match kind {
+            Kind::Record | Kind::Consumer => self.consumers.refresh(owner),
+            Kind::Resource => self.resources.refresh(owner),
+            Kind::Key => self.keys.as_ref()?.refresh(owner),
+            // Its members are looked up when they call.
+            Kind::Tier => None,
+        }
+    }
 }
 
 impl Inner {
@@ -263,8 +273,8 @@ struct FromRecords {
 
 impl FromRecords {
     fn failed(error: &crate::DatabaseError) -> FailureKind {
-        let cause = std::error::Error::source(error).map(tracing::field::display);
-        tracing::debug!(target: "rl_records", kind = error.kind().as_str(), cause, "{error}");
+        let (kind, cause) = (error.kind().as_str(), tracing::field::display(error));
+        tracing::debug!(target: "rl_records", kind, cause, "look-up failed");
         error.kind()
     }
 }

@@ -11,6 +11,7 @@ use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream};
 use futures::{FutureExt, StreamExt};
 use rl_core::FailureKind;
+use rl_core::observe::Transition;
 use sqlx::postgres::PgListener;
 use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, timeout};
@@ -48,7 +49,7 @@ pub(super) fn start(inner: &Arc<Inner>, poll_every: Duration) {
 
 async fn watch(inner: Weak<Inner>, wake: Arc<Notify>, every: Duration) {
     let mut last = None;
-    let mut is_down = false;
+    let outage = Transition::new(2 * AGAIN);
     loop {
         let Some(watched) = inner.upgrade() else { return };
         let looking = timeout(LONGEST, look(&watched, last.as_ref()));
@@ -56,22 +57,22 @@ async fn watch(inner: Weak<Inner>, wake: Arc<Notify>, every: Duration) {
         drop(watched);
         match looked {
             Ok(newest) => {
-                if is_down {
-                    tracing::info!(target: "rl_records", "the database of records answers again");
+                if let Some(ended) = outage.ended() {
+                    let outage_ms = u64::try_from(ended.lasted.as_millis()).unwrap_or(u64::MAX);
+                    tracing::info!(target: "rl_records", outage_ms, "database recovered");
                 }
-                (last, is_down) = (Some(newest), false);
+                last = Some(newest);
             }
             Err(error) => {
-                if !is_down {
-                    let (kind, cause) = (error.kind().as_str(), std::error::Error::source(&error));
-                    let cause = cause.map(tracing::field::display);
-                    tracing::warn!(target: "rl_records", kind, cause, "{error}; the last limits hold");
+                if outage.occurred() {
+                    let (kind, cause) = (error.kind().as_str(), tracing::field::display(&error));
+                    let consequence = "the last limits hold";
+                    tracing::warn!(target: "rl_records", kind, cause, consequence, "database failing");
                 }
-                is_down = true;
             }
         }
-        // Whoever woke it will not do so again because it failed.
-        let pause = if is_down { every.min(AGAIN) } else { every };
+        // A look that failed is repeated soon: whoever woke it will not do so again.
+        let pause = if outage.is_on() { every.min(AGAIN) } else { every };
         let _ = timeout(pause, wake.notified()).await;
     }
 }
@@ -107,13 +108,13 @@ async fn listen(
         attempts.tick().await;
         let Some(mut announced) = timeout(LONGEST, connect()).await.ok().flatten() else {
             if !is_deaf {
-                tracing::warn!(target: "rl_records", of, "announcements are not heard; changes are looked for");
+                tracing::warn!(target: "rl_records", of, "announcements not heard; changes are polled");
             }
             is_deaf = true;
             continue;
         };
         if is_deaf {
-            tracing::info!(target: "rl_records", of, "announcements are heard again");
+            tracing::info!(target: "rl_records", of, "announcements heard again");
         }
         is_deaf = false;
         // What was announced before, or while a connection was broken, was not heard.

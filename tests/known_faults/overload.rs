@@ -1,0 +1,286 @@
+//! A flood that is more than the store or the source of policies bears, while one client is denied.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rl_core::limiter::{OnFailure, Share};
+use rl_core::source::{PolicyFuture, PolicySource};
+use rl_core::store::{
+    Charge, MemoryStore, Mode, Namespace, Refund, Renewal, Reset, Store, StoreError, StoreFuture,
+};
+use rl_core::time::{Clock, Timestamp};
+use rl_core::{
+    Cost, Decision, Eventual, FailureKind, Limit, Origin, Policy, RateLimiter, RateLimiterBuilder,
+    RetryAfter, Subject,
+};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, advance, sleep};
+
+use crate::redis_failure::log::Log;
+
+/// Tokio's time, which stands still until all wait for it.
+#[derive(Debug)]
+struct Paused(Instant);
+
+impl Clock for Paused {
+    fn now(&self) -> Timestamp {
+        Timestamp::from(Duration::from_secs(1_000_000) + self.0.elapsed())
+    }
+}
+
+/// A store that decides a number of requests in each millisecond, in the order in which they come: what is
+/// too much for it has to wait.
+#[derive(Debug)]
+struct SlowStore {
+    memory: MemoryStore<Paused>,
+    per_milli: AtomicUsize,
+    queue: Mutex<VecDeque<Queued>>,
+}
+
+#[derive(Debug)]
+struct Queued {
+    namespace: Namespace,
+    subject: Subject,
+    policy: Policy,
+    mode: Mode,
+    cost: Cost,
+    reply: oneshot::Sender<Decision>,
+}
+
+impl SlowStore {
+    /// Starts a store that answers until the runtime of the test ends.
+    fn start(per_milli: usize) -> Arc<Self> {
+        let memory = MemoryStore::builder().clock(Paused(Instant::now())).build();
+        let (per_milli, queue) = (AtomicUsize::new(per_milli), Mutex::default());
+        let store = Arc::new(Self { memory, per_milli, queue });
+        let server = Arc::clone(&store);
+        tokio::spawn(async move {
+            loop {
+                sleep(Duration::from_millis(1)).await;
+                for _ in 0..server.per_milli.load(Ordering::SeqCst) {
+                    let Some(next) = server.queue.lock().unwrap().pop_front() else { break };
+                    let Queued { namespace, subject, policy, mode, cost, reply } = next;
+                    let (namespace, subject, policy) = (&namespace, &subject, &policy);
+                    let charge = Charge { namespace, subject, policy, mode, cost };
+                    // A server does what it is asked whether or not somebody still waits for it.
+                    let _ = reply.send(server.memory.decide(charge).await.unwrap());
+                }
+            }
+        });
+        store
+    }
+}
+
+impl Store for SlowStore {
+    fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
+        let (reply, answer) = oneshot::channel();
+        self.queue.lock().unwrap().push_back(Queued {
+            namespace: charge.namespace.clone(),
+            subject: charge.subject.clone(),
+            policy: charge.policy.clone(),
+            mode: charge.mode,
+            cost: charge.cost,
+            reply,
+        });
+        Eventual::later(async move {
+            answer.await.map_err(|_| StoreError::new(FailureKind::Unavailable))
+        })
+    }
+
+    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
+        self.memory.refund(refund)
+    }
+
+    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
+        self.memory.renew(renewal)
+    }
+
+    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
+        self.memory.reset(reset)
+    }
+}
+
+fn five_per_hour(store: impl Store) -> RateLimiterBuilder {
+    RateLimiter::builder().limit(Limit::per_hour(5)).store(store)
+}
+
+/// What became of the requests of a flood, and of the one client that was denied before it.
+#[derive(Debug, Default)]
+struct Outcome {
+    decided: usize,
+    overloaded: usize,
+    open: usize,
+    other: usize,
+    passed_denied: usize,
+}
+
+/// Lets `clients` invent subjects for this time, each 20 ms after its last answer, while a client that is
+/// denied asks every 5 ms.
+async fn flood(limiter: &RateLimiter, clients: usize, time: Duration) -> Outcome {
+    let guesser = Subject::ip("192.0.2.7");
+    while limiter.check(&guesser, 1).await.is_allowed() {}
+
+    let (end, outcome) = (Instant::now() + time, Arc::new(Mutex::new(Outcome::default())));
+    let mut flood = JoinSet::new();
+    for client in 0..clients {
+        let (limiter, outcome) = (limiter.clone(), Arc::clone(&outcome));
+        flood.spawn(async move {
+            for request in 0.. {
+                if Instant::now() >= end {
+                    return;
+                }
+                let invented = Subject::ip(&format!("{client}-{request}"));
+                let decision = limiter.check(&invented, 1).await;
+                {
+                    let mut outcome = outcome.lock().unwrap();
+                    match decision.origin() {
+                        Origin::Store => outcome.decided += 1,
+                        Origin::FailedClosed(FailureKind::Overloaded) => {
+                            let second = RetryAfter::In(Duration::from_secs(1));
+                            assert_eq!(decision.retry_after(), second);
+                            outcome.overloaded += 1;
+                        }
+                        Origin::FailedOpen(_) => outcome.open += 1,
+                        _ => outcome.other += 1,
+                    }
+                }
+                sleep(Duration::from_millis(20)).await;
+            }
+        });
+    }
+    let mut passed_denied = 0;
+    while Instant::now() < end {
+        passed_denied += usize::from(limiter.check(&guesser, 1).await.is_allowed());
+        sleep(Duration::from_millis(5)).await;
+    }
+    while let Some(done) = flood.join_next().await {
+        done.unwrap();
+    }
+    let mut outcome = std::mem::take(&mut *outcome.lock().unwrap());
+    outcome.passed_denied = passed_denied;
+    outcome
+}
+
+/// A flood beyond what the store answered in time opened the breaker, and the failure policy let everybody
+/// pass. The decided requests collapsed, because the store was busy with those that had given up.
+#[tokio::test(start_paused = true)]
+async fn a_flood_beyond_what_the_store_bears_lets_nobody_pass_and_costs_no_decisions() {
+    let (log, _guard) = Log::capture();
+    let mut decided = Vec::new();
+    for clients in [100, 1_000] {
+        let limiter = five_per_hour(SlowStore::start(4)).build().unwrap();
+        let outcome = flood(&limiter, clients, Duration::from_secs(3)).await;
+        assert_eq!((outcome.open, outcome.other, outcome.passed_denied), (0, 0, 0), "{outcome:?}");
+        assert_eq!(outcome.overloaded == 0, clients == 100, "{outcome:?}");
+        assert_eq!(limiter.in_flight(), 0);
+        decided.push(outcome.decided);
+    }
+    // The capacity of the store is 12 000 in three seconds, of which a hundred clients take all.
+    assert!(decided[1] * 10 >= decided[0] * 8, "{decided:?}");
+    let lines = log.lines();
+    assert_eq!(lines.len(), 1, "no line for each request: {lines:#?}");
+    assert!(lines[0].1.starts_with("store overloaded"), "{lines:#?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_overload_is_one_log_line_when_it_begins_and_one_when_it_is_over() {
+    let (log, _guard) = Log::capture();
+    let store = SlowStore::start(4);
+    let limiter = five_per_hour(store.clone()).namespace("api").build().unwrap();
+    flood(&limiter, 1_000, Duration::from_secs(2)).await;
+    for _ in 0..3 {
+        // What was given up is still in the queue of the store.
+        advance(Duration::from_secs(2)).await;
+        limiter.check(&Subject::user("alice"), 1).await;
+    }
+    let lines = log.lines();
+    let [(_, begin), (_, end)] = &lines[..] else { panic!("{lines:#?}") };
+    assert!(begin.starts_with("store overloaded limiter=\"api\" store=\"store\""), "{begin}");
+    assert!(begin.contains("undecided requests are rejected with 503"), "{begin}");
+    assert!(end.starts_with("store overload ended limiter=\"api\""), "{end}");
+}
+
+/// A store that is paused answers nothing: that is an outage, under any load.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_stops_answering_under_load_is_an_outage() {
+    let store = SlowStore::start(40);
+    let limiter = five_per_hour(store.clone()).build().unwrap();
+    let outcome = flood(&limiter, 200, Duration::from_secs(1)).await;
+    assert_eq!((outcome.overloaded, outcome.open), (0, 0), "{outcome:?}");
+    store.per_milli.store(0, Ordering::SeqCst);
+    let alice = Subject::user("alice");
+    let timed_out = Origin::FailedOpen(FailureKind::TimedOut);
+    for _ in 0..5 {
+        assert_eq!(limiter.check(&alice, 1).await.origin(), timed_out);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_becomes_of_requests_in_an_overload_is_a_setting_of_its_own() {
+    for (on_overload, expected) in [
+        (OnFailure::Deny, Origin::FailedClosed(FailureKind::Overloaded)),
+        (OnFailure::Allow, Origin::FailedOpen(FailureKind::Overloaded)),
+        (OnFailure::Fallback, Origin::Fallback(FailureKind::Overloaded)),
+    ] {
+        let limiter = five_per_hour(SlowStore::start(0)).max_in_flight(1);
+        let limiter = limiter.fallback(MemoryStore::new(), Share::of_instances(1));
+        let limiter = limiter.on_overload(on_overload).build().unwrap();
+        let waits = tokio::spawn(limiter.check(&Subject::user("bob"), 1));
+        while limiter.in_flight() == 0 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(limiter.check(&Subject::user("alice"), 1).await.origin(), expected);
+        let outage = Origin::Fallback(FailureKind::TimedOut);
+        assert_eq!(waits.await.unwrap().origin(), outage, "an outage is another setting");
+    }
+}
+
+/// Finds the policy of consumers whose name begins with `known`; look-ups of others are refused.
+struct Overloaded;
+
+impl PolicySource for Overloaded {
+    fn policy(&self, subject: &Subject) -> PolicyFuture {
+        let is_known = subject.id().as_text().is_some_and(|id| id.starts_with("known"));
+        Eventual::later(async move {
+            if is_known {
+                Ok(Some(Policy::new([Limit::per_hour(100)]).unwrap()))
+            } else {
+                Err(StoreError::new(FailureKind::Overloaded))
+            }
+        })
+    }
+}
+
+/// Each refused look-up was a line, each that succeeded in between another, and the requests passed.
+#[tokio::test(start_paused = true)]
+async fn refused_look_ups_open_nothing_and_are_one_log_line_and_its_end() {
+    let (log, _guard) = Log::capture();
+    let limiter = RateLimiter::builder().policies(Overloaded).build().unwrap();
+    for round in 0..1_000 {
+        let invented = limiter.check(&Subject::consumer(&format!("invented-{round}")), 1).await;
+        assert_eq!(invented.origin(), Origin::FailedClosed(FailureKind::Overloaded));
+        limiter.check(&Subject::consumer("known"), 1).await;
+    }
+    advance(Duration::from_secs(1)).await;
+    limiter.check(&Subject::consumer("known"), 1).await;
+    let lines = log.lines();
+    let [(_, begin), (_, end)] = &lines[..] else { panic!("{lines:#?}") };
+    assert!(begin.starts_with("policy look-ups overloaded"), "{begin}");
+    assert!(end.starts_with("policy look-up overload ended"), "{end}");
+    assert!(end.contains("refused=1000"), "{end}");
+}
+
+#[tokio::test]
+async fn a_policy_can_be_set_for_look_ups_that_are_refused() {
+    let strict = Policy::new([Limit::per_hour(2)]).unwrap();
+    let limiter = RateLimiter::builder().policies(Overloaded).policy_when_overloaded(strict);
+    let limiter = limiter.build().unwrap();
+    let invented = Subject::consumer("invented");
+    for allowed in [true, true, false] {
+        let decision = limiter.check(&invented, 1).await;
+        assert_eq!((decision.origin(), decision.is_allowed()), (Origin::Store, allowed));
+    }
+}
