@@ -9,6 +9,7 @@ mod header_accuracy;
 mod leases;
 mod limit_identity;
 mod limiter_handles;
+mod log_lines;
 mod missing_address;
 mod nesting;
 mod open_bank;

@@ -8,17 +8,20 @@ use std::time::Duration;
 use rl_core::limiter::{OnFailure, Share};
 use rl_core::source::{PolicyFuture, PolicySource};
 use rl_core::store::{
-    Charge, MemoryStore, Mode, Namespace, Refund, Renewal, Reset, Store, StoreError, StoreFuture,
+    Charge, MemoryStore, Mode, Namespace, RedisStore, Refund, Renewal, Reset, Store, StoreError,
+    StoreFuture,
 };
-use rl_core::time::{Clock, Timestamp};
+use rl_core::time::{Clock, ManualClock, Timestamp};
 use rl_core::{
     Cost, Decision, Eventual, FailureKind, Limit, Origin, Policy, RateLimiter, RateLimiterBuilder,
     RetryAfter, Subject,
 };
+use rl_tests::RedisServer;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, advance, sleep};
 
+use super::GIVE_UP;
 use crate::redis_failure::log::Log;
 
 /// Tokio's time, which stands still until all wait for it.
@@ -283,4 +286,44 @@ async fn a_policy_can_be_set_for_look_ups_that_are_refused() {
         let decision = limiter.check(&invented, 1).await;
         assert_eq!((decision.origin(), decision.is_allowed()), (Origin::Store, allowed));
     }
+}
+
+/// A denial was asked for again after a second: while the store was overloaded, the client that was denied
+/// passed.
+#[tokio::test]
+async fn a_known_denial_holds_in_an_overload_for_as_long_as_the_store_said() {
+    let server = RedisServer::start();
+    let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_750_000_000)));
+    let store = RedisStore::builder(&server.url()).manual_clock(clock.clone()).local_denial(true);
+    let store = store.connection_wait(GIVE_UP).connect().await.unwrap();
+    let limiter = five_per_hour(store.clone()).deadline(GIVE_UP).max_in_flight(1);
+    let limiter = limiter.build().unwrap();
+    let [denied, reset] = ["denied", "reset"].map(Subject::user);
+    for subject in [&denied, &reset] {
+        while limiter.check(subject, 1).await.is_allowed() {}
+    }
+    // Another instance resets the one; this one learns of it when it asks again.
+    let other = RedisStore::builder(&server.url()).manual_clock(clock.clone());
+    let other = five_per_hour(other.connect().await.unwrap()).build().unwrap();
+    other.reset(&reset).await.unwrap();
+    clock.advance(Duration::from_secs(1));
+    assert_eq!(limiter.check(&reset, 1).await.origin(), Origin::Store);
+
+    // The server is frozen, and the one decision that may be in flight waits for it.
+    server.signal("STOP");
+    let waits = tokio::spawn(limiter.check(&Subject::user("bob"), 1));
+    while limiter.in_flight() == 0 {
+        tokio::task::yield_now().await;
+    }
+    clock.advance(Duration::from_secs(3_000));
+    let decision = limiter.check(&denied, 1).await;
+    assert_eq!((decision.origin(), decision.is_allowed()), (Origin::LocalDeny, false));
+    let RetryAfter::In(wait) = decision.retry_after() else { panic!("{decision:?}") };
+    assert!((598..=599).contains(&wait.as_secs()), "{wait:?}");
+    let overloaded = Origin::FailedClosed(FailureKind::Overloaded);
+    assert_eq!(limiter.check(&reset, 1).await.origin(), overloaded, "it was allowed since");
+    clock.advance(Duration::from_secs(600));
+    assert_eq!(limiter.check(&denied, 1).await.origin(), overloaded, "its window has ended");
+    server.signal("CONT");
+    waits.await.unwrap();
 }
