@@ -11,18 +11,41 @@
 //! ```
 //!
 //! *Least* is the latency without load. A decision that was sent when few were in flight shrinks nothing:
-//! then it is not the load that makes the store slow.
+//! then it is not the load that makes the store slow. Nor is it if the latency does not follow a bound that has
+//! shrunk, as in a process that has no time for its tasks: then the bound goes back, and stays for a while.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::progress::{Late, Progress, Sent};
+use tokio::time::Instant;
+
+use super::progress::{DRAINING, Late, Progress, Sent};
 
 /// The bound never falls below this, or below the setting if that is smaller.
 const FLOOR: usize = 16;
 
 const UNKNOWN: u64 = u64::MAX;
+
+/// How long the bound is left alone when it was of no use that it had shrunk.
+const HOLD: Duration = Duration::from_secs(5);
+
+/// A bound that has shrunk, until it is known whether that was of use.
+#[derive(Clone, Copy, Debug)]
+struct Trial {
+    // The bound, the latency and the number in flight before.
+    bound: usize,
+    latency: u64,
+    ahead: usize,
+    // Decisions that are sent from then on say how it went.
+    from: Instant,
+}
+
+#[derive(Debug)]
+struct Control {
+    trial: Option<Trial>,
+    held_until: Instant,
+}
 
 /// The decisions that wait for the store.
 #[derive(Debug)]
@@ -37,6 +60,8 @@ pub(super) struct InFlight {
     least: AtomicU64,
     // Whether a decision is in flight whose latency is measured.
     is_measuring: AtomicBool,
+    // Locked for a decision that is measured, or late.
+    control: Mutex<Control>,
     progress: Progress,
 }
 
@@ -58,6 +83,7 @@ impl InFlight {
             deadline,
             least: AtomicU64::new(UNKNOWN),
             is_measuring: AtomicBool::new(false),
+            control: Mutex::new(Control { trial: None, held_until: Instant::now() }),
             progress: Progress::default(),
         })
     }
@@ -90,10 +116,18 @@ impl InFlight {
         Some(Slot { in_flight: Arc::clone(self), sent: self.progress.send(), measured_behind })
     }
 
-    /// Moves the bound by the latency of a decision that was sent behind `ahead` others.
-    fn adjust(&self, latency: u64, ahead: usize) {
+    /// Notes that a decision is refused because too many are in flight.
+    pub(super) fn refused(&self) {
+        self.progress.refused();
+    }
+
+    fn control(&self) -> MutexGuard<'_, Control> {
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Moves the bound by the latency of a decision that was sent at that time behind `ahead` others.
+    fn adjust(&self, sent: Instant, latency: u64, ahead: usize) {
         let relaxed = Ordering::Relaxed;
-        let bound = self.bound();
         // Only what was sent without load says how fast the store is; it may become slower, step by step.
         if ahead < FLOOR {
             let least = self.least.load(relaxed);
@@ -101,30 +135,61 @@ impl InFlight {
         }
         let least = self.least.load(relaxed);
         let least = if least == UNKNOWN { 0 } else { least };
-        let deadline = u64::try_from(self.deadline.as_micros()).unwrap_or(u64::MAX);
-        let spare = deadline.saturating_sub(least);
+        let spare = micros(self.deadline).saturating_sub(least);
+        let mut control = self.control();
+        if !self.conclude_trial(&mut control, sent, latency, ahead) {
+            return;
+        }
+        let bound = self.bound();
         if latency > least.saturating_add(spare / 2) {
-            self.shrink(ahead, (least + spare / 8 * 3) as f64 / latency as f64);
+            let borne = ahead as f64 * (least + spare / 8 * 3) as f64 / latency as f64;
+            self.shrink(&mut control, borne as usize, latency, ahead, Duration::ZERO);
         } else if latency < least.saturating_add(spare / 4)
             && bound < self.most
             && ahead >= bound / 2
         {
-            let grown = bound + (bound / 8).max(1);
-            self.bound.store(grown.min(self.most), relaxed);
+            self.bound.store((bound + (bound / 8).max(1)).min(self.most), relaxed);
         }
     }
 
-    /// Lowers the bound to this part of the number that the store was asked for.
-    fn shrink(&self, ahead: usize, part: f64) {
-        if ahead > FLOOR {
-            self.shrink_to((ahead as f64 * part) as usize);
+    /// Looks whether it was of use that the bound has shrunk. Returns false if it was not.
+    fn conclude_trial(
+        &self,
+        control: &mut Control,
+        sent: Instant,
+        latency: u64,
+        ahead: usize,
+    ) -> bool {
+        let Some(trial) = control.trial.take_if(|trial| sent >= trial.from) else { return true };
+        // At least half of what a queue would have become shorter.
+        let part = ahead.min(trial.ahead) as f64 / trial.ahead as f64;
+        let was_of_use = latency as f64 <= trial.latency as f64 * (1.0 + part) / 2.0;
+        if !was_of_use {
+            self.bound.store(trial.bound, Ordering::Relaxed);
+            control.held_until = Instant::now() + HOLD;
         }
+        was_of_use
     }
 
-    fn shrink_to(&self, number: usize) {
-        let number = number.max(FLOOR).min(self.bound());
-        self.bound.store(number, Ordering::Relaxed);
+    /// Lowers the bound to this number, unless it is on trial or held.
+    fn shrink(
+        &self,
+        control: &mut Control,
+        number: usize,
+        latency: u64,
+        ahead: usize,
+        drains_for: Duration,
+    ) {
+        let (now, bound) = (Instant::now(), self.bound());
+        if ahead > FLOOR && control.trial.is_none() && now >= control.held_until {
+            control.trial = Some(Trial { bound, latency, ahead, from: now + drains_for });
+            self.bound.store(number.max(FLOOR).min(bound), Ordering::Relaxed);
+        }
     }
+}
+
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
 impl Slot {
@@ -138,8 +203,7 @@ impl Slot {
         let in_flight = &self.in_flight;
         in_flight.progress.answered(self.sent);
         if let Some(ahead) = self.measured_behind {
-            let latency = u64::try_from(self.sent.at.elapsed().as_micros()).unwrap_or(u64::MAX);
-            in_flight.adjust(latency, ahead);
+            in_flight.adjust(self.sent.at, micros(self.sent.at.elapsed()), ahead);
         }
         self.stop_measuring();
     }
@@ -151,7 +215,14 @@ impl Slot {
         if let Late::Behind { replies } = late
             && replies > 0
         {
-            in_flight.shrink_to(replies as usize / 8 * 3);
+            let (mut control, waiting) = (in_flight.control(), in_flight.waiting());
+            let latency = micros(patience);
+            if in_flight.conclude_trial(&mut control, self.sent.at, latency, waiting) {
+                // The store goes on with what is given up now.
+                let drains_for = patience.mul_f64(waiting as f64 / replies as f64).min(DRAINING);
+                let borne = replies as usize / 8 * 3;
+                in_flight.shrink(&mut control, borne, latency, waiting, drains_for);
+            }
         }
         self.stop_measuring();
         late != Late::Outage
@@ -232,6 +303,21 @@ mod tests {
             for _ in 0..10 {
                 assert_eq!(burst(&in_flight, 10, Duration::from_millis(millis)).await, 10);
             }
+        }
+        assert_eq!(in_flight.bound(), 4_096);
+    }
+
+    /// Where tasks wait for the processor, a smaller bound makes nothing faster, and the bound had fallen to the
+    /// floor.
+    #[tokio::test(start_paused = true)]
+    async fn a_bound_that_shrinks_without_use_goes_back() {
+        let in_flight = InFlight::new(4_096, DEADLINE);
+        for _ in 0..3 {
+            // Endlessly fast, and 80 ms away.
+            let slots: Vec<_> = (0..4_000).filter_map(|_| in_flight.enter()).collect();
+            advance(Duration::from_millis(80)).await;
+            in_flight.adjust(slots[0].sent.at, 80_000, slots.len());
+            slots.into_iter().for_each(Slot::answered);
         }
         assert_eq!(in_flight.bound(), 4_096);
     }

@@ -38,6 +38,7 @@ impl RateLimiter {
         question: Question,
     ) -> Eventual<Decision> {
         self.overloaded();
+        self.inner.in_flight.refused();
         let Question { mode, cost, .. } = question;
         let charge = Charge { namespace: &self.inner.namespace, subject, policy, mode, cost };
         match self.inner.store.decide_known(charge) {

@@ -24,6 +24,8 @@ pub(super) struct Progress {
     newest: AtomicU64,
     // The last sign that the other side is behind, in microseconds from `origin`, or 0.
     behind: AtomicU64,
+    // The calls that were answered when a call was last refused.
+    answered_by_refusal: AtomicU64,
 }
 
 /// A call counts as one of an outage if there was less than one reply for this number that wait: those are
@@ -31,7 +33,7 @@ pub(super) struct Progress {
 const WAITING_FOR_A_REPLY: u64 = 16;
 
 /// How long the other side may be busy with calls that were given up, without a reply that anybody sees.
-const DRAINING: Duration = Duration::from_secs(1);
+pub(super) const DRAINING: Duration = Duration::from_secs(1);
 
 /// Why a call is late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +56,8 @@ pub(super) struct Sent {
 
 impl Default for Progress {
     fn default() -> Self {
-        let (answered, newest, behind) = Default::default();
-        Self { origin: Instant::now(), answered, newest, behind }
+        let (answered, newest, behind, answered_by_refusal) = Default::default();
+        Self { origin: Instant::now(), answered, newest, behind, answered_by_refusal }
     }
 }
 
@@ -75,6 +77,16 @@ impl Progress {
     pub(super) fn answered(&self, sent: Sent) {
         self.answered.fetch_add(1, Ordering::Relaxed);
         self.newest.store(sent.micros, Ordering::Relaxed);
+    }
+
+    /// Notes that a call is refused because too many are in flight: a sign that the other side is behind, if it
+    /// has answered any since the last refusal.
+    pub(super) fn refused(&self) {
+        let answered = self.answered.load(Ordering::Relaxed);
+        if self.answered_by_refusal.load(Ordering::Relaxed) != answered {
+            self.answered_by_refusal.store(answered, Ordering::Relaxed);
+            self.behind.store(self.micros(Instant::now()), Ordering::Relaxed);
+        }
     }
 
     /// Returns why the call is late, which is given up after `patience` while this number are waiting.
@@ -127,6 +139,9 @@ mod tests {
         assert_eq!(progress.judge(late, PATIENCE, 1_000), behind, "older calls were answered");
 
         let silent = later(0, &progress).await;
+        // Refusals alone are no sign: nothing is answered in an outage either.
+        progress.refused();
+        progress.refused();
         let draining = Late::Behind { replies: 0 };
         advance(DRAINING - Duration::from_millis(1)).await;
         assert_eq!(progress.judge(silent, DRAINING, 1), draining, "busy with what was given up");
