@@ -72,17 +72,20 @@ async fn run() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Waits until the process is told to stop, and a second more. In that second no connection is
-/// accepted, and clients learn from their responses that theirs closes: requests that have arrived
-/// and are not read yet would be lost.
+/// Waits until the process is told to stop, and two seconds more.
+///
+/// In that time no connection is accepted, and clients learn from their responses that theirs closes.
+/// Workers that stop at once lose requests that have arrived and are not read yet, and those whose
+/// head has arrived by half.
 fn stop(listener: TcpListener) -> io::Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     Ok(async move {
         select(pin!(terminate.recv()), pin!(interrupt.recv())).await;
         IS_STOPPING.store(true, Ordering::Relaxed);
+        // The accept thread logs this as an error.
         let _ = SockRef::from(&listener).shutdown(Shutdown::Read);
-        sleep(Duration::from_secs(1)).await;
+        sleep(Duration::from_secs(2)).await;
     })
 }
 

@@ -49,6 +49,8 @@ pub(crate) fn admin(
     };
     let admin = Admin::builder(records, source, limiter)
         .authorize(tokens)
+        // For browsers and tools; it holds no data.
+        .public_document(true)
         .backend(backend)
         .failed_attempts(FailedAttempts::default().client_address(client_ip));
     Ok((admin.build(), token))
@@ -57,9 +59,8 @@ pub(crate) fn admin(
 pub(crate) fn print_help(console: &str, api: &str, token: Option<&str>, consumer: &str) {
     let token = token.unwrap_or("one-of-RL_ADMIN_TOKENS");
     println!("the console is at {console}, the token for it is {token}");
-    println!("the management is at {api}/management:");
-    for path in ["management/consumers/", "openapi.json"] {
-        let consumer = if path.ends_with('/') { consumer } else { "" };
-        println!("curl -H 'Authorization: Bearer {token}' {api}/{path}{consumer}");
-    }
+    println!("the management is at {api}/management, its document at {api}/openapi.json:");
+    let consumer = format!("{api}/management/consumers/{consumer}");
+    println!("curl -H 'Authorization: Bearer {token}' {consumer}");
+    println!("curl -H 'Authorization: Bearer {token}' {consumer}/explain");
 }

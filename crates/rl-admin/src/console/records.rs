@@ -200,7 +200,7 @@ pub(super) async fn update(
     }
 }
 
-/// Whether a record lifts every limit: that is also what an empty form means.
+/// Returns whether a record lifts every limit. An empty form means that as well.
 fn lifts_limits(content: &RecordContent) -> bool {
     content.limits == CallLimits::UNLIMITED && !content.blocks
 }
