@@ -67,7 +67,7 @@ impl Admin {
             backend: Backend::default(),
             requires_if_match: false,
             client_ip: ClientIp::peer(),
-            realms: vec![Realm::custom("resource").expect("it is the name of a realm")],
+            realms: Realm::custom("resource").into_iter().collect(),
             is_stand_alone: false,
             has_public_document: false,
             clock: Arc::new(SystemClock),

@@ -21,7 +21,8 @@ use crate::access::TooManyAttempts;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiError {
     status: StatusCode,
-    body: Problem,
+    // In a box: this is the error of most functions, and few requests have one.
+    body: Box<Problem>,
     // Of what is there, if the client has seen another one.
     revision: Option<i64>,
     // In seconds.
@@ -53,7 +54,7 @@ impl ApiError {
     pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
         let code = status.as_u16();
         let (message, missing) = (message.into(), Vec::new());
-        let body = Problem { code, message, field: None, expected: None, missing };
+        let body = Box::new(Problem { code, message, field: None, expected: None, missing });
         Self { status, body, revision: None, retry_after: None }
     }
 

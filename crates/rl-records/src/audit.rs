@@ -22,6 +22,7 @@ pub struct AuditEntry {
 /// the history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[expect(clippy::large_enum_variant, reason = "entries are made one page at a time")]
 pub enum AuditEvent {
     /// A record was created, changed or deleted.
     Record {

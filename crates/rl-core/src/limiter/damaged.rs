@@ -58,7 +58,7 @@ impl Damaged {
     pub(super) fn found(&self, subject: Redacted) -> Found {
         let mut state = self.state();
         let (count, has_room) = (state.subjects.len(), state.subjects.len() < MOST);
-        let found = match state.subjects.get(&subject) {
+        match state.subjects.get(&subject) {
             Some(known) => {
                 known.occurred();
                 Found::Again
@@ -72,8 +72,7 @@ impl Damaged {
             }
             None if state.others.occurred() => Found::TooMany,
             None => Found::Again,
-        };
-        found
+        }
     }
 
     /// Notes that a request of the subject was decided. Returns the subjects whose damage is over: this

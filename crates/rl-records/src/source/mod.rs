@@ -237,6 +237,7 @@ impl Listener for Inner {
             Kind::Key => self.keys.as_ref()?.refresh(owner),
             // Its members are looked up when they call.
             Kind::Tier => None,
+            Kind::Reset | Kind::SubjectReset | Kind::Refusal => None,
         }
     }
 }
