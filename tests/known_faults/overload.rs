@@ -19,10 +19,15 @@ use rl_core::{
 use rl_tests::RedisServer;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, advance, sleep};
+use tokio::time::{Instant, advance, timeout};
 
 use super::GIVE_UP;
 use crate::redis_failure::log::Log;
+
+/// Lets this time pass on a clock that stands still until all wait for it.
+async fn pass(time: Duration) {
+    let _ = timeout(time, std::future::pending::<()>()).await;
+}
 
 /// Tokio's time, which stands still until all wait for it.
 #[derive(Debug)]
@@ -62,7 +67,7 @@ impl SlowStore {
         let server = Arc::clone(&store);
         tokio::spawn(async move {
             loop {
-                sleep(Duration::from_millis(1)).await;
+                pass(Duration::from_millis(1)).await;
                 for _ in 0..server.per_milli.load(Ordering::SeqCst) {
                     let Some(next) = server.queue.lock().unwrap().pop_front() else { break };
                     let Queued { namespace, subject, policy, mode, cost, reply } = next;
@@ -150,14 +155,14 @@ async fn flood(limiter: &RateLimiter, clients: usize, time: Duration) -> Outcome
                         _ => outcome.other += 1,
                     }
                 }
-                sleep(Duration::from_millis(20)).await;
+                pass(Duration::from_millis(20)).await;
             }
         });
     }
     let mut passed_denied = 0;
     while Instant::now() < end {
         passed_denied += usize::from(limiter.check(&guesser, 1).await.is_allowed());
-        sleep(Duration::from_millis(5)).await;
+        pass(Duration::from_millis(5)).await;
     }
     while let Some(done) = flood.join_next().await {
         done.unwrap();
@@ -304,7 +309,8 @@ async fn a_known_denial_holds_in_an_overload_for_as_long_as_the_store_said() {
     }
     // Another instance resets the one; this one learns of it when it asks again.
     let other = RedisStore::builder(&server.url()).manual_clock(clock.clone());
-    let other = five_per_hour(other.connect().await.unwrap()).build().unwrap();
+    let other = other.connection_wait(GIVE_UP);
+    let other = five_per_hour(other.connect().await.unwrap()).deadline(GIVE_UP).build().unwrap();
     other.reset(&reset).await.unwrap();
     clock.advance(Duration::from_secs(1));
     assert_eq!(limiter.check(&reset, 1).await.origin(), Origin::Store);

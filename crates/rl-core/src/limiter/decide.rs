@@ -145,7 +145,7 @@ impl RateLimiter {
                             this.source_answered(&subject);
                         }
                         Err(error) if error.kind() == FailureKind::TimedOut => {
-                            if progress.judge(sent, deadline, 0) != Late::Outage {
+                            if progress.judge(sent, deadline) != Late::Outage {
                                 policy = Err(StoreError::new(FailureKind::Overloaded));
                             }
                         }

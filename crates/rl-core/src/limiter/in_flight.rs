@@ -211,7 +211,7 @@ impl Slot {
     /// Notes that the store has not decided in time. Returns whether that is because it is overloaded.
     pub(super) fn timed_out(mut self, patience: Duration) -> bool {
         let in_flight = &self.in_flight;
-        let late = in_flight.progress.judge(self.sent, patience, in_flight.waiting());
+        let late = in_flight.progress.judge(self.sent, patience);
         if let Late::Behind { replies } = late
             && replies > 0
         {

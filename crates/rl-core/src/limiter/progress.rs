@@ -5,7 +5,7 @@
 //!
 //! | since this call was sent | means |
 //! |---|---|
-//! | there were next to no replies, for the number that wait | nothing is answered any more: an outage |
+//! | there were no replies in the second half of its wait | nothing is answered any more: an outage |
 //! | the newest reply is to a call sent at about the same time, or before | replies come late: overload |
 //! | the same, within [`DRAINING`] of the last sign of overload | the other side is busy with calls that were given up: overload |
 //! | the newest reply is to a call sent long after | this one was overtaken, and only its part of the store is silent: an outage |
@@ -22,15 +22,16 @@ pub(super) struct Progress {
     answered: AtomicU64,
     // When the newest of them was sent, in microseconds from `origin`.
     newest: AtomicU64,
+    // When a reply came last, to within a few, in microseconds from `origin`.
+    replied: AtomicU64,
     // The last sign that the other side is behind, in microseconds from `origin`, or 0.
     behind: AtomicU64,
     // The calls that were answered when a call was last refused.
     answered_by_refusal: AtomicU64,
 }
 
-/// A call counts as one of an outage if there was less than one reply for this number that wait: those are
-/// replies that were on their way when everything stopped.
-const WAITING_FOR_A_REPLY: u64 = 16;
+/// The clock is read for one reply in this number: what a reply costs matters.
+const TIMED: u64 = 8;
 
 /// How long the other side may be busy with calls that were given up, without a reply that anybody sees.
 pub(super) const DRAINING: Duration = Duration::from_secs(1);
@@ -56,8 +57,8 @@ pub(super) struct Sent {
 
 impl Default for Progress {
     fn default() -> Self {
-        let (answered, newest, behind, answered_by_refusal) = Default::default();
-        Self { origin: Instant::now(), answered, newest, behind, answered_by_refusal }
+        let (answered, newest, replied, behind, answered_by_refusal) = Default::default();
+        Self { origin: Instant::now(), answered, newest, replied, behind, answered_by_refusal }
     }
 }
 
@@ -75,7 +76,9 @@ impl Progress {
 
     /// Notes that the call was answered. Of answers that come together any may be last.
     pub(super) fn answered(&self, sent: Sent) {
-        self.answered.fetch_add(1, Ordering::Relaxed);
+        if self.answered.fetch_add(1, Ordering::Relaxed) % TIMED == 0 {
+            self.replied.store(self.micros(Instant::now()), Ordering::Relaxed);
+        }
         self.newest.store(sent.micros, Ordering::Relaxed);
     }
 
@@ -89,15 +92,15 @@ impl Progress {
         }
     }
 
-    /// Returns why the call is late, which is given up after `patience` while this number are waiting.
-    pub(super) fn judge(&self, sent: Sent, patience: Duration, waiting: usize) -> Late {
+    /// Returns why the call is late, which is given up after `patience`.
+    pub(super) fn judge(&self, sent: Sent, patience: Duration) -> Late {
         let micros = |span: Duration| u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
         let replies = self.answered.load(Ordering::Relaxed).wrapping_sub(sent.answered);
-        let few = (waiting as u64 / WAITING_FOR_A_REPLY).max(1);
-        let was_overtaken =
-            self.newest.load(Ordering::Relaxed) > sent.micros.saturating_add(micros(patience / 2));
+        let half = sent.micros.saturating_add(micros(patience / 2));
+        let is_answering = self.replied.load(Ordering::Relaxed) >= half;
+        let was_overtaken = self.newest.load(Ordering::Relaxed) > half;
         let now = self.micros(Instant::now());
-        match replies > few {
+        match is_answering {
             true if was_overtaken => Late::Outage,
             true => {
                 self.behind.store(now, Ordering::Relaxed);
@@ -129,14 +132,16 @@ mod tests {
     async fn a_call_that_is_given_up_tells_an_outage_from_an_overload() {
         let progress = Progress::default();
         let old = progress.send();
-        assert_eq!(progress.judge(old, PATIENCE, 1), Late::Outage, "nothing was ever answered");
+        assert_eq!(progress.judge(old, PATIENCE), Late::Outage, "nothing was ever answered");
 
         let late = later(10, &progress).await;
-        advance(PATIENCE).await;
+        advance(PATIENCE / 2 - Duration::from_millis(1)).await;
         (0..100).for_each(|_| progress.answered(old));
-        assert_eq!(progress.judge(late, PATIENCE, 2_000), Late::Outage, "next to none for so many");
-        let behind = Late::Behind { replies: 100 };
-        assert_eq!(progress.judge(late, PATIENCE, 1_000), behind, "older calls were answered");
+        advance(PATIENCE / 2).await;
+        assert_eq!(progress.judge(late, PATIENCE), Late::Outage, "there were replies, and no more");
+        (0..100).for_each(|_| progress.answered(old));
+        let behind = Late::Behind { replies: 200 };
+        assert_eq!(progress.judge(late, PATIENCE), behind, "older calls are answered");
 
         let silent = later(0, &progress).await;
         // Refusals alone are no sign: nothing is answered in an outage either.
@@ -144,13 +149,13 @@ mod tests {
         progress.refused();
         let draining = Late::Behind { replies: 0 };
         advance(DRAINING - Duration::from_millis(1)).await;
-        assert_eq!(progress.judge(silent, DRAINING, 1), draining, "busy with what was given up");
+        assert_eq!(progress.judge(silent, DRAINING), draining, "busy with what was given up");
         let last = later(1, &progress).await;
         progress.answered(last);
         advance(PATIENCE).await;
-        assert_eq!(progress.judge(last, PATIENCE, 1), Late::Outage, "a reply was on its way");
+        assert_eq!(progress.judge(last, PATIENCE), Late::Outage, "a reply was on its way");
 
         (0..100).for_each(|_| progress.answered(progress.send()));
-        assert_eq!(progress.judge(last, PATIENCE, 1_000), Late::Outage, "it was overtaken by far");
+        assert_eq!(progress.judge(last, PATIENCE), Late::Outage, "it was overtaken by far");
     }
 }

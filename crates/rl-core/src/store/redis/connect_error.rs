@@ -55,8 +55,8 @@ impl fmt::Display for ConnectError {
         match self {
             Self::Url { shown, why } => write!(
                 f,
-                "invalid Redis URL ({shown}): {why}; expected \
-                 redis://[user:password@]host[:port][/database], or rediss:// for TLS"
+                "Redis URL {shown:?}: {why}; expected redis://[user:password@]host[:port][/database], or \
+                 rediss:// for TLS"
             ),
             Self::Feature { what, feature } => {
                 write!(f, "{what} needs feature `{feature}` of rl-core, which is not enabled")
