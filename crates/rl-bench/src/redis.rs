@@ -7,6 +7,7 @@ mod long_log;
 mod node;
 mod nodes;
 mod peers;
+mod refunds;
 mod server;
 mod targets;
 mod working_sets;
@@ -106,6 +107,7 @@ async fn measure(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
     report.step("algorithms");
     report.table("redis-algorithms", algorithms::speed().await?);
     report.table("redis-long-log", long_log::speed().await?);
+    report.table("redis-refunds", refunds::speed().await?);
     report.table("redis-algorithms-space", algorithms::space().await?);
     goals.extend(nodes::measure(report).await?);
     report.step("a cluster");

@@ -31,11 +31,11 @@ mod tests {
 
     #[test]
     fn a_policy_is_refused_when_a_decision_would_read_too_much() {
-        let logs = ["100000/hour:sliding-log", "100000/day:sliding-log", "9/week:sliding-log"];
-        assert!(policy(&logs[..2]).is_ok());
+        let logs = ["100000/hour:sliding-log", "100000/day:sliding-log"];
+        assert!(policy(&logs).is_ok());
         assert!(policy(&["10000:concurrency", logs[0]]).is_ok());
         assert_eq!(
-            policy(&[logs[0], logs[1], "1000/week:sliding-log"]).unwrap_err(),
+            policy(&[logs[0], logs[1], "9999/week:sliding-log"]).unwrap_err(),
             InvalidPolicy::TooDetailed
         );
         let windows: Vec<String> = (1..=8)

@@ -16,8 +16,9 @@
 //!    than forget what still counts.
 //! 6. **Nothing is kept for ever.** What is stored has an expiry on every path.
 //! 7. **[`Mode::Peek`] and a cost of 0 write nothing.**
-//! 8. **A refund** lowers a count only in the window in which it was charged, and never below zero;
-//!    and only of the limits that are meant ([`RefundOf`]).
+//! 8. **A refund** gives back what its decision charged, as far as it still counts, and never above the
+//!    capacity; only of the limits that are meant ([`RefundOf`]). A charge that a reset, an eviction
+//!    or a lost key has wiped gives nothing back.
 //! 9. **Subjects never share state**, nor does one subject in two [`Namespace`]s.
 //! 10. **A denial is an answer.** An error means that no decision was made, or that none is known:
 //!     a store never retries what may have been done already.

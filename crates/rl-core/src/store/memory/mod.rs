@@ -7,11 +7,10 @@
 //!   are looked at the one that has used up the least of its limits makes room; one that is in a
 //!   denied state never does. Should every subject that is inspected be denied, newcomers are counted
 //!   together until there is room again.
-//! * **Small**: about 95 bytes for a subject of up to six limits that are fixed windows, GCRA or buckets
-//!   (a window counter and a bucket with interval refill count twice), however long its id. Other
+//! * **Small**: about 95 bytes for a subject of up to six limits that are fixed windows, or up to three
+//!   that are window counters, GCRA or buckets (each of these counts as two), however long its id. Other
 //!   limits take some 200 bytes more, and what they count by: a sliding log or a limit of concurrency
-//!   has room for twice as many entries as it has held, its `max` at most, and each takes 16 bytes; a
-//!   sliding window 8 for each bucket.
+//!   16 for each entry, and up to as many again as room; a sliding window 8 for each bucket.
 //! * Counters are lost when the process ends, and are not shared with other processes; for that
 //!   there is `RedisStore` (feature `redis`).
 //!
