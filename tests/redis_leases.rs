@@ -46,7 +46,10 @@ async fn decide(
 }
 
 fn node(server: &RedisServer, clock: &Arc<ManualClock>, lease: u32) -> RedisStoreBuilder {
-    RedisStore::builder(&server.url()).manual_clock(clock.clone()).lease(lease).local_denial(true)
+    // A busy machine must not turn into a decision without the store.
+    let patience = Duration::from_secs(30);
+    let store = RedisStore::builder(&server.url()).connection_wait(patience);
+    store.response_timeout(patience).manual_clock(clock.clone()).lease(lease).local_denial(true)
 }
 
 /// What was admitted in each window, by the place of the limit and the end of the window.

@@ -2,12 +2,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Fallback, Inner, OnFailure, RateLimiter, Share};
+use super::{BuildError, Fallback, Inner, OnFailure, RateLimiter, Share};
 use crate::observe::Observer;
 use crate::source::PolicySource;
-use crate::store::{InvalidNamespace, MemoryStore, Namespace, Store};
+use crate::store::{MemoryStore, Namespace, Store};
 use crate::time::{Clock, SystemClock};
-use crate::{InvalidPolicy, Limit, Policy, PolicyBuilder, observe};
+use crate::{Limit, Policy, PolicyBuilder, observe};
 
 /// Makes a [`RateLimiter`].
 ///
@@ -355,73 +355,5 @@ impl fmt::Debug for RateLimiterBuilder {
             .field("enabled", &self.enabled)
             .field("deadline", &self.deadline)
             .finish_non_exhaustive()
-    }
-}
-
-/// Why settings do not make a limiter.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum BuildError {
-    /// The limits do not make a policy.
-    Policy(InvalidPolicy),
-    /// Single limits beside a source of policies: it is not clear which should hold.
-    LimitsAndPolicies,
-    /// The namespace is not one.
-    Namespace(InvalidNamespace),
-    /// A deadline of no time.
-    ZeroDeadline,
-    /// Reservations that expire at once.
-    ZeroReservation,
-    /// No decision may wait for the store.
-    NoneInFlight,
-    /// [`OnFailure::Fallback`] without a store to fall back on.
-    NoFallback,
-    /// A share of no instance.
-    NoInstances,
-    /// [`OnFailure::Fallback`] for a fallback that fails itself.
-    FallbackOfFallback,
-}
-
-impl fmt::Display for BuildError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Policy(InvalidPolicy::Empty) => {
-                f.write_str("no limits: expected `.limit(..)` at least once, or `.policies(..)`")
-            }
-            Self::Policy(error) => error.fmt(f),
-            Self::LimitsAndPolicies => {
-                f.write_str("both `.limit(..)` and `.policies(..)`: expected one of the two")
-            }
-            Self::Namespace(error) => error.fmt(f),
-            Self::ZeroDeadline => f.write_str("deadline must be greater than zero"),
-            Self::ZeroReservation => {
-                f.write_str("reservation_expires_after must be greater than zero")
-            }
-            Self::NoneInFlight => f.write_str("max_in_flight must be at least 1"),
-            Self::NoFallback => {
-                f.write_str("`OnFailure::Fallback` without a store: expected `.fallback(..)`")
-            }
-            Self::NoInstances => f.write_str("a share of 0 instances: expected 1 at least"),
-            Self::FallbackOfFallback => f.write_str(
-                "`OnFailure::Fallback` if the fallback fails: expected `OnFailure::Allow` or \
-                 `OnFailure::Deny`",
-            ),
-        }
-    }
-}
-
-impl std::error::Error for BuildError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Policy(error) => Some(error),
-            Self::Namespace(error) => Some(error),
-            Self::LimitsAndPolicies
-            | Self::ZeroDeadline
-            | Self::ZeroReservation
-            | Self::NoneInFlight
-            | Self::NoFallback
-            | Self::NoInstances
-            | Self::FallbackOfFallback => None,
-        }
     }
 }

@@ -49,6 +49,7 @@
 
 mod ask;
 mod breaker;
+mod build_error;
 mod builder;
 mod close;
 mod damaged;
@@ -71,7 +72,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use breaker::Breaker;
-pub use builder::{BuildError, RateLimiterBuilder};
+pub use build_error::BuildError;
+pub use builder::RateLimiterBuilder;
 use close::Settlements;
 use damaged::Damaged;
 pub use failure::OnFailure;

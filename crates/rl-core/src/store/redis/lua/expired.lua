@@ -6,19 +6,20 @@
 -- ARGV[2]     plan (see decide.lua)
 -- ARGV[4]     how long what is charged now is reserved, µs (7 bytes), or 0
 --
--- Sets        reservations, the key, and reserved_for, the number of ARGV[4]
+-- Sets        reserved_for, the number of ARGV[4]
 --
--- So many at a time that the server is not kept from others: of a log each moves entries. A peek writes
--- nothing, and so leaves logs alone.
-local MOST, MOST_OF_LOGS = 32, 4
-local reservations, reserved_for = KEYS[#KEYS], struct.unpack('>I7', ARGV[4])
+-- So many at a time that the server is not kept from others: the more limits, the fewer, and of a log each
+-- moves entries. A peek writes nothing, and so leaves logs alone.
+local MOST, MOST_OF_LIMITS, MOST_OF_LOGS = 32, 96, 4
+local reserved_for = struct.unpack('>I7', ARGV[4])
 local is_peek, all_fixed = string.byte(ARGV[2], 1) == 2, string.byte(ARGV[2], 2) > 0
 
 -- The time of a charge names its reservation: no other charge has it.
 if reserved_for > 0 and stored and state[1] == now then now = now + 1 end
 
 do
-  local by_tag, most, next_number = {}, MOST, all_fixed and 14 or 16
+  local by_tag, next_number = {}, all_fixed and 14 or 16
+  local most = max_of(MOST_OF_LOGS, min(MOST, floor(MOST_OF_LIMITS / #slots)))
   for _, slot in ipairs(slots) do
     local first, second
     first, second, next_number = struct.unpack('>I7I7', ARGV[2], next_number)
@@ -33,8 +34,8 @@ do
     slot.is_one = floor(requests / 2 ^ (i - 1)) % 2 == 1
   end
 
-  local expired =
-    redis.call('ZRANGEBYSCORE', reservations, '-inf', string.format('%.0f', clock), 'LIMIT', 0, most)
+  local due = string.format('%.0f', clock)
+  local expired = redis.call('ZRANGEBYSCORE', KEYS[#KEYS], '-inf', due, 'LIMIT', 0, most)
   local is_changed = false
   for _, member in ipairs(stored and expired or {}) do
     local when, units, uncharged, code = struct.unpack('>I7I7I2', member)
@@ -52,7 +53,7 @@ do
     end
   end
   if #expired > 0 and not is_peek then
-    redis.call('ZREM', reservations, unpack(expired))
+    redis.call('ZREM', KEYS[#KEYS], unpack(expired))
     if is_changed then
       state[1] = now
       save(pack_state())
