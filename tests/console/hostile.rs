@@ -125,7 +125,9 @@ async fn every_edit_of_a_viewer_is_refused() {
 async fn who_may_only_change_records_neither_blocks_nor_unblocks() {
     let house = House::new().await;
     let record = house.record("abc", 10, 100).await;
-    let blocks = RecordContent { blocks: true, ..record.content.clone() };
+    // Of another consumer: a tick for one that is blocked anyway changes nothing.
+    let consumer_id = "def".to_owned();
+    let blocks = RecordContent { consumer_id, blocks: true, ..record.content.clone() };
     let block = house.records.create(blocks, "otto").await.unwrap();
     let later = "2099-01-01T00:00:00";
     for role in EDITORS {
@@ -143,7 +145,7 @@ async fn who_may_only_change_records_neither_blocks_nor_unblocks() {
             let fields = [
                 ("record", &*id),
                 ("revision", &*revision),
-                ("consumer_id", "abc"),
+                ("consumer_id", &*there.content.consumer_id),
                 ("from_date", &*from),
                 ("to_date", if to_date.is_empty() { &*to } else { to_date }),
                 ("per_minute_call_limit", "10"),
