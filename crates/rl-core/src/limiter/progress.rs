@@ -76,7 +76,7 @@ impl Progress {
 
     /// Notes that the call was answered. Of answers that come together any may be last.
     pub(super) fn answered(&self, sent: Sent) {
-        if self.answered.fetch_add(1, Ordering::Relaxed) % TIMED == 0 {
+        if self.answered.fetch_add(1, Ordering::Relaxed).is_multiple_of(TIMED) {
             self.replied.store(self.micros(Instant::now()), Ordering::Relaxed);
         }
         self.newest.store(sent.micros, Ordering::Relaxed);

@@ -235,14 +235,8 @@ impl Listener for Inner {
             Kind::Record | Kind::Consumer => self.consumers.refresh(owner),
             Kind::Resource => self.resources.refresh(owner),
             Kind::Key => self.keys.as_ref()?.refresh(owner),
-<<<<<<< HEAD
-            // Its members are looked up when they call.
-            Kind::Tier => None,
-            Kind::Reset | Kind::SubjectReset | Kind::Refusal => None,
-=======
             // The members of a tier are looked up when they call; the others change no limit.
             Kind::Tier | Kind::Reset | Kind::SubjectReset | Kind::Refusal => None,
->>>>>>> b18593f (Judge a late call by whether replies still come)
         }
     }
 }
