@@ -77,6 +77,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
 /// In that time no connection is accepted, and clients learn from their responses that theirs closes.
 /// Workers that stop at once lose requests that have arrived and are not read yet, and those whose
 /// head has arrived by half.
+#[expect(clippy::disallowed_methods, reason = "clients end in real time")]
 fn stop(listener: TcpListener) -> io::Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

@@ -26,6 +26,7 @@ const NOTICE: Duration = Duration::from_secs(1);
 const DRAIN: Duration = Duration::from_secs(10);
 
 /// Serves `app` until the process is told to stop.
+#[expect(clippy::disallowed_methods, reason = "clients and connections end in real time")]
 pub(crate) async fn serve(listener: TcpListener, app: Router) -> io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
