@@ -96,7 +96,7 @@ mod tests {
     async fn admin(client_ip: ClientIp) -> Admin {
         let records = Records::connect("sqlite::memory:").await.unwrap();
         let source = RecordSource::start(&records);
-        let limiter = RateLimiter::builder().build().unwrap();
+        let limiter = RateLimiter::builder().policies(source.clone()).build().unwrap();
         let tenant = Realm::custom("tenant").unwrap();
         Admin::builder(records, source, limiter).client_ip(client_ip).realm(tenant).build()
     }
