@@ -174,8 +174,9 @@ fn every_algorithm_has_its_twin_and_both_say_so() {
     for file in files(ALGORITHMS, ".rs") {
         let name = file.strip_prefix(ALGORITHMS).unwrap();
         let name = name.trim_start_matches('/').trim_end_matches(".rs");
-        // Fixed windows that are decided together are no other algorithm.
-        if ["mod", "state", "windows"].contains(&name) || name.ends_with("tests") {
+        // Fixed windows that are decided together are no other algorithm, nor is the list of entries
+        // that a sliding log keeps.
+        if ["mod", "state", "windows", "log"].contains(&name) || name.ends_with("tests") {
             continue;
         }
         twins += 1;
@@ -329,6 +330,30 @@ fn every_public_module_of_the_core_shows_an_example() {
         shown += 1;
     }
     assert!(shown > 8);
+}
+
+/// A table of tests is of use as long as the tests are there.
+#[test]
+fn every_known_fault_names_tests_that_exist() {
+    let sources: String = ["crates", "tests"]
+        .iter()
+        .flat_map(|folder| files(folder, ".rs"))
+        .map(|file| read(&file))
+        .collect();
+    let table = read("tests/known_faults/README.md");
+    let paths: Vec<&str> = table
+        .lines()
+        .filter(|line| line.starts_with("| "))
+        .flat_map(|row| row.split('`').skip(1).step_by(2))
+        .filter(|code| code.contains("::") && !code.contains(' '))
+        .collect();
+    assert!(paths.len() > 100, "{}", paths.len());
+    for path in paths {
+        let name = path.rsplit("::").next().unwrap_or_default();
+        let is_there =
+            ["fn ", "mod "].iter().any(|item| sources.contains(&format!("{item}{name}")));
+        assert!(is_there, "{path}");
+    }
 }
 
 /// Nothing that is compiled in asks for more than our own licences do.

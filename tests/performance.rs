@@ -45,7 +45,7 @@ fn decisions_and_responses_take_few_instructions() {
         ("allowed",        540, "six fixed windows of a known subject"),
         ("denied",         515, "the same, used up"),
         ("too-much",       925, "more than any of six allows"),
-        ("clock",          540, "windows on the clock"),
+        ("clock",          605, "windows on the clock, whose ends are computed and not stored"),
         ("one",            540, "one fixed window"),
         ("newcomer",     1_480, "a newcomer to six of them, who takes another's place"),
         ("gcra",         5_800, "six of another algorithm that is kept compactly"),

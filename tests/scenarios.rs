@@ -86,9 +86,9 @@ fn the_program_reports_every_scenario_on_every_store() {
             "A redis-readable ok",
             "B memory ok",
             "B redis-packed ok",
-            "C memory cannot: limit \"1/hour:leaky\", column 8: expected one of clock, sliding-log, sliding-window, sliding-window-counter, token-bucket, gcra, requests, shadow",
-            "C redis-packed cannot: limit \"1/hour:leaky\", column 8: expected one of clock, sliding-log, sliding-window, sliding-window-counter, token-bucket, gcra, requests, shadow",
-            "C redis-readable cannot: limit \"1/hour:leaky\", column 8: expected one of clock, sliding-log, sliding-window, sliding-window-counter, token-bucket, gcra, requests, shadow",
+            "C memory cannot: limit \"1/hour:leaky\", column 8: expected one of clock, sliding-log, sliding-window, sliding-window-counter, token-bucket, gcra, requests, unit=NAME, shadow",
+            "C redis-packed cannot: limit \"1/hour:leaky\", column 8: expected one of clock, sliding-log, sliding-window, sliding-window-counter, token-bucket, gcra, requests, unit=NAME, shadow",
+            "C redis-readable cannot: limit \"1/hour:leaky\", column 8: expected one of clock, sliding-log, sliding-window, sliding-window-counter, token-bucket, gcra, requests, unit=NAME, shadow",
             "5 passed, 0 failed, 3 cannot",
         ]
     );

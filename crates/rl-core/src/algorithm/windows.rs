@@ -117,7 +117,7 @@ const fn fits(kept: u64) -> bool {
 }
 
 /// Whether the window in this place is open, if there is one.
-#[inline]
+#[inline(always)]
 const fn is_open(plan: &WindowPlan, states: &Packed, place: u8, at: Moment) -> bool {
     let place = place as usize;
     if place >= PLACES {

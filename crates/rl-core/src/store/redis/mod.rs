@@ -128,11 +128,9 @@ struct Inner {
 }
 
 impl RedisStore {
-    /// A store on the server at `url`: `redis://[user:password@]host[:port][/database]`, or with
-    /// `rediss://`, over TLS (feature `redis-tls`).
-    ///
-    /// A server that cannot be reached is no error: the limiter's failure policy stands in until
-    /// it comes up.
+    /// Connects to the server at `url`: `redis://[user:password@]host[:port][/database]`, or `rediss://`
+    /// for TLS (feature `redis-tls`). A server that cannot be reached is no error: the limiter's failure
+    /// policy applies until the server comes up.
     ///
     /// # Errors
     ///
@@ -141,7 +139,7 @@ impl RedisStore {
         Self::builder(url).connect().await
     }
 
-    /// A store on the server at `url`, made step by step.
+    /// Returns a builder of a store on the server at `url`.
     pub fn builder(url: &str) -> RedisStoreBuilder {
         RedisStoreBuilder::new(Servers::One(url.to_owned()))
     }
