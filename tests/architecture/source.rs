@@ -107,6 +107,19 @@ pub(super) fn modules(package: &str) -> Vec<Module> {
     found
 }
 
+/// Resolves each `..` of a relative path by text, so that a shared file has one path.
+fn normalized(path: &Path) -> PathBuf {
+    let mut normalized = PathBuf::new();
+    for part in path {
+        if part == ".." {
+            normalized.pop();
+        } else {
+            normalized.push(part);
+        }
+    }
+    normalized
+}
+
 /// The modules that a file declares and that are files themselves.
 fn children(parent: &Module) -> Vec<Module> {
     let file = Path::new(&parent.path);
@@ -134,7 +147,7 @@ fn children(parent: &Module) -> Vec<Module> {
         }
         let at = attributes.split_once("path = \"").and_then(|(_, path)| path.split('"').next());
         let candidates: Vec<PathBuf> = match at {
-            Some(path) => vec![folder.join(path)],
+            Some(path) => vec![normalized(&folder.join(path))],
             None => {
                 vec![own_folder.join(format!("{name}.rs")), own_folder.join(name).join("mod.rs")]
             }

@@ -19,7 +19,7 @@ use rl_actix::{Limit, RateLimit, RateLimiter};
 use rl_core::RedisStore;
 use socket2::SockRef;
 
-/// Whether the process was told to stop.
+/// Whether the process has got a signal to stop.
 static IS_STOPPING: AtomicBool = AtomicBool::new(false);
 
 #[actix_web::main]
@@ -34,7 +34,7 @@ async fn main() -> ExitCode {
 }
 
 async fn run() -> Result<(), Box<dyn Error>> {
-    // Shows what the limiter logs.
+    // Prints the log lines of the limiter.
     tracing_subscriber::fmt().with_ansi(stdout().is_terminal()).init();
     // Five requests in ten seconds and a thousand in an hour, for each client address.
     let mut limiter =
@@ -58,25 +58,25 @@ async fn run() -> Result<(), Box<dyn Error>> {
             .wrap(from_fn(close_when_stopping))
             .route("/", web::get().to(async || "Hello!\n"))
     })
-    // The time for the head of a request.
+    // The time limit for the head of a request.
     .client_request_timeout(Duration::from_secs(10))
-    // After the signal: the time for requests in progress, in seconds.
+    // The seconds after the signal for requests in progress.
     .shutdown_timeout(10)
     .shutdown_signal(stop(listener.try_clone()?)?);
     println!("listening on http://{address}, try:\ncurl -i http://{address}/");
     server.listen(listener)?.run().await?;
-    // Units that were leased from Redis go back.
+    // Gives leased units back to Redis.
     if let Err(error) = closing.close().await {
         eprintln!("warning: {error}");
     }
     Ok(())
 }
 
-/// Waits until the process is told to stop, and two seconds more.
+/// Waits for a signal to stop, and two seconds more.
 ///
-/// In that time no connection is accepted, and clients learn from their responses that theirs closes.
-/// Workers that stop at once lose requests that have arrived and are not read yet, and those whose
-/// head has arrived by half.
+/// In these seconds no connection is accepted, and responses announce that their connections close.
+/// Workers that stop without delay lose requests that have arrived and have not been read yet, and those
+/// whose head is still incomplete.
 #[expect(clippy::disallowed_methods, reason = "clients end in real time")]
 fn stop(listener: TcpListener) -> io::Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate())?;
@@ -84,14 +84,14 @@ fn stop(listener: TcpListener) -> io::Result<impl Future<Output = ()>> {
     Ok(async move {
         select(pin!(terminate.recv()), pin!(interrupt.recv())).await;
         IS_STOPPING.store(true, Ordering::Relaxed);
-        // The accept thread logs this as an error.
+        // Stops the accept thread, which logs an error for it.
         let _ = SockRef::from(&listener).shutdown(Shutdown::Read);
         sleep(Duration::from_secs(2)).await;
     })
 }
 
-/// Tells clients with the last response that their connection closes. Otherwise they send on, and
-/// lose a request when the workers end.
+/// Announces in each response that its connection closes, once the process is stopping. Otherwise a client
+/// sends another request, which is lost when the workers end.
 async fn close_when_stopping(
     request: dev::ServiceRequest,
     next: Next<impl MessageBody>,
@@ -103,7 +103,7 @@ async fn close_when_stopping(
     Ok(response)
 }
 
-/// Returns a setting of the environment. An empty one counts as unset.
+/// Returns an environment variable. An empty one counts as unset.
 fn setting(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }

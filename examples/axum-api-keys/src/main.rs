@@ -1,12 +1,13 @@
 //! Tiers for API keys, and the decision shown to the handler.
 //!
-//! Each key that was sold belongs to a tier and counts as itself. Requests without a key, and those with a
-//! key that was never sold, are counted by address: a client that invents keys gains nothing. A request
-//! with two keys is answered with 400.
+//! Each key that was sold belongs to a tier and counts as itself. Requests without a key, or with a key
+//! that was never sold, count by address, so a client that invents keys gains nothing. A request with two
+//! keys is rejected with 400.
 //!
 //! Keys are hashed with a secret before anything is done with them, so that neither the store nor
 //! the map of tiers holds a key in clear.
 
+#[path = "../../serve.rs"]
 mod serve;
 
 use std::collections::{HashMap, HashSet};
@@ -44,8 +45,8 @@ async fn run() -> Result<(), Box<dyn Error>> {
         .collect();
     let sold: HashSet<Subject> = tiers.keys().cloned().collect();
     let limiter = RateLimiter::builder()
-        // The owner is the key also where it is counted together with something else, as by
-        // `.and(Route)`: then there is no such pair in the map.
+        // The owner is the key itself, even if it is counted in a pair, as by `.and(Route)`. The map has
+        // no pairs.
         .policies(move |subject: &Subject| {
             Some(tiers.get(subject.owner()).unwrap_or(&anonymous).clone())
         })
@@ -65,7 +66,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     Ok(serve::serve(listener, app).await?)
 }
 
-/// Returns a setting of the environment. An empty one counts as unset.
+/// Returns an environment variable. An empty one counts as unset.
 fn setting(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }

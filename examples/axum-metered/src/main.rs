@@ -5,6 +5,7 @@
 //! turn, for up to five seconds. Answers that fail are free. A limit of 500 words an hour is planned:
 //! it is in shadow, so that the log and a header tell whom it would deny.
 
+#[path = "../../serve.rs"]
 mod serve;
 
 use std::env;
@@ -52,7 +53,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     Ok(serve::serve(listener, app).await?)
 }
 
-/// Returns a setting of the environment. An empty one counts as unset.
+/// Returns an environment variable. An empty one counts as unset.
 fn setting(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }

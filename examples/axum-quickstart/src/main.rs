@@ -1,5 +1,6 @@
 //! The smallest axum service with a rate limit.
 
+#[path = "../../serve.rs"]
 mod serve;
 
 use std::env;
@@ -23,7 +24,7 @@ async fn main() -> ExitCode {
 }
 
 async fn run() -> Result<(), Box<dyn Error>> {
-    // Shows what the limiter logs.
+    // Prints the log lines of the limiter.
     tracing_subscriber::fmt().with_ansi(stdout().is_terminal()).init();
     // Five requests in ten seconds and a thousand in an hour, for each client address.
     let mut limiter =
@@ -44,14 +45,14 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let address = listener.local_addr()?;
     println!("listening on http://{address}, try:\ncurl -i http://{address}/");
     serve::serve(listener, app).await?;
-    // Units that were leased from Redis go back.
+    // Gives leased units back to Redis.
     if let Err(error) = limiter.close().await {
         eprintln!("warning: {error}");
     }
     Ok(())
 }
 
-/// Returns a setting of the environment. An empty one counts as unset.
+/// Returns an environment variable. An empty one counts as unset.
 fn setting(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }

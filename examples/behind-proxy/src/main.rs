@@ -3,6 +3,7 @@
 //! Everybody can send an `X-Forwarded-For`. It is believed only if the peer is a proxy that you
 //! name, and then only as far to the left as your proxies wrote it.
 
+#[path = "../../serve.rs"]
 mod serve;
 
 use std::env;
@@ -45,7 +46,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     Ok(serve::serve(listener, app).await?)
 }
 
-/// Returns a setting of the environment. An empty one counts as unset.
+/// Returns an environment variable. An empty one counts as unset.
 fn setting(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }

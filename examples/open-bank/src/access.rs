@@ -1,4 +1,4 @@
-//! What stands before the limits of consumers: who calls, and from which address.
+//! Authentication and the limits before it, which count by client address.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use rl_tower::{Decision, RateLimiter, Subject};
 use crate::CONSUMERS;
 use crate::self_service::{Outcome, SelfService, Window, tightest};
 
-/// What the handlers and layers of the service share.
+/// The state that the handlers and layers of the service share.
 #[derive(Debug)]
 pub(crate) struct Access {
     pub(crate) client_ip: ClientIp,
-    /// Counts wrong tokens of an address.
+    /// Counts wrong tokens by address.
     pub(crate) failures: RateLimiter,
     pub(crate) signup: SelfService,
 }
@@ -35,12 +35,12 @@ impl Access {
     }
 }
 
-/// Puts the consumer into the request's extensions, where the limiter finds it. A wrong token is
-/// rejected, and no token is an anonymous call.
+/// Puts the consumer into the request's extensions, where the limiter finds it. A request with a wrong token
+/// is rejected, and one without a token is an anonymous call.
 ///
-/// Wrong tokens count by address. The order makes parallel guesses count like those one after the
-/// other: a wrong token is charged after it was looked up, and a right one passes only if the address
-/// still has an attempt then.
+/// Wrong tokens count by address. A wrong token is charged after its look-up, and a right one passes only
+/// if the address still has an attempt at that time. So parallel guesses gain nothing over guesses one
+/// after the other.
 pub(crate) async fn authenticate(
     State(access): State<Arc<Access>>,
     mut request: Request,
@@ -86,7 +86,7 @@ fn token(headers: &HeaderMap) -> Result<Option<&str>, &'static str> {
     Ok(Some(token.map_or("", |(_, token)| token.trim_matches(' '))))
 }
 
-/// Signs a user up, as often as the self-service limiter lets this address.
+/// Signs a user up, unless the self-service limiter rejects the request.
 pub(crate) async fn sign_up(State(access): State<Arc<Access>>, request: Request) -> Response {
     let address = access.address(&request);
     let signed_up = || answer_json(StatusCode::CREATED, "{\"user\":\"created\"}\n".to_owned());
@@ -108,7 +108,7 @@ pub(crate) async fn sign_up(State(access): State<Arc<Access>>, request: Request)
             let message = access.signup.rejection(&window);
             let response = answer(StatusCode::TOO_MANY_REQUESTS, &message);
             let response = with(response, &standing(&window));
-            // No wait helps where nothing is allowed.
+            // A wait cannot help against a limit of 0.
             if window.limit == 0 {
                 response
             } else {

@@ -14,6 +14,7 @@
 mod access;
 mod management;
 mod self_service;
+#[path = "../../serve.rs"]
 mod serve;
 
 use std::env;
@@ -91,7 +92,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let listener = listener.map_err(|error| format!("RL_LISTEN {listen}: {error}"))?;
     let address = listener.local_addr()?;
     if !address.ip().is_loopback() {
-        tracing::warn!("tokens are sent in clear over the network: put a proxy with TLS in front");
+        tracing::warn!("tokens sent in clear over the network: put a proxy with TLS in front");
     }
     let api = format!("http://{address}{PREFIX}");
     println!("listening on {api}, try:");
@@ -101,14 +102,14 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let console = format!("http://{address}/console");
     management::print_help(&console, &api, token.as_deref(), CONSUMERS[0].1);
     serve::serve(listener, app).await?;
-    // Units that were leased from Redis go back.
+    // Gives leased units back to Redis.
     if let Err(error) = limiter.close().await {
         eprintln!("warning: {error}");
     }
     Ok(())
 }
 
-/// Returns a setting of the environment. An empty one counts as unset.
+/// Returns an environment variable. An empty one counts as unset.
 fn setting(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }
@@ -136,7 +137,7 @@ fn access(client_ip: ClientIp, store: &Arc<dyn Store>) -> Result<Arc<Access>, Bo
     Ok(Arc::new(Access { client_ip, failures, signup }))
 }
 
-/// Returns what is limited. Management is not: it would be out of reach just when it is needed.
+/// Returns the limited part of the service. Management is not limited, so that it stays reachable.
 fn service(limiter: RateLimiter, access: Arc<Access>) -> Router {
     let address = ClientAddress::new(access.client_ip.clone());
     let gate = Gate::new(limiter)
@@ -149,7 +150,7 @@ fn service(limiter: RateLimiter, access: Arc<Access>) -> Router {
         // The layer that is added last runs first.
         .layer(RateLimitLayer::new(gate))
         .layer(from_fn_with_state(access.clone(), authenticate))
-        // Before authentication.
+        // Outside of the authentication layer.
         .route(&format!("{PREFIX}/users"), routing::post(sign_up).with_state(access))
         .route("/", routing::get(async || Redirect::to("/console")))
 }

@@ -10,7 +10,7 @@ use rl_records::{CallLimits, RecordContent, RecordQuery, RecordSource, Records};
 
 use crate::setting;
 
-/// Creates limits for one consumer, unless there are any: something to look at and to change.
+/// Creates limits for one consumer to look at and to change, unless there are records already.
 pub(crate) async fn first_records(records: &Records, consumer: &str) -> Result<(), Box<dyn Error>> {
     let query = RecordQuery { limit: 1, ..RecordQuery::default() };
     if records.list(&query).await?.records.is_empty() {
@@ -23,7 +23,7 @@ pub(crate) async fn first_records(records: &Records, consumer: &str) -> Result<(
 }
 
 /// Returns the management for the tokens of `RL_ADMIN_TOKENS`, as for the server `rl-admin`. Without
-/// them it makes up one token for this run and returns that too: the management is never open.
+/// them it makes up one token for this run and returns that too, so that management is never open.
 pub(crate) fn admin(
     records: Records,
     source: RecordSource,
@@ -36,7 +36,7 @@ pub(crate) fn admin(
             let tokens = BearerTokens::from_json(&json);
             let tokens = tokens.map_err(|error| format!("RL_ADMIN_TOKENS: {error}"))?;
             if tokens.is_empty() {
-                return Err("RL_ADMIN_TOKENS: expected one token at least".into());
+                return Err("RL_ADMIN_TOKENS: expected at least one token".into());
             }
             (tokens, None)
         }

@@ -1,9 +1,9 @@
-//! Limits what anybody may do before authentication, such as signing up: the self-service limiter
-//! of the Open Bank Project.
+//! Limits requests before authentication, such as sign-ups: the self-service limiter of the Open Bank
+//! Project.
 //!
 //! A request belongs to a scope. A scope has windows for each client address, and one for all
-//! addresses together, so that many addresses cannot do what one may not. A limit of -1 switches a
-//! window off, and 0 blocks. In shadow mode nothing is rejected, and the log tells what would be.
+//! addresses together, so that many addresses together are limited as well. A limit of -1 switches a
+//! window off, and 0 blocks. In shadow mode nothing is rejected; the log reports what would be.
 
 use std::fmt;
 use std::str::FromStr;
@@ -58,8 +58,8 @@ pub(crate) const SCOPES: [(&str, [i64; 4]); 6] = [
 /// The built-in limits of any other scope.
 const GENERIC: [i64; 4] = [10, 60, 200, -1];
 
-/// Returns the four limits of a scope: each is what the setting of the scope says, else the setting
-/// for all scopes, else what is built in for the scope, else what is built in for all.
+/// Returns the four limits of a scope. Each comes from the setting of the scope, else the setting for all
+/// scopes, else the built-in limits of the scope, else the built-in limits of all others.
 ///
 /// # Errors
 ///
@@ -92,7 +92,7 @@ pub(crate) struct SelfService {
     global: Option<RateLimiter>,
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// No limit applies, and the store was not asked.
@@ -145,8 +145,7 @@ impl SelfService {
         Ok(Self { scope: scope.to_owned(), mode, by_address, global })
     }
 
-    /// Counts a request of this address. One without a known address counts in the global window
-    /// alone.
+    /// Counts a request of this address. Without a known address, only the global window counts it.
     pub(crate) async fn check(&self, address: Option<&str>) -> Outcome {
         let address = address.filter(|address| !matches!(*address, "" | "unknown"));
         let subject = address.map(Subject::ip);
@@ -160,18 +159,18 @@ impl SelfService {
         let mut charged = Vec::new();
         for (limiter, subject) in counted.into_iter().flatten() {
             let decision = match self.mode {
-                // Counts on beyond the limit, so that the first request over it can be told apart.
+                // Counts beyond the limit, so that only the first request over it is logged as a warning.
                 Mode::Shadow => limiter.charge(subject, 1).await,
                 _ => limiter.check(subject, 1).await,
             };
             windows.extend(decision.limits().map(|limit| Window::new(&limit, &decision)));
             if self.mode == Mode::Enforce && !decision.is_allowed() {
-                // All or nothing: a request that is rejected here is taken back where it was
-                // charged, so that one address cannot use up what all share.
+                // A rejected request is refunded where it was charged, so that one address cannot use up
+                // the window that all share.
                 for (limiter, subject, decision) in charged {
                     let limiter: &RateLimiter = limiter;
                     if let Err(error) = limiter.refund(subject, &decision, 1).await {
-                        tracing::warn!(%error, "no refund");
+                        tracing::warn!(%error, "refund failed");
                     }
                 }
                 break;
@@ -185,7 +184,7 @@ impl SelfService {
         if self.mode == Mode::Enforce {
             return Outcome::Blocked(over);
         }
-        // One line for each window, however many requests are over the limit.
+        // One warning for each window, however many requests are over the limit.
         if over.current == over.limit + 1 {
             tracing::warn!(scope = self.scope, "{}", self.warning(&over));
         } else {
@@ -194,7 +193,7 @@ impl SelfService {
         Outcome::Warned(over)
     }
 
-    /// Returns what a request in shadow mode is told.
+    /// Returns the warning for a request that passes only because of shadow mode.
     pub(crate) fn warning(&self, window: &Window) -> String {
         format!(
             "OBP-10059: Could conflict with a Future Rate Limit: This request might exceed the rate limit \
@@ -219,7 +218,7 @@ impl SelfService {
 impl Window {
     fn new(report: &LimitReport<'_>, decision: &Decision) -> Self {
         let is_over = report.used() > report.max() || report.is_over();
-        // A request that is rejected is not counted, and a client wants to know that it was one more.
+        // A rejected request is not counted in `used`, but it is in `current`.
         let current = report.used() + u64::from(report.is_over() && !decision.is_allowed());
         let wait = match report.retry_after() {
             RetryAfter::In(wait) => wait,

@@ -3,6 +3,7 @@
 //! Stop Redis while it runs: requests pass, and one log line says so. Start it again: the limit
 //! holds again, and another line says so.
 
+#[path = "../../serve.rs"]
 mod serve;
 
 use std::error::Error;
@@ -42,7 +43,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Returns a setting of the environment. An empty one counts as unset.
+/// Returns an environment variable. An empty one counts as unset.
 fn setting(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
@@ -72,7 +73,7 @@ impl Instance {
 
     async fn serve(self) -> io::Result<()> {
         serve::serve(self.listener, self.app).await?;
-        // Units that were leased from Redis go back.
+        // Gives leased units back to Redis.
         if let Err(error) = self.limiter.close().await {
             eprintln!("warning: {error}");
         }

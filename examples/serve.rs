@@ -1,6 +1,7 @@
-//! Serves until SIGTERM or Ctrl-C, within limits of time, and loses no request when it stops.
+//! Serves until SIGTERM or Ctrl-C, with time limits, and loses no request when it stops.
 //!
-//! The axum examples and the server of rl-admin have this file. `axum::serve` sets no time limit for the head of a request.
+//! `axum::serve` sets no time limit for the head of a request. All axum examples include `examples/serve.rs`;
+//! the server of rl-admin has a copy, because a package cannot include files outside of its folder.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,16 +17,16 @@ use tokio::time::{sleep, timeout};
 use tower_http::set_header::SetResponseHeaderLayer;
 use tower_http::timeout::TimeoutLayer;
 
-/// The time for the head of a request, and for an idle connection.
+/// The time limit for the head of a request, and for an idle connection.
 const HEAD: Duration = Duration::from_secs(10);
-/// The time for the rest: the body, the handler, and waiting for a turn.
+/// The time limit for the rest: the body, the wait queue, and the handler.
 const REQUEST: Duration = Duration::from_secs(30);
-/// After the signal: the time in which a client learns from a response that its connection closes.
+/// The time after the signal in which responses announce that their connections close.
 const NOTICE: Duration = Duration::from_secs(1);
-/// After the notice: the time for requests in progress.
+/// The time after the notice for requests in progress.
 const DRAIN: Duration = Duration::from_secs(10);
 
-/// Serves `app` until the process is told to stop.
+/// Serves `app` until the process gets a signal to stop.
 #[expect(clippy::disallowed_methods, reason = "clients and connections end in real time")]
 pub(crate) async fn serve(listener: TcpListener, app: Router) -> io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
@@ -45,14 +46,14 @@ pub(crate) async fn serve(listener: TcpListener, app: Router) -> io::Result<()> 
     let mut server = Server::from_listener(listener).http1_only().handle(handle.clone());
     server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(HEAD);
     tokio::select! {
-        // The server first: connections that wait are accepted before the listener closes.
+        // The server is polled first, so that waiting connections are accepted before the listener closes.
         biased;
         served = server.serve(app) => return served,
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
-    // The listener is closed and the connections live on. Closing idle ones now would lose requests
-    // that have arrived and are not read yet.
+    // The listener is closed, and the connections stay open. Closing idle ones now would lose requests
+    // that have arrived and have not been read yet.
     is_stopping.store(true, Ordering::Relaxed);
     sleep(NOTICE).await;
     handle.graceful_shutdown(None);
