@@ -9,7 +9,7 @@
 //!   [`Anchor::Clock`] it is the multiple of the period that contains the time, in UTC; weeks begin
 //!   on Monday, months are calendar months.
 //! * **Refunds** lower the count if the window is the one that was charged, and has not been reset or
-//!   lost since: a state tells when it was charged first, also where the window began before.
+//!   lost since. The state holds the time of its first charge, even if the window began earlier.
 //! * **Rounding**: none; all times are whole microseconds.
 //! * **State**: two integers.
 //!
@@ -97,7 +97,7 @@ impl Counting for FixedWindow {
 
     fn refund(&self, state: &mut State, _: Timestamp, charged: Timestamp, units: u64) {
         let Some([since, used]) = state.two() else { return };
-        // Before `since` it was charged to a window that has ended, was reset or was lost.
+        // A charge before `since` was made to a window that has ended, was reset or was lost.
         if since <= charged.as_micros() && charged < self.end(since) {
             state.set_two([since, used.saturating_sub(units)]);
         }
@@ -113,13 +113,13 @@ impl Counting for FixedWindow {
 }
 
 impl FixedWindow {
-    /// Returns the window that is charged first at `now`.
+    /// Returns the window whose first charge is at `now`.
     fn open(self, now: Timestamp) -> Window {
         let since = now.as_micros();
         Window { since, used: 0, end: self.end(since).as_micros() }
     }
 
-    /// Returns where the window that was charged first at `since` ends.
+    /// Returns the end of the window whose first charge was at `since`.
     fn end(self, since: u64) -> Timestamp {
         match self.grid() {
             Grid::None => Timestamp::from_micros(since.saturating_add(self.period.as_micros())),

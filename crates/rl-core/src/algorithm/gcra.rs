@@ -121,7 +121,7 @@ impl Counting for Gcra {
         let (Some(tat), Some([.., since])) = (self.ahead(state, now), state.three()) else {
             return;
         };
-        // The limit was idle after the charge: what has accrued since would be granted twice.
+        // The limit was idle after the charge: units that accrued since would be granted twice.
         if charged.as_micros() < since {
             return;
         }
@@ -229,16 +229,16 @@ mod tests {
     }
 
     #[test]
-    fn a_refund_counts_whole_while_the_limit_has_been_in_use() {
+    fn a_refund_is_complete_while_the_limit_has_been_in_use() {
         let limit = gcra("1000/second:gcra");
         let mut state = State::empty();
         limit.charge(&mut state, at(0), 1_000);
         limit.charge(&mut state, at(900), 900);
-        // 100 units are left of the first charge, had it been alone; but no accrued unit was lost.
+        // Of the first charge alone 100 units would still count, but no accrued unit was lost.
         assert_eq!(limit.available(&state, at(900)), 0);
         limit.refund(&mut state, at(900), at(0), 800);
         assert_eq!(limit.available(&state, at(900)), 800);
-        // Idle since 2.0 s: what was charged before is gone.
+        // The limit was idle at 2.0 s, so earlier charges no longer count.
         limit.charge(&mut state, at(2_000), 500);
         limit.refund(&mut state, at(2_000), at(900), 900);
         assert_eq!(limit.available(&state, at(2_000)), 500);

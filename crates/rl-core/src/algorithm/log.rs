@@ -1,4 +1,4 @@
-//! The entries of a sliding log, in blocks that are short however long the log is.
+//! The entries of a sliding log, in blocks of bounded length.
 
 use std::collections::VecDeque;
 
@@ -15,8 +15,8 @@ const BLOCK: usize = 128;
 /// tail                                              [ ≤ 128 entries, their units ]
 /// ```
 ///
-/// What stands behind an entry is not moved when the entry goes, but in its own block. Neighbours that
-/// have 128 entries together become one block, so there is at most a block for each 64 entries.
+/// Removing an entry moves only later entries of the same block. Neighbours with up to 128 entries in all
+/// become one block, so there is at most one block for every 64 entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Log {
     sealed: VecDeque<Block>,
@@ -32,10 +32,10 @@ struct Block {
     units: u64,
 }
 
-/// Entries at the front that count no longer.
+/// Entries at the front that no longer count.
 #[derive(Clone, Copy, Debug, Default)]
 struct Left {
-    /// Blocks of which all has left.
+    /// Blocks whose entries have all left.
     blocks: usize,
     /// Entries of the block behind them.
     entries: usize,
@@ -54,7 +54,7 @@ impl Block {
         self.entries.back().map_or(0, |(time, _)| *time)
     }
 
-    /// Takes in the entries of the next block.
+    /// Appends the entries of the next block.
     fn append(&mut self, mut next: Self) {
         self.entries.append(&mut next.entries);
         self.units += next.units;
@@ -124,7 +124,7 @@ impl Log {
         }
     }
 
-    /// Adds units to the newest entry, which is of `time` from there on.
+    /// Adds units to the newest entry, and sets its time to `time`.
     pub(super) fn add(&mut self, time: u64, units: u64) {
         if let Some(newest) = self.tail.entries.back_mut() {
             *newest = (time, newest.1 + units);
@@ -152,7 +152,7 @@ impl Log {
         Some((Place { block, entry }, entries[entry].1))
     }
 
-    /// Takes units out of an entry, which goes with the last of them.
+    /// Removes units from an entry, and the entry with its last unit.
     pub(super) fn lower(&mut self, Place { block: index, entry }: Place, units: u64) {
         self.units -= units;
         let block = self.block_mut(index);
@@ -174,7 +174,7 @@ impl Log {
         }
     }
 
-    /// Makes one block of a sealed block and the next, or the one before, if they are short together.
+    /// Merges a sealed block with the next or the previous one, if both fit into one block.
     fn merge(&mut self, index: usize) {
         for first in [Some(index), index.checked_sub(1)].into_iter().flatten() {
             let (Some(one), Some(other)) = (self.sealed.get(first), self.sealed.get(first + 1))
@@ -190,7 +190,7 @@ impl Log {
         }
     }
 
-    /// Returns the time of the entry with which `units` of those after `until` have left.
+    /// Returns the time of the entry that must leave so that `units` of those after `until` have left.
     pub(super) fn leaves_with(&self, until: Option<u64>, units: u64) -> Option<u64> {
         let mut units = units + self.left(until).units;
         for block in self.blocks() {
@@ -216,7 +216,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     impl Log {
-        /// Panics unless every sum is right and no two neighbours could be one block.
+        /// Panics unless every sum is right and no block is too long or empty.
         fn assert_sound(&self) {
             for block in self.blocks() {
                 assert_eq!(block.units, block.entries.iter().map(|(_, units)| units).sum::<u64>());
@@ -235,7 +235,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// What a map of times says, through many blocks, whatever goes and in whatever order.
+        /// Compares the log with a map of times, over many blocks and removals in any order.
         #[test]
         fn a_log_is_a_map_of_times_to_units(
             steps in prop::collection::vec((0..9_u8, any::<u32>(), 1..4_u64), 1..3_000),
@@ -290,9 +290,9 @@ mod tests {
         }
     }
 
-    /// Else who holds few places for long would hold the memory of many.
+    /// Otherwise a few long requests would keep the memory of many blocks.
     #[test]
-    fn blocks_that_are_short_become_one() {
+    fn short_neighbouring_blocks_are_merged() {
         let mut log = Log::default();
         (0..10_000).for_each(|time| log.push(time, 1));
         for time in (0..10_000).filter(|time| time % 100 != 0) {

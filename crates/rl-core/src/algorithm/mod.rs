@@ -41,8 +41,8 @@ trait Counting {
     /// Takes `units` at `now`, whether they are available or not.
     fn charge(&self, state: &mut State, now: Timestamp, units: u64);
 
-    /// Gives back at `now` what still counts of `units` that were taken at `charged`, which is not
-    /// after `now`. A charge that an earlier state held, before a reset or a loss, gives nothing back.
+    /// Gives back at `now` the units that still count of `units` taken at `charged`, which is not after
+    /// `now`. A charge to an earlier state, before a reset or a loss, gives nothing back.
     fn refund(&self, state: &mut State, now: Timestamp, charged: Timestamp, units: u64);
 
     /// When the state is as if never used, and can be forgotten.
@@ -91,7 +91,7 @@ pub(crate) fn charge(limit: Limit, state: &mut State, now: Timestamp, units: u64
 
 /// Gives back at `now` what still counts of `units` that were taken at `charged`.
 ///
-/// A charge later than `now` is of a state that was lost, from before the clock stepped back.
+/// A charge later than `now` belongs to a state that was lost before the clock stepped back.
 pub(crate) fn refund(
     limit: Limit,
     state: &mut State,

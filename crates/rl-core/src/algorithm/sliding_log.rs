@@ -5,9 +5,9 @@
 //! * **Invariant**: a request of cost `c` passes if and only if the units taken in
 //!   (now − period, now] + `c` <= max.
 //! * **Entries** hold a time and how many units were taken then. Units of one microsecond share an
-//!   entry, and each entry has at least one unit. They stand in blocks of at most 128 that know their
-//!   units, so what leaves is counted, and the entry that has to leave for a request to pass is found,
-//!   by blocks and then in one of them.
+//!   entry, and each entry has at least one unit. They stand in blocks of at most 128, with the units
+//!   of each block. Counting the entries that leave, and finding the entry that must leave for a request to
+//!   pass, visits blocks first, and then the entries of one block.
 //! * **Beyond the limit** (a post-paid charge, a `max` that was lowered) a full log takes no further
 //!   entry: the newest takes the units, and moves to now. Its units then count longer, never
 //!   shorter.
@@ -63,7 +63,7 @@ impl SlidingLog {
         time.saturating_add(self.period)
     }
 
-    /// Returns the latest time at which units were taken that have left at `now`.
+    /// Returns the latest time of entries that have left at `now`.
     const fn left_until(self, now: Timestamp) -> Option<u64> {
         now.as_micros().checked_sub(self.period)
     }
@@ -73,7 +73,7 @@ impl SlidingLog {
         state.log().map_or(0, |log| log.units_after(self.left_until(now)))
     }
 
-    /// Returns what counts of `units` that were taken at `charged`.
+    /// Returns how many of `units` that were taken at `charged` still count.
     pub(super) fn held(self, state: &State, now: Timestamp, charged: Timestamp, units: u64) -> u64 {
         let charged = charged.as_micros();
         let found = state.log().filter(|_| self.leaves(charged) > now.as_micros());
@@ -134,7 +134,7 @@ impl Counting for SlidingLog {
         }
         let now = now.as_micros();
         let (newest, count) = (log.newest(), log.len() as u64);
-        // A limit of 0 is charged, too, if the work is done already.
+        // `charge` reaches a limit of 0 too, for work that is done already.
         if newest.is_none() || (newest < Some(now) && count < self.max) {
             log.push(now, units);
         } else {

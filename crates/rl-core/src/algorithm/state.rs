@@ -4,15 +4,15 @@ use crate::time::Timestamp;
 /// What one limit of one subject remembers: a few integers whose meaning the algorithm knows, its
 /// *cells*. All 0 is nothing.
 ///
-/// They are the same integers that the Lua twin stores, but of a log, whose entries are kept apart.
+/// They are the same integers that the Lua twin stores, except for a log, whose entries stand in a [`Log`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct State {
-    // Four are enough for most, and need no memory of their own.
+    // Four are enough for most algorithms, and need no allocation.
     few: [u64; State::FEW],
     more: More,
 }
 
-/// What does not fit in a few cells.
+/// State that does not fit into the few cells.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 enum More {
     #[default]
@@ -24,7 +24,7 @@ enum More {
 }
 
 impl State {
-    /// How many cells need no memory of their own.
+    /// The number of cells that need no allocation.
     pub(crate) const FEW: usize = 4;
 
     /// Returns a state with nothing to remember.
@@ -116,7 +116,7 @@ impl State {
         let few = std::mem::take(&mut self.few);
         if !matches!(&self.more, More::Cells(_)) {
             let mut cells = vec![0; count];
-            // A store may have given four as few.
+            // A store may have restored four cells as `few`.
             cells.iter_mut().zip(few).for_each(|(cell, few)| *cell = few);
             self.more = More::Cells(cells.into());
         }

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refund_counts_whole_unless_the_bucket_was_full_meanwhile() {
+    fn a_refund_is_complete_unless_the_bucket_was_full_meanwhile() {
         let bucket = bucket("2/second:token-bucket:capacity=5:refill=interval");
         let mut state = State::empty();
         bucket.charge(&mut state, at(0), 5);

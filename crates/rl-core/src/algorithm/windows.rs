@@ -116,7 +116,7 @@ const fn fits(kept: u64) -> bool {
     0 < kept && kept >> 48 == 0
 }
 
-/// Whether the window in this place is open, if there is one.
+/// Returns whether there is a window in this place and it is open.
 #[inline(always)]
 const fn is_open(plan: &WindowPlan, states: &Packed, place: u8, at: Moment) -> bool {
     let place = place as usize;
@@ -127,7 +127,7 @@ const fn is_open(plan: &WindowPlan, states: &Packed, place: u8, at: Moment) -> b
     at.kept < since + plan.at_least[place] || is_open_on_clock(plan, place, since, at)
 }
 
-/// Whether a window on the clock is open: its end takes a division.
+/// Returns whether a window on the clock is open. Its end takes a division, so this is not inlined.
 #[inline(never)]
 const fn is_open_on_clock(plan: &WindowPlan, place: usize, since: u64, at: Moment) -> bool {
     match plan.grid[place] {
@@ -221,8 +221,8 @@ pub(crate) fn decide(
     Some(Decided { taken, needed, is_allowed: true, denied_until, soonest })
 }
 
-/// Returns which of windows that are all open ends first. Where several end together, one without a
-/// clock is chosen: its end takes no division.
+/// Returns which of windows that are all open ends first. If several end together, it is one without a
+/// clock, whose end takes no division.
 fn soonest(plan: &WindowPlan, ends: &[u64; PLACES]) -> u8 {
     let (mut soonest, mut earliest) = (UNKNOWN, (1 << 48, true));
     for (place, end) in ends.iter().enumerate().take(plan.count.min(PLACES)) {

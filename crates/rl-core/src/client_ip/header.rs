@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_are_made_of_these_bytes() {
+    fn token_bytes_are_those_of_rfc_9110() {
         for b in 0..=255_u8 {
             let is_one = b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
             assert_eq!(is_token_byte(b), is_one, "{}", b.escape_ascii());

@@ -7,7 +7,7 @@ use super::{ClientIp, address};
 
 /// The entries of a header, nearest first, until more than [`ClientIp::MAX_LEN`] bytes would be read.
 ///
-/// What a client writes stands on the left, where it is not even looked at.
+/// A client can only add entries on the left, beyond that bound.
 pub(super) struct Entries<'a> {
     lines: std::slice::Iter<'a, &'a [u8]>,
     /// What is unread of a line.
@@ -31,7 +31,7 @@ impl<'a> Iterator for Entries<'a> {
             Some(rest) => rest,
             None => self.lines.next_back()?,
         };
-        // One more than may be read: there the comma of an entry of that length would stand.
+        // One byte more than the budget: an entry as long as the budget has its comma there.
         let unread = line.len().saturating_sub(self.budget + 1);
         let comma = last_comma(&line[unread..], self.is_quoted).map(|comma| unread + comma);
         let entry = &line[comma.map_or(0, |comma| comma + 1)..];

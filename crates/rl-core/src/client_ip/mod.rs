@@ -8,9 +8,9 @@
 //! 2. Then the hops are read from the right, over all lines of the header; the first that is not a
 //!    trusted proxy is the client. What stands to the left of it may be invented and is ignored.
 //! 3. Nothing is skipped: at a hop that cannot be read (`unknown`, `_hidden`, garbage), the nearest
-//!    proxy that could be told is the answer. The same holds if all hops that are read are trusted: at
-//!    most [`ClientIp::MAX_HOPS`] of them and [`ClientIp::MAX_LEN`] bytes. The bounds are counted from the
-//!    right too, so nothing that a client writes makes it the proxy.
+//!    proxy that was found is the answer. The same holds if all hops that are read are trusted. The
+//!    rule reads at most [`ClientIp::MAX_HOPS`] hops and [`ClientIp::MAX_LEN`] bytes, from the right, so a
+//!    client cannot make itself the proxy by what it writes.
 //! 4. One client is one address, however written: an IPv4-mapped address (`::ffff:192.0.2.1`) is
 //!    the IPv4 address, before trust is tested, and so is one [behind NAT64](ClientIp::nat64)
 //!    (`64:ff9b::192.0.2.1`); a zone (`%eth0`) is dropped; ports do not count.

@@ -9,11 +9,11 @@ use super::translated::canonical;
 /// The proxies whose word on the client's address is taken: addresses and networks.
 ///
 /// Written as a list with commas; an address alone is a network of one. An empty list trusts no
-/// proxy. An IPv4-mapped network is the IPv4 network. Other translated addresses,
-/// such as those behind NAT64, are IPv4 addresses when they are compared: write them so.
+/// proxy. An IPv4-mapped network is the IPv4 network. Write other translated addresses, such as those
+/// behind NAT64, as IPv4 addresses, because they are compared as such.
 ///
-/// A network of all addresses (`0.0.0.0/0`, `::/0`) is refused: with it every client chooses its own
-/// address. [`TrustedProxies::all`] says so explicitly. A network with host bits, such as `10.0.0.1/8`,
+/// A network of all addresses (`0.0.0.0/0`, `::/0`) is refused, because it lets every client choose its
+/// own address. [`TrustedProxies::all`] is the explicit form. A network with host bits, such as `10.0.0.1/8`,
 /// is refused as well, because it may be meant as `10.0.0.0/8` or as the address alone.
 ///
 /// # Examples
@@ -50,8 +50,8 @@ impl TrustedProxies {
 
     /// Trusts every peer.
     ///
-    /// For services that only their proxies can reach. Wherever a client can connect directly, it
-    /// chooses the address that it is counted under.
+    /// Suits services that only their proxies can reach. A client that can connect directly chooses
+    /// the address that it is counted under.
     #[must_use]
     pub fn all() -> Self {
         Self(vec![IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())])
@@ -87,7 +87,7 @@ fn parse(entry: &str) -> Result<IpNet, Why> {
         (IpAddr::V4(address), Some(prefix)) if network.addr().is_ipv6() => {
             IpNet::new(IpAddr::V4(address), prefix).map_err(|_| Why::NoNetwork)?
         }
-        // No address is compared with such a network: they are all IPv4 by then.
+        // Such a network would never match: translated addresses are IPv4 when they are compared.
         _ if canonical(network.network()).is_ipv4() && network.addr().is_ipv6() => {
             return Err(Why::NoNetwork);
         }
@@ -114,7 +114,7 @@ pub struct InvalidProxies {
 enum Why {
     /// Neither an address nor a network.
     NoNetwork,
-    /// An address within a network, where the network or the address may be meant.
+    /// An address with a prefix: either the network or the address may be meant.
     HostBits { network: IpNet, address: IpAddr },
     /// All addresses.
     Everything,
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_with_host_bits_and_of_all_addresses_are_refused_with_what_was_meant() {
+    fn networks_with_host_bits_and_of_all_addresses_are_refused_with_a_suggestion() {
         for (text, expected) in [
             ("10.0.0.1/8", "expected 10.0.0.0/8 for the network, or 10.0.0.1 for the one address"),
             ("2001:db8::1/32", "expected 2001:db8::/32 for the network, or 2001:db8::1 for the"),

@@ -110,12 +110,12 @@ impl ClientIp {
         Ok(self)
     }
 
-    /// Takes IPv6 addresses with this prefix for the IPv4 addresses in them, as RFC 6052 has it: the
-    /// prefix with which a site translates, `2001:db8:64::/96`. May be called for several.
+    /// Counts IPv6 addresses with this prefix as the IPv4 addresses embedded in them (RFC 6052). It is the
+    /// prefix with which a site translates, such as `2001:db8:64::/96`. May be called several times.
     ///
     /// IPv4-mapped addresses, those of stateless translators (`::ffff:0:192.0.2.1`) and the well-known
-    /// prefixes of NAT64 (`64:ff9b::/96`, `64:ff9b:1::/48`) are IPv4 addresses without it. Else all IPv4
-    /// clients behind a translator would be one IPv6 network, and share a bucket.
+    /// prefixes of NAT64 (`64:ff9b::/96`, `64:ff9b:1::/48`) are IPv4 addresses without this setting.
+    /// Otherwise all IPv4 clients behind a translator would share the bucket of one IPv6 network.
     ///
     /// # Errors
     ///
@@ -138,7 +138,7 @@ impl ClientIp {
     }
 
     /// Returns the client's address, from the peer of the connection and all lines of the header, in
-    /// order; `None` if there is no peer and the header does not tell.
+    /// order; `None` if there is no peer and the header names no client.
     ///
     /// The lines are looked at only if [`header_from`](Self::header_from) names a header for this
     /// peer.

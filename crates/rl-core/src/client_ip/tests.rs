@@ -62,7 +62,7 @@ fn client_address_vectors() {
         (19, &for_cloudflare, "10.0.0.1",         &[b"198.51.100.7"],                         "198.51.100.7"),
         (19, &for_cloudflare, "203.0.113.9",      &[b"198.51.100.7"],                         "203.0.113.9"),
         (20, &for_xff,        "fe80::1%eth0",     &[],                                        "fe80::/64"),
-        // The specification has the proxy here, which let a client choose the proxy's bucket.
+        // The specification expects the proxy here. That lets a client choose the proxy's bucket.
         (21, &for_xff,        "10.0.0.1",         &[thousand],                                "198.51.100.7"),
         (22, &for_xff,        "10.0.0.1",         &[b"198.51.100.\xff"],                      "10.0.0.1"),
         (22, &for_xff,        "10.0.0.1",         &[b"198.51.100.7, \xc3\x28"],               "10.0.0.1"),
@@ -76,7 +76,7 @@ fn client_address_vectors() {
     assert_eq!(for_xff.header_from(peer("10.0.0.1")), Some("x-forwarded-for"), "vector 18");
 }
 
-/// A client that was over its limit invented 70 hops and got the bucket of the proxy.
+/// The fault: a client over its limit invented 70 hops and got the bucket of the proxy.
 #[test]
 fn a_client_that_invents_hops_stays_the_client() {
     let garbage = "x".repeat(100_000);
@@ -108,7 +108,7 @@ fn no_more_hops_are_read_than_the_bound() {
     assert_eq!(counted(ClientIp::MAX_HOPS), "10.0.0.2");
 }
 
-/// All IPv4 clients of an IPv6-only data centre were one.
+/// The fault: all IPv4 clients of an IPv6-only data centre shared one bucket.
 #[test]
 fn clients_behind_a_translator_count_one_by_one() {
     let site = || behind().nat64("2001:db8:64::/96").unwrap().nat64("2001:db8:46::/48").unwrap();

@@ -9,7 +9,7 @@ use ipnet::Ipv6Net;
 ///
 /// IPv4-mapped addresses (`::ffff:192.0.2.1`), those of stateless translators
 /// (`::ffff:0:192.0.2.1`), and those behind NAT64 (`64:ff9b::192.0.2.1` and `64:ff9b:1::/48`) stand for
-/// IPv4 addresses: else all IPv4 clients behind a translator would be one network.
+/// IPv4 addresses. Otherwise all IPv4 clients behind a translator would count as one network.
 pub(super) fn canonical(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,
@@ -26,8 +26,8 @@ fn well_known(address: Ipv6Addr) -> Option<Ipv4Addr> {
     match bits >> 32 {
         MAPPED | TRANSLATED | NAT64 => Some(Ipv4Addr::from_bits(bits as u32)),
         _ => LOCAL_NAT64.contains(bits).then(|| {
-            // Sites cut it as they like (RFC 8215): nearly always to 96 bits. A site that translates
-            // with all 48 leaves the last 40 bits zero.
+            // Sites choose a longer prefix within it (RFC 8215), nearly always of 96 bits. With the
+            // prefix of 48 bits itself, the last 40 bits of an address are zero.
             let is_whole = bits << 88 == 0;
             let prefix = if is_whole { LOCAL_NAT64 } else { Nat64 { bits: 96, ..LOCAL_NAT64 } };
             prefix.embedded(bits)
@@ -60,7 +60,7 @@ impl Nat64 {
         (address ^ self.network) >> (128 - self.bits as u32) == 0
     }
 
-    /// Returns the IPv4 address in `address`: 32 bits after the prefix, where bits 64 to 71 are left out.
+    /// Returns the IPv4 address in `address`: 32 bits after the prefix, skipping bits 64 to 71.
     const fn embedded(self, address: u128) -> Ipv4Addr {
         if self.bits == 96 {
             return Ipv4Addr::from_bits(address as u32);
@@ -76,7 +76,7 @@ impl Nat64 {
     }
 }
 
-/// A prefix that no translator of addresses can have.
+/// A prefix that no translator can use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidNat64Prefix {
     text: String,

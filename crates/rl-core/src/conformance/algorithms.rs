@@ -9,8 +9,8 @@ use crate::store::Mode;
 use crate::time::{Clock, ManualClock};
 use crate::{FailureKind, Limit, Policy, RetryAfter};
 
-/// A limit of each algorithm but fixed windows that begin with the first request, which other checks
-/// are about. Six units pass at once.
+/// A limit of each algorithm except fixed windows that begin with the first request, which other checks
+/// cover. Each grants six units at once.
 pub(super) const LIMITS: [&str; 8] = [
     "6/day:clock",
     "6/day:sliding-log",
@@ -32,23 +32,23 @@ pub(super) async fn check(suite: &Suite) {
         let limit = limit(text);
         let alone = policy(&[limit]);
         if suite.holds(limit.algorithm()) {
-            as_many_pass_at_once_as_the_limit_says(suite, &alone).await;
-            a_refund_and_a_reset_give_back(suite, &alone).await;
+            six_units_pass_at_once(suite, &alone).await;
+            a_refund_and_a_reset_return_units(suite, &alone).await;
             a_refund_after_a_reset_gives_nothing(suite, &alone).await;
         } else {
-            what_is_not_held_is_refused(suite, &alone).await;
+            unsupported_limits_are_refused(suite, &alone).await;
         }
     }
     if let Some(clock) = suite.time.manual() {
         for (text, steps) in TIMELINES {
             if suite.holds(limit(text).algorithm()) {
-                requests_pass_when_the_definition_says(suite, clock, text, steps).await;
+                requests_pass_as_the_algorithm_defines(suite, clock, text, steps).await;
             }
         }
     }
 }
 
-async fn as_many_pass_at_once_as_the_limit_says(suite: &Suite, policy: &Policy) {
+async fn six_units_pass_at_once(suite: &Suite, policy: &Policy) {
     let subject = suite.subject();
     for (cost, expected) in [(4, (true, 4)), (3, (false, 4)), (2, (true, 6)), (1, (false, 6))] {
         let decision = subject.check(policy, cost).await;
@@ -58,10 +58,10 @@ async fn as_many_pass_at_once_as_the_limit_says(suite: &Suite, policy: &Policy) 
     }
 }
 
-async fn a_refund_and_a_reset_give_back(suite: &Suite, policy: &Policy) {
+async fn a_refund_and_a_reset_return_units(suite: &Suite, policy: &Policy) {
     let subject = suite.subject();
     let decision = subject.check(policy, 4).await;
-    // Tokens that were added meanwhile are told by a manual clock alone.
+    // Without a manual clock, tokens are added between the steps.
     if suite.time.manual().is_some() {
         subject.refund(&decision, 3).await;
         let what = format!("4 charged and 3 given back under {policy}");
@@ -87,7 +87,7 @@ async fn a_refund_after_a_reset_gives_nothing(suite: &Suite, policy: &Policy) {
     require_eq(Rule::Refund, is_allowed, false, what);
 }
 
-async fn what_is_not_held_is_refused(suite: &Suite, policy: &Policy) {
+async fn unsupported_limits_are_refused(suite: &Suite, policy: &Policy) {
     let answer = suite.subject().try_decide(policy, Mode::Check, 1).await;
     let kind = answer.as_ref().err().map(|error| error.kind());
     let what = format!("a check under {policy}, which the store does not hold");
@@ -100,13 +100,13 @@ type Step = (u64, u64, Answer);
 #[derive(Clone, Copy, Debug)]
 enum Answer {
     Passes,
-    /// Denied, with a wait of so many milliseconds.
+    /// Denied, with a wait of this many milliseconds.
     Waits(u64),
     Denied,
 }
 use Answer::{Denied, Passes, Waits};
 
-/// What each algorithm does as time goes by, from a full minute on.
+/// The expected answers of each algorithm over time, from a full minute on.
 #[rustfmt::skip]
 const TIMELINES: [(&str, &[Step]); 8] = [
     ("2/minute", &[(0, 1, Passes), (40_000, 1, Passes), (0, 1, Waits(20_000)), (20_000, 2, Passes)]),
@@ -131,7 +131,7 @@ const TIMELINES: [(&str, &[Step]); 8] = [
     ]),
 ];
 
-async fn requests_pass_when_the_definition_says(
+async fn requests_pass_as_the_algorithm_defines(
     suite: &Suite,
     clock: &ManualClock,
     text: &str,

@@ -1,4 +1,4 @@
-//! Rule 4, and when windows begin and end.
+//! Rule 4, and the beginning and end of windows.
 
 use std::time::Duration;
 
@@ -9,17 +9,17 @@ use crate::time::{Clock, ManualClock};
 use crate::{Anchor, Limit, Policy, RetryAfter};
 
 pub(super) async fn check(suite: &Suite) {
-    a_window_ends_when_it_was_said_to(suite).await;
+    a_window_ends_at_its_reported_time(suite).await;
     if suite.holds_clock_windows() {
         clock_windows_begin_on_the_clock(suite).await;
     }
     if let Some(clock) = suite.time.manual() {
-        a_microsecond_before_the_end_is_too_early(suite, clock).await;
+        a_window_ends_to_the_microsecond(suite, clock).await;
         a_clock_that_steps_back_grants_nothing(suite, clock).await;
     }
 }
 
-async fn a_window_ends_when_it_was_said_to(suite: &Suite) {
+async fn a_window_ends_at_its_reported_time(suite: &Suite) {
     let subject = suite.subject();
     let policy = policy(&[Limit::per_second(2), Limit::per_hour(100)]);
     subject.check(&policy, 1).await;
@@ -33,7 +33,7 @@ async fn a_window_ends_when_it_was_said_to(suite: &Suite) {
     suite.time.pass(wait).await;
     let next = subject.check(&policy, 1).await;
     let got = (next.is_allowed(), used(&next));
-    require_eq(Rule::OneClock, got, (true, vec![1, 3]), "after the wait that a denial told");
+    require_eq(Rule::OneClock, got, (true, vec![1, 3]), "after the wait that a denial reported");
 }
 
 async fn clock_windows_begin_on_the_clock(suite: &Suite) {
@@ -51,7 +51,7 @@ async fn clock_windows_begin_on_the_clock(suite: &Suite) {
     require_eq(Rule::State, subject.used(&policy).await, vec![2, 2], "the anchors count apart");
 }
 
-async fn a_microsecond_before_the_end_is_too_early(suite: &Suite, clock: &ManualClock) {
+async fn a_window_ends_to_the_microsecond(suite: &Suite, clock: &ManualClock) {
     let subject = suite.subject();
     let policy = policy(&[Limit::per_second(1), Limit::per_minute(1)]);
     subject.check(&policy, 1).await;
@@ -64,7 +64,7 @@ async fn a_microsecond_before_the_end_is_too_early(suite: &Suite, clock: &Manual
     require(Rule::OneClock, !is_allowed, "a microsecond less than the wait is too early");
     clock.advance(Duration::from_micros(1));
     let is_allowed = subject.check(&policy, 1).await.is_allowed();
-    require(Rule::OneClock, is_allowed, "the wait that was told is enough");
+    require(Rule::OneClock, is_allowed, "the reported wait is enough");
 }
 
 async fn a_clock_that_steps_back_grants_nothing(suite: &Suite, clock: &ManualClock) {

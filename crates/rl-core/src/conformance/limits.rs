@@ -1,4 +1,4 @@
-//! Rules 1, 2, 3, 7 and 12: what passes, and what is charged.
+//! Rules 1, 2, 3, 7 and 12: decisions and charges.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub(super) async fn check(suite: &Suite) {
     a_denial_opens_and_extends_no_window(suite).await;
     a_limit_in_shadow_denies_nothing(suite).await;
     a_cost_above_the_limit_never_passes(suite).await;
-    check_up_to_takes_what_every_limit_grants(suite).await;
+    check_up_to_takes_the_units_that_every_limit_grants(suite).await;
     a_charge_goes_beyond_the_limit(suite).await;
     concurrent_requests_are_counted_one_by_one(suite).await;
 }
@@ -36,7 +36,7 @@ async fn exactly_max_units_pass(suite: &Suite) {
     require_eq(Exact, got, (false, vec![5], 0), "the sixth request under 5/hour");
     let hour = Duration::from_secs(3_600);
     let is_in_the_window = matches!(denied.retry_after(), RetryAfter::In(wait) if wait <= hour);
-    require(Exact, is_in_the_window, "a denial tells a wait within its window");
+    require(Exact, is_in_the_window, "a denial reports a wait within its window");
 
     let subject = suite.subject();
     for (used, passes) in [(0, true), (3, false)] {
@@ -153,7 +153,7 @@ async fn a_cost_above_the_limit_never_passes(suite: &Suite) {
     require_eq(Rule::Exact, got, never, "a request under 0/minute");
 }
 
-async fn check_up_to_takes_what_every_limit_grants(suite: &Suite) {
+async fn check_up_to_takes_the_units_that_every_limit_grants(suite: &Suite) {
     let subject = suite.subject();
     let policy = policy(&[Limit::per_minute(5), Limit::per_hour(7)]);
     for expected in [(true, 3), (true, 2), (false, 0)] {

@@ -49,7 +49,7 @@ use crate::{Algorithm, Anchor, Refill};
 
 /// The time a store decides on, as far as a test can move it.
 pub trait Time: fmt::Debug + Send + Sync + 'static {
-    /// Lets this much time pass for the store, and not much more.
+    /// Lets this time pass for the store, and not much more.
     fn pass(&self, time: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
 
     /// Returns the clock, if it stands still until it is moved: then the suite checks microseconds, too.
@@ -79,7 +79,7 @@ pub struct Suite {
     subjects: AtomicU64,
 }
 
-/// How the suite learns what the store holds.
+/// How the suite counts the records in the store.
 enum Stored {
     Unknown,
     Unchecked,
@@ -99,10 +99,10 @@ impl Suite {
         }
     }
 
-    /// Sets how many records the store holds, so that the suite sees whether they are ever removed.
+    /// Sets the function that counts the records in the store, so that the suite can check their removal.
     ///
-    /// A store whose records have an expiry of their own, as keys of Redis have, counts those that
-    /// have none. A store that removes expired records by itself counts all that it holds.
+    /// If records have an expiry of their own, like keys of Redis, count those without one. If the store
+    /// removes expired records by itself, count all records.
     #[must_use]
     pub fn count_stored<F>(mut self, count: impl Fn() -> F + Send + Sync + 'static) -> Self
     where
@@ -122,8 +122,8 @@ impl Suite {
     /// Expects the store to refuse limits of this algorithm as
     /// [`Unsupported`](crate::FailureKind::Unsupported).
     ///
-    /// A burst, capacity or precision plays no part; an anchor and the kind of refill do. Fixed windows
-    /// that begin with the first request are what every store holds.
+    /// The burst, capacity and precision are ignored, but not the anchor and the kind of refill. Every
+    /// store must support fixed windows that begin with the first request.
     #[must_use]
     pub fn without(mut self, algorithm: Algorithm) -> Self {
         self.unsupported.push(algorithm);
@@ -179,8 +179,7 @@ impl fmt::Debug for Suite {
 /// Panics if the store breaks a rule, or answers with an error. The message names the rule.
 pub async fn suite(suite: &Suite) {
     let is_known = !matches!(suite.stored, Stored::Unknown);
-    let what =
-        "say how to see what is stored with `Suite::count_stored`, or `without_stored_count`";
+    let what = "count the stored records with `Suite::count_stored`, or use `without_stored_count`";
     require(Rule::Expiry, is_known, what);
 
     limits::check(suite).await;

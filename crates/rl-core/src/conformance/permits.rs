@@ -10,20 +10,20 @@ use crate::time::{Clock, ManualClock};
 use crate::{Algorithm, Limit, Period, Policy, RetryAfter};
 
 pub(super) async fn check(suite: &Suite) {
-    nothing_to_renew_is_renewed(suite).await;
+    a_renewal_without_a_permit_changes_nothing(suite).await;
     if !suite.holds(Algorithm::Concurrency) {
         return;
     }
     permits_are_given_back_apart_from_rates(suite).await;
     a_permit_ends_with_its_lease(suite).await;
-    a_renewal_takes_the_place_of_the_charge(suite).await;
+    a_renewal_replaces_the_time_of_the_charge(suite).await;
     a_permit_that_is_lost_under_one_limit_is_not_renewed(suite).await;
     if let Some(clock) = suite.time.manual() {
         a_renewed_lease_ends_to_the_microsecond(suite, clock).await;
     }
 }
 
-async fn nothing_to_renew_is_renewed(suite: &Suite) {
+async fn a_renewal_without_a_permit_changes_nothing(suite: &Suite) {
     let (subject, policy) = (suite.subject(), policy(&[Limit::per_hour(5)]));
     let decision = subject.check(&policy, 1).await;
     let renewed = subject.renew(&policy, decision.at(), 1).await;
@@ -77,7 +77,7 @@ async fn a_permit_ends_with_its_lease(suite: &Suite) {
     require_eq(Permit, subject.used(&policy).await, vec![1], what);
 }
 
-async fn a_renewal_takes_the_place_of_the_charge(suite: &Suite) {
+async fn a_renewal_replaces_the_time_of_the_charge(suite: &Suite) {
     use Rule::Permit;
 
     let (subject, policy) = (suite.subject(), policy(&[permits(3, Period::HOUR)]));

@@ -1,4 +1,4 @@
-//! Rule 8: what is given back.
+//! Rule 8: refunds.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::Limit;
 pub(super) async fn check(suite: &Suite) {
     a_refund_stays_in_its_window(suite).await;
     a_refund_of_another_subject_changes_nothing(suite).await;
-    a_refund_gives_back_what_counts_requests_with_the_whole_cost(suite).await;
+    a_refund_of_the_whole_cost_returns_the_request(suite).await;
     a_refund_after_a_reset_gives_nothing(suite).await;
 }
 
@@ -49,7 +49,7 @@ async fn a_refund_of_another_subject_changes_nothing(suite: &Suite) {
     require_eq(Rule::Refund, counts, (vec![3], vec![0]), "a refund to a subject without charges");
 }
 
-async fn a_refund_gives_back_what_counts_requests_with_the_whole_cost(suite: &Suite) {
+async fn a_refund_of_the_whole_cost_returns_the_request(suite: &Suite) {
     let subject = suite.subject();
     let policy = policy(&[Limit::per_hour(5).counting_requests(), Limit::per_day(90)]);
     let decision = subject.check(&policy, 30).await;

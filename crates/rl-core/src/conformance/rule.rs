@@ -25,7 +25,7 @@ impl Rule {
             Self::Exact => "exact: a cost passes if and only if used + cost <= max",
             Self::DenialChangesNothing => "a denial changes nothing",
             Self::OneClock => "one clock, which never grants anything by stepping back",
-            Self::State => "state is known by algorithm, period, anchor and what is counted",
+            Self::State => "state is identified by algorithm, period, anchor and what is counted",
             Self::Expiry => "nothing is kept for ever",
             Self::Peek => "a peek and a cost of 0 write nothing",
             Self::Refund => {
@@ -35,7 +35,7 @@ impl Rule {
             Self::Answer => "a denial is an answer, and an error means that no decision was made",
             Self::Permit => "a permit ends when it is given back or when its lease has passed",
             Self::Shadow => "a limit in shadow denies nothing",
-            Self::Unsupported => "what a store cannot hold it refuses as unsupported",
+            Self::Unsupported => "a store refuses a limit that it cannot hold as unsupported",
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Rules 5, 6 and 9: which state a limit counts in, how long it is kept, and whose it is.
+//! Rules 5, 6 and 9: the identity of states, their expiry, and the separation of subjects.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use crate::{FailureKind, Limit, Period, Subject};
 pub(super) async fn check(suite: &Suite) {
     subjects_and_namespaces_are_apart(suite).await;
     a_new_max_keeps_what_was_used(suite).await;
-    limits_that_come_and_go_leave_the_others_alone(suite).await;
+    adding_and_removing_limits_keeps_the_others(suite).await;
     requests_and_units_count_apart(suite).await;
     states_of_many_policies_are_not_forgotten(suite).await;
     a_reset_forgets_one_limit_or_all(suite).await;
-    what_has_expired_is_removed(suite).await;
+    expired_records_are_removed(suite).await;
 }
 
 async fn subjects_and_namespaces_are_apart(suite: &Suite) {
@@ -51,7 +51,7 @@ async fn a_new_max_keeps_what_was_used(suite: &Suite) {
     require_eq(Rule::State, got, (true, vec![61]), "raised to 200/hour");
 }
 
-async fn limits_that_come_and_go_leave_the_others_alone(suite: &Suite) {
+async fn adding_and_removing_limits_keeps_the_others(suite: &Suite) {
     let subject = suite.subject();
     let (minute, hour, day) = (Limit::per_minute(50), Limit::per_hour(50), Limit::per_day(50));
     for limits in [&[minute, hour][..], &[hour, day], &[day], &[day, hour, minute]] {
@@ -72,7 +72,7 @@ async fn requests_and_units_count_apart(suite: &Suite) {
     require_eq(Rule::State, counts, vec![3, 60], "requests and units of one period");
 }
 
-/// A store may bound the states of one subject, but then it refuses what does not fit.
+/// A store may bound the states of one subject, but then it must refuse charges that do not fit.
 async fn states_of_many_policies_are_not_forgotten(suite: &Suite) {
     let (subject, daily) = (suite.subject(), policy(&[Limit::per_day(1)]));
     subject.check(&daily, 1).await;
@@ -104,7 +104,7 @@ async fn a_reset_forgets_one_limit_or_all(suite: &Suite) {
     subject.reset(&policy, Some(1)).await;
 }
 
-async fn what_has_expired_is_removed(suite: &Suite) {
+async fn expired_records_are_removed(suite: &Suite) {
     const SUBJECTS: usize = 200;
     const ROUNDS: u32 = 3;
 

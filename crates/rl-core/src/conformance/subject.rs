@@ -90,11 +90,11 @@ impl Tested<'_> {
     }
 }
 
-/// Panics with the error that a store answered under `policy`.
+/// Panics with the error that the store returned under `policy`.
 fn failed(policy: &Policy, error: &StoreError) -> ! {
     match error.kind() {
         FailureKind::Unsupported => panic!(
-            "{}: {policy} is refused ({error}), but the suite was not told `without`",
+            "{}: {policy} is refused ({error}), but `Suite::without` does not name its algorithm",
             Rule::Unsupported
         ),
         _ => panic!("{}: {policy} is answered with an error: {error}", Rule::Answer),

@@ -1,4 +1,4 @@
-//! Stores that break one rule each: the suite has to name it.
+//! Stores that break one rule each, which the suite must name.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use crate::store::{
 use crate::time::{Clock, ManualClock, Timestamp};
 use crate::{Decision, Eventual, FailureKind, Limit, Policy, Subject};
 
-/// What is wrong with a store.
+/// The fault of a store.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     None,
@@ -89,7 +89,7 @@ impl Faulty {
     fn policy(&self, policy: &Policy) -> Policy {
         let change = |text: String| match self.fault {
             Fault::IgnoresRequests => text.replace(":requests", ""),
-            // A limit that counts requests alone is right.
+            // Policies of a single limit stay correct.
             Fault::CountsRequestsAsUnits if policy.limits().len() > 1 => {
                 text.replace(":requests", "")
             }
@@ -109,7 +109,7 @@ impl Faulty {
             let text = change(limit.limit().to_string());
             changed.named(limit.name(), text.parse().unwrap())
         });
-        // Limits that differed in what was changed count in one state.
+        // The change may have made two limits share a state.
         changed.build().unwrap_or_else(|_| Policy::new([Limit::per_hour(5)]).unwrap())
     }
 
@@ -245,15 +245,15 @@ async fn a_store_that_breaks_a_rule_fails_with_its_number_and_words() {
         ),
         (
             Fault::ForgetsOnANewMax,
-            "rule 5: state is known by algorithm, period, anchor and what is counted: ",
+            "rule 5: state is identified by algorithm, period, anchor and what is counted: ",
         ),
         (
             Fault::CountsRequestsAsUnits,
-            "rule 5: state is known by algorithm, period, anchor and what is counted: cost 20 under 5/hour:requests and 100/hour",
+            "rule 5: state is identified by algorithm, period, anchor and what is counted: cost 20 under 5/hour:requests and 100/hour",
         ),
         (
             Fault::ForgetsAmongManyPolicies,
-            "rule 5: state is known by algorithm, period, anchor and what is counted: 1/day is used up",
+            "rule 5: state is identified by algorithm, period, anchor and what is counted: 1/day is used up",
         ),
         (Fault::NeverRemoves, "rule 6: nothing is kept for ever: "),
         (Fault::ChargesForAPeek, "rule 7: a peek and a cost of 0 write nothing: "),
@@ -283,7 +283,7 @@ async fn a_store_that_breaks_a_rule_fails_with_its_number_and_words() {
         ),
         (
             Fault::RefusesWithoutSayingSo,
-            "rule 13: what a store cannot hold it refuses as unsupported: ",
+            "rule 13: a store refuses a limit that it cannot hold as unsupported: ",
         ),
     ] {
         let failure = failure(fault).await;
@@ -296,7 +296,7 @@ async fn a_store_that_breaks_a_rule_fails_with_its_number_and_words() {
 }
 
 #[tokio::test]
-async fn a_store_that_counts_what_it_is_said_not_to_hold_fails() {
+async fn a_store_fails_if_it_counts_under_an_algorithm_declared_unsupported() {
     let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_769_903_998)));
     let store = MemoryStore::builder().clock(clock.clone()).build();
     let gcra = "1/day:gcra".parse::<Limit>().unwrap().algorithm();
@@ -304,16 +304,19 @@ async fn a_store_that_counts_what_it_is_said_not_to_hold_fails() {
     let panic = tokio::spawn(async move { suite(&tested).await }).await.unwrap_err().into_panic();
     let text = panic.downcast_ref::<String>().unwrap();
     assert!(
-        text.starts_with("rule 13: what a store cannot hold it refuses as unsupported: "),
+        text.starts_with("rule 13: a store refuses a limit that it cannot hold as unsupported: "),
         "{text}"
     );
 }
 
 #[tokio::test]
-async fn a_suite_that_cannot_see_what_is_stored_asks_for_it() {
+async fn a_suite_without_a_stored_count_asks_for_one() {
     let clock = Arc::new(ManualClock::default());
     let tested = Suite::new(MemoryStore::builder().clock(clock.clone()).build(), clock);
     let panic = tokio::spawn(async move { suite(&tested).await }).await.unwrap_err().into_panic();
     let text = panic.downcast_ref::<String>().unwrap();
-    assert!(text.starts_with("rule 6: nothing is kept for ever: say how to see"), "{text}");
+    assert!(
+        text.starts_with("rule 6: nothing is kept for ever: count the stored records"),
+        "{text}"
+    );
 }

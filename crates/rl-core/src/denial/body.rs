@@ -38,8 +38,8 @@ impl DenialBody {
         Self::of(Form::OpenBank)
     }
 
-    /// Problem details (RFC 9457), with the names of all limits that deny. A `detail` says it in words
-    /// where the other members do not: of a block, of a cost that is never granted, and of a limit
+    /// Problem details (RFC 9457), with the names of all limits that deny. A `detail` is added where the
+    /// other members do not say enough: for a block, for a cost that is never granted, and for a limit
     /// that does not count requests.
     ///
     /// ```json
@@ -77,8 +77,8 @@ impl DenialBody {
     }
 
     /// Where the types of problems are defined: a URI to which `quota-exceeded`,
-    /// `temporary-reduced-capacity`, `missing-key` or `ambiguous-key` is appended, or `about:blank`, which
-    /// stands alone and says that the status tells all there is to know.
+    /// `temporary-reduced-capacity`, `missing-key` or `ambiguous-key` is appended, or `about:blank`, which is
+    /// used alone and means that the status says everything.
     ///
     /// Defaults to [`DenialBody::PROVISIONAL_TYPES`], which has neither of the last two; there they are
     /// `about:blank`.
@@ -96,7 +96,7 @@ impl DenialBody {
         self
     }
 
-    /// Whether the message of [`DenialBody::open_bank`] names the consumer that is over a limit or
+    /// Sets whether the message of [`DenialBody::open_bank`] names the consumer that is over a limit or
     /// blocked, as newer versions of the Open Bank Project do: `… for this Consumer (consumer_id: …).`
     ///
     /// Defaults to `false`. Only the id of a subject in [`Realm::Consumer`](crate::Realm::Consumer) is
@@ -148,7 +148,7 @@ impl DenialBody {
         body
     }
 
-    /// How the id of a consumer is written, if it is to be.
+    /// Returns the function that writes the id of a consumer, if the message is to name it.
     fn id(&self, push: PushId) -> Option<PushId> {
         (self.names_consumer && self.form == Form::OpenBank).then_some(push)
     }

@@ -11,7 +11,7 @@ use crate::RetryAfter;
 /// What has to be encoded in `grpc-message`: everything but visible ASCII, and the percent sign.
 const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
 
-/// What tells gRPC answers, and requests, from others.
+/// The content type of gRPC requests and responses.
 pub(super) const CONTENT_TYPE: &str = "application/grpc";
 
 /// Whether a request with this `Content-Type` is a gRPC call, and wants a gRPC answer.

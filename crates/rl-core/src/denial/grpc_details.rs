@@ -1,5 +1,5 @@
-//! What a gRPC client reads from `grpc-status-details-bin`, encoded by hand: three small messages do
-//! not justify a dependency on a protobuf library.
+//! Encodes the value of `grpc-status-details-bin` by hand: three small messages do not justify a
+//! dependency on a protobuf library.
 //!
 //! ```text
 //! google.rpc.Status        1: int32 code   2: string message   3: repeated Any details
@@ -10,8 +10,8 @@
 //!             Violation    1: string subject                   2: string description
 //! ```
 //!
-//! A field is its key, `number << 3 | wire type`, and its value: a varint (type 0), or a length and so
-//! many bytes (type 2). Fields of 0 and empty text are left out, as proto3 has it.
+//! A field is its key, `number << 3 | wire type`, and its value: a varint (type 0), or a length and that
+//! many bytes (type 2). Numbers of 0 and empty text are left out, as in proto3.
 
 use std::time::Duration;
 
@@ -26,8 +26,8 @@ const QUOTA_FAILURE: &str = "type.googleapis.com/google.rpc.QuotaFailure";
 
 /// Returns the value of `grpc-status-details-bin`; none if there is nothing to add to the status.
 ///
-/// A limit that denies is a violation: its subject is the name of the limit, its description what the
-/// limit allows.
+/// Each limit that denies is a violation: the subject is the name of the limit, and the description says
+/// what it allows.
 pub(super) fn header(code: u8, message: &str, reason: Reason<'_>) -> Option<String> {
     let decision = reason.decision()?;
     let mut status = Message::default();
@@ -93,7 +93,7 @@ impl Message {
         self.bytes(3, &any.0);
     }
 
-    /// Seven bits a byte, the lowest first; the high bit says that more follow.
+    /// Appends a varint: seven bits in each byte, the lowest first; the high bit marks that more follow.
     fn varint(&mut self, mut number: u64) {
         while number >= 0x80 {
             self.0.push(number as u8 | 0x80);

@@ -16,9 +16,9 @@
 //! `google.rpc.QuotaFailure` with the limits that deny.
 //! [`is_grpc`] tells such requests by their content type.
 //!
-//! Nothing of the request is repeated in an answer: texts are made of fixed words, numbers, the names
-//! and units of limits and what you set. No subject is named, but the id of a consumer if
-//! [that is set](DenialBody::names_consumer).
+//! A denial repeats nothing of the request. Its text consists of fixed words, numbers, the names and
+//! units of limits, and your settings. It names no subject, except the id of a consumer if
+//! [`DenialBody::names_consumer`] is set.
 //!
 //! # Example
 //!
@@ -57,7 +57,7 @@ pub use body::DenialBody;
 pub use grpc::is_grpc;
 pub use reason::DenialReason;
 
-/// What a client that is rejected gets.
+/// The response to a rejected request.
 ///
 /// Made with [`Denial::json`], [`Denial::text`] or [`Denial::new`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,13 +74,13 @@ pub struct Denial {
 }
 
 impl Denial {
-    /// Makes an answer of this status alone; its fields can be set.
+    /// Makes an answer with this status and nothing else; its fields can be set.
     #[must_use]
     pub const fn new(status: u16) -> Self {
         Self { status, content_type: None, body: Cow::Borrowed(""), headers: Vec::new() }
     }
 
-    /// Makes an answer with a body of JSON, which is text already.
+    /// Makes an answer whose body is `body`, which must be JSON.
     ///
     /// # Examples
     ///
@@ -115,7 +115,7 @@ impl Denial {
         self
     }
 
-    /// Whether it is an answer to a gRPC call, which needs its status in `grpc-status`.
+    /// Returns whether this answers a gRPC call, whose client reads the status from `grpc-status`.
     #[must_use]
     pub fn is_grpc(&self) -> bool {
         self.content_type == Some(grpc::CONTENT_TYPE)

@@ -11,7 +11,7 @@ pub enum DenialReason<'a> {
     Decision {
         /// The decision.
         decision: &'a Decision,
-        /// Who was counted.
+        /// The subject that was counted.
         subject: &'a Subject,
     },
     /// The request has no key, and [`MissingKey::Deny`](crate::gate::MissingKey::Deny) is set.
@@ -21,7 +21,7 @@ pub enum DenialReason<'a> {
 }
 
 impl<'a> DenialReason<'a> {
-    /// The decision that denies the request; none if nobody was counted.
+    /// Returns the decision that denies the request; `None` if no subject was counted.
     #[must_use]
     pub const fn decision(self) -> Option<&'a Decision> {
         match self {
@@ -30,7 +30,7 @@ impl<'a> DenialReason<'a> {
         }
     }
 
-    /// Who was counted; none if nobody was.
+    /// Returns the subject that was counted, if there is one.
     #[must_use]
     pub const fn subject(self) -> Option<&'a Subject> {
         match self {

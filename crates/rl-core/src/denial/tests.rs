@@ -24,7 +24,7 @@ fn undecided() -> Decision {
     Decision::undecided(Cost::ONE, Origin::FailedClosed(FailureKind::Unavailable))
 }
 
-/// The answer to a request of `subject` that `decision` denies.
+/// Returns the answer to a request of `subject` that `decision` denies.
 fn deny_to(body: &DenialBody, decision: &Decision, subject: &Subject) -> Denial {
     body.denial(DenialReason::Decision { decision, subject }, Follow::default(), false)
 }
@@ -42,7 +42,7 @@ fn without_decision(body: &DenialBody, reason: DenialReason<'_>) -> Denial {
     body.denial(reason, Follow::default(), false)
 }
 
-/// A policy that denies a request of `cost` by itself.
+/// Returns the denial of a request of `cost` by the policy alone.
 fn by_policy(limits: &[&str], cost: u64) -> Decision {
     let policy = Policy::new(limits.iter().map(|limit| limit.parse::<Limit>().unwrap())).unwrap();
     Decision::never_granted(&policy, Cost::new(cost), cost)
@@ -272,7 +272,7 @@ fn grpc_is_told_by_the_content_type() {
 }
 
 #[test]
-fn a_blocked_caller_reads_that_it_is_blocked() {
+fn a_denial_says_that_the_caller_is_blocked() {
     let (consumer, address) = (Subject::consumer("abc123"), Subject::ip("192.0.2.7"));
     let text = DenialBody::text();
     for blocked in [by_policy(&["0/hour"], 1), blocked_for(60)] {
@@ -287,7 +287,7 @@ fn a_blocked_caller_reads_that_it_is_blocked() {
 }
 
 #[test]
-fn open_bank_names_the_consumer_if_set_and_nobody_else() {
+fn open_bank_names_consumers_if_set_and_no_other_subject() {
     let body = DenialBody::open_bank().prefix("OBP-10018: ").names_consumer(true);
     let said = |decision: &Decision, subject: &Subject| {
         let body = deny_to(&body, decision, subject).body;
@@ -333,7 +333,7 @@ fn the_id_of_a_consumer_cannot_break_out_of_the_message() {
 }
 
 #[test]
-fn a_cost_that_is_never_granted_is_said_to_be() {
+fn a_denial_reports_a_cost_that_is_never_granted() {
     let decision = by_policy(&["10000/minute:unit=tokens", "5/second:requests"], 20_000);
     let words = "Too Many Requests. This request asks for 20000 tokens, and we only allow 10000 at once for this Consumer.";
     assert_eq!(deny(&DenialBody::text(), &decision).body, words);

@@ -1,4 +1,4 @@
-//! The sentence that a client reads.
+//! The sentence for people in the body of a denial.
 
 use super::{DenialReason, json};
 use crate::{Algorithm, Decision, Follow, LimitReport, Period, Realm, RetryAfter, Subject};
@@ -6,7 +6,7 @@ use crate::{Algorithm, Decision, Follow, LimitReport, Period, Realm, RetryAfter,
 /// A [`DenialReason`], and the limit that its message names.
 #[derive(Clone, Copy)]
 pub(super) enum Reason<'a> {
-    /// The governing limit is 0: time alone, or an operator, can change that.
+    /// The governing limit is 0: only the end of a block or an operator changes that.
     Blocked { decision: &'a Decision, subject: &'a Subject },
     /// The governing limit never grants the cost.
     TooCostly { decision: &'a Decision, governing: LimitReport<'a>, subject: &'a Subject },
@@ -37,7 +37,7 @@ impl<'a> Reason<'a> {
         }
     }
 
-    /// The HTTP status.
+    /// Returns the HTTP status.
     pub(super) const fn status(self) -> u16 {
         match self {
             Self::Blocked { .. } | Self::TooCostly { .. } | Self::OverLimit { .. } => 429,
@@ -47,7 +47,7 @@ impl<'a> Reason<'a> {
         }
     }
 
-    /// The reason phrase of the HTTP status.
+    /// Returns the reason phrase of the HTTP status.
     pub(super) const fn phrase(self) -> &'static str {
         match self.status() {
             429 => "Too Many Requests",
@@ -57,7 +57,7 @@ impl<'a> Reason<'a> {
         }
     }
 
-    /// The decision, unless nobody was counted.
+    /// Returns the decision, if a subject was counted.
     pub(super) const fn decision(self) -> Option<&'a Decision> {
         match self {
             Self::Blocked { decision, .. }
@@ -68,7 +68,7 @@ impl<'a> Reason<'a> {
         }
     }
 
-    /// The decision that is over a limit.
+    /// Returns the decision, if it denies by a limit.
     pub(super) const fn over_limit(self) -> Option<&'a Decision> {
         match self {
             Self::Undecided { .. } => None,
@@ -76,7 +76,7 @@ impl<'a> Reason<'a> {
         }
     }
 
-    /// Whether the sentence says what no member of problem details says.
+    /// Returns whether the sentence says more than the members of problem details.
     pub(super) fn has_detail(self) -> bool {
         match self {
             Self::Blocked { .. } | Self::TooCostly { .. } => true,
@@ -85,8 +85,8 @@ impl<'a> Reason<'a> {
         }
     }
 
-    /// Appends a sentence for people. It has nothing to escape but the id of a consumer, if `id` says
-    /// how that is written.
+    /// Appends a sentence for people. Only the id of a consumer may need escaping; `id` writes it, if it
+    /// is to be named.
     pub(super) fn push_to(self, text: &mut String, id: Option<PushId>) {
         text.push_str(self.phrase());
         match self {
@@ -127,7 +127,7 @@ impl<'a> Reason<'a> {
     }
 }
 
-/// Writes the id of a consumer, cleaned of what is no text.
+/// Writes the id of a consumer, with characters replaced that cannot be shown.
 pub(super) type PushId = fn(&mut String, &str);
 
 /// Writes an id into plain text.
@@ -141,7 +141,7 @@ pub(super) fn push_json(text: &mut String, id: &str) {
     json::push_escaped(text, &clean);
 }
 
-/// Control characters and those that turn the direction of text around cannot be shown.
+/// Replaces control characters and characters that change the direction of text.
 fn printable(character: char) -> char {
     let is_direction = matches!(character, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     if character.is_control() || is_direction { char::REPLACEMENT_CHARACTER } else { character }
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn periods_in_words() {
+    fn periods_are_written_in_words() {
         for (period, words) in [
             ("second", "second"),
             ("month", "month"),

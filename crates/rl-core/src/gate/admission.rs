@@ -5,8 +5,7 @@ use crate::key::RequestInfo;
 use crate::store::SubjectHasher;
 use crate::{Decision, Eventual, Realm, Subject};
 
-/// Tells the subjects of one request apart: a decision carries a hash, as a subject would have to be copied
-/// with each.
+/// Hashes the subjects of one request, so that a decision need not carry a copy of its subject.
 static SUBJECTS: LazyLock<SubjectHasher> = LazyLock::new(SubjectHasher::random);
 
 /// What to do with a request.
@@ -45,9 +44,9 @@ impl Caller {
         self.subject_hash
     }
 
-    /// Returns `decision` as the request carries it in its extensions, where it tells the same limiter in
-    /// a nested layer that this subject is counted: for adapters. `outer` is the decision that they found
-    /// there.
+    /// Returns `decision` marked with this subject, for the request's extensions: for adapters. A nested
+    /// layer of the same limiter then does not charge the subject again. `outer` is the decision that the
+    /// adapter found in the extensions.
     #[must_use]
     pub fn mark(&self, decision: Decision, outer: Option<Decision>) -> Decision {
         decision.carried(self.subject_hash, outer)

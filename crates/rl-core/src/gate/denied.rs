@@ -4,10 +4,10 @@ use crate::denial::{Denial, DenialBody, DenialReason};
 use crate::headers::{HeaderLine, Headers};
 use crate::{Decision, Subject};
 
-/// A denied decision that a handler returns, with all that its response needs.
+/// A denied decision that a handler returns, with everything that its response needs.
 ///
-/// The adapters make a response of it: `rl_tower::Denied`, `rl_actix::Denied`. It has the default
-/// form and headers; [`Gate::denied`](crate::Gate::denied) makes one with those that are set there.
+/// The adapters turn it into a response: `rl_tower::Denied`, `rl_actix::Denied`. It has the default
+/// form and headers; [`Gate::denied`](crate::Gate::denied) makes one with those of a gate.
 #[derive(Clone)]
 pub struct Denied(Box<Parts>);
 
@@ -28,7 +28,7 @@ impl Denied {
         Self::with(decision, denial, headers)
     }
 
-    /// Returns a decision that lets the request pass.
+    /// Returns `decision` if it allows the request.
     ///
     /// # Errors
     ///
@@ -41,25 +41,25 @@ impl Denied {
         Self(Box::new(Parts { decision, denial, headers }))
     }
 
-    /// The decision.
+    /// Returns the decision.
     #[must_use]
     pub fn decision(&self) -> &Decision {
         &self.0.decision
     }
 
-    /// Status, body and headers.
+    /// Returns the status, the body and the headers.
     #[must_use]
     pub fn denial(&self) -> &Denial {
         &self.0.denial
     }
 
-    /// Calls `each` with the header lines that belong to the response beside those of the denial: for
+    /// Calls `each` with the header lines of the decision, which the denial does not include: for
     /// adapters.
     pub fn write_headers(&self, each: &mut dyn FnMut(HeaderLine<'_>)) {
         self.0.headers.write(&self.0.decision, each);
     }
 
-    /// Takes it apart: for adapters.
+    /// Returns the decision and the denial: for adapters.
     #[must_use]
     pub fn into_parts(self) -> (Decision, Denial) {
         (self.0.decision, self.0.denial)

@@ -3,12 +3,12 @@
 //!
 //! # Rules
 //!
-//! 1. **Exempt** requests are not counted and get no header: whatever [`Gate::exempt`] says, and CORS
-//!    preflights if [that is set](Gate::exempt_preflights). By default preflights are counted: put the
-//!    CORS layer outside of the limiter, so that it answers them itself.
+//! 1. **Exempt** requests are not counted and get no header. [`Gate::exempt`] chooses them, and
+//!    [`Gate::exempt_preflights`] adds CORS preflights. Preflights are counted by default: put the CORS
+//!    layer outside of the limiter, so that it answers them itself.
 //! 2. **The subject** that is counted is found by the [`KeyExtractor`]; by default it is the address of
 //!    the peer. What happens to a request without a key is a setting, [`MissingKey`]. A request whose key
-//!    is [ambiguous](AmbiguousKey) is rejected with 400, whatever is set, and counted nowhere.
+//!    is [ambiguous](AmbiguousKey) is always rejected with 400, and counted nowhere.
 //! 3. **Once for each limiter and subject.** A request that meets the same limiter again under the same
 //!    subject, in a nested layer, passes without being charged a second time. Under another subject it is
 //!    charged: one limiter may count addresses in one layer and consumers in another. (Two limiters on one
@@ -155,7 +155,7 @@ impl<K: KeyExtractor> Gate<K> {
     fn decide<R: RequestInfo>(&self, request: &R, subject: &Subject) -> Eventual<Decision> {
         let Self { limiter, rules, .. } = self;
         let cost = rules.cost.as_ref().map_or(Cost::ONE, |cost| cost(request));
-        // What is settled when the request ends.
+        // Charges that are settled when the request ends may be reservations.
         let reserves = rules.metered || rules.response.cost.is_some();
         match rules.over_limit.as_ref().map_or(OverLimit::Reject, |choose| choose(request)) {
             OverLimit::Reject => limiter.check_as(subject, cost, reserves),
@@ -207,8 +207,8 @@ impl<K: KeyExtractor> Gate<K> {
         self.answer(reason, caller.is_grpc())
     }
 
-    /// Makes the response to a request that `decision`, made in a handler, denies: in the form and with
-    /// the headers that are set on this gate.
+    /// Makes the response to a request that a handler has decided itself, with the form and the headers of
+    /// this gate.
     #[must_use]
     pub fn denied(&self, decision: Decision, subject: &Subject) -> Denied {
         let reason = DenialReason::Decision { decision: &decision, subject };
@@ -221,7 +221,7 @@ impl<K: KeyExtractor> Gate<K> {
         Admission::TurnedAway(self.answer(reason, admission::speaks_grpc(request)))
     }
 
-    /// Returns the answer for `reason`: the default one, or what the responder makes of it.
+    /// Returns the answer for `reason`: the default, or that of the responder.
     fn answer(&self, reason: DenialReason<'_>, is_grpc: bool) -> Denial {
         let rules = &self.rules;
         let default = rules.denial.denial(reason, rules.response.headers.followed(), is_grpc);

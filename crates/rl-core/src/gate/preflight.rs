@@ -1,16 +1,16 @@
-//! CORS preflights: the requests that browsers send unasked.
+//! CORS preflights, which browsers send by themselves.
 
 use crate::client_ip::is_token_byte;
 use crate::key::RequestInfo;
 
-/// Headers by which some services take a request for one with another method. Browsers send none of them
-/// in a preflight.
+/// Headers with which a client overrides the method in some services. Browsers send none of them in a
+/// preflight.
 const OVERRIDES: [&str; 3] = ["x-http-method-override", "x-http-method", "x-method-override"];
 
-/// Returns whether `request` is a CORS preflight as browsers send it: `OPTIONS` with an `Origin` and a
-/// method that it asks for, each once, and without a body.
+/// Returns whether `request` is a CORS preflight as browsers send it: `OPTIONS` with one
+/// `Origin`, one `Access-Control-Request-Method`, and no body.
 ///
-/// Anything else could be work for a proxy or a handler of any method, which nothing would count.
+/// Anything else may be a request that a proxy or a handler works on, and must be counted.
 pub(super) fn is_preflight(request: &dyn RequestInfo) -> bool {
     let only = |name| request.only_header(name).ok().flatten();
     let asks_for_method = || {
@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn preflights_are_told_from_other_requests() {
+    fn preflights_are_distinguished_from_other_requests() {
         const ORIGIN: (&str, &str) = ("origin", "https://example.org");
         const METHOD: (&str, &str) = ("access-control-request-method", "PUT");
 

@@ -46,7 +46,7 @@ impl<K: KeyExtractor> Gate<K> {
     /// Leaves requests for which `predicate` is true uncounted. Defaults to none; every call adds to what
     /// is exempt.
     ///
-    /// As in [`cost`](Self::cost), `RequestExt` of the adapters reads what an earlier layer has found.
+    /// `RequestExt` of the adapters reads the extensions of an earlier layer, as in [`cost`](Self::cost).
     #[must_use]
     pub fn exempt(
         self,
@@ -57,8 +57,8 @@ impl<K: KeyExtractor> Gate<K> {
 
     /// Sets how many units a request takes. Defaults to one for each.
     ///
-    /// What an earlier layer has found, such as the size of a body that it has read, is in the extensions
-    /// of the request: `request.extension::<T>()`, with `RequestExt` of rl-tower or rl-actix in scope.
+    /// An earlier layer can leave a value in the extensions of the request, such as the size of a body that
+    /// it has read. Read it with `request.extension::<T>()` (`RequestExt` of rl-tower or rl-actix).
     ///
     /// ```
     /// # use rl_core::{Cost, Gate, Limit, RateLimiter};
@@ -167,11 +167,11 @@ impl<K: KeyExtractor> Gate<K> {
     /// Sets whether CORS preflights are exempt. Defaults to `false`.
     ///
     /// A CORS layer outside of the limiter answers preflights itself, and the limiter never sees them.
-    /// This is for services whose CORS layer is inside: browsers send preflights unasked.
+    /// This setting is for services whose CORS layer is inside of the limiter.
     ///
-    /// Exempt is an `OPTIONS` request with one `Origin` and one valid `Access-Control-Request-Method`,
-    /// whose headers announce no body and override no method. Such a request reaches the service as often
-    /// as a client likes: it must not be more than an answer of the CORS layer there.
+    /// Only an `OPTIONS` request with one `Origin` and one valid `Access-Control-Request-Method` is exempt,
+    /// whose headers announce no body and override no method. A client can send such requests without
+    /// limit, so only the CORS layer should answer them.
     #[must_use]
     pub fn exempt_preflights(self, are_exempt: bool) -> Self {
         self.with(|rules| rules.exempt_preflights = are_exempt)
@@ -198,8 +198,8 @@ impl<K: KeyExtractor> Gate<K> {
     /// added to it. Keep `default.status` unless you mean to change it: it is 503 where the limiter
     /// itself cannot decide.
     ///
-    /// A gRPC call is answered in gRPC's way whatever the responder returns: an answer that is not
-    /// [gRPC](Denial::is_grpc), which no such client could read, is replaced by the default.
+    /// A gRPC call always gets a gRPC answer, which is all that its client can read. If the responder returns
+    /// another form ([`Denial::is_grpc`] is false), the default is sent instead.
     ///
     /// ```
     /// use rl_core::denial::Denial;

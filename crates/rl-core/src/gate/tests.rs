@@ -53,7 +53,7 @@ async fn used(gate: &Gate, subject: Subject) -> u64 {
 }
 
 #[tokio::test]
-async fn preflights_are_counted_unless_they_are_to_be_exempt() {
+async fn preflights_are_counted_unless_exempt() {
     let gate = gate();
     assert!(!is_exempt(&gate, &preflight()));
     assert_eq!(used(&gate, Subject::ip("198.51.100.7")).await, 1);
@@ -125,7 +125,7 @@ async fn a_request_without_a_key_is_met_as_it_is_set() {
 }
 
 #[tokio::test]
-async fn an_ambiguous_key_is_rejected_whatever_is_set() {
+async fn an_ambiguous_key_is_rejected_under_every_setting() {
     let twice = || request().header("x-id", b"a").header("x-id", b"a");
     let by_id = || Header::new("x-id", Realm::Consumer).unwrap();
     for missing_key in [MissingKey::Deny, MissingKey::Pass, MissingKey::Share] {
@@ -146,7 +146,7 @@ async fn an_ambiguous_key_is_rejected_whatever_is_set() {
 
 #[cfg(feature = "tracing")]
 #[test]
-fn that_a_key_is_ambiguous_is_logged_once_and_passes_in_shadow() {
+fn an_ambiguous_key_is_logged_once_and_passes_in_shadow() {
     use crate::observe::capture::Capture;
 
     let capture = Capture::start();
@@ -157,7 +157,7 @@ fn that_a_key_is_ambiguous_is_logged_once_and_passes_in_shadow() {
     }
     let lines = capture.lines();
     assert_eq!(lines.len(), 1, "{lines:?}");
-    assert!(lines[0].starts_with("WARN a request whose key is given twice"), "{lines:?}");
+    assert!(lines[0].starts_with("WARN request with an ambiguous key rejected"), "{lines:?}");
 }
 
 #[cfg(feature = "tracing")]
@@ -195,7 +195,7 @@ async fn grpc_callers_are_told_by_their_content_type() {
     }
 }
 
-/// What the request carries after it has passed `gate`, inside of `outer`.
+/// Returns the decision in the request's extensions after `gate`, inside of `outer`.
 async fn carried<K: KeyExtractor>(
     gate: &Gate<K>,
     request: &FakeRequest,
@@ -223,7 +223,7 @@ async fn a_request_is_charged_once_for_each_limiter_and_subject() {
     assert_eq!(used(&inner, Subject::ip("198.51.100.7")).await, 1);
 }
 
-/// The inner of two gates was off if they had one limiter and counted different subjects.
+/// The fault: the inner of two gates with one limiter charged nothing, even under another subject.
 #[tokio::test]
 async fn a_request_is_charged_again_under_another_subject() {
     let outer = gate();
@@ -370,9 +370,9 @@ async fn a_responder_answers_requests_without_a_key_too() {
     assert_eq!((denial.status, &*denial.body), (403, r#"{"error":"who are you?"}"#));
 }
 
-/// A gRPC client cannot read another answer: it would see an end of the stream in its middle.
+/// A gRPC client cannot read another form: to it the stream would end too early.
 #[tokio::test]
-async fn a_responder_cannot_take_the_form_of_grpc_away() {
+async fn a_responder_cannot_replace_a_grpc_denial_by_another_form() {
     let gate = Gate::new(limiter(Limit::per_hour(0)));
     let call = request().method("POST").header("content-type", b"application/grpc");
     let (denied, caller) = asked(&gate, &call).await;

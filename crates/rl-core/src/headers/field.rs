@@ -43,12 +43,12 @@ impl Field {
         matches!(self, Self::Quotas | Self::NamedQuotas | Self::Standings)
     }
 
-    /// Returns whether what the field says is known.
+    /// Returns whether the value of the field is known.
     pub(super) fn is_known(self, answer: &Answer<'_>) -> bool {
         match self {
             Self::Remaining | Self::Used => answer.knows_counts(),
             Self::ResetAfter | Self::ResetAt | Self::IntervalMillis => answer.knows_reset(),
-            // A dictionary lacks nothing.
+            // A dictionary has all of its members, or is left out.
             Self::Dictionary => answer.knows_counts() && answer.knows_reset(),
             Self::Standings => answer.standings().next().is_some(),
             _ => true,
@@ -113,8 +113,7 @@ impl<'a> Answer<'a> {
         self.decision.enforced().filter(move |limit| only.is_none_or(|name| name == limit.name()))
     }
 
-    /// The limits of which is known what is left. Where the policy alone denied, those are the limits
-    /// of 0.
+    /// Returns the limits whose remaining units are known: only limits of 0 where the policy alone denied.
     fn standings(&self) -> impl Iterator<Item = LimitReport<'a>> {
         let all = self.decision.origin() != Origin::Policy;
         self.listed().filter(move |limit| all || limit.max() == 0)
@@ -124,8 +123,8 @@ impl<'a> Answer<'a> {
         self.decision.origin() != Origin::Policy || self.governing.max() == 0
     }
 
-    /// Nothing resets a limit of 0 that has no known end, and where no counter was read its reset is
-    /// not known.
+    /// Returns whether the time of the reset is known. It is not for a limit of 0 without an end, nor where
+    /// no counter was read.
     fn knows_reset(&self) -> bool {
         let is_counted = self.decision.origin() != Origin::Policy && self.governing.max() > 0;
         self.decision.is_allowed() || is_counted || !self.governing.reset_after().is_zero()

@@ -10,8 +10,8 @@
 //! 3. A denial has a `Retry-After`, in whole seconds, whatever the family and even without one: the
 //!    longest wait over all limits that deny, which is never earlier than the reset that the IETF
 //!    lists show for any of them. Where no wait helps it is left out.
-//! 4. What is not known is left out. Where the [policy alone](Origin::Policy) denied, no counter was read:
-//!    there is no `Remaining` but the 0 of a limit of 0, and a reset only if a block has an end.
+//! 4. Values that are not known are left out. Where the [policy alone](Origin::Policy) denied, no counter
+//!    was read. `Remaining` is then sent only for a limit of 0, and a reset only if a block has an end.
 //! 5. No line says anything about a request that no store decided (the limiter is switched off, the
 //!    subject is under no limit, the store failed and the request passed). Turned away because the
 //!    store failed, it gets a `Retry-After` alone.

@@ -201,7 +201,7 @@ fn a_blocked_subject_is_not_told_when_to_return() {
 }
 
 #[test]
-fn a_block_with_an_end_tells_when_it_ends_in_every_family() {
+fn every_family_reports_the_end_of_a_block() {
     let policy = Policy::new([Limit::per_minute(5)]).unwrap();
     let policy = policy.blocked_until(NOW.plus_micros(90 * SECOND + 1));
     let blocked = Decision::blocked(policy.block().unwrap(), Cost::ONE, NOW);
@@ -218,9 +218,9 @@ fn a_block_with_an_end_tells_when_it_ends_in_every_family() {
     }
 }
 
-/// A number that was not read from a counter would be a guess.
+/// A number that no counter gave would be a guess.
 #[test]
-fn a_cost_that_is_never_granted_tells_the_limit_and_nothing_that_was_not_counted() {
+fn headers_for_a_cost_that_is_never_granted_name_only_the_limit() {
     let policy = Policy::new([Limit::per_second(50), Limit::per_minute(100)]).unwrap();
     let never = Decision::never_granted(&policy, Cost::new(101), 101);
     for family in FAMILIES {

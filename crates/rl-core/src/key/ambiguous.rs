@@ -2,12 +2,12 @@ use std::fmt;
 
 use crate::Subject;
 
-/// A credential that two readers could take for two different ones: it is in the request twice, or
-/// written so that one reader accepts what another does not.
+/// A credential that two readers could read differently: the request holds it twice, or writes it so that
+/// one reader accepts what another does not.
 ///
 /// A gate rejects such a request with 400 and counts it nowhere. It never asks the next extractor of
 /// [`or`](super::KeyExtractor::or), and no [`MissingKey`](crate::gate::MissingKey) lets it pass: the
-/// client could show one value to the limiter and the other to the service, and so choose its bucket.
+/// client could show one value to the limiter and another to the service, and thereby choose its bucket.
 ///
 /// # Examples
 ///
@@ -15,7 +15,7 @@ use crate::Subject;
 /// use rl_core::key::{AmbiguousKey, KeyExtractor, RequestInfo};
 /// use rl_core::{Realm, Subject};
 ///
-/// /// Counts by the tenant that a gateway names; `?` passes on that it is named twice.
+/// /// Counts by the tenant that a gateway names; `?` rejects a request that names two.
 /// fn by_tenant(realm: Realm) -> impl KeyExtractor {
 ///     move |request: &dyn RequestInfo| {
 ///         let Some(tenant) = request.only_header("x-tenant")? else { return Ok(None) };
@@ -36,8 +36,8 @@ impl fmt::Display for AmbiguousKey {
 
 impl std::error::Error for AmbiguousKey {}
 
-/// What a closure may return that is a [`KeyExtractor`](super::KeyExtractor): a [`Subject`], an
-/// `Option` of one, or also that the key is [ambiguous](AmbiguousKey).
+/// The return types of closures that are a [`KeyExtractor`](super::KeyExtractor): a [`Subject`], an
+/// `Option` of one, or a `Result` whose error is [`AmbiguousKey`].
 pub trait IntoSubject {
     /// Returns the answer of an extractor.
     ///

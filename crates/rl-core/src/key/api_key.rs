@@ -9,14 +9,15 @@ use crate::{Realm, Subject};
 /// A key is one word of visible ASCII without a comma, of 1 to 65536 bytes. The same key is the same
 /// subject wherever it stands. A request in which it is missing or empty has no key.
 ///
-/// A request in which it stands twice, is longer, or has other bytes in it is
-/// [ambiguous](super::AmbiguousKey), and rejected: one service takes the first of two values and another
-/// the last, one trims or cuts what another reads whole. So it is also if the name of the parameter or
-/// cookie is written with other letters in upper case, if a raw `+` or a semicolon is in a parameter, and
-/// if one `Authorization` line holds several credentials.
+/// A request is [ambiguous](super::AmbiguousKey), and rejected, because services read it differently, if
+///
+/// * the key stands there twice, is longer, or holds other bytes;
+/// * the name of the parameter or cookie differs in upper and lower case;
+/// * a parameter holds a raw `+` or a semicolon;
+/// * one `Authorization` line holds several credentials.
 ///
 /// Keys are not verified: see the [module](super#security), and [`known`](super::KeyExtractor::known) for
-/// services that know theirs.
+/// services that know their keys.
 ///
 /// # Examples
 ///
@@ -99,7 +100,7 @@ mod tests {
 
     const KEY: &str = "sk_live_51H8xQ2eZvKYlo2C";
 
-    /// What a request says: this key, none, or what can be read in several ways.
+    /// The expected reading of a request: this key, none, or an ambiguous one.
     #[derive(Clone, Copy)]
     enum Says<'a> {
         Key(&'a [u8]),

@@ -38,7 +38,8 @@ impl<A, B> And<A, B> {
 
 impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for And<A, B> {
     fn subject<R: RequestInfo>(&self, request: &R) -> Result<Option<Subject>, AmbiguousKey> {
-        // Both are asked: without the first, an ambiguous second must not reach an `or` around.
+        // Both are asked, even without a first subject: an ambiguous second one must not reach an outer
+        // `or`.
         let (first, second) = (self.first.subject(request)?, self.second.subject(request)?);
         Ok(first.zip(second).map(|(first, second)| pair(&first, &second)))
     }

@@ -1,8 +1,8 @@
-//! Where clients put their credentials.
+//! Reads credentials from the places where clients put them.
 //!
-//! What the service behind the limiter may decode is decoded here too: else one key, written in many
-//! ways, would be many subjects, with a quota each. What some services read and others do not is
-//! ambiguous: another cut of the same text must not name another subject, or none.
+//! An encoding that the service behind the limiter may decode is decoded here too. Otherwise one key,
+//! encoded in several ways, would be several subjects, each with a quota. A text that only some services
+//! accept is ambiguous: it must not name another subject, or none.
 
 use std::borrow::Cow;
 
@@ -27,7 +27,7 @@ pub(super) fn token<'a>(
     let Some(value) = request.only_header("authorization")? else { return Ok(None) };
     let after_scheme = |text: &'a [u8]| {
         let (start, rest) = text.split_at_checked(scheme.len())?;
-        // `Bearers x` is another scheme; of `Bearer:x` readers think differently.
+        // `Bearers x` has another scheme; readers disagree about `Bearer:x`.
         let is_whole = rest.first().is_none_or(|b| !is_token_byte(*b));
         (is_whole && start.eq_ignore_ascii_case(scheme.as_bytes())).then_some(rest)
     };
@@ -83,7 +83,7 @@ pub(super) fn cookie<'a>(
 }
 
 /// Returns `value` if all readers take it for the same key: it is one word of visible ASCII without a
-/// comma. Readers trim, cut at spaces and join lines by commas, and not all read other bytes.
+/// comma. Some readers trim values, cut them at spaces, join lines by commas, or reject other bytes.
 fn one_word<V: AsRef<[u8]>>(value: V) -> Result<Option<V>, AmbiguousKey> {
     match value.as_ref() {
         [] => Ok(None),
@@ -93,16 +93,16 @@ fn one_word<V: AsRef<[u8]>>(value: V) -> Result<Option<V>, AmbiguousKey> {
     }
 }
 
-/// Returns the value that was decoded once. A percent sign that is left is no escape, or one for readers
-/// that decode twice.
+/// Checks a value that was decoded once. A percent sign that remains is ambiguous: readers that decode
+/// twice take it for an escape.
 fn decoded(value: Cow<'_, [u8]>) -> Result<Option<Cow<'_, [u8]>>, AmbiguousKey> {
     if value.contains(&b'%') { Err(AmbiguousKey) } else { one_word(value) }
 }
 
-/// How the name of a parameter or cookie compares with the one that is looked for.
+/// How the name of a parameter or cookie compares with the name to find.
 enum NameIs {
     Exact,
-    /// The same to readers that trim names or take no notice of case.
+    /// Equal for readers that trim names or ignore case.
     Similar,
     Another,
 }

@@ -4,12 +4,12 @@ use crate::{Realm, Subject};
 
 /// Counts by the plain value of a header in which a gateway in front names the client.
 ///
-/// The gateway must overwrite the header whatever the client sent, and be the only way in: else a client
-/// is whom it likes. Secrets belong in [`ApiKey`](super::ApiKey), which hashes them.
+/// The gateway must overwrite the header in every request, and be the only way in. Otherwise a client
+/// chooses its own identity. Secrets belong in [`ApiKey`](super::ApiKey), which hashes them.
 ///
 /// A request in which the header is missing or empty has no key. One in which it stands twice, is padded,
-/// is longer than 65536 bytes or is not UTF-8 is [ambiguous](AmbiguousKey): another reader could take it
-/// for somebody.
+/// is longer than 65536 bytes or is not UTF-8 is [ambiguous](AmbiguousKey): another reader could read
+/// another client from it.
 ///
 /// # Examples
 ///

@@ -16,8 +16,8 @@ impl<E, F> Known<E, F> {
     }
 }
 
-/// What the function of [`KeyExtractor::known`] returns: whether the subject is known, or as which
-/// subject it counts if it is.
+/// The return types of the function of [`KeyExtractor::known`]: whether the subject is known, or the
+/// subject to count instead of a known one.
 pub trait Recognized {
     /// Returns the subject to count, `None` if `found` is not known.
     fn of(self, found: Subject) -> Option<Subject>;

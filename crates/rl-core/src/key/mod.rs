@@ -1,4 +1,4 @@
-//! From a request to the [`Subject`] it is counted under.
+//! Finds the [`Subject`] that a request is counted under.
 //!
 //! A [`KeyExtractor`] looks at a [`RequestInfo`], the view of a request that all adapters share, so
 //! one extractor works in all of them.
@@ -10,25 +10,25 @@
 //! | [`Identified`] | the [`Subject`] that an authentication layer left in the extensions | its own |
 //! | [`from_extension`] | what a function makes of another value in the extensions | its own |
 //! | [`Header`] | the plain value of a header that a gateway writes | yours |
-//! | [`Route`] | the pattern of the route that matched, or that none did | `route` |
+//! | [`Route`] | the pattern of the route that matched, or `unmatched` | `route` |
 //! | [`Method`] | the method | `method` |
 //! | [`Constant`] | everyone together | `global` |
 //! | a closure over `&dyn RequestInfo` | what it says | its own |
 //!
-//! An extractor has three answers: a subject, none, or that the key is [ambiguous](AmbiguousKey).
+//! An extractor returns a subject, no subject, or that the key is [ambiguous](AmbiguousKey).
 //! [`or`](KeyExtractor::or) asks a second extractor for requests without a key of the first,
-//! [`and`](KeyExtractor::and) counts per pair, and [`known`](KeyExtractor::known) keeps to keys that the
-//! service has given out. What happens to a request without any key is a setting of the adapter, never a
-//! silent default. A request with an ambiguous key is rejected with 400 and counted nowhere.
+//! [`and`](KeyExtractor::and) counts per pair, and [`known`](KeyExtractor::known) accepts only keys that
+//! the service has given out. A setting of the adapter decides about a request without any key. A request
+//! with an ambiguous key is rejected with 400 and counted nowhere.
 //!
 //! # Security
 //!
-//! 1. What a client writes names it only after something has checked it. A client that invents API keys
-//!    is a new subject each time. So count [known keys](KeyExtractor::known) alone and everything else by
-//!    address, or run [`ApiKey`] behind an authentication that refuses unknown keys.
-//! 2. What could be read in two ways is not read. Of two headers, parameters or cookies of one name the
-//!    client could show one to the limiter and the other to the service. If that counted as no key, the
-//!    client would choose the bucket: the next of `or`, or none.
+//! 1. A value from the client identifies it only after something has checked it. A client that invents API
+//!    keys is a new subject each time. So count [known keys](KeyExtractor::known) alone and everything else
+//!    by address, or run [`ApiKey`] behind an authentication that refuses unknown keys.
+//! 2. An ambiguous value is rejected. With two headers, parameters or cookies of one name, the client
+//!    could show one to the limiter and the other to the service. If that counted as no key, the client
+//!    would choose its bucket: that of the next extractor of `or`, or none.
 //! 3. Put the extractors of `or` in the order in which the service looks for credentials: a request may
 //!    hold several of different kinds.
 //! 4. API keys and tokens are hashed with a [`KeySecret`] at once. They are in no store key, log
@@ -101,14 +101,14 @@ pub use crate::client_ip::InvalidHeaderName;
 
 use crate::Subject;
 
-/// The longest value of a header, parameter or cookie that is taken for a key, in bytes: what servers
-/// accept as a header.
+/// The longest value of a header, parameter or cookie that can be a key, in bytes. Servers accept headers
+/// of about that length.
 const MAX_VALUE_LEN: usize = 64 * 1_024;
 
 /// Finds the subject that a request is counted under.
 ///
 /// Closures over `&dyn RequestInfo` are extractors too: they return a `Subject`, an `Option` of one, or
-/// what [`subject`](Self::subject) returns.
+/// the result of [`subject`](Self::subject).
 pub trait KeyExtractor: Send + Sync + 'static {
     /// Returns the subject that `request` is counted under, `None` if it has no key.
     ///
@@ -131,8 +131,8 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// `Identified.and(Route)`. Without one of them there is no pair.
     ///
     /// The pair is in the realm of the first and [belongs to it](Subject::owner), so that it is under
-    /// the policy of the first: a map of policies is asked for the `owner`. Its id is a digest: no pair is
-    /// another pair, or a subject that is counted alone.
+    /// the policy of the first: look up the `owner` in a map of policies. Its id is a digest, so no pair
+    /// equals another pair, or a subject that is counted alone.
     fn and<E>(self, other: E) -> And<Self, E>
     where
         Self: Sized,
@@ -141,13 +141,13 @@ pub trait KeyExtractor: Send + Sync + 'static {
         And::new(self, other)
     }
 
-    /// Takes only subjects that the service knows; a request with any other has no key.
+    /// Accepts only subjects that the service knows; a request with any other subject has no key.
     ///
     /// A client can invent as many API keys as it likes. With `known` and [`or`](Self::or) it gains no
-    /// bucket by that: keys that were given out count as they are, everything else by address.
+    /// bucket by that: known keys count as themselves, every other request by address.
     ///
-    /// `recognize` returns whether it knows the subject, or as which subject it counts: the consumer that
-    /// a key belongs to.
+    /// `recognize` returns whether it knows the subject, or the subject to count instead, such as the
+    /// consumer that a key belongs to.
     ///
     /// ```
     /// use std::collections::HashMap;

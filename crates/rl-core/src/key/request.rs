@@ -18,7 +18,7 @@ pub trait RequestInfo {
     /// Returns what follows the `?`, if there is one.
     fn query(&self) -> Option<&str>;
 
-    /// Returns the pattern of the route that matched, such as `/users/{id}`, where the framework tells.
+    /// Returns the pattern of the route that matched, such as `/users/{id}`, where the framework knows it.
     fn route(&self) -> Option<&str>;
 
     /// Calls `each` with the value of every header line called `name` (in lower case), in order.
@@ -31,8 +31,8 @@ pub trait RequestInfo {
 
     /// Returns the framework's own map of extensions, such as `http::Extensions`.
     ///
-    /// Closures over `&dyn RequestInfo` read it by `extension`, which each adapter brings in its
-    /// `RequestExt`: the core does not know the maps of frameworks.
+    /// Closures over `&dyn RequestInfo` read it through `extension` of the `RequestExt` trait of an adapter.
+    /// The core does not know the types of these maps.
     fn extensions(&self) -> &dyn Any;
 
     /// Returns what an earlier layer put into the request's extensions under the type `T`, in every
@@ -46,9 +46,9 @@ pub trait RequestInfo {
     ///
     /// # Errors
     ///
-    /// Returns an error if there are several lines of that name, or if a space or tab stands around the
-    /// value: of two values the client could show one to the limiter and the other to the service, and a
-    /// reader that trims a value takes it for another one.
+    /// Returns an error if there are several lines of that name, or if a space or tab surrounds the value.
+    /// The client could show one of two values to the limiter and the other to the service, and some
+    /// readers trim values.
     fn only_header<'a>(&'a self, name: &str) -> Result<Option<&'a [u8]>, AmbiguousKey> {
         let (mut value, mut lines): (&[u8], _) = (b"", 0);
         self.header_lines(name, &mut |line| {

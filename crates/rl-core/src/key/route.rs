@@ -8,17 +8,17 @@ static ROUTE: LazyLock<Realm> =
 
 /// Counts by the pattern of the route that matched, such as `/users/{id}`, in the realm `route`.
 ///
-/// The path itself is never taken: `/a//b`, `/%61/b` and `/a/b?` reach the same handler, and each would
+/// The path itself is never used: `/a//b`, `/%61/b` and `/a/b?` reach the same handler, and each would
 /// have a quota of its own.
 ///
-/// Requests that matched no route are one subject, [`Route::UNMATCHED`]: they get the service's own 404,
-/// and a flood of them is counted. So is every request where the framework does not tell the route: in
-/// tower services other than axum, and outside of axum's `Router::layer`.
+/// Requests that matched no route count together, as [`Route::UNMATCHED`], and get the service's own 404.
+/// So do requests whose route the framework does not report: in tower services other than axum, and
+/// outside of axum's `Router::layer`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Route;
 
 impl Route {
-    /// The id of all requests that matched no route. Patterns begin with `/`, so it is none.
+    /// The id of all requests that matched no route. It cannot be a pattern, because patterns begin with `/`.
     pub const UNMATCHED: &'static str = "unmatched";
 }
 

@@ -67,8 +67,8 @@ impl Breaker {
         self.circuit.answered(ticket.pass, || self.now())
     }
 
-    /// Notes a failure of the store. Returns whether it is worth a line in the log: the store was well,
-    /// or failed in another way, until now.
+    /// Records a failure of the store. Returns whether to log it: until now the store worked, or failed in
+    /// another way.
     ///
     /// A failure that concerns one subject or policy says nothing about the store and does not belong here.
     pub(super) fn failed(&self, mut ticket: Ticket, kind: FailureKind) -> bool {

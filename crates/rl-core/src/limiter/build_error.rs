@@ -3,17 +3,17 @@ use std::fmt;
 use crate::InvalidPolicy;
 use crate::store::InvalidNamespace;
 
-/// Why settings do not make a limiter.
+/// An error in the settings of a limiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// The limits do not make a policy.
+    /// The limits are no valid policy.
     Policy(InvalidPolicy),
-    /// Single limits beside a source of policies: it is not clear which should hold.
+    /// Single limits beside a source of policies: it is unclear which of them apply.
     LimitsAndPolicies,
-    /// The namespace is not one.
+    /// The namespace is not valid.
     Namespace(InvalidNamespace),
-    /// A deadline of no time.
+    /// A deadline of zero.
     ZeroDeadline,
     /// Reservations that expire at once.
     ZeroReservation,
@@ -21,9 +21,9 @@ pub enum BuildError {
     NoneInFlight,
     /// [`OnFailure::Fallback`] without a store to fall back on.
     NoFallback,
-    /// A share of no instance.
+    /// A share of zero instances.
     NoInstances,
-    /// [`OnFailure::Fallback`] for a fallback that fails itself.
+    /// [`OnFailure::Fallback`] for failures of the fallback itself.
     FallbackOfFallback,
 }
 
@@ -46,7 +46,7 @@ impl fmt::Display for BuildError {
             Self::NoFallback => {
                 f.write_str("`OnFailure::Fallback` without a store: expected `.fallback(..)`")
             }
-            Self::NoInstances => f.write_str("a share of 0 instances: expected 1 at least"),
+            Self::NoInstances => f.write_str("a share of 0 instances: expected at least 1"),
             Self::FallbackOfFallback => f.write_str(
                 "`OnFailure::Fallback` if the fallback fails: expected `OnFailure::Allow` or \
                  `OnFailure::Deny`",

@@ -20,8 +20,8 @@ use crate::{Limit, Policy, PolicyBuilder, observe};
 /// | in flight | 4096 | at 100 ms each that is 40 000 decisions per second, and a few megabytes |
 /// | store failure | allow | an outage of the limiter should not be one of the service |
 /// | configuration failure | deny | it lasts until someone mends it, and could be provoked |
-/// | fallback failure | deny | whoever sets a fallback wants a limit during outages |
-/// | overload | deny | a client can cause it, and must not lift the limits by it |
+/// | fallback failure | deny | a fallback is set to keep a limit during outages |
+/// | overload | deny | a client can cause an overload, and must not lift the limits by it |
 #[must_use]
 pub struct RateLimiterBuilder {
     policy: PolicyBuilder,
@@ -68,7 +68,7 @@ impl Default for RateLimiterBuilder {
 }
 
 impl RateLimiterBuilder {
-    /// Adds a limit to the one policy that all subjects are under, named as by
+    /// Adds a limit to the one policy of all subjects, named as by
     /// [`PolicyBuilder::limit`]: `second`, `15minutes`.
     pub fn limit(mut self, limit: Limit) -> Self {
         self.policy = self.policy.limit(limit);
@@ -98,8 +98,8 @@ impl RateLimiterBuilder {
     ///
     /// Limiters of one namespace on one store count together: the instances of a service should,
     /// two nested limiters of one service should not, or a request is charged by both to the same
-    /// counters. The first time that two limiters in this process do so under different limits, a
-    /// warning is logged.
+    /// counters. The first time that two limiters in this process do so under different limits, they
+    /// log a warning.
     pub fn namespace(mut self, namespace: &str) -> Self {
         self.namespace = namespace.to_owned();
         self
@@ -134,8 +134,8 @@ impl RateLimiterBuilder {
 
     /// Sets how many decisions may wait for the store at the same time. Defaults to 4096.
     ///
-    /// The limiter lowers this by itself while the store answers late, so that what it answers is still in
-    /// time. A request beyond that is answered at once, by [`on_overload`](Self::on_overload). A store in
+    /// The limiter lowers this bound while the store answers late, so that its answers arrive in time.
+    /// [`on_overload`](Self::on_overload) decides a request beyond the bound without waiting. A store in
     /// memory never makes a decision wait.
     pub fn max_in_flight(mut self, decisions: usize) -> Self {
         self.max_in_flight = decisions;
@@ -156,12 +156,12 @@ impl RateLimiterBuilder {
         self
     }
 
-    /// Sets what happens to a request when the store, or the source of policies, is asked for more than it
-    /// bears. Defaults to [`OnFailure::Deny`]: 503 with `Retry-After: 1`.
+    /// Sets what happens to a request when the store, or the source of policies, is overloaded. Defaults to
+    /// [`OnFailure::Deny`]: 503 with `Retry-After: 1`.
     ///
-    /// An overload is no outage: one client can cause it by inventing subjects, and with
-    /// [`OnFailure::Allow`] lifts the limits of all by it. A request of which a denial is known, that still
-    /// holds, is denied whatever is set here. A time-out counts as overload if replies still come, late.
+    /// An overload is no outage. One client can cause it by inventing subjects, and with
+    /// [`OnFailure::Allow`] it would lift the limits of all clients. A subject with a known denial that
+    /// still holds is always denied. A time-out counts as overload if other replies still arrive.
     pub fn on_overload(mut self, on_failure: OnFailure) -> Self {
         self.on_overload = on_failure;
         self
@@ -172,14 +172,14 @@ impl RateLimiterBuilder {
     /// [`on_overload`](Self::on_overload).
     ///
     /// A subject whose policy was looked up before keeps it. The store counts under this policy as under any
-    /// other; keep it as strict as that of a caller nobody knows.
+    /// other. Make it as strict as the policy of an anonymous caller.
     pub fn policy_when_overloaded(mut self, policy: Policy) -> Self {
         self.policy_when_overloaded = Some(policy);
         self
     }
 
-    /// Sets the store that decides when the other one is down, slow, failing over or overloaded, on this
-    /// instance's share of the limits: [`OnFailure::Fallback`] for store failures and for overload.
+    /// Sets the store that decides on this instance's share of the limits when the other store is down,
+    /// slow, failing over or overloaded. Sets [`OnFailure::Fallback`] for store failures and for overload.
     ///
     /// A [`MemoryStore`] answers at once; a store that has to be waited for is given the deadline anew.
     /// Its decisions come with [`Origin::Fallback`](crate::Origin::Fallback) and tell the share. When
@@ -214,27 +214,27 @@ impl RateLimiterBuilder {
     }
 
     /// Sets the clock on which [blocks](Policy::blocked_until) end. Defaults to the
-    /// [`SystemClock`]. Counters live on the clock of their store.
+    /// [`SystemClock`]. Counters use the clock of their store.
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Arc::new(clock);
         self
     }
 
-    /// Gives the units of a [permit](crate::Permit) back if its process dies: after this time in which it
-    /// was neither settled nor renewed. Defaults to never: the estimate stays charged until its windows
+    /// Gives the units of a [permit](crate::Permit) back if its process dies, once the permit was neither
+    /// settled nor renewed for this time. Defaults to never: the estimate stays charged until its windows
     /// end.
     ///
-    /// A task of the permit renews the reservation after each third of this time, so it may be much
-    /// shorter than a request: some seconds. It concerns what [`acquire`](RateLimiter::acquire) charges,
-    /// and what metered gates do, on Redis in the packed layout. (In memory the counts die with their
-    /// process.) What has expired is given back by the next decision on the subject, as if it had been
-    /// settled at 0. A request that could not renew in time, as its machine was suspended, is charged its
-    /// whole cost when it ends.
+    /// A task of the permit renews the reservation after each third of this time, so some seconds are
+    /// enough even for long requests. The setting applies to charges of
+    /// [`acquire`](RateLimiter::acquire) and of metered gates, on Redis in the packed layout. (In memory the
+    /// counts die with their process.) The next decision on the subject gives expired units back, as if the
+    /// permit had been settled at 0. A request that could not renew in time, because its machine was
+    /// suspended, is charged its whole cost when it ends.
     ///
     /// It costs one more call for each permit that is settled at its estimate, and one for each third of
     /// this time. Decisions of this limiter ask the server one by one: they are neither coalesced nor
-    /// leased. Set it on every limiter that shares the counters: others give back nothing that has
-    /// expired.
+    /// leased. Set it on every limiter that shares the counters: others never give expired units
+    /// back.
     pub fn reservation_expires_after(mut self, time: Duration) -> Self {
         self.reservation = Some(time);
         self
@@ -314,7 +314,7 @@ impl RateLimiterBuilder {
             sole_policy: policies.sole().cloned(),
             policies,
             is_decided_at_once,
-            // What a synchronous store refuses for its configuration it rejects by itself.
+            // A synchronous store itself rejects the requests that its configuration does not support.
             is_quiet: is_decided_at_once
                 && observer.is_none()
                 && !is_shadow

@@ -1,5 +1,5 @@
-//! The end of a limiter: what is being settled is waited for, and what the stores have reserved ahead is
-//! given back.
+//! Closes a limiter: waits for running settlements, and gives back the units that the stores have
+//! reserved ahead.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -31,7 +31,7 @@ impl Settlements {
     async fn finish(&self) {
         let mut idle = std::pin::pin!(self.idle.notified());
         loop {
-            // Before the look: a settlement that ends in between is not missed.
+            // Enabled before the check, so that a settlement that ends in between is not missed.
             idle.as_mut().enable();
             if self.running.load(Ordering::Acquire) == 0 {
                 return;
@@ -51,13 +51,13 @@ impl Drop for Running {
 }
 
 impl RateLimiter {
-    /// Gives back what this process has reserved ahead: call it when a service shuts down, after its
-    /// last request.
+    /// Gives back the units that this process has reserved ahead. Call it when a service shuts down, after
+    /// its last request.
     ///
     /// It waits for the settlements of [permits](crate::Permit) that were dropped, and
     /// [closes](crate::store::Store::close) the store and its fallback: on Redis, units that were
     /// leased go back to the other instances. The limiter keeps deciding
-    /// afterwards, without leases. Limiters that share a store share this effect.
+    /// afterwards, without leases, and so do all limiters on the same store.
     ///
     /// It takes a few round trips, and 5 seconds at most if a store does not answer. A store in memory is
     /// closed without waiting.

@@ -1,4 +1,4 @@
-//! Subjects whose stored value is damaged: a log line when one is found, and one when it is well again.
+//! Subjects whose stored value is damaged: a log line when one is found, and one when it has recovered.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,13 +11,13 @@ use crate::Subject;
 use crate::model::Redacted;
 use crate::observe::{Ended, Transition};
 
-/// Subjects that are logged each by its own; more are counted together.
+/// Subjects that have log lines of their own; further ones are counted together.
 const MOST: usize = 64;
 
 /// The subjects whose stored value was found damaged.
 #[derive(Debug, Default)]
 pub(super) struct Damaged {
-    // How many there are, so that a well store costs one load.
+    // The number of subjects, so that a decision costs one load while none is damaged.
     count: AtomicUsize,
     state: Mutex<State>,
 }
@@ -27,7 +27,7 @@ struct State {
     subjects: HashMap<Redacted, Transition>,
     /// Those beyond [`MOST`].
     others: Transition,
-    /// The last look at those that were not asked for any more.
+    /// The last sweep over subjects that send no more requests.
     swept_at: Instant,
 }
 
@@ -38,7 +38,7 @@ impl Default for State {
     }
 }
 
-/// What a damaged value is worth in the log.
+/// Which log line a damaged value gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     /// A line that names the subject.
@@ -76,7 +76,7 @@ impl Damaged {
     }
 
     /// Notes that a request of the subject was decided. Returns the subjects whose damage is over: this
-    /// one, and now and then those that were not asked for any more.
+    /// one, and at times those that send no more requests.
     ///
     /// Costs one relaxed load while no value is damaged.
     #[inline]
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn damage_is_over_when_its_subject_is_decided_or_not_asked_for_any_more() {
+    async fn damage_is_over_when_its_subject_is_decided_or_sends_no_more_requests() {
         let damaged = Damaged::default();
         let [alice, bob, carol] = ["alice", "bob", "carol"].map(Subject::user);
         assert_eq!(damaged.decided(&alice), []);

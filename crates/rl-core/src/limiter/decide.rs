@@ -20,7 +20,7 @@ pub(super) struct Question {
     pub(super) deadline: Duration,
     /// Whether the decision is told to the observer and the log.
     pub(super) is_told: bool,
-    /// Whether what is charged comes back if the process dies, where the limiter is set so.
+    /// Whether the charge is a reservation, if the limiter makes any.
     pub(super) reserves: bool,
 }
 
@@ -29,7 +29,7 @@ impl RateLimiter {
         Question { mode, cost, deadline: self.inner.deadline, is_told: true, reserves: false }
     }
 
-    /// Checks, and if it `reserves`, so that the units come back if the process dies.
+    /// Checks, with a reservation if it `reserves`: the units come back if the process dies.
     #[inline]
     pub(crate) fn check_as(
         &self,
@@ -197,7 +197,7 @@ impl RateLimiter {
                 return self.stand_in(Some(policy), subject, question, failure);
             }
         };
-        // Looked at before the store is asked: what is refused anyway must cost next to nothing.
+        // Checked before the store is asked, so that refused requests cost next to nothing.
         if self.inner.in_flight.is_full() && !self.inner.is_decided_at_once {
             return self.decide_overloaded(policy, subject, question);
         }

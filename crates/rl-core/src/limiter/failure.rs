@@ -13,13 +13,13 @@ pub enum OnFailure {
     /// It is turned away; adapters answer 503 with `Retry-After`.
     Deny,
     /// Another store decides, on this instance's [`Share`](super::Share) of the limits:
-    /// [`fallback`](crate::RateLimiterBuilder::fallback). What it cannot decide either is up to
-    /// [`on_fallback_failure`](crate::RateLimiterBuilder::on_fallback_failure).
+    /// [`fallback`](crate::RateLimiterBuilder::fallback). If it fails too,
+    /// [`on_fallback_failure`](crate::RateLimiterBuilder::on_fallback_failure) decides.
     Fallback,
 }
 
 impl OnFailure {
-    /// What happens to the requests without a decision, in words for the log.
+    /// Returns what happens to the requests without a decision, in words for the log.
     pub(super) const fn consequence(self) -> &'static str {
         match self {
             Self::Allow => "undecided requests are allowed without limits",
@@ -29,20 +29,20 @@ impl OnFailure {
     }
 }
 
-/// After this time without an occurrence a condition is over, so that one that flickers is one line.
+/// The time without an occurrence after which a condition is over, so that one that flickers is one line.
 pub(super) const CALM: Duration = Duration::from_secs(1);
 
-/// The same, of what has no sign that it is over but that it does not occur any more.
+/// The same for conditions that have no other sign of their end.
 pub(super) const LONG_CALM: Duration = Duration::from_secs(60);
 
 /// Whether the source of policies answers.
 ///
-/// It says nothing about the store, and must not keep requests from it.
+/// The state of the source says nothing about the store, and must not keep requests from the store.
 #[derive(Debug)]
 pub(super) struct SourceHealth {
     pub(super) outage: Transition,
     pub(super) overload: Transition,
-    /// Subjects of which alone the policy cannot be read.
+    /// Single subjects whose policy cannot be read.
     pub(super) damaged: Damaged,
     pub(super) progress: Progress,
 }
@@ -60,7 +60,7 @@ pub(super) struct StoreHealth {
     /// Begins and ends with what the breaker finds; counts the requests without a decision.
     pub(super) outage: Transition,
     pub(super) overload: Transition,
-    /// Requests that the store does not support, which says nothing about others.
+    /// Requests that the store does not support; others may be supported.
     pub(super) unsupported: Transition,
     /// Failures of the fallback.
     pub(super) fallback: Transition,

@@ -16,8 +16,8 @@ use crate::{
 ///
 /// The units of every limit, and its burst or capacity, are divided by the number of instances and
 /// rounded down: all instances together admit the limit at most, and less where it does not divide
-/// evenly. Where nothing is left of a limit, or less than a request costs, nothing can be decided: it is
-/// not the client who is over the limit. Such a request is rejected as by [`OnFailure::Deny`], unless
+/// evenly. Where the share of a limit is zero, or less than a request costs, the fallback cannot decide:
+/// the client is not over its limit. Such a request is rejected as by [`OnFailure::Deny`], unless
 /// [`on_fallback_failure`](crate::RateLimiterBuilder::on_fallback_failure) says otherwise.
 ///
 /// # Examples
@@ -124,7 +124,7 @@ impl RateLimiter {
         })
     }
 
-    /// Returns what becomes of a request that the fallback cannot decide either.
+    /// Returns the decision on a request that the fallback cannot decide either.
     fn not_even_by_fallback(&self, cost: Cost, failure: FailureKind) -> Decision {
         Decision::undecided(
             cost,

@@ -1,4 +1,4 @@
-//! What the log and the observer learn of failures: each begins and ends with one line.
+//! Reports failures to the log, with one line when each begins and one when it ends, and to the observer.
 
 use super::breaker::Ticket;
 use super::damaged::Found;
@@ -8,12 +8,12 @@ use crate::store::StoreError;
 use crate::{FailureKind, Subject};
 
 impl RateLimiter {
-    /// Which limiter and which store a line in the log is about.
+    /// Returns the limiter and the store that a line in the log names.
     fn place(&self) -> Place<'_> {
         Place { limiter: self.inner.namespace.as_str(), store: self.inner.store.label() }
     }
 
-    /// What becomes of requests, in words for the log.
+    /// Returns what happens to undecided requests, in words for the log.
     fn consequence(&self, kind: FailureKind) -> &'static str {
         let on_failure =
             if self.inner.is_shadow { OnFailure::Allow } else { self.on_failure(kind) };
@@ -95,7 +95,7 @@ impl RateLimiter {
         }
     }
 
-    /// Notes that the store is asked for more than it bears.
+    /// Notes that the store is overloaded.
     pub(super) fn overloaded(&self) {
         if self.inner.store_health.overload.occurred() {
             let in_flight = &self.inner.in_flight;
@@ -124,10 +124,10 @@ impl RateLimiter {
         }
     }
 
-    /// Notes that the policy of the subject could not be found: that says nothing about the store.
+    /// Notes that the policy of the subject could not be looked up, which says nothing about the store.
     pub(super) fn source_failed(&self, subject: &Subject, error: &StoreError) {
         let health = &self.inner.source_health;
-        // Without a policy a fallback has nothing to decide.
+        // A fallback cannot decide without a policy.
         let consequence = match self.on_failure(error.kind()) {
             OnFailure::Fallback if !self.inner.is_shadow => OnFailure::Deny.consequence(),
             _ => self.consequence(error.kind()),

@@ -1,8 +1,8 @@
-//! How many decisions wait for the store: no more than it answers in time.
+//! Bounds the decisions that wait for the store by what it answers in time.
 //!
-//! A store that is asked for more than it bears answers all of it late, and a late answer is worth nothing:
-//! the work is done, and the request has given up. So the number in flight is bounded by the latency that
-//! is measured, of one decision after the other:
+//! An overloaded store answers everything late, and a late answer is worthless, because the request has
+//! given up by then. So the measured latency of single decisions, one after the other, moves the bound on
+//! the number in flight:
 //!
 //! ```text
 //!  0    least                                                    deadline
@@ -10,9 +10,9 @@
 //!            grows by 1/8        stays          shrinks to what would take 3/8 of the time
 //! ```
 //!
-//! *Least* is the latency without load. A decision that was sent when few were in flight shrinks nothing:
-//! then it is not the load that makes the store slow. Nor is it if the latency does not follow a bound that has
-//! shrunk, as in a process that has no time for its tasks: then the bound goes back, and stays for a while.
+//! *Least* is the latency without load. A decision that was sent when few were in flight never shrinks the
+//! bound, because load does not explain its latency. If a smaller bound does not lower the latency, as in
+//! a process that starves its tasks, the bound goes back and stays there for a while.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,17 +27,17 @@ const FLOOR: usize = 16;
 
 const UNKNOWN: u64 = u64::MAX;
 
-/// How long the bound is left alone when it was of no use that it had shrunk.
+/// How long the bound stays unchanged after shrinking it did not help.
 const HOLD: Duration = Duration::from_secs(5);
 
-/// A bound that has shrunk, until it is known whether that was of use.
+/// A bound that has shrunk, until it is known whether that helped.
 #[derive(Clone, Copy, Debug)]
 struct Trial {
     // The bound, the latency and the number in flight before.
     bound: usize,
     latency: u64,
     ahead: usize,
-    // Decisions that are sent from then on say how it went.
+    // Decisions that are sent from then on show whether it helped.
     from: Instant,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct InFlight {
     waiting: AtomicUsize,
     // The setting.
     most: usize,
-    // What the latency allows, at most `most`.
+    // The number that the latency allows, at most `most`.
     bound: AtomicUsize,
     deadline: Duration,
     // The latency without load, in microseconds, or `UNKNOWN`.
@@ -92,7 +92,7 @@ impl InFlight {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// The number that may be in flight now.
+    /// Returns the number that may be in flight now.
     pub(super) fn bound(&self) -> usize {
         self.bound.load(Ordering::Relaxed)
     }
@@ -103,7 +103,7 @@ impl InFlight {
 
     /// Returns a slot, unless all are taken.
     pub(super) fn enter(self: &Arc<Self>) -> Option<Slot> {
-        // Counted first: the excess gives its place back, and no more than the bound ever wait.
+        // Counted before the check, so that no more than the bound ever wait.
         let ahead = self.waiting.fetch_add(1, Ordering::Relaxed);
         if ahead >= self.bound() {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -128,7 +128,7 @@ impl InFlight {
     /// Moves the bound by the latency of a decision that was sent at that time behind `ahead` others.
     fn adjust(&self, sent: Instant, latency: u64, ahead: usize) {
         let relaxed = Ordering::Relaxed;
-        // Only what was sent without load says how fast the store is; it may become slower, step by step.
+        // Only decisions sent without load show how fast the store is. It may become slower step by step.
         if ahead < FLOOR {
             let least = self.least.load(relaxed);
             self.least.store(latency.min(least.saturating_add(least / 16 + 1)), relaxed);
@@ -152,7 +152,7 @@ impl InFlight {
         }
     }
 
-    /// Looks whether it was of use that the bound has shrunk. Returns false if it was not.
+    /// Ends a trial that is due. Returns false if shrinking the bound did not help.
     fn conclude_trial(
         &self,
         control: &mut Control,
@@ -161,7 +161,7 @@ impl InFlight {
         ahead: usize,
     ) -> bool {
         let Some(trial) = control.trial.take_if(|trial| sent >= trial.from) else { return true };
-        // At least half of what a queue would have become shorter.
+        // The latency must fall by at least half as much as the queue became shorter.
         let part = ahead.min(trial.ahead) as f64 / trial.ahead as f64;
         let was_of_use = latency as f64 <= trial.latency as f64 * (1.0 + part) / 2.0;
         if !was_of_use {
@@ -193,7 +193,7 @@ fn micros(span: Duration) -> u64 {
 }
 
 impl Slot {
-    /// When the decision was sent.
+    /// Returns the time at which the decision was sent.
     pub(super) fn sent_at(&self) -> tokio::time::Instant {
         self.sent.at
     }
@@ -218,7 +218,7 @@ impl Slot {
             let (mut control, waiting) = (in_flight.control(), in_flight.waiting());
             let latency = micros(patience);
             if in_flight.conclude_trial(&mut control, self.sent.at, latency, waiting) {
-                // The store goes on with what is given up now.
+                // The store keeps working on decisions that were given up.
                 let drains_for = patience.mul_f64(waiting as f64 / replies as f64).min(DRAINING);
                 let borne = replies as usize / 8 * 3;
                 in_flight.shrink(&mut control, borne, latency, waiting, drains_for);
@@ -250,7 +250,7 @@ mod tests {
 
     const DEADLINE: Duration = Duration::from_millis(100);
 
-    /// Lets `count` enter, and answers them all after this time; returns how many had a slot.
+    /// Sends `count` decisions and answers all of them after this time. Returns how many had a slot.
     async fn burst(in_flight: &Arc<InFlight>, count: usize, latency: Duration) -> usize {
         let slots: Vec<_> = (0..count).filter_map(|_| in_flight.enter()).collect();
         advance(latency).await;
@@ -260,12 +260,12 @@ mod tests {
         entered
     }
 
-    /// The latency of a store that answers so many in a millisecond.
+    /// Returns the latency of a store that answers `per_milli` decisions in a millisecond.
     fn latency(per_milli: usize, count: usize) -> Duration {
         Duration::from_micros(200 + (count * 1_000 / per_milli) as u64)
     }
 
-    /// A call behind this many others, whose latency is measured.
+    /// Measures the latency of one decision behind `offered` others.
     async fn measure(in_flight: &Arc<InFlight>, per_milli: usize, offered: usize) {
         in_flight.is_measuring.store(true, Ordering::Relaxed);
         let ahead: Vec<_> = (1..offered).filter_map(|_| in_flight.enter()).collect();
@@ -274,7 +274,7 @@ mod tests {
             advance(latency(per_milli, ahead.len())).await;
             last.answered();
         } else {
-            // All places are taken: the next that is free is measured.
+            // All slots are taken: the next free one is measured.
             let mut ahead = ahead;
             ahead.pop();
             let last = in_flight.enter().unwrap();
@@ -307,13 +307,13 @@ mod tests {
         assert_eq!(in_flight.bound(), 4_096);
     }
 
-    /// Where tasks wait for the processor, a smaller bound makes nothing faster, and the bound had fallen to the
-    /// floor.
+    /// The fault: where tasks wait for the processor, a smaller bound makes nothing faster, and it fell to
+    /// the floor.
     #[tokio::test(start_paused = true)]
-    async fn a_bound_that_shrinks_without_use_goes_back() {
+    async fn a_bound_goes_back_if_shrinking_it_does_not_help() {
         let in_flight = InFlight::new(4_096, DEADLINE);
         for _ in 0..3 {
-            // Endlessly fast, and 80 ms away.
+            // A store of unlimited capacity, 80 ms away.
             let slots: Vec<_> = (0..4_000).filter_map(|_| in_flight.enter()).collect();
             advance(Duration::from_millis(80)).await;
             in_flight.adjust(slots[0].sent.at, 80_000, slots.len());

@@ -35,16 +35,15 @@
 //! 3. **A breaker** keeps requests from a store that is down or slow: after three failures in a row they
 //!    are answered at once, and one of them at a time, every 50 to 200 ms, finds out whether the store
 //!    is back. A store that *refuses* to work for us is asked on: its refusals deny.
-//! 4. **No more decisions wait** than [`max_in_flight`](RateLimiterBuilder::max_in_flight).
-//! 5. **What needs no counter needs no store.** A [block](Policy::blocked_until), a limit of 0 and a cost
-//!    that the limits never grant are denied by the policy alone ([`Origin::Policy`]), and hold while
-//!    the store is down, slow or full.
 //! 4. **No more decisions wait** than [`max_in_flight`](RateLimiterBuilder::max_in_flight), and fewer if
 //!    the store would answer them late.
-//! 5. **An overload is no outage.** It may be the flood of one client, so by default it opens nothing: a
-//!    request beyond what the store or the source of policies bears is answered by a denial that still holds,
-//!    else rejected with 503 and `Retry-After: 1`. [`RateLimiterBuilder::on_overload`] changes that.
-//! 6. Units go back to the store that took them. Operations that ask for facts, such as
+//! 5. **An overload is no outage.** One client can cause it, so it does not lift the limits by default. A
+//!    request that an overloaded store or source cannot take is denied if a known denial still holds, else
+//!    rejected with 503 and `Retry-After: 1`. [`RateLimiterBuilder::on_overload`] changes that.
+//! 6. **Denials that need no counter need no store.** The policy alone denies under a
+//!    [block](Policy::blocked_until), under a limit of 0, and if the limits never grant the cost
+//!    ([`Origin::Policy`]). Such denials hold while the store is down, slow or full.
+//! 7. Units go back to the store that took them. Operations that ask for facts, such as
 //!    [`usage`](RateLimiter::usage), are errors then: nothing stands in for them.
 
 mod ask;
@@ -110,9 +109,9 @@ struct Inner {
     // Whether it does, nobody is told but the log, and nothing of a decision is changed.
     is_quiet: bool,
     namespace: Namespace,
-    // Where blocks end.
+    // The clock on which blocks end.
     clock: Arc<dyn Clock>,
-    // Drops out of the store's list of limiters with this one.
+    // Keeps this limiter in the store's list of limiters until it is dropped.
     _registered: Option<Arc<()>>,
     enabled: bool,
     is_shadow: bool,
@@ -133,7 +132,7 @@ struct Inner {
     lines: Arc<Lines>,
     shadow_log: ShadowLog,
     settlements: Arc<Settlements>,
-    // After what time units that are reserved come back, if they do.
+    // The lifetime of reservations, if permits make any.
     reservation: Option<Duration>,
 }
 
@@ -263,8 +262,8 @@ impl RateLimiter {
     ///
     /// Returns one result for each limit, in the order of the policy. [`usage_under`](Self::usage_under)
     /// asks for all in one step, and fails as a whole if one counter is damaged
-    /// ([`FailureKind::Corrupt`]). Ask this then: in the readable layout of Redis each limit has a
-    /// counter of its own, so the others are still reported. In the packed layout all limits of a
+    /// ([`FailureKind::Corrupt`]). This method then still reports the others in the readable layout of
+    /// Redis, where each limit has a counter of its own. In the packed layout all limits of a
     /// subject share one value, and fail together. [`reset_under`](Self::reset_under) without a name
     /// removes damaged counters in both.
     pub async fn usage_of_each(
@@ -340,7 +339,7 @@ impl RateLimiter {
         self.inner.enabled
     }
 
-    /// Returns what the settings say about requests that the store does not decide for this reason.
+    /// Returns the setting for requests that the store does not decide for this reason.
     #[must_use]
     pub fn on_failure(&self, kind: FailureKind) -> OnFailure {
         match kind {

@@ -1,11 +1,11 @@
-//! What becomes of a request that comes while the store, or the source of policies, is overloaded.
+//! Decides requests while the store, or the source of policies, is overloaded.
 //!
-//! An overload is no outage: it may be the flood of one client, so it does not open the limiter. The
-//! request is answered by what is known:
+//! An overload is no outage: one client can cause it, so it must not lift the limits. A request is decided
+//! by the first of these that applies:
 //!
-//! 1. a denial that still holds by what the store said, or units that were leased ahead;
+//! 1. a known denial that still holds, or units that were leased ahead;
 //! 2. if the look-up of the policy was refused, the policy that is set for that;
-//! 3. else by [`on_overload`](crate::RateLimiterBuilder::on_overload), which rejects by default.
+//! 3. [`on_overload`](crate::RateLimiterBuilder::on_overload), which rejects by default.
 
 use super::RateLimiter;
 use super::breaker::Ticket;
@@ -29,7 +29,7 @@ impl RateLimiter {
         }
     }
 
-    /// Decides by what is known without the store, or by the setting for overload.
+    /// Decides by a known denial, by leased units, or by the setting for overload.
     #[inline(never)]
     pub(super) fn decide_overloaded(
         &self,

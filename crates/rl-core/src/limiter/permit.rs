@@ -64,8 +64,9 @@ impl RateLimiter {
     /// the cost can still be changed.
     ///
     /// [`Permit::decision`] says whether the request may pass. The permit of a denied request holds
-    /// nothing. What is charged comes back if this process dies, if
-    /// [`reservation_expires_after`](crate::RateLimiterBuilder::reservation_expires_after) is set.
+    /// nothing. With
+    /// [`reservation_expires_after`](crate::RateLimiterBuilder::reservation_expires_after), the charge comes
+    /// back if this process dies.
     pub fn acquire(&self, subject: &Subject, cost: impl Into<Cost>) -> Eventual<Permit> {
         let (this, held_by) = (self.clone(), subject.clone());
         let decision = self.check_as(subject, cost.into(), true);
@@ -87,7 +88,7 @@ impl RateLimiter {
         self.hold(subject, decision, lease.into_iter().chain(reservation).min())
     }
 
-    /// Makes a permit whose leases, if they are to be renewed, last so long.
+    /// Makes a permit whose leases last `lease`, if there are any to renew.
     fn hold(&self, subject: Subject, decision: Decision, lease: Option<Duration>) -> Permit {
         let held = Held::new(self.clone(), subject, decision, lease);
         Permit { held, is_metered: true, outer: None }

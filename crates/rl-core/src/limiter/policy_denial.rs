@@ -11,8 +11,8 @@ use crate::{Decision, Policy, Subject};
 impl RateLimiter {
     /// Returns the denial of a request that the policy alone denies.
     ///
-    /// It is made before the breaker, the count of decisions in flight, the store and the failure
-    /// policy, so it holds when none of them can decide.
+    /// It precedes the breaker, the count of decisions in flight, the store and the failure policy, so it
+    /// holds when none of them can decide.
     #[inline]
     pub(super) fn denied_by_policy(
         &self,
@@ -21,7 +21,7 @@ impl RateLimiter {
         question: Question,
     ) -> Option<Decision> {
         let needed = question.mode.needed(question.cost);
-        // A limiter in shadow denies nothing, and what is charged has been used already.
+        // A limiter in shadow denies nothing, and a charge is for work that is done already.
         if !policy.may_deny_alone(needed) || self.inner.is_shadow || question.mode == Mode::Charge {
             return None;
         }

@@ -1,14 +1,14 @@
-//! Whether a call without a reply says that the other side is down, or that it is behind.
+//! Judges whether a call without a reply means an outage or an overload of the other side.
 //!
-//! Replies come roughly in the order in which calls were sent. So when a call gives up, the replies to others
-//! tell why:
+//! Replies come roughly in the order in which calls were sent. When a call gives up, the replies to other
+//! calls show why:
 //!
-//! | since this call was sent | means |
+//! | replies since this call was sent | meaning |
 //! |---|---|
-//! | there were no replies in the second half of its wait | nothing is answered any more: an outage |
-//! | the newest reply is to a call sent at about the same time, or before | replies come late: overload |
-//! | the same, within [`DRAINING`] of the last sign of overload | the other side is busy with calls that were given up: overload |
-//! | the newest reply is to a call sent long after | this one was overtaken, and only its part of the store is silent: an outage |
+//! | none in the second half of its wait | nothing is answered any more: an outage |
+//! | the newest is to a call sent at about the same time, or before | replies are late: overload |
+//! | likewise none, but within [`DRAINING`] of the last sign of overload | the other side is busy with calls that were given up: overload |
+//! | the newest is to a call sent long after | this call was overtaken, so only its part of the store is silent: an outage |
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -33,7 +33,7 @@ pub(super) struct Progress {
 /// The clock is read for one reply in this number: what a reply costs matters.
 const TIMED: u64 = 8;
 
-/// How long the other side may be busy with calls that were given up, without a reply that anybody sees.
+/// How long the other side may be busy with calls that were given up, whose replies are discarded.
 pub(super) const DRAINING: Duration = Duration::from_secs(1);
 
 /// Why a call is late.
@@ -74,7 +74,7 @@ impl Progress {
         u64::try_from((at - self.origin).as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// Notes that the call was answered. Of answers that come together any may be last.
+    /// Notes that the call was answered. Replies that arrive together may be noted in any order.
     pub(super) fn answered(&self, sent: Sent) {
         if self.answered.fetch_add(1, Ordering::Relaxed).is_multiple_of(TIMED) {
             self.replied.store(self.micros(Instant::now()), Ordering::Relaxed);
@@ -82,8 +82,8 @@ impl Progress {
         self.newest.store(sent.micros, Ordering::Relaxed);
     }
 
-    /// Notes that a call is refused because too many are in flight: a sign that the other side is behind, if it
-    /// has answered any since the last refusal.
+    /// Notes that a call is refused because too many are in flight. That is a sign of overload if the other
+    /// side has answered any call since the last refusal.
     pub(super) fn refused(&self) {
         let answered = self.answered.load(Ordering::Relaxed);
         if self.answered_by_refusal.load(Ordering::Relaxed) != answered {
@@ -92,7 +92,7 @@ impl Progress {
         }
     }
 
-    /// Returns why the call is late, which is given up after `patience`.
+    /// Returns why the call is late that gives up now, after `patience`.
     pub(super) fn judge(&self, sent: Sent, patience: Duration) -> Late {
         let micros = |span: Duration| u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
         let replies = self.answered.load(Ordering::Relaxed).wrapping_sub(sent.answered);

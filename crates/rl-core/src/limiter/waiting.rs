@@ -28,7 +28,7 @@ impl RateLimiter {
     /// The observer is told when a request begins to wait, by its denial, and when it is allowed in the
     /// end.
     ///
-    /// Requests wait on tokio's timers, whatever the clock of the store. Tests that should not wait in
+    /// Requests wait on tokio's timers, whatever the clock of the store. Tests that must not wait in
     /// real time give the store a [`TokioClock`](crate::time::TokioClock).
     ///
     /// # Cancel safety
@@ -57,7 +57,7 @@ impl RateLimiter {
         wait: Wait,
     ) -> Eventual<Decision> {
         let (this, subject) = (self.clone(), subject.clone());
-        // No wait helps, and there is no reason to queue for that answer.
+        // Waiting cannot help against a denial by the policy alone.
         if self.inner.enabled
             && let Some(policy) = self.inner.policy_at_hand(&subject)
             && let Some(denied) =
@@ -142,11 +142,11 @@ const A_CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// How a request waits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wait {
-    /// The longest that it waits.
+    /// The longest time that it waits.
     pub(crate) at_most: Duration,
-    /// How many requests of the subject wait at most.
+    /// The most requests of the subject that wait.
     pub(crate) queue: usize,
-    /// Whether what it is charged is reserved.
+    /// Whether its charge is a reservation.
     pub(crate) reserves: bool,
 }
 

@@ -5,12 +5,12 @@ use crate::time::Timestamp;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
     pub(super) until: Option<Timestamp>,
-    // The limits of the policy with a max of 0: what a denial reports.
+    // The limits of the policy with a max of 0, which a denial reports.
     pub(super) limits: Policy,
 }
 
 impl Block {
-    /// The first instant at which the block no longer holds; none if it never ends.
+    /// Returns the first instant at which the block no longer holds; `None` if it never ends.
     #[must_use]
     pub const fn until(&self) -> Option<Timestamp> {
         self.until
@@ -22,7 +22,7 @@ impl Block {
         self.until.is_none_or(|until| now < until)
     }
 
-    /// The limits that a blocked request is denied by.
+    /// Returns the limits that deny a blocked request.
     pub(crate) const fn limits(&self) -> &Policy {
         &self.limits
     }

@@ -52,7 +52,7 @@ pub struct Decision {
     verdict: Verdict,
     at: Timestamp,
     origin: Origin,
-    // Whether what the store took comes back if nobody settles or renews it.
+    // Whether the units taken are a reservation, which expires unless it is settled or renewed.
     is_reserved: bool,
     // Which limiter decided, as an opaque number.
     limiter: usize,
@@ -140,14 +140,14 @@ impl Decision {
         Self { origin, ..self }
     }
 
-    /// The same decision, whose units are a [reservation](crate::store::Reservation): for stores.
+    /// Marks the units of the decision as a [reservation](crate::store::Reservation): for stores.
     #[must_use]
     pub const fn reserved(mut self) -> Self {
         self.is_reserved = self.taken > 0;
         self
     }
 
-    /// Whether the units that the store took come back if they are neither settled nor renewed.
+    /// Returns whether the units taken come back unless they are settled or renewed.
     pub(crate) const fn is_reserved(&self) -> bool {
         self.is_reserved
     }
@@ -223,8 +223,8 @@ impl Decision {
         self.outer = None;
     }
 
-    /// Returns this decision of a gate about the subject with the hash `counted`, inside of the limiter
-    /// that made `outer`.
+    /// Marks this decision of a gate with the hash `counted` of its subject, and with the decision `outer` of
+    /// the limiter around it.
     pub(crate) fn carried(mut self, counted: u64, outer: Option<Self>) -> Self {
         self.counted = counted;
         self.outer = outer.map(Arc::new);

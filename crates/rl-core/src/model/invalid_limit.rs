@@ -34,7 +34,7 @@ pub enum InvalidLimit {
         /// The period.
         period: Period,
     },
-    /// A name that cannot stand for units in messages, or a name beside `requests`.
+    /// A unit that messages cannot name, or a unit other than requests for a limit that counts requests.
     Unit {
         /// Whether the limit counts requests.
         counts_requests: bool,

@@ -3,7 +3,7 @@ use std::fmt;
 use super::weight::{MOST_WEIGHT, UNITS_OF_WEIGHT};
 use super::{Limit, Policy};
 
-/// Why limits do not make a [`Policy`].
+/// An error in the limits of a [`Policy`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidPolicy {
@@ -14,12 +14,12 @@ pub enum InvalidPolicy {
         /// How many there are.
         count: usize,
     },
-    /// A name that cannot stand in headers and keys.
+    /// A name that is not allowed in headers and keys.
     Name {
         /// The name.
         name: String,
     },
-    /// Two limits of one name.
+    /// Two limits with the same name.
     NameTwice {
         /// The name.
         name: String,
@@ -31,7 +31,7 @@ pub enum InvalidPolicy {
         /// The one that came later.
         second: Limit,
     },
-    /// Sliding windows and logs that remember more in all than a decision may take time to read.
+    /// Sliding windows and logs that hold too much in all: a decision would take too long to read it.
     TooDetailed,
 }
 
@@ -59,9 +59,9 @@ impl fmt::Display for InvalidPolicy {
             }
             Self::TooDetailed => write!(
                 f,
-                "sliding windows and logs that remember too much: expected {MOST_WEIGHT} at most in \
+                "sliding windows and logs hold too much: expected a weight of at most {MOST_WEIGHT} in \
                  all, where each bucket and every {UNITS_OF_WEIGHT} units of a log or a concurrency \
-                 limit are 1"
+                 limit weigh 1"
             ),
         }
     }

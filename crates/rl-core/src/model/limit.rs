@@ -228,8 +228,8 @@ impl Limit {
 
     /// Returns the same limit, counting requests: each request is one unit, whatever it costs.
     ///
-    /// One policy can so limit both requests and what they cost, also over one period: the two count
-    /// apart. The text form ends in `:requests`.
+    /// A policy can thereby limit both requests and their cost over the same period, in separate counters.
+    /// The text form ends in `:requests`.
     ///
     /// # Examples
     ///
@@ -256,9 +256,9 @@ impl Limit {
     /// Returns the same limit, whose units are called `unit` in messages to clients: `tokens`,
     /// `bytes`, `credits`.
     ///
-    /// Units are `requests` unless said, and always so for a limit that [counts
-    /// requests](Self::counting_requests). The name changes words alone, not what is counted. In the
-    /// text form it is an option, `:unit=tokens`.
+    /// Units are called `requests` by default, and always for a limit that [counts
+    /// requests](Self::counting_requests). The name changes only messages, not what is counted. The text
+    /// form of the option is `:unit=tokens`.
     ///
     /// # Errors
     ///
@@ -281,7 +281,7 @@ impl Limit {
         Ok(self)
     }
 
-    /// What the units are called in messages to clients: `requests` unless said.
+    /// Returns the name of the units in messages to clients, `requests` by default.
     #[must_use]
     pub fn unit(&self) -> &str {
         self.unit.as_str()
@@ -337,7 +337,7 @@ impl Limit {
         self.is_shadow
     }
 
-    /// Returns the limit that a block puts in this one's place: enforced, with a max of 0.
+    /// Returns the limit that replaces this one under a block: enforced, with a max of 0.
     pub(crate) const fn closed(self) -> Self {
         Self { max: 0, is_shadow: false, ..self }
     }

@@ -12,8 +12,8 @@ pub enum Origin {
     LocalDeny,
     /// Units that the store had given ahead were spent; it was not asked again.
     Leased,
-    /// The policy alone denied the request, whatever is counted: by a limit of 0, a block, or limits
-    /// that never grant the cost. No store was asked.
+    /// The policy alone denied the request, by a limit of 0, a block, or limits that never grant the cost.
+    /// No store was asked.
     Policy,
     /// The subject is under no limit; no store was asked.
     Unlimited,
@@ -45,7 +45,7 @@ impl Origin {
         }
     }
 
-    /// Whether no decision could be made, and the failure policy took its place.
+    /// Returns whether the failure policy took the place of a decision.
     #[must_use]
     pub const fn is_failure(self) -> bool {
         matches!(self, Self::FailedOpen(_) | Self::FailedClosed(_))

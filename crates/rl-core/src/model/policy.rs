@@ -41,8 +41,8 @@ struct Inner {
     has_permits: bool,
     has_shadow: bool,
     shortest: Option<usize>,
-    // The smallest cost that is denied whatever is counted: one above what the enforced limits grant
-    // at once, and 0 under a block.
+    // The smallest cost that is denied whatever the counters hold: one more than the enforced limits
+    // grant at once, and 0 under a block.
     denied_from: u64,
     block: Option<Block>,
     // What a store has worked out for itself.
@@ -144,8 +144,8 @@ impl Policy {
         limits.into_iter().fold(Self::builder(), PolicyBuilder::limit).build()
     }
 
-    /// Returns the same policy with a block: nothing passes until `until`, not even a cost of 0, and
-    /// then the limits decide. Without an end nothing ever passes.
+    /// Returns the same policy with a block: nothing passes until `until`, not even a cost of 0. Then the
+    /// limits decide. A block without an end never lets a request pass.
     ///
     /// A blocked request is denied by the policy alone ([`Origin::Policy`](crate::Origin::Policy)), so
     /// a block holds while the store is down. The denial reports limits of 0 under the same names, and
@@ -174,20 +174,20 @@ impl Policy {
         Self::with_block(self.limits().into(), Some(block))
     }
 
-    /// The block that was set with [`blocked_until`](Self::blocked_until), ended or not.
+    /// Returns the block that was set with [`blocked_until`](Self::blocked_until), even if it has ended.
     #[must_use]
     pub fn block(&self) -> Option<&Block> {
         self.inner.block.as_ref()
     }
 
-    /// Returns whether a request that needs so many units may be denied by the policy alone: its
-    /// limits never grant them, or there is a block, which may have ended.
+    /// Returns whether the policy alone may deny a request that needs `needed` units: its limits never
+    /// grant them, or there is a block, which may have ended.
     #[inline]
     pub(crate) fn may_deny_alone(&self, needed: u64) -> bool {
         needed >= self.inner.denied_from
     }
 
-    /// Returns whether limits that are enforced never grant `needed` units, whatever is counted.
+    /// Returns whether the enforced limits never grant `needed` units.
     pub(crate) fn never_grants(&self, needed: u64) -> bool {
         match self.block() {
             None => self.may_deny_alone(needed),
@@ -282,7 +282,7 @@ impl Policy {
 fn smallest_denied(limits: &[NamedLimit]) -> u64 {
     let enforced = limits.iter().map(|named| named.limit).filter(|limit| !limit.is_shadow());
     let denied = enforced.map(|limit| match limit.capacity() {
-        // Every request is one unit, which it grants.
+        // Every request takes one unit, which the limit grants.
         1.. if limit.counts_requests() => u64::MAX,
         capacity => capacity + 1,
     });
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_that_share_a_counter_are_refused_with_the_ways_out() {
+    fn limits_that_share_a_counter_are_refused_with_suggestions() {
         let limits = ["60/hour:gcra", "60/hour:gcra:burst=5"].map(|text| text.parse().unwrap());
         assert_eq!(
             Policy::new(limits).unwrap_err().to_string(),

@@ -127,7 +127,7 @@ enum IdRepr {
     // Of a text that is longer than ids are.
     TooLong([u8; 16]),
     Digest([u8; 16]),
-    // Of several subjects as one, and the first of them.
+    // A digest of several subjects, and the first of them.
     Combined([u8; 16], Arc<Subject>),
 }
 
@@ -201,9 +201,9 @@ impl Subject {
         &self.id
     }
 
-    /// Returns the subject that this one belongs to, in the same realm: the first where several were made
-    /// one by [`and`](crate::key::KeyExtractor::and), else the subject itself. Whatever holds the limits of
-    /// a consumer or a key, such as a map of policies, is asked for this one.
+    /// Returns the subject that this one belongs to, in the same realm: the first of those combined by
+    /// [`and`](crate::key::KeyExtractor::and), else the subject itself. Look up this one in a map of
+    /// policies by consumer or key.
     ///
     /// # Examples
     ///
@@ -233,11 +233,11 @@ impl Subject {
         }
     }
 
-    /// Returns what logs show of the subject: sixteen hexadecimal digits, 64 bits of a hash that is keyed with
-    /// the [secret of the log](Self::set_log_secret).
+    /// Returns the form of the subject for logs: sixteen hexadecimal digits, 64 bits of a hash that is keyed
+    /// with the [secret of the log](Self::set_log_secret).
     ///
-    /// Without the secret they cannot be reversed by trying, and under another one the same subject has
-    /// other digits.
+    /// The digits cannot be reversed by trying all subjects without the secret. Under another secret the
+    /// same subject has other digits.
     #[must_use]
     pub fn redacted(&self) -> Redacted {
         let mut hasher = blake3::Hasher::new_keyed(log_secret());
@@ -253,8 +253,8 @@ impl Subject {
     /// Sets the secret with which [`redacted`](Self::redacted) hashes subjects for the log, for the whole
     /// process. Without it each process has a random one of its own.
     ///
-    /// Set the same on all instances of a service, before anything is logged, if a subject is to have the
-    /// same digits in the logs of all of them and after a restart.
+    /// Set the same secret on all instances of a service, before they log anything, so that a subject has
+    /// the same digits in all logs and after a restart.
     ///
     /// # Errors
     ///
@@ -278,13 +278,13 @@ fn log_secret() -> &'static [u8; 32] {
     })
 }
 
-/// Why a secret for the log was not set.
+/// An error in setting the secret for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidLogSecret {
     /// It has fewer than 16 bytes.
     TooShort,
-    /// Another one is in use, set before or random.
+    /// Another secret is in use, a random one or one that was set before.
     InUse,
 }
 
@@ -292,9 +292,7 @@ impl fmt::Display for InvalidLogSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::TooShort => "log secret is too short: expected at least 16 bytes",
-            Self::InUse => {
-                "log secret is in use already: expected to be set before anything is logged"
-            }
+            Self::InUse => "a log secret is in use already: set it before anything is logged",
         })
     }
 }
@@ -442,9 +440,9 @@ mod tests {
         }
     }
 
-    /// The hash had no key: all addresses can be tried within a minute.
+    /// The fault: the hash had no key, and all IPv4 addresses can be tried within a minute.
     #[test]
-    fn what_logs_show_of_a_subject_is_keyed_and_tells_subjects_apart() {
+    fn redacted_is_a_keyed_hash_that_distinguishes_subjects() {
         let subjects = [
             Subject::ip("192.0.2.7"),
             Subject::ip("192.0.2.8"),
@@ -462,7 +460,7 @@ mod tests {
             assert_ne!(subject.redacted().to_string(), unkeyed[..16], "{text:?}");
         }
         assert_eq!(Subject::set_log_secret(b"short"), Err(InvalidLogSecret::TooShort));
-        // The first tag has made a random one.
+        // The first call of `redacted` has set a random one.
         assert_eq!(Subject::set_log_secret(&[7; 16]), Err(InvalidLogSecret::InUse));
     }
 

@@ -1,4 +1,4 @@
-/// What the units of a limit are called in messages to clients.
+/// The name of a limit's units in messages to clients.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Unit {
     // Text of `len` bytes, then zeros: `Limit` is `Copy`, and is made in `const` functions.
@@ -23,7 +23,7 @@ impl Unit {
     }
 
     pub(super) fn as_str(&self) -> &str {
-        // Checked when it was made.
+        // `new` admits only ASCII.
         std::str::from_utf8(&self.text[..usize::from(self.len)]).unwrap_or("units")
     }
 }

@@ -1,13 +1,13 @@
 use super::{Algorithm, Limit};
 
 /// The most that the limits of a policy may weigh: two logs of 100 000 units, or seven sliding windows
-/// of 200 buckets. With more, one decision would keep a Redis server from others for a millisecond.
+/// of 200 buckets. With more, one decision would block a Redis server for a millisecond.
 pub(crate) const MOST_WEIGHT: u64 = 1_600;
 
 /// Units of a log or a concurrency limit that weigh as much as a bucket.
 pub(crate) const UNITS_OF_WEIGHT: u64 = 128;
 
-/// Returns how much a decision has to read for the limit at worst, in numbers.
+/// Returns how many numbers a decision reads for the limit at worst.
 pub(crate) fn weight(limit: Limit) -> u64 {
     match limit.algorithm() {
         Algorithm::SlidingWindow { precision } => {

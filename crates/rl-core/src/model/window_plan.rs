@@ -5,8 +5,8 @@ use crate::time::calendar_month;
 /// Limits that are decided together in one pass, as plain numbers beside each other: fixed windows, all
 /// in force, that count units.
 ///
-/// A window without a clock that began at *since* is open while now < *since* + length. Of a window on
-/// the clock the time of its first charge is kept, from which its end follows.
+/// A window without a clock that began at *since* is open while now < *since* + length. For a window on
+/// the clock, *since* is the time of its first charge, from which its end follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WindowPlan {
     pub(crate) count: usize,
@@ -19,7 +19,7 @@ pub(crate) struct WindowPlan {
     pub(crate) places: Pairs,
     /// How long a window lasts, in µs; of a calendar month, not quite.
     pub(crate) micros: [u64; WindowPlan::MOST],
-    /// How long a window lasts at least after its first charge: 0 on the clock.
+    /// The least time that a window lasts after its first charge: 0 on the clock.
     pub(crate) at_least: [u64; WindowPlan::MOST],
     /// The states that the limits count in: [`StateId::bits`](super::StateId::bits).
     pub(crate) states: [u64; WindowPlan::MOST],
@@ -108,7 +108,7 @@ impl WindowPlan {
         if at.kept < end { (end, states.number(place)) } else { (0, 0) }
     }
 
-    /// Returns where the window ends that was charged first at `since`, as it is kept.
+    /// Returns the end of the window whose first charge was at `since`, in the form in which it is stored.
     #[inline]
     pub(crate) const fn end(&self, place: usize, since: u64, at: Moment) -> u64 {
         // The first charge in µs since the epoch; `since` is not after `at`.

@@ -46,7 +46,7 @@ pub(crate) fn would_deny(subject: &Subject, limit: &LimitReport<'_>, is_first: b
     }
 }
 
-/// Why a store or a source failed: what it says of itself, and what is beneath.
+/// Returns why a store or a source failed: its own words, and those of the error beneath.
 fn cause(error: &StoreError) -> Option<String> {
     match (error.detail(), error.source()) {
         (Some(detail), Some(source)) => Some(format!("{detail}: {source}")),
@@ -102,8 +102,8 @@ pub(crate) fn shared_counters(namespace: &str) {
     tracing::warn!(
         target: "rl_core",
         namespace,
-        "two limiters with different limits share counters: they use one store and one namespace, and \
-         each counts the other's requests. Give one of them another namespace",
+        "two limiters with different limits share counters: they use one store and one namespace, so \
+         each counts the other's requests; give one of them another namespace",
     );
 }
 
@@ -122,7 +122,7 @@ pub(crate) fn unsupported(
     let cause = cause(error);
     tracing::error!(
         target: "rl_core", limiter, store, cause, consequence,
-        "store cannot hold the policy",
+        "policy not supported by the store",
     );
 }
 
@@ -133,7 +133,7 @@ pub(crate) fn unsupported_ended(
     let (lasted_ms, requests) = (millis(lasted), count);
     tracing::info!(
         target: "rl_core", limiter, store, lasted_ms, requests,
-        "no more policies that the store cannot hold",
+        "unsupported policies ended",
     );
 }
 
@@ -152,7 +152,7 @@ pub(crate) fn lapses_ended(Place { limiter, store }: Place<'_>, Ended { lasted, 
     let (lasted_ms, leases) = (millis(lasted), count);
     tracing::info!(
         target: "rl_core", limiter, store, lasted_ms, leases,
-        "no more concurrency leases lapse",
+        "concurrency leases no longer lapse",
     );
 }
 
@@ -173,7 +173,7 @@ pub(crate) fn damaged(
 pub(crate) fn more_damaged(Place { limiter, store }: Place<'_>, consequence: &str) {
     tracing::error!(
         target: "rl_core", limiter, store, consequence,
-        "more stored values damaged than are named",
+        "many stored values damaged: further subjects are not named",
     );
 }
 
@@ -185,7 +185,7 @@ pub(crate) fn damage_ended(
     let (lasted_ms, requests) = (millis(lasted), count);
     tracing::info!(
         target: "rl_core", limiter, store, %subject, lasted_ms, requests,
-        "stored value well again",
+        "stored value recovered",
     );
 }
 
@@ -225,7 +225,7 @@ pub(crate) fn unknown_policy(
     let (kind, cause) = (error.kind().as_str(), cause(error));
     tracing::error!(
         target: "rl_core", limiter, realm, %subject, kind, cause, consequence,
-        "policy of a subject cannot be read",
+        "policy of subject unreadable",
     );
 }
 
@@ -237,7 +237,7 @@ pub(crate) fn unknown_policy_ended(
     let (lasted_ms, requests) = (millis(lasted), count);
     tracing::info!(
         target: "rl_core", limiter, %subject, lasted_ms, requests,
-        "policy of a subject can be read again",
+        "policy of subject readable again",
     );
 }
 
@@ -296,7 +296,7 @@ pub(crate) fn missing_key() {
 pub(crate) fn ambiguous_key() {
     tracing::warn!(
         target: "rl_core",
-        "a request whose key is given twice, or can be read in two ways, is rejected with 400; requests \
-         like it are not logged again",
+        "request with an ambiguous key rejected with 400: its key is given twice, or can be read in two \
+         ways; further ones are not logged",
     );
 }

@@ -1,17 +1,20 @@
 //! What operators see: log lines, and a hook for everything else.
 //!
 //! With feature `tracing` (default) the limiter logs under the target `rl_core`: one line when a condition
-//! begins, one when it is over, and at level `debug` one for every decision. No request has a line of its own
-//! above that level.
+//! begins, one when it is over, and one for every decision at level `debug`. Above that level no request
+//! has a line of its own.
 //!
 //! | begins | ends | fields |
 //! |---|---|---|
 //! | `store failing` | `store recovered` | `kind`, `cause`; `outage_ms`, `undecided` |
 //! | `store overloaded` | `store overload ended` | `in_flight`, `bound`; `lasted_ms`, `refused` |
-//! | `stored value damaged` | `stored value well again` | `realm`, `subject`, `cause`; `lasted_ms`, `requests` |
+//! | `policy not supported by the store` | `unsupported policies ended` | `cause`; `lasted_ms`, `requests` |
+//! | `stored value damaged` | `stored value recovered` | `realm`, `subject`, `cause`; `lasted_ms`, `requests` |
 //! | `policy look-ups failing` | `policy look-ups recovered` | `kind`, `cause`; `lasted_ms`, `undecided` |
 //! | `policy look-ups overloaded` | `policy look-up overload ended` | `lasted_ms`, `refused` |
+//! | `policy of subject unreadable` | `policy of subject readable again` | `realm`, `subject`, `kind`, `cause`; `lasted_ms`, `requests` |
 //! | `fallback failing` | `fallback recovered` | `kind`, `cause`; `lasted_ms`, `undecided` |
+//! | `concurrency lease lapsed…` | `concurrency leases no longer lapse` | `subject`, `is_retaken`; `lasted_ms`, `leases` |
 //! | `counters without expiry found` | `no more counters without expiry` | `counters` |
 //!
 //! Each names the `limiter` by its namespace and the `store`. Subjects appear as sixteen hexadecimal digits of
@@ -74,13 +77,13 @@ pub use transition::{Ended, Transition};
 use crate::store::StoreError;
 use crate::{Decision, LimitReport, Subject};
 
-/// Which limiter and which store a line in the log is about.
+/// The limiter and the store that a line in the log names.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(not(feature = "tracing"), expect(dead_code, reason = "nothing is logged"))]
 pub(crate) struct Place<'a> {
     /// The namespace of the limiter.
     pub(crate) limiter: &'a str,
-    /// What the store is, and where.
+    /// The kind of store and its server.
     pub(crate) store: &'a str,
 }
 
@@ -112,9 +115,9 @@ pub trait Observer: fmt::Debug + Send + Sync + 'static {
         let _ = error;
     }
 
-    /// The lease of a place under a concurrency limit has ended while the request is in flight. The
-    /// request goes on: with its place, if there was room to take it again, else uncounted. Called once
-    /// when the lease has ended, and once more if the place is taken again later.
+    /// Reports that the lease of a place under a concurrency limit has ended while the request is in
+    /// flight. The request continues with its place if there was room to take it again, else uncounted.
+    /// Called when the lease has ended, and again if the place is retaken later.
     fn lease_lapsed(&self, subject: &Subject, is_retaken: bool) {
         let _ = (subject, is_retaken);
     }

@@ -1,4 +1,4 @@
-//! A condition that comes and goes: one log line when it begins, one when it is over.
+//! Samples log lines of a condition: one when it begins, one when it is over.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -7,9 +7,9 @@ use tokio::time::Instant;
 
 /// Samples the log lines of a condition that many requests meet, such as an overload.
 ///
-/// The first occurrence begins the condition. It is over when it has not occurred for the calm time, so
-/// that a condition that flickers is one. Nothing runs in the background: whoever sees a sign that all is
-/// well asks with [`Transition::ended`]. Times are tokio's, which tests can pause.
+/// The first occurrence begins the condition. It is over when it has not occurred for the calm time, so a
+/// condition that flickers counts as one. Nothing runs in the background: code that sees a success calls
+/// [`Transition::ended`]. Times are tokio's, which tests can pause.
 ///
 /// # Examples
 ///
@@ -19,10 +19,10 @@ use tokio::time::Instant;
 ///
 /// let late = Transition::new(Duration::ZERO);
 /// let lines = (0..1_000).filter(|_| late.occurred()).count();
-/// assert_eq!(lines, 1, "the first is a line");
-/// let ended = late.ended().expect("no calm time is asked for");
+/// assert_eq!(lines, 1, "only the first occurrence is logged");
+/// let ended = late.ended().expect("the calm time is zero");
 /// assert_eq!(ended.count, 1_000);
-/// assert!(late.ended().is_none(), "the end is one line as well");
+/// assert!(late.ended().is_none(), "the end is logged once as well");
 /// ```
 #[derive(Debug)]
 pub struct Transition {
@@ -35,13 +35,13 @@ pub struct Transition {
     count: AtomicU64,
 }
 
-/// What a condition was that is over.
+/// A condition that is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Ended {
-    /// From the first occurrence to the last.
+    /// The time from the first occurrence to the last.
     pub lasted: Duration,
-    /// How often it occurred.
+    /// The number of occurrences.
     pub count: u64,
 }
 
@@ -53,12 +53,12 @@ impl Transition {
         Self { calm, origin: Instant::now(), begun, last, count }
     }
 
-    /// Notes an occurrence. Returns true if the condition begins with it, which is worth a line.
+    /// Notes an occurrence. Returns true if the condition begins with it, so that the caller logs it.
     pub fn occurred(&self) -> bool {
         self.occurred_times(1)
     }
 
-    /// Notes several occurrences at once.
+    /// Notes several occurrences, like [`occurred`](Self::occurred).
     pub fn occurred_times(&self, count: u64) -> bool {
         self.count.fetch_add(count, Ordering::Relaxed);
         let now = self.now();
@@ -74,15 +74,15 @@ impl Transition {
         }
     }
 
-    /// Whether the condition holds: one relaxed load.
+    /// Returns whether the condition holds, by one relaxed load.
     #[inline]
     #[must_use]
     pub fn is_on(&self) -> bool {
         self.begun.load(Ordering::Relaxed) != 0
     }
 
-    /// Ends the condition if it has not occurred for the calm time. Returns what it was to the one caller
-    /// that ended it.
+    /// Ends the condition if it has not occurred for the calm time. Only the one caller that ended it gets
+    /// a result.
     ///
     /// Costs one relaxed load while the condition does not hold.
     #[inline]
@@ -104,7 +104,7 @@ impl Transition {
         Some(Ended { lasted: Duration::from_micros(micros), count })
     }
 
-    /// How long the condition has held.
+    /// Returns how long the condition has held.
     #[must_use]
     pub fn held_for(&self) -> Duration {
         let begun = self.begun.load(Ordering::Relaxed).checked_sub(1);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_only_counted_begins_nothing() {
+    async fn count_if_on_does_not_begin_a_condition() {
         let outage = Transition::new(Duration::ZERO);
         outage.count_if_on();
         assert_eq!((outage.is_on(), outage.ended()), (false, None));

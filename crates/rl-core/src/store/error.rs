@@ -6,11 +6,11 @@ use crate::FailureKind;
 
 /// The most states of other policies that a store keeps for one subject.
 ///
-/// Together with the 16 of the present policy it bounds what one subject can take. A charge that
-/// would need more is refused: forgetting one would let a caller reset its own limits.
+/// Together with the 16 of the present policy it bounds the memory of one subject. A charge that would
+/// need more is refused, because forgetting a state would let a client reset its own limits.
 pub(crate) const MAX_FOREIGN_STATES: usize = 16;
 
-/// Words for the operator when a charge is refused for that reason.
+/// The detail of the error for a charge that is refused for that reason.
 pub(crate) const TOO_MANY_STATES: &str = "a subject counts in more than 16 windows or buckets of other policies, and none is forgotten \
      while it counts; put one subject under fewer different periods and algorithms";
 
@@ -52,13 +52,13 @@ impl StoreError {
         self
     }
 
-    /// Returns the words for the operator, without those for the kind.
+    /// Returns the detail for operators, without the words for the kind.
     #[must_use]
     pub fn detail(&self) -> Option<&str> {
         self.detail.as_deref()
     }
 
-    /// The same failure, of an attempt to connect to this server.
+    /// Adds the server that could not be reached to the detail.
     #[cfg(feature = "redis")]
     pub(crate) fn at_connecting_to(mut self, server: &str) -> Self {
         self.detail = Some(match self.detail {

@@ -147,7 +147,7 @@ impl Fingerprinter {
     }
 }
 
-/// Hashes subjects with keys of this process: two subjects have one hash with a probability of 2^-61.
+/// Hashes subjects with keys of this process. Two subjects share a hash with a probability of 2^-61.
 #[derive(Debug)]
 pub(crate) struct SubjectHasher {
     fingerprinter: Fingerprinter,

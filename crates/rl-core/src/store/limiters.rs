@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use super::Namespace;
 use crate::Policy;
 
-/// The limiters that count in one store, to notice two that count the same subjects by accident.
+/// The limiters that count in one store, so that two that share counters by accident are reported.
 ///
 /// Limiters on one store share the counters of a subject unless their namespaces differ. Under
-/// different limits that is rarely meant: each request to one uses up what the other allows.
+/// different limits that is rarely intended, because each request uses up both limits.
 #[derive(Default)]
 pub struct Limiters(Mutex<Registered>);
 
@@ -18,14 +18,14 @@ struct Registered {
 }
 
 impl Limiters {
-    /// The most limiters that are compared; a process has a handful.
+    /// The most limiters that are compared; a process usually has a handful.
     const MAX: usize = 64;
 
     /// Registers a limiter until the returned token is dropped.
     ///
-    /// Returns true beside it if this is the first limiter of the store that shares a counter with
-    /// one of other limits in the same namespace. Limiters of equal policies are taken for one that was
-    /// built several times, as by the workers of a server.
+    /// Also returns true if this is the first limiter of the store that shares a counter, in one namespace,
+    /// with a limiter of other limits. Limiters of equal policies never conflict: each worker of a server
+    /// may build the same one.
     pub(crate) fn register(&self, namespace: &Namespace, policy: &Policy) -> (Arc<()>, bool) {
         let token = Arc::new(());
         let mut registered = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -9,7 +9,7 @@
 //! 3. **A denial changes nothing**: no count, no window.
 //! 4. **One clock.** All decisions of a store are made on its own clock. A clock that steps back
 //!    grants nothing: a decision is never made at an earlier time than the last charge.
-//! 5. **State is known by algorithm, period, anchor, and what is counted**: units or requests. A
+//! 5. **State is identified by algorithm, period, anchor, and what is counted**: units or requests. A
 //!    change of `max` keeps what was used; a limit that comes or goes leaves the others alone; state
 //!    that the present policy does not name is kept until its window ends. A store that bounds such
 //!    state refuses a charge ([`FailureKind::Unsupported`](crate::FailureKind::Unsupported)) rather
@@ -17,7 +17,7 @@
 //! 6. **Nothing is kept for ever.** What is stored has an expiry on every path.
 //! 7. **[`Mode::Peek`] and a cost of 0 write nothing.**
 //! 8. **A refund** gives back what its decision charged, as far as it still counts, and never above the
-//!    capacity; only of the limits that are meant ([`RefundOf`]). A charge that a reset, an eviction
+//!    capacity; only for the limits that it names ([`RefundOf`]). A charge that a reset, an eviction
 //!    or a lost key has wiped gives nothing back.
 //! 9. **Subjects never share state**, nor does one subject in two [`Namespace`]s.
 //! 10. **A denial is an answer.** An error means that no decision was made, or that none is known:
@@ -120,16 +120,16 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         unreachable!("{charge:?} for {limiter}: this store has not said that it always answers")
     }
 
-    /// Returns what is known of the request without asking the servers: a denial that still holds by what they
-    /// said, or units that were leased ahead. Nothing, unless said.
+    /// Returns a decision that needs no server: a known denial that still holds, or units that were leased
+    /// ahead. The default returns `None`.
     ///
-    /// The limiter calls it while the servers are overloaded, in the place of [`decide`](Self::decide).
+    /// The limiter calls it instead of [`decide`](Self::decide) while the servers are overloaded.
     fn decide_known(&self, charge: Charge<'_>) -> Option<Decision> {
         let _ = charge;
         None
     }
 
-    /// Returns what the store is and where, for lines in the log: no user and no password.
+    /// Returns the kind of store and its server for log lines, without user and password.
     fn label(&self) -> &str {
         "store"
     }
@@ -166,11 +166,10 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Resolves to an error if it is not known to be done.
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()>;
 
-    /// Decides `charge`, after it has given back the units of reservations that have expired.
+    /// Decides `charge`, after giving back the units of expired reservations.
     ///
-    /// With a `lifetime` the units that are charged are a reservation: they come back if it is neither
-    /// settled nor renewed in this time. A decision that is a reservation is marked
-    /// ([`Decision::reserved`]).
+    /// With a `lifetime`, the charged units are a reservation: they come back unless it is settled or
+    /// renewed within this time. The store marks such a decision ([`Decision::reserved`]).
     ///
     /// The default decides and reserves nothing: it suits a store that dies with its process, and one that
     /// cannot expire reservations.
@@ -183,9 +182,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         self.decide(charge)
     }
 
-    /// Renews or settles a reservation. If it has expired or is forgotten, nothing is changed.
+    /// Renews or settles a reservation. Changes nothing if it has expired or is forgotten.
     ///
-    /// The default knows no reservation.
+    /// The default returns [`ReservationStatus::Forgotten`].
     ///
     /// # Errors
     ///
@@ -201,8 +200,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Gives back everything that this process has reserved ahead, such as leased units.
     ///
-    /// A service calls it when it shuts down, through [`RateLimiter::close`](crate::RateLimiter::close).
-    /// The store keeps working afterwards, and reserves nothing ahead any more. The default does nothing:
+    /// [`RateLimiter::close`](crate::RateLimiter::close) calls it when a service shuts down. The store keeps
+    /// deciding afterwards, without reserving anything ahead. The default does nothing:
     /// it suits a store that reserves nothing ahead.
     ///
     /// # Errors

@@ -4,10 +4,10 @@ use super::{Namespace, Refund, RefundOf};
 use crate::model::{LimitSet, Policy, Subject};
 use crate::time::Timestamp;
 
-/// Units that a request has charged and that come back if its process dies: which they are.
+/// Identifies units that a request has charged and that come back if its process dies.
 ///
-/// [`Store::reserve`](super::Store::reserve) makes a reservation. The time of its charge tells it from
-/// all others of the subject.
+/// [`Store::reserve`](super::Store::reserve) makes a reservation. The time of its charge identifies
+/// it among those of the subject.
 #[derive(Clone, Copy, Debug)]
 pub struct Reservation<'a> {
     /// The counters that were charged: those of this namespace.
@@ -22,14 +22,14 @@ pub struct Reservation<'a> {
     pub units: u64,
     /// The limits that were not charged: [`Decision::uncharged`](crate::Decision::uncharged).
     pub uncharged: LimitSet,
-    /// When it expires on the store's clock: its lifetime after the charge, or what the last renewal has
-    /// returned.
+    /// When it expires on the store's clock: its lifetime after the charge, or the time that the last
+    /// renewal returned.
     pub expires: Timestamp,
 }
 
 impl<'a> Reservation<'a> {
-    /// Returns the refund of `units` of it, of all limits but those of concurrency and those that are
-    /// `kept`.
+    /// Returns the refund of `units` of the reservation, for all limits except those of concurrency and those
+    /// that are `kept`.
     #[must_use]
     pub const fn refund(&self, units: u64, kept: LimitSet) -> Refund<'a> {
         let Self { namespace, subject, policy, charged, .. } = *self;
@@ -37,12 +37,12 @@ impl<'a> Reservation<'a> {
     }
 }
 
-/// What becomes of a reservation.
+/// A change of a reservation.
 #[derive(Clone, Copy, Debug)]
 pub enum ReservationChange {
-    /// It lasts this long from now on.
+    /// Extends it to this time from now on.
     Renew(Duration),
-    /// It ends. So many units come back, but none of the limits that are kept.
+    /// Ends it and gives units back, except to the limits that are kept.
     Settle {
         /// The units that come back.
         returned: u64,
@@ -51,7 +51,7 @@ pub enum ReservationChange {
     },
 }
 
-/// What became of a reservation that was to be renewed or settled.
+/// The state of a reservation after a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReservationStatus {
     /// It was renewed, and expires then; or it was settled.
@@ -61,6 +61,7 @@ pub enum ReservationStatus {
     },
     /// It has expired, and its units have come back.
     Expired,
-    /// It is not known, and cannot have expired: the subject was reset, or the store has lost its counts.
+    /// The store does not know it, although it cannot have expired: the subject was reset, or the store has
+    /// lost its counts.
     Forgotten,
 }

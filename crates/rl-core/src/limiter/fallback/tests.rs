@@ -138,14 +138,14 @@ async fn a_request_passes_if_set_when_the_fallback_cannot_decide_either() {
     let builder = builder.store(store.clone()).on_fallback_failure(OnFailure::Allow);
     let limiter = builder.fallback(fallback.clone(), Share::of_instances(2)).build().unwrap();
     store.fail_with(DOWN);
-    // A share of less than one: the fallback has nothing to decide with.
+    // The share is less than one unit, so the fallback cannot decide.
     assert_eq!(limiter.check(&alice(), 1).await.origin(), Origin::FailedOpen(DOWN));
 
     fallback.fail_with(FailureKind::TimedOut);
     let passed = limiter.check(&alice(), 1).await;
     let origin = Origin::FailedOpen(FailureKind::TimedOut);
     assert_eq!((passed.is_allowed(), passed.origin()), (true, origin));
-    // It is no way around what needs no counter.
+    // Denials by the policy alone still hold.
     assert!(!limiter.check(&alice(), 9).await.is_allowed());
 }
 

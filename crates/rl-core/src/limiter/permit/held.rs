@@ -33,7 +33,7 @@ pub(super) struct Account {
     pub(super) leased: Timestamp,
     // A renewal failed, and may have been carried out: then the leases are of a time that is not known.
     pub(super) is_lease_doubtful: bool,
-    // The leases have ended, and the places are not taken again so far.
+    // The leases have ended, and the places have not been taken again yet.
     pub(super) is_lapsed: bool,
     pub(super) reserved: Reserved,
     pub(super) is_settled: bool,
@@ -123,8 +123,8 @@ impl Held {
         both(self.free(leased, is_lapsed), corrected)
     }
 
-    /// Frees the places under concurrency limits that have been held since `leased`, unless their leases
-    /// have lapsed: then other requests may have them.
+    /// Frees the places under concurrency limits that have been held since `leased`. If their leases have
+    /// lapsed, other requests may hold the places, so none is freed.
     pub(super) fn free(&self, leased: Timestamp, is_lapsed: bool) -> StoreFuture<()> {
         let units = if is_lapsed { 0 } else { self.decision.taken() };
         let freed = self.give_back(RefundOf::Permits, leased, units);
@@ -145,8 +145,8 @@ impl Held {
         }
     }
 
-    /// Ends the reservation, and charges or gives back the difference. What has expired has come back as a
-    /// whole, so all of the cost is charged then.
+    /// Ends the reservation, and charges or gives back the difference. An expired reservation has come back
+    /// as a whole, so the whole cost is charged.
     fn settle_reservation(&self, due: u64, reserved: Reserved) -> StoreFuture<()> {
         let taken = self.decision.taken();
         let returned = taken.saturating_sub(due);
@@ -176,7 +176,7 @@ impl Held {
         })
     }
 
-    /// The reservation of the charge, if a store has decided.
+    /// Returns the reservation of the charge, if a store has decided.
     pub(super) fn reservation(&self, expires: Timestamp) -> Option<Reservation<'_>> {
         Some(Reservation {
             namespace: &self.limiter.inner.namespace,
@@ -254,8 +254,8 @@ impl RateLimiter {
     }
 }
 
-/// Charges units beyond the limits that `decision` has charged. A change of the cost is nothing to places,
-/// to limits that count requests, and to those that were not charged.
+/// Charges more units to the limits that `decision` has charged, even beyond them. Concurrency limits,
+/// limits that count requests, and limits that were not charged do not depend on the cost.
 fn charge(
     limiter: &RateLimiter,
     subject: &Subject,

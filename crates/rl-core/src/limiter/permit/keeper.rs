@@ -13,10 +13,10 @@ use crate::store::{Mode, RefundOf, Renewal, ReservationChange, StoreError};
 use crate::time::Timestamp;
 use crate::{Cost, Limit, Policy};
 
-/// How often a lease is renewed before it would end: one renewal may fail.
+/// The renewals in the time of one lease, so that one of them may fail.
 const RENEWALS: u32 = 3;
 
-/// Starts the task, which runs for as long as the permit is held. Outside a tokio runtime there is none.
+/// Starts the task, which runs for as long as the permit is held. Returns `None` outside a tokio runtime.
 pub(super) fn keep(held: Weak<Held>, lease: Duration) -> Option<AbortHandle> {
     let runtime = Handle::try_current().ok()?;
     let keeper = runtime.spawn(async move {
@@ -42,8 +42,8 @@ pub(in crate::limiter) fn shortest_lease(policy: &Policy) -> Option<Duration> {
 }
 
 impl Held {
-    /// Renews what is held, each within `patience`: no request waits for it, so it may take until it is
-    /// time for the next. Returns whether there is anything left to renew.
+    /// Renews the reservation and the places, each within `patience`. No request waits for a renewal, so it
+    /// may take until the next is due. Returns whether there is anything left to renew.
     async fn renew(&self, patience: Duration) -> bool {
         let keeps_reservation = self.renew_reservation(patience).await;
         let keeps_places = match self.places() {
@@ -83,14 +83,14 @@ impl Held {
         }
     }
 
-    /// The concurrency limits under which places are held.
+    /// Returns the concurrency limits under which places are held.
     fn places(&self) -> Option<Policy> {
         let uncharged = self.decision.uncharged();
         let is_held = |place, limit: Limit| limit.holds_permits() && !uncharged.contains(place);
         self.decision.policy()?.only(is_held)
     }
 
-    /// Begins the leases anew, or takes places again whose lease has lapsed. Returns whether to go on.
+    /// Renews the leases, or takes places again whose lease has lapsed. Returns whether to go on.
     async fn renew_places(&self, places: &Policy, patience: Duration) -> bool {
         let (charged, is_lapsed) = {
             let account = self.account();
@@ -113,7 +113,7 @@ impl Held {
         };
         let leased = match renewed {
             Ok(Some(leased)) => leased,
-            // Other requests have the places: this one goes on uncounted, and tries again.
+            // Other requests hold the places: this one stays uncounted, and tries again.
             Ok(None) => return true,
             Err(error) => {
                 self.account().is_lease_doubtful = true;
@@ -131,7 +131,7 @@ impl Held {
             (account.leased, account.is_lease_doubtful, account.is_lapsed) = (leased, false, false);
             account.is_settled
         };
-        // Settled while it was renewed: then the place was free for a moment, and taken again.
+        // The permit was settled during the renewal, which took the freed place again.
         if is_settled && let Err(error) = self.free(leased, false).await {
             let ticket = self.limiter.inner.breaker.look();
             self.limiter.settlement_failed(&self.subject, self.decision.origin(), ticket, &error);
@@ -147,24 +147,24 @@ impl Held {
         self.limiter.store_of(&self.decision).renew(renewal).await
     }
 
-    /// Takes the places once more, after a renewal of which only the reply was lost. What that had
-    /// renewed is counted besides until it ends: for one lease too much is held, and never too little.
+    /// Takes the places once more, after a renewal whose reply was lost. If that renewal did arrive, both
+    /// count until the older lease ends: too many places are held for a time, never too few.
     async fn take_anew(&self, places: &Policy) -> Result<Timestamp, StoreError> {
         let store = self.limiter.store_of(&self.decision);
         let question = self.limiter.question(Mode::Charge, Cost::new(self.decision.taken()));
         self.limiter.ask(store, places, &self.subject, question).await.map(|taken| taken.at())
     }
 
-    /// Takes the places again whose lease has lapsed while the request is in flight, if there is room:
-    /// after a machine was suspended, a runtime was blocked, or a fail-over lost writes. Reports it when
-    /// the lease has lapsed, and when the places are taken again.
+    /// Takes places again whose lease has lapsed while the request is in flight, if there is room. A lease
+    /// lapses if the machine was suspended, the runtime was blocked, or a fail-over lost writes. Reports
+    /// when the lease has lapsed, and when the places are taken again.
     async fn take_again(
         &self,
         places: &Policy,
         charged: Timestamp,
     ) -> Result<Option<Timestamp>, StoreError> {
         let was_lapsed = std::mem::replace(&mut self.account().is_lapsed, true);
-        // The lease of one limit may go on where that of another has lapsed.
+        // The leases of other limits may not have lapsed yet.
         if !was_lapsed && places.limits().len() > 1 {
             self.give_back(RefundOf::Permits, charged, self.decision.taken()).await?;
         }

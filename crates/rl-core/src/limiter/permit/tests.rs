@@ -462,7 +462,7 @@ impl Observer for Lapsed {
     }
 }
 
-/// A limiter whose store has a clock of its own: it can jump, as for a machine that was suspended.
+/// A limiter whose store has a clock that a test moves, as if the machine had been suspended.
 fn jumping() -> (RateLimiter, Arc<ManualClock>, Arc<Lapsed>) {
     let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_700_000_000)));
     let lapsed = Arc::new(Lapsed::default());
@@ -472,7 +472,7 @@ fn jumping() -> (RateLimiter, Arc<ManualClock>, Arc<Lapsed>) {
     (limits.build().unwrap(), clock, lapsed)
 }
 
-/// Longer than a third of a lease: the permit has renewed what it holds.
+/// Longer than a third of a lease, so that the permit has renewed its place.
 const TO_RENEW: Duration = Duration::from_secs(4);
 
 #[tokio::test(start_paused = true)]
@@ -506,7 +506,7 @@ async fn a_place_whose_lease_lapsed_waits_for_room_and_is_reported_once() {
     assert_eq!(both(&limiter).await, [0, 3]);
 }
 
-/// It must not free the place of another request.
+/// Otherwise it would free the place of another request.
 #[tokio::test(start_paused = true)]
 async fn a_request_that_goes_on_uncounted_frees_no_place() {
     let (limiter, clock, lapsed) = jumping();
@@ -537,7 +537,7 @@ async fn leases_that_lapse_together_are_two_lines_in_the_log() {
     let [begun, ended] = &lines[..] else { panic!("{lines:?}") };
     assert!(begun.starts_with("WARN concurrency lease lapsed"), "{begun}");
     assert!(
-        ended.contains("no more concurrency leases lapse") && ended.contains("leases=8"),
+        ended.contains("concurrency leases no longer lapse") && ended.contains("leases=8"),
         "{ended}"
     );
 }

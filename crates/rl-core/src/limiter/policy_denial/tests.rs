@@ -18,7 +18,7 @@ fn policy(limits: &[&str]) -> Policy {
     Policy::new(limits.iter().map(|limit| limit.parse().unwrap())).unwrap()
 }
 
-/// A limiter whose store is down, and which lets requests pass for that.
+/// A limiter that fails open, and whose store is down.
 fn open(policy: Policy) -> (RateLimiterBuilder, Arc<Faulty>) {
     let store = Arc::new(Faulty::default());
     store.fail_with(FailureKind::Unavailable);
@@ -44,7 +44,7 @@ async fn every_operation_denies_without_the_store_where_no_counter_is_needed() {
         (policy(&["9/second:shadow", "0/day:requests"]), 1, NEVER),
         (policy(&["5/minute"]).blocked_until(None), 1, NEVER),
         (blocked.clone(), 1, soon),
-        // Not even what is free.
+        // A block denies a cost of 0 too.
         (blocked, 0, soon),
     ] {
         let (builder, store) = open(policy.clone());
@@ -80,7 +80,7 @@ async fn a_cost_above_every_capacity_is_denied_without_the_store() {
         assert_denied_alone(&never, RetryAfter::Never);
         assert_denied_alone(&limiter.peek(&alice(), u64::MAX).await, RetryAfter::Never);
         assert_eq!(store.asked(), 0, "{limits:?}");
-        // What could be granted is up to the store, and so is a part of what could not.
+        // The store decides a cost that could be granted, and a part of one that could not.
         for decision in
             [limiter.check(&alice(), most).await, limiter.check_up_to(&alice(), most + 1).await]
         {
@@ -115,7 +115,7 @@ async fn a_limit_in_shadow_and_a_limiter_in_shadow_deny_nothing() {
 }
 
 #[tokio::test]
-async fn a_limiter_that_is_switched_off_blocks_nobody() {
+async fn a_disabled_limiter_enforces_no_block() {
     let (builder, _) = open(policy(&["0/minute"]).blocked_until(None));
     let off = builder.enabled(false).build().unwrap();
     assert_eq!(off.check(&alice(), 1).await.origin(), Origin::Disabled);
@@ -124,7 +124,7 @@ async fn a_limiter_that_is_switched_off_blocks_nobody() {
 }
 
 #[tokio::test]
-async fn what_was_used_already_is_charged_to_a_blocked_subject() {
+async fn charge_reaches_the_store_for_a_blocked_subject() {
     let (builder, store) = open(policy(&["5/minute"]).blocked_until(None));
     store.fail_with(None);
     let limiter = builder.build().unwrap();
@@ -155,7 +155,7 @@ async fn a_block_ends_on_the_clock_of_the_limiter_and_then_the_limits_decide() {
     assert_denied_alone(&limiter.check(&alice(), 2).await, RetryAfter::Never);
 }
 
-/// Only waiting for a counter is worth it.
+/// No wait for a counter can help.
 #[tokio::test(start_paused = true)]
 async fn a_blocked_request_does_not_wait_and_is_not_degraded() {
     let (builder, _) = open(policy(&["5/minute"]).blocked_until(NOW.plus_micros(1)));
@@ -167,7 +167,7 @@ async fn a_blocked_request_does_not_wait_and_is_not_degraded() {
     assert!(!denied.or_degraded().is_degraded());
 }
 
-/// A denial without the store must not hide an outage, nor end one.
+/// Such a denial must neither hide an outage nor end one.
 #[tokio::test]
 async fn a_denial_by_the_policy_says_nothing_about_the_store() {
     let (builder, store) = open(policy(&["5/minute"]));

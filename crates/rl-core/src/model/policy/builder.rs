@@ -42,7 +42,7 @@ impl PolicyBuilder {
         self
     }
 
-    /// Whether nothing was added.
+    /// Returns whether no limit was added.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.limits.is_empty()
@@ -54,8 +54,8 @@ impl PolicyBuilder {
     ///
     /// Returns an error if there is no limit or more than [`Policy::MAX_LIMITS`], if a name is not
     /// 1 to 64 characters of `A-Z a-z 0-9 _ . : * / -` or is used twice, if two limits would
-    /// count in the same state, or if sliding windows and logs would remember so much that a decision
-    /// takes long: two logs of 100 000 units are allowed, or seven windows of 200 buckets.
+    /// count in the same state, or if sliding windows and logs would hold so much that a decision takes
+    /// too long. Two logs of 100 000 units are allowed, or seven windows of 200 buckets.
     pub fn build(self) -> Result<Policy, InvalidPolicy> {
         let limits = named(self.limits);
         if limits.is_empty() {
@@ -69,7 +69,7 @@ impl PolicyBuilder {
             if !(1..=64).contains(&name.len()) || !name.bytes().all(fits) {
                 return Err(InvalidPolicy::Name { name: name.chars().take(80).collect() });
             }
-            // Checked before the names: unnamed limits that share a state clash in both.
+            // Checked before the names, because unnamed limits that share a state share a name too.
             for earlier in &limits[..i] {
                 if earlier.state == *state {
                     let (first, second) = (earlier.limit, *limit);

@@ -80,7 +80,7 @@ impl Compact {
     }
 
     /// Returns an entry of the same shape that has used nothing, and decides at `next` at the earliest;
-    /// nothing, if that time does not fit.
+    /// `None` if that time does not fit.
     pub(super) fn emptied(&self, next: Timestamp, origin: Origin) -> Option<Self> {
         let mut emptied = Self::new(self.shape);
         let kept = origin.keep(next.as_micros());

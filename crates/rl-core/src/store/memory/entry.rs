@@ -22,7 +22,7 @@ pub(super) struct Entry<A: Array<Item = Slot>> {
     consumed: u8,
 }
 
-/// Returns the earliest time of a decision after a reset at `clock` of what was changed last at `last`.
+/// Returns the earliest time of a decision after a reset at `clock` of an entry last changed at `last`.
 ///
 /// A refund names a charge by its time. Where the reset comes in the same microsecond as the charge,
 /// the next charge is made a microsecond later, so that a refund of the first does not find it.
@@ -34,7 +34,7 @@ pub(super) fn after_reset(last: Timestamp, clock: Timestamp) -> Timestamp {
 /// stepped back further decides at its own time after a reset.
 const SAME_MOMENT: u64 = 1_000;
 
-/// Whether the time that [`after_reset`] returns is to be remembered when the whole entry goes.
+/// Returns whether the time of [`after_reset`] must be remembered when the whole entry is removed.
 pub(super) fn is_same_moment(last: Timestamp, clock: Timestamp) -> bool {
     last >= clock && last.micros_since(clock) < SAME_MOMENT
 }

@@ -9,14 +9,14 @@ use crate::model::{Decision, Limit, Moment, Policy};
 use crate::store::Refund;
 use crate::time::Timestamp;
 
-/// What a shard keeps of one subject: in places of fixed size, if it fits there.
+/// The entry of one subject in a shard, in a compact form of fixed size if it fits.
 #[derive(Debug)]
 pub(super) enum Kept {
     Compact(Compact),
     Whole(Box<Whole>),
 }
 
-/// What the entries of a shard have in common.
+/// The data that all entries of a shard share.
 #[derive(Debug)]
 pub(super) struct Held<'a> {
     pub(super) shapes: &'a mut Shapes,
@@ -43,7 +43,7 @@ impl Kept {
         }
     }
 
-    /// Decides, whatever the limits are and however their states are kept.
+    /// Decides under limits of any kind, in either form.
     ///
     /// Returns false, and changes nothing, if a charge would need more states than are kept.
     #[must_use]
@@ -73,7 +73,7 @@ impl Kept {
                 if !entry.decide(asked, decision) {
                     return false;
                 }
-                // Until something is charged the entry is of the shape that it was.
+                // The entry keeps its shape until something is charged.
                 let shape = shapes.get(compact.shape());
                 let is_judged_by = |shape: &Shape| match shapes.are_many() {
                     true => shape.is_of(policy),
@@ -137,7 +137,7 @@ impl Kept {
         }
     }
 
-    /// Forgets all that was used, and decides at `next` at the earliest.
+    /// Forgets all used units, and decides at `next` at the earliest from then on.
     pub(super) fn empty(&mut self, next: Timestamp, origin: Origin) {
         let emptied = match self {
             Self::Compact(compact) => compact.emptied(next, origin).map(Self::Compact),
@@ -155,10 +155,10 @@ impl Kept {
         }
     }
 
-    /// Whether places that are to be freed or leased anew are held here.
+    /// Returns whether the entry holds the places that a refund or renewal names.
     pub(super) fn holds(&self, refund: &Refund<'_>, clock: Timestamp) -> bool {
         match self {
-            // A shape has no limit of concurrency.
+            // The compact form holds no concurrency limits.
             Self::Compact(_) => false,
             Self::Whole(entry) => entry.holds(refund, clock),
         }

@@ -134,7 +134,7 @@ fn decide_fully(
 
 /// Returns the decision on a charge that would need more states of one subject than are kept.
 ///
-/// It cannot be an error where a limiter asks for an answer at once; [`Store::decide`] makes one of it.
+/// The synchronous path cannot return an error; [`Store::decide`] turns this decision into one.
 #[cold]
 fn refused(cost: Cost) -> Decision {
     static WARNED: Once = Once::new();

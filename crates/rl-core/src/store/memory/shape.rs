@@ -33,7 +33,7 @@ pub(super) struct Layout {
     pub(super) second: Second,
 }
 
-/// What the third and the fourth cell of a state are. They take a place of their own.
+/// The kinds of the third and the fourth cell of a state, which take a place of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Second {
     None,

@@ -30,8 +30,8 @@ pub(super) struct Shard {
     capacity: usize,
     // Where the next inspection begins; it goes around.
     cursor: usize,
-    // When the last subject made room that was charged at that very time, and the earliest time of
-    // a decision for a newcomer who comes then: it may be the same subject.
+    // The time of the last eviction of a subject that was charged at that same time, and the earliest
+    // time of a decision for a new subject at that time, which may be the evicted one.
     evicted: (Timestamp, Timestamp),
 }
 
@@ -165,7 +165,7 @@ impl Shard {
         }
     }
 
-    /// Remembers that the subject at `position` makes room, if it was charged at this very time.
+    /// Remembers the eviction of the subject at `position`, if it was charged at this same time.
     fn note_eviction(&mut self, position: usize, clock: Timestamp) {
         let last = self.entries.at(position).map(|(_, kept)| kept.last_change(self.origin));
         if let Some(last) = last.filter(|last| is_same_moment(*last, clock)) {
@@ -173,7 +173,7 @@ impl Shard {
         }
     }
 
-    /// Forgets what was used of one limit.
+    /// Forgets the used units of one limit.
     pub(super) fn forget(
         &mut self,
         subject: Fingerprint,
@@ -186,7 +186,7 @@ impl Shard {
         }
     }
 
-    /// Forgets all that was used by a subject.
+    /// Forgets all used units of a subject.
     pub(super) fn forget_all(&mut self, subject: Fingerprint, clock: Timestamp) {
         let Some(kept) = self.entries.get_mut(subject) else { return };
         let last = kept.last_change(self.origin);

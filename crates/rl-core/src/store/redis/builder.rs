@@ -26,7 +26,7 @@ use crate::store::{Limiters, StoreError};
 #[cfg(feature = "conformance")]
 use crate::time::ManualClock;
 
-/// How long no counter without expiry must be found until that is over.
+/// The time without a counter that lacks its expiry, after which the log reports the end.
 const HEALING_CALM: Duration = Duration::from_secs(10);
 
 /// Makes a [`RedisStore`].
@@ -94,10 +94,10 @@ impl RedisStoreBuilder {
     /// Sets what every key begins with: up to 32 characters of `A-Z a-z 0-9 _ . -`. Defaults to
     /// `rl`, and to nothing in the readable layout.
     ///
-    /// In the readable layout the id follows the prefix immediately, so the prefix has to end in `.`,
-    /// `_`, `-` or `:`. Otherwise consumer `2abc` under `shop` would be consumer `abc` under `shop2`.
-    /// With `:`, which stands escaped in ids, no two prefixes ever share a key. With the others, make
-    /// sure that no prefix begins with another one.
+    /// In the readable layout the id follows the prefix immediately, so the prefix must end in `.`, `_`, `-`
+    /// or `:`. Otherwise consumer `2abc` under `shop` would be consumer `abc` under `shop2`. Prefixes that
+    /// end in `:` never share a key, because ids escape it. With the others, make sure that no prefix
+    /// begins with another one.
     pub fn prefix(mut self, prefix: &str) -> Self {
         self.prefix = Some(prefix.to_owned());
         self
@@ -190,15 +190,15 @@ impl RedisStoreBuilder {
     /// them without asking the server. Defaults to 0: no unit is leased. More than 65 534 count as 65 534.
     ///
     /// No more than the limits say is admitted, whatever the number of instances, and whichever of them
-    /// or their replies are lost. Other instances may be *denied* what an instance holds and has not
-    /// spent, at most this many units for each instance. Units that are not spent go back when the first
+    /// or their replies are lost. Other instances may be *denied* units that an instance holds
+    /// unspent, at most this many for each instance. Units that are not spent go back when the first
     /// window ends, when they are [idle](Self::lease_idle), at the end of the [lease's
     /// life](Self::lease_lifetime), and when the store is [closed](RedisStore::close): call
     /// [`RateLimiter::close`](crate::RateLimiter::close) when a service shuts down. A process that is
     /// killed loses what it holds until the windows end.
     ///
     /// [`usage`](crate::RateLimiter::usage) and the decisions of other instances count units that are held
-    /// as used. A reset by another instance does not reach those that are held here until the lease ends.
+    /// as used. A reset by another instance does not affect units that are held here, until the lease ends.
     ///
     /// For subjects whose limits are much larger than this. Checks under fixed windows that begin with
     /// the first request are leased, in the packed layout; others ask the server each time. Decisions
@@ -220,9 +220,9 @@ impl RedisStoreBuilder {
     /// Ends a lease after this time, however long its windows last, and gives its units back. Defaults to
     /// 60 seconds.
     ///
-    /// It bounds how long leased units may be spent in a window that they were not charged to: after a
-    /// step of the server's clock, or after this machine was suspended. At most one lease for each
-    /// instance is spent so.
+    /// It bounds for how long leased units may be spent in a window that they were not charged to, after a
+    /// step of the server's clock or after this machine was suspended. At most one lease for each instance
+    /// is spent in that way.
     pub fn lease_lifetime(mut self, lifetime: Duration) -> Self {
         self.lease.lifetime = lifetime;
         self

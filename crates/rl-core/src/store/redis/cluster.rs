@@ -99,7 +99,7 @@ impl Cluster {
         })))
     }
 
-    /// Returns what the cluster is and where, for the log.
+    /// Returns the name of the cluster and its first seed, for the log.
     pub(super) fn label(&self) -> String {
         let first = self.0.seeds.first();
         let first = first.map(|Address { host, port }| format!(" {host}:{port}"));

@@ -10,8 +10,8 @@ use crate::store::{Refund, Renewal, Reservation, ReservationStatus, StoreError};
 use crate::time::Timestamp;
 use crate::{Cost, FailureKind, Limit, Policy};
 
-/// Returns the argument of `decide.lua`, for `calls` that came one after the other, of which at least
-/// `least` pass or none.
+/// Returns the argument of `decide.lua` for `calls` calls, one after the other. If fewer than `least` of
+/// them would pass, none does.
 pub(super) fn decide_plan(
     policy: &Policy,
     mode: Mode,
@@ -124,7 +124,7 @@ pub(super) fn expires(reservation: &Reservation<'_>) -> Vec<u8> {
     bytes
 }
 
-/// Reads what became of a reservation that expires then, unless it was renewed.
+/// Reads the status of a reservation that expires at `expires` unless it was renewed.
 pub(super) fn read_changed(
     bytes: &[u8],
     expires: Timestamp,

@@ -24,7 +24,7 @@ pub(super) struct Coded {
     /// Whether all limits are fixed windows that begin with the first request: what decide_fixed.lua
     /// decides, for many subjects at once.
     pub(super) is_all_fixed: bool,
-    /// How many calls one script evaluates at most: fewer where each takes longer.
+    /// The most calls that one script evaluates: fewer where each takes longer.
     pub(super) most_evaluated: usize,
     /// How long a state is, if they are.
     pub(super) state_len: u16,
@@ -94,8 +94,8 @@ impl Coded {
     }
 }
 
-/// Returns how many calls one script evaluates at most, under limits that weigh this much: so many that
-/// a server is not kept from others for a millisecond.
+/// Returns the most calls that one script evaluates under limits of this weight, so that it does not block
+/// the server for a millisecond.
 fn most_evaluated(weight: u64) -> usize {
     const MOST: u64 = 64;
     const MOST_NUMBERS: u64 = 3_200;

@@ -70,9 +70,9 @@ impl Commands {
         Ok(Command::Script { script: script::decide(self.layout), keys, arguments })
     }
 
-    /// Makes the command of `calls` checks of one cost for each subject, of which at least `least` pass or
-    /// none. More than one subject, and more than one as the least, only under a policy that is all fixed
-    /// windows; more than one call only in the packed layout.
+    /// Makes the command of `calls` checks of one cost for each subject, of which at least `least` pass, or
+    /// none. Several subjects, or a `least` above one, need a policy of fixed windows only. Several calls
+    /// need the packed layout.
     pub(super) fn check(
         &self,
         who: &[WhoRef<'_>],
@@ -131,8 +131,8 @@ impl Commands {
         Ok(Command::Script { script: script::amend(self.layout), keys, arguments })
     }
 
-    /// Makes the command that decides `charge` after it has given back what has expired, and reserves what
-    /// is charged for `lifetime`. Only in the packed layout.
+    /// Makes the command that gives expired reservations back, decides `charge`, and reserves the charged
+    /// units for `lifetime`. Only in the packed layout.
     pub(super) fn reserve(
         &self,
         charge: &Charge<'_>,
@@ -214,7 +214,7 @@ impl Commands {
         Ok(keys)
     }
 
-    /// The same, and then the key of the subject's reservations.
+    /// Returns the same keys, and then the key of the subject's reservations.
     fn keys_with_reservations(
         &self,
         namespace: &Namespace,

@@ -6,9 +6,10 @@
 //!   Limits of concurrency let go earlier, and are not remembered.
 //! * **What lowers a count is heeded**: a reset or a refund through this store at once, one by another
 //!   instance after [`LONGEST`] at the latest. Another policy is another question.
-//! * **Denials outlive an overload**: a server that cannot be asked again is taken at its word, for as long as
-//!   it said that the subject has to wait.
-//! * **Bounded**: [`MOST`] subjects. What is not remembered is asked for, or rejected in an overload.
+//! * **Denials hold during an overload**: while the server cannot be asked again, a denial holds for the
+//!   whole wait that the server returned.
+//! * **Bounded**: [`MOST`] subjects. Requests of other subjects go to the server, or are rejected in an
+//!   overload.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -39,11 +40,11 @@ struct Shard {
 
 struct Denied {
     decision: Decision,
-    /// When the reply was there.
+    /// When the reply arrived.
     heard: u64,
     /// When the server is to be asked again.
     until: u64,
-    /// Until when the denial holds by what the server said.
+    /// The end of the wait that the server returned.
     promised: u64,
 }
 
@@ -67,7 +68,7 @@ impl Known<'_> {
         denied.of(policy, cost, self.now)
     }
 
-    /// The same, of a denial that holds by what the server said although it is to be asked again.
+    /// Returns a denial whose wait has not ended, even if the server should be asked again.
     pub(super) fn promised(
         &self,
         who: WhoRef<'_>,
@@ -90,12 +91,12 @@ impl Known<'_> {
 pub(super) struct Asking {
     forgotten: u64,
     sent: u64,
-    /// Whether a denial is remembered, which an answer may end.
+    /// Whether a denial is remembered, which the answer may invalidate.
     pub(super) is_known: bool,
 }
 
 impl Denied {
-    /// The denial, if it is that of this request, and how many microseconds ago it was.
+    /// Returns the denial and its age in microseconds, if it is of this policy and cost.
     fn of(&self, policy: &Policy, cost: Cost, now: u64) -> Option<(&Decision, u64)> {
         let Self { decision, heard, .. } = self;
         let is_it = decision.cost() == cost && decision.policy() == Some(policy);

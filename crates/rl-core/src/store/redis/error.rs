@@ -60,7 +60,7 @@ const UNAVAILABLE: [&str; 11] = [
     "NOSCRIPT",
 ];
 
-/// What decide.lua replies when a charge would need more states of a subject than are kept.
+/// The error code of decide.lua for a charge that needs more states of a subject than are kept.
 const TOO_MANY: &str = "RLFULL";
 
 fn kind(error: &RedisError, code: Option<&str>) -> FailureKind {
@@ -108,16 +108,16 @@ fn detail(error: &RedisError, code: Option<&str>) -> String {
             Some(why) if why.to_string().contains("lookup address") => {
                 "the host name cannot be resolved (DNS)".to_owned()
             }
-            // The words for the kind alone: those of the system may hold more.
+            // Only the words for the kind, because the text of the system error may hold more.
             Some(why) => why.kind().to_string(),
             None => error.category().to_owned(),
         },
     }
 }
 
-/// The failure of the operating system beneath.
+/// Returns the error of the operating system beneath, if there is one.
 fn io_error(error: &RedisError) -> Option<&std::io::Error> {
-    // The library shares what is beneath.
+    // The library wraps its source in an `Arc`.
     let shared = error.source()?.downcast_ref::<Arc<dyn Error + Send + Sync>>()?;
     shared.downcast_ref::<std::io::Error>()
 }

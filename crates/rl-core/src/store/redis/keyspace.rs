@@ -33,7 +33,7 @@ const SUFFIXES: [&str; 6] =
 
 /// What follows the suffix of a readable counter of requests.
 ///
-/// No id can imitate it: no suffix is the end of another.
+/// No id can imitate it, because no suffix is the end of another.
 const REQUESTS: &str = "_REQUESTS";
 
 /// The key that holds the packed state of a subject.
@@ -63,15 +63,16 @@ pub(super) fn ring(packed: &str, limit: Limit) -> Option<String> {
     Some(format!("{packed}:{kind}{requests}{period}"))
 }
 
-/// The key that holds the reservations of a subject: beside the packed state, in its slot. No ring has such
-/// a name.
+/// Returns the key of a subject's reservations, in the hash slot of the packed state. No key of a log has
+/// such a name.
 pub(super) fn reservations(packed: &str) -> String {
     format!("{packed}:reserved")
 }
 
 /// Returns the names of a subject's readable counters, by period and whether requests are counted.
 ///
-/// Other periods than the named ones have none. Consumers and addresses stand bare, as the format that others share wants it; other realms are
+/// Other periods than the named ones have none. Consumers and addresses stand bare, as in the format that
+/// other programs share; other realms are
 /// put before the id, with a bar that no bare id holds unescaped; a namespace with two. With
 /// `tagged`, the id is the hash tag.
 pub(super) fn readable<'a>(

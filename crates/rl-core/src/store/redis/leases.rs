@@ -41,15 +41,15 @@ use crate::{Cost, Decision, Eventual, FailureKind, Policy};
 /// The largest lease: what the number of calls in one script call can say.
 const MOST_UNITS: u16 = u16::MAX - 1;
 
-/// How many subjects hold leases at most.
+/// The most subjects that hold leases.
 const MOST: usize = 16_384;
 
-/// What a caller sets of leases.
+/// The settings of leases.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LeaseSettings {
-    /// The units of one lease at most.
+    /// The most units of one lease.
     pub(super) units: u64,
-    /// After what time without a spent unit the units go back.
+    /// The time without a spent unit after which the units go back.
     pub(super) idle: Duration,
     /// The longest that a lease lasts.
     pub(super) lifetime: Duration,
@@ -93,16 +93,16 @@ impl Leases {
         self.table.lock().get_mut(&who)?.spend(policy, cost, now)
     }
 
-    /// Drops what is held of a subject, and keeps other tasks from spending and taking more for as long
-    /// as the result lives. For that there is always room.
+    /// Drops the held units of a subject, and keeps other tasks from spending or taking any while the result
+    /// lives. The table always has room for this.
     pub(super) async fn give_up(&self, who: Who) -> Option<Holder> {
         let holder = self.table.enter(who, usize::MAX)?.turn().await;
         holder.place.with_lease(|lease| lease.terms = None);
         Some(holder)
     }
 
-    /// Takes no more units from here on. A task that looks with a place in the table takes none, or has
-    /// its place before the table is looked through.
+    /// Stops taking units. A task checks this with a place in the table: either it takes none, or it has its
+    /// place before `close` reads the table.
     fn close(&self) {
         self.is_closed.store(true, Ordering::SeqCst);
     }
@@ -112,9 +112,9 @@ impl Leases {
     }
 }
 
-/// What a call to the server has brought.
+/// The result of a call to the server.
 struct Taken {
-    /// None, if the units are too few by now, and the server has more.
+    /// `None` if the held units no longer suffice, and the server has more.
     decision: Option<Decision>,
     units: u64,
 }
@@ -168,11 +168,11 @@ impl RedisStore {
             drop(holder);
             return self.check(who.as_ref(), &policy, cost, asking).await;
         }
-        // In a task of its own: a request that is cancelled must not lose the units.
+        // In a task of its own, so that a cancelled request does not lose the units.
         let store = self.clone();
         if cost.units() > leases.most {
             let emptied = async move { store.empty(&holder).await };
-            // What could not be given back stays charged.
+            // Units that could not be given back stay charged.
             let _ = leases.runtime.spawn(emptied).await.map_err(|_| gone())?;
             return self.check(who.as_ref(), &policy, cost, asking).await;
         }
@@ -190,8 +190,8 @@ impl RedisStore {
         asking: Option<Asking>,
     ) -> Result<Decision, StoreError> {
         let Some(leases) = &self.inner.leases else { return Err(gone()) };
-        // If what was held has ended meanwhile, or other requests have spent it, it takes a second time, and
-        // counts on nothing.
+        // If the held units have ended meanwhile, or other requests have spent them, it takes a second time,
+        // for the whole cost.
         let mut taken = self.take_more(leases, &mut holder, policy, cost, true).await?;
         if taken.decision.is_none() {
             let units = taken.units;
@@ -202,14 +202,14 @@ impl RedisStore {
         if !decision.is_allowed()
             && let Some(returned) = holder.place.with_lease(|lease| lease.take_back(taken.units))
         {
-            // Taken for a request that is denied. If this fails, the units are held as others are.
+            // The units were taken for a request that is denied. If giving back fails, they stay held.
             let _ = self.give_back(holder.place.who.as_ref(), returned).await;
         }
         self.note_denial(holder.place.who.as_ref(), &decision, asking);
         Ok(decision)
     }
 
-    /// Takes what is missing for `cost`, and more, and decides on it.
+    /// Takes the units that are missing for `cost`, and more, and decides.
     async fn take_more(
         &self,
         leases: &Leases,
@@ -220,7 +220,7 @@ impl RedisStore {
     ) -> Result<Taken, StoreError> {
         let now = self.inner.watch.now();
         if holder.place.with_lease(|lease| open(&mut lease.terms, policy, now).is_none()) {
-            // What could not be given back stays charged.
+            // Units that could not be given back stay charged.
             let _ = self.empty(holder).await;
         }
         let (held, rest) = holder.place.with_lease(|lease| match &lease.terms {
@@ -250,14 +250,14 @@ impl RedisStore {
         let is_short = taken < asked.into();
         let (decision, over) = holder.place.with_lease(|lease| lease.add(terms, cost, is_short));
         if let Some(over) = over {
-            // What could not be given back stays charged.
+            // Units that could not be given back stay charged.
             let _ = self.give_back(holder.place.who.as_ref(), Returned::from(over)).await;
         }
         Ok(Taken { decision, units: taken })
     }
 
-    /// Takes up to `units` on the server, or none if there are fewer than `least`: as many checks of one
-    /// unit, the first of which pass. Returns how many do as well, and the decision on the last.
+    /// Takes up to `units` on the server, or none if fewer than `least` are left. Each unit is a check, the
+    /// first of which pass. Returns how many pass as well, and the decision on the last.
     async fn take(
         &self,
         leases: &Leases,
@@ -267,7 +267,7 @@ impl RedisStore {
         least: u16,
     ) -> Result<(Answer, Decision), StoreError> {
         let (mode, cost) = (Mode::Check, Cost::ONE);
-        // In a call with others, if any is in flight.
+        // Joins a batch if a call is in flight.
         let _lone = match &self.inner.combiner {
             Some(combiner) => {
                 let question = Question::Lease { units, least };

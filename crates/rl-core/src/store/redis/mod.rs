@@ -118,9 +118,9 @@ struct Inner {
     /// Unless every unit is asked for.
     leases: Option<Leases>,
     healed: AtomicU64,
-    /// Counters without expiry are being found.
+    /// The condition that counters without expiry are found.
     healing: Transition,
-    /// What the store is and where, for the log.
+    /// The kind of store and its server, for the log.
     label: String,
     limiters: Limiters,
     #[cfg(feature = "conformance")]
@@ -215,7 +215,7 @@ impl RedisStore {
         self.inner.route.send(&command).await
     }
 
-    /// Counts counters that had no expiry: one line in the log when some are found, one when no more are.
+    /// Counts counters that had no expiry, and logs one line when some are found and one when no more are.
     fn note_healed(&self, healed: u64) {
         let Inner { healing, label, .. } = &*self.inner;
         if healed > 0 {
@@ -386,7 +386,7 @@ impl Store for RedisStore {
 
     fn close(&self) -> StoreFuture<()> {
         let this = self.clone();
-        // The inherent function.
+        // The inherent function, not this one.
         Eventual::later(async move { Self::close(&this).await })
     }
 }

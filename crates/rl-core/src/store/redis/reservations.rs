@@ -1,8 +1,8 @@
 //! Reservations: units that come back if the process that charged them dies.
 //!
 //! A sorted set beside the state of a subject holds them, by the time at which they expire. Only limiters
-//! that reserve name its key, so no other decision pays for it. A decision gives back what has expired
-//! before it decides, a bounded number of reservations at a time.
+//! that reserve name its key, so no other decision pays for it. Each decision first gives expired
+//! reservations back, a bounded number at a time.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::store::{Charge, Reservation, ReservationChange, ReservationStatus, St
 use crate::{Cost, Decision, Eventual};
 
 impl RedisStore {
-    /// Decides in a call of its own, after the script has given back what has expired. In the readable
+    /// Decides in a call of its own, whose script first gives expired reservations back. In the readable
     /// layout nothing is reserved.
     pub(super) fn decide_and_reserve(
         &self,
@@ -23,7 +23,7 @@ impl RedisStore {
         lifetime: Option<Duration>,
     ) -> StoreFuture<Decision> {
         let Charge { namespace, subject, policy, mode, cost } = charge;
-        // What is done holds nothing.
+        // A peek charges nothing, and a charge is for work that is done already.
         let lifetime = lifetime.filter(|_| mode != Mode::Peek && mode != Mode::Charge);
         if self.inner.commands.layout != Layout::Packed {
             return self.ask_for(charge);

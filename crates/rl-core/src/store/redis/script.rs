@@ -73,7 +73,7 @@ static AMEND: LazyLock<Script> = LazyLock::new(|| {
 });
 static RESERVE: LazyLock<Script> = LazyLock::new(|| {
     let (expired, reserve) = (include_str!("lua/expired.lua"), include_str!("lua/reserve.lua"));
-    // What decides returns its reply.
+    // Wrapped in a function, because decide.lua returns its reply.
     let decide = format!("local reply = (function()\n{}\nend)()", include_str!("lua/decide.lua"));
     Script::new("reserve", |prologue| {
         vec![prologue.time, STORED, PACKED, expired, &decide, reserve]

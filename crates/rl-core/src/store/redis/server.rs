@@ -88,7 +88,7 @@ impl Server {
         })
     }
 
-    /// Returns where the server listens, without anything that tells who logs in.
+    /// Returns the address of the server, without user and password.
     pub(super) fn name(&self) -> String {
         match self.info.addr() {
             ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {

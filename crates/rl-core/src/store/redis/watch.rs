@@ -33,7 +33,7 @@ impl Watch {
         }
     }
 
-    /// Whether tests make up the time.
+    /// Returns whether a test sets the time.
     pub(super) const fn is_manual(&self) -> bool {
         matches!(self, Self::Manual(_))
     }

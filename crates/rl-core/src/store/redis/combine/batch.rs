@@ -21,8 +21,8 @@ const MOST_ALIKE: usize = 256;
 pub(in super::super) enum Question {
     /// A check of this cost.
     Check(Cost),
-    /// `units` checks of one unit, of which `least` pass or none, with one answer. What passes belongs to
-    /// this caller: no other goes along in the run.
+    /// `units` checks of one unit with one answer, of which at least `least` pass, or none. The units belong
+    /// to this caller alone, so no other call shares the run.
     Lease { units: u16, least: u16 },
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Batch {
 /// What each subject of a batch is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Costs {
-    /// So many calls of this cost, of which at least so many pass or none.
+    /// `calls` calls of one cost, of which at least `least` pass, or none.
     Alike { cost: Cost, calls: u16, least: u16 },
     /// Each caller's own.
     Mixed,
@@ -105,7 +105,7 @@ pub(super) fn take_run(waiting: &mut VecDeque<Caller>) -> Option<(Costs, Vec<Cal
     };
     // Together they must not ask for more than can be counted.
     let most = usize::try_from(MAX_UNITS / cost.units().max(1)).unwrap_or(usize::MAX).max(1);
-    // Where costs differ, and under other algorithms, each call is evaluated, and others wait for the
+    // Where costs differ, and under other algorithms, the script evaluates each call, and blocks the
     // server meanwhile.
     let most_evaluated = coded(policy).most_evaluated;
     let most_alike = if coded(policy).is_all_fixed { MOST_ALIKE } else { most_evaluated };

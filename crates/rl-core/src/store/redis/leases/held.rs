@@ -10,16 +10,16 @@ use crate::model::Origin;
 use crate::time::Timestamp;
 use crate::{Cost, Decision, Policy};
 
-/// The lease of one subject. Spending needs no turn: while units are there, no request waits.
+/// The lease of one subject. Spending needs no turn, so no request waits while units are held.
 #[derive(Default)]
 pub(super) struct Lease {
     pub(super) terms: Option<Terms>,
     pub(super) turn: Arc<Turn<Taking>>,
-    /// How many tasks take units, give them back, or wait for their turn.
+    /// The number of tasks that take units, give them back, or wait for their turn.
     pub(super) places: usize,
 }
 
-/// Under which conditions units are held.
+/// The held units and their conditions.
 pub(super) struct Terms {
     pub(super) policy: Policy,
     /// Where the limits stood when they were charged.
@@ -31,12 +31,12 @@ pub(super) struct Terms {
     /// When a unit was spent last.
     pub(super) touched: u64,
     pub(super) left: u64,
-    /// How many units the server had left when it answered.
+    /// The units that the server had left when it answered.
     pub(super) rest: u64,
 }
 
 impl Lease {
-    /// Spends `cost` of what is held, if that is enough and the lease has not ended.
+    /// Spends `cost` of the held units, if they suffice and the lease has not ended.
     #[inline(always)]
     pub(super) fn spend(&mut self, policy: &Policy, cost: Cost, now: u64) -> Option<Decision> {
         let terms = open(&mut self.terms, policy, now);
@@ -46,9 +46,9 @@ impl Lease {
         Some(terms.decision(cost, cost.units(), now))
     }
 
-    /// Adds what was taken to what is held, and decides on `cost`. Returns no decision if that is more
-    /// than is held now and the server has more, which it has not if it `is_short`. Returns also what was
-    /// held before, if that lease has ended.
+    /// Adds taken units to the held ones, and decides on `cost`. Returns no decision if the cost is more than
+    /// is held now and the server may have more, that is, unless it `is_short`. Also returns the units held
+    /// before, if their lease has ended.
     pub(super) fn add(
         &mut self,
         mut taken: Terms,
@@ -73,14 +73,14 @@ impl Lease {
         (decision, over)
     }
 
-    /// Whether the cost is more than is held, and the server had nothing left: then to take ahead is of no
-    /// use, and the request needs no turn.
+    /// Returns whether the cost is more than is held, and the server had nothing left. Then taking units
+    /// ahead cannot help, and the request needs no turn.
     pub(super) fn is_beyond(&mut self, policy: &Policy, cost: Cost, now: u64) -> bool {
         open(&mut self.terms, policy, now)
             .is_some_and(|terms| terms.rest == 0 && cost.units() > terms.left)
     }
 
-    /// Takes up to `units` of what is held away, to be given back.
+    /// Removes up to `units` of the held units, to give them back.
     pub(super) fn take_back(&mut self, units: u64) -> Option<Returned> {
         let terms = self.terms.as_mut()?;
         let units = units.min(terms.left);
@@ -89,19 +89,19 @@ impl Lease {
         Some(Returned { policy: terms.policy.clone(), charged: terms.charged, units })
     }
 
-    /// Whether the lease has ended, or no unit of it was spent for `idle` µs, and no task has a place.
+    /// Returns whether the lease has ended or is idle for `idle` µs, while no task has a place.
     pub(super) fn is_due(&self, now: u64, idle: u64) -> bool {
         let is_over = |terms: &Terms| now >= terms.until || terms.idle_since(now) >= idle;
         self.places == 0 && self.terms.as_ref().is_none_or(is_over)
     }
 
-    /// The units that are held and not spent.
+    /// Returns the units that are held and not spent.
     pub(super) fn left(&self) -> u64 {
         self.terms.as_ref().map_or(0, |terms| terms.left)
     }
 }
 
-/// What is held under this policy, if the lease has not ended.
+/// Returns the units held under this policy, if the lease has not ended.
 pub(super) fn open<'a>(
     terms: &'a mut Option<Terms>,
     policy: &Policy,
@@ -118,14 +118,14 @@ pub(super) struct Returned {
 }
 
 impl Terms {
-    /// Decides on a call that was given `taken`: what is held does not count as used.
+    /// Decides on a call that was given `taken` units. Held units do not count as used.
     #[inline(always)]
     fn decision(&self, cost: Cost, taken: u64, now: u64) -> Decision {
         let later = now.saturating_sub(self.heard);
         self.answer.with_unspent(&self.policy, cost, taken, self.left, later)
     }
 
-    /// How long no unit has been spent, in µs.
+    /// Returns the time since a unit was spent last, in µs.
     pub(super) fn idle_since(&self, now: u64) -> u64 {
         now.saturating_sub(self.touched)
     }

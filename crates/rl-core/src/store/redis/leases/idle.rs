@@ -1,5 +1,5 @@
-//! Units that go back: those of leases that have ended, that are idle or replaced, and all of them when
-//! the store is closed.
+//! Gives leased units back: those of leases that have ended, are idle or are replaced, and all of them
+//! when the store is closed.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -16,13 +16,13 @@ use crate::LimitSet;
 use crate::store::{Refund, RefundOf, StoreError};
 use crate::{FailureKind, time::Clock, time::SystemClock};
 
-/// Entries beyond [`MOST`] while units of those that are replaced are on their way.
+/// Entries beyond [`MOST`] while the units of replaced ones are being given back.
 const REPLACED_AT_ONCE: usize = 1_024;
 
-/// Subjects whose units go back at the same time.
+/// The most subjects whose units go back at the same time.
 const RETURNED_AT_ONCE: usize = 64;
 
-/// Subjects whose units one sweep gives back: so many commands a second do not keep the server from
+/// The most subjects whose units one sweep gives back, so that the commands do not keep the server from
 /// deciding.
 const RETURNED_BY_SWEEP: usize = 2_048;
 
@@ -46,14 +46,14 @@ impl RedisStore {
     pub async fn close(&self) -> Result<(), StoreError> {
         let Some(leases) = &self.inner.leases else { return Ok(()) };
         leases.close();
-        // Whoever takes units now has a place already: its turn is waited for.
+        // A task that takes units now has a place already, so its turn is waited for.
         let emptied = self.empty_all(leases, leases.table.subjects(), |_| true);
         let in_time = timeout(CLOSE_TIMEOUT, emptied).await;
         in_time.unwrap_or_else(|_| Err(StoreError::new(FailureKind::TimedOut)))
     }
 
-    /// Gives back now what the store's own task gives back in time: units of leases that have ended or are
-    /// idle. With a manual clock that task does not run, so that tests say when units go back.
+    /// Gives back the units of leases that have ended or are idle. A task of the store does this regularly,
+    /// except with a manual clock, where tests decide when units go back.
     #[cfg(feature = "conformance")]
     #[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
     pub async fn return_idle_leases(&self) {
@@ -77,15 +77,15 @@ impl RedisStore {
         let (now, idle) = (self.inner.watch.now(), leases.idle);
         let due = leases.table.sweep(now, idle, RETURNED_BY_SWEEP);
         let is_due = move |holder: &Holder| {
-            // The turn itself is one place.
+            // Not `is_due`: the holder of the turn has a place itself.
             let spent = |terms: &super::Terms| now < terms.until && terms.idle_since(now) < idle;
             !holder.place.with_lease(|lease| lease.terms.as_ref().is_some_and(spent))
         };
-        // What could not be given back stays charged.
+        // Units that could not be given back stay charged.
         let _ = self.empty_all(leases, due, is_due).await;
     }
 
-    /// Gives back the units of these subjects that are still due when it is their turn.
+    /// Gives back the units of these subjects, if they are still due when the task gets its turn.
     async fn empty_all(
         &self,
         leases: &Leases,
@@ -112,14 +112,14 @@ impl RedisStore {
         }
     }
 
-    /// Makes room for a lease in a full table. Returns how many entries there may be then.
+    /// Makes room for a lease in a full table. Returns the number of entries that are allowed then.
     pub(super) fn make_room(&self, leases: &Leases) -> usize {
         match leases.table.make_room(self.inner.watch.now()) {
             Room::Made => MOST,
             Room::Idle(holder) => {
                 let store = self.clone();
                 leases.runtime.spawn(async move {
-                    // What could not be given back stays charged.
+                    // Units that could not be given back stay charged.
                     let _ = store.empty(&holder).await;
                 });
                 MOST + REPLACED_AT_ONCE
@@ -128,7 +128,7 @@ impl RedisStore {
         }
     }
 
-    /// Gives back what is held.
+    /// Gives back all units that are held.
     pub(super) async fn empty(&self, holder: &Holder) -> Result<(), StoreError> {
         match holder.place.with_lease(|lease| lease.terms.take()) {
             Some(terms) => self.give_back(holder.place.who.as_ref(), terms.into()).await,
@@ -136,7 +136,7 @@ impl RedisStore {
         }
     }
 
-    /// Gives units back that were not spent. If that fails they stay charged.
+    /// Gives unspent units back. If that fails, they stay charged.
     pub(super) async fn give_back(
         &self,
         who: WhoRef<'_>,
@@ -182,11 +182,11 @@ async fn sweep_until_closed(inner: Weak<Inner>, every: Duration) {
 struct Clocks(Option<(u64, u64)>);
 
 impl Clocks {
-    /// A wall clock that is set by less counts as corrected, in µs.
+    /// A smaller step of the wall clock counts as a correction, in µs.
     const CORRECTION: u64 = 1_000_000;
 
-    /// Returns whether the wall clock has advanced further than the monotonic clock since the last call:
-    /// windows may have ended on the server while the leases of this machine stood still.
+    /// Returns whether the wall clock has advanced further than the monotonic clock since the last call. In
+    /// that time windows may have ended on the server, while the leases of this machine stood still.
     fn have_parted(&mut self, wall: u64, monotonic: u64) -> bool {
         let before = self.0.replace((wall, monotonic));
         before.is_some_and(|(wall_before, monotonic_before)| {
@@ -197,7 +197,7 @@ impl Clocks {
     }
 }
 
-/// The end of a lease is a time, not an event.
+/// Waits for a time: no event marks the end of a lease.
 #[expect(clippy::disallowed_methods, reason = "a lease ends at a time")]
 async fn pause(time: Duration) {
     tokio::time::sleep(time).await;

@@ -1,5 +1,4 @@
-//! The table of leases, and turns to take units and to give them back: one task at a time for each
-//! subject. No I/O.
+//! The table of leases, and turns: one task at a time takes or gives back units of a subject. No I/O.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,13 +9,13 @@ use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
 use super::super::who::{ByWho, Who};
 use super::held::Lease;
 
-/// How many leases are compared to find one that can be replaced.
+/// The leases that are compared to find one to replace.
 const COMPARED: usize = 8;
 
 /// A lease that was spent within this time is not replaced, in µs.
 const RECENT: u64 = 1_000_000;
 
-/// How many leases a sweep looks at while requests wait for the table.
+/// The leases that a sweep visits under one lock of the table.
 const LOOKED_AT: usize = 1_024;
 
 #[derive(Default)]
@@ -26,22 +25,22 @@ pub(super) struct Table {
     next: AtomicUsize,
 }
 
-/// What the task needs whose turn it is.
+/// The data of the task that has the turn.
 #[derive(Default)]
 pub(super) struct Taking {
     /// How many units were taken last.
     pub(super) size: u64,
 }
 
-/// A place in the table. Where nothing is held, the last task to leave removes the entry; while a task is
-/// there, all that come meet in the same entry.
+/// A place in the table, which keeps the entry of a subject in it: all tasks of the subject share the entry.
+/// The last task to leave removes an entry without units.
 pub(super) struct Place {
     pub(super) table: Arc<Table>,
     pub(super) who: Who,
     pub(super) turn: Arc<Turn<Taking>>,
 }
 
-/// The turn of one task to take units and to give them back.
+/// The turn of one task to take or give back units.
 pub(in super::super) struct Holder {
     // Released before the place is left.
     pub(super) taking: OwnedMutexGuard<Taking>,
@@ -52,7 +51,7 @@ pub(in super::super) struct Holder {
 pub(super) enum Room {
     /// An entry with nothing left was removed.
     Made,
-    /// The entry goes when its units have been given back.
+    /// The entry is removed when its units have been given back.
     Idle(Holder),
     /// All entries that were compared are in use.
     None,
@@ -63,7 +62,7 @@ impl Table {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns a place of a subject, whose entry is made if there are fewer than `most`.
+    /// Returns a place of a subject. Adds an entry for it if there are fewer than `most`.
     pub(super) fn enter(self: &Arc<Self>, who: Who, most: usize) -> Option<Place> {
         let mut leases = self.lock();
         let is_full = leases.len() >= most;
@@ -101,15 +100,15 @@ impl Table {
         }
         let found = idlest.and_then(|(place, _)| leases.get_index_mut(place));
         let Some((who, lease)) = found else { return Room::None };
-        // Nobody has it: no task has a place.
+        // The turn is free, because no task has a place.
         let Ok(taking) = Arc::clone(&lease.turn).try_lock_owned() else { return Room::None };
         lease.places += 1;
         let (who, turn) = (who.clone(), Arc::clone(&lease.turn));
         Room::Idle(Holder { taking, place: Place { table: Arc::clone(self), who, turn } })
     }
 
-    /// Removes leases with nothing left that have ended or are idle, and returns up to `most` subjects of
-    /// those whose units are to be given back. An entry that moves meanwhile is found by the next sweep.
+    /// Removes leases with nothing left that have ended or are idle, and returns up to `most` subjects whose
+    /// units are to be given back. If an entry moves meanwhile, the next sweep finds it.
     pub(super) fn sweep(&self, now: u64, idle: u64, most: usize) -> Vec<Who> {
         let (mut due, mut from) = (Vec::new(), 0);
         loop {
@@ -148,7 +147,7 @@ impl Place {
     /// Calls `then` with the lease.
     pub(super) fn with_lease<T>(&self, then: impl FnOnce(&mut Lease) -> T) -> T {
         let mut leases = self.table.lock();
-        then(leases.get_mut(&self.who.as_ref()).expect("whoever has a place is in the table"))
+        then(leases.get_mut(&self.who.as_ref()).expect("an entry with a place stays in the table"))
     }
 }
 

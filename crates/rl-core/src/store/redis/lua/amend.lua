@@ -1,5 +1,5 @@
--- Gives units back, begins leases anew, or forgets a limit. (forget.lua has dealt with a plan that
--- forgets all of them.)
+-- Gives units back, renews leases, or forgets one limit. (forget.lua handles a plan that forgets all
+-- limits.)
 --
 -- KEYS[1]   the subject's state (see slots.lua)
 -- KEYS[2…]  the ring of each log of the policy, in its order (see sliding_log.lua)
@@ -28,14 +28,14 @@ for _, slot in ipairs(slots) do
     for cell = slot.at, slot.at + slot.cells - 1 do state[cell] = 0 end
     if algorithm.forget then algorithm.forget(slot.extra) end
   elseif slot.units > 0 and charged <= now then
-    -- A later charge is of a state that was lost, from before the clock stepped back.
+    -- A later charge belongs to a state that was lost before the clock stepped back.
     algorithm.refund(slot.at, slot.period, slot.max, slot.extra, slot.kind, slot.units, charged)
     if task == 1 then
       algorithm.charge(slot.at, slot.period, slot.max, slot.extra, slot.kind, slot.units)
     end
   end
 end
--- Charges of this very microsecond are no part of the new state: the next comes later.
+-- Charges of this same microsecond do not belong to the new state, so the next charge is later.
 if task == 2 and last == now then now = now + 1 end
 state[1] = now
 save(pack_state())

@@ -79,7 +79,7 @@ for call = 1, together and 1 or times do
     taken = available
   end
 
-  -- Before anything is written. To forget one of them would let a caller reset its own limits.
+  -- Before anything is written: forgetting a state would let a client reset its own limits.
   if taken > 0 and #foreign > 16 then
     return redis.error_reply('RLFULL states of other policies still count for this subject')
   end

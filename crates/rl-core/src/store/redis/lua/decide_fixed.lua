@@ -4,8 +4,8 @@
 -- Change all three.
 --
 -- What passes has been dealt with in fixed_unrolled.lua, where there are no more than twelve limits.
--- Each subject is as many calls of the same cost: as many of them pass as fit, the first of them, or none
--- if these are fewer than must pass.
+-- Each subject has the same number of calls of one cost. The first calls that fit pass, or none if fewer
+-- than the least number fit.
 --
 -- KEYS     the state of each subject (see slots.lua)
 -- ARGV     shape, plan and format (see decide.lua)

@@ -1,20 +1,20 @@
--- Gives back what has been reserved and has expired, before a decision is made.
+-- Gives expired reservations back, before a decision is made.
 --
 -- KEYS[last]  the reservations of the subject: a sorted set by the time at which they expire, µs. A member
 --             is the time of the charge (7 bytes), the units (7 bytes), a bit for each limit that was not
 --             charged (2 bytes), and the code of the policy (see slots.lua)
 -- ARGV[2]     plan (see decide.lua)
--- ARGV[4]     how long what is charged now is reserved, µs (7 bytes), or 0
+-- ARGV[4]     how long the units charged now are reserved, µs (7 bytes), or 0
 --
 -- Sets        reserved_for, the number of ARGV[4]
 --
--- So many at a time that the server is not kept from others: the more limits, the fewer, and of a log each
--- moves entries. A peek writes nothing, and so leaves logs alone.
+-- The number at a time is bounded, so that the script does not block the server: the more limits, the
+-- fewer, and fewest with a log, whose refunds move entries. A peek must write nothing, so it skips logs.
 local MOST, MOST_OF_LIMITS, MOST_OF_LOGS = 32, 96, 4
 local reserved_for = struct.unpack('>I7', ARGV[4])
 local is_peek, all_fixed = string.byte(ARGV[2], 1) == 2, string.byte(ARGV[2], 2) > 0
 
--- The time of a charge names its reservation: no other charge has it.
+-- The time of a charge identifies its reservation, so no other charge may have the same time.
 if reserved_for > 0 and stored and state[1] == now then now = now + 1 end
 
 do
@@ -28,7 +28,7 @@ do
     if slot.kind == 8 then most = MOST_OF_LOGS end
     by_tag[slot.tag] = slot
   end
-  -- 14 and 15 are the limits that count requests, where there may be any.
+  -- Bytes 14 and 15 mark the limits that count requests, in a plan that may have any.
   local requests = all_fixed and 0 or struct.unpack('>I2', ARGV[2], 14)
   for i, slot in ipairs(slots) do
     slot.is_one = floor(requests / 2 ^ (i - 1)) % 2 == 1
@@ -39,7 +39,7 @@ do
   local is_changed = false
   for _, member in ipairs(stored and expired or {}) do
     local when, units, uncharged, code = struct.unpack('>I7I7I2', member)
-    -- A later charge is of a state that was lost, from before the clock stepped back.
+    -- A later charge belongs to a state that was lost before the clock stepped back.
     local charged = when <= now and read_code('\2\1' .. string.sub(member, code))
     for i, other in ipairs(charged or {}) do
       local slot = by_tag[other.tag]

@@ -28,7 +28,7 @@ local function month_of(day)
   return day - (day_of_year - days_before), length
 end
 
--- Where the window that was charged first at `since` ends.
+-- Returns the end of the window whose first charge was at `since`.
 local function window_end(since, period, kind)
   if kind == 0 then return since + period end
   if kind == 3 then
@@ -58,7 +58,7 @@ local fixed_window = {
 
   refund = function(at, period, _, _, kind, units, when)
     local since = state[at]
-    -- Before `since` it was charged to a window that has ended, was reset or was lost.
+    -- A charge before `since` was made to a window that has ended, was reset or was lost.
     if since <= when and when < window_end(since, period, kind) then
       state[at + 1] = max_of(0, state[at + 1] - units)
     end

@@ -2,12 +2,12 @@
 --
 -- KEYS, ARGV  see amend.lua; of the plan only the first byte, 3
 --
--- A refund names a charge by its time. Where this comes in the microsecond of the last charge, which
--- only an invented clock brings about, an empty state stays behind for a moment: its time of the last
--- change makes the next charge come later, so that a refund of the last does not find it.
+-- A refund names a charge by its time. A reset may come in the microsecond of the last charge, but only
+-- with a manual clock. Then an empty state stays for a moment. Its time of the last change makes the next
+-- charge later, so that a refund of the last charge does not find it.
 if string.byte(ARGV[2]) == 3 then
   local found = redis.pcall('GET', KEYS[1])
-  -- Not an expiry of nothing: deleting needs a permission that only operators have.
+  -- DEL, not an expiry of 0: only operators have the permission to delete.
   redis.call('DEL', unpack(KEYS))
   if type(found) ~= 'string' or string.byte(found, 1) ~= 3 then return false end
   local at, code = 4, string.byte(found, 3) or 0

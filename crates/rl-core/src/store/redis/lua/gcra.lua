@@ -14,7 +14,7 @@ local function gcra_chargeable(units, period, max)
   return min(units, floor(MAX_UNITS / max), floor(4503599627370495 / (floor(period / max) + 1)))
 end
 
--- The arrival time, or now if it has passed; and since when the limit has been in use.
+-- Returns the arrival time, or now if it has passed, and since when the limit has been in use.
 local function gcra_arrival(at, max)
   local micros, fraction = state[at], min(state[at + 1], max - 1)
   if micros < now or (micros == now and fraction == 0) then return now, 0, now end
@@ -54,7 +54,7 @@ algorithms[6] = {
     if max == 0 then return end
     local micros, fraction, since = gcra_arrival(at, max)
     if micros == now and fraction == 0 then return end
-    -- The limit was idle after the charge: what has accrued since would be granted twice.
+    -- The limit was idle after the charge: units that accrued since would be granted twice.
     if when < since then return end
     local whole, rest = gcra_time(gcra_chargeable(units, period, max), period, max)
     fraction = fraction - rest

@@ -25,9 +25,9 @@ for i = 1, count do
     end
     ttl[i] = ttl_of(i)
     if ttl[i] == -1 or ttl[i] > periods[i] then
-      -- Never seen with our own counters. Clients that set value and expiry apart leave counters
-      -- without expiry. One that ends later than a period from now would deny for longer than the limit
-      -- says: a wrong unit, another period, or a clock that stepped back.
+      -- Other programs cause both. Clients that set value and expiry apart leave counters without
+      -- expiry. A wrong unit, another period, or a clock that stepped back leave one that ends later
+      -- than a period from now, and would deny for longer than the limit says.
       unbounded[i] = true
       ttl[i] = periods[i]
     end

@@ -1,11 +1,11 @@
--- Renews a reservation, or ends it, before amend.lua gives back what is to come back.
+-- Renews a reservation, or ends it before amend.lua gives its units back.
 --
 -- KEYS[last]  the reservations of the subject (see expired.lua)
 -- ARGV[4]     the reservation, a member of them
 -- ARGV[5]     how long it lasts from now on, µs (7 bytes); 0 ends it
--- ARGV[6]     when it expires as far as its holder knows, µs (7 bytes)
+-- ARGV[6]     when it expires according to its holder, µs (7 bytes)
 --
--- Returns     a byte if there is no such reservation: 1 if it has expired, 0 if it cannot have; of a
+-- Returns     a byte if there is no such reservation: 1 if it has expired, 0 if it cannot have; for a
 --             renewal, when it expires (7 bytes); else as amend.lua
 local reserved_for = struct.unpack('>I7', ARGV[5])
 local is_there

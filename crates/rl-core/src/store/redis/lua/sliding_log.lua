@@ -16,8 +16,8 @@
 -- No operation reads more than t, the list and three blocks, whatever the length. Neighbours that
 -- have 256 entries together become one block, sooner or later.
 --
--- `open` runs before anything else: from there on the cells tell of entries that count now. What it
--- finds to have left is deleted when something is written anyway.
+-- `open` runs before anything else. From then on the cells describe the entries that count now. Entries
+-- that have left are deleted with the next write.
 local ENTRY, TAIL, BLOCK, ITEM = 14, 32, 256, 20
 local logs = {}
 
@@ -26,8 +26,8 @@ local function log_entry(bytes, index) return struct.unpack('>I7I7', bytes, inde
 -- The first time, the units, the entries and the name of a sealed block, counted from 0.
 local function log_item(log, index) return struct.unpack('>I7I7I2I4', log.list, index * ITEM + 1) end
 
--- Reads the list of sealed blocks. Whether the blocks that the cells tell of are there. In front of
--- them stand those that had left when the cells were stored and the list was not.
+-- Reads the list of sealed blocks. Returns whether it has the blocks that the cells describe. Blocks before
+-- them had left when the cells were stored without the list.
 local function log_read_list(at, log)
   if log.list then return true end
   local list = redis.call('HGET', KEYS[log.ring], 'b') or ''
@@ -43,20 +43,20 @@ local function log_read_list(at, log)
   return true
 end
 
--- The entries of a sealed block; nothing, if they are not those of the list.
+-- Returns the entries of a sealed block; nil if they do not agree with the list.
 local function log_block(log, index)
   local _, _, count, name = log_item(log, index)
   local bytes = redis.call('HGET', KEYS[log.ring], name)
   return bytes and #bytes == count * ENTRY and bytes or nil
 end
 
--- Puts items in place of one or two of the list.
+-- Replaces one or two items of the list.
 local function log_splice(log, index, count, items)
   log.list = string.sub(log.list, 1, index * ITEM) .. items
     .. string.sub(log.list, (index + count) * ITEM + 1)
 end
 
--- How many of the items of the list, or of entries, have a time that is not after `latest`.
+-- Returns how many items of the list, or entries, have a time that is not after `latest`.
 local function log_count(bytes, size, latest)
   local low, high = 0, #bytes / size
   while low < high do
@@ -67,8 +67,8 @@ local function log_count(bytes, size, latest)
   return low
 end
 
--- From the entry on, those that have left: how many are before the first that has not, their units,
--- and the time of that one.
+-- Counts the entries from `from` on that have left. Returns the index of the first that has not, the
+-- units of those before it, and its time.
 local function log_left(bytes, from, period)
   local units = 0
   for index = from, #bytes / ENTRY - 1 do
@@ -92,8 +92,8 @@ local function log_lifetime(at, period)
   return max_of(1, ceil((state[at + 3] + period - clock) / 1000)) + linger
 end
 
--- Writes the newest entries, the list if it has changed, and what else is given, field and value;
--- deletes the blocks that are gone.
+-- Writes the newest entries, the list if it has changed, and one more field and value if given. Deletes
+-- the blocks that are gone.
 local function log_write(at, log, ...)
   if #log.gone > 0 then
     redis.call('HDEL', KEYS[log.ring], unpack(log.gone))
@@ -108,7 +108,7 @@ local function log_write(at, log, ...)
   redis.call('PEXPIRE', KEYS[log.ring], log_lifetime(at, log.period))
 end
 
--- Makes a sealed block of the newest entries, or adds them to the newest one. Returns what to write.
+-- Seals the newest entries as a block, or adds them to the newest block. Returns its name and entries.
 local function log_seal(at, log)
   local units, count = log_units(log.tail, 0, #log.tail / ENTRY), #log.tail / ENTRY
   local last = state[at + 5] - 1
@@ -129,8 +129,8 @@ local function log_seal(at, log)
   return name, log.tail
 end
 
--- Where the entry of exactly this time is: the place of its block, of t that behind the last; the
--- block's entries, its place there and its units. Nothing, if it is not there.
+-- Finds the entry of exactly this time. Returns the index of its block (that of t is one past the last),
+-- the block's entries, the index of the entry there and its units; nil if there is none.
 local function log_find(at, when)
   local log = logs[at]
   if state[at + 1] == 0 or when + log.period <= now then return nil end
@@ -147,12 +147,12 @@ local function log_find(at, when)
   if time == when then return block, bytes, index, held end
 end
 
--- Takes an entry out of the newest ones. Whether it could be done.
+-- Stores the newest entries after an entry was lowered or removed. Returns whether that was possible.
 local function log_lower_tail(at, log, bytes)
   if bytes ~= '' then
     log.tail = bytes
   else
-    -- There are others: the newest block takes their place.
+    -- The newest sealed block becomes t.
     if not log_read_list(at, log) then return false end
     local last = state[at + 5] - 1
     local _, _, _, name = log_item(log, last)
@@ -167,7 +167,7 @@ local function log_lower_tail(at, log, bytes)
   return true
 end
 
--- Writes a sealed block of which units were taken, as one with a neighbour if they are few together.
+-- Writes a sealed block after a refund, merged with a neighbour if both fit into one block.
 local function log_lower_block(at, log, index, bytes, units, is_shorter)
   local first, before, _, name = log_item(log, index)
   before = before - units
@@ -184,7 +184,7 @@ local function log_lower_block(at, log, index, bytes, units, is_shorter)
     return log_write(at, log)
   end
   local low, count = index, 1
-  -- Looked at only now and then: a block that is short stays short.
+  -- Neighbours are checked only at every 16th size, because a short block stays short.
   local is_due = is_shorter and #bytes % (16 * ENTRY) == 0
   for _, other in ipairs(is_due and { index + 1, index - 1 } or {}) do
     if other >= 0 and other < state[at + 5] and (other > 0 or state[at + 4] == 0) then
@@ -203,8 +203,8 @@ local function log_lower_block(at, log, index, bytes, units, is_shorter)
   log_write(at, log, name, bytes)
 end
 
--- From the entry on, the one with which `units` have left: its time, or how many units are to leave
--- behind.
+-- Finds the entry from `from` on with which `units` have left. Returns its time, or nil and the units that
+-- remain to leave.
 local function log_leave(bytes, from, units)
   for index = from, #bytes / ENTRY - 1 do
     local time, taken = log_entry(bytes, index)
@@ -214,7 +214,7 @@ local function log_leave(bytes, from, units)
   return nil, units
 end
 
--- The time of the entry with which `units` have left; of the newest, if blocks are not readable.
+-- Returns the time of the entry with which `units` have left; that of the newest if blocks are damaged.
 local function log_leaves_with(at, log, units)
   local sealed, time = state[at + 5], nil
   if sealed == 0 then return log_leave(log.tail, state[at + 4], units) or state[at + 3] end
@@ -234,7 +234,7 @@ local function log_leaves_with(at, log, units)
   return log_leave(log.tail, 0, units) or state[at + 3]
 end
 
--- Lets go what has left. Whether what is stored is what the cells tell of.
+-- Drops the entries that have left. Returns whether the stored entries agree with the cells.
 local function log_advance(at, log)
   local period, sealed, from = log.period, state[at + 5], state[at + 4]
   local dropped, entries, units, oldest = 0, 0, 0, nil
@@ -280,14 +280,14 @@ end
 local sliding_log = {
   cells = function() return 7 end,
 
-  -- Lets go what does not count any more; false, if the entries are not those that the cells tell of.
+  -- Drops the entries that no longer count. Returns false if the entries do not agree with the cells.
   open = function(at, period, ring)
     local total, count, oldest, newest, left, sealed = unpack(state, at, at + 5)
     local log = { period = period, ring = ring, tail = '', gone = {} }
     logs[at] = log
     local tail = count > 0 and newest + period > now and redis.call('HGET', KEYS[ring], 't')
     if not tail then
-      -- Entries that somebody deleted are none, as a state that somebody deleted is.
+      -- A deleted hash is an empty log, as a deleted state is an empty state.
       for cell = at, at + 6 do state[cell] = 0 end
       return true
     end

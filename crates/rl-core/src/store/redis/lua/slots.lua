@@ -29,8 +29,8 @@
 -- Expects  stored, what is under the key
 -- Sets     slots, one for each limit of the policy: { at, kind, period, extra },
 --          state { last, cells … } in the order of the slots,
---          foreign: what other policies of the subject left and still counts; decide.lua charges
---          nothing beside more than 16, as none may be forgotten, and
+--          foreign: states of other policies of the subject that still count; decide.lua charges
+--          nothing beside more than 16, because none may be forgotten, and
 --          clock: the time that keys expire by, while now is never before the last change
 local NAMED = { 1000000, 60000000, 3600000000, DAY, 7 * DAY, 30 * DAY }
 local LATEST = 4503599627370496
@@ -263,8 +263,8 @@ local function save(packed)
   local value
   if has_short then
     if #foreign > 0 then
-      -- More than 16 are beside states that a refund or a reset found: those as if never used are
-      -- not stored, so that no value ever holds more than 32.
+      -- After a refund or a reset there may be more than 16 foreign states. Then empty states of the
+      -- policy are not stored, so that no value holds more than 32.
       all = {}
       for _, slot in ipairs(slots) do
         local ends = #foreign > 16

@@ -5,7 +5,7 @@
 -- tokens that are missing, when none will be, and how many periods have ended since the bucket was
 -- full.
 
--- The period that it is now, the tokens that are missing, and how many periods have ended.
+-- Returns the beginning of the current period, the missing tokens, and how many periods have ended.
 local function bucket_now(at, period, max)
   local since, used = state[at], state[at + 1]
   -- A beginning that lies ahead was not written by us; no period has ended since.
@@ -40,7 +40,7 @@ algorithms[7] = {
   refund = function(at, period, max, _, _, units, when)
     if max == 0 then return end
     local since, used, ended = bucket_now(at, period, max)
-    -- The bucket was full after the charge: nothing of it is missing.
+    -- The bucket was full after the charge: none of its tokens is missing.
     if used == 0 or when < since - ended * period then return end
     used = max_of(0, used - units)
     if used == 0 then
