@@ -6,10 +6,10 @@ use rl_core::{Decision, Subject, gate};
 
 use crate::{headers, response};
 
-/// A denied decision as a response: what a handler returns that asks the limiter itself.
+/// The response to a denied decision, for handlers that ask the limiter themselves.
 ///
-/// It is a [`Responder`], and a [`ResponseError`] for `?`. Middlewares further out find the decision in
-/// the extensions of the response. The [crate](crate#decisions-in-handlers) shows how it is used;
+/// It is a [`Responder`], and a [`ResponseError`] for `?`. Outer middlewares find the decision in the
+/// extensions of the response. The [crate](crate#decisions-in-handlers) shows how it is used;
 /// [`Gate::denied`](rl_core::Gate::denied) makes one in the form and with the headers of a gate.
 #[derive(Clone)]
 pub struct Denied(gate::Denied);
@@ -21,7 +21,7 @@ impl Denied {
         Self(gate::Denied::new(decision, subject))
     }
 
-    /// Returns a decision that lets the request pass.
+    /// Returns `decision` if it allows the request.
     ///
     /// # Errors
     ///
@@ -30,14 +30,14 @@ impl Denied {
         gate::Denied::unless_allowed(decision, subject).map_err(Self)
     }
 
-    /// The decision.
+    /// Returns the decision.
     #[must_use]
     pub fn decision(&self) -> &Decision {
         self.0.decision()
     }
 }
 
-/// With the form and the headers of a gate: `Err(gate.denied(decision, &subject))?`.
+/// Keeps the form and the headers of the gate: `Err(gate.denied(decision, &subject))?`.
 impl From<gate::Denied> for Denied {
     fn from(denied: gate::Denied) -> Self {
         Self(denied)

@@ -44,8 +44,8 @@
 //!
 //! # Decisions in handlers
 //!
-//! A handler that asks the limiter itself, because the cost is in the body for instance, returns what
-//! is denied as [`Denied`]: status, body and headers are those that the middleware would send.
+//! A handler may ask the limiter itself, for instance because the cost is in the body. It returns a
+//! denial as [`Denied`], with the status, body and headers that the middleware would send.
 //!
 //! ```
 //! use actix_web::web;
@@ -73,8 +73,8 @@
 //! the middle, actix-web learns when it writes next.
 //!
 //! actix-web runs the middleware that was wrapped last first: authentication belongs in a `.wrap`
-//! *after* a limiter that counts by consumer, and CORS after all. Else browsers take a denial for a network
-//! error, and preflights reach the limiter, where they are counted like any other request
+//! *after* a limiter that counts by consumer, and CORS after all. Otherwise browsers report a denial as a
+//! network error, and the limiter counts preflights like any other request
 //! ([`Gate::exempt_preflights`] changes that).
 
 #![cfg_attr(docsrs, feature(doc_cfg))]

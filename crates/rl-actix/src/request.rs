@@ -8,8 +8,8 @@ use actix_web::HttpMessage;
 use actix_web::dev::{Extensions, ServiceRequest};
 use rl_core::key::RequestInfo;
 
-/// Reads the extensions of a request where a [`Gate`](crate::Gate) shows it as `&dyn RequestInfo`: in the
-/// closures of its settings, and in those that are key extractors.
+/// Reads the extensions of a request in the closures of a [`Gate`](crate::Gate), which get it as
+/// `&dyn RequestInfo`: its settings, and closures that are key extractors.
 ///
 /// # Examples
 ///
@@ -17,7 +17,7 @@ use rl_core::key::RequestInfo;
 /// use rl_actix::{Gate, Limit, RateLimit, RateLimiter, RequestExt};
 /// use rl_core::Cost;
 ///
-/// /// Left by a middleware outside of the limiter, which has read the body.
+/// /// Left by an outer middleware that has read the body.
 /// struct Estimate { tokens: u64 }
 ///
 /// let limiter = RateLimiter::builder().limit(Limit::per_minute(10_000)).build()?;

@@ -53,7 +53,7 @@ pub(crate) fn from_denial<B>(denial: Denial) -> HttpResponse<ResponseBody<B>> {
     boxed(denial).map_body(|_, body| ResponseBody { body: EitherBody::right(body), permit: None })
 }
 
-/// Makes a response of a denial that is not sent in the place of another.
+/// Makes a response of a denial for a handler, which has no response of its own to replace.
 pub(crate) fn boxed(denial: Denial) -> HttpResponse {
     let status = status_of(&denial);
     let mut response = HttpResponse::with_body(status, BoxBody::new(denial.body.into_owned()));

@@ -44,7 +44,7 @@ struct Inner {
     backend: Backend,
     requires_if_match: bool,
     client_ip: ClientIp,
-    // Of the installation itself, beside the ready-made ones.
+    // The declared realms, beside the predefined ones.
     realms: Vec<Realm>,
     is_stand_alone: bool,
     has_public_document: bool,
@@ -108,17 +108,17 @@ impl Admin {
         self.inner.requires_if_match
     }
 
-    /// How the service finds the addresses of its clients.
+    /// Returns the rule by which the service finds the addresses of its clients.
     pub(crate) fn client_ip(&self) -> &ClientIp {
         &self.inner.client_ip
     }
 
-    /// Returns whether a realm of the installation was declared.
+    /// Returns whether this realm of the service was declared.
     pub(crate) fn has_realm(&self, realm: &Realm) -> bool {
         self.inner.realms.contains(realm)
     }
 
-    /// Returns the names of all realms that may be asked about.
+    /// Returns the names of all realms that requests may name.
     pub(crate) fn realms(&self) -> Vec<&str> {
         let known = ["ip", "key", "consumer", "user", "global", "unknown"];
         known.into_iter().chain(self.inner.realms.iter().map(Realm::as_str)).collect()
@@ -142,24 +142,24 @@ impl Admin {
         self.inner.clock.now()
     }
 
-    /// Returns who makes a request.
+    /// Returns the actor of a request.
     ///
     /// # Errors
     ///
-    /// Returns the answer 400 if there are several `Authorization` lines, 401 if nobody knows the
+    /// Returns 400 if there are several `Authorization` lines, 401 if no [`Authorize`] accepts the
     /// credentials, 429 if the client's address has sent [too many wrong ones](FailedAttempts), and 503
-    /// if it cannot be found out now.
+    /// if they cannot be checked now.
     pub async fn actor(&self, request: &Parts) -> Result<Actor, ApiError> {
         if request.headers.get_all(header::AUTHORIZATION).iter().nth(1).is_some() {
             return Err(ApiError::ambiguous_credentials());
         }
         let attempts = &self.inner.attempts;
         let client = attempts.client(request);
-        // A locked address costs no look-up of its credentials.
+        // Checked first, so that a locked address costs no look-up of credentials.
         attempts.check(client.as_ref()).await.map_err(ApiError::too_many_attempts)?;
         match self.identify(request).await {
             Authorized::As(actor) => {
-                // Wrong credentials that were sent at the same time may have locked it meanwhile.
+                // Wrong credentials sent at the same time may have locked the address meanwhile.
                 attempts.check(client.as_ref()).await.map_err(ApiError::too_many_attempts)?;
                 Ok(actor)
             }
@@ -172,7 +172,7 @@ impl Admin {
         }
     }
 
-    /// Asks each [`Authorize`] in turn. The first that knows the credentials decides.
+    /// Asks each [`Authorize`] in turn. The first that accepts the credentials decides.
     async fn identify(&self, request: &Parts) -> Authorized {
         let mut answer = Authorized::Unknown;
         for authorize in &self.inner.authorize {
@@ -235,42 +235,42 @@ impl AdminBuilder {
         self
     }
 
-    /// Sets how the service finds the addresses of its clients: the rule that its
-    /// [`ClientAddress`](rl_core::key::ClientAddress) has.
+    /// Sets the rule by which the service finds the addresses of its clients, as in its
+    /// [`ClientAddress`](rl_core::key::ClientAddress).
     ///
-    /// An address that is asked about, in any spelling, is looked up under the network that the rule
-    /// counts it by. Defaults to [`ClientIp::peer`], which counts IPv6 by networks of 64 bits.
+    /// Requests may name an address in any spelling. The rule maps it to the network that it counts under.
+    /// Defaults to [`ClientIp::peer`], which counts IPv6 by networks of 64 bits.
     pub fn client_ip(mut self, rule: ClientIp) -> Self {
         self.client_ip = rule;
         self
     }
 
-    /// Declares a realm of the service, so that its subjects can be asked about. Names of realms that
-    /// were not declared are answered with 400.
+    /// Declares a realm of the service, so that requests can name its subjects. Realms that were not
+    /// declared are answered with 400.
     pub fn realm(mut self, realm: Realm) -> Self {
         self.realms.push(realm);
         self
     }
 
-    /// Sets whether the limiter is one of this program alone, and the service has another one. Defaults
-    /// to `false`.
+    /// Sets whether the limiter belongs to this program alone, and the service has another one. Defaults to
+    /// `false`.
     ///
-    /// The policies of such a service may be others than those that the limiter here finds: answers
-    /// about policies then say so.
+    /// The policies of the service may then differ from those that this limiter finds, and answers about
+    /// policies say so.
     pub const fn stand_alone(mut self, is_stand_alone: bool) -> Self {
         self.is_stand_alone = is_stand_alone;
         self
     }
 
     /// Sets whether `/openapi.json` is answered without credentials, for tools and browsers that send
-    /// none. It holds no data. Defaults to `false`: callers that are not known learn nothing.
+    /// none. It holds no data. Defaults to `false`: unknown callers learn nothing.
     pub const fn public_document(mut self, is_public: bool) -> Self {
         self.has_public_document = is_public;
         self
     }
 
-    /// Sets how many wrong credentials an address may send, to the API and to the console together.
-    /// Defaults to 20 in a minute, for the peer of the connection.
+    /// Sets how many wrong credentials an address may send to the API and the console together. Defaults to
+    /// 20 in a minute, for the peer of the connection.
     pub fn failed_attempts(mut self, attempts: FailedAttempts) -> Self {
         self.attempts = attempts;
         self

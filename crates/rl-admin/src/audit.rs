@@ -1,6 +1,6 @@
-//! Writes who changed what, into the log and into the history.
+//! Records the changes of each actor in the log and in the history.
 //!
-//! The log shows subjects by a hash alone. The history has them in clear, for those who may read it.
+//! The log shows subjects only by a hash. The history has them in clear, for actors who may read it.
 
 use rl_core::{Realm, Subject};
 use rl_records::Refusal;
@@ -48,9 +48,9 @@ pub(crate) fn moved(actor: &Actor, subject: &Subject, tier: Option<&str>) {
     tracing::info!(target: "rl_admin::audit", actor, realm, %subject, tier, "tier member changed");
 }
 
-/// Writes that counters were reset.
+/// Logs a reset of counters, and writes it to the history.
 ///
-/// They are reset already: if the history cannot keep it, the log says so.
+/// The counters are reset already, so a failure to write the history is only logged.
 pub(crate) async fn reset(admin: &Admin, actor: &Actor, subject: &Subject, limit: Option<&str>) {
     let (name, realm, hash) = (actor.name(), subject.realm().as_str(), subject.redacted());
     tracing::info!(
@@ -60,34 +60,34 @@ pub(crate) async fn reset(admin: &Admin, actor: &Actor, subject: &Subject, limit
         let kind = error.kind().as_str();
         tracing::error!(
             target: "rl_admin::audit", actor = name, realm, subject = %hash, kind,
-            "the history does not have a reset"
+            "reset not written to the history"
         );
     }
 }
 
-/// Logs that an actor asked to edit what is under applications of others.
+/// Logs that an actor tried to edit a resource of other applications.
 pub(crate) fn not_owned(actor: &Actor) {
     let actor = actor.name();
     tracing::warn!(target: "rl_admin::audit", actor, "refused: applications of others");
 }
 
-/// Logs that an actor asked for what needs a role that they do not have.
+/// Logs that a request was refused because of a missing role.
 pub(crate) fn refused(actor: &Actor, role: Role) {
     let (actor, role) = (actor.name(), role.as_str());
-    tracing::warn!(target: "rl_admin::audit", actor, role, "refused: the role is missing");
+    tracing::warn!(target: "rl_admin::audit", actor, role, "request refused: missing role");
 }
 
-/// Writes that a request was refused for want of a role.
+/// Logs a request that was refused because of a missing role, and writes it to the history.
 ///
-/// Every token can cause refusals, so a few of each actor are written in a minute; the next one that is
-/// written says how many it stands for. The request does not wait for the database.
+/// Every token can cause refusals, so only a few of each actor are written in a minute. The next entry
+/// says how many refusals it stands for. The request does not wait for the database.
 pub(crate) fn refuse(admin: &Admin, actor: &Actor, role: Role, asked: &Asked) {
     let Some(count) = admin.refusals().count(actor.name(), admin.now()) else { return };
     let Asked { method, path, route, subject } = asked.clone();
     let hash = subject.as_ref().map(|subject| tracing::field::display(subject.redacted()));
     tracing::warn!(
         target: "rl_admin::audit", actor = actor.name(), role = role.as_str(), method, route,
-        subject = hash, count, "refused: the role is missing"
+        subject = hash, count, "request refused: missing role"
     );
     let consumer = subject.filter(|subject| *subject.realm() == Realm::Consumer);
     let consumer = consumer.map(|subject| subject.id().to_string());
@@ -96,7 +96,7 @@ pub(crate) fn refuse(admin: &Admin, actor: &Actor, role: Role, asked: &Asked) {
     tokio::spawn(async move {
         if let Err(error) = records.note_refusal(refusal, &name).await {
             let kind = error.kind().as_str();
-            tracing::error!(target: "rl_admin::audit", kind, "the history does not have a refusal");
+            tracing::error!(target: "rl_admin::audit", kind, "refusal not written to the history");
         }
     });
 }

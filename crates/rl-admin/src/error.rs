@@ -21,11 +21,11 @@ use crate::access::TooManyAttempts;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiError {
     status: StatusCode,
-    // In a box: this is the error of most functions, and few requests have one.
+    // Boxed, because most functions return this error type and few requests fail.
     body: Box<Problem>,
     // Of what is there, if the client has seen another one.
     revision: Option<i64>,
-    // In seconds.
+    // Seconds until a retry.
     retry_after: Option<u64>,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Problem {
     /// What was expected of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     expected: Option<String>,
-    /// All fields that are missing, if some are.
+    /// All fields that are missing, if any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     missing: Vec<String>,
@@ -67,14 +67,14 @@ impl ApiError {
         error
     }
 
-    /// 400: the same, in other words.
+    /// 400: the same with a message of its own.
     pub(crate) fn invalid_as(field: &str, expected: &str, message: String) -> Self {
         let mut error = Self::invalid(field, expected);
         error.body.message = message;
         error
     }
 
-    /// 400: this value, which is harmless to repeat, is not what was expected.
+    /// 400: the value was not expected. The message repeats it, so it must not be secret.
     pub(crate) fn invalid_value(field: &str, value: &str, expected: &str) -> Self {
         let value: String = value.chars().take(80).collect();
         let message = format!("{field} {value:?}: expected {expected}");
@@ -115,20 +115,20 @@ impl ApiError {
         Self::invalid_as("DATE_WITH_HOUR", FORMAT, message)
     }
 
-    /// 412: the client has sent a precondition, and what is there is something else.
+    /// 412: the precondition names another revision than the current one.
     pub(crate) fn not_as_seen(name: &str, revision: i64) -> Self {
         let message = format!(
-            "If-Match does not name the revision that is there: it is {revision} and was written by \
-             {name:?}; look at it and try again"
+            "If-Match does not name the current revision: it is {revision} and was written by {name:?}; \
+             read it and try again"
         );
         let mut error = Self::new(StatusCode::PRECONDITION_FAILED, message);
         error.revision = Some(revision);
         error
     }
 
-    /// 412: the client has sent a precondition, and nothing is there.
+    /// 412: the client has sent a precondition, but there is nothing to change.
     pub(crate) fn nothing_to_match() -> Self {
-        let message = "If-Match expects something to change, and there is nothing";
+        let message = "If-Match was sent, but there is nothing to change";
         Self::new(StatusCode::PRECONDITION_FAILED, message)
     }
 
@@ -161,7 +161,7 @@ impl ApiError {
         error
     }
 
-    /// 400: more than one line says who asks.
+    /// 400: there are several `Authorization` lines.
     pub(crate) fn ambiguous_credentials() -> Self {
         Self::invalid("Authorization", "one line")
     }
@@ -189,7 +189,7 @@ impl ApiError {
         self.status
     }
 
-    /// The seconds until the client may try again, if waiting helps.
+    /// Returns the seconds until the client may try again, if waiting helps.
     #[must_use]
     pub const fn retry_after(&self) -> Option<u64> {
         self.retry_after
@@ -262,7 +262,7 @@ impl IntoResponses for ChangeRefusals {
         let mut all = problems(&[
             ("408", "The body took too long"),
             ("409", "It is not clear what is meant, or there is one already"),
-            ("412", "What is there is not what If-Match names"),
+            ("412", "The current revision is not one that If-Match names"),
             ("413", "The body is too long"),
             ("415", "The body is not JSON"),
             ("428", "The request does not say which revision it is about"),
@@ -287,10 +287,10 @@ impl From<InvalidField> for ApiError {
     }
 }
 
-/// After this time without a failure the next one is another outage, and another line in the log.
+/// The time without a failure after which the next one begins another outage, with a log line of its own.
 const CALM: Duration = Duration::from_secs(10);
 
-/// Notes a failure. Returns whether it begins an outage: not each request is a line in the log.
+/// Notes a failure. Returns whether it begins an outage, so that an outage is one line in the log.
 fn is_first(failing: &Transition) -> bool {
     failing.ended();
     failing.occurred()
@@ -316,7 +316,7 @@ impl From<StoreError> for ApiError {
         }
         let message = match error.kind() {
             FailureKind::Corrupt => {
-                "the counters of this subject are damaged; resetting them makes them whole"
+                "the counters of this subject are damaged; reset them to repair them"
             }
             _ => "the counters cannot be reached",
         };
@@ -329,7 +329,7 @@ impl<T> From<ChangeError<T>> for ApiError {
         match error {
             ChangeError::Invalid(error) => error.into(),
             ChangeError::Database(error) => error.into(),
-            ChangeError::NotFound => Self::not_found("what was to be changed"),
+            ChangeError::NotFound => Self::not_found("the object to change"),
             ChangeError::MayNotBlock => Self::missing_role(Role::CanCreateRateLimits),
             ChangeError::MayNotUnblock => Self::missing_role(Role::CanDeleteRateLimits),
             ChangeError::Several { ids } => {

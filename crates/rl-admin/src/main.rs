@@ -52,12 +52,12 @@ async fn run() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Logs that tokens are exposed, if they are.
+/// Logs a warning if tokens are sent in clear over the network.
 fn warn_about(settings: &Settings, address: SocketAddr) {
     if !address.ip().is_loopback() && !settings.console.is_behind_tls() {
         tracing::warn!(
             target: "rl_admin",
-            "tokens are sent in clear over the network: listen on the loopback, or put a proxy with TLS in \
+            "tokens sent in clear over the network: listen on the loopback, or put a proxy with TLS in \
              front and set RL_ADMIN_ORIGIN to its https:// address"
         );
     }

@@ -1,5 +1,4 @@
-//! What a flood beyond capacity does: clients that invent a subject for each request, while one address is
-//! denied.
+//! Measures a flood beyond capacity: clients invent a subject for each request, while one address is denied.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -16,18 +15,18 @@ use crate::machine;
 use crate::redis::Server;
 use crate::table::Table;
 
-/// How many clients take part, one after the other.
+/// The numbers of clients, measured one after the other.
 const CLIENTS: [u64; 3] = [4_000, 10_000, 20_000];
 
-/// How long a client of the flood waits after each answer, whatever that was.
+/// The pause of a client of the flood after each answer.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// How long the address that is denied waits.
+/// The pause of the denied address.
 const DENIED_PAUSE: Duration = Duration::from_millis(5);
 
 const SECONDS: u64 = 5;
 
-/// The part of the decided requests at the first number of clients that must be left.
+/// The least share of decided requests at the most clients, relative to the fewest clients.
 const LEAST: f64 = 0.8;
 
 pub(crate) fn run() -> Result<(), Box<dyn Error>> {
@@ -73,7 +72,7 @@ async fn measure() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What became of the requests of the flood.
+/// The outcomes of the flood's requests.
 #[derive(Debug, Default)]
 struct Found {
     decided: AtomicU64,
@@ -97,7 +96,7 @@ async fn flood(limiter: &RateLimiter, clients: u64, found: &Arc<Found>) -> Denie
         let (limiter, found, has_ended) =
             (limiter.clone(), Arc::clone(found), Arc::clone(&has_ended));
         flood.spawn(async move {
-            // They come within one pause, not in one instant.
+            // The clients start spread over one pause, not all at once.
             sleep(PAUSE.mul_f64(client as f64 / clients as f64)).await;
             let mut request = 0_u64;
             while !has_ended.load(Ordering::Relaxed) {

@@ -76,11 +76,10 @@ fn plus(sum: CallLimits, other: &CallLimits) -> CallLimits {
     })
 }
 
-/// Returns whether `record` lifts limits while it is active: it has none in any period and does not
-/// block, but `tier`, the tier or the defaults that it puts aside, has some.
+/// Returns whether `record` lifts limits while it is active: it has no limit and does not block, but
+/// `tier`, the tier or the defaults that it replaces, has limits.
 ///
-/// That is what a record of -1 in every period says. By mistake it is made easily: whoever makes one
-/// should be warned.
+/// A record of -1 in every period does that. It is easily made by mistake, so warn about it.
 ///
 /// # Examples
 ///
@@ -105,8 +104,8 @@ pub fn lifts(tier: &CallLimits, record: &RecordContent) -> bool {
 /// Returns the end of the block that holds at `now`, if there is one: the first instant at which no
 /// record blocks. It is `None` if the block never ends.
 ///
-/// `blocks` are the first and the last instants of all records that block. A block that begins when
-/// another ends, or before, goes on.
+/// `blocks` are the first and the last instants of all records that block. Blocks that overlap, or follow
+/// without a gap, count as one.
 pub(crate) fn block_at(
     blocks: impl Iterator<Item = (Timestamp, Timestamp)>,
     now: Timestamp,
@@ -123,7 +122,7 @@ pub(crate) fn block_at(
     (end > now).then(|| (end < FOR_EVER).then_some(end))
 }
 
-/// The year 9999: what people write for "for ever".
+/// The beginning of the year 9999, which stands for "for ever".
 const FOR_EVER: Timestamp = Timestamp::from_secs(253_370_764_800);
 
 /// What one record has to do with the limits that hold.
@@ -220,8 +219,8 @@ impl ActiveLimits {
         self.considered.is_empty() && self.tier.is_none()
     }
 
-    /// When the block ends: the first instant at which none of the records blocks, and none of them if
-    /// there is no block or it never ends (a `to_date` in the year 9999).
+    /// Returns the end of the block: the first instant at which none of these records blocks. `None` if there
+    /// is no block, or it never ends (a `to_date` in the year 9999).
     #[must_use]
     pub fn block_end(&self) -> Option<Timestamp> {
         let blocking = self.considered.iter().filter(|record| record.blocks);

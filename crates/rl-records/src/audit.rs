@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use crate::history::Stored;
 use crate::{RecordContent, TierContent};
 
-/// One entry of the audit history: somebody changed something, or was refused.
+/// One entry of the audit history: a change, or a request that was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AuditEntry {
@@ -18,8 +18,8 @@ pub struct AuditEntry {
     pub event: AuditEvent,
 }
 
-/// What an [`AuditEntry`] is about. Subjects are named in clear: show them to those alone who may read
-/// the history.
+/// The event of an [`AuditEntry`]. Subjects are named in clear: show them only to actors who may read the
+/// history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[expect(clippy::large_enum_variant, reason = "entries are made one page at a time")]
@@ -52,7 +52,7 @@ pub enum AuditEvent {
         id: String,
         /// The tier it was in.
         before: Option<String>,
-        /// The tier it is in since.
+        /// The tier it is in now.
         after: Option<String>,
     },
     /// Counters were reset.
@@ -79,11 +79,11 @@ pub struct Refusal {
     pub path: String,
     /// The consumer that the request was about, if it was about one.
     pub consumer: Option<String>,
-    /// How many such requests this entry stands for: itself, and those before it that have none.
+    /// The requests that this entry stands for: itself, and earlier ones without an entry.
     pub count: u64,
 }
 
-/// Which entries of the audit history to list; the newest come first.
+/// Selects entries of the audit history, which are listed with the newest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditQuery {
     /// Only those about this consumer.
@@ -95,13 +95,13 @@ pub struct AuditQuery {
 }
 
 impl Default for AuditQuery {
-    /// The newest 50.
+    /// Returns a query for the newest 50 entries.
     fn default() -> Self {
         Self { consumer: None, before: None, limit: 50 }
     }
 }
 
-/// What the history keeps of a reset.
+/// The stored form of a reset.
 #[derive(Debug)]
 pub(crate) struct StoredReset {
     pub(crate) realm: String,

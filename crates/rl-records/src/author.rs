@@ -29,7 +29,7 @@ pub struct Author<'a> {
 }
 
 impl<'a> Author<'a> {
-    /// An author of this name, who may block and unblock.
+    /// Creates an author of this name, who may block and unblock.
     ///
     /// The name is stored with the change: 1 to 250 bytes without control characters.
     pub const fn new(name: &'a str) -> Self {
@@ -54,12 +54,12 @@ impl<'a> Author<'a> {
         self.name
     }
 
-    /// Returns whether no effect needs to be computed.
+    /// Returns whether the author may do both, so that no effect needs to be computed.
     pub(crate) const fn may_both(&self) -> bool {
         self.may_block && self.may_unblock
     }
 
-    /// Refuses an effect that the author may not have.
+    /// Returns an error if the author may not cause this effect.
     pub(crate) fn check<T>(&self, effect: Effect) -> Result<(), ChangeError<T>> {
         match effect {
             Effect { blocks: true, .. } if !self.may_block => Err(ChangeError::MayNotBlock),
@@ -81,22 +81,22 @@ impl<'a> From<&'a String> for Author<'a> {
     }
 }
 
-/// What a change does to a consumer.
+/// The effect of a change on a consumer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Effect {
-    /// At some time the consumer is blocked, and was not.
+    /// At some time the consumer is blocked, and was not before the change.
     pub(crate) blocks: bool,
-    /// At some time the consumer was blocked, and is not.
+    /// At some time the consumer is not blocked, and was before the change.
     pub(crate) unblocks: bool,
 }
 
 impl Effect {
-    /// The effect at one time.
+    /// Returns the effect at one time.
     pub(crate) const fn of(was_blocked: bool, is_blocked: bool) -> Self {
         Self { blocks: !was_blocked && is_blocked, unblocks: was_blocked && !is_blocked }
     }
 
-    /// The effects at two times together.
+    /// Combines the effects at two times.
     pub(crate) const fn and(self, other: Self) -> Self {
         Self { blocks: self.blocks || other.blocks, unblocks: self.unblocks || other.unblocks }
     }

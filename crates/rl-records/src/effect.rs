@@ -13,12 +13,12 @@ pub(crate) struct Span<'a> {
     pub(crate) is_after: bool,
 }
 
-/// Returns what a change of records does to their consumer from `now` on.
+/// Returns the effect of a change of records on their consumer from `now` on.
 ///
-/// Blocks and limits of 0 are compared apart: a limit of 0 that lies behind a block counts as
-/// blocking, because it blocks when the block has ended. A block is compared without other blocks: one
-/// that lies behind another is not to be made or taken away either. `fallback` says whether the consumer is
-/// blocked while no record is active.
+/// Blocks and limits of 0 are compared separately. A limit of 0 during a block still counts as blocking,
+/// because it blocks once the block is deleted. Each block is compared without other blocks, so a block
+/// during another one needs the same roles. `fallback` says whether the consumer is blocked while no
+/// record is active.
 pub(crate) fn effect(
     spans: &[Span<'_>],
     fallback: bool,
@@ -134,7 +134,7 @@ mod tests {
             (Some(block(10, 20)), Some(block(10, 19)), unblocks),
             (Some(block(10, 20)), Some(block(11, 20)), unblocks),
             (Some(block(10, 20)), Some(block(11, 21)), (true, true)),
-            // What has gone by blocks nobody.
+            // Past times have no effect.
             (None,                Some(block(1, 4)),   (false, false)),
             (Some(block(1, 20)),  Some(block(4, 20)),  (false, false)),
         ];
@@ -164,7 +164,7 @@ mod tests {
             (vec![],                  None,                     Some(record(5, 10, 20)),  true,  unblocks),
             (vec![],                  Some(record(5, 10, 20)),  None,                     true,  blocks),
             (vec![],                  None,                     Some(record(0, 10, 20)),  true,  nothing),
-            // Behind a block.
+            // During a block.
             (vec![block(10, 20)],     Some(record(0, 10, 20)),  Some(record(5, 10, 20)),  false, unblocks),
         ];
         for (others, before, after, fallback, expected) in table {
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_zero_that_means_no_limit_blocks_nobody() {
+    fn a_zero_that_means_unlimited_does_not_block() {
         let zero = record(0, 10, 20);
         let spans = [Span { content: &zero, is_before: false, is_after: true }];
         let now = Timestamp::from_secs(5);

@@ -54,7 +54,7 @@ impl Error for InvalidField {}
 
 /// The database could not answer.
 ///
-/// The text says what went wrong and why, and where a server was not reached. It holds no user and no
+/// The text names the failure, its cause, and a server that was not reached. It holds no user and no
 /// password. [`Error::source`] is the failure beneath; its type is not part of the API, and its text may name
 /// the user.
 #[derive(Debug)]
@@ -69,13 +69,13 @@ impl DatabaseError {
         Self { kind, detail: None, source: None }
     }
 
-    /// The failure with a few words for the operator: no user, no password, nothing a client sent.
+    /// Sets a detail for operators: no user, no password, nothing that a client sent.
     pub(crate) fn with_detail(mut self, detail: impl Into<String>) -> Self {
         self.detail = Some(detail.into());
         self
     }
 
-    /// The same failure, of an attempt to connect to this server.
+    /// Adds the server that could not be reached to the detail.
     pub(crate) fn at_connecting_to(self, server: &str) -> Self {
         let detail = match &self.detail {
             Some(detail) => format!("could not connect to {server}: {detail}"),
@@ -97,7 +97,7 @@ impl DatabaseError {
 }
 
 impl DatabaseError {
-    /// Returns what went wrong, without the cause: fit for clients.
+    /// Returns the failure without its cause, as clients may see it.
     #[must_use]
     pub const fn summary(&self) -> &'static str {
         match self.kind {
@@ -156,9 +156,9 @@ pub enum ChangeError<T> {
         /// Their ids, ten at most.
         ids: Vec<RecordId>,
     },
-    /// It would block a consumer, which its author may not do.
+    /// The change would block a consumer, which its author may not do.
     MayNotBlock,
-    /// It would unblock a consumer, which its author may not do.
+    /// The change would unblock a consumer, which its author may not do.
     MayNotUnblock,
     /// The database could not answer. If that was while the change was committed, it may have been
     /// made.
@@ -186,7 +186,7 @@ impl<T> fmt::Display for ChangeError<T> {
                 f.write_str("somebody else changed it meanwhile: look at it and try again")
             }
             Self::Several { ids } => {
-                write!(f, "{} limits could be meant:", ids.len())?;
+                write!(f, "{} limits match:", ids.len())?;
                 ids.iter().try_for_each(|id| write!(f, " {id}"))
             }
             Self::MayNotBlock => f.write_str("the change would block a consumer"),

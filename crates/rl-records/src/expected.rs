@@ -1,23 +1,23 @@
 use crate::{ChangeError, Record, ResourceLimit, Tier, TierMember};
 
-/// What a change expects to find, so that nobody overwrites what they have not seen.
+/// The state that a change expects, so that it does not overwrite a state that its author has not seen.
 ///
 /// A revision is the one of [`Record`], [`Tier`], [`TierMember`] or [`ResourceLimit`]. The number 0
 /// converts to [`Expected::Nothing`], any other number to that one revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expected {
-    /// Whatever is there, or nothing. Such a change never conflicts with another.
+    /// Any state. Such a change never conflicts with another.
     Any,
-    /// Something, at any revision.
+    /// An object at any revision.
     Existing,
-    /// Nothing.
+    /// No object.
     Nothing,
     /// One of these revisions.
     OneOf(Vec<i64>),
 }
 
 impl Expected {
-    /// Returns what is there, if it is as expected.
+    /// Returns the object, if the state is as expected.
     pub(crate) fn check<T: Revised>(&self, there: Option<T>) -> Result<Option<T>, ChangeError<T>> {
         let is_expected = match (self, &there) {
             (Self::Any, _) | (Self::Existing, Some(_)) | (Self::Nothing, None) => true,
@@ -33,7 +33,7 @@ impl Expected {
         }
     }
 
-    /// Returns what is there, if it is as expected and there is something.
+    /// Returns the object, if it exists and is as expected.
     pub(crate) fn check_existing<T: Revised>(&self, there: Option<T>) -> Result<T, ChangeError<T>> {
         self.check(there)?.ok_or(ChangeError::NotFound)
     }
@@ -48,7 +48,7 @@ impl From<i64> for Expected {
     }
 }
 
-/// What has revisions.
+/// An object with revisions.
 pub(crate) trait Revised {
     fn revision(&self) -> i64;
 }

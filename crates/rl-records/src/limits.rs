@@ -177,8 +177,8 @@ impl CallLimits {
         (!is_empty).then(|| policy.build().expect("limits of different periods"))
     }
 
-    /// Returns whether a limit of [`counting_policy`](Self::counting_policy) counts a period that has no
-    /// limit: show it as unlimited.
+    /// Returns whether a limit of [`counting_policy`](Self::counting_policy) only counts a period that has no
+    /// limit. Show such a limit as unlimited.
     #[must_use]
     pub const fn only_counts(limit: Limit) -> bool {
         limit.is_shadow() && limit.max() == MAX_UNITS

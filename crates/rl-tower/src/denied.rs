@@ -5,10 +5,10 @@ use rl_core::{Decision, Subject, gate};
 
 use crate::{headers, response};
 
-/// A denied decision as a response: what a handler returns that asks the limiter itself.
+/// The response to a denied decision, for handlers that ask the limiter themselves.
 ///
-/// It is a response of `http` with any body made from text, and one of axum. Layers further out find
-/// the decision in its extensions. The [crate](crate#decisions-in-handlers) shows how it is used;
+/// It is a response of `http` with any body made from text, and one of axum. Outer layers find the
+/// decision in its extensions. The [crate](crate#decisions-in-handlers) shows how it is used;
 /// [`Gate::denied`](rl_core::Gate::denied) makes one in the form and with the headers of a gate.
 #[derive(Clone)]
 pub struct Denied(gate::Denied);
@@ -20,7 +20,7 @@ impl Denied {
         Self(gate::Denied::new(decision, subject))
     }
 
-    /// Returns a decision that lets the request pass.
+    /// Returns `decision` if it allows the request.
     ///
     /// # Errors
     ///
@@ -29,14 +29,14 @@ impl Denied {
         gate::Denied::unless_allowed(decision, subject).map_err(Self)
     }
 
-    /// The decision.
+    /// Returns the decision.
     #[must_use]
     pub fn decision(&self) -> &Decision {
         self.0.decision()
     }
 }
 
-/// With the form and the headers of a gate: `Err(gate.denied(decision, &subject))?`.
+/// Keeps the form and the headers of the gate: `Err(gate.denied(decision, &subject))?`.
 impl From<gate::Denied> for Denied {
     fn from(denied: gate::Denied) -> Self {
         Self(denied)

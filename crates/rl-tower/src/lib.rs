@@ -37,8 +37,8 @@
 //!
 //! # Decisions in handlers
 //!
-//! A handler that asks the limiter itself, because the cost is in the body for instance, returns what
-//! is denied as [`Denied`]: status, body and headers are those that the layer would send.
+//! A handler may ask the limiter itself, for instance because the cost is in the body. It returns a
+//! denial as [`Denied`], with the status, body and headers that the layer would send.
 //!
 //! ```
 //! use axum::extract::State;
@@ -55,8 +55,8 @@
 //!
 //! # Tests
 //!
-//! In a test that calls the router without a connection, as with tower's `oneshot`, there is no
-//! address: every request is rejected with 403, "No rate limit key was found in the request". Put one
+//! A test that calls the router without a connection, as with tower's `oneshot`, has no client address.
+//! Every request is then rejected with 403, "No rate limit key was found in the request". Put an address
 //! into the extensions of the request, as a server does:
 //!
 //! ```
@@ -84,10 +84,10 @@
 //!            response
 //! ```
 //!
-//! A CORS layer belongs *outside*. A denial without `Access-Control-Allow-Origin` shows in browsers as a
-//! network error, and preflights that reach the limiter are counted like any other request
-//! ([`Gate::exempt_preflights`] changes that). While a store elsewhere is asked, the ready inner service is held, as tower
-//! demands it. A layer whose readiness is scarce, such as a concurrency limit, belongs *outside* too,
+//! A CORS layer belongs *outside*. Browsers report a denial without `Access-Control-Allow-Origin` as a
+//! network error, and the limiter counts preflights like any other request ([`Gate::exempt_preflights`]
+//! changes that). While the layer waits for a remote store, it holds the ready inner service, as tower's
+//! contract demands. A layer whose readiness is scarce, such as a concurrency limit, belongs *outside* too,
 //! or everything that waits for the store holds one of its places.
 //!
 //! The error type is that of the inner service: a denial is a response, so the layer works in

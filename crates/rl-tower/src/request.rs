@@ -6,8 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use http::{Extensions, Request};
 use rl_core::key::RequestInfo;
 
-/// Reads the extensions of a request where a [`Gate`](crate::Gate) shows it as `&dyn RequestInfo`: in the
-/// closures of its settings, and in those that are key extractors.
+/// Reads the extensions of a request in the closures of a [`Gate`](crate::Gate), which get it as
+/// `&dyn RequestInfo`: its settings, and closures that are key extractors.
 ///
 /// # Examples
 ///
@@ -15,7 +15,7 @@ use rl_core::key::RequestInfo;
 /// use rl_core::Cost;
 /// use rl_tower::{Gate, Limit, RateLimitLayer, RateLimiter, RequestExt};
 ///
-/// /// Left by a layer outside of the limiter, which has read the body.
+/// /// Left by an outer layer that has read the body.
 /// #[derive(Clone)]
 /// struct Estimate { tokens: u64 }
 ///

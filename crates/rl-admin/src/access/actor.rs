@@ -75,7 +75,7 @@ impl Actor {
         self.roles.contains(role)
     }
 
-    /// Returns the author of their changes of limits, who may block and unblock consumers if they have
+    /// Returns the author for changes by this actor. It may block and unblock consumers if the actor has
     /// the roles for that.
     pub(crate) fn author(&self) -> Author<'_> {
         let may_block = self.has(Role::CanCreateRateLimits);

@@ -15,17 +15,17 @@ use rl_core::store::MemoryStore;
 use rl_core::time::{Clock, Timestamp};
 use rl_core::{Decision, Limit, Period, Policy, RateLimiter, Realm, Subject};
 
-/// At most one log line about wrong credentials in this time.
+/// The time in which wrong credentials cause at most one log line.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How much more than one address all clients without a known address may fail together.
+/// The factor by which all clients without a known address together may fail more often than one address.
 const UNKNOWN_FACTOR: u64 = 50;
 
-/// How many wrong credentials a client address may send, and which address that is.
+/// How many wrong credentials a client address may send, and how that address is found.
 ///
-/// An address, or a network of 64 bits of IPv6, that has used up its attempts is answered with 429
-/// until the minute is over, whatever it sends: the right credentials too. Only wrong credentials
-/// count. A client that sends any number of right ones at the same time is never limited.
+/// An address, or an IPv6 network of 64 bits, that has used up its attempts gets 429 until the minute is
+/// over, even for right credentials. Only wrong credentials count, so right ones alone are never
+/// limited.
 ///
 /// Clients whose address is unknown share one count, which is 50 times as large. The address is known
 /// if the server is made with `into_make_service_with_connect_info::<SocketAddr>()`.
@@ -50,7 +50,7 @@ pub struct FailedAttempts {
 }
 
 impl FailedAttempts {
-    /// Allows `max` wrong credentials in a minute. With 0, nobody is let in.
+    /// Allows `max` wrong credentials in a minute. With 0, every request with credentials is rejected.
     pub fn per_minute(max: u32) -> Self {
         Self { max, client_ip: ClientIp::peer(), exempts_loopback: false }
     }
@@ -101,10 +101,10 @@ impl Default for FailedAttempts {
 
 /// Counts wrong credentials.
 ///
-/// The order matters when attempts arrive at the same time. A wrong credential is charged after it
-/// was checked, and a right one is accepted only if the address still has an attempt then. So of any
-/// number of simultaneous guesses, at most `max` wrong ones are told apart from a locked address, and a
-/// right one passes only before the last of those.
+/// The order matters when attempts arrive at the same time. A wrong credential is charged after it was
+/// checked, and a right one is accepted only if the address still has an attempt at that time. So however
+/// many guesses arrive together, at most `max` wrong ones get 401. A right one passes only before the last
+/// of them.
 pub(crate) struct AttemptLimiter {
     limiter: RateLimiter,
     client_ip: ClientIp,
@@ -114,7 +114,7 @@ pub(crate) struct AttemptLimiter {
 }
 
 impl AttemptLimiter {
-    /// Returns whose attempts a request counts to; `None` if it is exempt.
+    /// Returns the subject that the attempts of a request count under; `None` if it is exempt.
     pub(crate) fn client(&self, request: &Parts) -> Option<Subject> {
         let peer = request.extensions.get::<ConnectInfo<SocketAddr>>();
         let peer: Option<IpAddr> = peer.map(|ConnectInfo(peer)| peer.ip());
@@ -199,7 +199,7 @@ struct LogSampler {
 }
 
 impl LogSampler {
-    /// Returns how many lines were suppressed since the last one, if this one is due.
+    /// Returns how many lines were suppressed since the last one, if a line is due.
     fn should_log(&mut self, now: Timestamp) -> Option<u64> {
         if now < self.next {
             self.suppressed += 1;
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn attempts_count_to_the_client_that_a_trusted_proxy_names() {
+    fn attempts_count_under_the_address_that_a_trusted_proxy_names() {
         let proxies = "10.0.0.0/8".parse().unwrap();
         let rule = ClientIp::behind(proxies);
         let attempts = start(FailedAttempts::default().client_address(rule));
@@ -256,7 +256,7 @@ mod tests {
         let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_000)));
         let attempts = FailedAttempts::per_minute(3).start(clock.clone());
         let client = Subject::ip("192.0.2.7");
-        // Right ones charge nothing, however many there are.
+        // Right credentials charge nothing.
         for _ in 0..100 {
             attempts.check(Some(&client)).await.unwrap();
         }

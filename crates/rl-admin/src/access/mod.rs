@@ -2,7 +2,7 @@
 //!
 //! 1. An [`Authorize`] finds out who makes a request: an [`Actor`] with a name and [`Roles`].
 //! 2. Several may be given; the first that knows the caller decides. If none does, the answer is
-//!    401. There is no default that lets anybody in. Wrong credentials are [limited](FailedAttempts) by
+//!    401. There is no default that admits a request. Wrong credentials are [limited](FailedAttempts) by
 //!    address.
 //! 3. Each operation asks for one [`Role`]; without it the answer is 403, which names the role.
 //! 4. Every change is logged with the name of its actor, and stored with it.
@@ -65,10 +65,10 @@ pub trait Authorize: Send + Sync + 'static {
 pub enum Authorized {
     /// It is this one.
     As(Actor),
-    /// There are no credentials of the kind that this one knows; another [`Authorize`] may know them.
+    /// There are no credentials of a kind that this one checks; another [`Authorize`] may check them.
     Unknown,
-    /// There are credentials, and they are wrong. If no other [`Authorize`] knows them, the address of
-    /// the client has [failed](FailedAttempts) once more.
+    /// There are credentials, and they are wrong. If no other [`Authorize`] accepts them, they count as a
+    /// [failed attempt](FailedAttempts) of the client's address.
     Wrong,
     /// It cannot be found out now: the answer is 503.
     Unavailable,

@@ -3,7 +3,7 @@ use std::sync::{Mutex, PoisonError};
 
 use rl_core::time::Timestamp;
 
-/// Chooses the refusals that are written, so that nobody fills the history and the log with them.
+/// Samples the refusals that are written, so that no actor can fill the history and the log.
 #[derive(Debug, Default)]
 pub(crate) struct Refusals(Mutex<Minute>);
 
@@ -17,21 +17,21 @@ struct Minute {
 #[derive(Debug, Default)]
 struct OfActor {
     written: u32,
-    // Those that were not written since the last that was.
+    // The refusals that were not written since the last one that was.
     skipped: u64,
 }
 
 impl Refusals {
-    /// The most of one actor that are written in a minute.
+    /// The most refusals of one actor that are written in a minute.
     const OF_ONE: u32 = 10;
 
-    /// The most of all actors that are written in a minute.
+    /// The most refusals of all actors that are written in a minute.
     const OF_ALL: u32 = 100;
 
     /// The most actors that are remembered.
     const ACTORS: usize = 1_000;
 
-    /// Counts a refusal. Returns how many the entry stands for, if it is to be written.
+    /// Counts a refusal. If it is to be written, returns how many refusals its entry stands for.
     pub(crate) fn count(&self, actor: &str, now: Timestamp) -> Option<u64> {
         let mut minute = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let number = now.as_micros() / 60_000_000;
@@ -66,13 +66,13 @@ mod tests {
         let (noon, later) = (Timestamp::from_secs(720), Timestamp::from_secs(780));
         let written: Vec<_> = (0..100).filter_map(|_| refusals.count("bob", noon)).collect();
         assert_eq!(written, [1; 10]);
-        assert_eq!(refusals.count("alice", noon), Some(1), "others are not silenced");
+        assert_eq!(refusals.count("alice", noon), Some(1), "each actor has a count of its own");
         assert_eq!(refusals.count("bob", later), Some(91));
         assert_eq!(refusals.count("bob", later), Some(1));
     }
 
     #[test]
-    fn refusals_of_many_actors_are_bounded_too() {
+    fn refusals_of_many_actors_are_bounded() {
         let refusals = Refusals::default();
         let noon = Timestamp::from_secs(720);
         let written = (0..5_000).filter_map(|actor| refusals.count(&actor.to_string(), noon));

@@ -62,7 +62,7 @@ pub(super) async fn show(
             (usage::bars(&console, id).await)
             p.unseen #news role="status" {}
             p.problem #stale role="status" hidden {
-                "Somebody changed what holds for this consumer. The page below is out of date. "
+                "The limits of this consumer have changed. The page below is out of date. "
                 a href=(here("/consumer")) { "Reload" }
             }
             (usage::reset_form(&console, &visitor, id))

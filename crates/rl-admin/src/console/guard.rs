@@ -162,7 +162,7 @@ impl Visitor {
 }
 
 impl Visitor {
-    /// The page for a change that was not made, if there is no form to show again.
+    /// Makes the page for a change that failed, where there is no form to show again.
     pub(super) fn refused<T>(&self, error: ChangeError<T>) -> Failure {
         let role = match error {
             ChangeError::MayNotBlock => Role::CanCreateRateLimits,
@@ -187,7 +187,7 @@ fn may_look(visitor: &Visitor) -> Result<(), Failure> {
     audit::refused(&visitor.actor, role);
     let message = format!(
         "The token of {} does not have the role {role}, which every page needs. Log out, and log in with \
-         another token, or ask whoever hands them out to add the role.",
+         another token, or ask your administrator to add the role.",
         visitor.actor.name()
     );
     Err(Failure::new(StatusCode::FORBIDDEN, "Not allowed", message))

@@ -99,7 +99,7 @@ pub(super) async fn log_in(
     let Ok(token) = HeaderValue::try_from(format!("Bearer {}", form.get("token"))) else {
         return refuse(StatusCode::UNAUTHORIZED, WRONG);
     };
-    // Asked as if it had come with a call of the API: one place knows tokens, and one counts guesses.
+    // Checked like a call of the API, so that one place knows tokens, and one counts wrong ones.
     let (mut parts, _) = request.into_parts();
     let before = console.session_id(&parts.headers).map(ToOwned::to_owned);
     parts.headers.insert(header::AUTHORIZATION, token);

@@ -163,7 +163,7 @@ impl Form<'_> {
         self.around(visitor, content)
     }
 
-    /// Returns the fields of the six limits; `hint` tells what an empty one and a 0 mean.
+    /// Returns the fields of the six limits; `hint` explains an empty field and a 0.
     pub(super) fn limits(&self, hint: &str) -> Markup {
         html! {
             fieldset {

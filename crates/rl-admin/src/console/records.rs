@@ -200,14 +200,14 @@ pub(super) async fn update(
     }
 }
 
-/// Returns whether a record lifts every limit. An empty form means that as well.
+/// Returns whether a record lifts every limit. An empty form does so too.
 fn lifts_limits(content: &RecordContent) -> bool {
     content.limits == CallLimits::UNLIMITED && !content.blocks
 }
 
 impl Console {
-    /// Returns a question and its reason if a record without any limit was not confirmed, since a
-    /// form that was left empty by mistake looks the same.
+    /// Returns the form with a question if a record without any limit was not confirmed, because a form
+    /// that was left empty by mistake looks the same.
     async fn ask_unlimited(
         &self,
         form: &Fields,

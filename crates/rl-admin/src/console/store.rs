@@ -17,7 +17,7 @@ use crate::Backend;
 /// What was asked, and how it went.
 struct Answer {
     problem: Option<String>,
-    // What follows from the problem.
+    // The consequence for calls.
     consequence: Option<&'static str>,
     micros: u128,
 }

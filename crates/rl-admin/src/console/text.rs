@@ -66,7 +66,7 @@ pub(super) fn span(span: Duration) -> String {
     }
 }
 
-/// Returns what becomes of calls while the counters do not answer for this reason.
+/// Returns what happens to calls while the counters do not answer for this reason.
 pub(super) fn consequence(limiter: &RateLimiter, failure: FailureKind) -> &'static str {
     if !limiter.is_enabled() || limiter.is_shadow() {
         return "Calls pass, as they do anyway: the limiter enforces nothing.";

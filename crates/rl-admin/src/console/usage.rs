@@ -150,8 +150,8 @@ pub(super) async fn bars(console: &Console, consumer: &str) -> Markup {
     }
 }
 
-/// Returns a text that changes when the page around the bars is out of date: with the records of the
-/// consumer, its tier, and what holds. It is empty if that is not known.
+/// Returns a hash of the data around the bars: the last change, the active records, the limits and the tier
+/// of the consumer. It is empty if they cannot be read.
 async fn version(console: &Console, consumer: &str) -> String {
     let (records, now) = (console.admin().records(), console.admin().now());
     let last = HistoryQuery { of: Some(consumer.into()), limit: 1, ..HistoryQuery::default() };

@@ -18,15 +18,15 @@ pub(crate) struct Allowed<R> {
     needs: PhantomData<R>,
 }
 
-/// What a request asks for, so that a refusal can be told apart from others.
+/// The parts of a request that an entry about its refusal names.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
     pub(crate) method: String,
-    /// With the ids of subjects: for the history alone.
+    /// The path with the ids of subjects: only for the history.
     pub(crate) path: String,
     /// The path without ids: for the log.
     pub(crate) route: String,
-    /// The subject that it is about, if it is about one.
+    /// The subject that the request names, if any.
     pub(crate) subject: Option<Subject>,
 }
 

@@ -40,7 +40,7 @@ impl<S: Sync, T: Input> FromRequest<S> for Body<T> {
             return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
         }
         let body = request.into_body();
-        // What Content-Length announces: there is no need to wait for it.
+        // The announced Content-Length is enough to reject the body without reading it.
         if body.size_hint().lower() > T::MOST as u64 {
             return Err(too_long(T::MOST));
         }
@@ -73,8 +73,8 @@ fn is_too_long(error: &axum::Error) -> bool {
     false
 }
 
-/// Reads a JSON object, or says what is wrong with it: first whether it is JSON and where not, then
-/// whether it is an object, then all fields that are unknown or missing, then the first wrong value.
+/// Reads a JSON object. An error names the first of these faults: not JSON, with its place; not an object;
+/// all fields that are unknown or missing; the first wrong value.
 fn parse<T: Input>(bytes: &[u8]) -> Result<T, ApiError> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let place = error.valid_up_to();
@@ -115,7 +115,7 @@ fn parse<T: Input>(bytes: &[u8]) -> Result<T, ApiError> {
     })
 }
 
-/// The names of fields that are told: not those that are taken for others.
+/// Returns the names of fields for error messages, without the aliases `…_rate_limit`.
 fn known<T: Input>() -> Vec<&'static str> {
     let all = T::REQUIRED.iter().chain(T::OPTIONAL);
     all.copied().filter(|name| !name.ends_with("_rate_limit")).collect()
@@ -126,7 +126,7 @@ fn not_an_object(found: &str) -> ApiError {
     ApiError::invalid_as("body", "a JSON object", message)
 }
 
-/// The names of the fields of an object, in order.
+/// The names of an object's fields, in order.
 struct Keys(Vec<String>);
 
 impl<'de> Deserialize<'de> for Keys {
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_whether_the_body_is_json_and_where_not() {
+    fn errors_name_the_fault_of_a_body_and_its_place() {
         #[rustfmt::skip]
         let table: [(&[u8], &str); 16] = [
             (b"",                      "body: expected a JSON object, found nothing"),
@@ -201,7 +201,7 @@ mod tests {
 
     /// The lists of fields must be those that the structs read.
     #[test]
-    fn the_known_fields_are_those_that_are_read() {
+    fn the_listed_fields_are_those_of_the_structs() {
         fn check<T: Input>() {
             let error =
                 serde_json::from_str::<T>("{\"no such field\": 1}").map(|_| ()).unwrap_err();

@@ -29,8 +29,8 @@ impl IfMatch {
             let is_weak = rest.starts_with("W/");
             rest = rest.strip_prefix("W/").unwrap_or(rest).strip_prefix('"')?;
             let (tag, after) = rest.split_once('"')?;
-            // A weak tag never matches: what it names may differ. What is no number of ours is the tag
-            // of something else.
+            // A weak tag never matches, because its content may differ. A tag that is not one of our
+            // numbers matches nothing either.
             let revision = tag.parse::<i64>().ok().filter(|number| number.to_string() == tag);
             seen.extend(revision.filter(|number| *number > 0 && !is_weak));
             rest = after.trim_start();
@@ -41,10 +41,9 @@ impl IfMatch {
         }
     }
 
-    /// Returns what a change expects to find.
+    /// Returns the expectation of a change.
     ///
-    /// With `is_required`, a change without a precondition expects nothing: what it would change,
-    /// nobody has said that they have seen.
+    /// With `is_required`, a change without a precondition may only create: it expects that nothing is there.
     pub(crate) fn expected(&self, is_required: bool) -> Expected {
         match self {
             Self::Absent if is_required => Expected::Nothing,

@@ -1,4 +1,4 @@
-//! The fields of each body. `body.rs` checks that they are those that the structs read.
+//! The fields of each body. A test in `body.rs` compares them with the fields of the structs.
 
 use super::Input;
 use crate::wire::{

@@ -22,7 +22,7 @@ impl FromRequestParts<Admin> for OfSubject {
     }
 }
 
-/// For the document.
+/// Describes both parameters in the document.
 impl IntoParams for OfSubject {
     fn into_params(place: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
         let mut parameters = In::<RealmName>::into_params(&place);
@@ -34,7 +34,7 @@ impl IntoParams for OfSubject {
 /// Returns the subject of this realm and id, as the limiter counts it: an address by its network, an
 /// API key by its keyed hash.
 ///
-/// A subject that nothing counts is an error: an answer about it would be wrong for whoever is meant.
+/// A subject that nothing counts is an error, because an answer about it would always be wrong.
 pub(crate) fn subject(admin: &Admin, realm: Realm, id: &str) -> Result<Subject, ApiError> {
     let wrong = |expected: &str| Err(ApiError::invalid_value("SUBJECT_ID", id, expected));
     match realm {
@@ -54,7 +54,7 @@ pub(crate) fn subject(admin: &Admin, realm: Realm, id: &str) -> Result<Subject, 
     }
 }
 
-/// Returns the subject of an address in any spelling, or of a network as it is counted.
+/// Returns the subject of an address in any spelling, or of a network of the counted length.
 fn address(admin: &Admin, text: &str) -> Result<Subject, ApiError> {
     let (address, bits) = match text.split_once('/') {
         Some((address, bits)) => (address, Some(bits)),
@@ -76,7 +76,7 @@ fn address(admin: &Admin, text: &str) -> Result<Subject, ApiError> {
     Ok(Subject::ip(&counted))
 }
 
-/// 32 hexadecimal digits, as ids of keys are shown.
+/// Reads 32 hexadecimal digits, the form in which ids of keys are shown.
 fn digest(text: &str) -> Option<[u8; 16]> {
     let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     if text.len() != 32 || !text.bytes().all(is_hex) {
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_key_is_named_by_its_hash() {
+    async fn a_key_is_found_by_its_hash() {
         let admin = admin(ClientIp::peer()).await;
         let hash = Subject::digest(Realm::Key, [0xab; 16]);
         let id = hash.id().to_string();

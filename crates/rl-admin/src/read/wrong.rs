@@ -1,6 +1,6 @@
 use crate::ApiError;
 
-/// Returns the answer to what serde complains of: the field, and what was expected, in plain words.
+/// Turns an error of serde into an answer with the field and the expected value in plain words.
 ///
 /// The value that the client sent, which serde's sentences quote, is left out.
 pub(crate) fn fault_of(path: &str, message: &str) -> ApiError {
@@ -28,7 +28,7 @@ pub(crate) fn fault_of(path: &str, message: &str) -> ApiError {
     ApiError::invalid(field, plain(expected))
 }
 
-/// Says in plain words what serde calls by names of Rust.
+/// Replaces names of Rust types by plain words.
 fn plain(expected: &str) -> &str {
     match expected {
         "u64" | "u32" | "u16" | "u8" => "a whole number from 0 to 9007199254740991",

@@ -20,7 +20,7 @@ pub(super) fn record(status: StatusCode, record: &Record) -> Response {
     tagged(status, record.revision, RateLimit::of(record))
 }
 
-/// A record that was written, with its tag, and a warning if it lifts the limits of a tier.
+/// Returns a written record with its tag, and a warning if it lifts the limits of a tier.
 pub(super) async fn written(admin: &Admin, status: StatusCode, record: &Record) -> Response {
     let warning = warning(admin, record).await;
     tagged(status, record.revision, RateLimit::of(record).with_warning(warning))
@@ -30,13 +30,13 @@ fn tagged(status: StatusCode, revision: i64, record: RateLimit) -> Response {
     (status, [(header::ETAG, etag(revision))], Json(record)).into_response()
 }
 
-/// Returns what a record does that may not be meant: it has no limit, and puts others aside.
+/// Returns a warning if a record has no limit and thereby lifts those of a tier or the defaults.
 pub(super) async fn warning(admin: &Admin, record: &Record) -> Option<String> {
     let warning = lifted(admin, record).await;
     warning.unwrap_or_else(|error| {
-        // The record is stored: no more than the warning is missing.
+        // The record is stored already, so only the warning is lost.
         let kind = error.kind().as_str();
-        tracing::warn!(target: "rl_admin", kind, "a written record was not compared with its tier");
+        tracing::warn!(target: "rl_admin", kind, "record not compared with its tier");
         None
     })
 }
@@ -113,7 +113,7 @@ macro_rules! revised {
 
 revised!(Record, ResourceLimit, Tier, TierMember);
 
-/// A change that a request asks for: by whom, and of what they have seen.
+/// The context of a requested change: its actor and its precondition.
 pub(super) struct Edit<'a> {
     pub(super) admin: &'a Admin,
     pub(super) actor: &'a Actor,
@@ -122,7 +122,7 @@ pub(super) struct Edit<'a> {
 }
 
 impl<'a> Edit<'a> {
-    /// What the change expects to find. Without a precondition it is made to what is there, so it never
+    /// Returns the expectation of the change. Without a precondition it accepts every revision, so it never
     /// conflicts with another change.
     pub(super) fn expected(&self) -> Expected {
         self.if_match.expected(self.admin.requires_if_match())
@@ -132,7 +132,7 @@ impl<'a> Edit<'a> {
         self.actor.author()
     }
 
-    /// The answer if there is nothing to change: 412 to a precondition, else 404.
+    /// Returns the answer if there is nothing to change: 412 to a precondition, else 404.
     pub(super) fn missing(&self, not_found: ApiError) -> ApiError {
         match self.if_match {
             IfMatch::Absent => not_found,
@@ -140,7 +140,7 @@ impl<'a> Edit<'a> {
         }
     }
 
-    /// The answer to a change that was not made.
+    /// Returns the answer to a change that failed.
     pub(super) fn not_made<T: Revised>(
         &self,
         error: ChangeError<T>,
@@ -159,7 +159,7 @@ impl<'a> Edit<'a> {
     }
 }
 
-/// The answer to a change that was not made; if a role was missing, that is written.
+/// Returns the answer to a change that failed, and records it if a role was missing.
 pub(super) fn refused<T>(
     admin: &Admin,
     actor: &Actor,

@@ -28,7 +28,7 @@ pub(super) async fn read(
 /// Blocks a consumer from now until a time, whatever its other records say
 ///
 /// If it is blocked already, the block ends at the new time; to end it sooner needs the role to
-/// unblock, too. Of several at once, the last one decides. With `If-Match`, only if nobody changed the
+/// unblock, too. The last of several concurrent requests decides. With `If-Match`, only if nobody changed the
 /// block since: 412 otherwise.
 #[utoipa::path(put, path = "/management/consumers/{CONSUMER_ID}/block", tag = "blocks",
     params(In<ConsumerId>), request_body = UntilInput,

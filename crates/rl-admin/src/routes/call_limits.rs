@@ -42,9 +42,9 @@ pub(super) struct CallLimitsSet {
 /// Sets the limits of a consumer in one step
 ///
 /// Writes over the one record that the consumer has for the same `api_name`, `api_version` and
-/// `bank_id`, or creates it. If there are several it is not clear which is meant: 409, which names them.
-/// With `If-Match`, only if nobody changed the record since: 412 otherwise. Limits after which the
-/// consumer is blocked, or unblocked, need the role for that, too.
+/// `bank_id`, or creates it. If there are several, the answer is 409 and names them.
+/// With `If-Match`, only if nobody changed the record since: 412 otherwise. Limits that block or unblock
+/// the consumer need the role for that, too.
 #[utoipa::path(put, path = "/management/consumers/{CONSUMER_ID}/consumer/call-limits",
     tag = "call limits", params(In<ConsumerId>), request_body = RateLimitInput,
     responses((status = OK, body = CallLimitsSet), ChangeRefusals))]

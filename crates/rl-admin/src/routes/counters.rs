@@ -15,8 +15,8 @@ use crate::{Admin, ApiError, audit};
 
 /// The counters of a consumer in all six periods
 ///
-/// Also of periods that have no limit at present. If they cannot be reached, each says so; one that is
-/// damaged says that.
+/// Includes periods that have no limit at present. The status of each counter says whether it cannot be
+/// reached, or is damaged.
 #[utoipa::path(get, path = "/management/consumers/{CONSUMER_ID}/call-counters",
     tag = "counters", params(In<ConsumerId>),
     responses((status = OK, body = Periods<CallCounter>), Refusals))]
@@ -39,7 +39,7 @@ async fn counters(admin: &Admin, subject: &Subject) -> CallCounters {
     if kind != FailureKind::Corrupt {
         return CallCounter::of_each(|_| Err(kind));
     }
-    // Where each period has a counter of its own, those that are not damaged can be told.
+    // Where each period has a counter of its own, the undamaged ones can still be read.
     let each = CallPeriod::ALL.map(|period| async move {
         let usage = limiter.usage_under(&one_period(period), subject).await;
         usage.map_err(|error| error.kind())

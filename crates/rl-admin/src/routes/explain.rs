@@ -15,7 +15,7 @@ use crate::{Admin, ApiError};
 /// Why a request would pass or not.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Explanation {
-    /// The subject, as the limiter counts it: an IPv6 address by its network.
+    /// The subject as the limiter counts it: an IPv6 address by its network.
     #[schema(example = "consumer/abc123")]
     subject: String,
     /// Whether it would pass now.
@@ -37,7 +37,7 @@ pub(super) struct Explanation {
     policy: Option<String>,
     /// Whose policies these are.
     policies_of: PoliciesOf,
-    /// What this answer cannot know.
+    /// A restriction of this answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<&'static str>,
     /// Each limit of it: what is used, and whether it denies.

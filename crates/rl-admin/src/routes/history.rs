@@ -28,10 +28,10 @@ fn next(limit: u32, numbers: impl ExactSizeIterator<Item = i64>) -> Option<i64> 
     numbers.last().filter(|_| is_full)
 }
 
-/// Who changed what, the newest first
+/// All changes, the newest first
 ///
-/// Changes of records, blocks and tiers, who was put into which tier, resets of counters, and requests
-/// that were refused for want of a role. Limits of resources have a history of their own.
+/// Changes of records, blocks and tiers, assignments to tiers, resets of counters, and requests that were
+/// refused because of a missing role. Limits of resources have a history of their own.
 #[utoipa::path(get, path = "/management/history", tag = "history", params(History),
     responses((status = OK, body = Changes<HistoryEntry>), Refusals))]
 pub(super) async fn of_all(
@@ -42,10 +42,10 @@ pub(super) async fn of_all(
     page(&admin, None, &history).await
 }
 
-/// Who changed what of a consumer, the newest first
+/// The changes of a consumer, the newest first
 ///
-/// Its records and blocks, its tier, resets of its counters, and requests about it that were refused for
-/// want of a role.
+/// Its records and blocks, its tier, resets of its counters, and requests about it that were refused
+/// because of a missing role.
 #[utoipa::path(get, path = "/management/consumers/{CONSUMER_ID}/history", tag = "history",
     params(In<ConsumerId>, History),
     responses((status = OK, body = Changes<HistoryEntry>), Refusals))]

@@ -57,7 +57,7 @@ async fn page(admin: &Admin, query: RecordQuery) -> Result<Json<RateLimits>, Api
 
 /// Creates a record
 ///
-/// If it unblocks the consumer, it needs the role for that, too.
+/// A record that unblocks the consumer needs the role for that, too.
 #[utoipa::path(post, path = "/management/consumers/{CONSUMER_ID}/consumer/rate-limits",
     tag = "records", params(In<ConsumerId>), request_body = RateLimitInput,
     responses((status = CREATED, body = RateLimit, headers(("ETag" = String))), ChangeRefusals))]
@@ -91,8 +91,8 @@ pub(super) async fn read(
 /// Writes over a record
 ///
 /// With `If-Match`, only if nobody changed it since: 412 otherwise. A block stays a block; to let it
-/// begin or end at another time, or to make limits that block the consumer or unblock it, needs the
-/// roles to block and to unblock, too.
+/// begin or end at another time needs the roles to block and to unblock, too. So do limits that block or
+/// unblock the consumer.
 #[utoipa::path(put,
     path = "/management/consumers/{CONSUMER_ID}/consumer/rate-limits/{RATE_LIMITING_ID}",
     tag = "records", params(In<ConsumerId>, In<RateLimitingId>), request_body = RateLimitInput,

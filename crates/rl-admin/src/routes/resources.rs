@@ -128,10 +128,10 @@ pub(super) async fn update(
     Ok(resource(StatusCode::OK, &updated))
 }
 
-/// Writes over the limit of a resource, or with `None` deletes it.
+/// Writes over the limit of a resource, or deletes it if `content` is `None`.
 ///
-/// An actor of some applications changes the revision that was checked to be theirs. Without a
-/// precondition, if somebody else was first in between, it is checked again.
+/// An actor who owns only some applications changes exactly the revision whose owner was checked. If
+/// another change came in between, and the request has no precondition, the check is repeated.
 async fn change(
     edit: &Edit<'_>,
     name: &Name,
@@ -166,7 +166,7 @@ async fn change(
     }
 }
 
-/// How often a change of an owner is tried while others change the same.
+/// The attempts at a change by an owner while others change the same resource.
 const ATTEMPTS: u32 = 100;
 
 /// Deletes the limit of a resource

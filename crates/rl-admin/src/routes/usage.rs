@@ -13,15 +13,15 @@ use crate::{Admin, ApiError, audit};
 /// Where a subject stands.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Usage {
-    /// The subject, as the limiter counts it: an IPv6 address by its network.
+    /// The subject as the limiter counts it: an IPv6 address by its network.
     #[schema(example = "ip/2001:db8::/64")]
     subject: String,
-    /// The policy it is under, as text, or `unlimited`.
+    /// Its policy as text, or `unlimited`.
     #[schema(example = "second=10/second, minute=100/minute")]
     policy: Option<String>,
     /// Whose policy this is.
     policies_of: PoliciesOf,
-    /// What this answer cannot know.
+    /// A restriction of this answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<&'static str>,
     /// Each limit of it.
@@ -72,7 +72,7 @@ pub(super) async fn reset_limit(
     OfSubject(subject): OfSubject,
     In(LimitName(limit)): In<LimitName>,
 ) -> Result<StatusCode, ApiError> {
-    // The six periods have the names of limits or those of counters, as in call-counters.
+    // A period may be called `minute` or `per_minute`, as in call-counters.
     let short = period_of(limit.as_str()).map(|period| period.period().to_string());
     let names = std::iter::once(limit.as_str()).chain(short.as_deref());
     for name in names {

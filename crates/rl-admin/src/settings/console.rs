@@ -65,7 +65,7 @@ impl ConsoleSettings {
         Some(console.build())
     }
 
-    /// Whether browsers are told to come with TLS, which a proxy in front speaks.
+    /// Returns whether browsers reach the console over TLS, through a proxy in front.
     pub(crate) fn is_behind_tls(&self) -> bool {
         self.origin.as_ref().is_some_and(|origin| origin.starts_with("https://"))
     }

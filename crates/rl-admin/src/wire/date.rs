@@ -14,15 +14,15 @@ const HOUR_MICROS: u64 = 3_600_000_000;
 /// 1970-01-01T00:00:00.
 const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
 
-/// Returns the date and the time in UTC; none after the year 9999.
+/// Returns the date and the time in UTC; `None` after the year 9999.
 ///
-/// An instant of `jiff` ends a day earlier, so that it can be shown in every time zone.
+/// `jiff::Timestamp` ends a day before that, so that it can be shown in every time zone.
 pub(crate) fn civil(time: Timestamp) -> Option<DateTime> {
     let micros = i64::try_from(time.as_micros()).ok()?;
     EPOCH.checked_add(SignedDuration::from_micros(micros)).ok()
 }
 
-/// Returns the instant of a date and a time in UTC; none before 1970.
+/// Returns the instant of a date and a time in UTC; `None` before 1970.
 pub(crate) fn instant(civil: DateTime) -> Option<Timestamp> {
     let micros = civil.duration_since(EPOCH).as_micros();
     u64::try_from(micros).ok().map(Timestamp::from_micros)
@@ -63,7 +63,7 @@ impl Date {
     }
 }
 
-/// Whether a text has digits where `like` has `0`, and else the same characters.
+/// Returns whether `text` has digits where `like` has `0`, and otherwise the same characters.
 fn is_written_like(text: &str, like: &str) -> bool {
     text.len() == like.len()
         && text.bytes().zip(like.bytes()).all(|(byte, like)| match like {
@@ -106,7 +106,7 @@ impl From<Date> for String {
 
 impl fmt::Display for Date {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // No later time can be stored: whoever writes past this crate sees the last one.
+        // This crate stores no later time. One that another program stored is shown as the last.
         write!(f, "{}Z", civil(self.0).unwrap_or(DateTime::MAX))
     }
 }

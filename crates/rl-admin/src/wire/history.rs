@@ -33,14 +33,14 @@ impl Kind {
     }
 }
 
-/// One entry of the history: who did something, when, and what.
+/// One entry of the history: an actor, a time and an action.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct HistoryEntry {
     /// Its number; later entries have larger ones.
     number: i64,
     at: Date,
     by: String,
-    /// What it is about.
+    /// The kind of object that it is about.
     about: About,
     kind: Kind,
     /// The id of the record, the name of the tier, or the role that was missing; of a member of a tier
@@ -55,7 +55,7 @@ pub(crate) struct HistoryEntry {
     after: Option<State>,
 }
 
-/// What an entry of the history is about.
+/// The kind of object that an entry of the history is about.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 enum About {
@@ -82,7 +82,7 @@ enum State {
     Request(RequestState),
 }
 
-/// What a tier says.
+/// The content of a tier.
 #[derive(Debug, Serialize, ToSchema)]
 struct TierState {
     name: String,
@@ -90,17 +90,17 @@ struct TierState {
     limits: Limits,
 }
 
-/// Which tier a subject is in.
+/// The tier that a subject is in.
 #[derive(Debug, Serialize, ToSchema)]
 struct MemberState {
     tier: String,
 }
 
-/// Which counters were reset.
+/// The counters that were reset.
 #[derive(Debug, Serialize, ToSchema)]
 struct ResetState {
     /// The name of the limit; `null` if all were reset.
-    // Required, so that no other state is also one of these.
+    // Required in the schema, so that no other state matches it.
     #[schema(required = true)]
     limit: Option<String>,
 }
@@ -110,7 +110,7 @@ struct ResetState {
 struct RequestState {
     method: String,
     path: String,
-    /// How many refusals the entry stands for: of many in a minute, few are written.
+    /// The refusals that the entry stands for: only a few in a minute are written.
     count: u64,
 }
 
@@ -148,13 +148,13 @@ impl HistoryEntry {
                 let after = Some(State::Request(RequestState { method, path, count }));
                 (About::Request, Kind::Refused, role, subject, None, after)
             }
-            // A kind that is newer than this API.
+            // A kind of event that this API does not know yet.
             _ => (About::Request, Kind::Updated, String::new(), None, None, None),
         };
         Self { number, at: Date(at), by, about, kind, item, subject, before, after }
     }
 
-    /// One change of a record.
+    /// Makes the entry for one change of a record.
     pub(crate) fn of_record(change: rl_records::Change<RecordContent>) -> Self {
         let record = |content: &RecordContent| State::Record(Content::of(content));
         let content = change.after.as_ref().or(change.before.as_ref());

@@ -25,7 +25,7 @@ impl Calls {
     }
 }
 
-/// No limit: what a field that is left out says.
+/// No limit: the value of a field that is left out.
 impl Default for Calls {
     fn default() -> Self {
         Self(CallLimit::Unlimited)

@@ -20,7 +20,7 @@ impl Name {
     pub(crate) fn parse(text: &str) -> Result<Self, &'static str> {
         let fits = |char: char| char.is_ascii_alphanumeric() || "._:@/+~{}$#-".contains(char);
         let is_name = (1..=250).contains(&text.len()) && text.chars().all(fits);
-        // Clients and proxies take these out of a path: such a name could never be reached.
+        // Clients and proxies remove these from a path, so such a name could never be reached.
         let is_name = is_name && !matches!(text, "." | "..");
         if is_name { Ok(Self(text.to_owned())) } else { Err(Self::EXPECTED) }
     }

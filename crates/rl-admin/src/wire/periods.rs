@@ -43,7 +43,7 @@ pub(crate) fn all_periods() -> &'static Policy {
     &ALL
 }
 
-/// The window of one period, for a look at that alone.
+/// Returns a policy that counts one period, to read its counter alone.
 pub(crate) fn one_period(period: CallPeriod) -> Policy {
     let limits = CallLimits::UNLIMITED.with(period, CallLimit::AtMost(MAX_UNITS));
     limits.policy().expect("there is a limit")
@@ -93,7 +93,7 @@ enum Status {
     Active,
     /// Nothing has been counted since the last window ended.
     NoCounter,
-    /// What is stored is not a counter of ours, or is damaged: a reset makes it whole.
+    /// The stored value is damaged or not a counter. A reset repairs it.
     CounterDamaged,
     /// The counters cannot be reached.
     RedisUnavailable,
@@ -103,8 +103,8 @@ enum Status {
 pub(crate) type CallCounters = Periods<CallCounter>;
 
 impl CallCounter {
-    /// Reads the counters from what is known of each period: what is used under [`all_periods`], or
-    /// under [`one_period`], or why that is not known.
+    /// Makes the counters from the usage of each period, under [`all_periods`] or [`one_period`], or from the
+    /// reason why it is unknown.
     pub(crate) fn of_each<'a>(
         usage: impl Fn(CallPeriod) -> Result<&'a Decision, FailureKind>,
     ) -> CallCounters {

@@ -4,13 +4,13 @@ use utoipa::ToSchema;
 
 use super::{CallState, Calls, Date, Limits, Name, Optional, Periods};
 
-/// What people write into a record. A limit that is left out is -1: no limit.
+/// The input for a record. A limit that is left out is -1: no limit.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RateLimitInput {
     /// The first instant at which it is active.
     from_date: Date,
-    /// The last instant at which it is active: `from_date`, if it is active at that instant alone.
+    /// The last instant at which it is active. It may equal `from_date`.
     to_date: Date,
     /// An endpoint; for information only.
     #[serde(default)]
@@ -118,7 +118,7 @@ pub(crate) struct RateLimit {
     /// How often it was written; the `ETag` of the answer about this record alone.
     #[schema(minimum = 1)]
     revision: i64,
-    /// What the change that this is the answer to does, although it may not be meant.
+    /// An effect of the change that may not be intended.
     #[serde(skip_serializing_if = "Option::is_none")]
     warning: Option<String>,
 }
@@ -137,7 +137,7 @@ impl RateLimit {
         }
     }
 
-    /// Adds a warning about the change that this is the answer to.
+    /// Adds a warning about the change.
     pub(crate) fn with_warning(self, warning: Option<String>) -> Self {
         Self { warning, ..self }
     }

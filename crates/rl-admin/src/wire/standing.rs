@@ -57,8 +57,8 @@ impl Standing {
 
 const UNLIMITED: &str = "unlimited";
 
-/// The policy of a decision as text, without the periods that are counted and not limited; `None` if it
-/// could not be found out.
+/// Returns the policy of a decision as text, without periods that are only counted; `None` if it is
+/// unknown.
 pub(crate) fn policy_text(decision: &Decision) -> Option<String> {
     let Some(policy) = decision.policy() else {
         return (decision.origin() == Origin::Unlimited).then(|| UNLIMITED.to_owned());
@@ -69,23 +69,23 @@ pub(crate) fn policy_text(decision: &Decision) -> Option<String> {
     Some(if limits.is_empty() { UNLIMITED.to_owned() } else { limits.join(", ") })
 }
 
-/// Whether calls are limited, and not only counted.
+/// Returns whether calls are limited, and not only counted.
 pub(crate) fn is_limited(decision: &Decision) -> bool {
     decision.limits().any(|limit| !CallLimits::only_counts(limit.limit()))
 }
 
-/// Whose policies an answer tells.
+/// The program whose policies an answer shows.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum PoliciesOf {
-    /// The limiter of the service: what it decides.
+    /// The service itself.
     Service,
-    /// The limiter of a program that manages only. The service decides so if its program takes its
-    /// policies from the same records with the same settings.
+    /// A program for management alone. The service decides in the same way if it takes its policies from the
+    /// same records with the same settings.
     ThisServer,
 }
 
-/// What there is to say of answers of a server that stands alone.
+/// The note in answers of a server that stands alone.
 pub(crate) const OTHER_PROGRAM: &str = "This server is not the service: it knows the records, tiers and \
     defaults, and not the program of the service. The service decides so if it takes its policies from \
     them with the same settings.";

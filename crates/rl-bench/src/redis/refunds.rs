@@ -1,4 +1,4 @@
-//! What a refund in a long log and the release of one of many places cost a server.
+//! Measures the cost of a refund in a long log and of the release of one of many places.
 
 use std::error::Error;
 
@@ -10,18 +10,18 @@ use super::server::{Bystander, Server};
 use crate::measure::median;
 use crate::table::Table;
 
-/// What is measured: the limit, the entries of each log, and how many logs there are.
+/// The cases: name, limit, entries of each log, and number of logs.
 const CASES: [(&str, &str, usize, usize); 4] = [
     ("log of 10", "100000/hour:sliding-log", 10, 200),
     ("log of 60 000", "100000/hour:sliding-log", 60_000, 1),
     ("10 places taken", "10000:concurrency:lease=1h", 10, 200),
     ("10 000 places taken", "10000:concurrency:lease=1h", 10_000, 1),
 ];
-/// Refunds of each round, and rounds.
+/// Refunds in each round, and the number of rounds.
 const REFUNDS: usize = 200;
 const ROUNDS: usize = 5;
 
-/// µs of the server for each script.
+/// Returns a table of the server's µs for each script.
 pub(super) async fn speed() -> Result<Table, Box<dyn Error>> {
     let title = "server CPU per refund or release in no order: µs of the script, one at a time";
     let mut table = Table::new(title, ["", "median", "worst"]);
@@ -57,7 +57,7 @@ async fn charge(
     Ok(store.decide(Charge { namespace, subject, policy, mode, cost }).await?)
 }
 
-/// Gives back some charges, whichever they are. Returns µs of the server for each.
+/// Gives back randomly chosen charges. Returns the server's µs for each.
 async fn round(
     store: &RedisStore,
     policy: &Policy,

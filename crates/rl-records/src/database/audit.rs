@@ -13,8 +13,7 @@ use crate::{AuditEntry, AuditEvent, AuditQuery, Change, DatabaseError, Refusal};
 const LONGEST: usize = 500;
 
 impl Records {
-    /// Writes into the audit history that counters of `subject` were reset: those of the limit called
-    /// `limit`, or all of them.
+    /// Writes a reset of `subject`'s counters to the audit history: of the limit called `limit`, or of all.
     ///
     /// # Errors
     ///
@@ -40,9 +39,9 @@ impl Records {
         edit.commit(kind, &id).await
     }
 
-    /// Writes into the audit history that a request was refused.
+    /// Writes a refused request to the audit history.
     ///
-    /// Every token, however few its roles, can cause refusals: the caller bounds how many it writes.
+    /// Every token can cause refusals, so callers must bound how many they write.
     ///
     /// # Errors
     ///
@@ -57,8 +56,8 @@ impl Records {
         edit.commit(Kind::Refusal, &owner).await
     }
 
-    /// Returns entries of the audit history, the newest first: changes of records and tiers, who was put
-    /// into which tier, resets of counters, and refused requests. Limits of resources have a
+    /// Returns entries of the audit history, the newest first: changes of records and tiers,
+    /// assignments to tiers, resets of counters, and refused requests. Limits of resources have a
     /// [history of their own](Self::resource_history).
     ///
     /// # Errors
@@ -87,7 +86,7 @@ impl Records {
     }
 }
 
-/// The part of a text that an entry keeps: databases refuse some control characters.
+/// Returns the part of a text that an entry keeps, without control characters, which databases refuse.
 fn kept(text: &str) -> String {
     text.chars().take(LONGEST).map(|char| if char.is_control() { '?' } else { char }).collect()
 }

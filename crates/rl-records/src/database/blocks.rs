@@ -17,11 +17,10 @@ impl Records {
         Ok(blocks.pop())
     }
 
-    /// Blocks a consumer from now until a time, in one step: of those who do it at once, the last one
-    /// decides.
+    /// Blocks a consumer from now until a time, in one step: the last of several concurrent calls decides.
     ///
-    /// If blocks hold already, the one that ends last ends at the new time, if it is as `expected`,
-    /// and others that would go on longer are deleted.
+    /// If the consumer is blocked already, the block that ends last must be as `expected`. It then ends at
+    /// the new time, and other blocks that would last longer are deleted.
     ///
     /// # Errors
     ///
@@ -82,7 +81,7 @@ impl Records {
     }
 }
 
-/// The blocks among these records; the one that ends last is the last.
+/// Returns the blocks among these records, ordered by their end.
 fn blocks(records: Vec<Record>) -> Vec<Record> {
     let mut blocks: Vec<_> = records.into_iter().filter(|record| record.content.blocks).collect();
     blocks.sort_by_key(|record| record.content.to_date);

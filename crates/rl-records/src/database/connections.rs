@@ -60,7 +60,7 @@ impl Target {
         Some(Self::File(url))
     }
 
-    /// Returns where the server listens, without anything that tells who logs in.
+    /// Returns the address of the server, without user and password.
     fn server(&self) -> Option<String> {
         let Self::Postgres(url) = self else { return None };
         let options: PgConnectOptions = url.parse().ok()?;

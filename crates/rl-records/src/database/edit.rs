@@ -12,7 +12,7 @@ use super::sql::Statement;
 use super::{CHANNEL, Kind, Listener, Records};
 use crate::DatabaseError;
 
-/// How long a change waits until the caches of this process know it.
+/// The longest time that a change waits for the caches of this process.
 const REFRESH: Duration = Duration::from_secs(1);
 
 /// How long it may take to begin a change, and to commit it.
@@ -75,8 +75,7 @@ impl Edit {
             let listeners = records.announce(kind, &owner);
             committed?;
             lease.put_back();
-            // Whoever blocks a consumer here is right to expect that it is blocked here, whatever becomes of
-            // the database.
+            // A block made here must hold here, even if the database is lost right afterwards.
             let refreshing = listeners.iter().filter_map(|caches| caches.refresh(kind, &owner));
             let _ = tokio::time::timeout(REFRESH, join_all(refreshing)).await;
             Ok(())
@@ -86,7 +85,7 @@ impl Edit {
 }
 
 impl Records {
-    /// Announces a change to the caches of this process, which it returns, and on Redis.
+    /// Announces a change to the caches of this process and on Redis. Returns those caches.
     fn announce(&self, kind: Kind, owner: &str) -> Vec<Arc<dyn Listener>> {
         let listeners: Vec<_> = self.listeners().iter().filter_map(Weak::upgrade).collect();
         for listener in &listeners {

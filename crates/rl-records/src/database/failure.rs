@@ -27,7 +27,7 @@ pub(super) fn failed(error: sqlx::Error) -> DatabaseError {
     }
 }
 
-/// Why it failed, in words that name no user: those of PostgreSQL may.
+/// Returns the cause in words that name no user, as messages of PostgreSQL may.
 fn detail(error: &sqlx::Error) -> Option<String> {
     match error {
         sqlx::Error::Io(why) => Some(why.to_string()),
@@ -41,7 +41,7 @@ fn detail(error: &sqlx::Error) -> Option<String> {
                 "3D" => "there is no database of this name",
                 "53" => "no resources are left",
                 _ if code == "42501" => "a permission is missing",
-                _ => "see the log of the server",
+                _ => "see the server's log",
             };
             Some(format!("PostgreSQL answered {code}, {why}"))
         }

@@ -16,8 +16,8 @@ use crate::{
 };
 
 impl Records {
-    /// Puts a consumer or an API key into a tier, or with `None` out of the one it is in, if that is
-    /// as `expected`: its revision, or 0 for none. Returns how it is since.
+    /// Puts a consumer or an API key into a tier, or takes it out with `None`, if its assignment is as
+    /// `expected`: a revision, or 0 for none. Returns the new assignment.
     ///
     /// A key is the subject that [`KeySecret`](rl_core::key::KeySecret) makes of it; the key itself is
     /// stored nowhere.
@@ -27,7 +27,7 @@ impl Records {
     /// Returns an error if `who` is neither, or if there is no such tier; [`ChangeError::NotFound`] if
     /// it is in no tier although one was expected, [`ChangeError::Conflict`] if it is in another one,
     /// and an error if `by` may not block or unblock and the tier does that, or if the database does
-    /// not answer. To take out what is in no tier is [`ChangeError::NotFound`], too.
+    /// not answer. Without an assignment, `None` is [`ChangeError::NotFound`], too.
     pub async fn set_tier(
         &self,
         who: &Subject,
@@ -60,7 +60,7 @@ impl Records {
             None => None,
         };
         let was = tier_limits(&mut *edit, realm, &id).await?;
-        // The policy of a key without a tier is not known here: it counts as one that lets calls pass.
+        // The policy of a key without a tier is unknown here, and counts as not blocking.
         let is_blocked = |tier: Option<&TierContent>| {
             (tier.is_some() || kind == Kind::Consumer) && self.inner.aggregation.is_blocked_in(tier)
         };

@@ -66,7 +66,7 @@ struct Inner {
 pub(crate) trait Listener: Send + Sync {
     fn changed(&self, kind: Kind, owner: &str);
 
-    /// Looks up what a change of this process has made of `owner`.
+    /// Looks up `owner` anew after a change by this process.
     fn refresh(&self, kind: Kind, owner: &str) -> Option<BoxFuture<'static, ()>>;
 }
 

@@ -14,7 +14,7 @@ impl Records {
     /// # Errors
     ///
     /// As [`update`](Self::update); [`ChangeError::NotFound`] if there is no record although one was
-    /// expected, and [`ChangeError::Several`] if there is more than one record: it is not clear which is meant.
+    /// expected, and [`ChangeError::Several`] if several records match.
     pub async fn put(
         &self,
         content: RecordContent,

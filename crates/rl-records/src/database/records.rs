@@ -57,7 +57,7 @@ impl Records {
         Ok(query.page_of(records_of(&rows)?))
     }
 
-    /// Writes `content` over the record, if that is as `expected`: a revision, for instance.
+    /// Writes `content` over the record, if it is as `expected`, for instance at a revision.
     ///
     /// # Errors
     ///
@@ -75,8 +75,7 @@ impl Records {
         self.change(id, content, blocks, expected.into(), by.into()).await
     }
 
-    /// [`update`](Self::update), but a record that blocks goes on to block, and one that does not goes
-    /// on not to.
+    /// Updates a record like [`update`](Self::update), but keeps whether it blocks.
     ///
     /// # Errors
     ///

@@ -10,7 +10,7 @@ use crate::{
     Author, CallLimit, CallPeriod, ChangeError, InvalidField, Record, RecordContent, RecordId,
 };
 
-/// The steps of a change of records. Each writes one line of the history, under the number `change`.
+/// The steps of a change of records. Each writes one entry of the history, under the number `change`.
 impl Records {
     pub(super) async fn insert(
         &self,
@@ -139,9 +139,9 @@ impl Records {
         Ok(())
     }
 
-    /// Refuses a change that blocks or unblocks the consumer, if the author may not do that.
+    /// Returns an error if the change blocks or unblocks the consumer and the author may not do that.
     ///
-    /// It runs inside the transaction, so what it compares is what the change finds.
+    /// Runs inside the transaction, so it compares the same records that the change finds.
     async fn check_effect(
         &self,
         edit: &mut Edit,
@@ -173,7 +173,7 @@ impl Records {
     }
 }
 
-/// Whether all records that overlap with this one have limits that can be added up.
+/// Checks that the limits of all records that overlap with this one can be added up.
 async fn check_sum(edit: &mut Edit, record: &Record) -> Result<(), ChangeError<Record>> {
     let RecordContent { consumer_id, limits, from_date, to_date, .. } = &record.content;
     let others = overlapping(&mut **edit, consumer_id, *from_date, *to_date).await?;

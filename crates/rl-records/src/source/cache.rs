@@ -204,8 +204,8 @@ impl<V: Send + Sync + 'static> Cache<V> {
         }
     }
 
-    /// Looks up a value that has just been changed, so that it is known although the database is lost before
-    /// anybody asks for it. Returns nothing if the database is not to be asked now.
+    /// Looks up a value that has just been changed, so that it is known even if the database is lost before
+    /// the next request. Returns `None` if the database must not be asked now.
     pub(super) fn refresh(self: &Arc<Self>, key: &str) -> Option<BoxFuture<'static, ()>> {
         let state = self.state();
         let flight = match state.flights.get(key) {

@@ -235,7 +235,7 @@ impl Listener for Inner {
             Kind::Record | Kind::Consumer => self.consumers.refresh(owner),
             Kind::Resource => self.resources.refresh(owner),
             Kind::Key => self.keys.as_ref()?.refresh(owner),
-            // The members of a tier are looked up when they call; the others change no limit.
+            // Members of a tier are looked up at their next request; the other kinds change no limit.
             Kind::Tier | Kind::Reset | Kind::SubjectReset | Kind::Refusal => None,
         }
     }

@@ -141,7 +141,7 @@ mod tests {
         }
     }
 
-    /// The block that holds at `now`, and its end.
+    /// Returns the end of the block at `now`, if there is a block.
     fn block(timeline: &Timeline, now: u64) -> Option<Option<u64>> {
         let policy = timeline.policy(Timestamp::from_micros(now))?;
         policy.block().map(|block| block.until().map(Timestamp::as_micros))
@@ -153,7 +153,7 @@ mod tests {
         let mut timeline = timeline(&[
             (0, u64::MAX, 9),
             (100, 199, 0),
-            // One that goes on where another ends, and one that began before.
+            // A block that begins where another ends, and one that began before.
             (200, 299, 0),
             (150, 250, 0),
             (500, 500, 0),

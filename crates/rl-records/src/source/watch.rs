@@ -71,7 +71,7 @@ async fn watch(inner: Weak<Inner>, wake: Arc<Notify>, every: Duration) {
                 }
             }
         }
-        // A look that failed is repeated soon: whoever woke it will not do so again.
+        // A failed look-up is repeated soon, because the announcement that caused it is not repeated.
         let pause = if outage.is_on() { every.min(AGAIN) } else { every };
         let _ = timeout(pause, wake.notified()).await;
     }
@@ -108,13 +108,13 @@ async fn listen(
         attempts.tick().await;
         let Some(mut announced) = timeout(LONGEST, connect()).await.ok().flatten() else {
             if !is_deaf {
-                tracing::warn!(target: "rl_records", of, "announcements not heard; changes are polled");
+                tracing::warn!(target: "rl_records", of, "announcements unavailable; changes are polled");
             }
             is_deaf = true;
             continue;
         };
         if is_deaf {
-            tracing::info!(target: "rl_records", of, "announcements heard again");
+            tracing::info!(target: "rl_records", of, "announcements recovered");
         }
         is_deaf = false;
         // What was announced before, or while a connection was broken, was not heard.

@@ -4,7 +4,7 @@
 
 const EVERY = 1000;
 const LONGEST = 10000;
-// A server that hangs is noticed after this time.
+// The time in ms after which a server counts as hanging.
 const PATIENCE = 2000;
 
 function live() {
@@ -59,7 +59,7 @@ function live() {
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     const parts = Array.from(page.querySelectorAll("[data-live]"));
     const version = page.getElementById("usage").dataset.version;
-    // Only the bars move. What stands below them was made for what held then.
+    // Only the bars are refreshed: a new version means that the rest of the page is out of date.
     if (version && usage.dataset.version && version !== usage.dataset.version) stale.hidden = false;
     // The counters answer again, or no longer: the table comes or goes.
     const isOther = Boolean(page.querySelector("table")) !== Boolean(usage.querySelector("table"));
