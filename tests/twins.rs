@@ -396,14 +396,14 @@ fn logs_that_go_round_decide_alike() {
     drive(steps() / LONG, (start(), log, prop::collection::vec(step, LONG)));
 }
 
-/// Logs of so many entries that they stand in several blocks, from which entries go in any order.
+/// Logs with enough entries for several blocks, from which entries leave in any order.
 #[test]
 fn long_logs_decide_alike() {
     let log = (any::<bool>(), 400..2_000_u64, 200..700_u64).prop_map(|(is_lease, max, millis)| {
         let algorithm = if is_lease { Algorithm::Concurrency } else { Algorithm::SlidingLog };
         let period = Period::from_millis(millis).unwrap();
         let log = |max| Limit::new(max, period).unwrap().counted_by(algorithm).unwrap();
-        // The second has another limit beside it that denies: then the log is read and not charged.
+        // The second policy has another limit that denies, so that the log is read and not charged.
         let policies = [vec![log(max)], vec![log(max), Limit::per_day(50)], vec![log(max / 2)]];
         policies.map(|limits| Policy::new(limits).unwrap())
     });
@@ -485,7 +485,7 @@ fn calls_that_travel_together_are_decided_one_after_the_other() {
                         one_by_one.push(decide(&memory, call).await);
                     }
                 });
-                // A call that carries a charge which is refused is refused as a whole.
+                // A call with a refused charge is refused as a whole.
                 let is_refused_somewhere = one_by_one.iter().any(is_refused);
                 for (rust, lua) in one_by_one.iter().zip(&together) {
                     if is_refused_somewhere && is_refused(lua) {

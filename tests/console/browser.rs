@@ -352,9 +352,9 @@ async fn the_bars_follow_whatever_happens() {
     browser.close().await;
 }
 
-/// An empty form is easily sent by mistake, and lifts every limit for a year.
+/// A form left empty by mistake lifted every limit for a year.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_record_without_any_limit_is_saved_only_when_that_is_confirmed() {
+async fn a_record_without_limits_is_saved_only_after_confirmation() {
     let house = House::new().await;
     let limits = CallLimits::from_numbers([2, 20, 100, 500, -1, -1]).unwrap();
     house.records.create_tier(TierContent { name: "free".into(), limits }, "otto").await.unwrap();
@@ -374,7 +374,7 @@ async fn a_record_without_any_limit_is_saved_only_when_that_is_confirmed() {
     assert_eq!(browser.script(OBSTACLES).await, serde_json::json!([]));
     browser.picture(&picture("unlimited-light.png"), 1200, false).await;
     assert_eq!(stored().await, 0);
-    // Pressed once more without the tick, it asks once more.
+    // Without the tick, the form asks again.
     browser.press("form.sheet .main").await;
     browser.until_text(".conflict", |text| text.contains("Nothing was saved")).await;
     assert_eq!(stored().await, 0);
@@ -383,7 +383,7 @@ async fn a_record_without_any_limit_is_saved_only_when_that_is_confirmed() {
     browser.until_text(".done", |text| text.contains("created")).await;
     assert_eq!(stored().await, 1);
 
-    // A limit needs no confirmation, and taking the last one away does.
+    // Setting a limit needs no confirmation, but removing the last one does.
     browser.open(&house.site.url("/console/record/new?consumer=acme")).await;
     browser.fill("#per_minute_call_limit", "5").await;
     browser.press("form.sheet .main").await;
@@ -403,7 +403,7 @@ async fn a_record_without_any_limit_is_saved_only_when_that_is_confirmed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn during_an_outage_the_pages_say_what_becomes_of_calls() {
+async fn pages_show_the_consequence_for_calls_during_an_outage() {
     let mut redis = RedisServer::start();
     let house = House::connected_to(&redis).await;
     house.record("abc", 5, 100).await;
@@ -438,9 +438,9 @@ async fn during_an_outage_the_pages_say_what_becomes_of_calls() {
     browser.close().await;
 }
 
-/// The bars move, and what stands below them does not.
+/// Only the bars are refreshed, so the rest of the page can be out of date.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_page_that_is_out_of_date_says_so() {
+async fn a_page_shows_when_it_is_out_of_date() {
     let house = House::new().await;
     let record = house.record("abc", 10, 100).await;
     let browser = Browser::start().await;
@@ -464,7 +464,7 @@ async fn a_page_that_is_out_of_date_says_so() {
     browser.close().await;
 }
 
-/// A server that is stopped, and neither answers nor closes its connections.
+/// A stopped server neither answers nor closes its connections.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_page_notices_a_server_that_hangs() {
     let server = super::server::Server::start(&[]).await;

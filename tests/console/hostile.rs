@@ -125,7 +125,7 @@ async fn every_edit_of_a_viewer_is_refused() {
 async fn who_may_only_change_records_neither_blocks_nor_unblocks() {
     let house = House::new().await;
     let record = house.record("abc", 10, 100).await;
-    // Of another consumer: a tick for one that is blocked anyway changes nothing.
+    // The block belongs to another consumer, because one for a blocked consumer would change nothing.
     let consumer_id = "def".to_owned();
     let blocks = RecordContent { consumer_id, blocks: true, ..record.content.clone() };
     let block = house.records.create(blocks, "otto").await.unwrap();

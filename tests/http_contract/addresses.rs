@@ -51,8 +51,8 @@ pub(super) async fn behind_a_proxy_the_rightmost_stranger_counts<T: Target>() {
     assert_eq!(left(&site, &["198.51.100.7, \u{ff}"]).await, "6");
 }
 
-/// A client over its limit added 70 hops, and got the bucket of the proxy.
-pub(super) async fn who_invents_hops_stays_the_client<T: Target>() {
+/// The fault: a client over its limit added 70 hops, and got the bucket of the proxy.
+pub(super) async fn a_client_that_invents_hops_stays_the_client<T: Target>() {
     let site = site::<T>("127.0.0.0/8");
     let own = "198.51.100.7";
     for (remaining, invented) in [(8, 64), (7, 70), (6, 500), (5, 4_000)] {

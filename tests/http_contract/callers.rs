@@ -61,8 +61,8 @@ pub(super) async fn tiers_of_keys_have_limits_of_their_own<T: Target>() {
     }
 }
 
-/// One of the two values would be shown to the limiter and the other to the service. If that were no key,
-/// the client could leave the bucket of its key for that of its address, or for none.
+/// A client could show one of two values to the limiter and the other to the service. If such a request had
+/// no key, the client could leave the bucket of its key for that of its address, or for none.
 pub(super) async fn keys_that_can_be_read_in_two_ways_are_rejected_and_count_nowhere<T: Target>() {
     let limiter = limiter(&new_year(), &["3/minute"]);
     let key = || {
@@ -121,7 +121,7 @@ pub(super) async fn ambiguous_keys_of_grpc_calls_are_invalid_arguments<T: Target
     assert_eq!((&*answer.body, site.handled()), ("", 0));
 }
 
-/// A trial rejects nobody.
+/// A limiter in shadow rejects no request.
 pub(super) async fn ambiguous_keys_pass_a_limiter_in_shadow<T: Target>() {
     let limiter = RateLimiter::builder().limit(Limit::per_minute(3)).shadow(true).build().unwrap();
     let key = ApiKey::header("x-api-key", secret()).unwrap();
@@ -130,7 +130,7 @@ pub(super) async fn ambiguous_keys_pass_a_limiter_in_shadow<T: Target>() {
     assert_eq!((standing(twice).await.as_str(), site.handled()), ("200", 1));
 }
 
-/// `Preset::OpenBank` has limits for consumers and for addresses: a consumer must not choose.
+/// `Preset::OpenBank` has limits for consumers and for addresses, and a client must not choose between them.
 pub(super) async fn an_ambiguous_key_does_not_lead_to_another_policy<T: Target>() {
     let limiter = RateLimiter::builder().policies(Preset::OpenBank).build().unwrap();
     let key = Header::new("x-consumer-id", Realm::Consumer).unwrap().or(ClientAddress::default());
@@ -141,7 +141,7 @@ pub(super) async fn an_ambiguous_key_does_not_lead_to_another_policy<T: Target>(
     assert!(standing(site.get("/")).await.starts_with("200 1000-999-"));
 }
 
-/// A client that invented keys had a bucket for each of them.
+/// The fault: a client that invented keys had a bucket for each of them.
 pub(super) async fn invented_keys_count_by_address<T: Target>() {
     let sold = secret().subject(Realm::Key, b"sold");
     let (known, tier) = (sold.clone(), Policy::new([Limit::per_hour(50)]).unwrap());
@@ -154,7 +154,7 @@ pub(super) async fn invented_keys_count_by_address<T: Target>() {
         .unwrap();
     let key = ApiKey::header("x-api-key", secret()).unwrap();
     let key = key.known(move |key| *key == known).or(ClientAddress::default());
-    // Also where the key is one of a pair, under which no map of policies has it.
+    // Keys in a pair work too, although a map of policies has no pairs.
     let site = T::serve(vec![Gate::new(limiter).key(key.and(Route))]);
     let mut passed = 0;
     for n in 0..20 {
@@ -234,7 +234,7 @@ pub(super) async fn routes_count_by_their_pattern<T: Target>() {
     }
     assert_eq!(standing(site.get("/users/4")).await, "429 3-0-60, retry 60");
     assert_eq!(standing(site.get("/")).await, "200 3-2-60");
-    // What matches no route is the service's own answer, and counts together.
+    // Requests that match no route count together, and get the service's own answer.
     for (path, counted) in [("/nowhere", "3-2"), ("/no/where", "3-1"), ("/%6eowhere", "3-0")] {
         assert_eq!(standing(site.get(path)).await, format!("404 {counted}-60"), "{path}");
     }

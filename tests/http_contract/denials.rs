@@ -145,7 +145,7 @@ fn blocked(seconds: Option<u64>) -> RateLimiter {
     RateLimiter::builder().policies(policy).clock(clock).build().unwrap()
 }
 
-pub(super) async fn a_blocked_consumer_reads_so_and_until_when<T: Target>() {
+pub(super) async fn a_blocked_consumer_gets_the_reason_and_the_end_of_the_block<T: Target>() {
     let body = DenialBody::open_bank().prefix("OBP-10018: ").names_consumer(true);
     let gate = Gate::new(blocked(Some(90))).key(Identified).denial_body(body);
     let site = T::serve(vec![gate]);
@@ -157,16 +157,14 @@ pub(super) async fn a_blocked_consumer_reads_so_and_until_when<T: Target>() {
     );
 }
 
-pub(super) async fn a_blocked_caller_is_not_told_when_to_return_if_the_block_has_no_end<
-    T: Target,
->() {
+pub(super) async fn a_denial_has_no_retry_after_when_the_block_has_no_end<T: Target>() {
     let site = T::serve(vec![Gate::new(blocked(None)).denial_body(DenialBody::text())]);
     let denied = site.get("/").fetch().await;
     assert_eq!(denied.standing(), "429 0-0");
     assert_eq!(denied.body, "Too Many Requests. Anonymous access is blocked.");
 }
 
-pub(super) async fn a_cost_that_is_never_granted_is_said_to_be<T: Target>() {
+pub(super) async fn a_denial_reports_a_cost_that_is_never_granted<T: Target>() {
     let limiter = limiter(&new_year(), &["10000/minute:unit=tokens"]);
     let gate = Gate::new(limiter).cost(|_| Cost::new(20_000)).denial_body(DenialBody::text());
     let site = T::serve(vec![gate]);

@@ -22,7 +22,7 @@ pub(super) async fn preflights_are_counted<T: Target>() {
     assert_eq!(preflight(&site).fetch().await.status, 429);
 }
 
-pub(super) async fn preflights_are_not_counted_if_set<T: Target>() {
+pub(super) async fn preflights_are_exempt_when_set<T: Target>() {
     let site = T::serve(vec![gate().exempt_preflights(true)]);
     for _ in 0..5 {
         let answer = preflight(&site).fetch().await;
@@ -80,9 +80,8 @@ pub(super) async fn exempt_requests_have_no_headers_and_are_not_counted<T: Targe
     assert_eq!(site.get("/health/").fetch().await.standing(), "404 2-0-60");
 }
 
-/// What an earlier layer has found decides who is exempt, what a request costs, what becomes of it, and
-/// whom it counts under.
-pub(super) async fn settings_read_what_an_earlier_layer_has_found<T: Target>() {
+/// Extensions of an earlier layer decide the exemption, the cost, the reaction to a denial, and the subject.
+pub(super) async fn settings_read_the_extensions_of_an_earlier_layer<T: Target>() {
     fn consumer<T: Target>(request: &dyn RequestInfo) -> Option<&Subject> {
         T::extension(request)
     }

@@ -108,7 +108,7 @@ pub(super) async fn a_poisoned_counter_does_not_open_the_gate<T: Target>() {
     assert_eq!((answer.standing().as_str(), site.handled()), ("503, retry 1", 1));
 }
 
-/// Whoever can take Redis down must not lift a block.
+/// An outage of Redis must not lift a block.
 pub(super) async fn a_block_holds_when_the_store_is_down<T: Target>() {
     let policies = |subject: &Subject| {
         let day = Policy::new([Limit::per_day(1)]).unwrap();

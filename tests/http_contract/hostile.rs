@@ -83,8 +83,8 @@ pub(super) async fn control_characters_in_a_value_reach_nobody<T: Target>() {
     assert_eq!(site.get("/").header("x-key", "a").fetch().await.standing(), "200 9-8-60");
 }
 
-/// A key may be as long as servers take a header; what is longer and gets through is no key that is
-/// missing. Of a long header of addresses the right end is read.
+/// A key may be as long as the headers that servers accept. A longer value that arrives is ambiguous, not a
+/// missing key. Only the right end of a long header of addresses is read.
 pub(super) async fn values_that_are_too_long_are_rejected<T: Target>() {
     let secret = KeySecret::new(b"a secret of the tests").unwrap();
     let key = ApiKey::header("x-key", secret).unwrap().or(ClientAddress::default());

@@ -80,9 +80,9 @@ contract! {
         a_responder_cannot_break_the_response,
         a_responder_answers_callers_without_a_key,
         a_responder_cannot_make_a_grpc_call_unreadable,
-        a_blocked_consumer_reads_so_and_until_when,
-        a_blocked_caller_is_not_told_when_to_return_if_the_block_has_no_end,
-        a_cost_that_is_never_granted_is_said_to_be,
+        a_blocked_consumer_gets_the_reason_and_the_end_of_the_block,
+        a_denial_has_no_retry_after_when_the_block_has_no_end,
+        a_denial_reports_a_cost_that_is_never_granted,
         a_denial_names_the_unit_of_its_limit,
         grpc_calls_are_denied_in_their_own_way,
         a_caller_without_a_key_is_turned_away,
@@ -91,10 +91,10 @@ contract! {
     }
     exemptions {
         preflights_are_counted,
-        preflights_are_not_counted_if_set,
+        preflights_are_exempt_when_set,
         an_options_request_that_is_no_preflight_is_counted,
         exempt_requests_have_no_headers_and_are_not_counted,
-        settings_read_what_an_earlier_layer_has_found,
+        settings_read_the_extensions_of_an_earlier_layer,
     }
     callers {
         api_keys_stand_in_headers_queries_cookies_and_bearer_tokens,
@@ -116,7 +116,7 @@ contract! {
         behind_a_proxy_the_rightmost_stranger_counts,
         every_line_of_the_header_counts,
         an_ipv6_network_is_one_client,
-        who_invents_hops_stays_the_client,
+        a_client_that_invents_hops_stays_the_client,
     }
     hostile {
         nothing_of_a_request_is_repeated_in_an_answer,

@@ -94,12 +94,12 @@ pub(super) async fn the_same_limiter_around_another_charges_once<T: Target>() {
     assert_eq!((used(&limiter).await, used(&another).await), (3, 3));
 }
 
-/// The inner one did nothing, and 50 of 50 requests passed its limit.
+/// The fault: the inner layer charged nothing, and 50 of 50 requests passed its limit.
 pub(super) async fn the_same_limiter_charges_each_subject_once<T: Target>() {
     let policy = |max| Policy::new([Limit::per_hour(max)]).unwrap();
     let policies = ByRealm::otherwise(policy(100)).with(Realm::Consumer, policy(3));
     let limiter = RateLimiter::builder().policies(policies).build().unwrap();
-    // The third counts again what the first has counted, around another subject.
+    // The third layer has the subject of the first, with another subject in between.
     let of_consumer = |key: &'static str| {
         Gate::new(limiter.clone()).key(move |request: &dyn RequestInfo| match key {
             "address" => Ok(Some(Subject::ip("127.0.0.1"))),

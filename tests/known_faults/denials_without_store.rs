@@ -1,5 +1,5 @@
-//! What needs no counter holds whatever happens to Redis: blocks, limits of 0, and costs that the limits
-//! never grant.
+//! Denials that need no counter hold whatever happens to Redis: blocks, limits of 0, and costs that the
+//! limits never grant.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use rl_core::{
 use rl_records::{CallLimits, RecordContent, RecordSource, Records};
 use rl_tests::{Bystander, RedisServer};
 
-/// Three per hour for all but those who are closed out.
+/// Returns three per hour for all subjects except those that are always denied.
 fn policy_of(subject: &Subject) -> Policy {
     let three = Policy::new([Limit::per_hour(3)]).unwrap();
     match subject.id().as_text() {
@@ -35,7 +35,7 @@ fn assert_closed(decision: &Decision) {
     assert_eq!(decision.granted(), 0);
 }
 
-/// Asks by every operation; between them asks who is not closed out, and returns how that came about.
+/// Asserts that every operation denies these subjects. Returns the origins of decisions on other subjects.
 async fn assert_all_are_closed_out(limiter: &RateLimiter) -> Vec<Origin> {
     let mut others = Vec::new();
     for round in 0..5 {
@@ -102,7 +102,7 @@ async fn blocks_hold_when_the_service_starts_without_redis() {
     assert!(all_failed_open(&during), "{during:?}");
 }
 
-/// The limits are in the database, and nothing of them is on Redis.
+/// The limits are in the database, and Redis holds none of them.
 #[tokio::test]
 async fn consumers_blocked_by_records_stay_blocked_when_redis_is_killed() {
     let records = Records::connect("sqlite::memory:").await.unwrap();

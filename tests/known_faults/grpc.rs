@@ -65,7 +65,7 @@ async fn t08_a_denied_call_is_resource_exhausted() {
     assert_eq!(metadata("retry-after"), Some("60"));
 }
 
-/// What clients of Google's API guidance look for: when to retry, and which limits were exceeded.
+/// Clients that follow Google's API guidance read when to retry, and which limits were exceeded.
 #[tokio::test]
 async fn a_denied_call_carries_retry_info_and_quota_failure() {
     let limits = ["1/minute:unit=tokens", "3/day:requests"];
@@ -81,7 +81,7 @@ async fn a_denied_call_carries_retry_info_and_quota_failure() {
     assert_eq!(words, ("minute", "1 tokens per minute"));
 }
 
-/// No wait helps, so there is no time to tell.
+/// A wait cannot help, so there is no delay to send.
 #[tokio::test]
 async fn a_call_of_a_blocked_caller_carries_no_retry_info() {
     let server = serve(Gate::new(limiter(&new_year(), &["0/minute", "0/day"]))).await;
@@ -92,7 +92,7 @@ async fn a_call_of_a_blocked_caller_carries_no_retry_info() {
     assert_eq!(details.quota_failure().unwrap().violations.len(), 2);
 }
 
-/// An outage of the limiter is no fault of the caller: there is no quota that it exceeded.
+/// The caller exceeded no quota if the limiter cannot decide.
 #[tokio::test]
 async fn a_call_that_cannot_be_decided_carries_retry_info_alone() {
     let gate = Gate::new(undecided());
@@ -105,7 +105,7 @@ async fn a_call_that_cannot_be_decided_carries_retry_info_alone() {
     assert!(details.quota_failure().is_none());
 }
 
-/// A limiter that can look no policy up, and denies for that.
+/// Returns a limiter that denies because it cannot look up policies.
 fn undecided() -> RateLimiter {
     struct Down;
 

@@ -1,4 +1,4 @@
-//! Leases cost a consumer nothing: what a node does not spend goes back.
+//! Leases cost a consumer nothing, because unspent units go back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +43,7 @@ async fn ask(
     store.decide(charge).await.unwrap()
 }
 
-/// What the server has charged under the first limit.
+/// Returns the units that the server has charged under the first limit.
 async fn used(store: &dyn Store, subject: &Subject, policy: &Policy) -> u64 {
     let usage = ask(store, subject, policy, Mode::Peek, 0).await;
     usage.limits().next().unwrap().used()
@@ -144,7 +144,7 @@ async fn one_task_returns_the_idle_units_of_all_subjects() {
         decide(&store, subject, &policy, 1).await;
     }
     let after = tasks();
-    // Those that give back what is idle by now are 64 at most.
+    // At most 64 tasks give idle units back.
     assert!(after <= before + 70, "{before} tasks became {after}");
     for subject in &subjects {
         let returned = async { while used(&store, subject, &policy).await != 1 {} };
@@ -152,7 +152,7 @@ async fn one_task_returns_the_idle_units_of_all_subjects() {
     }
 }
 
-/// Both scripts that decide: the short one, and the one for a subject that has counts of another policy.
+/// Covers both scripts that decide: the short one, and the one for a subject with counts of another policy.
 #[tokio::test]
 async fn a_denied_request_charges_nothing_when_units_are_leased() {
     let (server, clock) = (RedisServer::start(), clock());
@@ -171,7 +171,7 @@ async fn a_denied_request_charges_nothing_when_units_are_leased() {
         let limit = denied.limits().next().unwrap();
         assert_eq!((denied.is_allowed(), limit.used(), limit.remaining()), (false, 7, 3));
         assert_eq!(used(&plain, subject, &policy).await, 7, "{name}");
-        // Many at once, which share calls.
+        // Concurrent requests share calls.
         let crowd = join_all((0..40).map(|n| decide(&a, subject, &policy, 4 + n % 3))).await;
         assert!(crowd.iter().all(|decision| !decision.is_allowed()));
         assert_eq!(used(&plain, subject, &policy).await, 7, "{name}");
@@ -182,8 +182,7 @@ async fn a_denied_request_charges_nothing_when_units_are_leased() {
     }
 }
 
-/// What was taken before for requests that were granted stays held; what is taken for one that is denied
-/// goes back.
+/// Units taken for granted requests stay held. Units taken for a denied request go back.
 #[tokio::test]
 async fn a_denied_request_leaves_the_lease_as_it_was() {
     let (server, clock) = (RedisServer::start(), clock());
@@ -227,8 +226,8 @@ async fn idle_subjects_that_fill_the_table_do_not_switch_leases_off() {
         }
     }
     assert!(leased > 900, "{leased} of 1000 decisions were leased");
-    // Those that were replaced gave back what they had not spent; the others are idle in the end. A sweep
-    // gives back what 2048 subjects have left.
+    // Replaced leases gave their unspent units back, and the others become idle. One sweep gives back the
+    // units of 2048 subjects.
     clock.advance(Duration::from_secs(10));
     for _ in 0..=MOST / 2_048 {
         store.return_idle_leases().await;
@@ -237,8 +236,8 @@ async fn idle_subjects_that_fill_the_table_do_not_switch_leases_off() {
     assert_eq!(used.iter().filter(|used| **used != 1).count(), 0);
 }
 
-/// The server's clock is the other node's here: an hour ahead of the clock by which the first node
-/// measures its lease, as after a step of the server's clock or while a machine was suspended.
+/// The server uses the other node's clock, an hour ahead of the clock by which the first node measures its
+/// lease, as after a step of the server's clock or while a machine was suspended.
 #[tokio::test]
 async fn a_clock_that_jumps_admits_one_lease_more_and_only_within_the_lifetime() {
     let (server, behind, ahead) = (RedisServer::start(), clock(), clock());
@@ -262,7 +261,7 @@ async fn a_clock_that_jumps_admits_one_lease_more_and_only_within_the_lifetime()
     let of_the_lease = admitted().await;
     assert!((1..=20).contains(&of_the_lease), "{of_the_lease} of a lease of 20");
 
-    // Another time the node stands still for its whole life, and then holds nothing.
+    // After the lifetime of the lease, the node holds nothing.
     let subject = &Subject::consumer("bob");
     for _ in 0..40 {
         decide(&store, subject, &policy, 1).await;

@@ -1,4 +1,4 @@
-//! Limits that were taken for one another, and counters that were forgotten.
+//! Limits that shared a state by mistake, and counters that were forgotten.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -133,7 +133,7 @@ async fn a_daily_limit_holds_beside_17_policies_of_the_same_subject() {
         assert_eq!(origins[..16], [Origin::Store; 16]);
         assert_eq!(origins[16..], [refused; 4]);
 
-        // What was forgotten by refunds and resets makes room, and so does what has ended.
+        // States that have ended make room.
         clock.advance(Duration::from_secs(86_400));
         assert!(limiter.check_under(&daily, &client, 1).await.is_allowed());
         clock.advance(Duration::from_secs(86_400));
@@ -145,7 +145,7 @@ async fn a_daily_limit_holds_beside_17_policies_of_the_same_subject() {
     }
 }
 
-/// A refund under a policy that counts nothing yet, beside as many states as can be there.
+/// A refund under a policy without counts, beside the most states that one subject can have.
 #[tokio::test]
 async fn a_refund_and_a_reset_beside_32_states_forget_nothing() {
     let redis = RedisServer::start();

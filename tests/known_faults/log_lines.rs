@@ -1,4 +1,4 @@
-//! What operators read: which limiter, which store, which subject, and why.
+//! Log lines and error texts name the limiter, the store, the subject and the cause.
 
 use rl_core::store::redis::RedisStoreBuilder;
 use rl_core::store::{RedisStore, Store};
@@ -19,7 +19,7 @@ fn limiter(store: RedisStore) -> RateLimiter {
     limiter.deadline(GIVE_UP).build().unwrap()
 }
 
-/// The line named neither host nor port, nor that it was the name that is not known.
+/// The line named neither host nor port, and not that the host name could not be resolved.
 #[tokio::test]
 async fn a_server_that_cannot_be_reached_is_named_by_host_and_port_and_without_the_login() {
     let port = free_port();
@@ -47,9 +47,9 @@ async fn a_server_that_cannot_be_reached_is_named_by_host_and_port_and_without_t
     }
 }
 
-/// The texts said twice that the store did not answer, or refused.
+/// The texts said twice that the store did not answer, or that it refused.
 #[tokio::test]
-async fn an_error_says_once_what_is_wrong() {
+async fn an_error_text_names_its_cause_once() {
     let server = RedisServer::start();
     let url = server.url().replace("redis://", &format!("redis://nobody:{PASSWORD}@"));
     let error = RedisStore::connect(&url).await.unwrap_err().to_string();
@@ -58,9 +58,9 @@ async fn an_error_says_once_what_is_wrong() {
     assert!(!error.contains(PASSWORD) && !error.contains("nobody"), "{error}");
 }
 
-/// The line named neither the key nor the subject, and said that all requests were turned away.
+/// The line named neither the key nor the subject, and said that all requests were rejected.
 #[tokio::test]
-async fn a_damaged_value_is_named_by_its_subject_when_it_is_found_and_when_it_is_well() {
+async fn a_damaged_value_is_logged_with_its_subject_when_found_and_when_recovered() {
     let server = RedisServer::start();
     let limiter = limiter(builder(&server.url()).connect().await.unwrap());
     let [alice, bob] = ["alice", "bob"].map(Subject::user);
@@ -82,11 +82,11 @@ async fn a_damaged_value_is_named_by_its_subject_when_it_is_found_and_when_it_is
     let tag = alice.redacted().to_string();
     assert!(found.starts_with("stored value damaged limiter=\"api\" store=\"redis "), "{found}");
     assert!(found.contains("requests of this subject are rejected"), "{found}");
-    assert!(well.starts_with("stored value well again") && well.contains("requests=100"), "{well}");
+    assert!(well.starts_with("stored value recovered") && well.contains("requests=100"), "{well}");
     assert!(found.contains(&tag) && well.contains(&tag), "{lines:#?}");
 }
 
-/// Each counter was a line.
+/// Each counter caused a line.
 #[tokio::test]
 async fn counters_without_expiry_are_one_line_however_many_there_are() {
     let server = RedisServer::start();
@@ -106,9 +106,9 @@ async fn counters_without_expiry_are_one_line_however_many_there_are() {
     assert!(line.starts_with("counters without expiry found"), "{line}");
 }
 
-/// One late answer printed that requests pass without limits.
+/// After one late answer the log said that all requests pass without limits.
 #[tokio::test(start_paused = true)]
-async fn a_failure_is_logged_in_words_that_are_true_of_a_single_one() {
+async fn a_store_failure_is_logged_once_with_its_consequence_for_undecided_requests() {
     let (log, _guard) = Log::capture();
     let limiter = RateLimiter::builder().limit(Limit::per_hour(2)).store(ScriptedStore::default());
     let limiter = limiter.build().unwrap();

@@ -1,6 +1,7 @@
 //! Faults that rate limiters have had, each with the test that finds it.
 //!
-//! `README.md` in this folder lists them. The prefixes `t01` to `t31` are its numbers.
+//! `README.md` in this folder lists them. The prefixes `t01` to `t31` are its numbers. A doc comment in the
+//! past tense describes the fault that its test finds.
 
 mod bodies;
 mod denials_without_store;

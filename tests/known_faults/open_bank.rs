@@ -60,7 +60,7 @@ async fn a_self_service_limiter_that_is_off_counts_nothing() {
 
 /// OT49.
 #[tokio::test]
-async fn in_shadow_a_request_over_the_limit_passes_with_a_warning() {
+async fn a_request_over_a_limit_in_shadow_passes_with_a_warning() {
     let bank = signup(Mode::Shadow, [1, OFF, OFF, OFF]);
     bank.allowed("192.0.2.7").await;
     for current in 2..5 {
@@ -76,7 +76,7 @@ async fn in_shadow_a_request_over_the_limit_passes_with_a_warning() {
 
 /// OT50.
 #[tokio::test]
-async fn enforced_a_request_over_the_limit_is_rejected_until_the_window_ends() {
+async fn a_request_over_an_enforced_limit_is_rejected_until_the_window_ends() {
     let bank = signup(Mode::Enforce, [2, 5, OFF, OFF]);
     bank.allowed("192.0.2.7").await;
     bank.clock.advance(Duration::from_millis(500));
@@ -93,7 +93,7 @@ async fn enforced_a_request_over_the_limit_is_rejected_until_the_window_ends() {
 
 /// OT51.
 #[tokio::test]
-async fn addresses_count_each_for_itself() {
+async fn each_address_has_its_own_count() {
     let bank = signup(Mode::Enforce, [1, OFF, OFF, OFF]);
     bank.allowed("192.0.2.7").await;
     bank.allowed("192.0.2.8").await;
@@ -114,7 +114,7 @@ async fn minus_one_switches_a_window_off_and_zero_blocks() {
     assert_eq!(bank.limiter.rejection(&window), message);
 }
 
-/// OT53. A request that an address's own window rejects uses up nothing of the window of all.
+/// OT53. A request that the window of its address rejects does not use up the window of all.
 #[tokio::test]
 async fn the_global_window_holds_over_many_addresses_and_cannot_be_drained_by_one() {
     let bank = signup(Mode::Enforce, [1, OFF, OFF, 3]);
@@ -125,7 +125,7 @@ async fn the_global_window_holds_over_many_addresses_and_cannot_be_drained_by_on
     bank.allowed("192.0.2.3").await;
     let window = bank.blocked("192.0.2.4").await;
     assert_eq!((window.limit, window.period), (3, Period::HOUR));
-    // And the other way round: what the global window rejects is not charged to the address.
+    // A request that the global window rejects is not charged to its address either.
     bank.clock.advance(Duration::from_secs(3_600));
     bank.allowed("192.0.2.4").await;
 }
@@ -146,7 +146,7 @@ async fn without_a_known_address_the_global_window_alone_counts() {
 
 /// OT55.
 #[test]
-fn a_limit_is_that_of_the_scope_else_of_all_else_what_is_built_in() {
+fn a_limit_comes_from_the_scope_then_from_all_scopes_then_from_the_defaults() {
     let resolve = |scope: &str, settings: &[(&str, &str)]| {
         limits(scope, |name| {
             settings.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
@@ -214,7 +214,7 @@ async fn the_example_limits_failed_authentication_by_address() {
 }
 
 #[tokio::test]
-async fn the_example_limits_sign_ups_as_it_is_set() {
+async fn the_example_limits_sign_ups_by_its_settings() {
     let program = env!("CARGO_BIN_EXE_example-open-bank");
     let sign_up = async |bank: &Program| {
         client().post(format!("http://{}/obp/v6.0.0/users", bank.address)).fetch().await

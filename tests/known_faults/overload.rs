@@ -1,4 +1,4 @@
-//! A flood that is more than the store or the source of policies bears, while one client is denied.
+//! A flood beyond the capacity of the store or the source of policies, while one client is denied.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -39,8 +39,8 @@ impl Clock for Paused {
     }
 }
 
-/// A store that decides a number of requests in each millisecond, in the order in which they come: what is
-/// too much for it has to wait.
+/// A store that decides a fixed number of requests in each millisecond, in order of arrival. Further requests
+/// wait.
 #[derive(Debug)]
 struct SlowStore {
     memory: MemoryStore<Paused>,
@@ -73,7 +73,7 @@ impl SlowStore {
                     let Queued { namespace, subject, policy, mode, cost, reply } = next;
                     let (namespace, subject, policy) = (&namespace, &subject, &policy);
                     let charge = Charge { namespace, subject, policy, mode, cost };
-                    // A server does what it is asked whether or not somebody still waits for it.
+                    // A server decides even if the request has given up.
                     let _ = reply.send(server.memory.decide(charge).await.unwrap());
                 }
             }
@@ -115,7 +115,7 @@ fn five_per_hour(store: impl Store) -> RateLimiterBuilder {
     RateLimiter::builder().limit(Limit::per_hour(5)).store(store)
 }
 
-/// What became of the requests of a flood, and of the one client that was denied before it.
+/// The outcomes of a flood's requests, and the requests that passed of a client that was denied before.
 #[derive(Debug, Default)]
 struct Outcome {
     decided: usize,
@@ -172,10 +172,10 @@ async fn flood(limiter: &RateLimiter, clients: usize, time: Duration) -> Outcome
     outcome
 }
 
-/// A flood beyond what the store answered in time opened the breaker, and the failure policy let everybody
-/// pass. The decided requests collapsed, because the store was busy with those that had given up.
+/// A flood beyond the capacity of the store opened the breaker, and the failure policy let all requests pass.
+/// The number of decided requests collapsed, because the store was busy with those that had given up.
 #[tokio::test(start_paused = true)]
-async fn a_flood_beyond_what_the_store_bears_lets_nobody_pass_and_costs_no_decisions() {
+async fn a_flood_beyond_capacity_does_not_fail_open_and_costs_no_decisions() {
     let (log, _guard) = Log::capture();
     let mut decided = Vec::new();
     for clients in [100, 1_000] {
@@ -194,13 +194,13 @@ async fn a_flood_beyond_what_the_store_bears_lets_nobody_pass_and_costs_no_decis
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_overload_is_one_log_line_when_it_begins_and_one_when_it_is_over() {
+async fn an_overload_is_logged_once_when_it_begins_and_once_when_it_ends() {
     let (log, _guard) = Log::capture();
     let store = SlowStore::start(4);
     let limiter = five_per_hour(store.clone()).namespace("api").build().unwrap();
     flood(&limiter, 1_000, Duration::from_secs(2)).await;
     for _ in 0..3 {
-        // What was given up is still in the queue of the store.
+        // Requests that have given up are still in the queue of the store.
         advance(Duration::from_secs(2)).await;
         limiter.check(&Subject::user("alice"), 1).await;
     }
@@ -211,7 +211,7 @@ async fn an_overload_is_one_log_line_when_it_begins_and_one_when_it_is_over() {
     assert!(end.starts_with("store overload ended limiter=\"api\""), "{end}");
 }
 
-/// A store that is paused answers nothing: that is an outage, under any load.
+/// A paused store answers nothing, which is an outage under any load.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_stops_answering_under_load_is_an_outage() {
     let store = SlowStore::start(40);
@@ -227,7 +227,7 @@ async fn a_store_that_stops_answering_under_load_is_an_outage() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_becomes_of_requests_in_an_overload_is_a_setting_of_its_own() {
+async fn on_overload_decides_requests_during_an_overload() {
     for (on_overload, expected) in [
         (OnFailure::Deny, Origin::FailedClosed(FailureKind::Overloaded)),
         (OnFailure::Allow, Origin::FailedOpen(FailureKind::Overloaded)),
@@ -262,9 +262,9 @@ impl PolicySource for Overloaded {
     }
 }
 
-/// Each refused look-up was a line, each that succeeded in between another, and the requests passed.
+/// Each refused look-up, and each successful one in between, caused a log line, and the requests passed.
 #[tokio::test(start_paused = true)]
-async fn refused_look_ups_open_nothing_and_are_one_log_line_and_its_end() {
+async fn refused_look_ups_do_not_fail_open_and_are_logged_once() {
     let (log, _guard) = Log::capture();
     let limiter = RateLimiter::builder().policies(Overloaded).build().unwrap();
     for round in 0..1_000 {
@@ -293,10 +293,9 @@ async fn a_policy_can_be_set_for_look_ups_that_are_refused() {
     }
 }
 
-/// A denial was asked for again after a second: while the store was overloaded, the client that was denied
-/// passed.
+/// A denial was remembered for a second only, so during an overload of the store the denied client passed.
 #[tokio::test]
-async fn a_known_denial_holds_in_an_overload_for_as_long_as_the_store_said() {
+async fn a_known_denial_holds_in_an_overload_until_its_wait_ends() {
     let server = RedisServer::start();
     let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_750_000_000)));
     let store = RedisStore::builder(&server.url()).manual_clock(clock.clone()).local_denial(true);

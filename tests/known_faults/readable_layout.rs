@@ -16,7 +16,8 @@ async fn limiter(server: &RedisServer, limits: &[&str]) -> RateLimiter {
     builder.store(store).deadline(PATIENCE).build().unwrap()
 }
 
-/// A counter that somebody wrote with the wrong unit denied its client for 27 hours of a limit per minute.
+/// A counter written with an expiry in the wrong unit denied its client for 27 hours under a limit per
+/// minute.
 #[tokio::test]
 async fn a_counter_that_outlives_its_period_is_healed() {
     let server = RedisServer::start();
@@ -35,7 +36,7 @@ async fn a_counter_that_outlives_its_period_is_healed() {
 
 /// One damaged counter made the usage of all six unknown.
 #[tokio::test]
-async fn one_damaged_counter_leaves_the_usage_of_the_others_known() {
+async fn usage_of_each_reports_the_others_beside_a_damaged_counter() {
     let server = RedisServer::start();
     let limits = ["9/minute", "9/hour", "9/day", "9/day:requests"];
     let (limiter, client) = (limiter(&server, &limits).await, Subject::consumer("acme"));
@@ -67,7 +68,7 @@ async fn one_damaged_counter_leaves_the_usage_of_the_others_known() {
 
 /// Consumer `2abc` under the prefix `shop` was consumer `abc` under `shop2`.
 #[tokio::test]
-async fn two_services_with_prefixes_of_one_beginning_do_not_share_counters() {
+async fn services_do_not_share_counters_when_one_prefix_begins_with_the_other() {
     let server = RedisServer::start();
     let of = |prefix: &'static str| {
         let store = RedisStore::builder(&server.url()).layout(Layout::Readable).prefix(prefix);

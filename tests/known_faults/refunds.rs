@@ -1,4 +1,4 @@
-//! Refunds: what a reset or a loss has wiped is not given back, and a metered load reaches its rate.
+//! Refunds: charges that a reset or a loss has wiped are not given back, and a metered load reaches its rate.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const LIMITS: [&str; 9] = [
 /// A minute past midnight.
 const START: Timestamp = Timestamp::from_secs(1_769_904_060);
 
-/// How what was used is lost.
+/// How used units are lost.
 #[derive(Clone, Copy, Debug)]
 enum Loss {
     ResetOfAll,
@@ -51,7 +51,7 @@ impl Tested {
         Self::new(Arc::new(store.connect().await.unwrap()), clock, limit, subject)
     }
 
-    /// With room for one subject in each of its parts.
+    /// Creates a store with room for one subject in each of its shards.
     fn in_memory(limit: &str) -> Self {
         let clock = Arc::new(ManualClock::at(START));
         let store = MemoryStore::builder().capacity(64).clock(clock.clone()).build();
@@ -94,7 +94,8 @@ impl Tested {
             Loss::ResetOfTheLimit => self.store.reset(reset(Some(0))).await.unwrap(),
             Loss::Eviction => {
                 for invented in 0.. {
-                    // More is used of it than of the subject, and less than all: what is denied stays.
+                    // It uses more than the subject, and less than the limit, because denied subjects
+                    // are not evicted.
                     self.decide_for(&Subject::user(&invented.to_string()), Mode::Check, 90).await;
                     if self.used().await == 0 {
                         break;
@@ -130,7 +131,7 @@ async fn a_refund_after_a_reset_gives_nothing_back_under_any_algorithm() {
     let server = RedisServer::start();
     for (place, limit) in LIMITS.into_iter().enumerate() {
         for loss in [Loss::ResetOfAll, Loss::ResetOfTheLimit] {
-            // In one microsecond, and apart.
+            // Within one microsecond, and later.
             for micros in [0, 1, 1_000_000] {
                 let subject = format!("{place}-{loss:?}-{micros}");
                 let on_redis = Tested::on_redis(&server, limit, &subject).await;
@@ -161,8 +162,8 @@ async fn a_refund_after_the_loss_of_keys_on_redis_gives_nothing_back_under_any_a
     }
 }
 
-/// Reserves 100 units for each request, of which 20 are used; what is not used is given back after
-/// 200 ms. As many requests as pass, at each of `steps` of 10 ms. Returns what was used in all.
+/// Sends as many requests as pass at each of `steps` steps of 10 ms. Each reserves 100 units, uses 20, and
+/// gives back 80 after 200 ms. Returns the units used in all.
 async fn used_by_a_metered_load(tested: &Tested, steps: u64) -> u64 {
     let (mut in_flight, mut used) = (VecDeque::new(), 0);
     for step in 0..steps {
@@ -183,7 +184,7 @@ async fn used_by_a_metered_load(tested: &Tested, steps: u64) -> u64 {
     used
 }
 
-/// It once reached 220 units a second of 1 000: a refund left out what had accrued meanwhile.
+/// The load reached 220 of 1 000 units a second, because a refund excluded units that had accrued meanwhile.
 #[tokio::test]
 async fn a_metered_load_reaches_the_rate_of_its_limit_under_every_algorithm() {
     let server = RedisServer::start();
@@ -208,9 +209,9 @@ async fn a_metered_load_reaches_the_rate_of_its_limit_under_every_algorithm() {
     }
 }
 
-/// Returns the percent of the rate that the load above reaches at least. Under a window or a log what is
-/// reserved counts for 200 ms of each second: 20 / (20 + 80 × 0.2), less what a whole request does
-/// not fit into.
+/// Returns the least percentage of the rate that the load above reaches. Under a window or a log, reserved
+/// units count for 200 ms of each second: 20 / (20 + 80 × 0.2), less a remainder that no whole request
+/// fits into.
 fn reached(limit: Limit) -> u64 {
     match limit.algorithm() {
         Algorithm::Gcra { .. } | Algorithm::TokenBucket { refill: Refill::Greedy, .. } => 99,
@@ -252,7 +253,7 @@ async fn a_metered_load_never_gets_more_than_its_limit_in_any_span() {
                 let before = tested.used().await;
                 let returned = number(units + 1);
                 tested.refund(&decision, returned).await;
-                // What it gave back, of what still counts.
+                // The units that it really gave back.
                 let given = before - tested.used().await;
                 assert!(given <= returned, "{limit}");
                 refunded += given;
@@ -277,7 +278,7 @@ async fn a_metered_load_never_gets_more_than_its_limit_in_any_span() {
     }
 }
 
-/// What a limit grants in a span of a second or less.
+/// Returns the units that a limit grants in a span of a second or less.
 fn granted_in(limit: Limit, micros: u64) -> i64 {
     let accrued = (micros * limit.max()).div_ceil(limit.period().as_micros());
     let most = match limit.algorithm() {

@@ -1,4 +1,4 @@
-//! An estimate whose process dies comes back; one whose holder lives stays charged.
+//! An estimate comes back if its process dies, and stays charged while its holder lives.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -26,7 +26,7 @@ fn patient(server: &RedisServer) -> RedisStoreBuilder {
     RedisStore::builder(&server.url()).connection_wait(PATIENCE).response_timeout(PATIENCE)
 }
 
-/// A store, and the time that it decides by.
+/// A store on Redis with a manual clock.
 struct World {
     server: RedisServer,
     clock: Arc<ManualClock>,
@@ -52,7 +52,7 @@ impl World {
         self.store.reserve(charge, Some(LIFETIME)).await.unwrap()
     }
 
-    /// A decision of a limiter that reserves, on a request that does not.
+    /// Checks without reserving, in a limiter that reserves.
     async fn check(&self, subject: &Subject, policy: &Policy, cost: u64) -> Decision {
         let charge = Self::charge(subject, policy, Mode::Check, cost);
         self.store.reserve(charge, None).await.unwrap()
@@ -92,7 +92,7 @@ fn later(time: Timestamp, by: Duration) -> Timestamp {
 const KEPT: LimitSet = LimitSet::EMPTY;
 
 #[tokio::test]
-async fn a_reservation_that_expires_is_settled_at_nothing_under_every_algorithm() {
+async fn an_expired_reservation_is_settled_at_zero_under_every_algorithm() {
     let world = World::new().await;
     let limits = [
         "100/minute",
@@ -150,7 +150,7 @@ async fn a_reservation_that_expires_is_settled_at_nothing_under_every_algorithm(
 }
 
 #[tokio::test]
-async fn usage_counts_what_has_expired_as_free_before_a_decision_gives_it_back() {
+async fn usage_excludes_expired_reservations_before_a_decision_gives_them_back() {
     let world = World::new().await;
     let (alice, policy) = (&Subject::user("alice"), &policy(&["100/hour"]));
     world.reserve(alice, policy, 60).await;
@@ -180,7 +180,7 @@ async fn a_reservation_that_is_renewed_stays_charged_and_one_that_is_settled_com
     world.clock.advance(2 * LIFETIME);
     assert_eq!(world.check(alice, policy, 1).await.limits().next().unwrap().used(), 41);
     let status = world.change(alice, &reserved, until, settle).await;
-    assert_eq!(status, ReservationStatus::Expired, "its end is known no more");
+    assert_eq!(status, ReservationStatus::Expired, "its end is no longer known");
     assert_eq!(world.used(alice, policy).await, [41, 41]);
 }
 
@@ -214,7 +214,7 @@ async fn a_reservation_that_expired_or_was_lost_or_reset_is_not_settled() {
 }
 
 #[tokio::test]
-async fn a_reservation_of_before_a_reset_gives_nothing_back_when_it_expires() {
+async fn a_reservation_made_before_a_reset_gives_nothing_back_when_it_expires() {
     let world = World::new().await;
     let (alice, policy) = (&Subject::user("alice"), &policy(&["100/hour", "100/hour:clock"]));
     world.reserve(alice, policy, 60).await;
@@ -227,7 +227,7 @@ async fn a_reservation_of_before_a_reset_gives_nothing_back_when_it_expires() {
     assert_eq!(world.used(alice, policy).await, [91, 91]);
 }
 
-/// No decision keeps the server for long: 32 at a time, and 4 of a log.
+/// A decision gives back at most 32 reservations, and 4 under a log, so that it does not block the server.
 #[tokio::test]
 async fn reservations_that_expire_together_come_back_in_bounded_steps() {
     let world = World::new().await;
@@ -248,10 +248,10 @@ async fn reservations_that_expire_together_come_back_in_bounded_steps() {
     }
 }
 
-/// The shortest of some decisions, each of which gives back as much as it may: a busy machine interrupts
-/// the server, too.
+/// Takes the shortest of several decisions that give back the most reservations, because a busy machine
+/// interrupts the server.
 #[tokio::test]
-async fn giving_back_what_has_expired_keeps_the_server_for_less_than_a_millisecond() {
+async fn giving_back_expired_reservations_takes_the_server_less_than_a_millisecond() {
     let world = World::new().await;
     let windows = ["second", "minute", "hour", "day", "week", "month"];
     let mut mixed: Vec<String> =
@@ -277,7 +277,7 @@ async fn giving_back_what_has_expired_keeps_the_server_for_less_than_a_milliseco
     }
 }
 
-/// How long the server has run scripts, in µs.
+/// Returns the time that the server has run scripts, in µs.
 async fn micros_in_scripts(server: &RedisServer) -> u64 {
     let stats: String = Bystander::new(server).await.query("INFO commandstats").await;
     let scripts = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:")).unwrap();
@@ -286,7 +286,7 @@ async fn micros_in_scripts(server: &RedisServer) -> u64 {
 }
 
 #[tokio::test]
-async fn what_is_left_of_a_policy_that_has_changed_comes_back() {
+async fn an_expired_reservation_refunds_the_limits_that_a_changed_policy_still_has() {
     let world = World::new().await;
     let before = &policy(&["100/minute", "100/hour:gcra:burst=100", "100/day:clock"]);
     let after = &policy(&["100/day:clock", "300/minute", "50/week"]);
@@ -300,7 +300,7 @@ async fn what_is_left_of_a_policy_that_has_changed_comes_back() {
 }
 
 #[tokio::test]
-async fn a_request_whose_machine_was_suspended_is_charged_its_cost_in_the_end() {
+async fn a_request_is_charged_its_cost_in_the_end_if_its_reservation_expired() {
     let world = World::new().await;
     let limiter = RateLimiter::builder().policies(policy(&["100/hour", "100/day:requests"]));
     let limiter = limiter.store(world.store.clone()).deadline(PATIENCE);
@@ -324,7 +324,7 @@ async fn a_request_whose_machine_was_suspended_is_charged_its_cost_in_the_end() 
 }
 
 #[tokio::test]
-async fn a_permit_is_settled_exactly_while_it_is_reserved() {
+async fn a_reserved_permit_is_settled_exactly() {
     let world = World::new().await;
     let limits =
         ["1000/hour", "1000/minute:token-bucket", "100/day:requests", "5:concurrency:requests"];
@@ -343,7 +343,7 @@ async fn a_permit_is_settled_exactly_while_it_is_reserved() {
         let used: Vec<_> = usage.limits().map(|limit| limit.used()).collect();
         assert_eq!((&used[..3], used[3]), (&expected[..], 0), "{reserved} reserved, {due} due");
     }
-    // Nothing is left that could expire.
+    // No reservation is left that could expire.
     world.clock.advance(LIFETIME);
     limiter.check(alice, 0).await;
     assert_eq!(limiter.usage(alice).await.unwrap().limits().next().unwrap().used(), expected[0]);
@@ -365,7 +365,7 @@ async fn the_readable_layout_reserves_nothing() {
     assert_eq!(limiter.usage(alice).await.unwrap().limits().next().unwrap().used(), 30);
 }
 
-/// The real thing: another process holds an estimate and is killed.
+/// Uses a real process that holds an estimate and is killed.
 #[tokio::test]
 async fn the_estimate_of_a_process_that_is_killed_comes_back() {
     const SECOND: Duration = Duration::from_secs(1);

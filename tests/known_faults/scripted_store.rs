@@ -1,4 +1,4 @@
-//! A store whose decisions the test makes.
+//! A store that leaves its decisions to the test.
 
 use std::collections::VecDeque;
 use std::fmt;

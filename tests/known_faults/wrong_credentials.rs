@@ -1,4 +1,4 @@
-//! Guesses at tokens of the management, one after the other and at the same time.
+//! Guesses at tokens of the management API and the console, sequential and concurrent.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ async fn log_in(site: &Site, token: &str) -> u16 {
 }
 
 #[tokio::test]
-async fn wrong_tokens_of_the_api_and_the_console_lock_an_address_together() {
+async fn wrong_tokens_to_the_api_and_the_console_count_together() {
     let (site, clock) = site(FailedAttempts::default()).await;
     for _ in 0..10 {
         assert_eq!(call(&site, "a-guess-at-the-api").await, (401, None));
@@ -57,7 +57,7 @@ async fn wrong_tokens_of_the_api_and_the_console_lock_an_address_together() {
     }
     assert_eq!(call(&site, "one-guess-too-many").await, (429, Some("60".to_owned())));
     assert_eq!(log_in(&site, "one-guess-too-many").await, 429);
-    // The right token is rejected as well, or every guess would still be answered.
+    // The right token is rejected as well. Otherwise further guesses would still find it.
     assert_eq!(call(&site, ALICE).await.0, 429);
     assert_eq!(log_in(&site, ALICE).await, 429);
     clock.advance(Duration::from_secs(60));
@@ -106,7 +106,7 @@ async fn a_client_behind_a_trusted_proxy_locks_only_itself() {
     }
 }
 
-/// A request that names two callers is neither of them.
+/// A request with two `Authorization` lines identifies no caller.
 #[tokio::test]
 async fn two_authorization_lines_are_a_bad_request() {
     let (site, _clock) = site(FailedAttempts::default()).await;
@@ -117,7 +117,7 @@ async fn two_authorization_lines_are_a_bad_request() {
     assert_eq!(answer.status, 200, "the scheme may be in small letters: {}", answer.body);
 }
 
-/// Looks up tokens when it gets a cue, such as a database that is slow.
+/// Looks up tokens only when the test allows it, like a slow database.
 struct SlowTokens(Arc<Semaphore>);
 
 impl Authorize for SlowTokens {
@@ -135,9 +135,9 @@ impl Authorize for SlowTokens {
     }
 }
 
-/// With a peek before the look-up and a charge after it, all of these guesses would be answered.
+/// With only a peek before the look-up and a charge after it, all of these guesses were answered.
 #[tokio::test]
-async fn guesses_at_the_same_time_gain_no_more_than_one_after_the_other() {
+async fn concurrent_guesses_gain_nothing_over_sequential_ones() {
     let cues = Arc::new(Semaphore::new(0));
     let records = Records::connect("sqlite::memory:").await.unwrap();
     let source = RecordSource::start(&records);
@@ -171,9 +171,9 @@ async fn guesses_at_the_same_time_gain_no_more_than_one_after_the_other() {
     assert_eq!((count(200), count(401), count(429)), (0, 20, 180));
 }
 
-/// Parallel requests with right credentials are not attempts, while their look-ups wait.
+/// Right credentials are not attempts, even while their look-ups wait.
 #[tokio::test]
-async fn any_number_of_right_credentials_is_accepted_at_the_same_time() {
+async fn concurrent_right_credentials_are_never_limited() {
     let (site, _clock) = site(FailedAttempts::per_minute(1)).await;
     let calls = (0..100).map(|_| call(&site, ALICE));
     let answers = futures::future::join_all(calls).await;

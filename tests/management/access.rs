@@ -178,9 +178,9 @@ async fn every_operation_of_the_document_is_tried() {
     }
 }
 
-/// Tools and browsers that send no token read the document, if the installation allows that.
+/// Tools and browsers read the document without a token, if the setting allows it.
 #[tokio::test]
-async fn the_document_is_public_if_it_is_made_so_and_nothing_else_is() {
+async fn only_the_document_needs_no_token_when_it_is_public() {
     let records = rl_records::Records::connect("sqlite::memory:").await.unwrap();
     let source = rl_records::RecordSource::start(&records);
     let limiter = rl_core::RateLimiter::builder().policies(source.clone()).build().unwrap();

@@ -1,4 +1,4 @@
-//! The history names who did what, of whom.
+//! The history names actors, actions and subjects. A doc comment in the past tense describes a fault.
 
 use std::time::Duration;
 
@@ -68,7 +68,7 @@ async fn tiers_their_members_and_resets_are_in_the_history() {
             all[3..6].iter().map(|entry| entry["after"]["limit"].clone()).collect();
         assert_eq!(limits, [json!(null), json!("day"), json!("minute")]);
 
-        // Pages go on over all kinds.
+        // Pages continue over all kinds of entries.
         let first = bank.get(&format!("{HISTORY}?limit=4")).await;
         let rest = bank.get(&format!("{HISTORY}?limit=1000&before={}", first["next"])).await;
         assert_eq!(rest["changes"].as_array().unwrap().len(), 5);
@@ -78,7 +78,7 @@ async fn tiers_their_members_and_resets_are_in_the_history() {
 
 /// A refusal named its actor and the role, and neither the path nor the consumer.
 #[tokio::test]
-async fn refused_requests_are_in_the_history_and_many_of_them_are_few_entries() {
+async fn refused_requests_are_sampled_in_the_history() {
     in_both_worlds(async |bank: Bank| {
         let viewer = token_of(Role::CanReadCallLimits);
         let path = "/management/consumers/abc/consumer/call-limits";

@@ -212,7 +212,7 @@ async fn limits_that_cannot_be_added_up_are_refused() {
     .await;
 }
 
-/// The usual end of what never ends was refused as "a time from 1970 to 9999".
+/// The fault: the usual end of a record that never ends was rejected as "a time from 1970 to 9999".
 #[tokio::test]
 async fn a_record_may_last_to_the_end_of_the_year_9999() {
     in_both_worlds(async |bank: Bank| {
@@ -238,7 +238,7 @@ async fn a_record_may_last_to_the_end_of_the_year_9999() {
     .await;
 }
 
-/// Missing fields were named one after the other, in two sentences that were glued together.
+/// The fault: missing fields were named one at a time, in two joined sentences.
 #[tokio::test]
 async fn all_missing_and_unknown_fields_are_named_at_once() {
     in_both_worlds(async |bank: Bank| {
@@ -258,7 +258,7 @@ async fn all_missing_and_unknown_fields_are_named_at_once() {
     .await;
 }
 
-/// A body that is announced to be too long was waited for.
+/// The fault: the server waited for a body whose announced length was too long.
 #[tokio::test]
 async fn a_body_that_is_announced_to_be_too_long_is_refused_at_once() {
     let bank = Bank::embedded().await;
@@ -270,7 +270,7 @@ async fn a_body_that_is_announced_to_be_too_long_is_refused_at_once() {
     assert_eq!(rl_tests::web::statuses(&answer), [413]);
 }
 
-/// Browsers and proxies take `.` and `..` out of a path: nobody could reach such a consumer.
+/// Browsers and proxies remove `.` and `..` from a path, so no request could reach such a consumer.
 #[tokio::test]
 async fn names_that_vanish_from_paths_are_refused() {
     in_both_worlds(async |bank: Bank| {

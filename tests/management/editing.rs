@@ -62,7 +62,7 @@ async fn of_many_edits_at_once_none_is_lost() {
         statuses.sort_unstable();
         assert_eq!(statuses, [200, 412, 412, 412, 412, 412, 412, 412]);
 
-        // Whoever does not say what they have seen changes what is there.
+        // A change without a precondition applies to any revision.
         let any =
             async |calls: i64| bank.manage("PUT", &path, Some(record([calls; 6]))).await.status;
         assert_eq!(join_all((10..18).map(any)).await, [200; 8]);

@@ -1,4 +1,4 @@
-//! What a change does to a consumer decides which roles it needs, and what is warned of.
+//! The effect of a change on a consumer decides which roles it needs, and whether it is warned about.
 
 use rl_admin::Role;
 use rl_tests::web::Answer;
@@ -13,7 +13,7 @@ fn refused(answer: &Answer, role: Role) {
     assert!(message(answer).ends_with(&role.to_string()), "{}", answer.body);
 }
 
-/// A limit of 0 blocks as much as a block does, and needed no role for blocking.
+/// The fault: a limit of 0 blocks like a block, but needed no role for blocking.
 #[tokio::test]
 async fn a_limit_of_zero_needs_the_roles_of_a_block() {
     in_both_worlds(async |bank: Bank| {
@@ -34,7 +34,7 @@ async fn a_limit_of_zero_needs_the_roles_of_a_block() {
         assert_eq!(bank.manage("PUT", &path, zero()).await.status, 200);
         assert_eq!(bank.call().await.status, 429);
 
-        // To unblock is the other role, whatever the change.
+        // Any change that unblocks needs the other role.
         refused(&bank.as_who(&updater, "PUT", &path, some()).await, unblock);
         refused(&bank.as_who(&setter, "PUT", CALL_LIMITS, some()).await, unblock);
         refused(&bank.as_who(&creator, "POST", RATE_LIMITS, some()).await, unblock);
@@ -46,7 +46,7 @@ async fn a_limit_of_zero_needs_the_roles_of_a_block() {
         refused(&bank.as_who(&deleter, "DELETE", &other, None).await, block);
         assert_eq!(bank.as_who(&deleter, "DELETE", &path, None).await.status, 204);
 
-        // What has gone by, and what is the same, needs none of them.
+        // Past records, and changes without effect, need neither role.
         let past = dated([0; 6], "2024-01-01T00:00:00Z", "2024-02-01T00:00:00Z");
         assert_eq!(bank.manage("POST", RATE_LIMITS, Some(past)).await.status, 201);
         assert_eq!(bank.as_who(&updater, "PUT", &other, some()).await.status, 200);
@@ -87,9 +87,9 @@ async fn a_tier_of_zero_needs_the_roles_of_a_block() {
     .await;
 }
 
-/// A record of no limits puts the tier aside: by mistake it is made easily.
+/// A record without limits replaces the tier, and is easily made by mistake.
 #[tokio::test]
-async fn a_record_that_lifts_a_tier_is_warned_of() {
+async fn a_record_that_lifts_a_tier_is_answered_with_a_warning() {
     in_both_worlds(async |bank: Bank| {
         let empty = || {
             Some(json!({

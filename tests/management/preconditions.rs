@@ -1,4 +1,5 @@
-//! Changes with and without `If-Match`, many at once.
+//! Changes with and without `If-Match`, also concurrent ones. A doc comment in the past tense describes a
+//! fault.
 
 use futures::future::join_all;
 use reqwest::Method;
@@ -20,14 +21,14 @@ async fn send(bank: &Bank, method: &str, path: &str, tag: &str, body: Value) -> 
     request.header("if-match", tag).json(&body).fetch().await
 }
 
-/// The sheet of limits of a tier.
+/// Returns the input for a tier.
 fn per_minute(calls: i64) -> Value {
     json!({ "per_minute_call_limit": calls })
 }
 
-/// 412 answers a precondition, and none was sent.
+/// The answer was 412, although the requests had no precondition.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn changes_at_once_without_if_match_are_all_made() {
+async fn concurrent_changes_without_if_match_all_succeed() {
     in_both_worlds(async |bank: Bank| {
         let id = bank.add([1, -1, -1, -1, -1, -1]).await;
         let resource = json!({ "name": "payments", "apps": ["shop"], "max_permits": 1, "rate": 1 });
@@ -51,7 +52,7 @@ async fn changes_at_once_without_if_match_are_all_made() {
             let put = async |number: i64| bank.manage("PUT", path, Some(body(number))).await.status;
             assert_eq!(join_all((1..9).map(put)).await, [200; 8], "{path}");
         }
-        // Of whom only some is theirs, too.
+        // The same for an owner of single applications.
         let put = async |number: i64| {
             let body = json!({ "apps": ["shop"], "max_permits": number, "rate": 1 });
             bank.as_who(super::OWNER_OF_SHOP, "PUT", PAYMENTS, Some(body)).await.status
@@ -61,9 +62,9 @@ async fn changes_at_once_without_if_match_are_all_made() {
     .await;
 }
 
-/// Each of those who blocked at once made a block of their own, and the longest held.
+/// Each of the concurrent requests created a block of its own, and the longest held.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_who_block_at_once_the_last_one_decides() {
+async fn the_last_of_many_concurrent_blocks_decides() {
     in_both_worlds(async |bank: Bank| {
         let block = async |minute: i64| {
             let until = json!({ "until": format!("2030-01-01T00:{minute:02}:00Z") });
@@ -81,9 +82,9 @@ async fn of_many_who_block_at_once_the_last_one_decides() {
     .await;
 }
 
-/// `If-Match: *` created what was not there, and elsewhere it was 404.
+/// `If-Match: *` created an object at some endpoints, and was 404 at others.
 #[tokio::test]
-async fn a_precondition_on_nothing_fails_at_every_endpoint() {
+async fn if_match_is_412_at_every_endpoint_when_there_is_nothing_to_change() {
     in_both_worlds(async |bank: Bank| {
         let id = format!("{RATE_LIMITS}/00000000-0000-4000-8000-000000000000");
         for (method, path, body) in [
@@ -120,14 +121,14 @@ async fn a_precondition_on_nothing_fails_at_every_endpoint() {
 
 /// A tag that never existed was answered with "somebody changed it meanwhile".
 #[tokio::test]
-async fn a_tag_that_never_was_is_not_said_to_be_changed() {
+async fn an_unknown_tag_is_not_reported_as_a_change() {
     in_both_worlds(async |bank: Bank| {
         let path = format!("{RATE_LIMITS}/{}", bank.add([1; 6]).await);
         for tag in ["\"abc\"", "\"\"", "\"7\"", "W/\"1\""] {
             let answer = send(&bank, "PUT", &path, tag, record([2; 6])).await;
             assert_eq!((answer.status, answer.header("etag")), (412, Some("\"1\"")), "{tag}");
             let told = message(&answer);
-            assert!(told.starts_with("If-Match does not name the revision"), "{told}");
+            assert!(told.starts_with("If-Match does not name the current revision"), "{told}");
             assert!(!told.contains("changed"), "{told}");
         }
     })
@@ -136,7 +137,7 @@ async fn a_tag_that_never_was_is_not_said_to_be_changed() {
 
 /// Blocks took no `If-Match`.
 #[tokio::test]
-async fn blocks_heed_what_was_seen() {
+async fn blocks_respect_if_match() {
     in_both_worlds(async |bank: Bank| {
         let until = |time: &str| json!({ "until": time });
         let first = bank.manage("PUT", BLOCK, Some(until("2030-01-01T00:00:00Z"))).await;
@@ -152,9 +153,9 @@ async fn blocks_heed_what_was_seen() {
     .await;
 }
 
-/// Where a change must say what it is about, that goes for blocks and for all others.
+/// The setting holds for blocks as for all other changes.
 #[tokio::test]
-async fn a_change_of_what_is_there_must_name_it_if_that_is_required() {
+async fn a_change_without_if_match_is_428_when_it_is_required() {
     let records = rl_records::Records::connect("sqlite::memory:").await.unwrap();
     let source = rl_records::RecordSource::start(&records);
     let limiter = rl_core::RateLimiter::builder().policies(source.clone()).build().unwrap();

@@ -1,4 +1,4 @@
-//! Subjects that are named in paths: the ones that the limiter counts.
+//! Paths name subjects as the limiter counts them. A doc comment in the past tense describes a fault.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::{ALICE, Bank, NOW_SECONDS, PATIENCE, in_both_worlds, message, parse};
 
-/// A subject asked about by another spelling of its address was told to have used nothing.
+/// Another spelling of an address was answered as a subject without usage.
 #[tokio::test]
 async fn counters_of_an_ipv6_client_are_found_by_any_spelling_of_its_address() {
     let records = Records::connect("sqlite::memory:").await.unwrap();
@@ -56,9 +56,9 @@ async fn counters_of_an_ipv6_client_are_found_by_any_spelling_of_its_address() {
     }
 }
 
-/// An address that is none, and a realm that nothing counts, got a confident answer.
+/// An invalid address, and a realm that nothing counts, got an answer with usage.
 #[tokio::test]
-async fn subjects_that_nothing_counts_are_refused_with_the_value() {
+async fn subjects_that_nothing_counts_are_rejected_with_their_value() {
     in_both_worlds(async |bank: Bank| {
         for (subject, field, words) in [
             ("ip/999.1.1.1", "SUBJECT_ID", "\"999.1.1.1\": expected an address such as"),
@@ -91,7 +91,7 @@ async fn subjects_that_nothing_counts_are_refused_with_the_value() {
     .await;
 }
 
-/// The trick by which calls are counted without a limit was shown as limits in shadow.
+/// Periods that are only counted were shown as limits in shadow, which is how they are counted.
 #[tokio::test]
 async fn periods_without_a_limit_are_shown_as_unlimited() {
     in_both_worlds(async |bank: Bank| {
@@ -136,7 +136,7 @@ async fn limits_and_counters_are_reset_by_both_names_of_a_period() {
     .await;
 }
 
-/// A service whose Redis has one counter for each period, over which somebody wrote.
+/// Damages counters on Redis, checks the answers, and returns the counters as the API shows them.
 async fn with_damage(layout: Layout, damage: impl AsyncFn(&mut Bystander)) -> Value {
     let server = RedisServer::start();
     let records = Records::connect("sqlite::memory:").await.unwrap();
@@ -164,7 +164,7 @@ async fn with_damage(layout: Layout, damage: impl AsyncFn(&mut Bystander)) -> Va
     counters
 }
 
-/// All six counters were said to be unavailable because one was damaged.
+/// All six counters were shown as unavailable because one was damaged.
 #[tokio::test]
 async fn a_damaged_counter_is_named_as_damaged_and_whole_ones_are_shown() {
     let counters = with_damage(Layout::Readable, async |redis| {

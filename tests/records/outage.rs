@@ -53,9 +53,9 @@ async fn while_the_database_is_away_the_last_limits_hold_and_then_it_is_heard_ag
     assert_eq!(policy_text(&source, "never seen").await, "-");
 }
 
-/// The instance knew of its own change only that something had changed, and let the consumer pass.
+/// The fault: the instance knew only that it had changed something, and let the consumer pass.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_block_made_here_holds_here_although_the_database_is_lost_before_the_next_call() {
+async fn a_block_holds_on_its_instance_when_the_database_is_lost_before_the_next_call() {
     let mut server = PostgresServer::start();
     let records = Records::connect(&server.url()).await.unwrap();
     let source = patient(&records).start();

@@ -207,7 +207,7 @@ async fn ten_thousand_entries_take_a_fifth_of_a_sorted_set_and_few_are_read() {
     assert_eq!(logs.used().await, [CALLS]);
 }
 
-/// A refund of an old charge once rewrote all later entries: tens of milliseconds of the server.
+/// The fault: a refund of an old charge rewrote all later entries, which took the server tens of ms.
 #[tokio::test]
 async fn a_refund_and_a_release_touch_few_fields_of_a_log_of_ten_thousand_entries() {
     const CALLS: u64 = 10_000;
@@ -235,7 +235,7 @@ async fn a_refund_and_a_release_touch_few_fields_of_a_log_of_ten_thousand_entrie
                 };
                 calls(&since) - calls(&before)
             };
-            // What was newest, the list, the block and at times its neighbours.
+            // The newest entries, the list, the block, and sometimes its neighbours.
             assert!(count("hget") <= 5 && count("hset") <= 1 && count("hdel") <= 1, "{since:?}");
             if left % 100 == 0 {
                 assert_eq!(logs.used().await, [left], "{limit}");
@@ -353,7 +353,7 @@ async fn a_reset_leaves_no_entry_behind() {
     assert!(!left.iter().any(|key| key.ends_with(":3600000")), "{left:?}");
     assert!(logs.decide(Mode::Check, 2).await.is_allowed());
     assert_eq!(logs.used().await, [2, 5, 5]);
-    // In the very microsecond of a charge an empty state stays behind for a moment.
+    // After a reset in the same microsecond as a charge, an empty state stays for a moment.
     logs.clock.advance(Duration::from_millis(1));
     logs.reset(None).await;
     assert_eq!(logs.keys().await, [""; 0]);

@@ -106,7 +106,7 @@ async fn a_value_that_is_damaged_under_load_denies_its_subject_alone() {
     assert!(begin.contains("rejected with 503, others are decided"), "{begin}");
     let tag = Subject::consumer("c0").redacted().to_string();
     assert!(begin.contains(&tag) && end.contains(&tag), "{lines:#?}");
-    assert!(end.starts_with("stored value well again"), "{end}");
+    assert!(end.starts_with("stored value recovered"), "{end}");
     report.print("a damaged value (2 lines in the log)", "");
 }
 

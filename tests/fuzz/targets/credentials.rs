@@ -1,5 +1,5 @@
-//! Keys in headers, query parameters, cookies and bearer tokens: whatever a client writes is one key, none
-//! or ambiguous, and the key is nowhere to be read.
+//! Keys in headers, query parameters, cookies and bearer tokens. Any input is one key, no key or ambiguous,
+//! and no output shows the key.
 #![no_main]
 
 use std::any::Any;
@@ -71,7 +71,7 @@ fuzz_target!(|input: (&str, &[u8])| {
         assert_eq!(subject.realm(), &Realm::Key);
         assert_eq!((subject.id().as_text(), subject.id().as_bytes().len()), (None, 16));
     }
-    // What is ambiguous reaches no other extractor.
+    // An ambiguous key reaches no other extractor.
     let by_header = ApiKey::header("x-key", secret()).expect("a name");
     let chained = by_header.or(Constant).subject(&request);
     assert_eq!(chained.is_err(), hashed[0].is_err());

@@ -46,7 +46,7 @@ pub trait Target {
     /// Serves the application behind `gates`, the outermost first: three at most.
     fn serve<K: KeyExtractor>(gates: Vec<Gate<K>>) -> Site;
 
-    /// What an earlier layer has put into the request's extensions.
+    /// Returns the value of an earlier layer in the request's extensions.
     fn extension<T: Send + Sync + 'static>(request: &dyn RequestInfo) -> Option<&T>;
 }
 
