@@ -9,6 +9,7 @@
 //! cargo run --release -p rl-bench -- outage
 //! cargo run --release -p rl-bench -- overload
 //! cargo run --release -p rl-bench -- records
+//! cargo run --release -p rl-bench -- scripts
 //! cargo run -p rl-bench -- pictures
 //! ```
 //!
@@ -56,7 +57,7 @@ static ALLOCATOR: &StatsAlloc<std::alloc::System> = &INSTRUMENTED_SYSTEM;
 
 const USAGE: &str = "\
 usage: cargo run --release -p rl-bench -- memory|http|redis|all [--json FILE] [--charts]
-       cargo run --release -p rl-bench -- outage|overload|records|pictures
+       cargo run --release -p rl-bench -- outage|overload|records|scripts|pictures
        cargo run -p rl-bench -- charts FILE
 
   memory    decisions in this process, beside other limiters, the price of each algorithm, and what of
@@ -68,6 +69,7 @@ usage: cargo run --release -p rl-bench -- memory|http|redis|all [--json FILE] [-
   outage    what requests wait for while Redis is down
   overload  what a flood of invented subjects beyond capacity does, while one address is denied
   records   look-ups and pages of 300 000 records of 100 000 consumers on SQLite
+  scripts   the longest that one script keeps a Redis server from others, under the heaviest policies
   pictures  draws what each algorithm admits into crates/rl-core/docs/pictures, and prints how
             much of two bursts passes
   charts    draws what --json has written into crates/rl-core/docs/charts
@@ -90,6 +92,7 @@ fn main() -> ExitCode {
         ["outage"] => outage::run(),
         ["overload"] => overload::run(),
         ["records"] => records::run(),
+        ["scripts"] => redis::scripts(),
         ["pictures"] => pictures::run(),
         ["charts", file] => charts::draw_from(file),
         ["charts"] => return refuse("charts wants the name of a file that --json has written"),
@@ -99,7 +102,8 @@ fn main() -> ExitCode {
             Ok(options) => measure(name, &options),
             Err(why) => return refuse(&why),
         },
-        ["outage" | "overload" | "records" | "pictures", extra, ..] | ["charts", _, extra, ..] => {
+        ["outage" | "overload" | "records" | "scripts" | "pictures", extra, ..]
+        | ["charts", _, extra, ..] => {
             return refuse(&format!("{extra:?} is one word too many"));
         }
         [unknown, ..] => return refuse(&format!("there is no measurement {unknown:?}")),

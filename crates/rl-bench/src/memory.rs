@@ -6,6 +6,7 @@ mod contender;
 mod flood;
 mod floors;
 mod growth;
+mod long_logs;
 mod matrix;
 mod peers;
 
@@ -14,6 +15,7 @@ use std::hint::black_box;
 use std::thread;
 
 use contender::{Contender, ENDLESS, Governors, Keys, Ours};
+pub(crate) use long_logs::speed as long_logs;
 use stats_alloc::Region;
 
 use crate::goals::{Goal, Unit};
@@ -69,6 +71,7 @@ pub(crate) fn run(report: &mut Report) -> Result<(), Box<dyn Error>> {
     cases::logs(&mut goals)?;
     report.table("memory-algorithms", algorithms::speed(&keys)?);
     report.table("memory-algorithms-space", algorithms::space(&keys)?);
+    report.table("memory-long-logs", long_logs()?);
     report.step("instructions");
     goals.push(cases::instructions());
     let flood = flood::run(&keys, &mut goals, report)?;

@@ -8,6 +8,7 @@ mod node;
 mod nodes;
 mod peers;
 mod refunds;
+mod scripts;
 mod server;
 mod targets;
 mod working_sets;
@@ -90,6 +91,11 @@ pub(crate) fn run(report: &mut Report) -> Result<(), Box<dyn Error>> {
     let goals = runtime.block_on(measure(report))?;
     report.end(goals);
     Ok(())
+}
+
+/// Measures the longest scripts.
+pub(crate) fn scripts() -> Result<(), Box<dyn Error>> {
+    scripts::run()
 }
 
 /// What a process does that [`nodes`] has started.

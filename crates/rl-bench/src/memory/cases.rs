@@ -79,12 +79,12 @@ pub(super) fn logs(goals: &mut Vec<Goal>) -> Result<(), Box<dyn Error>> {
     let log = |entries: u64| -> Result<_, Box<dyn Error>> {
         let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_767_225_600)));
         let limits =
-            (1..=6).map(|hours| format!("{entries}/{hours}h:sliding-log").parse::<Limit>());
+            (1..=2).map(|hours| format!("{entries}/{hours}h:sliding-log").parse::<Limit>());
         let policy = Policy::new(limits.collect::<Result<Vec<_>, _>>()?)?;
         let store = MemoryStore::builder().clock(Arc::clone(&clock)).build();
         let limiter = RateLimiter::builder().store(store).policies(policy).build()?;
-        // Six hours for as many as all logs may hold.
-        let pause = Duration::from_micros(6 * 3_600_000_000 / entries + 1);
+        // Two hours for as many as all logs may hold.
+        let pause = Duration::from_micros(2 * 3_600_000_000 / entries + 1);
         Ok(move |times: u64| {
             let subject = Subject::user("alice");
             let (elapsed, ()) = time_on_processor(|| {
@@ -104,7 +104,7 @@ pub(super) fn logs(goals: &mut Vec<Goal>) -> Result<(), Box<dyn Error>> {
     let times = WARM_BLOCK as u64 / 10;
     let compared = compare(WARM_ROUNDS, |_| short(times), |_| long(times));
     let lines = (1.3, 1.1, Unit::AtMost("x"));
-    let what = "six logs of 100 000 entries beside six of 10";
+    let what = "two logs of 100 000 entries beside two of 10";
     goals.push(Goal::measured("M11", what, lines, compared));
 
     // It counts by the millisecond, and adds all of them up for each request.

@@ -97,7 +97,7 @@ impl Server {
         for other in others {
             for key in &keys {
                 let mut copy = redis::cmd("COPY");
-                copy.arg(key).arg(key.replace(id, &other));
+                copy.arg(key).arg(key.replace(id, &other)).arg("REPLACE");
                 copy.query_async::<()>(&mut connection).await?;
             }
         }

@@ -26,6 +26,8 @@ pub(super) struct Coded {
     pub(super) is_all_fixed: bool,
     /// The most calls that one script evaluates: fewer where each takes longer.
     pub(super) most_evaluated: usize,
+    /// How many subjects one script decides at most: fewer where each has more limits.
+    pub(super) most_subjects: usize,
     /// How long a state is, if they are.
     pub(super) state_len: u16,
     /// The fixed windows that begin with the first request, in the order of `places`.
@@ -40,6 +42,9 @@ pub(super) struct StoredWindow {
     /// How long it is, in µs.
     pub(super) micros: u64,
 }
+
+/// Fixed windows that one script decides at most, of all its subjects.
+const MOST_WINDOWS: usize = 256;
 
 /// What is told of this policy.
 pub(super) fn coded(policy: &Policy) -> &Coded {
@@ -79,6 +84,7 @@ impl Coded {
             format: format.into_bytes(),
             places,
             most_evaluated: most_evaluated(limits().map(weight).sum()),
+            most_subjects: MOST_WINDOWS / policy.limits().len(),
             is_all_fixed: limits().all(|limit| is_window(limit) && !has_mark(limit)),
             state_len: u16::try_from(state_len).expect("sixteen windows are a few hundred bytes"),
             windows,
@@ -98,7 +104,7 @@ impl Coded {
 /// the server for a millisecond.
 fn most_evaluated(weight: u64) -> usize {
     const MOST: u64 = 64;
-    const MOST_NUMBERS: u64 = 3_200;
+    const MOST_NUMBERS: u64 = 1_200;
     (MOST_NUMBERS / weight.max(1)).clamp(1, MOST) as usize
 }
 

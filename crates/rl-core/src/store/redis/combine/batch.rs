@@ -130,7 +130,7 @@ pub(super) fn batches(runs: Vec<(Costs, Run)>, most_subjects: usize) -> Vec<Batc
         let can_join = |batch: &&mut Batch| {
             costs != Costs::Mixed
                 && batch.costs == costs
-                && batch.runs.len() < most_subjects
+                && batch.runs.len() < most_subjects.min(coded(policy).most_subjects)
                 && batch.policy == *policy
                 && coded(policy).is_all_fixed
         };

@@ -6,11 +6,19 @@
 -- ARGV[2]     plan (see decide.lua)
 -- ARGV[4]     how long the units charged now are reserved, µs (7 bytes), or 0
 --
--- Sets        reserved_for, the number of ARGV[4]
+-- Sets        reserved_for, the number of ARGV[4], and is_settled: whether the state has changed and is to
+--             be stored
 --
+<<<<<<< HEAD
 -- The number at a time is bounded, so that the script does not block the server: the more limits, the
 -- fewer, and fewest with a log, whose refunds move entries. A peek must write nothing, so it skips logs.
 local MOST, MOST_OF_LIMITS, MOST_OF_LOGS = 32, 96, 4
+=======
+-- The number at a time is bounded, so that the script does not block the server: the more limits, the
+-- fewer, and fewest with logs, whose refunds move entries. A peek must write nothing, so it skips logs.
+local MOST, MOST_OF_LIMITS, MOST_OF_LOGS = 32, 96, 16
+local is_settled = false
+>>>>>>> 7f79e53 (Bound the longest scripts, and measure them)
 local reserved_for = struct.unpack('>I7', ARGV[4])
 local is_peek, all_fixed = string.byte(ARGV[2], 1) == 2, string.byte(ARGV[2], 2) > 0
 
@@ -19,16 +27,21 @@ if reserved_for > 0 and stored and state[1] == now then now = now + 1 end
 
 do
   local by_tag, next_number = {}, all_fixed and 14 or 16
-  local most = max_of(MOST_OF_LOGS, min(MOST, floor(MOST_OF_LIMITS / #slots)))
+  local most, logs_of_policy = min(MOST, floor(MOST_OF_LIMITS / #slots)), 0
   for _, slot in ipairs(slots) do
     local first, second
     first, second, next_number = struct.unpack('>I7I7', ARGV[2], next_number)
     slot.max = all_fixed and second or first
     if slot.kind == 6 or slot.kind == 7 then slot.extra = second end
-    if slot.kind == 8 then most = MOST_OF_LOGS end
+    if slot.kind == 8 then logs_of_policy = logs_of_policy + 1 end
     by_tag[slot.tag] = slot
   end
+<<<<<<< HEAD
   -- Bytes 14 and 15 mark the limits that count requests, in a plan that may have any.
+=======
+  if logs_of_policy > 0 then most = max_of(1, min(4, floor(MOST_OF_LOGS / logs_of_policy))) end
+  -- Bytes 14 and 15 mark the limits that count requests, in a plan that may have any.
+>>>>>>> 7f79e53 (Bound the longest scripts, and measure them)
   local requests = all_fixed and 0 or struct.unpack('>I2', ARGV[2], 14)
   for i, slot in ipairs(slots) do
     slot.is_one = floor(requests / 2 ^ (i - 1)) % 2 == 1
@@ -54,9 +67,6 @@ do
   end
   if #expired > 0 and not is_peek then
     redis.call('ZREM', KEYS[#KEYS], unpack(expired))
-    if is_changed then
-      state[1] = now
-      save(pack_state())
-    end
+    is_settled = is_changed
   end
 end

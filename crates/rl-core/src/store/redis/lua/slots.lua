@@ -104,11 +104,27 @@ local function stored_format(head, read, width)
     elseif slot.kind == 4 then
       local age = 'I' .. bytes_of(2 * slot.period, 1)
       format[i + 1] = age .. string.rep('I' .. width, 2) .. age
+    elseif slot.packed then
+      format[i + 1] = 'I7I7c' .. slot.packed
     else
       format[i + 1] = string.rep('I7', slot.cells)
     end
   end
   return table.concat(format)
+end
+
+-- Leaves the buckets of sliding windows that are not wanted as bytes, one cell: windows of other
+-- policies cost little more than a copy of them. Returns how many integers there are.
+local function leave_packed(others, wanted)
+  local at = 2
+  for _, other in ipairs(others) do
+    other.at = at
+    if other.kind == 5 and not wanted[other.tag] then
+      other.packed, other.cells = 7 * (other.cells - 2), 3
+    end
+    at = at + other.cells
+  end
+  return at - 1
 end
 
 -- Makes cells of what is stored. Returns whether it is ours: no time and no count that we store is
@@ -131,6 +147,9 @@ local function expand(read, cells, size)
       is_ours = is_ours and first <= 2 * slot.period and charged <= 2 * slot.period
         and cells[at] >= 0
     end
+  end
+  for _, slot in ipairs(read) do
+    if slot.packed then slot.rest, cells[slot.at + 2] = cells[slot.at + 2], 0 end
   end
   for i = 2, size do is_ours = is_ours and cells[i] <= MAX_UNITS end
   return is_ours
@@ -160,20 +179,21 @@ else
   if string.byte(stored, 1) == 3 and width and width >= 1 and width <= 7 then
     others, from, count = read_code(stored)
   end
-  local cells
+  local wanted, cells = {}, nil
+  for _, slot in ipairs(slots) do wanted[slot.tag] = slot end
   if others then
     local head = string.sub(stored, 1, from - 1)
+    count = leave_packed(others, wanted)
     cells = read_state(stored, stored_format(head, others, width), others, count)
   end
   if cells then
-    local wanted = {}
     state = { cells[1] }
     for i = 2, size do state[i] = 0 end
-    for _, slot in ipairs(slots) do wanted[slot.tag] = slot end
     for _, other in ipairs(others) do
       local slot = wanted[other.tag]
       if slot then
-        for i = 0, slot.cells - 1 do state[slot.at + i] = cells[other.at + i] end
+        local to, from = slot.at, other.at
+        for i = 0, slot.cells - 1 do state[to + i] = cells[from + i] end
       else
         local ends = algorithms[other.kind].expires(other.at, other.period, other.extra, other.kind, cells)
         if max_of(now, cells[1]) < ends then
@@ -281,7 +301,9 @@ local function save(packed)
         width, values[at], values[at + 1], values[at + 2], values[at + 3] =
           shortened(slot, slot.of, width)
       else
-        for i = 0, slot.cells - 1 do values[at + i] = slot.of[slot.at + i] end
+        local of, from = slot.of, slot.at
+        for i = 0, slot.cells - 1 do values[at + i] = of[from + i] end
+        if slot.packed then values[at + 2] = slot.rest end
       end
       at = at + slot.cells
     end

@@ -1,0 +1,215 @@
+//! The longest that one script keeps a Redis server from other clients, under the heaviest policies
+//! that the builder accepts.
+//!
+//! The clock is set by the measurement, so that half of a log leaves between two calls. Each sample is
+//! the longest script of one operation, as `SLOWLOG` has it: in whole µs, on the clock of the wall. A
+//! busy machine makes samples longer, so the table shows the fastest and the median beside the worst.
+
+mod cases;
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::Value;
+use redis::aio::MultiplexedConnection;
+use rl_core::store::redis::Layout;
+use rl_core::store::{Charge, Mode, Namespace, RedisStore, Refund, RefundOf, Renewal, Store};
+use rl_core::time::{ManualClock, Timestamp};
+use rl_core::{Cost, Decision, LimitSet, Policy, Subject};
+use tokio::task::JoinSet;
+
+use super::contender::{id, patient};
+use super::server::Server;
+use crate::machine;
+use crate::measure::sorted;
+use crate::table::Table;
+
+/// An hour after midnight, in the middle of every window.
+const START: Timestamp = Timestamp::from_secs(1_769_905_800);
+/// Samples of each operation.
+const SAMPLES: usize = 21;
+
+/// Measures all cases and prints them.
+pub(crate) fn run() -> Result<(), Box<dyn Error>> {
+    println!("the longest scripts under the heaviest policies: µs of the server for each call\n");
+    println!("machine   {}", machine::cores());
+    println!("versions  {}, {}", machine::program("redis-server"), machine::profile());
+    println!("measured  SLOWLOG of EVALSHA, {SAMPLES} samples each, no first call of a script\n");
+    println!("{}", crate::memory::long_logs()?);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let columns = ["operation", "fastest", "median", "worst"];
+        let mut table = Table::new("server time of one script: µs", columns);
+        cases::all(&mut table).await?;
+        println!("{table}");
+        Ok(())
+    })
+}
+
+/// A server, a store on it, and the policy that is measured.
+struct Bench {
+    server: Server,
+    operator: MultiplexedConnection,
+    store: RedisStore,
+    clock: Arc<ManualClock>,
+    policy: Policy,
+    name: &'static str,
+    samples: Vec<f64>,
+}
+
+/// Returns the policy of limits in text form.
+fn policy<S: AsRef<str>>(limits: impl IntoIterator<Item = S>) -> Result<Policy, Box<dyn Error>> {
+    let limits = limits.into_iter().map(|text| text.as_ref().parse());
+    Ok(Policy::new(limits.collect::<Result<Vec<_>, _>>()?)?)
+}
+
+impl Bench {
+    async fn new(name: &'static str, policy: Policy) -> Result<Self, Box<dyn Error>> {
+        Self::with(name, policy, Layout::Packed, false).await
+    }
+
+    async fn with(
+        name: &'static str,
+        policy: Policy,
+        layout: Layout,
+        coalesce: bool,
+    ) -> Result<Self, Box<dyn Error>> {
+        let (server, clock) = (Server::start()?, Arc::new(ManualClock::at(START)));
+        let store = patient(RedisStore::builder(&server.url(0)).layout(layout));
+        let store = store.coalesce(coalesce).local_denial(false).manual_clock(clock.clone());
+        let (store, mut operator) = (store.connect().await?, server.connect(0).await?);
+        for setting in [["slowlog-log-slower-than", "0"], ["slowlog-max-len", "4096"]] {
+            redis::cmd("CONFIG").arg("SET").arg(&setting).exec_async(&mut operator).await?;
+        }
+        for script in RedisStore::scripts(layout) {
+            // The text that runs has the time of the clock that is set; it is compiled by a first call.
+            redis::cmd("SCRIPT").arg("LOAD").arg(script.text()).exec_async(&mut operator).await?;
+        }
+        Ok(Self { server, operator, store, clock, policy, name, samples: Vec::new() })
+    }
+
+    fn advance(&self, micros: u64) {
+        self.clock.advance(Duration::from_micros(micros));
+    }
+
+    async fn decide(&self, subject: usize, mode: Mode, cost: u64) -> Decision {
+        self.decide_under(&self.policy, subject, mode, cost).await
+    }
+
+    async fn decide_under(
+        &self,
+        policy: &Policy,
+        subject: usize,
+        mode: Mode,
+        cost: u64,
+    ) -> Decision {
+        decide(&self.store, policy, subject, mode, cost).await
+    }
+
+    /// Charges one unit this many times, with pauses. Returns what was decided.
+    async fn fill(&self, subject: usize, units: usize, pause: u64) -> Vec<Decision> {
+        const AT_ONCE: usize = 256;
+        let mut charged = Vec::with_capacity(units);
+        while charged.len() < units {
+            let mut calls = JoinSet::new();
+            for _ in 0..AT_ONCE.min(units - charged.len()) {
+                let (store, policy) = (self.store.clone(), self.policy.clone());
+                let clock = Arc::clone(&self.clock);
+                calls.spawn(async move {
+                    clock.advance(Duration::from_micros(pause));
+                    decide(&store, &policy, subject, Mode::Check, 1).await
+                });
+            }
+            charged.extend(calls.join_all().await);
+        }
+        assert!(charged.iter().all(Decision::is_allowed), "{}: there is room", self.name);
+        charged
+    }
+
+    async fn copy(&self, subjects: usize) -> Result<(), Box<dyn Error>> {
+        self.server.copy(0, &id(0), (1..=subjects).map(id)).await
+    }
+
+    fn refund_of(&self, subject: usize, charged: &Decision, of: RefundOf) -> RefundNow {
+        let (store, policy, at) = (self.store.clone(), self.policy.clone(), charged.at());
+        RefundNow { store, policy, at, of, subject }
+    }
+
+    /// Begins a sample.
+    async fn forget_calls(&mut self) -> Result<(), Box<dyn Error>> {
+        Ok(redis::cmd("SLOWLOG").arg("RESET").exec_async(&mut self.operator).await?)
+    }
+
+    /// Ends a sample: the longest script since the last call of [`Self::forget_calls`].
+    async fn note(&mut self) -> Result<(), Box<dyn Error>> {
+        let mut get = redis::cmd("SLOWLOG");
+        let calls: Vec<Value> = get.arg("GET").arg(4096).query_async(&mut self.operator).await?;
+        let longest = calls.iter().filter_map(micros_of_script).max();
+        self.samples.push(longest.ok_or("no script was run")? as f64);
+        Ok(())
+    }
+
+    /// Adds what was noted to the table, but for the first sample.
+    fn show(&mut self, table: &mut Table, operation: &str) {
+        let samples = sorted(&self.samples[1..]);
+        let at = |place: usize| format!("{:.0}", samples[place]);
+        let row = [at(0), at(samples.len() / 2), at(samples.len() - 1)];
+        table.row([format!("{}: {operation}", self.name)].into_iter().chain(row));
+        eprintln!("{}: {operation}: {:?}", self.name, samples);
+        self.samples.clear();
+    }
+}
+
+/// A refund or a renewal that is to be made.
+struct RefundNow {
+    store: RedisStore,
+    policy: Policy,
+    at: Timestamp,
+    of: RefundOf,
+    subject: usize,
+}
+
+impl RefundNow {
+    async fn make(&self) -> Result<(), Box<dyn Error>> {
+        let Self { policy, at: charged, of, subject, .. } = self;
+        let (namespace, subject) = (&Namespace::default(), &Subject::consumer(&id(*subject)));
+        let (charged, of, uncharged, units) = (*charged, *of, LimitSet::EMPTY, 1);
+        let refund = Refund { namespace, subject, policy, charged, units, of, uncharged };
+        Ok(self.store.refund(refund).await?)
+    }
+
+    async fn renew(&self) -> Result<Option<Timestamp>, Box<dyn Error>> {
+        let Self { policy, at: charged, subject, .. } = self;
+        let (namespace, subject) = (&Namespace::default(), &Subject::consumer(&id(*subject)));
+        let (charged, uncharged, units) = (*charged, LimitSet::EMPTY, 1);
+        let renewal = Renewal { namespace, subject, policy, charged, units, uncharged };
+        Ok(self.store.renew(renewal).await?)
+    }
+}
+
+async fn decide(
+    store: &RedisStore,
+    policy: &Policy,
+    subject: usize,
+    mode: Mode,
+    cost: u64,
+) -> Decision {
+    let (namespace, subject) = (&Namespace::default(), &Subject::consumer(&id(subject)));
+    let charge = Charge { namespace, subject, policy, mode, cost: Cost::new(cost) };
+    store.decide(charge).await.expect("the server is up")
+}
+
+/// Returns how long a call of a script took, from an entry of `SLOWLOG`.
+fn micros_of_script(entry: &Value) -> Option<u64> {
+    let Value::Array(fields) = entry else { return None };
+    let (Value::Int(micros), Value::Array(words)) = (fields.get(2)?, fields.get(3)?) else {
+        return None;
+    };
+    match words.first()? {
+        Value::BulkString(name) if name.eq_ignore_ascii_case(b"evalsha") => {
+            (*micros).try_into().ok()
+        }
+        _ => None,
+    }
+}
