@@ -209,16 +209,6 @@ async fn a_metered_load_reaches_the_rate_of_its_limit_under_every_algorithm() {
     }
 }
 
-<<<<<<< HEAD
-/// Returns the least percentage of the rate that the load above reaches. Under a window or a log, reserved
-/// units count for 200 ms of each second: 20 / (20 + 80 × 0.2), less a remainder that no whole request
-/// fits into.
-fn reached(limit: Limit) -> u64 {
-    match limit.algorithm() {
-        Algorithm::Gcra { .. } | Algorithm::TokenBucket { refill: Refill::Greedy, .. } => 99,
-        _ => 49,
-    }
-=======
 /// Returns the units that the load above uses at least in this many seconds, by the formulas of
 /// ALGORITHMS.md.
 ///
@@ -251,7 +241,6 @@ fn reached(limit: Limit, seconds: u64) -> u64 {
         | Algorithm::Concurrency => of_rate(period, fitting),
     };
     (rate * (seconds as f64 - SETTLED_AFTER - 0.01) - RESERVED).max(0.0) as u64
->>>>>>> 7f79e53 (Bound the longest scripts, and measure them)
 }
 
 /// Random reservations that are given back in part and in any order: in every span the units that pass

@@ -59,15 +59,9 @@ impl fmt::Display for InvalidPolicy {
             }
             Self::TooDetailed => write!(
                 f,
-<<<<<<< HEAD
-                "sliding windows and logs hold too much: expected a weight of at most {MOST_WEIGHT} in \
-                 all, where each bucket and every {UNITS_OF_WEIGHT} units of a log or a concurrency \
-                 limit weigh 1"
-=======
                 "sliding windows and logs that remember too much: expected {MOST_WEIGHT} at most in \
                  all, where each bucket is 1, and a log or a concurrency limit is {WEIGHT_OF_BLOCKS} \
                  and 1 for every {UNITS_OF_WEIGHT} units"
->>>>>>> 7f79e53 (Bound the longest scripts, and measure them)
             ),
         }
     }

@@ -1,14 +1,8 @@
 use super::{Algorithm, Limit};
 
-<<<<<<< HEAD
-/// The most that the limits of a policy may weigh: two logs of 100 000 units, or seven sliding windows
-/// of 200 buckets. With more, one decision would block a Redis server for a millisecond.
-pub(crate) const MOST_WEIGHT: u64 = 1_600;
-=======
 /// The most that the limits of a policy may weigh: two logs of 100 000 units, or four sliding windows
 /// of 200 buckets. With more, one decision would keep a Redis server from others for a millisecond.
 pub(crate) const MOST_WEIGHT: u64 = 900;
->>>>>>> 7f79e53 (Bound the longest scripts, and measure them)
 
 /// Units of a log or a concurrency limit that weigh as much as a bucket.
 pub(crate) const UNITS_OF_WEIGHT: u64 = 256;

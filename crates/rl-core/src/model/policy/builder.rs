@@ -54,13 +54,8 @@ impl PolicyBuilder {
     ///
     /// Returns an error if there is no limit or more than [`Policy::MAX_LIMITS`], if a name is not
     /// 1 to 64 characters of `A-Z a-z 0-9 _ . : * / -` or is used twice, if two limits would
-<<<<<<< HEAD
-    /// count in the same state, or if sliding windows and logs would hold so much that a decision takes
-    /// too long. Two logs of 100 000 units are allowed, or seven windows of 200 buckets.
-=======
     /// count in the same state, or if sliding windows and logs would remember so much that a decision
     /// takes long: two logs of 100 000 units are allowed, or four windows of 200 buckets.
->>>>>>> 7f79e53 (Bound the longest scripts, and measure them)
     pub fn build(self) -> Result<Policy, InvalidPolicy> {
         let limits = named(self.limits);
         if limits.is_empty() {

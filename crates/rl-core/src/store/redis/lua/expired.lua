@@ -9,16 +9,10 @@
 -- Sets        reserved_for, the number of ARGV[4], and is_settled: whether the state has changed and is to
 --             be stored
 --
-<<<<<<< HEAD
--- The number at a time is bounded, so that the script does not block the server: the more limits, the
--- fewer, and fewest with a log, whose refunds move entries. A peek must write nothing, so it skips logs.
-local MOST, MOST_OF_LIMITS, MOST_OF_LOGS = 32, 96, 4
-=======
 -- The number at a time is bounded, so that the script does not block the server: the more limits, the
 -- fewer, and fewest with logs, whose refunds move entries. A peek must write nothing, so it skips logs.
 local MOST, MOST_OF_LIMITS, MOST_OF_LOGS = 32, 96, 16
 local is_settled = false
->>>>>>> 7f79e53 (Bound the longest scripts, and measure them)
 local reserved_for = struct.unpack('>I7', ARGV[4])
 local is_peek, all_fixed = string.byte(ARGV[2], 1) == 2, string.byte(ARGV[2], 2) > 0
 
@@ -36,12 +30,8 @@ do
     if slot.kind == 8 then logs_of_policy = logs_of_policy + 1 end
     by_tag[slot.tag] = slot
   end
-<<<<<<< HEAD
-  -- Bytes 14 and 15 mark the limits that count requests, in a plan that may have any.
-=======
   if logs_of_policy > 0 then most = max_of(1, min(4, floor(MOST_OF_LOGS / logs_of_policy))) end
   -- Bytes 14 and 15 mark the limits that count requests, in a plan that may have any.
->>>>>>> 7f79e53 (Bound the longest scripts, and measure them)
   local requests = all_fixed and 0 or struct.unpack('>I2', ARGV[2], 14)
   for i, slot in ipairs(slots) do
     slot.is_one = floor(requests / 2 ^ (i - 1)) % 2 == 1

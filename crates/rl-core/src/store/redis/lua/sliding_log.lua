@@ -16,11 +16,6 @@
 -- No operation reads more than t, the list and three blocks, whatever the length. Neighbours that
 -- have 256 entries together become one block, sooner or later.
 --
-<<<<<<< HEAD
--- `open` runs before anything else. From then on the cells describe the entries that count now. Entries
--- that have left are deleted with the next write.
-local ENTRY, TAIL, BLOCK, ITEM = 14, 32, 256, 20
-=======
 -- `open` runs before anything else. From then on the cells describe the entries that count now. Blocks
 -- that have left stay in front of the list until the next write. Each write deletes at most 64 of them,
 -- so that a log whose entries leave together does not block the server.
@@ -28,7 +23,6 @@ local ENTRY, TAIL, BLOCK, ITEM = 14, 32, 256, 20
 -- One call of `struct` reads the units of many entries or items, which takes a quarter of the time.
 local ENTRY, TAIL, BLOCK, ITEM, MOST_DELETED = 14, 32, 256, 20, 64
 local ENTRY_UNITS, ITEM_UNITS = 'xxxxxxxI7', 'xxxxxxxI7I2xxxx'
->>>>>>> 7f79e53 (Bound the longest scripts, and measure them)
 local logs = {}
 
 local function log_entry(bytes, index) return struct.unpack('>I7I7', bytes, index * ENTRY + 1) end
@@ -71,10 +65,6 @@ local function log_count(bytes, size, latest)
   return low
 end
 
-<<<<<<< HEAD
--- Counts the entries from `from` on that have left. Returns the index of the first that has not, the
--- units of those before it, and its time.
-=======
 -- Adds up the units of the entries from `first` to the one before `last`.
 local function log_units(bytes, first, last)
   local units, count = 0, last - first
@@ -86,7 +76,6 @@ end
 
 -- Counts the entries from `from` on that have left. Returns the index of the first that has not, the
 -- units of those before it, and its time.
->>>>>>> 7f79e53 (Bound the longest scripts, and measure them)
 local function log_left(bytes, from, period)
   local index = max_of(from, log_count(bytes, ENTRY, now - period))
   local units = log_units(bytes, from, index)
@@ -98,13 +87,8 @@ local function log_lifetime(at, period)
   return max_of(1, ceil((state[at + 3] + period - clock) / 1000)) + linger
 end
 
-<<<<<<< HEAD
--- Writes the newest entries, the list if it has changed, and one more field and value if given. Deletes
--- the blocks that are gone.
-=======
 -- Writes the newest entries, the list if it has changed, and one more field and value if given. Deletes
 -- the blocks that are gone, and some of those that have left.
->>>>>>> 7f79e53 (Bound the longest scripts, and measure them)
 local function log_write(at, log, ...)
   local due = min(MOST_DELETED, #log.left / ITEM)
   for index = 0, due - 1 do
