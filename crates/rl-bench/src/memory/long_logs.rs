@@ -24,7 +24,7 @@ const LEAVES: usize = 11;
 const HOUR: u64 = 3_600_000_000;
 
 struct Log {
-    store: MemoryStore,
+    store: MemoryStore<Arc<ManualClock>>,
     clock: Arc<ManualClock>,
     policy: Policy,
     charged: Vec<Decision>,
