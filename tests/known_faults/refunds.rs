@@ -212,8 +212,8 @@ async fn a_metered_load_reaches_the_rate_of_its_limit_under_every_algorithm() {
 /// Returns the units that the load above uses at least in this many seconds, by the formulas of
 /// ALGORITHMS.md.
 ///
-/// An evenly refilled bucket reaches its rate. Under the others what is reserved counts until it is settled, so at least
-/// rate × U / (U + (R − U) × d / period) is used, less what a whole request does not fit into: with R
+/// An evenly refilled bucket reaches its rate. Under the others what is reserved counts until it is
+/// settled, so at least rate × U / (U + (R − U) × d / period) is used, less what a whole request does not fit into: with R
 /// reserved, U used and d from the charge to the refund. A unit of a sliding window counts for up to one
 /// precision longer than its period, so fewer are used by that part. What is reserved last is not settled
 /// yet when the time is over, and nothing is settled before the first refund.
@@ -234,11 +234,8 @@ fn reached(limit: Limit, seconds: u64) -> u64 {
         Algorithm::SlidingWindow { precision } => {
             of_rate(period + precision.as_micros() as f64 / 1e6, fitting)
         }
-        Algorithm::FixedWindow { .. }
-        | Algorithm::SlidingLog
-        | Algorithm::SlidingWindowCounter
-        | Algorithm::TokenBucket { .. }
-        | Algorithm::Concurrency => of_rate(period, fitting),
+        // An interval bucket is full when its interval ends, as a fixed window is empty.
+        _ => of_rate(period, fitting),
     };
     (rate * (seconds as f64 - SETTLED_AFTER - 0.01) - RESERVED).max(0.0) as u64
 }
