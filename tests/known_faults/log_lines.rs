@@ -52,8 +52,9 @@ async fn a_server_that_cannot_be_reached_is_named_by_host_and_port_and_without_t
 async fn an_error_text_names_its_cause_once() {
     let server = RedisServer::start();
     let url = server.url().replace("redis://", &format!("redis://nobody:{PASSWORD}@"));
-    let error = RedisStore::connect(&url).await.unwrap_err().to_string();
+    let error = builder(&url).connect().await.unwrap_err().to_string();
     assert_eq!(error.matches("the store").count(), 1, "{error}");
+    assert!(error.contains("Redis answered WRONGPASS"), "{error}");
     assert!(error.contains(": could not connect to 127.0.0.1:"), "{error}");
     assert!(!error.contains(PASSWORD) && !error.contains("nobody"), "{error}");
 }

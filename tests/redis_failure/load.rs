@@ -64,6 +64,7 @@ pub(super) fn limits(store: RedisStore) -> RateLimiterBuilder {
 /// A service with a thread of its own, as far from its clients as one machine allows.
 pub(super) struct Service {
     pub(super) limiter: RateLimiter,
+    pub(super) store: RedisStore,
     pub(super) log: Log,
     site: Site,
     stall: Arc<Stall>,
@@ -99,15 +100,15 @@ impl Service {
             runtime.unwrap().block_on(async {
                 let store =
                     store(RedisStore::builder(&url).local_denial(false)).connect().await.unwrap();
-                let limiter = settings(limits(store)).build().unwrap();
+                let limiter = settings(limits(store.clone())).build().unwrap();
                 let site = Axum::serve(vec![Gate::new(limiter.clone()).key(Identified)]);
                 let stall = Stall::watch();
-                ready.send((limiter, log, site, stall)).unwrap();
+                ready.send((limiter, store, log, site, stall)).unwrap();
                 let _ = stopped.await;
             });
         });
-        let (limiter, log, site, stall) = is_ready.recv().expect("the service starts");
-        Self { limiter, log, site, stall, stop: Some(stop), thread: Some(thread) }
+        let (limiter, store, log, site, stall) = is_ready.recv().expect("the service starts");
+        Self { limiter, store, log, site, stall, stop: Some(stop), thread: Some(thread) }
     }
 
     pub(super) fn address(&self) -> String {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tokio::time::timeout_at;
+use tokio::time::{Instant, timeout_at};
 
 use super::RateLimiter;
 use super::ask::{Waiting, timed_out};
@@ -145,7 +145,7 @@ impl RateLimiter {
                             this.source_answered(&subject);
                         }
                         Err(error) if error.kind() == FailureKind::TimedOut => {
-                            if progress.judge(sent, deadline) != Late::Outage {
+                            if progress.judge(sent, deadline, Instant::now()) != Late::Outage {
                                 policy = Err(StoreError::new(FailureKind::Overloaded));
                             }
                         }

@@ -35,14 +35,14 @@
 //! 3. **A breaker** keeps requests from a store that is down or slow: after three failures in a row they
 //!    are answered at once, and one of them at a time, every 50 to 200 ms, finds out whether the store
 //!    is back. A store that *refuses* to work for us is asked on: its refusals deny.
-//! 4. **No more decisions wait** than [`max_in_flight`](RateLimiterBuilder::max_in_flight), and fewer if
+//! 4. **What needs no counter needs no store.** A [block](Policy::blocked_until), a limit of 0 and a cost
+//!    that the limits never grant are denied by the policy alone ([`Origin::Policy`]), and hold while
+//!    the store is down, slow or full.
+//! 5. **No more decisions wait** than [`max_in_flight`](RateLimiterBuilder::max_in_flight), and fewer if
 //!    the store would answer them late.
-//! 5. **An overload is no outage.** One client can cause it, so it does not lift the limits by default. A
-//!    request that an overloaded store or source cannot take is denied if a known denial still holds, else
-//!    rejected with 503 and `Retry-After: 1`. [`RateLimiterBuilder::on_overload`] changes that.
-//! 6. **Denials that need no counter need no store.** The policy alone denies under a
-//!    [block](Policy::blocked_until), under a limit of 0, and if the limits never grant the cost
-//!    ([`Origin::Policy`]). Such denials hold while the store is down, slow or full.
+//! 6. **An overload is no outage.** It may be the flood of one client, so by default it opens nothing: a
+//!    request beyond what the store or the source of policies bears is answered by a denial that still holds,
+//!    else rejected with 503 and `Retry-After: 1`. [`RateLimiterBuilder::on_overload`] changes that.
 //! 7. Units go back to the store that took them. Operations that ask for facts, such as
 //!    [`usage`](RateLimiter::usage), are errors then: nothing stands in for them.
 

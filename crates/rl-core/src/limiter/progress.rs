@@ -5,10 +5,14 @@
 //!
 //! | replies since this call was sent | meaning |
 //! |---|---|
-//! | none in the second half of its wait | nothing is answered any more: an outage |
-//! | the newest is to a call sent at about the same time, or before | replies are late: overload |
-//! | likewise none, but within [`DRAINING`] of the last sign of overload | the other side is busy with calls that were given up: overload |
-//! | the newest is to a call sent long after | this call was overtaken, so only its part of the store is silent: an outage |
+//! | there were no replies in the second half of its wait | nothing is answered any more: an outage |
+//! | the newest reply is to a call sent at about the same time, or before | replies come late: overload |
+//! | the newest reply is to a call sent long after | this one was overtaken, and only its part of the store is silent: an outage |
+//!
+//! Two signs outweigh these, so that neither a flood nor a busy machine looks like an outage:
+//!
+//! * There was overload within [`DRAINING`]: the other side may be busy with calls that were given up.
+//! * The timer of the call fired late, and a reply came within [`DRAINING`]: this process gets no time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -41,8 +45,10 @@ pub(super) const DRAINING: Duration = Duration::from_secs(1);
 pub(super) enum Late {
     /// Nothing is answered.
     Outage,
-    /// The other side is behind. It has answered this number of calls since this one was sent, if any.
-    Behind { replies: u64 },
+    /// The other side is behind.
+    Behind,
+    /// This process is behind.
+    Starved,
 }
 
 /// A call that was sent.
@@ -52,7 +58,7 @@ pub(super) struct Sent {
     // In microseconds from the origin.
     micros: u64,
     // The calls that were answered by then.
-    answered: u64,
+    pub(super) answered: u64,
 }
 
 impl Default for Progress {
@@ -82,36 +88,40 @@ impl Progress {
         self.newest.store(sent.micros, Ordering::Relaxed);
     }
 
-    /// Notes that a call is refused because too many are in flight. That is a sign of overload if the other
-    /// side has answered any call since the last refusal.
-    pub(super) fn refused(&self) {
-        let answered = self.answered.load(Ordering::Relaxed);
-        if self.answered_by_refusal.load(Ordering::Relaxed) != answered {
-            self.answered_by_refusal.store(answered, Ordering::Relaxed);
-            self.behind.store(self.micros(Instant::now()), Ordering::Relaxed);
-        }
+    /// Returns how many calls were answered.
+    pub(super) fn answered_count(&self) -> u64 {
+        self.answered.load(Ordering::Relaxed)
     }
 
-    /// Returns why the call is late that gives up now, after `patience`.
-    pub(super) fn judge(&self, sent: Sent, patience: Duration) -> Late {
-        let micros = |span: Duration| u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
-        let replies = self.answered.load(Ordering::Relaxed).wrapping_sub(sent.answered);
-        let half = sent.micros.saturating_add(micros(patience / 2));
-        let is_answering = self.replied.load(Ordering::Relaxed) >= half;
-        let was_overtaken = self.newest.load(Ordering::Relaxed) > half;
-        let now = self.micros(Instant::now());
-        match is_answering {
-            true if was_overtaken => Late::Outage,
-            true => {
-                self.behind.store(now, Ordering::Relaxed);
-                Late::Behind { replies }
-            }
-            false => {
-                let behind = self.behind.load(Ordering::Relaxed);
-                let is_draining = behind > 0 && now.saturating_sub(behind) < micros(DRAINING);
-                if is_draining { Late::Behind { replies: 0 } } else { Late::Outage }
-            }
+    /// Notes that a call is refused because too many are in flight: a sign that the other side is behind, if it
+    /// has answered any since the last refusal. Returns the time then.
+    pub(super) fn refused(&self) -> Option<Instant> {
+        let answered = self.answered_count();
+        if self.answered_by_refusal.load(Ordering::Relaxed) == answered {
+            return None;
         }
+        self.answered_by_refusal.store(answered, Ordering::Relaxed);
+        let now = Instant::now();
+        self.behind.store(self.micros(now), Ordering::Relaxed);
+        Some(now)
+    }
+
+    /// Returns why the call is late, which is given up now, after `patience`.
+    pub(super) fn judge(&self, sent: Sent, patience: Duration, now: Instant) -> Late {
+        let half = self.micros(sent.at + patience / 2);
+        let (replied, behind) = (&self.replied, &self.behind);
+        let [replied, behind] = [replied, behind].map(|at| at.load(Ordering::Relaxed));
+        let was_overtaken = self.newest.load(Ordering::Relaxed) > half;
+        let since = |at: u64| Duration::from_micros(self.micros(now).saturating_sub(at));
+        let is_starved = now > sent.at + patience + patience / 8;
+        if replied >= half && !was_overtaken {
+            self.behind.store(self.micros(now), Ordering::Relaxed);
+        } else if !(behind > 0 && since(behind) < DRAINING
+            || is_starved && replied > 0 && since(replied) < DRAINING)
+        {
+            return Late::Outage;
+        }
+        if is_starved { Late::Starved } else { Late::Behind }
     }
 }
 
@@ -128,34 +138,46 @@ mod tests {
         progress.send()
     }
 
+    fn judge(progress: &Progress, sent: Sent, patience: Duration) -> Late {
+        progress.judge(sent, patience, Instant::now())
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_call_that_is_given_up_tells_an_outage_from_an_overload() {
         let progress = Progress::default();
         let old = progress.send();
-        assert_eq!(progress.judge(old, PATIENCE), Late::Outage, "nothing was ever answered");
+        assert_eq!(judge(&progress, old, PATIENCE), Late::Outage, "nothing was ever answered");
 
         let late = later(10, &progress).await;
         advance(PATIENCE / 2 - Duration::from_millis(1)).await;
         (0..100).for_each(|_| progress.answered(old));
         advance(PATIENCE / 2).await;
-        assert_eq!(progress.judge(late, PATIENCE), Late::Outage, "there were replies, and no more");
+        assert_eq!(
+            judge(&progress, late, PATIENCE),
+            Late::Outage,
+            "there were replies, and no more"
+        );
         (0..100).for_each(|_| progress.answered(old));
-        let behind = Late::Behind { replies: 200 };
-        assert_eq!(progress.judge(late, PATIENCE), behind, "older calls are answered");
+        assert_eq!(judge(&progress, late, PATIENCE), Late::Behind, "older calls are answered");
 
         let silent = later(0, &progress).await;
         // Refusals alone are no sign: nothing is answered in an outage either.
         progress.refused();
         progress.refused();
-        let draining = Late::Behind { replies: 0 };
         advance(DRAINING - Duration::from_millis(1)).await;
-        assert_eq!(progress.judge(silent, DRAINING), draining, "busy with what was given up");
+        assert_eq!(judge(&progress, silent, DRAINING), Late::Behind, "busy with what was given up");
         let last = later(1, &progress).await;
         progress.answered(last);
         advance(PATIENCE).await;
-        assert_eq!(progress.judge(last, PATIENCE), Late::Outage, "a reply was on its way");
+        assert_eq!(judge(&progress, last, PATIENCE), Late::Outage, "a reply was on its way");
 
         (0..100).for_each(|_| progress.answered(progress.send()));
-        assert_eq!(progress.judge(last, PATIENCE), Late::Outage, "it was overtaken by far");
+        assert_eq!(judge(&progress, last, PATIENCE), Late::Outage, "it was overtaken by far");
+
+        let starved = progress.send();
+        advance(PATIENCE * 2).await;
+        assert_eq!(judge(&progress, starved, PATIENCE), Late::Starved, "its timer fired late");
+        advance(DRAINING).await;
+        assert_eq!(judge(&progress, starved, PATIENCE), Late::Outage, "no reply for a second");
     }
 }
