@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use rl_core::limiter::OnFailure;
 use rl_core::source::PolicySource;
-use rl_core::{Eventual, FailureKind, Origin, RateLimiter, Subject};
-use rl_records::{ChangeError, Record, RecordSource, Records};
+use rl_core::{Eventual, FailureKind, Origin, RateLimiter, Realm, Subject};
+use rl_records::{ChangeError, Expected, Record, RecordSource, Records, TierContent};
 use rl_tests::PostgresServer;
 
-use super::{GIVE_UP, NEVER, patient, per_hour, policy_text, until_policy};
+use super::{GIVE_UP, NEVER, limits, patient, per_hour, policy_text, until_policy};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_the_database_is_away_the_last_limits_hold_and_then_it_is_heard_again() {
@@ -70,6 +70,34 @@ async fn a_block_holds_on_its_instance_when_the_database_is_lost_before_the_next
         assert_eq!(policy_text(&source, consumer).await, "hour=0/hour", "{consumer}");
         let decision = limiter.check(&Subject::consumer(consumer), 1).await;
         assert!(!decision.is_allowed(), "{consumer}: {decision:?}");
+    }
+}
+
+/// Members of a tier were looked up when they called: by then the change of the tier was lost here.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tier_changed_here_binds_its_members_here_although_the_database_is_lost_before_they_call()
+{
+    let mut server = PostgresServer::start();
+    let records = Records::connect(&server.url()).await.unwrap();
+    let source = patient(&records).poll_every(NEVER).tiers_of_keys().start();
+    let tier = |per_hour| TierContent {
+        name: "gold".into(),
+        limits: limits([-1, -1, per_hour, -1, -1, -1]),
+    };
+    records.create_tier(tier(5), "alice").await.unwrap();
+    let mut members: Vec<Subject> =
+        (0..20).map(|number| Subject::consumer(&format!("member {number}"))).collect();
+    members.push(Subject::digest(Realm::Key, [7; 16]));
+    let policy_of = async |member: &Subject| source.policy(member).await.unwrap().unwrap();
+    for member in &members {
+        records.set_tier(member, Some("gold"), 0, "alice").await.unwrap();
+        assert_eq!(policy_of(member).await.to_string(), "hour=5/hour");
+    }
+
+    records.update_tier(tier(0), Expected::Any, "alice").await.unwrap();
+    server.stop();
+    for member in &members {
+        assert_eq!(policy_of(member).await.to_string(), "hour=0/hour", "{}", member.id());
     }
 }
 

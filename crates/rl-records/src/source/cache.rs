@@ -1,10 +1,11 @@
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
+use futures::{FutureExt, StreamExt, stream};
 use indexmap::IndexMap;
 use rl_core::FailureKind;
 use rl_core::time::Timestamp;
@@ -21,6 +22,9 @@ const LONGEST: Duration = Duration::from_secs(3);
 
 /// How often a value is read in one look-up while it changes.
 const ROUNDS: usize = 4;
+
+/// How many values that changed together are looked up at once, so that requests get their turn between.
+const TOGETHER: usize = 4;
 
 /// The most keys of which is kept that they cannot be read.
 const MOST_DAMAGED: usize = 1_024;
@@ -218,6 +222,35 @@ impl<V: Send + Sync + 'static> Cache<V> {
         Some(flight.map(drop).boxed())
     }
 
+    /// Looks up the values that were marked as changed and of which `is_concerned` is true, those that
+    /// were used last first. Whoever has waited long enough drops the future: the rest is looked up when
+    /// it is asked for.
+    pub(super) fn refresh_if(
+        self: &Arc<Self>,
+        is_concerned: impl Fn(&V) -> bool,
+    ) -> BoxFuture<'static, ()> {
+        let state = self.state();
+        let concerned = |known: &Known<V>| known.is_changed && is_concerned(&known.value);
+        let concerned = state.known.iter().filter(|(_, known)| concerned(known));
+        let mut keys: Vec<_> =
+            concerned.map(|(key, known)| (Reverse(known.used_at), key.clone())).collect();
+        drop(state);
+        keys.sort_unstable();
+        let cache = self.clone();
+        let refreshing = stream::iter(keys).for_each_concurrent(TOGETHER, move |(_, key)| {
+            let cache = cache.clone();
+            async move {
+                // A request may have looked it up meanwhile.
+                let is_changed =
+                    cache.state().known.get(&key).is_some_and(|known| known.is_changed);
+                if is_changed && let Some(refreshing) = cache.refresh(&key) {
+                    refreshing.await;
+                }
+            }
+        });
+        refreshing.boxed()
+    }
+
     /// The value of `key` is another one: the next who asks waits for it.
     pub(super) fn changed(&self, key: &str) {
         let mut state = self.state();
@@ -300,10 +333,15 @@ impl<V> State<V> {
         is_changed: bool,
         capacity: usize,
     ) {
-        if !self.known.contains_key(key) {
-            self.make_room(capacity);
-        }
-        let known = Known { value, read_at, is_changed, used_at: self.tick };
+        // To be looked up is not to be used.
+        let used_at = match self.known.get(key) {
+            Some(known) => known.used_at,
+            None => {
+                self.make_room(capacity);
+                self.tick
+            }
+        };
+        let known = Known { value, read_at, is_changed, used_at };
         self.known.insert(key.clone(), known);
     }
 

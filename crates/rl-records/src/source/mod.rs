@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::{BoxFuture, FutureExt};
+use futures::future::{BoxFuture, FutureExt, join_all};
 use rl_core::source::{PolicyFuture, PolicySource};
 use rl_core::store::StoreError;
 use rl_core::time::Timestamp;
@@ -40,6 +40,11 @@ use timeline::Timeline;
 /// holds, however many others are asked for; a consumer that was never looked up is under the limiter's
 /// failure policy, by an error or when the limiter's own deadline has passed.
 ///
+/// A change that is made through these [`Records`] is looked up before the call returns, so it holds here
+/// although the database is lost right after. That takes one second at most. A change of a tier looks up
+/// the members that called last first. A member that was not reached in that second, or that never
+/// called, is looked up when it calls; if the database is lost before, its last good policy holds.
+///
 /// Few look-ups run at once and few wait, whoever invents consumers: beyond that there is an error
 /// ([`FailureKind::Overloaded`]) at once. After one that failed, there is one each second until one
 /// succeeds.
@@ -69,6 +74,10 @@ struct Inner {
 struct InTier {
     name: String,
     policy: Option<Policy>,
+}
+
+fn is_in(member: &Option<InTier>, tier: &str) -> bool {
+    member.as_ref().is_some_and(|member| member.name == tier)
 }
 
 impl RecordSource {
@@ -223,9 +232,7 @@ impl Listener for Inner {
             Kind::Key => self.keys.iter().for_each(|keys| keys.changed(owner)),
             Kind::Tier => {
                 self.consumers.changed_if(|timeline| timeline.tier() == Some(owner));
-                let is_in =
-                    |tier: &Option<InTier>| tier.as_ref().is_some_and(|tier| tier.name == owner);
-                self.keys.iter().for_each(|keys| keys.changed_if(is_in));
+                self.keys.iter().for_each(|keys| keys.changed_if(|tier| is_in(tier, owner)));
             }
         }
     }
@@ -235,8 +242,14 @@ impl Listener for Inner {
             Kind::Record | Kind::Consumer => self.consumers.refresh(owner),
             Kind::Resource => self.resources.refresh(owner),
             Kind::Key => self.keys.as_ref()?.refresh(owner),
-            // Members of a tier are looked up at their next request; the other kinds change no limit.
-            Kind::Tier | Kind::Reset | Kind::SubjectReset | Kind::Refusal => None,
+            Kind::Tier => {
+                let consumers = self.consumers.refresh_if(|member| member.tier() == Some(owner));
+                let keys = self.keys.as_ref();
+                let keys = keys.map(|keys| keys.refresh_if(|tier| is_in(tier, owner)));
+                Some(join_all(keys.into_iter().chain([consumers])).map(drop).boxed())
+            }
+            // The other kinds change no limit.
+            Kind::Reset | Kind::SubjectReset | Kind::Refusal => None,
         }
     }
 }

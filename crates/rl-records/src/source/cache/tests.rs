@@ -157,6 +157,28 @@ async fn after_a_change_nobody_gets_the_old_value() {
 /// A look-up that has read the old value, and ends after the change was announced, brought it back
 /// for an hour.
 #[tokio::test]
+async fn values_that_changed_together_are_looked_up_few_at_once_and_those_used_last_first() {
+    let (cache, database) = cache(100);
+    database.answer(10);
+    for key in 0..10 {
+        wait(cache.get(&key.to_string())).await.unwrap();
+    }
+    known(&cache.get("3")).unwrap();
+    database.hold(2);
+    cache.all_changed();
+    let refreshing = tokio::spawn(cache.refresh_if(|_| true));
+    database.until_asked(10 + TOGETHER as u64).await;
+    let flying = || cache.state().flights.keys().map(ToString::to_string).collect::<Vec<_>>();
+    let mut first = flying();
+    first.sort_unstable();
+    assert_eq!(first, ["3", "7", "8", "9"]);
+    database.answer(10);
+    refreshing.await.unwrap();
+    assert_eq!(database.asked(), 20);
+    assert_eq!((0..10).filter_map(|key| known(&cache.get(&key.to_string()))).sum::<u64>(), 20);
+}
+
+#[tokio::test]
 async fn a_change_during_a_look_up_makes_it_look_again() {
     let (cache, database) = cache(10);
     let first = cache.get("a");
