@@ -46,6 +46,32 @@ async fn the_api_does_what_its_document_says() {
     assert!(told.contains(&format!("Tested: {operations}")), "{told}");
 }
 
+/// Clients that are made from the document could not send it.
+#[tokio::test]
+async fn the_document_names_if_match_where_it_is_heeded_and_nowhere_else() {
+    let bank = Bank::embedded().await;
+    let document = bank.get("/openapi.json").await;
+    for (path, operations) in document["paths"].as_object().unwrap() {
+        for (method, operation) in operations.as_object().unwrap() {
+            let none = Vec::new();
+            let parameters = operation["parameters"].as_array().unwrap_or(&none);
+            let named = parameters.iter().filter(|parameter| parameter["name"] == "If-Match");
+            let named: Vec<_> = named.collect();
+            let resets = path.ends_with("/usage")
+                || path.contains("usage/{")
+                || path.contains("call-counters");
+            let is_heeded = matches!(&**method, "put" | "delete") && !resets;
+            assert_eq!(named.len(), usize::from(is_heeded), "{method} {path}");
+            for parameter in named {
+                assert_eq!(
+                    (&parameter["in"], &parameter["required"]),
+                    (&"header".into(), &false.into())
+                );
+            }
+        }
+    }
+}
+
 /// Behind whatever place it is nested at.
 #[tokio::test]
 async fn the_document_names_the_place_where_it_is_mounted() {

@@ -2,6 +2,9 @@ use axum::extract::FromRequestParts;
 use axum::http::header;
 use axum::http::request::Parts;
 use rl_records::Expected;
+use utoipa::IntoParams;
+use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
+use utoipa::openapi::{ObjectBuilder, Required, Type};
 
 use crate::ApiError;
 
@@ -62,6 +65,26 @@ impl<S: Sync> FromRequestParts<S> for IfMatch {
         let Some(line) = lines.next() else { return Ok(Self::Absent) };
         let parsed = line.to_str().ok().and_then(Self::parse).filter(|_| lines.next().is_none());
         parsed.ok_or_else(|| ApiError::invalid("If-Match", Self::EXPECTED))
+    }
+}
+
+/// For the document.
+impl IntoParams for IfMatch {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        let schema = ObjectBuilder::new()
+            .schema_type(Type::String)
+            .pattern(Some("^(\\*|(W/)?\"[^\"]*\"( *, *(W/)?\"[^\"]*\")*)$"))
+            .examples(["\"3\"", "*"]);
+        let parameter = ParameterBuilder::new()
+            .name("If-Match")
+            .parameter_in(ParameterIn::Header)
+            .required(Required::False)
+            .description(Some(
+                "The ETag of what is to be changed, or * for whatever is there. The change is made only if \
+                 that is there, else the answer is 412. Without it the change is made to what is there.",
+            ))
+            .schema(Some(schema));
+        vec![parameter.build()]
     }
 }
 

@@ -31,7 +31,7 @@ pub(super) async fn read(
 /// unblock, too. The last of several concurrent requests decides. With `If-Match`, only if nobody changed the
 /// block since: 412 otherwise.
 #[utoipa::path(put, path = "/management/consumers/{CONSUMER_ID}/block", tag = "blocks",
-    params(In<ConsumerId>), request_body = UntilInput,
+    params(In<ConsumerId>, IfMatch), request_body = UntilInput,
     responses((status = OK, body = RateLimit, headers(("ETag" = String))), ChangeRefusals))]
 pub(super) async fn put(
     State(admin): State<Admin>,
@@ -56,7 +56,7 @@ pub(super) async fn put(
 ///
 /// With `If-Match`, only if nobody changed the block since: 412 otherwise.
 #[utoipa::path(delete, path = "/management/consumers/{CONSUMER_ID}/block", tag = "blocks",
-    params(In<ConsumerId>), responses((status = NO_CONTENT), ChangeRefusals))]
+    params(In<ConsumerId>, IfMatch), responses((status = NO_CONTENT), ChangeRefusals))]
 pub(super) async fn delete(
     State(admin): State<Admin>,
     Allowed { actor, asked, .. }: Allowed<ToDelete>,

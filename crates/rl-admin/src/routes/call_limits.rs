@@ -46,7 +46,7 @@ pub(super) struct CallLimitsSet {
 /// With `If-Match`, only if nobody changed the record since: 412 otherwise. Limits that block or unblock
 /// the consumer need the role for that, too.
 #[utoipa::path(put, path = "/management/consumers/{CONSUMER_ID}/consumer/call-limits",
-    tag = "call limits", params(In<ConsumerId>), request_body = RateLimitInput,
+    tag = "call limits", params(In<ConsumerId>, IfMatch), request_body = RateLimitInput,
     responses((status = OK, body = CallLimitsSet), ChangeRefusals))]
 pub(super) async fn put(
     State(admin): State<Admin>,

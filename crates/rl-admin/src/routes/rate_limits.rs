@@ -95,7 +95,7 @@ pub(super) async fn read(
 /// unblock the consumer.
 #[utoipa::path(put,
     path = "/management/consumers/{CONSUMER_ID}/consumer/rate-limits/{RATE_LIMITING_ID}",
-    tag = "records", params(In<ConsumerId>, In<RateLimitingId>), request_body = RateLimitInput,
+    tag = "records", params(In<ConsumerId>, In<RateLimitingId>, IfMatch), request_body = RateLimitInput,
     responses((status = OK, body = RateLimit, headers(("ETag" = String))), ChangeRefusals))]
 pub(super) async fn update(
     State(admin): State<Admin>,
@@ -124,7 +124,7 @@ pub(super) async fn update(
 /// needs the role for that, too.
 #[utoipa::path(delete,
     path = "/management/consumers/{CONSUMER_ID}/consumer/rate-limits/{RATE_LIMITING_ID}",
-    tag = "records", params(In<ConsumerId>, In<RateLimitingId>),
+    tag = "records", params(In<ConsumerId>, In<RateLimitingId>, IfMatch),
     responses((status = NO_CONTENT), ChangeRefusals))]
 pub(super) async fn delete(
     State(admin): State<Admin>,

@@ -111,7 +111,7 @@ pub(super) async fn read(
 ///
 /// With `If-Match`, only if nobody changed it since: 412 otherwise.
 #[utoipa::path(put, path = "/management/resources/{RESOURCE}", tag = "resources",
-    params(In<ResourceName>), request_body = ResourceUpdate,
+    params(In<ResourceName>, IfMatch), request_body = ResourceUpdate,
     responses((status = OK, body = Resource, headers(("ETag" = String))), ChangeRefusals))]
 pub(super) async fn update(
     State(admin): State<Admin>,
@@ -173,7 +173,7 @@ const ATTEMPTS: u32 = 100;
 ///
 /// With `If-Match`, only if nobody changed it since: 412 otherwise.
 #[utoipa::path(delete, path = "/management/resources/{RESOURCE}", tag = "resources",
-    params(In<ResourceName>), responses((status = NO_CONTENT), ChangeRefusals))]
+    params(In<ResourceName>, IfMatch), responses((status = NO_CONTENT), ChangeRefusals))]
 pub(super) async fn delete(
     State(admin): State<Admin>,
     Allowed { actor, asked, .. }: Allowed<ToDelete>,

@@ -78,7 +78,7 @@ pub(super) async fn create(
 ///
 /// With `If-Match`, only if nobody changed it since: 412 otherwise. If that blocks members, or unblocks
 /// them, it needs the role for that, too.
-#[utoipa::path(put, path = "/management/tiers/{TIER}", tag = "tiers", params(In<TierName>),
+#[utoipa::path(put, path = "/management/tiers/{TIER}", tag = "tiers", params(In<TierName>, IfMatch),
     request_body = TierUpdate,
     responses((status = OK, body = Tier, headers(("ETag" = String))), ChangeRefusals))]
 pub(super) async fn update(
@@ -97,7 +97,7 @@ pub(super) async fn update(
 }
 
 /// Deletes a tier: 409 if it has members, who would fall to the defaults
-#[utoipa::path(delete, path = "/management/tiers/{TIER}", tag = "tiers", params(In<TierName>),
+#[utoipa::path(delete, path = "/management/tiers/{TIER}", tag = "tiers", params(In<TierName>, IfMatch),
     responses((status = NO_CONTENT), ChangeRefusals))]
 pub(super) async fn delete(
     State(admin): State<Admin>,
@@ -143,7 +143,7 @@ fn membership(member: &TierMember) -> Response {
 /// With `If-Match`, only if nobody moved it since: 412 otherwise. A tier that blocks it, or unblocks it,
 /// needs the role for that, too.
 #[utoipa::path(put, path = "/management/subjects/{REALM}/{SUBJECT_ID}/tier", tag = "tiers",
-    params(OfSubject), request_body = MembershipInput,
+    params(OfSubject, IfMatch), request_body = MembershipInput,
     responses((status = OK, body = Membership, headers(("ETag" = String))), ChangeRefusals))]
 pub(super) async fn put_member(
     State(admin): State<Admin>,
@@ -162,7 +162,7 @@ pub(super) async fn put_member(
 
 /// Takes a consumer or an API key out of its tier
 #[utoipa::path(delete, path = "/management/subjects/{REALM}/{SUBJECT_ID}/tier", tag = "tiers",
-    params(OfSubject),
+    params(OfSubject, IfMatch),
     responses((status = NO_CONTENT), ChangeRefusals))]
 pub(super) async fn delete_member(
     State(admin): State<Admin>,
