@@ -64,7 +64,8 @@ async fn an_explanation_tells_a_block_from_a_limit() {
             (&explained["source"], &explained["retry_in_seconds"]),
             (&json!("records"), &json!(null))
         );
-        assert_eq!(explained["reason"], "second: 0 of 0 used, it blocks");
+        assert_eq!(explained["decided_by"], "policy");
+        assert_eq!(explained["reason"], "second: the limit is 0, so no request passes");
         bank.remove(&zero).await;
         let until = Some(json!({ "until": "2030-01-01T00:00:00Z" }));
         bank.manage("PUT", "/management/consumers/abc/block", until).await;
@@ -81,6 +82,52 @@ async fn an_explanation_tells_a_block_from_a_limit() {
             let wrong = bank.manage("GET", &path, None).await;
             assert_eq!((wrong.status, &parse(&wrong)["field"]), (400, &json!("cost")), "{cost}");
         }
+    })
+    .await;
+}
+
+/// A denial that needs no counter was explained with `used` 0, whatever had been used.
+#[tokio::test]
+async fn an_explanation_shows_what_is_used_although_the_policy_alone_denies() {
+    in_both_worlds(async |bank: Bank| {
+        let path = "/management/subjects/consumer/abc/usage";
+        let hour = |answer: &Value| {
+            let limits = answer["limits"].as_array().unwrap();
+            let hour = limits.iter().find(|limit| limit["name"] == "hour").unwrap();
+            (hour["used"].clone(), hour["denies"].clone())
+        };
+        let limited = bank.add([-1, -1, 10, -1, -1, -1]).await;
+        for _ in 0..3 {
+            assert_eq!(bank.call().await.status, 200);
+        }
+        // A cost that is never granted.
+        let costly = explain(&bank, 11).await;
+        assert_eq!(
+            (&costly["decided_by"], hour(&costly)),
+            (&json!("policy"), (json!(3), json!(true)))
+        );
+        assert_eq!(costly["reason"], "hour: 3 of 10 used, it never grants as much at once");
+
+        // A limit of 0 beside one that has room.
+        let zero = bank.add([0, -1, -1, -1, -1, -1]).await;
+        let denied = explain(&bank, 1).await;
+        assert_eq!((&denied["allowed"], &denied["decided_by"]), (&json!(false), &json!("policy")));
+        assert_eq!(hour(&denied), (json!(3), json!(false)));
+        assert_eq!(hour(&bank.get(path).await).0, json!(3));
+        bank.remove(&zero).await;
+
+        // A block.
+        let until = Some(json!({ "until": "2030-01-01T00:00:00Z" }));
+        let block = "/management/consumers/abc/block";
+        assert_eq!(bank.manage("PUT", block, until).await.status, 200);
+        let blocked = explain(&bank, 1).await;
+        assert_eq!(
+            (&blocked["decided_by"], &blocked["source"]),
+            (&json!("policy"), &json!("block"))
+        );
+        assert_eq!(hour(&blocked), (json!(3), json!(true)));
+        assert_eq!(hour(&bank.get(path).await).0, json!(3));
+        bank.remove(&limited).await;
     })
     .await;
 }

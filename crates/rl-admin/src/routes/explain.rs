@@ -1,6 +1,6 @@
 use axum::Json;
 use axum::extract::State;
-use rl_core::{Decision, Origin, Realm, RetryAfter, Subject};
+use rl_core::{Decision, FailureKind, Origin, Realm, RetryAfter, Subject};
 use rl_records::ActiveLimits;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -24,7 +24,9 @@ pub(super) struct Explanation {
     reason: String,
     /// The units it takes.
     cost: u64,
-    /// Who decides: `store`, `unlimited`, `disabled`, `shadow`, `fallback`, `failed_open`, `failed_closed`.
+    /// Where the decision comes from: `store`, `local_deny`, `leased`, `policy`, `unlimited`, `disabled`,
+    /// `shadow`, `fallback`, `failed_open` or `failed_closed`. `policy` is a denial that needs no counter:
+    /// a block, a limit of 0, or a cost that the limits never grant.
     decided_by: &'static str,
     /// Where the limits come from.
     source: Source,
@@ -39,7 +41,7 @@ pub(super) struct Explanation {
     policies_of: PoliciesOf,
     /// A restriction of this answer.
     #[serde(skip_serializing_if = "Option::is_none")]
-    note: Option<&'static str>,
+    note: Option<String>,
     /// Each limit of it: what is used, and whether it denies.
     limits: Vec<Standing>,
     /// The seconds after which the request would pass, rounded up; 0 if it passes, `null` if waiting does
@@ -106,10 +108,13 @@ async fn explain(admin: &Admin, subject: &Subject, cost: u64) -> Result<Explanat
     };
     let records = active.as_ref().map_or(&[][..], ActiveLimits::contributions);
     let is_alone = admin.is_stand_alone();
+    let (limits, unknown) = standings(admin, subject, &decision).await;
+    let notes = is_alone.then(|| OTHER_PROGRAM.to_owned()).into_iter().chain(unknown);
+    let notes: Vec<String> = notes.collect();
     Ok(Explanation {
         subject: format!("{}/{}", subject.realm().as_str(), subject.id()),
         allowed: decision.lets_pass(),
-        reason: reason(&decision, source),
+        reason: reason(&decision, source, &limits),
         cost,
         decided_by: decision.origin().as_str(),
         source,
@@ -117,13 +122,38 @@ async fn explain(admin: &Admin, subject: &Subject, cost: u64) -> Result<Explanat
         considered: records.iter().map(Considered::of).collect(),
         policy: policy_text(&decision),
         policies_of: if is_alone { PoliciesOf::ThisServer } else { PoliciesOf::Service },
-        note: is_alone.then_some(OTHER_PROGRAM),
-        limits: decision.limits().map(Standing::of).collect(),
+        note: (!notes.is_empty()).then(|| notes.join(" ")),
+        limits,
         retry_in_seconds: seconds_of(decision.retry_after()),
     })
 }
 
-fn reason(decision: &Decision, source: Source) -> String {
+/// Returns where the subject stands under each limit, and a note if that is not fully known.
+///
+/// A denial by the policy alone reads no counter: what is used is looked up for it.
+async fn standings(
+    admin: &Admin,
+    subject: &Subject,
+    decision: &Decision,
+) -> (Vec<Standing>, Option<String>) {
+    let of_decision = || decision.limits().map(Standing::of).collect();
+    if decision.origin() != Origin::Policy {
+        return (of_decision(), None);
+    }
+    match admin.limiter().usage(subject).await {
+        Ok(usage) => (Standing::of_denial(&usage, decision), None),
+        Err(error) => (of_decision(), Some(not_read(error.kind()))),
+    }
+}
+
+fn not_read(kind: FailureKind) -> String {
+    format!(
+        "The counters cannot be read ({}): what is used is not known, and reported as 0.",
+        kind.as_str()
+    )
+}
+
+fn reason(decision: &Decision, source: Source, limits: &[Standing]) -> String {
     match decision.origin() {
         Origin::Disabled => "the limiter is switched off: every request passes".to_owned(),
         Origin::Unlimited => unlimited(source),
@@ -137,7 +167,7 @@ fn reason(decision: &Decision, source: Source) -> String {
         _ if decision.is_allowed() && !is_limited(decision) => unlimited(source),
         _ if decision.is_allowed() => "every limit has enough left".to_owned(),
         _ if source == Source::Block => "the consumer is blocked".to_owned(),
-        _ => denials(decision),
+        _ => denials(decision, limits),
     }
 }
 
@@ -148,21 +178,11 @@ fn unlimited(source: Source) -> String {
     }
 }
 
-/// Each limit that denies, in words.
-fn denials(decision: &Decision) -> String {
-    let denying = decision.enforced().filter(|limit| limit.is_over());
-    let sentences = denying.map(|limit| {
-        let (name, used, max) = (limit.name(), limit.used(), limit.max());
-        let wait = match seconds_of(limit.retry_after()) {
-            _ if max == 0 => "it blocks".to_owned(),
-            None => "it never grants as much at once".to_owned(),
-            Some(seconds) => format!("it grants it in {seconds} s"),
-        };
-        format!("{name}: {used} of {max} used, {wait}")
-    });
-    let sentences: Vec<String> = sentences.collect();
-    match decision.retry_after() {
-        RetryAfter::Now => "the request is denied".to_owned(),
-        _ => sentences.join("; "),
+/// Returns each limit that denies, in words.
+fn denials(decision: &Decision, limits: &[Standing]) -> String {
+    if decision.retry_after() == RetryAfter::Now {
+        return "the request is denied".to_owned();
     }
+    let denying = limits.iter().filter_map(Standing::denial);
+    denying.collect::<Vec<_>>().join("; ")
 }

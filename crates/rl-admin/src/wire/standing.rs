@@ -55,6 +55,35 @@ impl Standing {
     }
 }
 
+impl Standing {
+    /// Returns what `usage` reports of each limit, with the denials of `decision`, which read no counter.
+    pub(crate) fn of_denial(usage: &Decision, decision: &Decision) -> Vec<Self> {
+        let standing = |limit: LimitReport<'_>| {
+            let denied = decision.limits().find(|denied| denied.name() == limit.name());
+            let standing = Self::of(limit);
+            match denied.map(Self::of) {
+                Some(Self { denies, retry_in_seconds, .. }) => {
+                    Self { denies, retry_in_seconds, ..standing }
+                }
+                None => standing,
+            }
+        };
+        usage.limits().map(standing).collect()
+    }
+
+    /// Returns why the limit denies, in words.
+    pub(crate) fn denial(&self) -> Option<String> {
+        let Self { name, used, denies: true, max: Some(max), retry_in_seconds, .. } = self else {
+            return None;
+        };
+        Some(match retry_in_seconds {
+            _ if *max == 0 => format!("{name}: the limit is 0, so no request passes"),
+            None => format!("{name}: {used} of {max} used, it never grants as much at once"),
+            Some(seconds) => format!("{name}: {used} of {max} used, it grants it in {seconds} s"),
+        })
+    }
+}
+
 const UNLIMITED: &str = "unlimited";
 
 /// Returns the policy of a decision as text, without periods that are only counted; `None` if it is
