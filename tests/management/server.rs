@@ -116,7 +116,7 @@ async fn the_server_does_not_start_open_and_says_what_is_wrong() {
     let good = [("DATABASE_URL", "sqlite::memory:"), ("RL_ADMIN_TOKENS", &*tokens)];
     let unknown_role = tokens.replace("CanSetCallLimits", "CanDoAnything");
     #[rustfmt::skip]
-    let table: [(&[(&str, &str)], &str); 9] = [
+    let table: [(&[(&str, &str)], &str); 12] = [
         (&[good[1]], "DATABASE_URL: expected postgres://"),
         (&[good[0]], "nobody could use this API: expected RL_ADMIN_TOKENS or RL_ADMIN_TOKENS_FILE"),
         (&[good[0], ("RL_ADMIN_TOKENS", "[]")], "RL_ADMIN_TOKENS: expected one token at least"),
@@ -125,6 +125,9 @@ async fn the_server_does_not_start_open_and_says_what_is_wrong() {
         (&[good[1], ("DATABASE_URL", "mysql://root:swordfish@host/x")], "DATABASE_URL: no database that is known"),
         (&[good[1], ("DATABASE_URL", "postgres://rl:swordfish@127.0.0.1:1/x")], "DATABASE_URL: the database"),
         (&[good[0], good[1], ("RL_REDIS_URL", "swordfish")], "RL_REDIS_URL: "),
+        (&[good[0], good[1], ("RL_LOG_SECRET", "swordfish")], "RL_LOG_SECRET: log secret is too short: expected at least 16 bytes"),
+        (&[good[0], good[1], ("RL_IPV6_PREFIX", "31")], "RL_IPV6_PREFIX \"31\": expected 32 to 128 bits"),
+        (&[good[0], good[1], ("RL_REALMS", "a b")], "RL_REALMS: realm \"a b\": expected 1 to 32 characters"),
         (&[good[0], good[1], ("RL_ADMIN_LISTEN", "256.0.0.1:80")], "RL_ADMIN_LISTEN 256.0.0.1:80: "),
     ];
     for (settings, expected) in table {
@@ -210,6 +213,42 @@ async fn the_server_explains_keys_and_addresses_as_the_services_decide() {
     let path = "/management/subjects/ip/192.0.2.7/explain";
     let free = parse(&server.call("GET", path, None).await);
     assert_eq!((&free["allowed"], &free["limits"]), (&json!(true), &json!([])), "{free}");
+}
+
+/// Subjects are named and counted as the services do, and have the same digits in all logs.
+#[tokio::test]
+async fn the_server_knows_the_prefix_the_realms_and_the_log_secret_of_the_services() {
+    let settings = [
+        ("RL_IPV6_PREFIX", "56"),
+        ("RL_REALMS", "tenant, partner"),
+        ("RL_LOG_SECRET", "sixteen bytes or more"),
+    ];
+    let servers = [
+        Server::start("sqlite::memory:", &settings).await,
+        Server::start("sqlite::memory:", &settings).await,
+    ];
+    let usage = |who: &str| format!("/management/subjects/{who}/usage");
+    let address = parse(&servers[0].call("GET", &usage("ip/2001:db8:0:1ff::1"), None).await);
+    assert_eq!(address["subject"], "ip/2001:db8:0:100::/56");
+    for realm in ["tenant", "partner", "resource"] {
+        let answer = servers[0].call("GET", &usage(&format!("{realm}/acme")), None).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    }
+    let other = servers[0].call("GET", &usage("user-group/acme"), None).await;
+    assert_eq!(other.status, 400, "{}", other.body);
+
+    let mut digits = Vec::new();
+    for server in &servers {
+        assert_eq!(server.call("DELETE", &usage("tenant/acme"), None).await.status, 204);
+        let subject = || {
+            let log = server.process.log();
+            let line = log.lines().find(|line| line.contains("counters reset"))?;
+            line.split_whitespace().find(|field| field.starts_with("subject=")).map(str::to_owned)
+        };
+        until(async || subject().is_some()).await;
+        digits.push(subject().unwrap());
+    }
+    assert_eq!(digits[0], digits[1]);
 }
 
 /// A service in a process of its own.

@@ -248,7 +248,9 @@ impl AdminBuilder {
     /// Declares a realm of the service, so that requests can name its subjects. Realms that were not
     /// declared are answered with 400.
     pub fn realm(mut self, realm: Realm) -> Self {
-        self.realms.push(realm);
+        if !self.realms.contains(&realm) {
+            self.realms.push(realm);
+        }
         self
     }
 

@@ -10,10 +10,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use axum::Router;
-use rl_admin::Admin;
+use rl_admin::{Admin, AdminBuilder};
 use rl_core::source::{ByRealm, Preset};
 use rl_core::store::RedisStore;
-use rl_core::{Limit, Period, Policy, RateLimiter, Realm};
+use rl_core::{Limit, Period, Policy, RateLimiter, Realm, Subject};
 use rl_records::{CallLimit, RecordSource, Records};
 use settings::Settings;
 use tokio::net::TcpListener;
@@ -33,6 +33,10 @@ async fn main() -> ExitCode {
 
 async fn run() -> Result<(), Box<dyn Error>> {
     let settings = Settings::from_environment(|name| std::env::var(name).ok())?;
+    if let Some(secret) = &settings.log_secret {
+        let set = Subject::set_log_secret(secret.as_bytes());
+        set.map_err(|error| format!("RL_LOG_SECRET: {error}"))?;
+    }
     let admin = admin(&settings).await?;
     let mut routes = match &*settings.prefix {
         "" => admin.router(),
@@ -97,7 +101,9 @@ async fn admin(settings: &Settings) -> Result<Admin, Box<dyn Error>> {
         .backend(backend)
         .failed_attempts(settings.attempts.clone())
         .require_if_match(settings.require_if_match)
+        .client_ip(settings.client_ip.clone())
         .stand_alone(true);
+    let admin = settings.realms.iter().cloned().fold(admin, AdminBuilder::realm);
     Ok(admin.build())
 }
 

@@ -4,6 +4,7 @@ use std::fmt;
 
 use console::ConsoleSettings;
 use rl_admin::{BearerTokens, FailedAttempts};
+use rl_core::Realm;
 use rl_core::client_ip::{ClientIp, InvalidProxies, TrustedProxies};
 use rl_core::store::redis::Layout;
 use rl_records::{CallLimit, CallLimits, CallPeriod, ZeroMeans};
@@ -24,6 +25,11 @@ pub(crate) struct Settings {
     pub(crate) zero_means: ZeroMeans,
     /// Per hour, for an address.
     pub(crate) anonymous: CallLimit,
+    /// How the services count addresses.
+    pub(crate) client_ip: ClientIp,
+    /// Realms that the services have beside the ready-made ones.
+    pub(crate) realms: Vec<Realm>,
+    pub(crate) log_secret: Option<String>,
 }
 
 impl Settings {
@@ -93,6 +99,9 @@ impl Settings {
             defaults: defaults(read)?,
             zero_means,
             anonymous: limit(read, "RL_ANONYMOUS_PER_HOUR")?.unwrap_or(CallLimit::AtMost(1_000)),
+            client_ip: client_ip(read)?,
+            realms: realms(read)?,
+            log_secret: read("RL_LOG_SECRET"),
         })
     }
 }
@@ -122,6 +131,21 @@ fn tokens(read: impl Fn(&'static str) -> Option<String>) -> Result<BearerTokens,
         return Err(InvalidSetting(format!("{name}: expected one token at least")));
     }
     Ok(tokens)
+}
+
+/// Reads how many bits of an IPv6 address the services count it by.
+fn client_ip(read: impl Fn(&'static str) -> Option<String>) -> Result<ClientIp, InvalidSetting> {
+    let Some(text) = read("RL_IPV6_PREFIX") else { return Ok(ClientIp::peer()) };
+    let rule = text.parse().ok().and_then(|bits| ClientIp::peer().ipv6_prefix(bits).ok());
+    rule.ok_or_else(|| InvalidSetting(format!("RL_IPV6_PREFIX {text:?}: expected 32 to 128 bits")))
+}
+
+/// Reads the names of realms, separated by commas.
+fn realms(read: impl Fn(&'static str) -> Option<String>) -> Result<Vec<Realm>, InvalidSetting> {
+    let names = read("RL_REALMS").unwrap_or_default();
+    let names = names.split(',').map(str::trim).filter(|_| !names.is_empty());
+    let realms = names.map(Realm::custom).collect::<Result<_, _>>();
+    realms.map_err(|error| InvalidSetting(format!("RL_REALMS: {error}")))
 }
 
 /// What holds for consumers without records: the same that the services have.
@@ -197,6 +221,15 @@ mod tests {
     }
 
     #[test]
+    fn realms_are_separated_by_commas() {
+        let base = [("DATABASE_URL", "sqlite::memory:"), ("RL_ADMIN_TOKENS", TOKENS)];
+        assert_eq!(settings(&base).unwrap().realms, []);
+        let two = [base[0], base[1], ("RL_REALMS", "tenant, partner")];
+        let expected = ["tenant", "partner"].map(|name| Realm::custom(name).unwrap());
+        assert_eq!(settings(&two).unwrap().realms, expected);
+    }
+
+    #[test]
     fn what_is_wrong_is_named() {
         #[rustfmt::skip]
         let table = [
@@ -209,6 +242,11 @@ mod tests {
             ("RL_ADMIN_PREFIX", "obp/", "RL_ADMIN_PREFIX: expected a path such as /obp/v6.0.0"),
             ("RL_DEFAULT_PER_HOUR", "-2", "RL_DEFAULT_PER_HOUR \"-2\": expected -1 (no limit)"),
             ("RL_ANONYMOUS_PER_HOUR", "many", "RL_ANONYMOUS_PER_HOUR \"many\": expected -1 (no limit)"),
+            ("RL_IPV6_PREFIX", "129", "RL_IPV6_PREFIX \"129\": expected 32 to 128 bits"),
+            ("RL_IPV6_PREFIX", "/56", "RL_IPV6_PREFIX \"/56\": expected 32 to 128 bits"),
+            ("RL_REALMS", "tenant,Partner", "RL_REALMS: realm \"Partner\": expected 1 to 32 characters"),
+            ("RL_REALMS", "tenant,", "RL_REALMS: realm \"\": expected 1 to 32 characters"),
+            ("RL_REALMS", "consumer", "RL_REALMS: realm \"consumer\": expected 1 to 32 characters"),
             ("RL_ADMIN_TOKENS", "alice", "RL_ADMIN_TOKENS: line 1 column 1: expected a list"),
             ("RL_ADMIN_TOKENS_FILE", "/nowhere", "RL_ADMIN_TOKENS and RL_ADMIN_TOKENS_FILE: expected one"),
         ];
