@@ -1,8 +1,10 @@
 //! Who is no browser, or another site in one, and means no good.
 
+use std::time::Duration;
+
 use reqwest::Method;
 use rl_admin::Role;
-use rl_records::{RecordContent, RecordQuery, TierContent};
+use rl_records::{AuditEvent, AuditQuery, RecordContent, RecordQuery, TierContent};
 use rl_tests::web::Fetch;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -110,14 +112,66 @@ async fn every_edit_of_a_viewer_is_refused() {
         assert_eq!(page.status, 403, "{what}");
     }
     let page = viewer.get("/console/consumer?id=abc").await.body;
-    for control in
-        ["/record/new", "/record/edit", "/record/delete", "/consumer/tier\"", "method=\"post"]
-    {
+    // The history names the paths of what was refused: only links and forms count.
+    for control in [
+        "=\"/console/record/new",
+        "=\"/console/record/edit",
+        "=\"/console/record/delete",
+        "=\"/console/consumer/tier",
+        "method=\"post",
+    ] {
         let own = page.split("<main").nth(1).unwrap();
         assert!(!own.contains(control), "{control}: {own}");
     }
     assert_eq!(house.records.list(&RecordQuery::default()).await.unwrap().records, [record]);
     assert_eq!(house.records.list_tiers(None, 10).await.unwrap(), [tier]);
+}
+
+/// A refusal of the console was a line in the log, and in no history.
+#[tokio::test]
+async fn refusals_of_the_console_are_in_the_history_with_the_consumer_and_the_path() {
+    let house = House::new().await;
+    let viewer = house.log_in(VIEWER).await;
+    let fields = [("consumer_id", "abc"), ("per_second_call_limit", "1")];
+    assert_eq!(viewer.post("/console/record/new", &fields).await.status, 403);
+    let login =
+        house.post_form("/console/login", None, &[("token", "a token that may do nothing")]).await;
+    let cookie = login.header("set-cookie").unwrap().split(';').next().unwrap().to_owned();
+    let page = house.site.get("/console/consumer?id=abc").header("cookie", &cookie).fetch().await;
+    assert_eq!(page.status, 403);
+
+    let query = AuditQuery { consumer: Some("abc".into()), ..AuditQuery::default() };
+    let mut looks = tokio::time::interval(Duration::from_millis(10));
+    let written = async {
+        loop {
+            looks.tick().await;
+            let entries = house.records.audit(&query).await.unwrap();
+            if entries.len() == 2 {
+                return entries;
+            }
+        }
+    };
+    let entries = tokio::time::timeout(GIVE_UP, written).await.expect("both are written");
+    let mut told: Vec<_> = entries
+        .into_iter()
+        .map(|entry| match entry.event {
+            AuditEvent::Refusal(refusal) => {
+                (entry.by, refusal.role, refusal.method, refusal.path, refusal.count)
+            }
+            event => panic!("{event:?}"),
+        })
+        .collect();
+    told.sort_unstable();
+    let entry = |by: &str, role: Role, method: &str, path: &str| {
+        (by.to_owned(), role.to_string(), method.to_owned(), path.to_owned(), 1)
+    };
+    assert_eq!(
+        told,
+        [
+            entry("nobody", Role::CanReadCallLimits, "GET", "/console/consumer?id=abc"),
+            entry("victor", Role::CanCreateRateLimits, "POST", "/console/record/new"),
+        ]
+    );
 }
 
 /// A tick in the form of a record blocks as much as a block does, and so do its dates.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rl_admin::console::ConsoleBuilder;
 use rl_core::Subject;
 use rl_core::time::{Clock, ManualClock, SystemClock, Timestamp};
-use rl_records::{CallLimits, HistoryQuery, RecordContent, RecordQuery, TierContent};
+use rl_records::{CallLimits, HistoryQuery, RecordContent, RecordQuery, Refusal, TierContent};
 
 use super::{GIVE_UP, HOUR, House, OWNER, VIEWER, field_of};
 
@@ -235,6 +235,66 @@ async fn lists_have_pages_and_a_search() {
     assert!(page.contains("Older changes") && page.contains(">consumer-59<"));
     let page = viewer.get("/console/changes?consumer=consumer-03").await.body;
     assert!(page.contains(">consumer-03<") && !page.contains(">consumer-04<"));
+}
+
+/// The page had changes of records alone.
+#[tokio::test]
+async fn the_changes_are_those_of_tiers_members_counters_and_refusals_too() {
+    let house = House::new().await;
+    let owner = house.log_in(OWNER).await;
+    let hostile = "<b>gold</b>";
+    let limits = CallLimits::from_numbers([-1, 2, -1, -1, -1, -1]).unwrap();
+    let tier = TierContent { name: hostile.into(), limits };
+    house.records.create_tier(tier, "otto").await.unwrap();
+    let member = [("id", "abc"), ("tier", hostile), ("revision", "0")];
+    assert_eq!(owner.post("/console/consumer/tier", &member).await.status, 303);
+    assert_eq!(owner.post("/console/consumer/reset", &[("id", "abc")]).await.status, 303);
+    let minute = Some("minute");
+    house.records.note_reset(&Subject::ip("192.0.2.7"), minute, "otto").await.unwrap();
+    let refusal = Refusal {
+        role: "CanSetCallLimits".into(),
+        method: "PUT".into(),
+        path: "/management/consumers/abc/block?<script>".into(),
+        consumer: Some("abc".into()),
+        count: 1_234,
+    };
+    house.records.note_refusal(refusal, "<i>mallory</i>").await.unwrap();
+    house.record("abc", 10, 100).await;
+
+    let viewer = house.log_in(VIEWER).await;
+    let all = viewer.get("/console/changes").await;
+    assert_eq!(all.status, 200);
+    let rows: Vec<&str> = all.body.split("<tr>").skip(2).collect();
+    let told = [
+        &["Record created", ">abc</a>", "olivia"][..],
+        &[
+            "Refused",
+            "CanSetCallLimits",
+            "PUT",
+            "/block?&lt;script&gt;",
+            "One of 1\u{202f}234",
+            ">abc</a>",
+        ],
+        &["Counter reset", "minute", "ip ", "192.0.2.7"],
+        &["All counters reset", ">abc</a>", "olivia"],
+        &["Put into the tier", "&lt;b&gt;gold&lt;/b&gt;", ">abc</a>"],
+        &["Tier created", "&lt;b&gt;gold&lt;/b&gt;", "Calls per minute", "otto"],
+    ];
+    assert_eq!(rows.len(), told.len(), "{}", all.body);
+    for (row, words) in rows.iter().zip(told) {
+        for word in words {
+            assert!(row.contains(word), "{word}: {row}");
+        }
+        assert!(!row.contains("<b>gold") && !row.contains("<i>") && !row.contains("<script"));
+    }
+    for page in ["/console/changes?consumer=abc", "/console/consumer?id=abc"] {
+        let own = viewer.get(page).await.body;
+        let changes = own.split("changes\"").last().unwrap();
+        for word in ["Record created", "Refused", "All counters reset", "Put into the tier"] {
+            assert!(changes.contains(word), "{page}: {word}");
+        }
+        assert!(!changes.contains("192.0.2.7") && !changes.contains("Tier created"), "{page}");
+    }
 }
 
 #[tokio::test]

@@ -71,12 +71,6 @@ pub(crate) fn not_owned(actor: &Actor) {
     tracing::warn!(target: "rl_admin::audit", actor, "refused: applications of others");
 }
 
-/// Logs that a request was refused because of a missing role.
-pub(crate) fn refused(actor: &Actor, role: Role) {
-    let (actor, role) = (actor.name(), role.as_str());
-    tracing::warn!(target: "rl_admin::audit", actor, role, "request refused: missing role");
-}
-
 /// Logs a request that was refused because of a missing role, and writes it to the history.
 ///
 /// Every token can cause refusals, so only a few of each actor are written in a minute. The next entry

@@ -3,18 +3,18 @@
 use axum::Extension;
 use axum::extract::{Request, State};
 use maud::{Markup, html};
-use rl_records::{CallPeriod, Change, HistoryQuery, RecordContent};
+use rl_records::{AuditEntry, AuditEvent, AuditQuery, CallPeriod, RecordContent, Refusal};
 
 use super::failure::Failure;
 use super::fields::{Fields, link};
 use super::page::{Tab, page};
 use super::session::Visitor;
-use super::{Console, record_form, text};
+use super::{Console, record_form, text, tiers};
 
-/// Changes on one page.
+/// Entries on one page.
 const PAGE: u32 = 50;
 
-/// The changes of all records, or of those of one consumer.
+/// Shows the history of everything, or of one consumer.
 pub(super) async fn list(
     State(console): State<Console>,
     Extension(visitor): Extension<Visitor>,
@@ -22,16 +22,19 @@ pub(super) async fn list(
 ) -> Result<Markup, Failure> {
     let query = Fields::read(request.uri().query().unwrap_or_default().as_bytes());
     let consumer = query.given("consumer");
-    let asked = HistoryQuery {
-        of: consumer.map(ToOwned::to_owned),
-        item: None,
+    let asked = AuditQuery {
+        consumer: consumer.map(ToOwned::to_owned),
         before: query.get("before").parse().ok(),
         limit: PAGE,
     };
-    let history = console.admin().records().history(&asked).await?;
+    let history = console.admin().records().audit(&asked).await?;
     let path = format!("{}/changes", console.path());
     let main = html! {
         h1 { "Changes" }
+        p {
+            "Records, tiers, which tier a consumer or a key is in, resets of counters, and requests that were \
+             refused because a role was missing. The newest come first."
+        }
         form.search method="get" action=(path) {
             label for="consumer" { "Of one consumer: its whole id" }
             div.inline {
@@ -51,8 +54,8 @@ pub(super) async fn list(
     Ok(page(&console, Some(&visitor), "Changes", Tab::Changes, main))
 }
 
-/// The changes, the newest first; with whose they are, unless all are of one consumer.
-pub(super) fn table(console: &Console, history: &[Change<RecordContent>], of_one: bool) -> Markup {
+/// Draws entries, the newest first; with what each is about, unless all are about one consumer.
+pub(super) fn table(console: &Console, history: &[AuditEntry], of_one: bool) -> Markup {
     html! {
         @if history.is_empty() {
             p.empty { "Nothing was changed." }
@@ -61,21 +64,15 @@ pub(super) fn table(console: &Console, history: &[Change<RecordContent>], of_one
                 thead { tr {
                     th scope="col" { "When (UTC)" }
                     th scope="col" { "Who" }
-                    @if !of_one { th scope="col" { "Consumer" } }
+                    @if !of_one { th scope="col" { "About" } }
                     th scope="col" { "What" }
                 } }
-                tbody { @for change in history {
-                    @let content = change.after.as_ref().or(change.before.as_ref());
-                    @let id = content.map_or("", |content| &content.consumer_id);
+                tbody { @for entry in history {
                     tr {
-                        td data-label="When" { time { (text::time(change.at)) } }
-                        td data-label="Who" { (change.by) }
-                        @if !of_one {
-                            td data-label="Consumer" {
-                                a.id href=(link(&format!("{}/consumer", console.path()), &[("id", id)])) { (id) }
-                            }
-                        }
-                        td data-label="What" { (what(change)) }
+                        td data-label="When" { time { (text::time(entry.at)) } }
+                        td data-label="Who" { (entry.by) }
+                        @if !of_one { td data-label="About" { (about(console, &entry.event)) } }
+                        td data-label="What" { (what(&entry.event)) }
                     }
                 } }
             }
@@ -83,7 +80,68 @@ pub(super) fn table(console: &Console, history: &[Change<RecordContent>], of_one
     }
 }
 
-fn what(change: &Change<RecordContent>) -> Markup {
+/// Names what an entry is about. A consumer is a link to its page.
+fn about(console: &Console, event: &AuditEvent) -> Markup {
+    let consumer = |id: &str| {
+        let href = link(&format!("{}/consumer", console.path()), &[("id", id)]);
+        html! { a.id href=(href) { (id) } }
+    };
+    match event {
+        AuditEvent::Record { consumer: id, .. }
+        | AuditEvent::Refusal(Refusal { consumer: Some(id), .. }) => consumer(id),
+        AuditEvent::Member { realm, id, .. } | AuditEvent::Reset { realm, id, .. } => {
+            if realm == "consumer" {
+                return consumer(id);
+            }
+            html! { (realm) " " span.id { (id) } }
+        }
+        AuditEvent::Tier { name, .. } => html! { "tier " span.id { (name) } },
+        // Of a request that is about no consumer, and of events that are newer than this page.
+        _ => html! { "–" },
+    }
+}
+
+fn what(event: &AuditEvent) -> Markup {
+    match event {
+        AuditEvent::Record { before, after, .. } => record(before.as_ref(), after.as_ref()),
+        AuditEvent::Tier { before, after, .. } => tiers::what(before.as_ref(), after.as_ref()),
+        AuditEvent::Member { before, after, .. } => member(before.as_deref(), after.as_deref()),
+        AuditEvent::Reset { limit: Some(limit), .. } => {
+            html! { strong { "Counter reset" } ": " (limit) }
+        }
+        AuditEvent::Reset { limit: None, .. } => html! { strong { "All counters reset" } },
+        AuditEvent::Refusal(refusal) => refused(refusal),
+        _ => html! { "An event that this console does not know" },
+    }
+}
+
+fn member(before: Option<&str>, after: Option<&str>) -> Markup {
+    html! {
+        @match (before, after) {
+            (None, Some(after)) => { strong { "Put into the tier" } " " b.id { (after) } }
+            (Some(before), None) => { strong { "Taken out of the tier" } " " b.id { (before) } }
+            (Some(before), Some(after)) => {
+                strong { "Moved" } " from the tier " b.id { (before) } " to " b.id { (after) }
+            }
+            (None, None) => {}
+        }
+    }
+}
+
+fn refused(refusal: &Refusal) -> Markup {
+    let Refusal { role, method, path, count, .. } = refusal;
+    html! {
+        strong { "Refused" } ": the role " (role) " is missing"
+        ul.steps {
+            li { (method) " " span.id { (path) } }
+            @if *count > 1 {
+                li { "One of " (text::number(*count)) " such requests; the others have no line" }
+            }
+        }
+    }
+}
+
+fn record(before: Option<&RecordContent>, after: Option<&RecordContent>) -> Markup {
     let nothing = |content: &RecordContent| {
         let (from, to) = (content.from_date, content.to_date);
         RecordContent::new(&content.consumer_id, from, to, rl_records::CallLimits::UNLIMITED)
@@ -92,17 +150,17 @@ fn what(change: &Change<RecordContent>) -> Markup {
         format!("{} to {}", text::time(content.from_date), text::time(content.to_date))
     };
     html! {
-        @match (&change.before, &change.after) {
+        @match (before, after) {
             (None, Some(after)) => {
-                strong { "Created" } ", " (dates(after))
+                strong { "Record created" } ", " (dates(after))
                 (steps(&differences(&nothing(after), after), false))
             }
             (Some(before), None) => {
-                strong { "Deleted" } ", " (dates(before))
+                strong { "Record deleted" } ", " (dates(before))
                 (steps(&differences(&nothing(before), before), false))
             }
             (Some(before), Some(after)) => {
-                strong { "Changed" }
+                strong { "Record changed" }
                 (steps(&differences(before, after), true))
             }
             (None, None) => {}

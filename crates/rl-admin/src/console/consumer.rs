@@ -3,7 +3,7 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use maud::{Markup, html};
 use rl_core::Subject;
-use rl_records::{HistoryQuery, RecordQuery};
+use rl_records::{AuditQuery, RecordQuery};
 
 use super::active::Asked;
 use super::failure::Failure;
@@ -32,8 +32,8 @@ pub(super) async fn show(
         RecordQuery { consumer: Some(id.into()), after, limit: PAGE, ..RecordQuery::default() };
     let records = admin.records().list(&records).await?;
     let limits = admin.records().active_limits(id, asked.time).await?;
-    let history = HistoryQuery { of: Some(id.into()), limit: 10, ..HistoryQuery::default() };
-    let history = admin.records().history(&history).await?;
+    let history = AuditQuery { consumer: Some(id.into()), before: None, limit: 10 };
+    let history = admin.records().audit(&history).await?;
     let member = admin.records().tier_of(&Subject::consumer(id)).await?;
     let known = admin.records().list_tiers(None, 1_000).await?;
 

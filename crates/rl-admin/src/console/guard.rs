@@ -1,21 +1,22 @@
 //! What stands in front of every page: who is asking, from where, and with what headers it is answered.
 
 use axum::body::{Body, to_bytes};
-use axum::extract::{Request, State};
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::header::{self, HeaderName, HeaderValue};
 use axum::http::request::Parts;
 use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
 use maud::html;
+use rl_core::Subject;
 use rl_records::ChangeError;
 
 use super::Console;
 use super::failure::Failure;
 use super::fields::{Fields, link};
 use super::page::{Tab, page};
-use super::session::Visitor;
-use crate::read::LONGEST;
+use super::session::{Found, Visitor};
+use crate::read::{Asked, LONGEST};
 use crate::{Role, audit};
 
 /// The largest form.
@@ -94,19 +95,24 @@ impl Console {
             }
             None => return Err(logged_out().into_response()),
         }
+        let mut visitor = visitor.cloned();
         if !is_read {
             let body = tokio::time::timeout(LONGEST, to_bytes(body, LARGEST)).await;
             let body = body.map_err(|_| too_slow().into_response())?;
             let body = body.map_err(|_| too_large().into_response())?;
             let form = Fields::read(&body);
-            let is_own = visitor.is_none_or(|visitor| visitor.wrote(form.raw(FORM_TOKEN)));
+            let wrote = |visitor: &Visitor| visitor.wrote(form.raw(FORM_TOKEN));
+            let is_own = visitor.as_ref().is_none_or(wrote);
             if !is_own && path != "/login" {
                 return Err(Failure::foreign().into_response());
+            }
+            if let Some(visitor) = &mut visitor {
+                visitor.asked.subject = consumer_of(&form).or(visitor.asked.subject.take());
             }
             parts.extensions.insert(form);
         }
         if let Some(visitor) = visitor {
-            parts.extensions.insert(visitor.clone());
+            parts.extensions.insert(visitor);
         }
         Ok(Request::from_parts(parts, Body::empty()))
     }
@@ -116,11 +122,13 @@ impl Console {
         request.uri().path().strip_prefix(self.path()).unwrap_or_default()
     }
 
-    /// Who is logged in, by the cookie. What a page asks by itself is no click.
+    /// Finds who is logged in, by the cookie. What a page asks by itself is no click.
     fn visitor(&self, request: &Request) -> Option<Visitor> {
         let id = self.session_id(request.headers())?;
         let is_click = self.within(request) != "/usage";
-        self.inner.sessions.find(id, self.admin().now(), is_click)
+        let found = self.inner.sessions.find(id, self.admin().now(), is_click)?;
+        let Found { actor, form_token } = found;
+        Some(Visitor { actor, form_token, admin: self.admin().clone(), asked: asked(request) })
     }
 
     /// Whether a browser says that a form was written on one of these pages. All of them say so.
@@ -145,13 +153,32 @@ impl Console {
     }
 }
 
+/// Returns what a request asks for, as a refusal of it is written.
+fn asked(request: &Request) -> Asked {
+    let uri = request.uri();
+    let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
+    Asked {
+        method: request.method().to_string(),
+        // The query of a page has what an API has in its path.
+        path: uri.path_and_query().map_or_else(|| uri.path().to_owned(), ToString::to_string),
+        route: route.unwrap_or_default(),
+        subject: consumer_of(&Fields::read(uri.query().unwrap_or_default().as_bytes())),
+    }
+}
+
+/// Returns the consumer that a form or a query is about, under any of the names that pages give it.
+fn consumer_of(fields: &Fields) -> Option<Subject> {
+    let id = ["consumer_id", "consumer", "id"].into_iter().find_map(|name| fields.given(name));
+    id.map(Subject::consumer)
+}
+
 impl Visitor {
-    /// Refuses whoever does not have the role.
+    /// Refuses a visitor who does not have the role. The refusal is written into the history.
     pub(super) fn needs(&self, role: Role) -> Result<(), Failure> {
         if self.actor.has(role) {
             return Ok(());
         }
-        audit::refused(&self.actor, role);
+        audit::refuse(&self.admin, &self.actor, role, &self.asked);
         let message = format!(
             "{} does not have the role {role}. Nothing was changed. Whoever hands out the tokens can \
              add it.",
@@ -184,7 +211,7 @@ fn may_look(visitor: &Visitor) -> Result<(), Failure> {
     let Some(role) = READING.into_iter().find(|role| !visitor.actor.has(*role)) else {
         return Ok(());
     };
-    audit::refused(&visitor.actor, role);
+    audit::refuse(&visitor.admin, &visitor.actor, role, &visitor.asked);
     let message = format!(
         "The token of {} does not have the role {role}, which every page needs. Log out, and log in with \
          another token, or ask your administrator to add the role.",

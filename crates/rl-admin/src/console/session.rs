@@ -7,7 +7,8 @@ use rl_core::time::Timestamp;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-use crate::Actor;
+use crate::read::Asked;
+use crate::{Actor, Admin};
 
 /// The most people who are logged in at the same time; whoever was idle longest makes room.
 const MOST: usize = 10_000;
@@ -29,12 +30,22 @@ struct Session {
     used: Timestamp,
 }
 
+/// A session that was found.
+pub(super) struct Found {
+    pub(super) actor: Actor,
+    pub(super) form_token: String,
+}
+
 /// Somebody who is logged in, as a page sees them.
 #[derive(Clone)]
 pub(super) struct Visitor {
     pub(super) actor: Actor,
     /// Stands in every form of this session: no other site knows it.
     pub(super) form_token: String,
+    /// Where refusals are written.
+    pub(super) admin: Admin,
+    /// The request, as a refusal of it is written.
+    pub(super) asked: Asked,
 }
 
 impl Visitor {
@@ -71,7 +82,7 @@ impl Sessions {
     }
 
     /// Whose session this is. It is used, unless the page asks by itself.
-    pub(super) fn find(&self, id: &str, now: Timestamp, is_click: bool) -> Option<Visitor> {
+    pub(super) fn find(&self, id: &str, now: Timestamp, is_click: bool) -> Option<Found> {
         let mut known = self.known();
         let key = digest(id);
         let session = known.get_mut(&key)?;
@@ -83,7 +94,7 @@ impl Sessions {
             session.used = now;
         }
         let Session { actor, form_token, .. } = session.clone();
-        Some(Visitor { actor, form_token })
+        Some(Found { actor, form_token })
     }
 
     pub(super) fn end(&self, id: &str) {

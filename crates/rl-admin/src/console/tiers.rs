@@ -72,12 +72,13 @@ pub(super) async fn list(
     Ok(page(&console, Some(&visitor), "Tiers", Tab::Tiers, main))
 }
 
-fn what(before: Option<&TierContent>, after: Option<&TierContent>) -> Markup {
+/// Names what became of a tier, period by period.
+pub(super) fn what(before: Option<&TierContent>, after: Option<&TierContent>) -> Markup {
     let name = after.or(before).map_or("", |tier| &tier.name);
     let verb = match (before, after) {
-        (None, _) => "Created",
-        (_, None) => "Deleted",
-        _ => "Changed",
+        (None, _) => "Tier created",
+        (_, None) => "Tier deleted",
+        _ => "Tier changed",
     };
     let shown = |tier: Option<&TierContent>, period| {
         tier.map_or_else(|| "no limit".to_owned(), |tier| text::limit(tier.limits.get(period)))
