@@ -85,6 +85,7 @@ pub(super) async fn keys_that_can_be_read_in_two_ways_are_rejected_and_count_now
             site.get("/?api_key=a&api_key=a"),
             site.get("/?api_key=a&api%5Fkey=b"),
             site.get("/?API_KEY=a"),
+            site.get("/?api%255Fkey=a"),
             site.get("/?api_key=a;x=1"),
             site.get("/?api_key=%20a"),
             get().header("cookie", "session=a; session=a"),

@@ -135,6 +135,38 @@ impl Authorize for SlowTokens {
     }
 }
 
+/// A source of tokens that does not answer.
+struct Absent;
+
+impl Authorize for Absent {
+    fn authorize(&self, _: &Parts) -> Eventual<Authorized> {
+        Eventual::ready(Authorized::Unavailable)
+    }
+}
+
+/// Any number of guesses at the tokens that are known was answered with 503, and the right one with 200.
+#[tokio::test]
+async fn wrong_tokens_are_counted_while_another_source_of_tokens_is_unavailable() {
+    let records = Records::connect("sqlite::memory:").await.unwrap();
+    let source = RecordSource::start(&records);
+    let limiter = RateLimiter::builder().policies(source.clone()).build().unwrap();
+    let tokens = BearerTokens::new().with("alice", ALICE, Roles::all()).unwrap();
+    let admin = Admin::builder(records, source, limiter).authorize(tokens).authorize(Absent);
+    let admin = admin.clock(ManualClock::at(Timestamp::from_secs(1_000))).build();
+    let mut statuses = Vec::new();
+    for guess in 0..=20 {
+        let (mut parts, ()) = axum::http::Request::new(()).into_parts();
+        let token = if guess == 20 { ALICE } else { "a-guess-at-the-api" };
+        parts.headers.insert("authorization", format!("Bearer {token}").parse().unwrap());
+        let peer: SocketAddr = "192.0.2.7:1".parse().unwrap();
+        parts.extensions.insert(ConnectInfo(peer));
+        let status =
+            admin.actor(&parts).await.map_or_else(|error| error.status().as_u16(), |_| 200);
+        statuses.push(status);
+    }
+    assert_eq!((statuses[0], statuses[19], statuses[20]), (401, 401, 429));
+}
+
 /// With only a peek before the look-up and a charge after it, all of these guesses were answered.
 #[tokio::test]
 async fn concurrent_guesses_gain_nothing_over_sequential_ones() {

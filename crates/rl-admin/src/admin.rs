@@ -178,7 +178,9 @@ impl Admin {
         for authorize in &self.inner.authorize {
             match (authorize.authorize(request).await, &answer) {
                 (Authorized::As(actor), _) => return Authorized::As(actor),
-                (Authorized::Unknown, _) | (Authorized::Wrong, Authorized::Unavailable) => {}
+                // Counted also where another one cannot answer: otherwise an outage would permit any number
+                // of guesses.
+                (_, Authorized::Wrong) | (Authorized::Unknown, _) => {}
                 (other, _) => answer = other,
             }
         }

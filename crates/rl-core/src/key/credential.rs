@@ -102,16 +102,22 @@ fn decoded(value: Cow<'_, [u8]>) -> Result<Option<Cow<'_, [u8]>>, AmbiguousKey> 
 /// How the name of a parameter or cookie compares with the name to find.
 enum NameIs {
     Exact,
-    /// Equal for readers that trim names or ignore case.
+    /// Equal for readers that trim names, ignore case or decode twice.
     Similar,
     Another,
+}
+
+/// Returns whether a reader that trims names, ignores case or decodes twice takes the two for equal.
+fn is_similar(given: &[u8], name: &[u8]) -> bool {
+    let is_equal = |given: &[u8]| given.trim_ascii().eq_ignore_ascii_case(name);
+    is_equal(given) || given.contains(&b'%') && is_equal(&Cow::from(percent_decode(given)))
 }
 
 fn name_is(given: &[u8], name: &str) -> NameIs {
     let name = name.as_bytes();
     if given == name {
         NameIs::Exact
-    } else if given.trim_ascii().eq_ignore_ascii_case(name) {
+    } else if is_similar(given, name) {
         NameIs::Similar
     } else {
         NameIs::Another

@@ -139,7 +139,7 @@ impl Held {
     fn correct(&self, due: u64) -> StoreFuture<()> {
         let taken = self.decision.taken();
         if due > taken {
-            charge(&self.limiter, &self.subject, &self.decision, due - taken)
+            charge(&self.limiter, &self.subject, &self.decision, due - taken, Anew::No)
         } else {
             self.give_back(RefundOf::Rates, self.decision.at(), taken - due)
         }
@@ -166,13 +166,13 @@ impl Held {
                 Some(settled) => settled.await?.into(),
                 None => reserved,
             };
-            let more = match reserved {
-                Reserved::Expired => due,
+            let (more, anew) = match reserved {
+                Reserved::Expired => (due, Anew::Yes),
                 Reserved::No | Reserved::Until(_) | Reserved::Forgotten => {
-                    due.saturating_sub(taken)
+                    (due.saturating_sub(taken), Anew::No)
                 }
             };
-            charge(&limiter, &subject, &decision, more).await
+            charge(&limiter, &subject, &decision, more, anew).await
         })
     }
 
@@ -254,17 +254,27 @@ impl RateLimiter {
     }
 }
 
-/// Charges more units to the limits that `decision` has charged, even beyond them. Concurrency limits,
-/// limits that count requests, and limits that were not charged do not depend on the cost.
+/// Whether a request is charged once more as a whole, because all that it had charged has come back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Anew {
+    No,
+    Yes,
+}
+
+/// Charges more units to the limits that `decision` has charged, even beyond them. Concurrency limits and
+/// limits that were not charged do not depend on the cost. A limit that counts requests has counted this
+/// one, unless it is charged anew.
 fn charge(
     limiter: &RateLimiter,
     subject: &Subject,
     decision: &Decision,
     units: u64,
+    anew: Anew,
 ) -> StoreFuture<()> {
     let uncharged = decision.uncharged();
     let changes = |place, limit: Limit| {
-        !limit.holds_permits() && !limit.counts_requests() && !uncharged.contains(place)
+        let depends_on_cost = anew == Anew::Yes || !limit.counts_requests();
+        !limit.holds_permits() && depends_on_cost && !uncharged.contains(place)
     };
     match decision.policy().and_then(|policy| policy.only(changes)) {
         Some(rates) if units > 0 => {
