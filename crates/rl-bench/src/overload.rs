@@ -1,5 +1,7 @@
 //! Measures a flood beyond capacity: clients invent a subject for each request, while one address is denied.
 
+#![expect(clippy::disallowed_methods, reason = "clients pause in real time")]
+
 use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

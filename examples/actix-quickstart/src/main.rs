@@ -1,5 +1,7 @@
 //! The smallest actix-web service with a rate limit.
 
+#![allow(clippy::print_stdout, reason = "an example prints what to try")]
+
 use std::env;
 use std::error::Error;
 use std::io::{self, IsTerminal, stdout};

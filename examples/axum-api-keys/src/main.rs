@@ -7,6 +7,8 @@
 //! Keys are hashed with a secret before anything is done with them, so that neither the store nor
 //! the map of tiers holds a key in clear.
 
+#![allow(clippy::print_stdout, reason = "an example prints what to try")]
+
 #[path = "../../serve.rs"]
 mod serve;
 

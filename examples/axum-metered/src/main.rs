@@ -5,6 +5,8 @@
 //! turn, for up to five seconds. Answers that fail are free. A limit of 500 words an hour is planned:
 //! it is in shadow, so that the log and a header tell whom it would deny.
 
+#![allow(clippy::print_stdout, reason = "an example prints what to try")]
+
 #[path = "../../serve.rs"]
 mod serve;
 

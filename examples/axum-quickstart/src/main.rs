@@ -1,5 +1,7 @@
 //! The smallest axum service with a rate limit.
 
+#![allow(clippy::print_stdout, reason = "an example prints what to try")]
+
 #[path = "../../serve.rs"]
 mod serve;
 

@@ -3,6 +3,8 @@
 //! Everybody can send an `X-Forwarded-For`. It is believed only if the peer is a proxy that you
 //! name, and then only as far to the left as your proxies wrote it.
 
+#![allow(clippy::print_stdout, reason = "an example prints what to try")]
+
 #[path = "../../serve.rs"]
 mod serve;
 

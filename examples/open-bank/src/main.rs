@@ -11,6 +11,8 @@
 //! shares the counters with other instances; on Redis they can be read with `redis-cli`:
 //! `GET consumer_abc123_PER_MINUTE`. `RL_PROXIES` names the proxies whose `X-Forwarded-For` is believed.
 
+#![allow(clippy::print_stdout, reason = "an example prints what to try")]
+
 mod access;
 mod management;
 mod self_service;

@@ -3,6 +3,8 @@
 //! Stop Redis while it runs: requests pass, and one log line says so. Start it again: the limit
 //! holds again, and another line says so.
 
+#![allow(clippy::print_stdout, reason = "an example prints what to try")]
+
 #[path = "../../serve.rs"]
 mod serve;
 
