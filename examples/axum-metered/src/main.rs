@@ -36,8 +36,8 @@ async fn run() -> Result<(), Box<dyn Error>> {
     tracing_subscriber::fmt().with_ansi(stdout().is_terminal()).init();
     let limiter = RateLimiter::builder()
         .limit(Limit::concurrency(2)?.counting_requests())
-        .limit(Limit::per_minute(200))
-        .limit(Limit::per_hour(500).in_shadow())
+        .limit(Limit::per_minute(200).in_units_of("words")?)
+        .limit(Limit::per_hour(500).in_units_of("words")?.in_shadow())
         .build()?;
     let gate = Gate::new(limiter)
         .cost(|_| Cost::new(20))

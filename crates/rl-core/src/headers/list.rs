@@ -35,13 +35,19 @@ pub(super) fn commented_quota(limit: LimitReport<'_>, text: &mut Text) {
     name(limit, text);
 }
 
-/// `"default";q=100;w=60`, or `"concurrency";q=20;qu="concurrent-requests"`.
+/// `"default";q=100;w=60`, with `qu="tokens"` if the limit names its units, or
+/// `"concurrency";q=20;qu="concurrent-requests"`. Without `qu` clients read requests.
 pub(super) fn named_quota(limit: LimitReport<'_>, text: &mut Text) {
     name(limit, text);
     text.push(";q=");
     quota(limit, text);
     if is_of_concurrency(limit) {
         text.push(";qu=\"concurrent-requests\"");
+    } else if limit.limit().unit() != "requests" {
+        // A unit is made of characters that need no escape.
+        text.push(";qu=\"");
+        text.push(limit.limit().unit());
+        text.push("\"");
     }
 }
 

@@ -436,6 +436,14 @@ proptest! {
     }
 }
 
+#[test]
+fn a_limit_that_names_its_units_says_so_in_its_policy() {
+    let limit = Limit::per_minute(10_000).in_units_of("tokens").unwrap();
+    let decision = decide(&[("minute", limit, Outcome::granted(27, 42 * SECOND))]);
+    let ietf = lines(&Headers::new(HeaderFamily::Ietf), &decision);
+    assert_eq!(ietf[0], r#"ratelimit-policy: "minute";q=10000;w=60;qu="tokens""#);
+}
+
 /// Units of concurrency come back with the requests that hold them: no window tells when.
 #[test]
 fn a_concurrency_limit_has_a_unit_and_no_window() {

@@ -201,8 +201,9 @@ impl RedisStoreBuilder {
     /// as used. A reset by another instance does not affect units that are held here, until the lease ends.
     ///
     /// For subjects whose limits are much larger than this. Checks under fixed windows that begin with
-    /// the first request are leased, in the packed layout; others ask the server each time. Decisions
-    /// that were made without asking come with [`Origin::Leased`](crate::Origin::Leased).
+    /// the first request and count units are leased, in the packed layout. Under a policy with any other
+    /// limit, such as one that counts requests, each check asks the server. Decisions that were made
+    /// without asking come with [`Origin::Leased`](crate::Origin::Leased).
     pub fn lease(mut self, units: u32) -> Self {
         self.lease.units = units.into();
         self
