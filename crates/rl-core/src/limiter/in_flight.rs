@@ -109,11 +109,12 @@ impl InFlight {
         }
         // Another caller that holds the lock does the same.
         let Ok(mut window) = self.window.try_lock() else { return };
-        if now < window.shows_from {
-            return;
-        }
         if bound < window.then {
-            self.bound.store(window.then, Ordering::Relaxed);
+            // A reply to what was sent since says that the rest is worked off.
+            if now >= window.shows_from || self.progress.newest_is_after(window.from) {
+                self.bound.store(window.then, Ordering::Relaxed);
+                window.shows_from = now;
+            }
             return;
         }
         if now < window.from.max(window.shows_from) + self.deadline * 2 {
@@ -138,9 +139,10 @@ impl InFlight {
         if replies == 0 || sent.at < window.shows_from {
             return;
         }
-        // A pause in this process holds all replies back for a while, so the longer time counts as well.
+        // A pause in this process holds all replies back for a while, so the longer time counts as well, and
+        // the bound is halved at most.
         let over_window = self.borne(answered.wrapping_sub(window.answered), now - window.from);
-        let borne = self.borne(replies, elapsed).max(over_window).max(FLOOR);
+        let borne = self.borne(replies, elapsed).max(over_window).max(waiting / 2).max(FLOOR);
         if borne < waiting && borne < self.bound() {
             // What is sent while the store works on what was given up is late as well.
             self.bound.store((borne / 4).max(FLOOR.min(borne)), Ordering::Relaxed);

@@ -93,6 +93,11 @@ impl Progress {
         self.answered.load(Ordering::Relaxed)
     }
 
+    /// Returns whether the newest reply is to a call that was sent after this time.
+    pub(super) fn newest_is_after(&self, time: Instant) -> bool {
+        self.newest.load(Ordering::Relaxed) > self.micros(time)
+    }
+
     /// Notes that a call is refused because too many are in flight: a sign that the other side is behind, if it
     /// has answered any since the last refusal. Returns the time then.
     pub(super) fn refused(&self) -> Option<Instant> {
