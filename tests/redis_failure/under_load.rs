@@ -85,9 +85,12 @@ async fn assert_outage(service: &Service, report: &Report, back: Duration, fault
     report.print(fault, &more);
     report.assert_in_time();
     report.assert_recovered(back);
-    assert_eq!(report.count(|answer| ![200, 429].contains(&answer.status)), 0);
+    let is_disturbed = report.is_disturbed();
+    // A call that is late because this machine stalled is no sign of an outage: it is rejected with 503.
+    let is_expected = |status| [200, 429].contains(&status) || is_disturbed && status == 503;
+    assert_eq!(report.count(|answer| !is_expected(answer.status)), 0);
     assert!(open > 0);
-    if !report.is_disturbed() {
+    if !is_disturbed {
         service.log.assert_lines(&[PASSING, RECOVERED]);
     }
 }
