@@ -1,14 +1,15 @@
 use super::{Algorithm, Limit};
 
-/// The most that the limits of a policy may weigh: two logs of 100 000 units, or four sliding windows
+/// The most that the limits of a policy may weigh: two logs of 100 000 units, eight short
+/// ones, or four sliding windows
 /// of 200 buckets. With more, one decision would keep a Redis server from others for a millisecond.
 pub(crate) const MOST_WEIGHT: u64 = 900;
 
 /// Units of a log or a concurrency limit that weigh as much as a bucket.
-pub(crate) const UNITS_OF_WEIGHT: u64 = 256;
+pub(crate) const UNITS_OF_WEIGHT: u64 = 300;
 
 /// What a log weighs, however short it is: its newest and its oldest block are read in any case.
-pub(crate) const WEIGHT_OF_BLOCKS: u64 = 40;
+pub(crate) const WEIGHT_OF_BLOCKS: u64 = 100;
 
 /// Returns how many numbers a decision reads for the limit at worst.
 pub(crate) fn weight(limit: Limit) -> u64 {

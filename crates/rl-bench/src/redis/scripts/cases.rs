@@ -63,8 +63,8 @@ async fn two_logs(table: &mut Table) -> Done {
 /// As many logs as a policy may have limits, each of as many units as all may weigh.
 async fn many_logs(table: &mut Table) -> Done {
     let limits =
-        (10..=16).rev().flat_map(|logs| (1_u32..=120).rev().map(move |max| (logs, max * 100)));
-    let of = |(logs, max): (u32, u32)| {
+        (2..=8_u64).rev().flat_map(|logs| (1_u64..=120).rev().map(move |max| (logs, max * 100)));
+    let of = |(logs, max): (u64, u64)| {
         policy((1..=logs).map(|hours| format!("{max}/{hours}h:sliding-log"))).ok().map(|p| (p, max))
     };
     let (policy, max) = limits.into_iter().find_map(of).ok_or("a policy of logs")?;
@@ -73,7 +73,7 @@ async fn many_logs(table: &mut Table) -> Done {
     sample_decisions(&mut bench, table).await?;
     bench.advance(1);
     // All but the last entry of a block have left.
-    leave(&mut bench, table, 16 * HOUR - 100_000, "nearly all leaves").await
+    leave(&mut bench, table, 8 * HOUR - 100_000, "nearly all leaves").await
 }
 
 /// 10 000 places, all of which are taken.
@@ -237,7 +237,7 @@ async fn reservations(table: &mut Table) -> Done {
         ("16 buckets", policy((1..=16).map(|h| format!("1000000/{h}h:token-bucket")))?),
         ("16 counters", policy((1..=16).map(|h| format!("1000000/{h}h:sliding-window-counter")))?),
         ("windows of 200 buckets", windows),
-        ("16 logs", policy((1..=16).map(|h| format!("1000/{h}h:sliding-log")))?),
+        ("8 logs", policy((1..=8).map(|h| format!("1000/{h}h:sliding-log")))?),
     ];
     for (name, policy) in kinds {
         let mut bench = Bench::new(name, policy).await?;

@@ -20,9 +20,9 @@
 -- that have left stay in front of the list until the next write. Each write deletes at most 64 of them,
 -- so that a log whose entries leave together does not block the server.
 --
--- One call of `struct` reads the units of many entries or items, which takes a quarter of the time.
+-- One call of `struct` reads the units of many entries or items, which takes half the time.
 local ENTRY, TAIL, BLOCK, ITEM, MOST_DELETED = 14, 32, 256, 20, 64
-local ENTRY_UNITS, ITEM_UNITS = 'xxxxxxxI7', 'xxxxxxxI7I2xxxx'
+local ENTRY_FORMAT, ITEM_FORMAT = 'I7I7', 'I7I7I2I4'
 local logs = {}
 
 local function log_entry(bytes, index) return struct.unpack('>I7I7', bytes, index * ENTRY + 1) end
@@ -69,8 +69,8 @@ end
 local function log_units(bytes, first, last)
   local units, count = 0, last - first
   if count <= 0 then return 0 end
-  local taken = { struct.unpack('>' .. string.rep(ENTRY_UNITS, count), bytes, first * ENTRY + 1) }
-  for i = 1, count do units = units + taken[i] end
+  local read = { struct.unpack('>' .. string.rep(ENTRY_FORMAT, count), bytes, first * ENTRY + 1) }
+  for i = 2, 2 * count, 2 do units = units + read[i] end
   return units
 end
 
@@ -207,11 +207,15 @@ end
 -- Finds the entry from `from` on with which `units` have left. Returns its time, or nil and the units that
 -- remain to leave.
 local function log_leave(bytes, from, units)
-  local count = #bytes / ENTRY - from
-  local taken = { struct.unpack('>' .. string.rep(ENTRY_UNITS, count), bytes, from * ENTRY + 1) }
-  for i = 1, count do
-    if taken[i] >= units then return (log_entry(bytes, from + i - 1)) end
-    units = units - taken[i]
+  local last = #bytes / ENTRY
+  -- In parts: usually the first entries are enough.
+  for index = from, last - 1, 32 do
+    local count = min(32, last - index)
+    local read = { struct.unpack('>' .. string.rep(ENTRY_FORMAT, count), bytes, index * ENTRY + 1) }
+    for i = 2, 2 * count, 2 do
+      if read[i] >= units then return read[i - 1] end
+      units = units - read[i]
+    end
   end
   return nil, units
 end
@@ -225,9 +229,9 @@ local function log_leaves_with(at, log, units)
   if not bytes then return state[at + 3] end
   time, units = log_leave(bytes, state[at + 4], units)
   if time then return time end
-  local items = { struct.unpack('>' .. string.rep(ITEM_UNITS, sealed), log.list) }
+  local items = { struct.unpack('>' .. string.rep(ITEM_FORMAT, sealed), log.list) }
   for index = 1, sealed - 1 do
-    local its_units = items[2 * index + 1]
+    local its_units = items[4 * index + 2]
     if its_units >= units then
       bytes = log_block(log, index)
       return bytes and log_leave(bytes, 0, units) or state[at + 3]
@@ -247,8 +251,8 @@ local function log_advance(at, log)
     dropped = max_of(0, log_count(log.list, ITEM, now - period) - 1)
     if log_entry(log.tail, 0) + period <= now then dropped = sealed end
     if dropped > 0 then
-      local items = { struct.unpack('>' .. string.rep(ITEM_UNITS, dropped), log.list) }
-      for i = 1, 2 * dropped, 2 do
+      local items = { struct.unpack('>' .. string.rep(ITEM_FORMAT, dropped), log.list) }
+      for i = 2, 4 * dropped, 4 do
         units, entries = units + items[i], entries + items[i + 1]
       end
       if from > 0 then
