@@ -16,7 +16,8 @@ fn builder(url: &str) -> RedisStoreBuilder {
 
 fn limiter(store: RedisStore) -> RateLimiter {
     let limiter = RateLimiter::builder().limit(Limit::per_hour(2)).store(store).namespace("api");
-    limiter.deadline(GIVE_UP).build().unwrap()
+    // Longer than the wait for a connection, so that the reason is known before.
+    limiter.deadline(GIVE_UP * 2).build().unwrap()
 }
 
 /// The line named neither host nor port, and not that the host name could not be resolved.
