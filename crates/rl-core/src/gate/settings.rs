@@ -221,7 +221,7 @@ impl<K: KeyExtractor> Gate<K> {
         self.with(|rules| rules.responder = Some(Arc::new(responder)))
     }
 
-    /// Whether the [`Decision`] is left in the extensions of the response, where layers further out can
+    /// Whether the [`Decision`](crate::Decision) is left in the extensions of the response, where layers further out can
     /// read it. Handlers find it in those of the request in any case.
     ///
     /// Defaults to `true`. A response that has no extensions otherwise takes three allocations for it;

@@ -19,11 +19,11 @@ pub enum BuildError {
     ZeroReservation,
     /// No decision may wait for the store.
     NoneInFlight,
-    /// [`OnFailure::Fallback`] without a store to fall back on.
+    /// [`OnFailure::Fallback`](super::OnFailure::Fallback) without a store to fall back on.
     NoFallback,
     /// A share of zero instances.
     NoInstances,
-    /// [`OnFailure::Fallback`] for failures of the fallback itself.
+    /// [`OnFailure::Fallback`](super::OnFailure::Fallback) for failures of the fallback itself.
     FallbackOfFallback,
 }
 
