@@ -19,13 +19,16 @@ use crate::{Realm, Subject};
 /// Keys are not verified: see the [module](super#security), and [`known`](super::KeyExtractor::known) for
 /// services that know their keys.
 ///
+/// A service that accepts keys in two places must ask for them in the order in which it reads them itself.
+/// Otherwise a client adds an invented key in the place that is asked first, and counts under that.
+///
 /// # Examples
 ///
 /// ```
 /// use rl_core::key::{ApiKey, KeyExtractor, KeySecret};
 ///
 /// let secret = KeySecret::new(b"read me from the configuration")?;
-/// let who = ApiKey::header("x-api-key", secret.clone())?.or(ApiKey::bearer(secret));
+/// let key = ApiKey::header("x-api-key", secret.clone())?.or(ApiKey::bearer(secret));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
