@@ -156,7 +156,6 @@ impl Bench {
         let at = |place: usize| format!("{:.0}", samples[place]);
         let row = [at(0), at(samples.len() / 2), at(samples.len() - 1)];
         table.row([format!("{}: {operation}", self.name)].into_iter().chain(row));
-        eprintln!("{}: {operation}: {:?}", self.name, samples);
         self.samples.clear();
     }
 }
