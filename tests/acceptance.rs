@@ -64,7 +64,7 @@ fn every_row_says_what_holds_it_and_every_named_test_exists() {
     assert!(named > 50);
 }
 
-/// Whether `module`, such as `scenarios` or `rl_core::model::policy`, has a test called `name`.
+/// Whether `module`, such as `scenarios` or `rl_core::policy`, has a test called `name`.
 fn is_test(module: &str, name: &str) -> bool {
     let Some(file) = file_of(module) else {
         return false;

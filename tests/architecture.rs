@@ -9,26 +9,40 @@ use source::{crate_paths, files, modules, packages, read, section, top};
 
 /// What each module of rl-core may use of the others. Arrows only point down: a module stands below
 /// all that use it.
-const LEVELS: [(&str, &[&str]); 16] = [
-    ("future", &[]),
+const LEVELS: [(&str, &[&str]); 19] = [
+    ("maybe_ready", &[]),
     ("time", &[]),
-    ("model", &["time"]),
-    ("algorithm", &["model", "time"]),
+    ("model", &["time", "policy::NamedLimit"]),
+    ("algorithm", &["model", "time", "policy", "decision"]),
+    ("policy", &["model", "time"]),
+    ("decision", &["model", "time", "policy"]),
+    ("serde_impls", &["model", "policy", "decision"]),
     ("client_ip", &[]),
-    ("denial", &["model"]),
-    ("headers", &["model"]),
+    ("denial", &["model", "policy", "decision"]),
+    ("headers", &["model", "policy", "decision"]),
     ("key", &["model", "client_ip"]),
-    ("store", &["future", "time", "model", "algorithm"]),
-    ("observe", &["model", "store::StoreError"]),
-    ("source", &["future", "model", "store::StoreError"]),
-    ("store/memory", &["future", "time", "model", "algorithm", "store", "observe"]),
-    ("store/redis", &["future", "time", "model", "algorithm", "store", "observe"]),
-    ("limiter", &["future", "time", "model", "store", "observe", "source"]),
+    ("store", &["maybe_ready", "time", "model", "policy", "decision", "algorithm"]),
+    ("observe", &["model", "policy", "decision"]),
+    ("source", &["maybe_ready", "model", "policy"]),
+    (
+        "store/memory",
+        &["maybe_ready", "time", "model", "policy", "decision", "algorithm", "store", "observe"],
+    ),
+    (
+        "store/redis",
+        &["maybe_ready", "time", "model", "policy", "decision", "algorithm", "store", "observe"],
+    ),
+    (
+        "limiter",
+        &["maybe_ready", "time", "model", "policy", "decision", "store", "observe", "source"],
+    ),
     (
         "gate",
         &[
-            "future",
+            "maybe_ready",
             "model",
+            "policy",
+            "decision",
             "client_ip",
             "denial",
             "headers",
@@ -39,7 +53,7 @@ const LEVELS: [(&str, &[&str]); 16] = [
             "limiter",
         ],
     ),
-    ("conformance", &["future", "time", "model", "store", "limiter"]),
+    ("conformance", &["maybe_ready", "time", "model", "policy", "decision", "store", "limiter"]),
 ];
 
 /// Where the names that the root of rl-core exports come from.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use rl_core::store::redis::Layout;
 use rl_core::store::{MemoryStore, RedisStore};
 use rl_core::time::{Clock, ManualClock, SystemClock, Timestamp};
-use rl_core::{Decision, Eventual, Limit, Origin, RateLimiter, Subject};
+use rl_core::{Decision, Limit, MaybeReady, Origin, RateLimiter, Subject};
 use rl_tests::{Bystander, RedisServer};
 
 const CLIENTS: usize = 10;
@@ -27,9 +27,9 @@ fn subject(round: usize) -> Subject {
 }
 
 /// What a limiter in memory answers: it never has to wait.
-fn at_once(decision: Eventual<Decision>) -> Decision {
+fn at_once(decision: MaybeReady<Decision>) -> Decision {
     match decision {
-        Eventual::Ready(Some(decision)) => decision,
+        MaybeReady::Ready(Some(decision)) => decision,
         other => panic!("expected an answer at once, got {other:?}"),
     }
 }
@@ -239,7 +239,7 @@ fn totals_of_six_limits_are_exact_under_many_threads() {
                     denied.fetch_add(u64::from(!decision.is_allowed()), Ordering::Relaxed);
                     // Every seventh call gives back what it took.
                     if call % 7 == 0 && decision.is_allowed() {
-                        let Eventual::Ready(Some(Ok(()))) = limiter.refund(subject, &decision, 1)
+                        let MaybeReady::Ready(Some(Ok(()))) = limiter.refund(subject, &decision, 1)
                         else {
                             panic!("a refund in memory is done at once")
                         };
@@ -250,7 +250,7 @@ fn totals_of_six_limits_are_exact_under_many_threads() {
         }
     });
     for (subject, in_use) in subjects.iter().zip(in_use) {
-        let Eventual::Ready(Some(Ok(usage))) = limiter.usage(subject) else {
+        let MaybeReady::Ready(Some(Ok(usage))) = limiter.usage(subject) else {
             panic!("usage in memory is known at once")
         };
         let used: Vec<u64> = usage.limits().map(|limit| limit.used()).collect();

@@ -11,7 +11,7 @@ use loom::sync::{Arc, Mutex};
 use loom::thread;
 use rl_core::store::{Charge, MemoryStore, Refund, Renewal, Reset, Store, StoreFuture};
 use rl_core::time::Timestamp;
-use rl_core::{Decision, Eventual, Limit, RateLimiter, Subject};
+use rl_core::{Decision, Limit, MaybeReady, RateLimiter, Subject};
 use rl_tests::web::eventually;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -135,7 +135,7 @@ impl Store for SlowToAnswer {
     fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
         let (renewed, told) = (self.inside.renew(renewal), StdArc::clone(&self.told));
         self.asked.add_permits(1);
-        Eventual::later(async move {
+        MaybeReady::later(async move {
             told.acquire().await.unwrap().forget();
             renewed.await
         })

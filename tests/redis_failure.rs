@@ -205,7 +205,7 @@ async fn a_limiter_that_is_told_so_turns_requests_away_during_an_outage() {
     let (log, _guard) = Log::capture();
     let mut server = server();
     let store = asking(&url(&server)).connect().await.unwrap();
-    let limiter = three_per_hour(store).on_store_failure(OnFailure::Deny).build().unwrap();
+    let limiter = three_per_hour(store).on_store_failure(OnFailure::Reject).build().unwrap();
     ask_until(&limiter, is_store).await;
     server.stop();
     for _ in 0..3 {

@@ -7,7 +7,8 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use futures::future::join_all;
-use rl_core::store::{Charge, Mode, Namespace, RedisStore, Store, StoreError};
+use rl_core::StoreError;
+use rl_core::store::{Charge, Mode, Namespace, RedisStore, Store};
 use rl_core::{Cost, Decision, FailureKind, Limit, Origin, Policy, RateLimiter, Subject};
 use rl_tests::{Bystander, RedisServer};
 

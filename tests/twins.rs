@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+use rl_core::StoreError;
 use rl_core::store::{
     Charge, MemoryStore, Mode, Namespace, RedisStore, Refund, RefundOf, Renewal, Reset, Store,
-    StoreError,
 };
 use rl_core::time::{Clock, ManualClock, Timestamp};
 use rl_core::{

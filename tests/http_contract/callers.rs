@@ -74,7 +74,7 @@ pub(super) async fn keys_that_can_be_read_in_two_ways_are_rejected_and_count_now
             .or(Identified)
             .or(ClientAddress::default())
     };
-    for missing_key in [MissingKey::Deny, MissingKey::Pass, MissingKey::Share] {
+    for missing_key in [MissingKey::Reject, MissingKey::Allow, MissingKey::Share] {
         let site = T::serve(vec![Gate::new(limiter.clone()).key(key()).missing_key(missing_key)]);
         let get = || site.get("/").header("x-consumer", "alice");
         let ambiguous = [

@@ -226,7 +226,7 @@ pub(super) async fn a_caller_without_a_key_is_turned_away<T: Target>() {
 }
 
 pub(super) async fn a_caller_without_a_key_passes_if_set<T: Target>() {
-    let site = T::serve(vec![Gate::new(one()).key(Identified).missing_key(MissingKey::Pass)]);
+    let site = T::serve(vec![Gate::new(one()).key(Identified).missing_key(MissingKey::Allow)]);
     for _ in 0..3 {
         let answer = site.get("/").fetch().await;
         assert_eq!((answer.standing().as_str(), answer.body.as_str()), ("200", "no decision"));

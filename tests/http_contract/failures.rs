@@ -43,7 +43,7 @@ pub(super) async fn requests_pass_without_headers_when_the_store_is_down<T: Targ
 
 pub(super) async fn requests_are_turned_away_when_the_store_is_down_if_set<T: Target>() {
     let (_nobody, url) = nobody();
-    let site = T::serve(vec![Gate::new(limiter(&url, OnFailure::Deny).await)]);
+    let site = T::serve(vec![Gate::new(limiter(&url, OnFailure::Reject).await)]);
     let answer = site.get("/").fetch().await;
     assert_eq!((answer.status, answer.told()), (503, vec!["retry-after: 1".to_owned()]));
     assert_eq!(
@@ -86,7 +86,7 @@ pub(super) async fn a_share_of_less_than_one_turns_away_as_an_outage<T: Target>(
 
 pub(super) async fn grpc_calls_are_told_of_the_outage_in_their_own_way<T: Target>() {
     let (_nobody, url) = nobody();
-    let site = T::serve(vec![Gate::new(limiter(&url, OnFailure::Deny).await)]);
+    let site = T::serve(vec![Gate::new(limiter(&url, OnFailure::Reject).await)]);
     let answer = site.post("/").header("content-type", "application/grpc").fetch().await;
     assert_eq!(answer.standing(), "200, retry 1");
     let fields = ["grpc-status", "grpc-retry-pushback-ms"].map(|name| answer.header(name));

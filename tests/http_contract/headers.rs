@@ -5,7 +5,7 @@ use std::time::Duration;
 use rl_core::headers::{HeaderFamily, Headers};
 use rl_core::key::{Identified, KeyExtractor};
 use rl_core::source::ByRealm;
-use rl_core::{Follow, Gate, Limit, Policy, RateLimiter, Realm};
+use rl_core::{Gate, GoverningLimit, Limit, Policy, RateLimiter, Realm};
 use rl_tests::web::{Fetch, Site, Target, limiter, new_year};
 
 /// 27 of 100 requests of this minute are used; 18 seconds have passed.
@@ -136,7 +136,7 @@ pub(super) async fn without_a_family_only_a_denial_tells<T: Target>() {
 }
 
 /// Of 10 per second, 100 per minute and 1 000 per hour, the minute has one left, for 49 seconds.
-async fn one_left_of_the_minute<T: Target>(follow: Follow) -> Site {
+async fn one_left_of_the_minute<T: Target>(follow: GoverningLimit) -> Site {
     let clock = new_year();
     let limiter = limiter(&clock, &["10/second", "100/minute", "1000/hour"]);
     let site = T::serve(vec![Gate::new(limiter).headers(Headers::default().follow(follow))]);
@@ -150,21 +150,21 @@ async fn one_left_of_the_minute<T: Target>(follow: Follow) -> Site {
 }
 
 pub(super) async fn the_shortest_active_limit_is_shown<T: Target>() {
-    let site = one_left_of_the_minute::<T>(Follow::ShortestActive).await;
+    let site = one_left_of_the_minute::<T>(GoverningLimit::ShortestActive).await;
     assert_eq!(site.get("/").fetch().await.standing(), "200 10-9-1");
     assert_eq!(site.get("/").fetch().await.standing(), "429 100-0-49, retry 49");
 }
 
 pub(super) async fn the_limit_with_the_fewest_left_is_shown_if_set<T: Target>() {
-    let site = one_left_of_the_minute::<T>(Follow::FewestRemaining).await;
+    let site = one_left_of_the_minute::<T>(GoverningLimit::FewestRemaining).await;
     assert_eq!(site.get("/").fetch().await.standing(), "200 100-0-49");
     assert_eq!(site.get("/").fetch().await.standing(), "429 100-0-49, retry 49");
 }
 
 pub(super) async fn the_message_names_the_limit_that_the_headers_show<T: Target>() {
     for (follow, standing, period) in [
-        (Follow::ShortestActive, "429 2-0-1, retry 3600", "per second"),
-        (Follow::FewestRemaining, "429 2-0-3600, retry 3600", "per hour"),
+        (GoverningLimit::ShortestActive, "429 2-0-1, retry 3600", "per second"),
+        (GoverningLimit::FewestRemaining, "429 2-0-3600, retry 3600", "per hour"),
     ] {
         let limiter = limiter(&new_year(), &["2/second", "2/hour"]);
         let site = T::serve(vec![Gate::new(limiter).headers(Headers::default().follow(follow))]);

@@ -46,7 +46,7 @@ async fn assert_all_are_closed_out(limiter: &RateLimiter) -> Vec<Origin> {
             assert_closed(limiter.acquire(&subject, cost).await.decision());
             let (at_most, queue) = (Duration::from_secs(60), 10);
             assert_closed(&limiter.check_waiting(&subject, cost, at_most, queue).await);
-            assert_closed(&limiter.check_under(&policy_of(&subject), &subject, cost).await);
+            assert_closed(&limiter.check_with_policy(&policy_of(&subject), &subject, cost).await);
             if id != "costly" {
                 assert_closed(&limiter.check_up_to(&subject, cost).await);
             }

@@ -2,12 +2,12 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use rl_core::StoreError;
 use rl_core::denial::Denial;
 use rl_core::headers::Headers;
 use rl_core::limiter::OnFailure;
 use rl_core::source::{PolicyFuture, PolicySource};
-use rl_core::store::StoreError;
-use rl_core::{Eventual, FailureKind, Gate, RateLimiter, Subject};
+use rl_core::{FailureKind, Gate, MaybeReady, RateLimiter, Subject};
 use rl_tests::web::{limiter, new_year};
 use rl_tower::RateLimitLayer;
 use tonic::transport::server::TcpIncoming;
@@ -111,11 +111,11 @@ fn undecided() -> RateLimiter {
 
     impl PolicySource for Down {
         fn policy(&self, _: &Subject) -> PolicyFuture {
-            Eventual::ready(Err(StoreError::new(FailureKind::Unavailable)))
+            MaybeReady::ready(Err(StoreError::new(FailureKind::Unavailable)))
         }
     }
 
-    let builder = RateLimiter::builder().policies(Down).on_store_failure(OnFailure::Deny);
+    let builder = RateLimiter::builder().policies(Down).on_store_failure(OnFailure::Reject);
     builder.build().unwrap()
 }
 

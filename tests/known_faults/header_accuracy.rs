@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rl_core::headers::{HeaderFamily, Headers};
 use rl_core::time::ManualClock;
-use rl_core::{Follow, Gate, Subject};
+use rl_core::{Gate, GoverningLimit, Subject};
 use rl_tests::web::{Answer, Axum, Fetch, Site, Target, limiter, new_year};
 
 /// What the client of the tests is known by.
@@ -15,7 +15,7 @@ fn caller() -> Subject {
 }
 
 /// A site with these limits that tells about all of them in a list, and about one in single fields.
-fn site(limits: &[&str], follow: Follow) -> (Site, Arc<ManualClock>) {
+fn site(limits: &[&str], follow: GoverningLimit) -> (Site, Arc<ManualClock>) {
     let clock = new_year();
     let headers = Headers::new(HeaderFamily::Ietf).and(HeaderFamily::OpenBank).follow(follow);
     (Axum::serve(vec![Gate::new(limiter(&clock, limits)).headers(headers)]), clock)
@@ -43,7 +43,7 @@ fn single(answer: &Answer) -> [String; 3] {
 /// a limit that does not exist.
 #[tokio::test]
 async fn t14_the_fields_describe_one_limit() {
-    for follow in [Follow::ShortestActive, Follow::FewestRemaining] {
+    for follow in [GoverningLimit::ShortestActive, GoverningLimit::FewestRemaining] {
         let (site, clock) = site(&["7/second", "20/minute", "25/hour"], follow);
         let mut denials = 0;
         for n in 0..60 {
@@ -62,8 +62,8 @@ async fn t14_the_fields_describe_one_limit() {
 #[tokio::test]
 async fn t15_a_denial_tells_the_longest_wait_of_the_limits_that_deny() {
     for (follow, denied) in [
-        (Follow::ShortestActive, "429 2-0-1, retry 2591999"),
-        (Follow::FewestRemaining, "429 3-0-2591999, retry 2591999"),
+        (GoverningLimit::ShortestActive, "429 2-0-1, retry 2591999"),
+        (GoverningLimit::FewestRemaining, "429 3-0-2591999, retry 2591999"),
     ] {
         let (site, clock) = site(&["2/second", "3/month", "100/day"], follow);
         assert_eq!(site.get("/").fetch().await.status, 200);
@@ -84,7 +84,7 @@ async fn t15_a_denial_tells_the_longest_wait_of_the_limits_that_deny() {
 /// `Retry-After: 0` is a busy loop.
 #[tokio::test]
 async fn t16_a_client_that_waits_as_told_is_served() {
-    let (site, clock) = site(&["1/second", "3/4321ms"], Follow::default());
+    let (site, clock) = site(&["1/second", "3/4321ms"], GoverningLimit::default());
     let mut told = BTreeSet::new();
     for n in 0..400_u64 {
         // Pauses of up to a second that have nothing to do with the windows.

@@ -5,16 +5,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rl_core::StoreError;
 use rl_core::limiter::{OnFailure, Share};
 use rl_core::source::{PolicyFuture, PolicySource};
 use rl_core::store::{
-    Charge, MemoryStore, Mode, Namespace, RedisStore, Refund, Renewal, Reset, Store, StoreError,
-    StoreFuture,
+    Charge, MemoryStore, Mode, Namespace, RedisStore, Refund, Renewal, Reset, Store, StoreFuture,
 };
 use rl_core::time::{Clock, ManualClock, Timestamp};
 use rl_core::{
-    Cost, Decision, Eventual, FailureKind, Limit, Origin, Policy, RateLimiter, RateLimiterBuilder,
-    RetryAfter, Subject,
+    Cost, Decision, FailureKind, Limit, MaybeReady, Origin, Policy, RateLimiter,
+    RateLimiterBuilder, RetryAfter, Subject,
 };
 use rl_tests::RedisServer;
 use tokio::sync::oneshot;
@@ -93,7 +93,7 @@ impl Store for SlowStore {
             cost: charge.cost,
             reply,
         });
-        Eventual::later(async move {
+        MaybeReady::later(async move {
             answer.await.map_err(|_| StoreError::new(FailureKind::Unavailable))
         })
     }
@@ -229,7 +229,7 @@ async fn a_store_that_stops_answering_under_load_is_an_outage() {
 #[tokio::test(start_paused = true)]
 async fn on_overload_decides_requests_during_an_overload() {
     for (on_overload, expected) in [
-        (OnFailure::Deny, Origin::FailedClosed(FailureKind::Overloaded)),
+        (OnFailure::Reject, Origin::FailedClosed(FailureKind::Overloaded)),
         (OnFailure::Allow, Origin::FailedOpen(FailureKind::Overloaded)),
         (OnFailure::Fallback, Origin::Fallback(FailureKind::Overloaded)),
     ] {
@@ -252,7 +252,7 @@ struct Overloaded;
 impl PolicySource for Overloaded {
     fn policy(&self, subject: &Subject) -> PolicyFuture {
         let is_known = subject.id().as_text().is_some_and(|id| id.starts_with("known"));
-        Eventual::later(async move {
+        MaybeReady::later(async move {
             if is_known {
                 Ok(Some(Policy::new([Limit::per_hour(100)]).unwrap()))
             } else {

@@ -47,7 +47,7 @@ async fn usage_of_each_reports_the_others_beside_a_damaged_counter() {
     operator.query::<u64>("RPUSH acme_PER_HOUR x").await;
     operator.query::<()>("SET acme_PER_DAY garbage EX 100").await;
 
-    let error = limiter.usage_under(&policy, &client).await.unwrap_err();
+    let error = limiter.usage_with_policy(&policy, &client).await.unwrap_err();
     assert_eq!(error.kind(), FailureKind::Corrupt);
     let usage = limiter.usage_of_each(&policy, &client).await;
     let usage: Vec<_> = usage
@@ -59,9 +59,9 @@ async fn usage_of_each_reports_the_others_beside_a_damaged_counter() {
         .collect();
     assert_eq!(usage, [Ok(3), Err(FailureKind::Corrupt), Err(FailureKind::Corrupt), Ok(1)]);
 
-    limiter.reset_under(&policy, &client, Some("hour")).await.unwrap();
-    limiter.reset_under(&policy, &client, None).await.unwrap();
-    let healed = limiter.usage_under(&policy, &client).await.unwrap();
+    limiter.reset_with_policy(&policy, &client, Some("hour")).await.unwrap();
+    limiter.reset_with_policy(&policy, &client, None).await.unwrap();
+    let healed = limiter.usage_with_policy(&policy, &client).await.unwrap();
     assert!(healed.limits().all(|limit| limit.used() == 0));
     assert_eq!(server.query::<u64>("DBSIZE").await, 0);
 }

@@ -128,7 +128,7 @@ async fn t03_a_denial_at_once_gives_back_what_readiness_holds() {
     drop(other);
 
     let mut other = only_one.clone();
-    let gate = Gate::new(one_per_minute()).key(Identified).missing_key(MissingKey::Deny);
+    let gate = Gate::new(one_per_minute()).key(Identified).missing_key(MissingKey::Reject);
     let mut limited = RateLimitLayer::new(gate).layer(only_one);
     let denied = call(&mut limited, request()).await.await.unwrap();
     assert_eq!(denied.status(), StatusCode::FORBIDDEN);

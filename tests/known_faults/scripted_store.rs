@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rl_core::store::{Charge, Refund, Renewal, Reset, Store, StoreFuture};
 use rl_core::time::Timestamp;
-use rl_core::{Decision, Eventual, Limit, Outcome, RateLimiter};
+use rl_core::{Decision, Limit, MaybeReady, Outcome, RateLimiter};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -84,7 +84,7 @@ impl Store for ScriptedStore {
             denied: decision(0, Outcome::denied(10, 60_000_000, 60_000_000)),
             answer,
         });
-        Eventual::later(async move { Ok(told.await.expect("the test answers")) })
+        MaybeReady::later(async move { Ok(told.await.expect("the test answers")) })
     }
 
     fn refund(&self, _: Refund<'_>) -> StoreFuture<()> {

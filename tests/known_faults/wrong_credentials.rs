@@ -11,7 +11,7 @@ use rl_admin::console::Console;
 use rl_admin::{Admin, AdminBuilder, ApiError, BearerTokens, FailedAttempts, Roles};
 use rl_core::client_ip::ClientIp;
 use rl_core::time::{ManualClock, Timestamp};
-use rl_core::{Eventual, RateLimiter};
+use rl_core::{MaybeReady, RateLimiter};
 use rl_records::{RecordSource, Records};
 use rl_tests::web::{Fetch, Site};
 use tokio::sync::Semaphore;
@@ -121,10 +121,10 @@ async fn two_authorization_lines_are_a_bad_request() {
 struct SlowTokens(Arc<Semaphore>);
 
 impl Authorize for SlowTokens {
-    fn authorize(&self, request: &Parts) -> Eventual<Authorized> {
+    fn authorize(&self, request: &Parts) -> MaybeReady<Authorized> {
         let is_right = request.headers["authorization"] == "Bearer right";
         let cues = self.0.clone();
-        Eventual::later(async move {
+        MaybeReady::later(async move {
             cues.acquire().await.unwrap().forget();
             if is_right {
                 Authorized::As(Actor::new("alice", Roles::all()))
@@ -139,8 +139,8 @@ impl Authorize for SlowTokens {
 struct Absent;
 
 impl Authorize for Absent {
-    fn authorize(&self, _: &Parts) -> Eventual<Authorized> {
-        Eventual::ready(Authorized::Unavailable)
+    fn authorize(&self, _: &Parts) -> MaybeReady<Authorized> {
+        MaybeReady::ready(Authorized::Unavailable)
     }
 }
 

@@ -97,7 +97,7 @@ impl Bank {
             RecordSource::builder(&records).deadline(PATIENCE).count_unlimited(true).start();
         // What cannot be decided must not look like what is allowed.
         let limiter = RateLimiter::builder().policies(source.clone()).deadline(PATIENCE);
-        let limiter = limiter.on_store_failure(OnFailure::Deny).clock(clock.clone());
+        let limiter = limiter.on_store_failure(OnFailure::Reject).clock(clock.clone());
         let (limiter, backend) = match &redis {
             Some(server) => {
                 let store = RedisStore::builder(&server.url()).manual_clock(clock.clone());

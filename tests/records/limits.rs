@@ -181,12 +181,12 @@ async fn an_application_that_is_not_listed_is_not_configured() {
         let policy = source.resource("payments", "shop").await.unwrap().unwrap();
         assert_eq!(policy.to_string(), "resource=1/second:token-bucket:capacity=3");
         assert!(source.resource("payments", "Shop").await.unwrap().is_none());
-        assert!(!limiter.check_under(&policy, &bucket, 4).await.is_allowed());
-        assert!(limiter.check_under(&policy, &bucket, 3).await.is_allowed());
+        assert!(!limiter.check_with_policy(&policy, &bucket, 4).await.is_allowed());
+        assert!(limiter.check_with_policy(&policy, &bucket, 3).await.is_allowed());
 
         let updated = records.update_resource(content(0), created.revision, "bob").await.unwrap();
         let policy = source.resource("payments", "shop").await.unwrap().unwrap();
-        assert!(!limiter.check_under(&policy, &bucket, 1).await.is_allowed());
+        assert!(!limiter.check_with_policy(&policy, &bucket, 1).await.is_allowed());
         records.delete_resource("payments", updated.revision, "bob").await.unwrap();
         assert!(source.resource("payments", "shop").await.unwrap().is_none());
     })

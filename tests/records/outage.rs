@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rl_core::limiter::OnFailure;
 use rl_core::source::PolicySource;
-use rl_core::{Eventual, FailureKind, Origin, RateLimiter, Realm, Subject};
+use rl_core::{FailureKind, MaybeReady, Origin, RateLimiter, Realm, Subject};
 use rl_records::{ChangeError, Expected, Record, RecordSource, Records, TierContent};
 use rl_tests::PostgresServer;
 
@@ -24,7 +24,7 @@ async fn while_the_database_is_away_the_last_limits_hold_and_then_it_is_heard_ag
 
     server.stop();
     let limiter = RateLimiter::builder().policies(source.clone());
-    let limiter = limiter.on_store_failure(OnFailure::Deny).build().unwrap();
+    let limiter = limiter.on_store_failure(OnFailure::Reject).build().unwrap();
     let mut allowed = 0;
     for _ in 0..1_000 {
         let decision = limiter.check(&Subject::consumer("abc"), 1).await;
@@ -136,7 +136,7 @@ async fn while_the_database_hangs_the_last_limits_hold_and_everything_ends() {
         let unknown = (0..1_000).map(|number| Subject::consumer(&format!("new {number}")));
         let asked: Vec<_> = unknown.map(|consumer| source.policy(&consumer)).collect();
         // Beyond those who may wait, nobody does.
-        let at_once = asked.iter().filter(|policy| matches!(policy, Eventual::Ready(_))).count();
+        let at_once = asked.iter().filter(|policy| matches!(policy, MaybeReady::Ready(_))).count();
         assert!(at_once > 500, "{at_once}");
         for policy in futures::future::join_all(asked).await {
             let kind = policy.unwrap_err().kind();

@@ -10,7 +10,7 @@ use actix_web::dev::{Service, ServiceRequest, ServiceResponse};
 use pin_project_lite::pin_project;
 use rl_core::gate::{Caller, ResponseRules};
 use rl_core::key::KeyExtractor;
-use rl_core::{Decision, Eventual, Gate, Permit};
+use rl_core::{Decision, Gate, MaybeReady, Permit};
 
 use crate::response::{self, ResponseBody};
 
@@ -38,7 +38,7 @@ pin_project! {
 
 /// The service, and what it will be called with.
 struct Checking<S, K> {
-    decision: Eventual<Decision>,
+    decision: MaybeReady<Decision>,
     service: Rc<S>,
     request: ServiceRequest,
     gate: Arc<Gate<K>>,
@@ -70,7 +70,7 @@ impl<S, F, B, K> ResponseFuture<S, F, B, K> {
         service: Rc<S>,
         request: ServiceRequest,
         gate: Arc<Gate<K>>,
-        decision: Eventual<Decision>,
+        decision: MaybeReady<Decision>,
         caller: Caller,
     ) -> Self {
         let checking = Box::new(Checking { decision, service, request, gate, caller });

@@ -9,7 +9,7 @@ use actix_web::body::MessageBody;
 use actix_web::dev::{Service, ServiceRequest, ServiceResponse, Transform};
 use rl_core::gate::Admission;
 use rl_core::key::{ClientAddress, KeyExtractor};
-use rl_core::{Eventual, Gate};
+use rl_core::{Gate, MaybeReady};
 
 use crate::future::ResponseFuture;
 use crate::request::ActixRequest;
@@ -90,7 +90,7 @@ where
                 ResponseFuture::turned_away(request.into_response(response))
             }
             // A store in memory has decided: there is nothing to wait for, and nothing to hold.
-            Admission::Asked { decision: Eventual::Ready(Some(decision)), caller } => {
+            Admission::Asked { decision: MaybeReady::Ready(Some(decision)), caller } => {
                 ResponseFuture::decided(&*self.service, request, &self.gate, decision, &caller)
             }
             Admission::Asked { decision, caller } => {

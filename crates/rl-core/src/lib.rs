@@ -36,12 +36,19 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod future;
+mod maybe_ready;
 pub mod time;
 
 pub mod model;
 
 mod algorithm;
+
+pub mod policy;
+
+pub mod decision;
+
+#[cfg(feature = "serde")]
+mod serde_impls;
 
 pub mod client_ip;
 pub mod denial;
@@ -63,15 +70,16 @@ pub mod conformance;
 
 pub mod _documentation;
 
-pub use future::Eventual;
+pub use decision::{Decision, GoverningLimit, LimitStatus, Origin, Outcome, RetryAfter};
 pub use gate::Gate;
 pub use limiter::{Permit, RateLimiter, RateLimiterBuilder};
+pub use maybe_ready::MaybeReady;
 pub use model::{
-    Algorithm, Anchor, Block, Cost, CustomRealm, Decision, FailureKind, Follow, InvalidLimit,
-    InvalidLogSecret, InvalidPeriod, InvalidPolicy, InvalidRealm, Limit, LimitReport, LimitSet,
-    MAX_UNITS, NamedLimit, Origin, Outcome, ParseLimitError, Period, Policy, PolicyBuilder, Realm,
-    Redacted, Refill, RetryAfter, Subject, SubjectId,
+    Algorithm, Anchor, Cost, CustomRealm, FailureKind, InvalidLimit, InvalidLogSecret,
+    InvalidPeriod, InvalidRealm, Limit, MAX_UNITS, ParseLimitError, Period, Realm, Redacted,
+    Refill, StoreError, Subject, SubjectId,
 };
+pub use policy::{Block, InvalidPolicy, LimitSet, NamedLimit, Policy, PolicyBuilder};
 pub use store::MemoryStore;
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]

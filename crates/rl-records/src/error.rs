@@ -2,7 +2,7 @@ use std::error::Error;
 use std::fmt;
 
 use rl_core::FailureKind;
-use rl_core::store::StoreError;
+use rl_core::StoreError;
 
 use crate::RecordId;
 

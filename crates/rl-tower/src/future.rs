@@ -7,7 +7,7 @@ use http_body::Body;
 use pin_project_lite::pin_project;
 use rl_core::gate::{Caller, ResponseRules};
 use rl_core::key::KeyExtractor;
-use rl_core::{Decision, Eventual, Gate, Permit};
+use rl_core::{Decision, Gate, MaybeReady, Permit};
 use tower_service::Service;
 
 use crate::response::{self, ResponseBody};
@@ -36,7 +36,7 @@ pin_project! {
 
 /// The *ready* service, and what it will be called with.
 struct Checking<S, ReqBody, K> {
-    decision: Eventual<Decision>,
+    decision: MaybeReady<Decision>,
     inner: S,
     request: Request<ReqBody>,
     gate: Arc<Gate<K>>,
@@ -68,7 +68,7 @@ impl<S, F, ReqBody, ResBody, K> ResponseFuture<S, F, ReqBody, ResBody, K> {
         inner: S,
         request: Request<ReqBody>,
         gate: Arc<Gate<K>>,
-        decision: Eventual<Decision>,
+        decision: MaybeReady<Decision>,
         caller: Caller,
     ) -> Self {
         let checking = Box::new(Checking { decision, inner, request, gate, caller });

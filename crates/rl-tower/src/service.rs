@@ -6,7 +6,7 @@ use http::{Request, Response};
 use http_body::Body;
 use rl_core::gate::Admission;
 use rl_core::key::{ClientAddress, KeyExtractor};
-use rl_core::{Eventual, Gate};
+use rl_core::{Gate, MaybeReady};
 use tower_service::Service;
 
 use crate::future::ResponseFuture;
@@ -58,7 +58,7 @@ where
                 ResponseFuture::turned_away(response::from_denial(denial))
             }
             // A store in memory has decided: there is nothing to wait for, and nothing to hold.
-            Admission::Asked { decision: Eventual::Ready(Some(decision)), caller } => {
+            Admission::Asked { decision: MaybeReady::Ready(Some(decision)), caller } => {
                 if !decision.lets_pass() {
                     self.release();
                 }

@@ -7,8 +7,8 @@ use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use rl_core::RetryAfter;
 use rl_core::client_ip::ClientIp;
-use rl_core::model::RetryAfter;
 use rl_tower::{Decision, RateLimiter, Subject};
 
 use crate::CONSUMERS;

@@ -9,9 +9,9 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use rl_core::model::{LimitReport, RetryAfter};
 use rl_core::store::Store;
 use rl_core::{Decision, Limit, Period, Policy, RateLimiter, Subject};
+use rl_core::{LimitStatus, RetryAfter};
 
 /// What happens to a request that is over a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -216,7 +216,7 @@ impl SelfService {
 }
 
 impl Window {
-    fn new(report: &LimitReport<'_>, decision: &Decision) -> Self {
+    fn new(report: &LimitStatus<'_>, decision: &Decision) -> Self {
         let is_over = report.used() > report.max() || report.is_over();
         // A rejected request is not counted in `used`, but it is in `current`.
         let current = report.used() + u64::from(report.is_over() && !decision.is_allowed());

@@ -10,7 +10,7 @@ use rl_core::store::{
     Charge, MemoryStore, Mode, Namespace, Refund, RefundOf, Renewal, Reset, Store,
 };
 use rl_core::time::{ManualClock, Timestamp};
-use rl_core::{Cost, Decision, Eventual, Limit, LimitSet, Origin, Policy, Subject};
+use rl_core::{Cost, Decision, MaybeReady, Limit, LimitSet, Origin, Policy, Subject};
 
 #[derive(Arbitrary, Debug)]
 enum Operation {
@@ -42,7 +42,7 @@ const TEXTS: [&str; 14] = [
 
 fn at_once<T>(answer: rl_core::store::StoreFuture<T>) -> T {
     match answer {
-        Eventual::Ready(Some(Ok(answer))) => answer,
+        MaybeReady::Ready(Some(Ok(answer))) => answer,
         _ => panic!("the memory store answers at once"),
     }
 }

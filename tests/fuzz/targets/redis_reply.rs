@@ -8,7 +8,7 @@ use libfuzzer_sys::fuzz_target;
 use rl_core::denial::{DenialBody, DenialReason};
 use rl_core::headers::{HeaderFamily, Headers};
 use rl_core::store::Mode;
-use rl_core::{Cost, Follow, Policy, RedisStore, Subject};
+use rl_core::{Cost, GoverningLimit, Policy, RedisStore, Subject};
 
 static POLICIES: LazyLock<Vec<Policy>> = LazyLock::new(|| {
     let policies: [&[&str]; 9] = [
@@ -52,6 +52,6 @@ fuzz_target!(|input: (u8, u8, u64, &[u8])| {
     let subject = Subject::ip("192.0.2.7");
     for grpc in [false, true] {
         let reason = DenialReason::Decision { decision: &decision, subject: &subject };
-        let _ = DenialBody::problem().denial(reason, Follow::FewestRemaining, grpc);
+        let _ = DenialBody::problem().denial(reason, GoverningLimit::FewestRemaining, grpc);
     }
 });

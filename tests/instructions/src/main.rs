@@ -12,7 +12,7 @@ use std::hint::black_box;
 use std::process::ExitCode;
 
 use rl_core::store::MemoryStore;
-use rl_core::{Eventual, Limit, Period, Policy, RateLimiter, Subject};
+use rl_core::{Limit, MaybeReady, Period, Policy, RateLimiter, Subject};
 
 /// More than is ever asked for.
 const ENDLESS: u64 = 1_000_000_000;
@@ -69,7 +69,7 @@ fn decide(limiter: &RateLimiter, cost: u64, times: u64) {
     counted(|| {
         for _ in 0..times {
             let answer = limiter.check(black_box(&subject), cost);
-            assert!(matches!(black_box(&answer), Eventual::Ready(Some(_))), "it decides at once");
+            assert!(matches!(black_box(&answer), MaybeReady::Ready(Some(_))), "it decides at once");
         }
     });
 }
@@ -91,7 +91,7 @@ fn flood(policy: Policy, times: u64) {
     counted(|| {
         for subject in &newcomers {
             let answer = limiter.check(black_box(subject), 1);
-            assert!(matches!(black_box(&answer), Eventual::Ready(Some(_))), "it decides at once");
+            assert!(matches!(black_box(&answer), MaybeReady::Ready(Some(_))), "it decides at once");
         }
     });
 }

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use rl_core::store::{Charge, Mode, Namespace, Refund, RefundOf, Reset, Store, StoreError};
+use rl_core::StoreError;
+use rl_core::store::{Charge, Mode, Namespace, Refund, RefundOf, Reset, Store};
 use rl_core::time::ManualClock;
 use rl_core::{Cost, Decision, FailureKind, Policy, RetryAfter, Subject};
 

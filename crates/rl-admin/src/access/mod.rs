@@ -12,7 +12,7 @@
 //! ```
 //! use axum::http::request::Parts;
 //! use rl_admin::access::{Actor, Authorize, Authorized, Role, Roles};
-//! use rl_core::Eventual;
+//! use rl_core::MaybeReady;
 //!
 //! /// Whoever an outer layer has let in, and put into the extensions.
 //! struct OfSession;
@@ -22,9 +22,9 @@
 //! }
 //!
 //! impl Authorize for OfSession {
-//!     fn authorize(&self, request: &Parts) -> Eventual<Authorized> {
+//!     fn authorize(&self, request: &Parts) -> MaybeReady<Authorized> {
 //!         let session = request.extensions.get::<Session>();
-//!         Eventual::ready(match session {
+//!         MaybeReady::ready(match session {
 //!             Some(session) => {
 //!                 let roles = Roles::from_iter([Role::CanReadCallLimits, Role::CanGetRateLimits]);
 //!                 Authorized::As(Actor::new(&session.user, roles))
@@ -43,7 +43,7 @@ mod tokens;
 use std::sync::Arc;
 
 use axum::http::request::Parts;
-use rl_core::Eventual;
+use rl_core::MaybeReady;
 
 pub use actor::Actor;
 pub use attempts::FailedAttempts;
@@ -55,8 +55,8 @@ pub use tokens::{BearerTokens, InvalidTokens};
 pub trait Authorize: Send + Sync + 'static {
     /// Who makes this request, as far as this can tell. The body of the request is not there.
     ///
-    /// What is found out later, from a database for instance, is an [`Eventual::later`].
-    fn authorize(&self, request: &Parts) -> Eventual<Authorized>;
+    /// What is found out later, from a database for instance, is an [`MaybeReady::later`].
+    fn authorize(&self, request: &Parts) -> MaybeReady<Authorized>;
 }
 
 /// The answer of an [`Authorize`].
@@ -75,7 +75,7 @@ pub enum Authorized {
 }
 
 impl<A: Authorize + ?Sized> Authorize for Arc<A> {
-    fn authorize(&self, request: &Parts) -> Eventual<Authorized> {
+    fn authorize(&self, request: &Parts) -> MaybeReady<Authorized> {
         (**self).authorize(request)
     }
 }

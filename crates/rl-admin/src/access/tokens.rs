@@ -2,7 +2,7 @@ use std::fmt;
 
 use axum::http::header;
 use axum::http::request::Parts;
-use rl_core::Eventual;
+use rl_core::MaybeReady;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
@@ -171,13 +171,13 @@ fn from_hex(text: &str) -> Option<[u8; 32]> {
 }
 
 impl Authorize for BearerTokens {
-    fn authorize(&self, request: &Parts) -> Eventual<Authorized> {
+    fn authorize(&self, request: &Parts) -> MaybeReady<Authorized> {
         let mut lines = request.headers.get_all(header::AUTHORIZATION).iter();
         let token = match (lines.next(), lines.next()) {
             (Some(line), None) => line.to_str().ok().and_then(bearer),
             _ => None,
         };
-        Eventual::ready(match token.map(|token| self.find(token)) {
+        MaybeReady::ready(match token.map(|token| self.find(token)) {
             Some(Some(actor)) => Authorized::As(actor.clone()),
             Some(None) => Authorized::Wrong,
             None => Authorized::Unknown,

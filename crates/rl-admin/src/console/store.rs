@@ -3,7 +3,7 @@
 use axum::Extension;
 use axum::extract::State;
 use maud::{Markup, html};
-use rl_core::store::StoreError;
+use rl_core::StoreError;
 use rl_core::{Limit, Policy, Realm, Subject};
 use rl_records::RecordQuery;
 use tokio::time::Instant;
@@ -104,6 +104,7 @@ pub(super) async fn show(
 async fn ask_counters(console: &Console) -> Result<(), StoreError> {
     let realm = Realm::custom("console").expect("a short name of letters");
     let policy = Policy::new([Limit::per_second(1)]).expect("one limit");
-    let usage = console.admin().limiter().usage_under(&policy, &Subject::new(realm, "health"));
+    let usage =
+        console.admin().limiter().usage_with_policy(&policy, &Subject::new(realm, "health"));
     usage.await.map(drop)
 }

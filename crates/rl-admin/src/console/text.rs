@@ -75,7 +75,7 @@ pub(super) fn consequence(limiter: &RateLimiter, failure: FailureKind) -> &'stat
         OnFailure::Allow => {
             "Until they answer, calls pass without limits, except those of consumers that are blocked."
         }
-        OnFailure::Deny => "Until they answer, calls are rejected with 503.",
+        OnFailure::Reject => "Until they answer, calls are rejected with 503.",
         _ => "Until they answer, each instance counts by itself, with its share of the limits.",
     }
 }

@@ -199,7 +199,7 @@ pub(super) async fn reset(
     visitor.needs(Role::CanResetCallCounters)?;
     let id = known_id(form.raw("id"))?;
     let subject = Subject::consumer(id);
-    console.admin().limiter().reset_under(all_periods(), &subject, None).await?;
+    console.admin().limiter().reset_with_policy(all_periods(), &subject, None).await?;
     audit::reset(console.admin(), &visitor.actor, &subject, None).await;
     let to = link(&format!("{}/consumer", console.path()), &[("id", id), ("done", "reset")]);
     Ok(Redirect::to(&to).into_response())

@@ -21,7 +21,8 @@ pub(super) async fn read(
     In(ConsumerId(consumer)): In<ConsumerId>,
 ) -> Result<Json<CallLimitsAndState>, ApiError> {
     let active = admin.records().active_limits(consumer.as_str(), admin.now()).await?;
-    let usage = admin.limiter().usage_under(all_periods(), &answer::consumer(&consumer)).await;
+    let usage =
+        admin.limiter().usage_with_policy(all_periods(), &answer::consumer(&consumer)).await;
     let state = usage.ok().map(|usage| CallState::of_each(&usage));
     Ok(Json(CallLimitsAndState {
         limits: Limits::of(&active.limits()),

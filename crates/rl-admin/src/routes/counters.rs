@@ -1,7 +1,7 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use rl_core::store::StoreError;
+use rl_core::StoreError;
 use rl_core::{FailureKind, Subject};
 use rl_records::CallPeriod;
 use serde::Serialize;
@@ -30,7 +30,7 @@ pub(super) async fn read(
 
 async fn counters(admin: &Admin, subject: &Subject) -> CallCounters {
     let limiter = admin.limiter();
-    let kind = match limiter.usage_under(all_periods(), subject).await {
+    let kind = match limiter.usage_with_policy(all_periods(), subject).await {
         Ok(usage) => return CallCounter::of_each(|_| Ok(&usage)),
         Err(error) => error.kind(),
     };
@@ -41,7 +41,7 @@ async fn counters(admin: &Admin, subject: &Subject) -> CallCounters {
     }
     // Where each period has a counter of its own, the undamaged ones can still be read.
     let each = CallPeriod::ALL.map(|period| async move {
-        let usage = limiter.usage_under(&one_period(period), subject).await;
+        let usage = limiter.usage_with_policy(&one_period(period), subject).await;
         usage.map_err(|error| error.kind())
     });
     let mut known = Vec::with_capacity(each.len());
@@ -61,7 +61,7 @@ pub(super) async fn reset(
     In(ConsumerId(consumer)): In<ConsumerId>,
 ) -> Result<StatusCode, ApiError> {
     let subject = answer::consumer(&consumer);
-    admin.limiter().reset_under(all_periods(), &subject, None).await?;
+    admin.limiter().reset_with_policy(all_periods(), &subject, None).await?;
     audit::reset(&admin, &actor, &subject, None).await;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -78,7 +78,7 @@ pub(super) async fn reset_period(
 ) -> Result<StatusCode, ApiError> {
     let subject = answer::consumer(&consumer);
     let period = period.period().to_string();
-    let reset = admin.limiter().reset_under(all_periods(), &subject, Some(&period)).await;
+    let reset = admin.limiter().reset_with_policy(all_periods(), &subject, Some(&period)).await;
     reset.map_err(|error: StoreError| ApiError::from(error))?;
     audit::reset(&admin, &actor, &subject, Some(&period)).await;
     Ok(StatusCode::NO_CONTENT)

@@ -69,5 +69,5 @@ pub(super) async fn health(State(admin): State<Admin>) -> (StatusCode, Json<Heal
 /// Whether the store answers what it is asked in service: more than that somebody is there.
 async fn answers(admin: &Admin) -> bool {
     let nobody = Subject::global();
-    admin.limiter().usage_under(all_periods(), &nobody).await.is_ok()
+    admin.limiter().usage_with_policy(all_periods(), &nobody).await.is_ok()
 }

@@ -207,7 +207,8 @@ pub(super) async fn usage(
     let policy = content.apps.first().and_then(|app| content.policy_for(app));
     let Some(policy) = policy else { return Ok(Json(ResourceUsage { bucket: None })) };
     let realm = Realm::custom("resource").expect("it is the name of a realm");
-    let usage = admin.limiter().usage_under(&policy, &Subject::new(realm, name.as_str())).await?;
+    let usage =
+        admin.limiter().usage_with_policy(&policy, &Subject::new(realm, name.as_str())).await?;
     let bucket = usage.limits().next().map(Standing::of);
     Ok(Json(ResourceUsage { bucket }))
 }

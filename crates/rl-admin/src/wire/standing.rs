@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use rl_core::{Decision, LimitReport, Origin, RetryAfter};
+use rl_core::{Decision, LimitStatus, Origin, RetryAfter};
 use rl_records::{CallLimits, Contribution};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -39,7 +39,7 @@ pub(crate) struct Standing {
 }
 
 impl Standing {
-    pub(crate) fn of(limit: LimitReport<'_>) -> Self {
+    pub(crate) fn of(limit: LimitStatus<'_>) -> Self {
         let is_unlimited = CallLimits::only_counts(limit.limit());
         Self {
             name: limit.name().to_owned(),
@@ -58,7 +58,7 @@ impl Standing {
 impl Standing {
     /// Returns what `usage` reports of each limit, with the denials of `decision`, which read no counter.
     pub(crate) fn of_denial(usage: &Decision, decision: &Decision) -> Vec<Self> {
-        let standing = |limit: LimitReport<'_>| {
+        let standing = |limit: LimitStatus<'_>| {
             let denied = decision.limits().find(|denied| denied.name() == limit.name());
             let standing = Self::of(limit);
             match denied.map(Self::of) {

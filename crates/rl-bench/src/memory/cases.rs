@@ -9,7 +9,7 @@ use std::time::Duration;
 use burster::Limiter;
 use rl_core::store::MemoryStore;
 use rl_core::time::{ManualClock, Timestamp};
-use rl_core::{Eventual, Limit, Period, Policy, RateLimiter, Subject};
+use rl_core::{Limit, MaybeReady, Period, Policy, RateLimiter, Subject};
 
 use super::contender::{ENDLESS, Keys, Ours};
 use super::{MANY, WARM_BLOCK, WARM_ROUNDS, block, endless};
@@ -91,7 +91,7 @@ pub(super) fn logs(goals: &mut Vec<Goal>) -> Result<(), Box<dyn Error>> {
                 for _ in 0..times {
                     clock.advance(pause);
                     let answer = limiter.check(black_box(&subject), 1);
-                    let Eventual::Ready(Some(decision)) = &answer else { unreachable!() };
+                    let MaybeReady::Ready(Some(decision)) = &answer else { unreachable!() };
                     assert!(decision.is_allowed(), "one has left");
                 }
             });

@@ -8,7 +8,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use governor::{DefaultKeyedRateLimiter, Quota};
 use rl_core::store::MemoryStore;
-use rl_core::{Eventual, Limit, Period, Policy, RateLimiter, Subject};
+use rl_core::{Limit, MaybeReady, Period, Policy, RateLimiter, Subject};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::yield_now;
 
@@ -90,7 +90,7 @@ impl Ours {
     /// Whether somebody passes who is not among the keys.
     pub(super) fn admits_subject(&self, subject: &Subject) -> bool {
         match &self.0.check(subject, 1) {
-            Eventual::Ready(Some(decision)) => decision.is_allowed(),
+            MaybeReady::Ready(Some(decision)) => decision.is_allowed(),
             _ => unreachable!("decisions in memory are there at once"),
         }
     }
@@ -99,7 +99,7 @@ impl Ours {
 impl Contender for Ours {
     fn admits(&self, keys: &Keys, key: u32) -> bool {
         match &self.0.check(&keys.subjects[key as usize], 1) {
-            Eventual::Ready(Some(decision)) => black_box(decision).is_allowed(),
+            MaybeReady::Ready(Some(decision)) => black_box(decision).is_allowed(),
             _ => unreachable!("decisions in memory are there at once"),
         }
     }

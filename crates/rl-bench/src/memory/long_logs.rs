@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rl_core::store::{Charge, MemoryStore, Mode, Namespace, Refund, RefundOf, Store};
 use rl_core::time::{ManualClock, Timestamp};
-use rl_core::{Cost, Decision, Eventual, LimitSet, Policy, Subject};
+use rl_core::{Cost, Decision, LimitSet, MaybeReady, Policy, Subject};
 
 use crate::measure::{sorted, time_on_processor};
 use crate::table::Table;
@@ -78,7 +78,7 @@ impl Log {
         let (policy, mode, cost) = (&self.policy, Mode::Check, Cost::new(cost));
         let charge = Charge { namespace, subject, policy, mode, cost };
         match self.store.decide(charge) {
-            Eventual::Ready(Some(Ok(decision))) => decision,
+            MaybeReady::Ready(Some(Ok(decision))) => decision,
             _ => unreachable!("memory answers without waiting"),
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rl_core::store::MemoryStore;
 use rl_core::time::{ManualClock, Timestamp};
-use rl_core::{Algorithm, Decision, Eventual, Limit, Permit, RateLimiter, Subject};
+use rl_core::{Algorithm, Decision, Limit, MaybeReady, Permit, RateLimiter, Subject};
 
 /// Seven in the evening, in seconds since 1970.
 pub(super) const START: u64 = 1_769_886_000;
@@ -57,9 +57,9 @@ impl Counted {
     }
 }
 
-fn at_once<T>(answer: Eventual<T>) -> T {
+fn at_once<T>(answer: MaybeReady<T>) -> T {
     match answer {
-        Eventual::Ready(Some(answer)) => answer,
+        MaybeReady::Ready(Some(answer)) => answer,
         _ => unreachable!("decisions in memory are there at once"),
     }
 }

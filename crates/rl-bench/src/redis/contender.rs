@@ -9,7 +9,9 @@ use redis::aio::MultiplexedConnection;
 use rl_core::limiter::OnFailure;
 use rl_core::store::redis::{Layout, RedisStoreBuilder};
 use rl_core::store::{Charge, Mode, Namespace, Refund, RefundOf, Store};
-use rl_core::{Cost, Decision, Eventual, Limit, Period, Policy, RateLimiter, RedisStore, Subject};
+use rl_core::{
+    Cost, Decision, Limit, MaybeReady, Period, Policy, RateLimiter, RedisStore, Subject,
+};
 
 use super::peers::Peer;
 use super::server::Server;
@@ -211,7 +213,7 @@ impl Contender {
             .store(connect(server, database, Layout::Packed).await?)
             // What is measured is the price, on a machine that may stall.
             .deadline(Duration::from_secs(20))
-            .on_store_failure(OnFailure::Deny);
+            .on_store_failure(OnFailure::Reject);
         for limit in limits(max)? {
             limiter = limiter.limit(limit);
         }
@@ -226,7 +228,7 @@ impl Contender {
             Way::Command(command) => command.send(subject).await,
             Way::Peer(peer) => peer.admits(subject).await,
             Way::Limiter(limiter, subjects) => match limiter.check(&subjects[subject], 1) {
-                Eventual::Ready(Some(ref decision)) => is_allowed(decision),
+                MaybeReady::Ready(Some(ref decision)) => is_allowed(decision),
                 later => is_allowed(&later.await),
             },
             Way::Store(stored) => stored.admits(&stored.subjects[subject]).await,
@@ -241,10 +243,10 @@ impl Stored {
         let charge = Charge { namespace, subject, policy, mode, cost };
         // What is there at once is read where it is, as in memory: whoever awaits it moves it four times.
         let mut answer = store.decide(charge);
-        if let Eventual::Boxed(later) = &mut answer {
-            answer = Eventual::ready(later.await);
+        if let MaybeReady::Boxed(later) = &mut answer {
+            answer = MaybeReady::ready(later.await);
         }
-        let Eventual::Ready(Some(Ok(decision))) = &answer else { panic!("the server is up") };
+        let MaybeReady::Ready(Some(Ok(decision))) = &answer else { panic!("the server is up") };
         if self.frees && decision.is_allowed() {
             let (charged, units) = (decision.at(), decision.granted());
             let (of, uncharged) = (RefundOf::Permits, decision.uncharged());

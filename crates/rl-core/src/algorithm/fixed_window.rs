@@ -16,7 +16,8 @@
 //! `store/redis/lua/fixed_window.lua` is the same function in Lua; change both.
 
 use super::{Counting, State};
-use crate::model::{Anchor, Grid, Limit, MAX_UNITS, Outcome, Period};
+use crate::decision::Outcome;
+use crate::model::{Anchor, Grid, Limit, MAX_UNITS, Period};
 use crate::time::{Timestamp, calendar_month};
 
 /// A fixed window limit. Cells: the first charge in the window, units used.

@@ -26,7 +26,8 @@
 //! `store/redis/lua/gcra.lua` is the same function in Lua; change both.
 
 use super::{Counting, State};
-use crate::model::{Limit, MAX_UNITS, Outcome};
+use crate::decision::Outcome;
+use crate::model::{Limit, MAX_UNITS};
 use crate::time::Timestamp;
 
 /// A GCRA limit. Cells: the TAT in whole microseconds, its fraction in 1 / max of one, and since when

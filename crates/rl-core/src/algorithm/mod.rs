@@ -28,9 +28,10 @@ use sliding_window_counter::SlidingWindowCounter;
 pub(crate) use state::State;
 use token_bucket::TokenBucket;
 
+use crate::decision::Outcome;
 #[cfg(feature = "redis")]
 use crate::model::Refill;
-use crate::model::{Algorithm, Cost, Limit, Mode, Outcome};
+use crate::model::{Algorithm, Cost, Limit, Mode};
 use crate::time::Timestamp;
 
 /// What every algorithm does. `now` is never before the last change of the state.

@@ -33,7 +33,8 @@
 use super::log::Log;
 use super::state::until;
 use super::{Counting, State};
-use crate::model::{Limit, MAX_UNITS, Outcome};
+use crate::decision::Outcome;
+use crate::model::{Limit, MAX_UNITS};
 use crate::time::Timestamp;
 
 /// A sliding log or a concurrency limit.

@@ -15,7 +15,8 @@
 
 use super::state::until;
 use super::{Counting, State};
-use crate::model::{Limit, MAX_UNITS, Outcome, Period};
+use crate::decision::Outcome;
+use crate::model::{Limit, MAX_UNITS, Period};
 use crate::time::Timestamp;
 
 /// Cells before the buckets.

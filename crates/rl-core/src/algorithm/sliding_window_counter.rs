@@ -20,7 +20,8 @@
 
 use super::state::until;
 use super::{Counting, State};
-use crate::model::{Limit, MAX_UNITS, Outcome};
+use crate::decision::Outcome;
+use crate::model::{Limit, MAX_UNITS};
 use crate::time::Timestamp;
 
 /// A sliding window counter. Cells: the beginning of the current window, units used in it, units

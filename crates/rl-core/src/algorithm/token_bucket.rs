@@ -27,7 +27,8 @@
 use super::gcra::Gcra;
 use super::state::until;
 use super::{Counting, State};
-use crate::model::{Limit, MAX_UNITS, Outcome, Refill};
+use crate::decision::Outcome;
+use crate::model::{Limit, MAX_UNITS, Refill};
 use crate::time::Timestamp;
 
 /// A token bucket.
@@ -198,7 +199,9 @@ mod tests {
 
     fn bucket(text: &str) -> TokenBucket {
         let limit: Limit = text.parse().unwrap();
-        let crate::Algorithm::TokenBucket { refill, .. } = limit.algorithm() else { panic!() };
+        let crate::model::Algorithm::TokenBucket { refill, .. } = limit.algorithm() else {
+            panic!()
+        };
         TokenBucket::new(limit, refill)
     }
 

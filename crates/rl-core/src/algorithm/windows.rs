@@ -250,7 +250,9 @@ const _: () = assert!(MAX_UNITS > u32::MAX as u64, "no number that fits has to b
 mod tests {
     use super::*;
     use crate::algorithm::{self, State};
-    use crate::model::{Limit, Outcomes, Policy, Windows};
+    use crate::decision::{Outcomes, Windows};
+    use crate::model::Limit;
+    use crate::policy::Policy;
     use crate::time::Timestamp;
     use proptest::prelude::*;
 

@@ -5,9 +5,11 @@ use std::time::Duration;
 use super::Suite;
 use super::rule::{Rule, require_eq};
 use super::subject::{policy, used};
-use crate::store::Mode;
+use crate::decision::RetryAfter;
+use crate::model::Mode;
+use crate::model::{FailureKind, Limit};
+use crate::policy::Policy;
 use crate::time::{Clock, ManualClock};
-use crate::{FailureKind, Limit, Policy, RetryAfter};
 
 /// A limit of each algorithm except fixed windows that begin with the first request, which other checks
 /// cover. Each grants six units at once.

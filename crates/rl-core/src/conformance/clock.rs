@@ -5,8 +5,10 @@ use std::time::Duration;
 use super::Suite;
 use super::rule::{Rule, require, require_eq};
 use super::subject::{policy, used};
+use crate::decision::RetryAfter;
+use crate::model::{Anchor, Limit};
+use crate::policy::Policy;
 use crate::time::{Clock, ManualClock};
-use crate::{Anchor, Limit, Policy, RetryAfter};
 
 pub(super) async fn check(suite: &Suite) {
     a_window_ends_at_its_reported_time(suite).await;

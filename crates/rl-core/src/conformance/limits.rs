@@ -5,8 +5,10 @@ use std::time::Duration;
 use super::Suite;
 use super::rule::{Rule, require, require_eq};
 use super::subject::{over, policy, used};
-use crate::store::{Charge, Mode};
-use crate::{Cost, Decision, Limit, RetryAfter};
+use crate::decision::{Decision, RetryAfter};
+use crate::model::Mode;
+use crate::model::{Cost, Limit};
+use crate::store::Charge;
 
 pub(super) async fn check(suite: &Suite) {
     exactly_max_units_pass(suite).await;

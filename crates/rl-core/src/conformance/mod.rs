@@ -43,9 +43,9 @@ use std::time::Duration;
 
 use rule::{Rule, require};
 
+use crate::model::{Algorithm, Anchor, Refill};
 use crate::store::Store;
 use crate::time::ManualClock;
-use crate::{Algorithm, Anchor, Refill};
 
 /// The time a store decides on, as far as a test can move it.
 pub trait Time: fmt::Debug + Send + Sync + 'static {

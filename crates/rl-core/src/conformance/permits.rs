@@ -5,9 +5,11 @@ use std::time::Duration;
 use super::Suite;
 use super::rule::{Rule, require, require_eq};
 use super::subject::{over, policy, used};
+use crate::decision::RetryAfter;
+use crate::model::{Algorithm, Limit, Period};
+use crate::policy::Policy;
 use crate::store::RefundOf;
 use crate::time::{Clock, ManualClock};
-use crate::{Algorithm, Limit, Period, Policy, RetryAfter};
 
 pub(super) async fn check(suite: &Suite) {
     a_renewal_without_a_permit_changes_nothing(suite).await;

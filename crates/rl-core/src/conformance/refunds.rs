@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::Suite;
 use super::rule::{Rule, require_eq};
 use super::subject::policy;
-use crate::Limit;
+use crate::model::Limit;
 
 pub(super) async fn check(suite: &Suite) {
     a_refund_stays_in_its_window(suite).await;

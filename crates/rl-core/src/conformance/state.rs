@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::rule::{Rule, require, require_eq};
 use super::subject::{Tested, policy, used};
 use super::{Stored, Suite};
-use crate::store::Mode;
-use crate::{FailureKind, Limit, Period, Subject};
+use crate::model::Mode;
+use crate::model::{FailureKind, Limit, Period, Subject};
 
 pub(super) async fn check(suite: &Suite) {
     subjects_and_namespaces_are_apart(suite).await;

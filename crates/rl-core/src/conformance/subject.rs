@@ -2,9 +2,12 @@ use std::sync::atomic::Ordering;
 
 use super::Suite;
 use super::rule::Rule;
-use crate::store::{Charge, Mode, Namespace, Refund, RefundOf, Renewal, Reset, StoreError};
+use crate::decision::Decision;
+use crate::model::{Cost, FailureKind, Limit, Subject};
+use crate::model::{Mode, StoreError};
+use crate::policy::{LimitSet, Policy};
+use crate::store::{Charge, Namespace, Refund, RefundOf, Renewal, Reset};
 use crate::time::Timestamp;
-use crate::{Cost, Decision, FailureKind, Limit, LimitSet, Policy, Subject};
 
 impl Suite {
     /// Returns a subject that no other check has touched.

@@ -5,11 +5,13 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::{Suite, suite};
-use crate::store::{
-    Charge, MemoryStore, Mode, Namespace, Refund, Renewal, Reset, Store, StoreError, StoreFuture,
-};
+use crate::decision::Decision;
+use crate::maybe_ready::MaybeReady;
+use crate::model::{FailureKind, Limit, Subject};
+use crate::model::{Mode, StoreError};
+use crate::policy::Policy;
+use crate::store::{Charge, MemoryStore, Namespace, Refund, Renewal, Reset, Store, StoreFuture};
 use crate::time::{Clock, ManualClock, Timestamp};
-use crate::{Decision, Eventual, FailureKind, Limit, Policy, Subject};
 
 /// The fault of a store.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -122,7 +124,7 @@ impl Faulty {
 
     fn decide_now(&self, charge: Charge<'_>) -> Result<Decision, StoreError> {
         match self.inner.decide(charge) {
-            Eventual::Ready(Some(decision)) => decision,
+            MaybeReady::Ready(Some(decision)) => decision,
             _ => unreachable!("a memory store answers without waiting"),
         }
     }
@@ -154,7 +156,7 @@ impl Store for Faulty {
             charge.mode = Mode::Check;
         }
         if self.fault == Fault::RefusesWithoutSayingSo && policy.to_string().contains("gcra") {
-            return Eventual::ready(Err(StoreError::new(FailureKind::Unsupported)));
+            return MaybeReady::ready(Err(StoreError::new(FailureKind::Unsupported)));
         }
         let has_several = policy.limits().len() > 1;
         if self.fault == Fault::ChargesLimitsOneByOne && charge.mode == Mode::Check && has_several {
@@ -166,17 +168,17 @@ impl Store for Faulty {
         }
         let decision = match self.decide_now(charge) {
             Ok(decision) => decision,
-            Err(error) => return Eventual::ready(Err(error)),
+            Err(error) => return MaybeReady::ready(Err(error)),
         };
         if !decision.is_allowed() && charge.mode == Mode::Check {
             if self.fault == Fault::ChargesWhatItDenies {
                 let _ = self.decide_now(Charge { mode: Mode::Charge, ..charge });
             }
             if self.fault == Fault::AnswersDenialsWithErrors {
-                return Eventual::ready(Err(StoreError::new(FailureKind::Protocol)));
+                return MaybeReady::ready(Err(StoreError::new(FailureKind::Protocol)));
             }
         }
-        Eventual::ready(Ok(decision))
+        MaybeReady::ready(Ok(decision))
     }
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
@@ -193,7 +195,7 @@ impl Store for Faulty {
 
     fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
         if self.fault == Fault::RenewsWhatHasEnded {
-            return Eventual::ready(Ok(Some(renewal.charged)));
+            return MaybeReady::ready(Ok(Some(renewal.charged)));
         }
         self.inner.renew(renewal)
     }

@@ -3,7 +3,7 @@ use std::fmt::Write;
 
 use super::words::{PushId, Reason, push_json, push_plain};
 use super::{Denial, DenialReason, grpc, json};
-use crate::Follow;
+use crate::decision::GoverningLimit;
 
 /// The form of the answers to clients that are turned away.
 ///
@@ -111,7 +111,7 @@ impl DenialBody {
     /// The message names the limit that governs under `follow`. `grpc` is for requests that
     /// [are gRPC](super::is_grpc).
     #[must_use]
-    pub fn denial(&self, reason: DenialReason<'_>, follow: Follow, grpc: bool) -> Denial {
+    pub fn denial(&self, reason: DenialReason<'_>, follow: GoverningLimit, grpc: bool) -> Denial {
         let reason = Reason::new(reason, follow);
         if grpc {
             let message = (self.form != Form::Empty).then(|| self.message(reason));

@@ -6,7 +6,7 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 use super::words::Reason;
 use super::{Denial, grpc_details};
-use crate::RetryAfter;
+use crate::decision::RetryAfter;
 
 /// What has to be encoded in `grpc-message`: everything but visible ASCII, and the percent sign.
 const ENCODED: &AsciiSet = &CONTROLS.add(b'%');

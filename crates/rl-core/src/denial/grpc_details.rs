@@ -19,7 +19,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 
 use super::words::{Reason, push_quota};
-use crate::RetryAfter;
+use crate::decision::RetryAfter;
 
 const RETRY_INFO: &str = "type.googleapis.com/google.rpc.RetryInfo";
 const QUOTA_FAILURE: &str = "type.googleapis.com/google.rpc.QuotaFailure";

@@ -25,7 +25,7 @@
 //! ```
 //! use rl_core::denial::{DenialBody, DenialReason};
 //! use rl_core::time::Timestamp;
-//! use rl_core::{Cost, Decision, Follow, Limit, Outcome, Policy, Subject};
+//! use rl_core::{Cost, Decision, GoverningLimit, Limit, Outcome, Policy, Subject};
 //!
 //! let policy = Policy::new([Limit::per_minute(100)])?;
 //! let outcomes = [Outcome::denied(100, 42_000_000, 42_000_000)];
@@ -33,7 +33,7 @@
 //!
 //! let body = DenialBody::open_bank();
 //! let reason = DenialReason::Decision { decision: &decision, subject: &Subject::consumer("abc") };
-//! let denial = body.denial(reason, Follow::default(), false);
+//! let denial = body.denial(reason, GoverningLimit::default(), false);
 //! assert_eq!((denial.status, denial.content_type), (429, Some("application/json")));
 //! assert_eq!(
 //!     denial.body,

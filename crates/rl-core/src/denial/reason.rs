@@ -1,4 +1,5 @@
-use crate::{Decision, Subject};
+use crate::decision::Decision;
+use crate::model::Subject;
 
 /// Why a request is rejected.
 ///
@@ -14,7 +15,7 @@ pub enum DenialReason<'a> {
         /// The subject that was counted.
         subject: &'a Subject,
     },
-    /// The request has no key, and [`MissingKey::Deny`](crate::gate::MissingKey::Deny) is set.
+    /// The request has no key, and [`MissingKey::Reject`](crate::gate::MissingKey::Reject) is set.
     MissingKey,
     /// The key of the request is [ambiguous](crate::key::AmbiguousKey).
     AmbiguousKey,

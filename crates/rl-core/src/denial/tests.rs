@@ -1,8 +1,10 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::decision::{Decision, GoverningLimit, Origin, Outcome};
+use crate::model::{Cost, FailureKind, Limit, Subject};
+use crate::policy::Policy;
 use crate::time::Timestamp;
-use crate::{Cost, Decision, FailureKind, Follow, Limit, Origin, Outcome, Policy, Subject};
 
 const SECOND: u64 = 1_000_000;
 
@@ -26,7 +28,7 @@ fn undecided() -> Decision {
 
 /// Returns the answer to a request of `subject` that `decision` denies.
 fn deny_to(body: &DenialBody, decision: &Decision, subject: &Subject) -> Denial {
-    body.denial(DenialReason::Decision { decision, subject }, Follow::default(), false)
+    body.denial(DenialReason::Decision { decision, subject }, GoverningLimit::default(), false)
 }
 
 fn deny(body: &DenialBody, decision: &Decision) -> Denial {
@@ -35,11 +37,11 @@ fn deny(body: &DenialBody, decision: &Decision) -> Denial {
 
 fn deny_grpc(body: &DenialBody, decision: &Decision) -> Denial {
     let subject = &Subject::consumer("abc123");
-    body.denial(DenialReason::Decision { decision, subject }, Follow::default(), true)
+    body.denial(DenialReason::Decision { decision, subject }, GoverningLimit::default(), true)
 }
 
 fn without_decision(body: &DenialBody, reason: DenialReason<'_>) -> Denial {
-    body.denial(reason, Follow::default(), false)
+    body.denial(reason, GoverningLimit::default(), false)
 }
 
 /// Returns the denial of a request of `cost` by the policy alone.
@@ -102,9 +104,10 @@ fn message_names_the_governing_limit() {
         ("100/minute", Outcome::granted(90, SECOND)),
         ("1000/hour", Outcome::denied(1_000, 900 * SECOND, 900 * SECOND)),
     ]);
-    for (follow, words) in
-        [(Follow::ShortestActive, "per second"), (Follow::FewestRemaining, "per hour")]
-    {
+    for (follow, words) in [
+        (GoverningLimit::ShortestActive, "per second"),
+        (GoverningLimit::FewestRemaining, "per hour"),
+    ] {
         let subject = &Subject::user("alice");
         let reason = DenialReason::Decision { decision: &decision, subject };
         let denial = DenialBody::text().denial(reason, follow, false);
@@ -237,12 +240,13 @@ fn grpc_clients_are_answered_in_headers() {
     assert_eq!(header(&denial, "grpc-status"), Some("14"));
     assert_eq!(header(&denial, "grpc-retry-pushback-ms"), Some("1000"));
 
-    let denial = DenialBody::empty().denial(DenialReason::AmbiguousKey, Follow::default(), true);
+    let denial =
+        DenialBody::empty().denial(DenialReason::AmbiguousKey, GoverningLimit::default(), true);
     assert_eq!((denial.status, &*denial.body), (200, ""));
     assert_eq!(denial.headers, [("grpc-status", Cow::Borrowed("3"))]);
 
     let missing = DenialReason::MissingKey;
-    let denial = DenialBody::empty().denial(missing, Follow::default(), true);
+    let denial = DenialBody::empty().denial(missing, GoverningLimit::default(), true);
     assert_eq!((denial.status, &*denial.body), (200, ""));
     assert_eq!(denial.headers, [("grpc-status", Cow::Borrowed("7"))]);
 }
@@ -304,7 +308,7 @@ fn open_bank_names_consumers_if_set_and_no_other_subject() {
         said(&blocked_for(60), &consumer),
         "OBP-10018: Too Many Requests. This Consumer is blocked (consumer_id: abc123)."
     );
-    let digest = Subject::digest(crate::Realm::Consumer, [7; 16]);
+    let digest = Subject::digest(crate::model::Realm::Consumer, [7; 16]);
     for other in [Subject::user("alice"), Subject::ip("192.0.2.7"), digest] {
         assert!(!said(&minute_full(), &other).contains("consumer_id"), "{other:?}");
     }
@@ -327,7 +331,7 @@ fn the_id_of_a_consumer_cannot_break_out_of_the_message() {
 
     let (decision, subject) = (&minute_full(), &Subject::consumer(id));
     let reason = DenialReason::Decision { decision, subject };
-    let denial = body.denial(reason, Follow::default(), true);
+    let denial = body.denial(reason, GoverningLimit::default(), true);
     let message = header(&denial, "grpc-message").unwrap();
     assert!(message.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{message}");
 }

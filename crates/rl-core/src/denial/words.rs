@@ -1,7 +1,8 @@
 //! The sentence for people in the body of a denial.
 
 use super::{DenialReason, json};
-use crate::{Algorithm, Decision, Follow, LimitReport, Period, Realm, RetryAfter, Subject};
+use crate::decision::{Decision, GoverningLimit, LimitStatus, RetryAfter};
+use crate::model::{Algorithm, Period, Realm, Subject};
 
 /// A [`DenialReason`], and the limit that its message names.
 #[derive(Clone, Copy)]
@@ -9,9 +10,9 @@ pub(super) enum Reason<'a> {
     /// The governing limit is 0: only the end of a block or an operator changes that.
     Blocked { decision: &'a Decision, subject: &'a Subject },
     /// The governing limit never grants the cost.
-    TooCostly { decision: &'a Decision, governing: LimitReport<'a>, subject: &'a Subject },
+    TooCostly { decision: &'a Decision, governing: LimitStatus<'a>, subject: &'a Subject },
     /// The request is over the governing limit, and perhaps over more.
-    OverLimit { decision: &'a Decision, governing: LimitReport<'a>, subject: &'a Subject },
+    OverLimit { decision: &'a Decision, governing: LimitStatus<'a>, subject: &'a Subject },
     /// The limiter cannot decide.
     Undecided { decision: &'a Decision },
     /// The request has no key.
@@ -21,7 +22,7 @@ pub(super) enum Reason<'a> {
 }
 
 impl<'a> Reason<'a> {
-    pub(super) fn new(reason: DenialReason<'a>, follow: Follow) -> Self {
+    pub(super) fn new(reason: DenialReason<'a>, follow: GoverningLimit) -> Self {
         let (decision, subject) = match reason {
             DenialReason::Decision { decision, subject } => (decision, subject),
             DenialReason::MissingKey => return Self::MissingKey,
@@ -165,7 +166,7 @@ fn push_id(text: &mut String, subject: &Subject, push: Option<PushId>) {
 }
 
 /// Appends what a limit allows: `100 requests per minute`, `20 requests at the same time`.
-pub(super) fn push_quota(text: &mut String, limit: crate::Limit) {
+pub(super) fn push_quota(text: &mut String, limit: crate::model::Limit) {
     text.push_str(itoa::Buffer::new().format(limit.max()));
     text.push(' ');
     text.push_str(limit.unit());

@@ -1,9 +1,11 @@
 use std::sync::LazyLock;
 
+use crate::decision::Decision;
 use crate::denial::{Denial, is_grpc};
 use crate::key::RequestInfo;
+use crate::maybe_ready::MaybeReady;
+use crate::model::{Realm, Subject};
 use crate::store::SubjectHasher;
-use crate::{Decision, Eventual, Realm, Subject};
 
 /// Hashes the subjects of one request, so that a decision need not carry a copy of its subject.
 static SUBJECTS: LazyLock<SubjectHasher> = LazyLock::new(SubjectHasher::random);
@@ -19,7 +21,7 @@ pub enum Admission {
     /// Do as the decision says.
     Asked {
         /// Ready at once if the store is in memory.
-        decision: Eventual<Decision>,
+        decision: MaybeReady<Decision>,
         /// What a denial needs to know.
         caller: Caller,
     },

@@ -1,8 +1,9 @@
 use std::fmt;
 
+use crate::decision::Decision;
 use crate::denial::{Denial, DenialBody, DenialReason};
 use crate::headers::{HeaderLine, Headers};
-use crate::{Decision, Subject};
+use crate::model::Subject;
 
 /// A denied decision that a handler returns, with everything that its response needs.
 ///

@@ -56,10 +56,15 @@ pub use over_limit::OverLimit;
 pub use response::{ResponseInfo, ResponseRules};
 use settings::Rules;
 
+use crate::decision::Decision;
 use crate::denial::{Denial, DenialReason};
 use crate::key::{AmbiguousKey, ClientAddress, KeyExtractor, RequestInfo};
 use crate::limiter::Wait;
-use crate::{Cost, Decision, Eventual, Permit, Policy, RateLimiter, Realm, Subject, observe};
+use crate::limiter::{Permit, RateLimiter};
+use crate::maybe_ready::MaybeReady;
+use crate::model::{Cost, Realm, Subject};
+use crate::observe;
+use crate::policy::Policy;
 
 /// What happens to a request without a key.
 ///
@@ -69,9 +74,9 @@ use crate::{Cost, Decision, Eventual, Permit, Policy, RateLimiter, Realm, Subjec
 pub enum MissingKey {
     /// It is turned away with 403.
     #[default]
-    Deny,
+    Reject,
     /// It passes and is not counted.
-    Pass,
+    Allow,
     /// It is counted with all others of its kind, as one subject in the realm `unknown`.
     Share,
 }
@@ -117,8 +122,8 @@ impl<K: KeyExtractor> Gate<K> {
         let subject = match (self.key.subject(request), self.rules.missing_key) {
             (Ok(Some(subject)), _) => subject,
             (Ok(None), MissingKey::Share) => Subject::new(Realm::Unknown, ""),
-            (Ok(None), MissingKey::Pass) => return Admission::Exempt,
-            (Ok(None), MissingKey::Deny) => return self.reject_missing_key(request),
+            (Ok(None), MissingKey::Allow) => return Admission::Exempt,
+            (Ok(None), MissingKey::Reject) => return self.reject_missing_key(request),
             (Err(AmbiguousKey), _) => return self.reject_ambiguous_key(request),
         };
         let outer = request.find_extension::<Decision>();
@@ -152,7 +157,7 @@ impl<K: KeyExtractor> Gate<K> {
         self.reject(DenialReason::AmbiguousKey, request)
     }
 
-    fn decide<R: RequestInfo>(&self, request: &R, subject: &Subject) -> Eventual<Decision> {
+    fn decide<R: RequestInfo>(&self, request: &R, subject: &Subject) -> MaybeReady<Decision> {
         let Self { limiter, rules, .. } = self;
         let cost = rules.cost.as_ref().map_or(Cost::ONE, |cost| cost(request));
         // Charges that are settled when the request ends may be reservations.

@@ -1,8 +1,10 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::decision::Decision;
 use crate::headers::{HeaderLine, Headers};
-use crate::{Cost, Decision, Permit};
+use crate::limiter::Permit;
+use crate::model::Cost;
 
 /// A response as the limiter sees it, whatever the framework.
 pub trait ResponseInfo {

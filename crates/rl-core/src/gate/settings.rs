@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::{Gate, MissingKey, OverLimit, ResponseInfo, ResponseRules};
-use crate::Cost;
 use crate::denial::{Denial, DenialBody, DenialReason};
 use crate::headers::Headers;
 use crate::key::{KeyExtractor, RequestInfo};
+use crate::model::Cost;
 
 /// What does not depend on the type of the key extractor.
 #[derive(Clone, Default)]
@@ -37,7 +37,7 @@ impl<K: KeyExtractor> Gate<K> {
         Gate { limiter: self.limiter, key: Arc::new(key), rules: self.rules }
     }
 
-    /// Sets what happens to a request without a key. Defaults to [`MissingKey::Deny`].
+    /// Sets what happens to a request without a key. Defaults to [`MissingKey::Reject`].
     #[must_use]
     pub fn missing_key(self, missing_key: MissingKey) -> Self {
         self.with(|rules| rules.missing_key = missing_key)

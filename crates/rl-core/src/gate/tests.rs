@@ -1,3 +1,4 @@
+use crate::decision::{Decision, Origin, Outcome, RetryAfter};
 use crate::denial::{Denial, DenialBody, DenialReason};
 use crate::gate::{Admission, Caller, Denied, Gate, MissingKey};
 use crate::headers::{HeaderFamily, Headers};
@@ -5,10 +6,9 @@ use crate::key::fake_request::FakeRequest;
 use crate::key::{
     AmbiguousKey, ClientAddress, Constant, Header, Identified, KeyExtractor, RequestInfo,
 };
-use crate::{
-    Cost, Decision, FailureKind, Limit, Origin, Outcome, Policy, RateLimiter, Realm, RetryAfter,
-    Subject,
-};
+use crate::limiter::RateLimiter;
+use crate::model::{Cost, FailureKind, Limit, Realm, Subject};
+use crate::policy::Policy;
 
 fn limiter(limit: Limit) -> RateLimiter {
     RateLimiter::builder().limit(limit).build().unwrap()
@@ -82,7 +82,7 @@ async fn predicates_add_to_what_is_exempt() {
 #[test]
 fn settings_do_not_reach_other_clones() {
     let gate = gate();
-    let changed = gate.clone().exempt(|_| true).missing_key(MissingKey::Pass);
+    let changed = gate.clone().exempt(|_| true).missing_key(MissingKey::Allow);
     assert!(is_exempt(&changed, &request()));
     assert!(!is_exempt(&gate, &request()));
     assert_eq!(turned_away(&gate, &FakeRequest::get("/")).status, 403);
@@ -112,7 +112,7 @@ async fn a_request_without_a_key_is_met_as_it_is_set() {
     let denial = turned_away(&gate(), &grpc);
     assert_eq!((denial.status, denial.content_type), (200, Some("application/grpc")));
 
-    assert!(is_exempt(&gate().missing_key(MissingKey::Pass), &nobody));
+    assert!(is_exempt(&gate().missing_key(MissingKey::Allow), &nobody));
 
     let shared = gate().missing_key(MissingKey::Share);
     for count in 1..=2 {
@@ -128,7 +128,7 @@ async fn a_request_without_a_key_is_met_as_it_is_set() {
 async fn an_ambiguous_key_is_rejected_under_every_setting() {
     let twice = || request().header("x-id", b"a").header("x-id", b"a");
     let by_id = || Header::new("x-id", Realm::Consumer).unwrap();
-    for missing_key in [MissingKey::Deny, MissingKey::Pass, MissingKey::Share] {
+    for missing_key in [MissingKey::Reject, MissingKey::Allow, MissingKey::Share] {
         let gate = gate().missing_key(missing_key).key(by_id().or(ClientAddress::default()));
         let denial = turned_away(&gate, &twice());
         assert_eq!((denial.status, denial.content_type), (400, Some("application/json")));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::list;
 use super::text::{Text, seconds_ceil};
-use crate::{Decision, LimitReport, Origin};
+use crate::decision::{Decision, LimitStatus, Origin};
 
 /// What a header field says.
 #[derive(Clone, Copy, Debug)]
@@ -94,27 +94,27 @@ impl Field {
 /// What the lines of one response are made from.
 pub(super) struct Answer<'a> {
     decision: &'a Decision,
-    governing: LimitReport<'a>,
+    governing: LimitStatus<'a>,
     governing_only: bool,
 }
 
 impl<'a> Answer<'a> {
     pub(super) const fn new(
         decision: &'a Decision,
-        governing: LimitReport<'a>,
+        governing: LimitStatus<'a>,
         governing_only: bool,
     ) -> Self {
         Self { decision, governing, governing_only }
     }
 
     /// The limits that lists describe.
-    fn listed(&self) -> impl Iterator<Item = LimitReport<'a>> {
+    fn listed(&self) -> impl Iterator<Item = LimitStatus<'a>> {
         let only = self.governing_only.then(|| self.governing.name());
         self.decision.enforced().filter(move |limit| only.is_none_or(|name| name == limit.name()))
     }
 
     /// Returns the limits whose remaining units are known: only limits of 0 where the policy alone denied.
-    fn standings(&self) -> impl Iterator<Item = LimitReport<'a>> {
+    fn standings(&self) -> impl Iterator<Item = LimitStatus<'a>> {
         let all = self.decision.origin() != Origin::Policy;
         self.listed().filter(move |limit| all || limit.max() == 0)
     }

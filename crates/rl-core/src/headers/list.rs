@@ -6,12 +6,13 @@
 use std::time::Duration;
 
 use super::text::{Text, seconds_ceil};
-use crate::{Algorithm, LimitReport, Refill, RetryAfter};
+use crate::decision::{LimitStatus, RetryAfter};
+use crate::model::{Algorithm, Refill};
 
 /// Writes an `item` for each of `limits`, separated by commas.
 pub(super) fn join<'a>(
-    limits: impl Iterator<Item = LimitReport<'a>>,
-    item: fn(LimitReport<'_>, &mut Text),
+    limits: impl Iterator<Item = LimitStatus<'a>>,
+    item: fn(LimitStatus<'_>, &mut Text),
     text: &mut Text,
 ) {
     for (i, limit) in limits.enumerate() {
@@ -23,13 +24,13 @@ pub(super) fn join<'a>(
 }
 
 /// `100;w=60`
-pub(super) fn quota(limit: LimitReport<'_>, text: &mut Text) {
+pub(super) fn quota(limit: LimitStatus<'_>, text: &mut Text) {
     text.number(limit.max());
     window(limit, text);
 }
 
 /// `100;w=60;name="default"`
-pub(super) fn commented_quota(limit: LimitReport<'_>, text: &mut Text) {
+pub(super) fn commented_quota(limit: LimitStatus<'_>, text: &mut Text) {
     quota(limit, text);
     text.push(";name=");
     name(limit, text);
@@ -37,7 +38,7 @@ pub(super) fn commented_quota(limit: LimitReport<'_>, text: &mut Text) {
 
 /// `"default";q=100;w=60`, with `qu="tokens"` if the limit names its units, or
 /// `"concurrency";q=20;qu="concurrent-requests"`. Without `qu` clients read requests.
-pub(super) fn named_quota(limit: LimitReport<'_>, text: &mut Text) {
+pub(super) fn named_quota(limit: LimitStatus<'_>, text: &mut Text) {
     name(limit, text);
     text.push(";q=");
     quota(limit, text);
@@ -52,7 +53,7 @@ pub(super) fn named_quota(limit: LimitReport<'_>, text: &mut Text) {
 }
 
 /// `"default";r=73;t=42`
-pub(super) fn standing(limit: LimitReport<'_>, text: &mut Text) {
+pub(super) fn standing(limit: LimitStatus<'_>, text: &mut Text) {
     name(limit, text);
     text.push(";r=");
     text.number(limit.remaining());
@@ -62,21 +63,21 @@ pub(super) fn standing(limit: LimitReport<'_>, text: &mut Text) {
     }
 }
 
-fn name(limit: LimitReport<'_>, text: &mut Text) {
+fn name(limit: LimitStatus<'_>, text: &mut Text) {
     text.push("\"");
     text.push(limit.name());
     text.push("\"");
 }
 
 /// Whether units come back when requests end, not with time.
-fn is_of_concurrency(limit: LimitReport<'_>) -> bool {
+fn is_of_concurrency(limit: LimitStatus<'_>) -> bool {
     limit.limit().algorithm() == Algorithm::Concurrency
 }
 
 /// `;w=60`, or nothing for a period that the drafts cannot express, and where there is none.
 ///
 /// Where a burst is allowed it is the quota, and the window is the time that refills it.
-fn window(limit: LimitReport<'_>, text: &mut Text) {
+fn window(limit: LimitStatus<'_>, text: &mut Text) {
     let (quota, max, millis) =
         (limit.max(), limit.limit().max(), limit.limit().period().as_millis());
     let seconds = match limit.limit().algorithm() {
@@ -97,7 +98,7 @@ fn window(limit: LimitReport<'_>, text: &mut Text) {
 /// Where the limit denies, its wait: `Retry-After` is the longest of these, so it is never earlier
 /// than any. Nothing for a limit that is as if never used, that time does not change, or of
 /// concurrency: its units come back as soon as requests end, and the lease is for those that never do.
-fn effective_window(limit: LimitReport<'_>) -> Option<u64> {
+fn effective_window(limit: LimitStatus<'_>) -> Option<u64> {
     let span = match limit.retry_after() {
         _ if limit.max() == 0 || is_of_concurrency(limit) => Duration::ZERO,
         RetryAfter::In(wait) => wait,
@@ -108,7 +109,7 @@ fn effective_window(limit: LimitReport<'_>) -> Option<u64> {
 
 /// When there will be more: at the end of a window, or with the next token of those that come one by
 /// one.
-fn next_unit(limit: LimitReport<'_>) -> Duration {
+fn next_unit(limit: LimitStatus<'_>) -> Duration {
     let (max, period) = (limit.limit().max(), limit.limit().period().as_micros());
     let later = match limit.limit().algorithm() {
         // The next unit comes first; the others that are used follow one by one.

@@ -3,7 +3,7 @@
 //! [`Headers`] turns a [`Decision`] into lines, in the names and units of one or more
 //! [`HeaderFamily`]s. The adapters put the lines into the response.
 //!
-//! 1. Single-valued fields describe the *governing* limit, chosen by [`Follow`]; the IETF lists
+//! 1. Single-valued fields describe the *governing* limit, chosen by [`GoverningLimit`]; the IETF lists
 //!    describe all limits, in the order of the policy.
 //! 2. Seconds are rounded up, and a denial never says 0: a client that waits as told does not come
 //!    too early.
@@ -62,7 +62,7 @@ pub use names::NAMES;
 
 use arrayvec::ArrayVec;
 
-use crate::{Decision, Follow, Origin};
+use crate::decision::{Decision, GoverningLimit, Origin};
 use field::Answer;
 use text::Text;
 
@@ -97,12 +97,12 @@ impl HeaderLine<'_> {
 
 /// Which header families a response carries, and which limit they describe.
 ///
-/// Defaults to [`HeaderFamily::OpenBank`] and [`Follow::ShortestActive`].
+/// Defaults to [`HeaderFamily::OpenBank`] and [`GoverningLimit::ShortestActive`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Headers {
     families: ArrayVec<HeaderFamily, { HeaderFamily::MOST_TOGETHER }>,
-    follow: Follow,
+    follow: GoverningLimit,
     governing_only: bool,
     warning: bool,
     tells_unlimited: bool,
@@ -117,7 +117,7 @@ impl Headers {
     /// No lines but the `Retry-After` of a denial.
     pub fn none() -> Self {
         let families = ArrayVec::new();
-        let (follow, governing_only, warning) = (Follow::default(), false, true);
+        let (follow, governing_only, warning) = (GoverningLimit::default(), false, true);
         Self { families, follow, governing_only, warning, tells_unlimited: false }
     }
 
@@ -133,15 +133,15 @@ impl Headers {
 
     /// Which limit the single-valued fields describe.
     ///
-    /// Defaults to [`Follow::ShortestActive`].
-    pub fn follow(mut self, follow: Follow) -> Self {
+    /// Defaults to [`GoverningLimit::ShortestActive`].
+    pub fn follow(mut self, follow: GoverningLimit) -> Self {
         self.follow = follow;
         self
     }
 
     /// Which limit the single-valued fields describe; the message of a denial should name the same.
     #[must_use]
-    pub const fn followed(&self) -> Follow {
+    pub const fn followed(&self) -> GoverningLimit {
         self.follow
     }
 

@@ -4,7 +4,7 @@
 
 use super::names::place;
 use super::text::seconds_ceil;
-use crate::{Decision, RetryAfter};
+use crate::decision::{Decision, RetryAfter};
 
 /// Where its name stands.
 pub(super) const NAME: usize = place("retry-after");

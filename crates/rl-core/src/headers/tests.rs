@@ -4,10 +4,10 @@ use proptest::prelude::*;
 use sfv::{BareItem, Dictionary, List, ListEntry, Parser};
 
 use super::*;
+use crate::decision::{Origin, Outcome, RetryAfter};
+use crate::model::{Anchor, Cost, FailureKind, Limit, MAX_UNITS, Period};
+use crate::policy::Policy;
 use crate::time::Timestamp;
-use crate::{
-    Anchor, Cost, FailureKind, Limit, MAX_UNITS, Origin, Outcome, Period, Policy, RetryAfter,
-};
 
 const SECOND: u64 = 1_000_000;
 /// 2026-01-01T00:00:00Z.
@@ -27,7 +27,8 @@ const FAMILIES: [HeaderFamily; 10] = [
 ];
 
 fn decide(limits: &[(&str, Limit, Outcome)]) -> Decision {
-    let named = |policy: crate::PolicyBuilder, (name, limit, _): &(&str, Limit, Outcome)| {
+    let named = |policy: crate::policy::PolicyBuilder,
+                 (name, limit, _): &(&str, Limit, Outcome)| {
         policy.named(name, *limit)
     };
     let policy = limits.iter().fold(Policy::builder(), named).build().unwrap();
@@ -135,7 +136,7 @@ fn single_values_follow_the_governing_limit() {
     for (outcomes, shortest, fewest, retry_after) in cases {
         let decision = limits(outcomes);
         for (follow, expected) in
-            [(Follow::ShortestActive, shortest), (Follow::FewestRemaining, fewest)]
+            [(GoverningLimit::ShortestActive, shortest), (GoverningLimit::FewestRemaining, fewest)]
         {
             let headers = Headers::default().follow(follow);
             let number = |name| value(&headers, &decision, name).unwrap().parse().unwrap();

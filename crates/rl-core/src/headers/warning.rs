@@ -3,7 +3,7 @@
 use super::HeaderLine;
 use super::names::place;
 use super::text::Text;
-use crate::Decision;
+use crate::decision::Decision;
 
 /// Where its name stands.
 pub(super) const NAME: usize = place("x-rate-limit-warning");

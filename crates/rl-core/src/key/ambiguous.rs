@@ -1,6 +1,6 @@
 use std::fmt;
 
-use crate::Subject;
+use crate::model::Subject;
 
 /// A credential that two readers could read differently: the request holds it twice, or writes it so that
 /// one reader accepts what another does not.

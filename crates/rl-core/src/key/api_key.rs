@@ -2,7 +2,7 @@ use std::borrow::Cow;
 
 use super::{AmbiguousKey, InvalidHeaderName, KeyExtractor, KeySecret, RequestInfo, credential};
 use crate::client_ip::header_name;
-use crate::{Realm, Subject};
+use crate::model::{Realm, Subject};
 
 /// Counts by API key or token, as a keyed hash.
 ///

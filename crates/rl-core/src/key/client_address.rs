@@ -5,8 +5,8 @@ use arrayvec::ArrayString;
 use smallvec::SmallVec;
 
 use super::{AmbiguousKey, KeyExtractor, RequestInfo};
-use crate::Subject;
 use crate::client_ip::{ClientIp, ResolvedIp};
+use crate::model::Subject;
 
 /// Counts by the client's address: IPv4 addresses one by one, IPv6 per network.
 ///

@@ -1,5 +1,5 @@
 use super::{AmbiguousKey, KeyExtractor, RequestInfo};
-use crate::Subject;
+use crate::model::Subject;
 
 /// The first extractor, or the second for requests without a key of the first; made by [`KeyExtractor::or`].
 #[derive(Clone, Copy, Debug)]
@@ -74,7 +74,7 @@ mod tests {
     use super::super::fake_request::FakeRequest;
     use super::super::{Constant, Identified, Route};
     use super::*;
-    use crate::Realm;
+    use crate::model::Realm;
 
     fn says(id: &'static str) -> impl KeyExtractor {
         move |_: &dyn RequestInfo| Some(Subject::user(id))

@@ -1,5 +1,5 @@
 use super::{AmbiguousKey, KeyExtractor, RequestInfo};
-use crate::Subject;
+use crate::model::Subject;
 
 /// Counts everyone together.
 ///

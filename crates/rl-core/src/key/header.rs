@@ -1,6 +1,6 @@
 use super::{AmbiguousKey, InvalidHeaderName, KeyExtractor, MAX_VALUE_LEN, RequestInfo};
 use crate::client_ip::header_name;
-use crate::{Realm, Subject};
+use crate::model::{Realm, Subject};
 
 /// Counts by the plain value of a header in which a gateway in front names the client.
 ///

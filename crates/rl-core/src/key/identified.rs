@@ -3,7 +3,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use super::{AmbiguousKey, IntoSubject, KeyExtractor, RequestInfo};
-use crate::Subject;
+use crate::model::Subject;
 
 /// Counts the [`Subject`] that an authentication layer has left in the extensions of the request.
 ///

@@ -1,7 +1,7 @@
 use std::fmt;
 
 use super::{AmbiguousKey, KeyExtractor, RequestInfo};
-use crate::Subject;
+use crate::model::Subject;
 
 /// The subjects of an extractor that the service knows; made by [`KeyExtractor::known`].
 #[derive(Clone, Copy)]
@@ -58,7 +58,7 @@ mod tests {
     use super::super::fake_request::FakeRequest;
     use super::super::{ApiKey, ClientAddress, KeySecret};
     use super::*;
-    use crate::Realm;
+    use crate::model::Realm;
 
     #[test]
     fn unknown_keys_count_by_the_next_extractor() {

@@ -1,7 +1,7 @@
 use std::sync::LazyLock;
 
 use super::{AmbiguousKey, KeyExtractor, RequestInfo};
-use crate::{Realm, Subject};
+use crate::model::{Realm, Subject};
 
 static METHOD: LazyLock<Realm> =
     LazyLock::new(|| Realm::custom("method").expect("the name fits a realm"));

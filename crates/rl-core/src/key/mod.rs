@@ -99,7 +99,7 @@ pub use secret::{InvalidSecret, KeySecret};
 
 pub use crate::client_ip::InvalidHeaderName;
 
-use crate::Subject;
+use crate::model::Subject;
 
 /// The longest value of a header, parameter or cookie that can be a key, in bytes. Servers accept headers
 /// of about that length.

@@ -1,6 +1,6 @@
 use std::fmt;
 
-use crate::{Realm, Subject};
+use crate::model::{Realm, Subject};
 
 /// The secret with which API keys and tokens are hashed.
 ///

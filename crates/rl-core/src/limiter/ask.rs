@@ -6,8 +6,12 @@ use std::time::Duration;
 
 use super::RateLimiter;
 use super::decide::Question;
-use crate::store::{Charge, Reset, Store, StoreError, StoreFuture};
-use crate::{Decision, Eventual, FailureKind, Policy, Subject};
+use crate::decision::Decision;
+use crate::maybe_ready::MaybeReady;
+use crate::model::StoreError;
+use crate::model::{FailureKind, Subject};
+use crate::policy::Policy;
+use crate::store::{Charge, Reset, Store, StoreFuture};
 
 impl RateLimiter {
     /// Asks a store, for no longer than the deadline.
@@ -54,10 +58,10 @@ impl RateLimiter {
         then: impl FnOnce(&Self, &Subject, Option<&Policy>) -> StoreFuture<T> + Send + 'static,
     ) -> StoreFuture<T> {
         match self.inner.policies.policy(subject) {
-            Eventual::Ready(Some(Ok(policy))) => then(self, subject, policy.as_ref()),
+            MaybeReady::Ready(Some(Ok(policy))) => then(self, subject, policy.as_ref()),
             found => {
                 let (this, subject) = (self.clone(), subject.clone());
-                self.within_deadline(Eventual::later(async move {
+                self.within_deadline(MaybeReady::later(async move {
                     let policy = found.await?;
                     then(&this, &subject, policy.as_ref()).await
                 }))
@@ -74,13 +78,13 @@ impl RateLimiter {
 
     /// An answer that is waited for, if no more than so many wait already.
     pub(super) fn bounded(&self, answer: StoreFuture<Decision>) -> StoreFuture<Decision> {
-        if let Eventual::Ready(_) = answer {
+        if let MaybeReady::Ready(_) = answer {
             return answer;
         }
         let Some(slot) = self.inner.in_flight.enter() else {
-            return Eventual::ready(Err(StoreError::new(FailureKind::Overloaded)));
+            return MaybeReady::ready(Err(StoreError::new(FailureKind::Overloaded)));
         };
-        Eventual::later(async move {
+        MaybeReady::later(async move {
             let answer = answer.await;
             drop(slot);
             answer
@@ -91,8 +95,8 @@ impl RateLimiter {
 /// What is not there at once gets so much time and no more.
 fn within<T: Send + 'static>(deadline: Duration, answer: StoreFuture<T>) -> StoreFuture<T> {
     match answer {
-        Eventual::Ready(_) => answer,
-        Eventual::Boxed(answer) => Eventual::later(in_time(deadline, answer)),
+        MaybeReady::Ready(_) => answer,
+        MaybeReady::Boxed(answer) => MaybeReady::later(in_time(deadline, answer)),
     }
 }
 

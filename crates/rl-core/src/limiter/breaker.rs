@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use circuit::{Circuit, Pass, Word};
 use tokio::time::Instant;
 
-use crate::FailureKind;
+use crate::model::FailureKind;
 
 #[derive(Debug)]
 pub(super) struct Breaker {

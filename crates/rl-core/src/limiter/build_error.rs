@@ -1,6 +1,6 @@
 use std::fmt;
 
-use crate::InvalidPolicy;
+use crate::policy::InvalidPolicy;
 use crate::store::InvalidNamespace;
 
 /// An error in the settings of a limiter.
@@ -49,7 +49,7 @@ impl fmt::Display for BuildError {
             Self::NoInstances => f.write_str("a share of 0 instances: expected at least 1"),
             Self::FallbackOfFallback => f.write_str(
                 "`OnFailure::Fallback` if the fallback fails: expected `OnFailure::Allow` or \
-                 `OnFailure::Deny`",
+                 `OnFailure::Reject`",
             ),
         }
     }

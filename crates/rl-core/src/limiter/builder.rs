@@ -3,11 +3,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{BuildError, Fallback, Inner, OnFailure, RateLimiter, Share};
+use crate::model::Limit;
+use crate::observe;
 use crate::observe::Observer;
+use crate::policy::{Policy, PolicyBuilder};
 use crate::source::PolicySource;
 use crate::store::{MemoryStore, Namespace, Store};
 use crate::time::{Clock, SystemClock};
-use crate::{Limit, Policy, PolicyBuilder, observe};
 
 /// Makes a [`RateLimiter`].
 ///
@@ -55,9 +57,9 @@ impl Default for RateLimiterBuilder {
             deadline: Duration::from_millis(100),
             max_in_flight: 4_096,
             on_store_failure: OnFailure::Allow,
-            on_configuration_failure: OnFailure::Deny,
-            on_fallback_failure: OnFailure::Deny,
-            on_overload: OnFailure::Deny,
+            on_configuration_failure: OnFailure::Reject,
+            on_fallback_failure: OnFailure::Reject,
+            on_overload: OnFailure::Reject,
             policy_when_overloaded: None,
             fallback: None,
             clock: Arc::new(SystemClock),
@@ -150,14 +152,14 @@ impl RateLimiterBuilder {
     }
 
     /// What happens when the store refuses to work for us: wrong password, missing permission,
-    /// damaged data. Defaults to [`OnFailure::Deny`].
+    /// damaged data. Defaults to [`OnFailure::Reject`].
     pub fn on_configuration_failure(mut self, on_failure: OnFailure) -> Self {
         self.on_configuration_failure = on_failure;
         self
     }
 
     /// Sets what happens to a request when the store, or the source of policies, is overloaded. Defaults to
-    /// [`OnFailure::Deny`]: 503 with `Retry-After: 1`.
+    /// [`OnFailure::Reject`]: 503 with `Retry-After: 1`.
     ///
     /// An overload is no outage. One client can cause it by inventing subjects, and with
     /// [`OnFailure::Allow`] it would lift the limits of all clients. A subject with a known denial that
@@ -191,7 +193,7 @@ impl RateLimiterBuilder {
     }
 
     /// Sets what happens to a request that the fallback cannot decide either. Defaults to
-    /// [`OnFailure::Deny`].
+    /// [`OnFailure::Reject`].
     ///
     /// A fallback cannot decide if its store fails, or if this instance's share of a limit is less
     /// than the request costs.
@@ -318,7 +320,7 @@ impl RateLimiterBuilder {
             is_quiet: is_decided_at_once
                 && observer.is_none()
                 && !is_shadow
-                && on_configuration_failure == OnFailure::Deny,
+                && on_configuration_failure == OnFailure::Reject,
             store,
             namespace,
             _registered: registered,

@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 
 use super::RateLimiter;
 use super::permit::both;
-use crate::Eventual;
+use crate::maybe_ready::MaybeReady;
 use crate::store::StoreFuture;
 
 /// Counts the settlements that run in tasks of their own.
@@ -79,10 +79,10 @@ impl RateLimiter {
     /// end, so a service may log the error and exit.
     pub fn close(&self) -> StoreFuture<()> {
         let this = self.clone();
-        Eventual::later(async move {
+        MaybeReady::later(async move {
             this.inner.settlements.finish().await;
             let fallback = this.inner.fallback.as_ref().map(|fallback| fallback.store.close());
-            both(this.inner.store.close(), fallback.unwrap_or(Eventual::ready(Ok(())))).await
+            both(this.inner.store.close(), fallback.unwrap_or(MaybeReady::ready(Ok(())))).await
         })
     }
 }
@@ -92,9 +92,10 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     use super::*;
+    use crate::decision::Decision;
+    use crate::model::{Limit, Subject};
     use crate::store::{Charge, MemoryStore, Refund, Renewal, Reset, Store};
     use crate::time::Timestamp;
-    use crate::{Decision, Limit, Subject};
 
     /// A store in memory whose refunds take a few turns of the runtime, and which notes that it was closed.
     #[derive(Debug, Default)]
@@ -111,7 +112,7 @@ mod tests {
 
         fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
             let (refunded, refunds) = (self.store.refund(refund), Arc::clone(&self.refunds));
-            Eventual::later(async move {
+            MaybeReady::later(async move {
                 for _ in 0..10 {
                     tokio::task::yield_now().await;
                 }
@@ -130,7 +131,7 @@ mod tests {
 
         fn close(&self) -> StoreFuture<()> {
             self.is_closed.store(true, Ordering::SeqCst);
-            Eventual::ready(Ok(()))
+            MaybeReady::ready(Ok(()))
         }
     }
 

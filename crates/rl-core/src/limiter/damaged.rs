@@ -7,8 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::time::Instant;
 
 use super::failure::LONG_CALM;
-use crate::Subject;
 use crate::model::Redacted;
+use crate::model::Subject;
 use crate::observe::{Ended, Transition};
 
 /// Subjects that have log lines of their own; further ones are counted together.

@@ -9,8 +9,13 @@ use super::RateLimiter;
 use super::ask::{Waiting, timed_out};
 use super::breaker::Ticket;
 use super::progress::Late;
-use crate::store::{Charge, Mode, StoreError};
-use crate::{Cost, Decision, Eventual, FailureKind, Origin, Policy, Subject, observe};
+use crate::decision::{Decision, Origin};
+use crate::maybe_ready::MaybeReady;
+use crate::model::{Cost, FailureKind, Subject};
+use crate::model::{Mode, StoreError};
+use crate::observe;
+use crate::policy::Policy;
+use crate::store::Charge;
 
 /// What the limits of a subject are asked.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +41,7 @@ impl RateLimiter {
         subject: &Subject,
         cost: Cost,
         reserves: bool,
-    ) -> Eventual<Decision> {
+    ) -> MaybeReady<Decision> {
         if reserves && self.inner.reservation.is_some() {
             self.decide_as(subject, Question { reserves, ..self.question(Mode::Check, cost) })
         } else {
@@ -45,7 +50,7 @@ impl RateLimiter {
     }
 
     #[inline]
-    pub(super) fn decide(&self, subject: &Subject, mode: Mode, cost: Cost) -> Eventual<Decision> {
+    pub(super) fn decide(&self, subject: &Subject, mode: Mode, cost: Cost) -> MaybeReady<Decision> {
         match &self.inner.sole_policy {
             Some(policy) => self.decide_at_hand(policy, subject, mode, cost),
             None => self.decide_by_source(subject, mode, cost),
@@ -53,7 +58,7 @@ impl RateLimiter {
     }
 
     #[inline(never)]
-    fn decide_by_source(&self, subject: &Subject, mode: Mode, cost: Cost) -> Eventual<Decision> {
+    fn decide_by_source(&self, subject: &Subject, mode: Mode, cost: Cost) -> MaybeReady<Decision> {
         match self.inner.policies.at_hand(subject) {
             Some(policy) => self.decide_at_hand(policy, subject, mode, cost),
             None => self.decide_as(subject, self.question(mode, cost)),
@@ -67,7 +72,7 @@ impl RateLimiter {
         subject: &Subject,
         mode: Mode,
         cost: Cost,
-    ) -> Eventual<Decision> {
+    ) -> MaybeReady<Decision> {
         let inner = &*self.inner;
         let may_deny_alone = policy.may_deny_alone(mode.needed(cost));
         let is_plain = !policy.has_permits() && !policy.has_shadow() && !may_deny_alone;
@@ -81,10 +86,10 @@ impl RateLimiter {
 
     /// Decides whatever has to be minded.
     #[inline(never)]
-    pub(super) fn decide_as(&self, subject: &Subject, question: Question) -> Eventual<Decision> {
+    pub(super) fn decide_as(&self, subject: &Subject, question: Question) -> MaybeReady<Decision> {
         match self.at_once(subject, question.mode, question.cost) {
             Some(charge) => match self.denied_by_policy(charge.policy, subject, question) {
-                Some(denied) => Eventual::ready(denied),
+                Some(denied) => MaybeReady::ready(denied),
                 None => self.decide_aloud(charge, question),
             },
             None => self.decide_slowly(subject, question),
@@ -103,9 +108,9 @@ impl RateLimiter {
     }
 
     /// Decides at once, and tells it.
-    fn decide_aloud(&self, charge: Charge<'_>, question: Question) -> Eventual<Decision> {
+    fn decide_aloud(&self, charge: Charge<'_>, question: Question) -> MaybeReady<Decision> {
         let mut answer = self.inner.store.decide_at_once(charge, self.id());
-        if let Eventual::Ready(Some(decision)) = &mut answer {
+        if let MaybeReady::Ready(Some(decision)) = &mut answer {
             if let Origin::FailedClosed(_) = decision.origin() {
                 // The store charged nothing: the failure policy decides.
                 return self.decide_under(charge.policy, charge.subject, question);
@@ -116,7 +121,7 @@ impl RateLimiter {
     }
 
     #[inline(never)]
-    fn decide_slowly(&self, subject: &Subject, question: Question) -> Eventual<Decision> {
+    fn decide_slowly(&self, subject: &Subject, question: Question) -> MaybeReady<Decision> {
         if !self.inner.enabled {
             return self.undecided(subject, question, Origin::Disabled);
         }
@@ -126,13 +131,13 @@ impl RateLimiter {
             return self.decide_under(policy, subject, question);
         }
         match self.inner.policies.policy(subject) {
-            Eventual::Ready(Some(policy)) => {
+            MaybeReady::Ready(Some(policy)) => {
                 self.source_calm();
                 self.decide_or_pass(policy, subject, question)
             }
             found => {
                 let (this, subject) = (self.clone(), subject.clone());
-                Eventual::later(async move {
+                MaybeReady::later(async move {
                     // The look-up is part of the decision, and of its time.
                     let (progress, deadline) =
                         (&this.inner.source_health.progress, question.deadline);
@@ -163,7 +168,7 @@ impl RateLimiter {
         policy: Result<Option<Policy>, StoreError>,
         subject: &Subject,
         question: Question,
-    ) -> Eventual<Decision> {
+    ) -> MaybeReady<Decision> {
         let policy = match self.or_when_overloaded(policy) {
             // Work that is done already holds no place.
             Ok(Some(policy)) if question.mode == Mode::Charge => {
@@ -186,9 +191,9 @@ impl RateLimiter {
         policy: &Policy,
         subject: &Subject,
         question: Question,
-    ) -> Eventual<Decision> {
+    ) -> MaybeReady<Decision> {
         if let Some(denied) = self.denied_by_policy(policy, subject, question) {
-            return Eventual::ready(denied);
+            return MaybeReady::ready(denied);
         }
         let ticket = match self.inner.breaker.admit() {
             Ok(ticket) => ticket,
@@ -208,15 +213,15 @@ impl RateLimiter {
             self.ask_at_leisure(&self.inner.store, policy, subject, question)
         };
         match answer {
-            Eventual::Ready(Some(Ok(mut decision))) => {
+            MaybeReady::Ready(Some(Ok(mut decision))) => {
                 self.conclude(subject, question, ticket, &mut decision);
-                Eventual::ready(decision)
+                MaybeReady::ready(decision)
             }
-            Eventual::Ready(Some(Err(error))) => {
+            MaybeReady::Ready(Some(Err(error))) => {
                 self.decide_failed(policy, subject, question, ticket, &error)
             }
-            Eventual::Ready(None) => unreachable!("nobody has taken the answer"),
-            Eventual::Boxed(answer) => {
+            MaybeReady::Ready(None) => unreachable!("nobody has taken the answer"),
+            MaybeReady::Boxed(answer) => {
                 // Who asks for permits minds the deadline already.
                 let deadline = (!is_for_permits).then_some(question.deadline);
                 self.decide_later(policy, subject, question, ticket, answer, deadline)
@@ -234,13 +239,13 @@ impl RateLimiter {
         ticket: Ticket,
         answer: Waiting<Result<Decision, StoreError>>,
         deadline: Option<Duration>,
-    ) -> Eventual<Decision> {
+    ) -> MaybeReady<Decision> {
         let Some(slot) = self.inner.in_flight.enter() else {
             drop(answer);
             return self.decide_overloaded(policy, subject, question);
         };
         let (this, policy, subject) = (self.clone(), policy.clone(), subject.clone());
-        Eventual::later(async move {
+        MaybeReady::later(async move {
             let answer = match deadline {
                 Some(deadline) => {
                     let answer = timeout_at(slot.sent_at() + deadline, answer).await;
@@ -294,9 +299,9 @@ impl RateLimiter {
         subject: &Subject,
         question: Question,
         origin: Origin,
-    ) -> Eventual<Decision> {
+    ) -> MaybeReady<Decision> {
         let decision = Decision::undecided(question.cost, origin);
-        Eventual::ready(self.report(subject, question, decision))
+        MaybeReady::ready(self.report(subject, question, decision))
     }
 
     /// Tells what was decided. A decision that is worth a wait is told when the wait has ended.

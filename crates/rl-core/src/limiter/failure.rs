@@ -11,7 +11,7 @@ pub enum OnFailure {
     /// It passes: an API that is down because its limiter is, is worse than an hour without limits.
     Allow,
     /// It is turned away; adapters answer 503 with `Retry-After`.
-    Deny,
+    Reject,
     /// Another store decides, on this instance's [`Share`](super::Share) of the limits:
     /// [`fallback`](crate::RateLimiterBuilder::fallback). If it fails too,
     /// [`on_fallback_failure`](crate::RateLimiterBuilder::on_fallback_failure) decides.
@@ -23,7 +23,7 @@ impl OnFailure {
     pub(super) const fn consequence(self) -> &'static str {
         match self {
             Self::Allow => "undecided requests are allowed without limits",
-            Self::Deny => "undecided requests are rejected with 503",
+            Self::Reject => "undecided requests are rejected with 503",
             Self::Fallback => "the fallback decides on a share of the limits",
         }
     }

@@ -6,10 +6,12 @@ use std::sync::Arc;
 
 use super::decide::Question;
 use super::{OnFailure, RateLimiter};
-use crate::store::{Mode, Store};
-use crate::{
-    Cost, Decision, Eventual, FailureKind, LimitReport, Origin, Policy, RetryAfter, Subject,
-};
+use crate::decision::{Decision, LimitStatus, Origin, RetryAfter};
+use crate::maybe_ready::MaybeReady;
+use crate::model::Mode;
+use crate::model::{Cost, FailureKind, Subject};
+use crate::policy::Policy;
+use crate::store::Store;
 
 /// How much of each limit one instance admits by itself, while the store that all instances share
 /// cannot answer.
@@ -17,7 +19,7 @@ use crate::{
 /// The units of every limit, and its burst or capacity, are divided by the number of instances and
 /// rounded down: all instances together admit the limit at most, and less where it does not divide
 /// evenly. Where the share of a limit is zero, or less than a request costs, the fallback cannot decide:
-/// the client is not over its limit. Such a request is rejected as by [`OnFailure::Deny`], unless
+/// the client is not over its limit. Such a request is rejected as by [`OnFailure::Reject`], unless
 /// [`on_fallback_failure`](crate::RateLimiterBuilder::on_fallback_failure) says otherwise.
 ///
 /// # Examples
@@ -80,14 +82,14 @@ impl RateLimiter {
         subject: &Subject,
         question: Question,
         failure: FailureKind,
-    ) -> Eventual<Decision> {
+    ) -> MaybeReady<Decision> {
         let origin = match (self.on_failure(failure), policy, &self.inner.fallback) {
             _ if self.inner.is_shadow => Origin::FailedOpen(failure),
             (OnFailure::Fallback, Some(policy), Some(fallback)) => {
                 return self.fall_back(fallback, policy, subject, question, failure);
             }
             (OnFailure::Allow, ..) => Origin::FailedOpen(failure),
-            (OnFailure::Deny | OnFailure::Fallback, ..) => Origin::FailedClosed(failure),
+            (OnFailure::Reject | OnFailure::Fallback, ..) => Origin::FailedClosed(failure),
         };
         self.undecided(subject, question, origin)
     }
@@ -99,7 +101,7 @@ impl RateLimiter {
         subject: &Subject,
         question: Question,
         failure: FailureKind,
-    ) -> Eventual<Decision> {
+    ) -> MaybeReady<Decision> {
         let share = fallback.share.of(whole);
         let (this, whole, asked) = (self.clone(), whole.clone(), subject.clone());
         let Question { mode, cost, .. } = question;
@@ -130,7 +132,7 @@ impl RateLimiter {
             cost,
             match self.inner.on_fallback_failure {
                 OnFailure::Allow => Origin::FailedOpen(failure),
-                OnFailure::Deny | OnFailure::Fallback => Origin::FailedClosed(failure),
+                OnFailure::Reject | OnFailure::Fallback => Origin::FailedClosed(failure),
             },
         )
     }
@@ -140,7 +142,7 @@ impl RateLimiter {
 /// for too much.
 fn exceeds_share(decision: &Decision, whole: &Policy, mode: Mode, cost: Cost) -> bool {
     let needed = mode.needed(cost);
-    let is_granted = |limit: LimitReport<'_>| {
+    let is_granted = |limit: LimitStatus<'_>| {
         let whole = whole.position(limit.name()).map(|place| whole.limits()[place].limit());
         whole.is_some_and(|whole| whole.capacity() >= needed.max(1))
     };

@@ -3,9 +3,9 @@
 use super::breaker::Ticket;
 use super::damaged::Found;
 use super::{OnFailure, RateLimiter};
+use crate::model::StoreError;
+use crate::model::{FailureKind, Subject};
 use crate::observe::{self, Place};
-use crate::store::StoreError;
-use crate::{FailureKind, Subject};
 
 impl RateLimiter {
     /// Returns the limiter and the store that a line in the log names.
@@ -90,7 +90,9 @@ impl RateLimiter {
         match self.on_failure(FailureKind::Corrupt) {
             _ if self.inner.is_shadow => "requests of this subject are allowed without limits",
             OnFailure::Allow => "requests of this subject are allowed without limits",
-            OnFailure::Deny => "requests of this subject are rejected with 503, others are decided",
+            OnFailure::Reject => {
+                "requests of this subject are rejected with 503, others are decided"
+            }
             OnFailure::Fallback => "the fallback decides requests of this subject",
         }
     }
@@ -129,7 +131,7 @@ impl RateLimiter {
         let health = &self.inner.source_health;
         // A fallback cannot decide without a policy.
         let consequence = match self.on_failure(error.kind()) {
-            OnFailure::Fallback if !self.inner.is_shadow => OnFailure::Deny.consequence(),
+            OnFailure::Fallback if !self.inner.is_shadow => OnFailure::Reject.consequence(),
             _ => self.consequence(error.kind()),
         };
         match error.kind() {

@@ -10,7 +10,7 @@
 //! let limiter = RateLimiter::builder()
 //!     .limit(Limit::per_second(10))
 //!     .limit(Limit::per_day(5_000))
-//!     .on_store_failure(OnFailure::Deny)
+//!     .on_store_failure(OnFailure::Reject)
 //!     .build()?;
 //!
 //! let caller = Subject::consumer("abc123");
@@ -85,11 +85,15 @@ use shadow::ShadowLog;
 use waiting::Lines;
 pub(crate) use waiting::Wait;
 
+use crate::decision::{Decision, Origin};
+use crate::maybe_ready::MaybeReady;
+use crate::model::{Cost, FailureKind, Subject};
+use crate::model::{Mode, StoreError};
 use crate::observe::Observer;
+use crate::policy::Policy;
 use crate::source::PolicySource;
-use crate::store::{Mode, Namespace, Refund, RefundOf, Store, StoreError, StoreFuture};
+use crate::store::{Namespace, Refund, RefundOf, Store, StoreFuture};
 use crate::time::Clock;
-use crate::{Cost, Decision, Eventual, FailureKind, Origin, Policy, Subject};
 
 /// Decides who may pass. A cheap handle: clones share counters and settings.
 ///
@@ -171,34 +175,34 @@ impl RateLimiter {
     /// # Cancel safety
     ///
     /// If the future is dropped before it is ready, the units may or may not have been taken.
-    pub fn check(&self, subject: &Subject, cost: impl Into<Cost>) -> Eventual<Decision> {
+    pub fn check(&self, subject: &Subject, cost: impl Into<Cost>) -> MaybeReady<Decision> {
         self.decide(subject, Mode::Check, cost.into())
     }
 
     /// Takes as many of `cost` units as every limit grants; denied if that is none.
-    pub fn check_up_to(&self, subject: &Subject, cost: impl Into<Cost>) -> Eventual<Decision> {
+    pub fn check_up_to(&self, subject: &Subject, cost: impl Into<Cost>) -> MaybeReady<Decision> {
         self.decide(subject, Mode::CheckUpTo, cost.into())
     }
 
     /// Would `cost` units be granted now? Takes nothing.
-    pub fn peek(&self, subject: &Subject, cost: impl Into<Cost>) -> Eventual<Decision> {
+    pub fn peek(&self, subject: &Subject, cost: impl Into<Cost>) -> MaybeReady<Decision> {
         self.decide(subject, Mode::Peek, cost.into())
     }
 
     /// Takes `cost` units that were used already, even beyond the limits. Never denied by them; a
     /// failure of the store is stood in for as ever. Of concurrency limits it takes nothing: what is done
     /// holds no place.
-    pub fn charge(&self, subject: &Subject, cost: impl Into<Cost>) -> Eventual<Decision> {
+    pub fn charge(&self, subject: &Subject, cost: impl Into<Cost>) -> MaybeReady<Decision> {
         self.decide(subject, Mode::Charge, cost.into())
     }
 
     /// [`check`](Self::check) under a policy given for this call, instead of the subject's own.
-    pub fn check_under(
+    pub fn check_with_policy(
         &self,
         policy: &Policy,
         subject: &Subject,
         cost: impl Into<Cost>,
-    ) -> Eventual<Decision> {
+    ) -> MaybeReady<Decision> {
         let question = self.question(Mode::Check, cost.into());
         if !self.inner.enabled {
             return self.undecided(subject, question, Origin::Disabled);
@@ -229,7 +233,7 @@ impl RateLimiter {
                     uncharged: decision.kept(units),
                 }))
             }
-            _ => Eventual::ready(Ok(())),
+            _ => MaybeReady::ready(Ok(())),
         }
     }
 
@@ -241,8 +245,8 @@ impl RateLimiter {
     /// Resolves to an error if the store could not answer.
     pub fn usage(&self, subject: &Subject) -> StoreFuture<Decision> {
         let usage = |limiter: &Self, subject: &Subject, policy: Option<&Policy>| match policy {
-            Some(policy) => limiter.usage_under(policy, subject),
-            None => Eventual::ready(Ok(Decision::undecided(Cost::ZERO, Origin::Unlimited))),
+            Some(policy) => limiter.usage_with_policy(policy, subject),
+            None => MaybeReady::ready(Ok(Decision::undecided(Cost::ZERO, Origin::Unlimited))),
         };
         self.with_policy(subject, usage)
     }
@@ -253,18 +257,18 @@ impl RateLimiter {
     /// # Errors
     ///
     /// Resolves to an error if the store could not answer.
-    pub fn usage_under(&self, policy: &Policy, subject: &Subject) -> StoreFuture<Decision> {
+    pub fn usage_with_policy(&self, policy: &Policy, subject: &Subject) -> StoreFuture<Decision> {
         let question = self.question(Mode::Peek, Cost::ZERO);
         self.ask(&self.inner.store, policy, subject, question)
     }
 
     /// Looks up what `subject` has used of each limit of `policy`, asking for one limit at a time.
     ///
-    /// Returns one result for each limit, in the order of the policy. [`usage_under`](Self::usage_under)
+    /// Returns one result for each limit, in the order of the policy. [`usage_with_policy`](Self::usage_with_policy)
     /// asks for all in one step, and fails as a whole if one counter is damaged
     /// ([`FailureKind::Corrupt`]). This method then still reports the others in the readable layout of
     /// Redis, where each limit has a counter of its own. In the packed layout all limits of a
-    /// subject share one value, and fail together. [`reset_under`](Self::reset_under) without a name
+    /// subject share one value, and fail together. [`reset_with_policy`](Self::reset_with_policy) without a name
     /// removes damaged counters in both.
     pub async fn usage_of_each(
         &self,
@@ -274,7 +278,7 @@ impl RateLimiter {
         let mut results = Vec::with_capacity(policy.limits().len());
         for limit in 0..policy.limits().len() {
             if let Some(alone) = policy.only(|place, _| place == limit) {
-                results.push(self.usage_under(&alone, subject).await);
+                results.push(self.usage_with_policy(&alone, subject).await);
             }
         }
         results
@@ -285,7 +289,7 @@ impl RateLimiter {
     /// # Errors
     ///
     /// Resolves to an error if the policy has no limit of this name, or if the store could not answer.
-    pub fn reset_under(
+    pub fn reset_with_policy(
         &self,
         policy: &Policy,
         subject: &Subject,
@@ -305,7 +309,7 @@ impl RateLimiter {
     pub fn reset(&self, subject: &Subject) -> StoreFuture<()> {
         self.with_policy(subject, |limiter, subject, policy| match policy {
             Some(policy) => limiter.reset_store(subject, policy, None),
-            None => Eventual::ready(Ok(())),
+            None => MaybeReady::ready(Ok(())),
         })
     }
 
@@ -363,7 +367,7 @@ impl RateLimiter {
 
 fn no_limit_called<T>(name: &str) -> StoreFuture<T> {
     let detail = format!("the subject is under no limit called {name:?}");
-    Eventual::ready(Err(StoreError::new(FailureKind::Unsupported).with_detail(detail)))
+    MaybeReady::ready(Err(StoreError::new(FailureKind::Unsupported).with_detail(detail)))
 }
 
 impl fmt::Debug for RateLimiter {

@@ -10,8 +10,12 @@
 use super::RateLimiter;
 use super::breaker::Ticket;
 use super::decide::Question;
-use crate::store::{Charge, StoreError};
-use crate::{Decision, Eventual, FailureKind, Policy, Subject};
+use crate::decision::Decision;
+use crate::maybe_ready::MaybeReady;
+use crate::model::StoreError;
+use crate::model::{FailureKind, Subject};
+use crate::policy::Policy;
+use crate::store::Charge;
 
 impl RateLimiter {
     /// Returns the policy that is set for look-ups that are refused, in their place.
@@ -36,13 +40,13 @@ impl RateLimiter {
         policy: &Policy,
         subject: &Subject,
         question: Question,
-    ) -> Eventual<Decision> {
+    ) -> MaybeReady<Decision> {
         self.overloaded();
         self.inner.in_flight.refused();
         let Question { mode, cost, .. } = question;
         let charge = Charge { namespace: &self.inner.namespace, subject, policy, mode, cost };
         match self.inner.store.decide_known(charge) {
-            Some(decision) => Eventual::ready(self.report(subject, question, decision)),
+            Some(decision) => MaybeReady::ready(self.report(subject, question, decision)),
             None => self.stand_in(Some(policy), subject, question, FailureKind::Overloaded),
         }
     }
@@ -55,7 +59,7 @@ impl RateLimiter {
         question: Question,
         ticket: Ticket,
         error: &StoreError,
-    ) -> Eventual<Decision> {
+    ) -> MaybeReady<Decision> {
         if error.kind() == FailureKind::Overloaded {
             self.inner.observer().store_failed(error);
             return self.decide_overloaded(policy, subject, question);

@@ -17,8 +17,12 @@ use tokio::time::timeout;
 use super::RateLimiter;
 use super::ask::timed_out;
 use super::decide::Question;
-use crate::store::{StoreError, StoreFuture};
-use crate::{Cost, Decision, Eventual, FailureKind, Policy, Subject};
+use crate::decision::Decision;
+use crate::maybe_ready::MaybeReady;
+use crate::model::StoreError;
+use crate::model::{Cost, FailureKind, Subject};
+use crate::policy::Policy;
+use crate::store::StoreFuture;
 
 /// What an admitted request holds until it has ended, and by which its cost can still be changed.
 ///
@@ -67,7 +71,7 @@ impl RateLimiter {
     /// nothing. With
     /// [`reservation_expires_after`](crate::RateLimiterBuilder::reservation_expires_after), the charge comes
     /// back if this process dies.
-    pub fn acquire(&self, subject: &Subject, cost: impl Into<Cost>) -> Eventual<Permit> {
+    pub fn acquire(&self, subject: &Subject, cost: impl Into<Cost>) -> MaybeReady<Permit> {
         let (this, held_by) = (self.clone(), subject.clone());
         let decision = self.check_as(subject, cost.into(), true);
         decision.map(move |decision| this.permit_of(held_by, decision))
@@ -104,12 +108,12 @@ impl RateLimiter {
         question: Question,
     ) -> StoreFuture<Decision> {
         let answer = match self.ask_at_leisure(&self.inner.store, policy, subject, question) {
-            Eventual::Boxed(answer) => answer,
+            MaybeReady::Boxed(answer) => answer,
             ready => return ready,
         };
         let (this, subject) = (self.clone(), subject.clone());
         let patience = shortest_lease(policy).unwrap_or_default();
-        Eventual::later(async move {
+        MaybeReady::later(async move {
             let (tell, told) = oneshot::channel();
             tokio::spawn(async move {
                 if let Ok(answer) = timeout(patience, answer).await {
@@ -187,18 +191,18 @@ impl Permit {
         let outer = self.outer.as_deref().cloned();
         let own = match (self.held.settle(), Handle::try_current()) {
             // In a task of its own: whoever waits for it may go away.
-            (Eventual::Boxed(settlement), Ok(runtime)) => {
+            (MaybeReady::Boxed(settlement), Ok(runtime)) => {
                 let running = self.held.begin_settlement();
                 let settled = runtime.spawn(async move {
                     let _running = running;
                     settlement.await
                 });
                 let ended = || Err(StoreError::new(FailureKind::Unavailable));
-                Eventual::later(async move { settled.await.unwrap_or_else(|_| ended()) })
+                MaybeReady::later(async move { settled.await.unwrap_or_else(|_| ended()) })
             }
             (settlement, _) => settlement,
         };
-        both(own, outer.map_or(Eventual::ready(Ok(())), Self::settle))
+        both(own, outer.map_or(MaybeReady::ready(Ok(())), Self::settle))
     }
 
     /// The decision alone: nothing is settled.

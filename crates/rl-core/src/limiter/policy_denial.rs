@@ -5,8 +5,10 @@ mod tests;
 
 use super::RateLimiter;
 use super::decide::Question;
-use crate::store::Mode;
-use crate::{Decision, Policy, Subject};
+use crate::decision::Decision;
+use crate::model::Mode;
+use crate::model::Subject;
+use crate::policy::Policy;
 
 impl RateLimiter {
     /// Returns the denial of a request that the policy alone denies.

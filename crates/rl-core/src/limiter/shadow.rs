@@ -2,8 +2,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::RateLimiter;
+use crate::decision::{Decision, LimitStatus};
+use crate::model::Subject;
+use crate::observe;
 use crate::time::Timestamp;
-use crate::{Decision, LimitReport, Subject, observe};
 
 /// Names of limits that are remembered; more are logged more often.
 const MOST_NAMES: usize = 1_000;
@@ -15,7 +17,7 @@ pub(super) struct ShadowLog(Mutex<HashMap<Arc<str>, Timestamp>>);
 
 impl ShadowLog {
     /// Whether it is the first time in the limit's window.
-    fn is_first(&self, limit: &LimitReport<'_>, now: Timestamp) -> bool {
+    fn is_first(&self, limit: &LimitStatus<'_>, now: Timestamp) -> bool {
         let mut logged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if logged.get(limit.name()).is_some_and(|until| now < *until) {
             return false;

@@ -4,15 +4,17 @@ use std::time::Duration;
 
 use tokio::time::{Instant, advance};
 
+use crate::decision::{Decision, GoverningLimit, LimitStatus, Origin, RetryAfter};
 use crate::limiter::{BuildError, OnFailure, Share};
+use crate::limiter::{RateLimiter, RateLimiterBuilder};
+use crate::maybe_ready::MaybeReady;
+use crate::model::StoreError;
+use crate::model::{Cost, FailureKind, Limit, Realm, Subject};
 use crate::observe::Observer;
+use crate::policy::Policy;
 use crate::source::{ByRealm, PolicyFuture, PolicySource, Preset};
-use crate::store::{Charge, MemoryStore, Refund, Renewal, Reset, Store, StoreError, StoreFuture};
+use crate::store::{Charge, MemoryStore, Refund, Renewal, Reset, Store, StoreFuture};
 use crate::time::{ManualClock, Timestamp};
-use crate::{
-    Cost, Decision, Eventual, FailureKind, Follow, Limit, LimitReport, Origin, Policy, RateLimiter,
-    RateLimiterBuilder, Realm, RetryAfter, Subject,
-};
 
 const KINDS: [FailureKind; 6] = [
     FailureKind::Unavailable,
@@ -56,7 +58,7 @@ impl Faulty {
     fn answer<T: Send + 'static>(&self, answer: impl FnOnce() -> StoreFuture<T>) -> StoreFuture<T> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         match *self.failure.lock().unwrap() {
-            Some(kind) => Eventual::ready(Err(StoreError::new(kind))),
+            Some(kind) => MaybeReady::ready(Err(StoreError::new(kind))),
             None => answer(),
         }
     }
@@ -86,19 +88,19 @@ struct Silent;
 
 impl Store for Silent {
     fn decide(&self, _: Charge<'_>) -> StoreFuture<Decision> {
-        Eventual::later(std::future::pending())
+        MaybeReady::later(std::future::pending())
     }
 
     fn refund(&self, _: Refund<'_>) -> StoreFuture<()> {
-        Eventual::later(std::future::pending())
+        MaybeReady::later(std::future::pending())
     }
 
     fn renew(&self, _: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
-        Eventual::later(std::future::pending())
+        MaybeReady::later(std::future::pending())
     }
 
     fn reset(&self, _: Reset<'_>) -> StoreFuture<()> {
-        Eventual::later(std::future::pending())
+        MaybeReady::later(std::future::pending())
     }
 }
 
@@ -118,7 +120,7 @@ impl Slow {
 impl PolicySource for Slow {
     fn policy(&self, _: &Subject) -> PolicyFuture {
         let Self { after, answer } = self.clone();
-        Eventual::later(async move {
+        MaybeReady::later(async move {
             // On a paused clock this passes at once.
             let _ = tokio::time::timeout(after, std::future::pending::<()>()).await;
             answer.map_err(StoreError::new)
@@ -174,7 +176,7 @@ fn settings_that_make_no_limiter_are_named_with_what_was_expected() {
         assert_eq!(builder.build().unwrap_err().to_string(), text);
     }
     let many = (1..=17).fold(builder(), |builder, millis| {
-        builder.limit(Limit::new(1, crate::Period::from_millis(millis).unwrap()).unwrap())
+        builder.limit(Limit::new(1, crate::model::Period::from_millis(millis).unwrap()).unwrap())
     });
     let error = many.build().unwrap_err();
     assert_eq!(error.to_string(), "a policy of 17 limits: expected 16 at most");
@@ -186,10 +188,10 @@ fn settings_that_make_no_limiter_are_named_with_what_was_expected() {
 async fn infrastructure_and_configuration_failures_have_policies_of_their_own() {
     let store = Arc::new(Faulty::default());
     for (on_store, on_configuration) in [
-        (OnFailure::Allow, OnFailure::Deny),
-        (OnFailure::Deny, OnFailure::Allow),
+        (OnFailure::Allow, OnFailure::Reject),
+        (OnFailure::Reject, OnFailure::Allow),
         (OnFailure::Allow, OnFailure::Allow),
-        (OnFailure::Deny, OnFailure::Deny),
+        (OnFailure::Reject, OnFailure::Reject),
     ] {
         let builder = three().store(store.clone()).on_store_failure(on_store);
         let limiter = builder.on_configuration_failure(on_configuration).build().unwrap();
@@ -199,7 +201,7 @@ async fn infrastructure_and_configuration_failures_have_policies_of_their_own() 
             let infrastructure = matches!(kind, FailureKind::Unavailable | FailureKind::TimedOut);
             let expected = match if infrastructure { on_store } else { on_configuration } {
                 OnFailure::Allow => (Origin::FailedOpen(kind), true, 2, RetryAfter::Now),
-                OnFailure::Deny | OnFailure::Fallback => {
+                OnFailure::Reject | OnFailure::Fallback => {
                     (Origin::FailedClosed(kind), false, 0, RetryAfter::In(Duration::from_secs(1)))
                 }
             };
@@ -376,7 +378,7 @@ impl Observer for Told {
         self.push(format!("{} {verdict} by {}", subject.id(), decision.origin().as_str()));
     }
 
-    fn would_deny(&self, subject: &Subject, limit: &LimitReport<'_>) {
+    fn would_deny(&self, subject: &Subject, limit: &LimitStatus<'_>) {
         self.push(format!("{} would deny {}", limit.name(), subject.id()));
     }
 
@@ -418,7 +420,7 @@ async fn the_observer_is_told_of_every_decision_and_failure_and_of_the_recovery_
     assert_eq!(ask(2).await, ["recovered", "alice denied by store", "alice denied by store"]);
 
     limiter.peek(&alice(), 1).await;
-    limiter.check_under(&Policy::new([Limit::per_day(9)]).unwrap(), &alice(), 1).await;
+    limiter.check_with_policy(&Policy::new([Limit::per_day(9)]).unwrap(), &alice(), 1).await;
     assert_eq!(told.take(), ["alice allowed by store", "alice allowed by store"]);
 }
 
@@ -472,7 +474,10 @@ async fn in_shadow_everything_passes_and_is_reported_once_per_window() {
         for _ in 0..count {
             let decision = limiter.check(&alice(), 1).await;
             assert_eq!((decision.is_allowed(), decision.origin()), (true, Origin::Shadow));
-            assert!(decision.governing(Follow::default()).is_none(), "clients are told no limit");
+            assert!(
+                decision.governing(GoverningLimit::default()).is_none(),
+                "clients are told no limit"
+            );
         }
         assert_eq!(used(&limiter).await, 3, "as if it were enforced");
         for _ in 0..2 {
@@ -518,7 +523,7 @@ async fn switched_off_it_asks_nobody_and_admits_everything() {
         limiter.check_up_to(&alice(), 7).await,
         limiter.peek(&alice(), 7).await,
         limiter.charge(&alice(), 7).await,
-        limiter.check_under(&policy, &alice(), 7).await,
+        limiter.check_with_policy(&policy, &alice(), 7).await,
     ];
     for decision in &decisions {
         assert_eq!((decision.origin(), decision.granted()), (Origin::Disabled, 7));
@@ -576,9 +581,9 @@ async fn the_preset_takes_whom_nobody_knows_for_anonymous() {
 async fn a_policy_for_one_call_stands_in_for_the_subjects_own() {
     let limiter = three().build().unwrap();
     let policy = Policy::new([Limit::per_hour(5), Limit::per_day(1)]).unwrap();
-    let decision = limiter.check_under(&policy, &alice(), 1).await;
+    let decision = limiter.check_with_policy(&policy, &alice(), 1).await;
     assert_eq!(decision.policy(), Some(&policy));
-    assert!(!limiter.check_under(&policy, &alice(), 1).await.is_allowed());
+    assert!(!limiter.check_with_policy(&policy, &alice(), 1).await.is_allowed());
     // The hour of both policies is the same count; the day is not the subject's own.
     assert_eq!(used(&limiter).await, 1);
     assert!(limiter.check(&alice(), 2).await.is_allowed());
@@ -672,7 +677,7 @@ fn a_decision_in_memory_is_there_at_once_and_costs_no_allocation() {
     let alice = alice();
     let allocated = || {
         let check = || match limiter.check(&alice, 1) {
-            Eventual::Ready(Some(decision)) => drop(decision),
+            MaybeReady::Ready(Some(decision)) => drop(decision),
             answer => panic!("{answer:?}"),
         };
         allocation_counter::measure(check).count_total

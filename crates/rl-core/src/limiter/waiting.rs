@@ -10,8 +10,10 @@ use tokio::time::{Instant, timeout_at};
 
 use super::RateLimiter;
 use super::decide::Question;
-use crate::store::Mode;
-use crate::{Algorithm, Cost, Decision, Eventual, LimitReport, RetryAfter, Subject};
+use crate::decision::{Decision, LimitStatus, RetryAfter};
+use crate::maybe_ready::MaybeReady;
+use crate::model::Mode;
+use crate::model::{Algorithm, Cost, Subject};
 
 impl RateLimiter {
     /// [`check`](Self::check), which waits until the limits grant the cost: for `at_most` so long,
@@ -45,7 +47,7 @@ impl RateLimiter {
         cost: impl Into<Cost>,
         at_most: Duration,
         queue: usize,
-    ) -> Eventual<Decision> {
+    ) -> MaybeReady<Decision> {
         let wait = Wait { at_most, queue, reserves: false };
         self.check_waiting_as(subject, cost.into(), wait)
     }
@@ -55,7 +57,7 @@ impl RateLimiter {
         subject: &Subject,
         cost: Cost,
         wait: Wait,
-    ) -> Eventual<Decision> {
+    ) -> MaybeReady<Decision> {
         let (this, subject) = (self.clone(), subject.clone());
         // Waiting cannot help against a denial by the policy alone.
         if self.inner.enabled
@@ -63,16 +65,16 @@ impl RateLimiter {
             && let Some(denied) =
                 self.denied_by_policy(policy, &subject, self.question(Mode::Check, cost))
         {
-            return Eventual::ready(denied);
+            return MaybeReady::ready(denied);
         }
         if self.inner.lines.is_waited_for(&subject) {
-            return Eventual::later(async move { this.wait(&subject, cost, wait, None).await });
+            return MaybeReady::later(async move { this.wait(&subject, cost, wait, None).await });
         }
         match self.check_as(&subject, cost, wait.reserves) {
-            Eventual::Ready(Some(decision)) if !is_worth_a_wait(&decision) => {
-                Eventual::ready(decision)
+            MaybeReady::Ready(Some(decision)) if !is_worth_a_wait(&decision) => {
+                MaybeReady::ready(decision)
             }
-            decision => Eventual::later(async move {
+            decision => MaybeReady::later(async move {
                 let decision = decision.await;
                 if is_worth_a_wait(&decision) {
                     this.wait(&subject, cost, wait, Some(decision)).await
@@ -162,7 +164,7 @@ fn is_worth_a_wait(decision: &Decision) -> bool {
 fn next_look(denied: &Decision) -> Duration {
     const LOOK: Duration = Duration::from_millis(50);
 
-    let over = denied.enforced().filter(LimitReport::is_over);
+    let over = denied.enforced().filter(LimitStatus::is_over);
     let waits = over.map(|limit| match (limit.limit().algorithm(), limit.retry_after()) {
         (Algorithm::Concurrency, RetryAfter::In(wait)) => wait.min(LOOK),
         (_, RetryAfter::In(wait)) => wait,

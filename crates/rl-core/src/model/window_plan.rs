@@ -1,5 +1,6 @@
 use super::packed::Pairs;
-use super::{Algorithm, Anchor, Limit, Moment, NamedLimit, Packed, Period};
+use super::{Algorithm, Anchor, Limit, Moment, Packed, Period};
+use crate::policy::NamedLimit;
 use crate::time::calendar_month;
 
 /// Limits that are decided together in one pass, as plain numbers beside each other: fixed windows, all
@@ -59,7 +60,7 @@ impl WindowPlan {
     /// The most limits that are decided in one pass.
     pub(crate) const MOST: usize = Packed::PLACES;
 
-    pub(super) fn of(limits: &[NamedLimit]) -> Option<Self> {
+    pub(crate) fn of(limits: &[NamedLimit]) -> Option<Self> {
         if limits.len() > Self::MOST {
             return None;
         }

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use super::{Ended, Place};
+use crate::decision::{Decision, LimitStatus};
 use crate::model::Redacted;
-use crate::store::StoreError;
-use crate::{Decision, LimitReport, Subject};
+use crate::model::StoreError;
+use crate::model::Subject;
 
 pub(crate) const fn may_decisions_be_logged() -> bool {
     false
@@ -13,7 +14,7 @@ pub(crate) const fn may_decisions_be_logged() -> bool {
 
 pub(crate) const fn decided(_: &Subject, _: &Decision) {}
 
-pub(crate) const fn would_deny(_: &Subject, _: &LimitReport<'_>, _: bool) {}
+pub(crate) const fn would_deny(_: &Subject, _: &LimitStatus<'_>, _: bool) {}
 
 pub(crate) const fn store_failed(_: Place<'_>, _: &StoreError, _: &str) {}
 

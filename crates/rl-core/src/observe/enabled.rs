@@ -6,9 +6,10 @@ use std::time::Duration;
 use tracing::level_filters::LevelFilter;
 
 use super::{Ended, Place};
+use crate::decision::{Decision, GoverningLimit, LimitStatus};
 use crate::model::Redacted;
-use crate::store::StoreError;
-use crate::{Decision, Follow, LimitReport, Subject};
+use crate::model::StoreError;
+use crate::model::Subject;
 
 /// Whether somebody may listen to [`decided`]: one look, which nearly always says no.
 #[inline]
@@ -21,7 +22,7 @@ pub(crate) fn decided(subject: &Subject, decision: &Decision) {
     if !tracing::enabled!(target: "rl_core", tracing::Level::DEBUG) {
         return;
     }
-    let governing = decision.governing(Follow::ShortestActive);
+    let governing = decision.governing(GoverningLimit::ShortestActive);
     tracing::debug!(
         target: "rl_core",
         realm = subject.realm().as_str(),
@@ -34,7 +35,7 @@ pub(crate) fn decided(subject: &Subject, decision: &Decision) {
     );
 }
 
-pub(crate) fn would_deny(subject: &Subject, limit: &LimitReport<'_>, is_first: bool) {
+pub(crate) fn would_deny(subject: &Subject, limit: &LimitStatus<'_>, is_first: bool) {
     let (subject, name, max, used) = (subject.redacted(), limit.name(), limit.max(), limit.used());
     if is_first {
         tracing::warn!(

@@ -74,8 +74,9 @@ pub(crate) use log::{
 pub(crate) use log::{can_evict, healed, healing_ended, not_connected};
 pub use transition::{Ended, Transition};
 
-use crate::store::StoreError;
-use crate::{Decision, LimitReport, Subject};
+use crate::decision::{Decision, LimitStatus};
+use crate::model::StoreError;
+use crate::model::Subject;
 
 /// The limiter and the store that a line in the log names.
 #[derive(Clone, Copy, Debug)]
@@ -96,7 +97,7 @@ pub trait Observer: fmt::Debug + Send + Sync + 'static {
 
     /// A limit in shadow would have denied a request. Called for every one; log lines come once per
     /// window.
-    fn would_deny(&self, subject: &Subject, limit: &LimitReport<'_>) {
+    fn would_deny(&self, subject: &Subject, limit: &LimitStatus<'_>) {
         let _ = (subject, limit);
     }
 
@@ -131,7 +132,7 @@ impl<O: Observer + ?Sized> Observer for Arc<O> {
         (**self).decided(subject, decision);
     }
 
-    fn would_deny(&self, subject: &Subject, limit: &LimitReport<'_>) {
+    fn would_deny(&self, subject: &Subject, limit: &LimitStatus<'_>) {
         (**self).would_deny(subject, limit);
     }
 

@@ -1,5 +1,7 @@
 use super::{PolicyFuture, PolicySource};
-use crate::{Eventual, Policy, Realm, Subject};
+use crate::maybe_ready::MaybeReady;
+use crate::model::{Realm, Subject};
+use crate::policy::Policy;
 
 /// A policy for each realm, and one for the realms that are not named.
 ///
@@ -54,7 +56,7 @@ impl ByRealm {
 
 impl PolicySource for ByRealm {
     fn policy(&self, subject: &Subject) -> PolicyFuture {
-        Eventual::ready(Ok(self.at_hand(subject).cloned()))
+        MaybeReady::ready(Ok(self.at_hand(subject).cloned()))
     }
 
     fn at_hand(&self, subject: &Subject) -> Option<&Policy> {

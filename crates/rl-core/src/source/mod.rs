@@ -32,15 +32,17 @@ mod preset;
 pub use by_realm::ByRealm;
 pub use preset::Preset;
 
-use crate::store::StoreError;
-use crate::{Eventual, Policy, Subject};
+use crate::maybe_ready::MaybeReady;
+use crate::model::StoreError;
+use crate::model::Subject;
+use crate::policy::Policy;
 
 /// What a [`PolicySource`] answers: the policy, or that no limit applies.
-pub type PolicyFuture = Eventual<Result<Option<Policy>, StoreError>>;
+pub type PolicyFuture = MaybeReady<Result<Option<Policy>, StoreError>>;
 
 /// Finds the policy of a subject.
 ///
-/// It is asked for every request, so it should answer from memory ([`Eventual::ready`]); a source
+/// It is asked for every request, so it should answer from memory ([`MaybeReady::ready`]); a source
 /// that reads a database keeps what it read. A [`Policy`], a [`ByRealm`], a [`Preset`] and every
 /// closure `Fn(&Subject) -> Option<Policy>` is a source.
 pub trait PolicySource: Send + Sync + 'static {
@@ -69,7 +71,7 @@ pub trait PolicySource: Send + Sync + 'static {
 /// One policy for all.
 impl PolicySource for Policy {
     fn policy(&self, _: &Subject) -> PolicyFuture {
-        Eventual::ready(Ok(Some(self.clone())))
+        MaybeReady::ready(Ok(Some(self.clone())))
     }
 
     fn at_hand(&self, _: &Subject) -> Option<&Policy> {
@@ -86,6 +88,6 @@ where
     F: Fn(&Subject) -> Option<Policy> + Send + Sync + 'static,
 {
     fn policy(&self, subject: &Subject) -> PolicyFuture {
-        Eventual::ready(Ok(self(subject)))
+        MaybeReady::ready(Ok(self(subject)))
     }
 }

@@ -1,7 +1,8 @@
 use std::sync::LazyLock;
 
 use super::{ByRealm, PolicyFuture, PolicySource};
-use crate::{Limit, Policy, Realm, Subject};
+use crate::model::{Limit, Realm, Subject};
+use crate::policy::Policy;
 
 /// Policies that are known to fit a purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::model::{Cost, Limit, LimitSet, Mode, Policy, Subject};
+use crate::model::{Cost, Limit, Mode, Subject};
+use crate::policy::{LimitSet, Policy};
 use crate::time::Timestamp;
 
 /// What a store is asked to decide.

@@ -2,7 +2,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::Namespace;
-use crate::Policy;
+use crate::policy::Policy;
 
 /// The limiters that count in one store, so that two that share counters by accident are reported.
 ///

@@ -60,7 +60,6 @@
 //! ```
 
 mod charge;
-mod error;
 mod fingerprint;
 mod limiters;
 pub mod memory;
@@ -74,8 +73,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use charge::{Charge, InvalidNamespace, Namespace, Refund, RefundOf, Renewal, Reset};
-pub use error::StoreError;
-pub(crate) use error::{MAX_FOREIGN_STATES, TOO_MANY_STATES};
 pub(crate) use fingerprint::SubjectHasher;
 #[doc(hidden)]
 pub use limiters::Limiters;
@@ -85,12 +82,14 @@ pub use memory::MemoryStore;
 pub use redis::RedisStore;
 pub use reservation::{Reservation, ReservationChange, ReservationStatus};
 
+use crate::decision::Decision;
+use crate::maybe_ready::MaybeReady;
 pub use crate::model::Mode;
+use crate::model::StoreError;
 use crate::time::Timestamp;
-use crate::{Decision, Eventual};
 
 /// What a store answers: at once if it can, else later.
-pub type StoreFuture<T> = Eventual<Result<T, StoreError>>;
+pub type StoreFuture<T> = MaybeReady<Result<T, StoreError>>;
 
 /// Where the counters live. The [module](self) states the contract.
 pub trait Store: fmt::Debug + Send + Sync + 'static {
@@ -116,7 +115,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// What such a store decides, for a limiter that is known by this number. The decision is written where
     /// it is returned: it is larger than what it takes to make it, and is not to be carried around.
     #[doc(hidden)]
-    fn decide_at_once(&self, charge: Charge<'_>, limiter: usize) -> Eventual<Decision> {
+    fn decide_at_once(&self, charge: Charge<'_>, limiter: usize) -> MaybeReady<Decision> {
         unreachable!("{charge:?} for {limiter}: this store has not said that it always answers")
     }
 
@@ -195,7 +194,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         change: ReservationChange,
     ) -> StoreFuture<ReservationStatus> {
         let _ = (reservation, change);
-        Eventual::ready(Ok(ReservationStatus::Forgotten))
+        MaybeReady::ready(Ok(ReservationStatus::Forgotten))
     }
 
     /// Gives back everything that this process has reserved ahead, such as leased units.
@@ -209,7 +208,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Resolves to an error if some units could not be given back. They stay charged until their windows
     /// end.
     fn close(&self) -> StoreFuture<()> {
-        Eventual::ready(Ok(()))
+        MaybeReady::ready(Ok(()))
     }
 }
 
@@ -222,7 +221,7 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).always_answers()
     }
 
-    fn decide_at_once(&self, charge: Charge<'_>, limiter: usize) -> Eventual<Decision> {
+    fn decide_at_once(&self, charge: Charge<'_>, limiter: usize) -> MaybeReady<Decision> {
         (**self).decide_at_once(charge, limiter)
     }
 

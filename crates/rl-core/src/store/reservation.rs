@@ -1,7 +1,8 @@
 use std::time::Duration;
 
 use super::{Namespace, Refund, RefundOf};
-use crate::model::{LimitSet, Policy, Subject};
+use crate::model::Subject;
+use crate::policy::{LimitSet, Policy};
 use crate::time::Timestamp;
 
 /// Identifies units that a request has charged and that come back if its process dies.

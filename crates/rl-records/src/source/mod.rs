@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt, join_all};
+use rl_core::StoreError;
 use rl_core::source::{PolicyFuture, PolicySource};
-use rl_core::store::StoreError;
 use rl_core::time::Timestamp;
-use rl_core::{Eventual, FailureKind, Policy, Realm, Subject};
+use rl_core::{FailureKind, MaybeReady, Policy, Realm, Subject};
 use tokio::task::AbortHandle;
 
 pub use settings::RecordSourceBuilder;
@@ -124,14 +124,14 @@ impl RecordSource {
     /// let bucket = Subject::new(Realm::custom("resource")?, "payments");
     ///
     /// let policy = source.resource("payments", "shop").await?.expect("it is configured");
-    /// assert!(limiter.check_under(&policy, &bucket, 2).await.is_allowed());
-    /// assert!(!limiter.check_under(&policy, &bucket, 1).await.is_allowed());
+    /// assert!(limiter.check_with_policy(&policy, &bucket, 2).await.is_allowed());
+    /// assert!(!limiter.check_with_policy(&policy, &bucket, 1).await.is_allowed());
     /// assert!(source.resource("payments", "sho").await?.is_none());
     /// # Ok(()) }
     /// ```
     pub fn resource(&self, name: &str, app: &str) -> PolicyFuture {
         if !is_name(name) {
-            return Eventual::ready(Ok(None));
+            return MaybeReady::ready(Ok(None));
         }
         let app = app.to_owned();
         self.answer(&self.inner.resources, name, move |resource| {
@@ -144,14 +144,14 @@ impl RecordSource {
         let id = key.owner().id().to_string();
         let answer = self.answer(keys, &id, |tier| tier.as_ref().map(|tier| tier.policy.clone()));
         let pending = match answer {
-            Eventual::Ready(Some(Ok(None))) => return self.inner.others.policy(key),
-            Eventual::Ready(answer) => {
-                return Eventual::Ready(answer.map(|answer| answer.map(Option::flatten)));
+            MaybeReady::Ready(Some(Ok(None))) => return self.inner.others.policy(key),
+            MaybeReady::Ready(answer) => {
+                return MaybeReady::Ready(answer.map(|answer| answer.map(Option::flatten)));
             }
-            Eventual::Boxed(pending) => pending,
+            MaybeReady::Boxed(pending) => pending,
         };
         let (others, key) = (self.inner.others.clone(), key.clone());
-        Eventual::later(async move {
+        MaybeReady::later(async move {
             match pending.await? {
                 Some(policy) => Ok(policy),
                 None => others.policy(&key).await,
@@ -164,19 +164,19 @@ impl RecordSource {
         cache: &Arc<Cache<V>>,
         key: &str,
         policy: impl Fn(&V) -> T + Send + 'static,
-    ) -> Eventual<Result<T, StoreError>> {
+    ) -> MaybeReady<Result<T, StoreError>> {
         let (flight, last) = match cache.get(key) {
-            Found::Known(value) => return Eventual::ready(Ok(policy(&value))),
-            Found::No(kind) => return Eventual::ready(Err(no_answer(kind))),
+            Found::Known(value) => return MaybeReady::ready(Ok(policy(&value))),
+            Found::No(kind) => return MaybeReady::ready(Err(no_answer(kind))),
             Found::Wait(flight, last) => (flight, last),
         };
         let Some(last) = last else {
-            return Eventual::later(async move {
+            return MaybeReady::later(async move {
                 flight.await.map(|value| policy(&value)).map_err(no_answer)
             });
         };
         let (deadline, cache, key) = (self.inner.deadline, cache.clone(), key.to_owned());
-        Eventual::later(async move {
+        MaybeReady::later(async move {
             let value = match tokio::time::timeout(deadline, flight).await {
                 Ok(Ok(value)) => value,
                 Ok(Err(_)) => last,
@@ -199,13 +199,13 @@ impl PolicySource for RecordSource {
             (Realm::Consumer, None) if !owner.is_of_long_text() => {
                 let error = StoreError::new(FailureKind::Unsupported);
                 let detail = "a consumer that is known by a digest, which has no records";
-                return Eventual::ready(Err(error.with_detail(detail)));
+                return MaybeReady::ready(Err(error.with_detail(detail)));
             }
             // No record has such an id.
             (Realm::Consumer, _) => {
                 let none = [];
                 let limits = self.inner.records.aggregation().limits(&none);
-                return Eventual::ready(Ok((self.inner.policy_of)(&limits)));
+                return MaybeReady::ready(Ok((self.inner.policy_of)(&limits)));
             }
             (Realm::Key, None) => {
                 let Some(keys) = &self.inner.keys else { return self.inner.others.policy(subject) };

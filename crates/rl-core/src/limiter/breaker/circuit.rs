@@ -17,7 +17,7 @@
 
 use std::fmt;
 
-use crate::FailureKind;
+use crate::model::FailureKind;
 
 /// So many failures in a row open the breaker.
 ///

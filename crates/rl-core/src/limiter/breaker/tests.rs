@@ -7,10 +7,14 @@ use tokio::time::{Instant, advance};
 
 use super::circuit::{CALM, FIRST_WAIT, LONGEST_WAIT, PATIENCE, Phase, ROUNDS, wait};
 use super::*;
+use crate::decision::{Decision, Origin};
+use crate::limiter::RateLimiter;
 use crate::limiter::Share;
-use crate::store::{Charge, MemoryStore, Refund, Renewal, Reset, Store, StoreError, StoreFuture};
+use crate::maybe_ready::MaybeReady;
+use crate::model::StoreError;
+use crate::model::{Limit, Subject};
+use crate::store::{Charge, MemoryStore, Refund, Renewal, Reset, Store, StoreFuture};
 use crate::time::Timestamp;
-use crate::{Decision, Eventual, Limit, Origin, RateLimiter, Subject};
 
 const DOWN: FailureKind = FailureKind::Unavailable;
 const LATE: FailureKind = FailureKind::TimedOut;
@@ -274,7 +278,7 @@ impl Store for Remote {
         let decision = self.memory.decide(charge);
         self.asked.fetch_add(1, Ordering::SeqCst);
         let does = self.does.load(Ordering::SeqCst);
-        Eventual::later(async move {
+        MaybeReady::later(async move {
             yield_now().await;
             match does {
                 ANSWERS => decision.await,

@@ -4,14 +4,14 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::Share;
+use crate::decision::{Origin, RetryAfter};
 use crate::limiter::tests::Faulty;
 use crate::limiter::{BuildError, OnFailure};
+use crate::limiter::{RateLimiter, RateLimiterBuilder};
+use crate::model::{Algorithm, Cost, FailureKind, Limit, Period, Refill, Subject};
+use crate::policy::Policy;
 use crate::store::MemoryStore;
 use crate::time::ManualClock;
-use crate::{
-    Algorithm, Cost, FailureKind, Limit, Origin, Period, Policy, RateLimiter, RateLimiterBuilder,
-    Refill, RetryAfter, Subject,
-};
 
 const DOWN: FailureKind = FailureKind::Unavailable;
 
@@ -154,7 +154,7 @@ fn a_fallback_cannot_fall_back_on_itself() {
     let builder = on(&Arc::default()).limit(Limit::per_hour(8));
     let error = builder.on_fallback_failure(OnFailure::Fallback).build().unwrap_err();
     assert_eq!(error, BuildError::FallbackOfFallback);
-    assert!(error.to_string().contains("expected `OnFailure::Allow` or `OnFailure::Deny`"));
+    assert!(error.to_string().contains("expected `OnFailure::Allow` or `OnFailure::Reject`"));
 }
 
 #[tokio::test]
@@ -181,7 +181,7 @@ async fn a_configuration_failure_does_not_fall_back() {
 fn any_limit() -> impl Strategy<Value = Limit> {
     let period = (1..=10_000_u64).prop_map(|millis| Period::from_millis(millis).unwrap());
     let algorithms = prop_oneof![
-        Just(Algorithm::FixedWindow { anchor: crate::Anchor::FirstRequest }),
+        Just(Algorithm::FixedWindow { anchor: crate::model::Anchor::FirstRequest }),
         Just(Algorithm::SlidingLog),
         Just(Algorithm::SlidingWindowCounter),
         (1..=400_u64).prop_map(|burst| Algorithm::Gcra { burst }),

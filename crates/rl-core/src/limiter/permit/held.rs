@@ -5,15 +5,17 @@ use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
 use super::keeper::keep;
+use crate::decision::{Decision, Origin};
 use crate::limiter::RateLimiter;
 use crate::limiter::breaker::Ticket;
 use crate::limiter::close::Running;
+use crate::maybe_ready::MaybeReady;
+use crate::model::{Cost, Limit, Subject};
+use crate::model::{Mode, StoreError};
 use crate::store::{
-    Mode, Refund, RefundOf, Reservation, ReservationChange, ReservationStatus, StoreError,
-    StoreFuture,
+    Refund, RefundOf, Reservation, ReservationChange, ReservationStatus, StoreFuture,
 };
 use crate::time::Timestamp;
-use crate::{Cost, Decision, Eventual, Limit, Origin, Subject};
 
 /// What the clones of a permit share: units and places, until they are settled.
 pub(super) struct Held {
@@ -110,7 +112,7 @@ impl Held {
         let (due, leased, is_lapsed, reserved) = {
             let mut account = self.account();
             if account.is_settled {
-                return Eventual::ready(Ok(()));
+                return MaybeReady::ready(Ok(()));
             }
             account.is_settled = true;
             let Account { cost, leased, is_lapsed, reserved, .. } = *account;
@@ -161,7 +163,7 @@ impl Held {
         };
         let (limiter, subject) = (self.limiter.clone(), self.subject.clone());
         let decision = self.decision.clone();
-        Eventual::later(async move {
+        MaybeReady::later(async move {
             let reserved = match settled {
                 Some(settled) => settled.await?.into(),
                 None => reserved,
@@ -195,12 +197,12 @@ impl Held {
         charged: Timestamp,
         units: u64,
     ) -> StoreFuture<()> {
-        let Some(policy) = self.decision.policy() else { return Eventual::ready(Ok(())) };
+        let Some(policy) = self.decision.policy() else { return MaybeReady::ready(Ok(())) };
         let (namespace, subject) = (&self.limiter.inner.namespace, &self.subject);
         let uncharged = self.decision.kept(units);
         let refund = Refund { namespace, subject, policy, charged, units, of, uncharged };
         if refund.is_empty() {
-            return Eventual::ready(Ok(()));
+            return MaybeReady::ready(Ok(()));
         }
         let store = self.limiter.store_of(&self.decision);
         self.limiter.within_deadline(store.refund(refund))
@@ -215,7 +217,7 @@ impl Drop for Held {
         }
         let ticket = self.limiter.inner.breaker.look();
         let settlement = match self.settle() {
-            Eventual::Ready(Some(Ok(()))) => return,
+            MaybeReady::Ready(Some(Ok(()))) => return,
             settlement => settlement,
         };
         let (limiter, subject, origin) =
@@ -226,7 +228,7 @@ impl Drop for Held {
             }
         });
         // An answer that is there has been dealt with; another needs somebody to wait for it.
-        if let (Eventual::Boxed(settlement), Ok(runtime)) = (settlement, Handle::try_current()) {
+        if let (MaybeReady::Boxed(settlement), Ok(runtime)) = (settlement, Handle::try_current()) {
             let running = self.begin_settlement();
             runtime.spawn(async move {
                 let _running = running;
@@ -283,15 +285,15 @@ fn charge(
             let charged = limiter.ask(store, &rates, subject, question);
             charged.map(|charged| charged.map(drop))
         }
-        _ => Eventual::ready(Ok(())),
+        _ => MaybeReady::ready(Ok(())),
     }
 }
 
 /// Does both, even if the first fails.
 pub(in crate::limiter) fn both(first: StoreFuture<()>, second: StoreFuture<()>) -> StoreFuture<()> {
     match (first, second) {
-        (Eventual::Ready(Some(Ok(()))), second) => second,
-        (first, second) => Eventual::later(async move {
+        (MaybeReady::Ready(Some(Ok(()))), second) => second,
+        (first, second) => MaybeReady::later(async move {
             let (first, second) = (first.await, second.await);
             first.and(second)
         }),

@@ -9,9 +9,11 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 
 use super::held::{Held, Reserved};
 use crate::limiter::ask::timed_out;
-use crate::store::{Mode, RefundOf, Renewal, ReservationChange, StoreError};
+use crate::model::{Cost, Limit};
+use crate::model::{Mode, StoreError};
+use crate::policy::Policy;
+use crate::store::{RefundOf, Renewal, ReservationChange};
 use crate::time::Timestamp;
-use crate::{Cost, Limit, Policy};
 
 /// The renewals in the time of one lease, so that one of them may fail.
 const RENEWALS: u32 = 3;

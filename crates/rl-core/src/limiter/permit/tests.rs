@@ -6,15 +6,15 @@ use std::time::Duration;
 use tokio::task::yield_now;
 use tokio::time::timeout;
 
+use crate::decision::{Decision, Origin};
 use crate::limiter::OnFailure;
+use crate::limiter::{RateLimiter, RateLimiterBuilder};
+use crate::maybe_ready::MaybeReady;
+use crate::model::{FailureKind, Limit, Subject};
+use crate::model::{Mode, StoreError};
 use crate::observe::Observer;
-use crate::store::{
-    Charge, MemoryStore, Mode, Refund, Renewal, Reset, Store, StoreError, StoreFuture,
-};
+use crate::store::{Charge, MemoryStore, Refund, Renewal, Reset, Store, StoreFuture};
 use crate::time::{ManualClock, Timestamp, TokioClock};
-use crate::{
-    Decision, Eventual, FailureKind, Limit, Origin, RateLimiter, RateLimiterBuilder, Subject,
-};
 
 fn limiter() -> RateLimiter {
     RateLimiter::builder().limit(Limit::per_hour(10)).build().unwrap()
@@ -76,7 +76,7 @@ struct Down;
 
 impl Store for Down {
     fn decide(&self, _: Charge<'_>) -> StoreFuture<Decision> {
-        Eventual::ready(Err(StoreError::new(FailureKind::Unavailable)))
+        MaybeReady::ready(Err(StoreError::new(FailureKind::Unavailable)))
     }
 
     fn refund(&self, _: Refund<'_>) -> StoreFuture<()> {
@@ -158,7 +158,7 @@ struct Late(MemoryStore);
 impl Store for Late {
     fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
         let decision = self.0.decide(charge);
-        Eventual::later(async {
+        MaybeReady::later(async {
             yield_now().await;
             decision.await
         })
@@ -259,7 +259,7 @@ impl Store for SlowToRenew {
 
     fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
         let renewed = self.0.renew(renewal);
-        Eventual::later(async {
+        MaybeReady::later(async {
             let _ = timeout(Duration::from_secs(1), pending::<()>()).await;
             renewed.await
         })
@@ -291,7 +291,7 @@ impl Store for TooLate {
     fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
         let decided = self.0.decide(charge);
         let is_late = charge.mode == Mode::Check;
-        Eventual::later(async move {
+        MaybeReady::later(async move {
             if is_late {
                 let _ = timeout(Duration::from_millis(200), pending::<()>()).await;
             }
@@ -356,7 +356,7 @@ impl Store for LosesAnswers {
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
         let (answer, refunded) = (self.store.refund(refund), Arc::clone(&self.refunded));
-        Eventual::later(async move {
+        MaybeReady::later(async move {
             yield_now().await;
             refunded.fetch_add(1, Ordering::SeqCst);
             answer.await
@@ -367,7 +367,7 @@ impl Store for LosesAnswers {
         let (renewed, late) = (self.store.renew(renewal), self.late);
         let less_one = |lost: u32| lost.checked_sub(1);
         let is_lost = self.lost.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less_one).is_ok();
-        Eventual::later(async move {
+        MaybeReady::later(async move {
             let _ = timeout(late, pending::<()>()).await;
             if is_lost { Err(StoreError::new(FailureKind::TimedOut)) } else { renewed.await }
         })

@@ -1,12 +1,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::decision::{Decision, Origin, RetryAfter};
 use crate::limiter::OnFailure;
 use crate::limiter::tests::Faulty;
+use crate::limiter::{RateLimiter, RateLimiterBuilder};
+use crate::model::{FailureKind, Subject};
+use crate::policy::Policy;
 use crate::time::{ManualClock, Timestamp};
-use crate::{
-    Decision, FailureKind, Origin, Policy, RateLimiter, RateLimiterBuilder, RetryAfter, Subject,
-};
 
 const NOW: Timestamp = Timestamp::from_secs(1_000);
 
@@ -53,7 +54,7 @@ async fn every_operation_denies_without_the_store_where_no_counter_is_needed() {
             limiter.check(&alice(), cost).await,
             limiter.check_up_to(&alice(), cost).await,
             limiter.peek(&alice(), cost).await,
-            limiter.check_under(&policy, &alice(), cost).await,
+            limiter.check_with_policy(&policy, &alice(), cost).await,
             limiter.check_waiting(&alice(), cost, Duration::from_secs(9), 9).await,
             limiter.acquire(&alice(), cost).await.decision().clone(),
         ] {
@@ -178,7 +179,7 @@ async fn a_denial_by_the_policy_says_nothing_about_the_store() {
     let asked = store.asked();
     let closed = policy(&["0/minute"]);
     for _ in 0..100 {
-        let denied = limiter.check_under(&closed, &alice(), 1).await;
+        let denied = limiter.check_with_policy(&closed, &alice(), 1).await;
         assert_denied_alone(&denied, RetryAfter::Never);
     }
     assert_eq!(

@@ -6,10 +6,11 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use super::*;
+use crate::limiter::RateLimiter;
+use crate::model::Limit;
 use crate::observe::Observer;
 use crate::store::{Charge, MemoryStore, Refund, Renewal, Reset, Store, StoreFuture};
 use crate::time::{Timestamp, TokioClock};
-use crate::{Limit, RateLimiter};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -149,7 +150,7 @@ struct Away(MemoryStore<TokioClock>);
 impl Store for Away {
     fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
         let decided = self.0.decide(charge);
-        Eventual::later(async {
+        MaybeReady::later(async {
             let _ = timeout(Duration::from_millis(2), pending::<()>()).await;
             decided.await
         })

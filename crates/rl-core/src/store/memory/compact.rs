@@ -6,7 +6,8 @@ use super::entry::{Entry, Slot, Unpacked};
 use super::shape::{Layout, Second, Shape};
 use super::shard::Asked;
 use crate::algorithm::{self, State, windows};
-use crate::model::{Decision, Moment, Packed, WindowPlan, Windows};
+use crate::decision::{Decision, Windows};
+use crate::model::{Moment, Packed, WindowPlan};
 use crate::time::Timestamp;
 
 /// Microseconds of a tick, in which it is kept until when a subject is denied.
@@ -17,9 +18,9 @@ const BEFORE: u64 = 366 * 24 * 3_600 * 1_000_000;
 
 /// Where a shard's times begin.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Origin(u64);
+pub(super) struct TimeBase(u64);
 
-impl Origin {
+impl TimeBase {
     pub(super) const fn around(now: Timestamp) -> Self {
         Self(now.as_micros().saturating_sub(BEFORE))
     }
@@ -53,7 +54,7 @@ pub(super) struct Plain {
 
 /// The states of a subject's limits, in the order of a [`Shape`].
 ///
-/// Of each place a number of 32 bits and a time of 48, in microseconds from the [`Origin`]: what does not
+/// Of each place a number of 32 bits and a time of 48, in microseconds from the [`TimeBase`]: what does not
 /// fit is kept as an [`Entry`]. Nothing is rounded but what eviction goes by.
 #[derive(Debug)]
 pub(super) struct Compact {
@@ -81,7 +82,7 @@ impl Compact {
 
     /// Returns an entry of the same shape that has used nothing, and decides at `next` at the earliest;
     /// `None` if that time does not fit.
-    pub(super) fn emptied(&self, next: Timestamp, origin: Origin) -> Option<Self> {
+    pub(super) fn emptied(&self, next: Timestamp, origin: TimeBase) -> Option<Self> {
         let mut emptied = Self::new(self.shape);
         let kept = origin.keep(next.as_micros());
         emptied.set_last(kept);
@@ -89,7 +90,7 @@ impl Compact {
     }
 
     /// Returns the time of the last change.
-    pub(super) const fn last_change(&self, origin: Origin) -> Timestamp {
+    pub(super) const fn last_change(&self, origin: TimeBase) -> Timestamp {
         Timestamp::from_micros(origin.restore(self.last()))
     }
 
@@ -122,7 +123,7 @@ impl Compact {
     pub(super) fn decide_plainly(
         &mut self,
         plan: &WindowPlan,
-        origin: Origin,
+        origin: TimeBase,
         Asked { clock, mode, cost, .. }: Asked<'_>,
     ) -> Option<Plain> {
         let kept = self.kept(origin, clock);
@@ -152,7 +153,7 @@ impl Compact {
     pub(super) fn decide_windows(
         &mut self,
         plan: &WindowPlan,
-        origin: Origin,
+        origin: TimeBase,
         Asked { clock, mode, cost, .. }: Asked<'_>,
         decision: &mut Decision,
     ) -> bool {
@@ -186,7 +187,7 @@ impl Compact {
     /// The time to decide at, as it is kept: the clock's, but never before the last change. What is too
     /// early to be kept comes out as too late.
     #[inline]
-    fn kept(&self, origin: Origin, clock: Timestamp) -> u64 {
+    fn kept(&self, origin: TimeBase, clock: Timestamp) -> u64 {
         origin.keep(clock.as_micros()).max(self.last())
     }
 
@@ -204,7 +205,7 @@ impl Compact {
 
     /// Whether nothing of it counts any more.
     #[inline]
-    pub(super) fn is_expired(&self, shape: &Shape, clock: Moment, origin: Origin) -> bool {
+    pub(super) fn is_expired(&self, shape: &Shape, clock: Moment, origin: TimeBase) -> bool {
         let kept = clock.kept.max(self.last());
         let now = origin.restore(kept);
         if let Some(plan) = shape.windows() {
@@ -220,7 +221,7 @@ impl Compact {
 
     /// How much of its limits was used up when it was last charged, in 255ths: of the one of which it was
     /// the most.
-    pub(super) fn consumed(&self, shape: &Shape, origin: Origin) -> u8 {
+    pub(super) fn consumed(&self, shape: &Shape, origin: TimeBase) -> u8 {
         // All windows were open then.
         let windows = shape.consumed(&self.states);
         if !shape.has_others() {
@@ -235,7 +236,7 @@ impl Compact {
         others.fold(windows, u8::max)
     }
 
-    fn state(&self, layout: &Layout, origin: Origin) -> State {
+    fn state(&self, layout: &Layout, origin: TimeBase) -> State {
         let time = |place| origin.restore(self.states.time(place));
         let Layout { place, second, .. } = *layout;
         let (third, fourth) = match second {
@@ -248,7 +249,7 @@ impl Compact {
     }
 
     /// The same as an entry.
-    pub(super) fn unpack(&self, shape: &Shape, origin: Origin) -> Unpacked {
+    pub(super) fn unpack(&self, shape: &Shape, origin: TimeBase) -> Unpacked {
         let slots = shape.layouts().iter().map(|layout| {
             let state = self.state(layout, origin);
             Slot {
@@ -270,7 +271,7 @@ impl Compact {
         entry: &Entry<A>,
         number: NonZeroU8,
         shape: &Shape,
-        origin: Origin,
+        origin: TimeBase,
     ) -> Option<Self> {
         let slots = entry.slots();
         let layouts = shape.layouts();

@@ -2,8 +2,11 @@ use smallvec::{Array, SmallVec};
 
 use super::shard::Asked;
 use crate::algorithm::{self, State};
-use crate::model::{Cost, Decision, Limit, LimitSet, Mode, NamedLimit, Policy, StateId};
-use crate::store::{MAX_FOREIGN_STATES, Refund, Renewal};
+use crate::decision::Decision;
+use crate::model::MAX_FOREIGN_STATES;
+use crate::model::{Cost, Limit, Mode, StateId};
+use crate::policy::{LimitSet, NamedLimit, Policy};
+use crate::store::{Refund, Renewal};
 use crate::time::Timestamp;
 
 /// What the store keeps of one subject, whatever its limits are.

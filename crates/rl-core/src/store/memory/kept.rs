@@ -1,11 +1,13 @@
 use std::num::NonZeroU8;
 
-use super::compact::{Compact, Origin};
+use super::compact::{Compact, TimeBase};
 use super::entry::{Entry, Slot, Whole};
 use super::shape::{Shape, Shapes};
 use super::shard::Asked;
 use crate::algorithm::State;
-use crate::model::{Decision, Limit, Moment, Policy};
+use crate::decision::Decision;
+use crate::model::{Limit, Moment};
+use crate::policy::Policy;
 use crate::store::Refund;
 use crate::time::Timestamp;
 
@@ -20,7 +22,7 @@ pub(super) enum Kept {
 #[derive(Debug)]
 pub(super) struct Held<'a> {
     pub(super) shapes: &'a mut Shapes,
-    pub(super) origin: Origin,
+    pub(super) origin: TimeBase,
 }
 
 // The enum is no larger than its larger variant.
@@ -32,7 +34,7 @@ impl Kept {
         entry: Entry<impl smallvec::Array<Item = Slot>>,
         shape: Option<NonZeroU8>,
         shapes: &Shapes,
-        origin: Origin,
+        origin: TimeBase,
     ) -> Self {
         let compact = shape.and_then(|number| {
             Compact::pack(&entry, number, shapes.get(usize::from(number.get()) - 1), origin)
@@ -104,7 +106,7 @@ impl Kept {
     pub(super) fn amend(
         &mut self,
         shapes: &Shapes,
-        origin: Origin,
+        origin: TimeBase,
         policy: &Policy,
         clock: Timestamp,
         change: impl FnMut(usize, Limit, &mut State, Timestamp),
@@ -122,7 +124,7 @@ impl Kept {
     pub(super) fn forget(
         &mut self,
         shapes: &Shapes,
-        origin: Origin,
+        origin: TimeBase,
         policy: &Policy,
         clock: Timestamp,
         place: usize,
@@ -138,7 +140,7 @@ impl Kept {
     }
 
     /// Forgets all used units, and decides at `next` at the earliest from then on.
-    pub(super) fn empty(&mut self, next: Timestamp, origin: Origin) {
+    pub(super) fn empty(&mut self, next: Timestamp, origin: TimeBase) {
         let emptied = match self {
             Self::Compact(compact) => compact.emptied(next, origin).map(Self::Compact),
             Self::Whole(_) => None,
@@ -148,7 +150,7 @@ impl Kept {
     }
 
     /// Returns the time of the last change.
-    pub(super) fn last_change(&self, origin: Origin) -> Timestamp {
+    pub(super) fn last_change(&self, origin: TimeBase) -> Timestamp {
         match self {
             Self::Compact(compact) => compact.last_change(origin),
             Self::Whole(entry) => entry.last(),
@@ -165,7 +167,7 @@ impl Kept {
     }
 
     #[inline]
-    pub(super) fn is_expired(&self, shapes: &Shapes, origin: Origin, clock: Moment) -> bool {
+    pub(super) fn is_expired(&self, shapes: &Shapes, origin: TimeBase, clock: Moment) -> bool {
         match self {
             Self::Compact(compact) => {
                 compact.is_expired(shapes.get(compact.shape()), clock, origin)
@@ -182,7 +184,7 @@ impl Kept {
         }
     }
 
-    pub(super) fn consumed(&self, shapes: &Shapes, origin: Origin) -> u8 {
+    pub(super) fn consumed(&self, shapes: &Shapes, origin: TimeBase) -> u8 {
         match self {
             Self::Compact(compact) => compact.consumed(shapes.get(compact.shape()), origin),
             Self::Whole(entry) => entry.consumed(),

@@ -47,17 +47,19 @@ mod tests;
 
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
-use compact::{Origin, Plain};
+use compact::{Plain, TimeBase};
 use shard::{Asked, MOST_SUBJECTS, Shard};
 
 use super::fingerprint::{Fingerprint, Fingerprinter};
-use super::{
-    Charge, Limiters, Refund, RefundOf, Renewal, Reset, Store, StoreError, StoreFuture,
-    TOO_MANY_STATES,
-};
+use super::{Charge, Limiters, Refund, RefundOf, Renewal, Reset, Store, StoreFuture};
 use crate::algorithm;
+use crate::decision::Decision;
+use crate::decision::Origin;
+use crate::maybe_ready::MaybeReady;
+use crate::model::{Cost, FailureKind};
+use crate::model::{StoreError, TOO_MANY_STATES};
+use crate::observe;
 use crate::time::{Clock, SystemClock, Timestamp};
-use crate::{Cost, Decision, Eventual, FailureKind, model, observe};
 
 /// Shards, so that threads seldom meet at a lock. A power of two.
 const SHARDS: usize = 64;
@@ -121,7 +123,7 @@ fn decide_fully(
     charge: Charge<'_>,
     clock: Timestamp,
     limiter: usize,
-) -> Eventual<Decision> {
+) -> MaybeReady<Decision> {
     let asked = Asked::at(clock, charge);
     let mut decision = Decision::begun(asked.policy, asked.cost);
     let is_decided = shard.decide(subject, asked, &mut decision);
@@ -129,7 +131,7 @@ fn decide_fully(
     if !is_decided {
         decision = refused(asked.cost);
     }
-    Eventual::ready(decision.by(limiter))
+    MaybeReady::ready(decision.by(limiter))
 }
 
 /// Returns the decision on a charge that would need more states of one subject than are kept.
@@ -140,15 +142,13 @@ fn refused(cost: Cost) -> Decision {
     static WARNED: Once = Once::new();
 
     WARNED.call_once(|| observe::too_many_states(TOO_MANY_STATES));
-    Decision::undecided(cost, model::Origin::FailedClosed(FailureKind::Unsupported))
+    Decision::undecided(cost, Origin::FailedClosed(FailureKind::Unsupported))
 }
 
 impl<C: Clock> Store for MemoryStore<C> {
     fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
         self.decide_at_once(charge, 0).map(|decision| match decision.origin() {
-            model::Origin::FailedClosed(kind) => {
-                Err(StoreError::new(kind).with_detail(TOO_MANY_STATES))
-            }
+            Origin::FailedClosed(kind) => Err(StoreError::new(kind).with_detail(TOO_MANY_STATES)),
             _ => Ok(decision),
         })
     }
@@ -161,7 +161,7 @@ impl<C: Clock> Store for MemoryStore<C> {
         Some(&self.limiters)
     }
 
-    fn decide_at_once(&self, charge: Charge<'_>, limiter: usize) -> Eventual<Decision> {
+    fn decide_at_once(&self, charge: Charge<'_>, limiter: usize) -> MaybeReady<Decision> {
         let subject = self.fingerprinter.fingerprint(charge.namespace, charge.subject);
         let mut shard = self.shard(subject);
         // Read under the lock: the order of the decisions is the order of their times.
@@ -173,12 +173,12 @@ impl<C: Clock> Store for MemoryStore<C> {
             Some(Plain { at, is_allowed: true, windows }) => {
                 drop(shard);
                 let decision = Decision::of_windows(policy, cost, at, true, windows);
-                Eventual::ready(decision.by(limiter))
+                MaybeReady::ready(decision.by(limiter))
             }
             Some(Plain { at, is_allowed: false, windows }) => {
                 drop(shard);
                 let decision = Decision::of_windows(policy, cost, at, false, windows);
-                Eventual::ready(decision.by(limiter))
+                MaybeReady::ready(decision.by(limiter))
             }
             None => decide_fully(shard, subject, charge, clock, limiter),
         }
@@ -190,7 +190,7 @@ impl<C: Clock> Store for MemoryStore<C> {
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
         if refund.is_empty() {
-            return Eventual::ready(Ok(()));
+            return MaybeReady::ready(Ok(()));
         }
         let subject = self.fingerprinter.fingerprint(refund.namespace, refund.subject);
         let mut shard = self.shard(subject);
@@ -205,12 +205,12 @@ impl<C: Clock> Store for MemoryStore<C> {
             algorithm::refund(limit, state, now, refund.charged, units);
         });
         drop(shard);
-        Eventual::ready(Ok(()))
+        MaybeReady::ready(Ok(()))
     }
 
     fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
         if renewal.is_empty() {
-            return Eventual::ready(Ok(Some(renewal.charged)));
+            return MaybeReady::ready(Ok(Some(renewal.charged)));
         }
         let subject = self.fingerprinter.fingerprint(renewal.namespace, renewal.subject);
         let mut shard = self.shard(subject);
@@ -218,7 +218,7 @@ impl<C: Clock> Store for MemoryStore<C> {
         let holder = shard.holder(subject, &renewal.as_refund(), clock);
         let renewed = shard.renew(holder, &renewal, clock);
         drop(shard);
-        Eventual::ready(Ok(renewed))
+        MaybeReady::ready(Ok(renewed))
     }
 
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
@@ -230,7 +230,7 @@ impl<C: Clock> Store for MemoryStore<C> {
             Some(place) => shard.forget(subject, reset.policy, clock, place),
         }
         drop(shard);
-        Eventual::ready(Ok(()))
+        MaybeReady::ready(Ok(()))
     }
 }
 
@@ -260,7 +260,7 @@ impl<C: Clock> MemoryStoreBuilder<C> {
     #[must_use]
     pub fn build(self) -> MemoryStore<C> {
         let per_shard = self.capacity.div_ceil(SHARDS).clamp(1, MOST_SUBJECTS);
-        let origin = Origin::around(self.clock.now());
+        let origin = TimeBase::around(self.clock.now());
         MemoryStore {
             shards: Box::new(std::array::from_fn(|_| Mutex::new(Shard::new(per_shard, origin)))),
             fingerprinter: Fingerprinter::random(),

@@ -1,6 +1,7 @@
 use std::num::NonZeroU8;
 
-use crate::model::{Algorithm, Limit, NamedLimit, Packed, Policy, Refill, WindowPlan};
+use crate::model::{Algorithm, Limit, Packed, Refill, WindowPlan};
+use crate::policy::{NamedLimit, Policy};
 
 const PLACES: usize = Packed::PLACES;
 

@@ -1,10 +1,12 @@
 use super::super::fingerprint::Fingerprint;
-use super::compact::{Compact, Origin, Plain};
+use super::compact::{Compact, Plain, TimeBase};
 use super::entry::{Unpacked, after_reset, is_same_moment};
 use super::kept::{Held, Kept};
 use super::shape::Shapes;
 use super::table::{MOST, Table};
-use crate::model::{Cost, Decision, Limit, Mode, Policy};
+use crate::decision::Decision;
+use crate::model::{Cost, Limit, Mode};
+use crate::policy::Policy;
 use crate::store::{Charge, Refund, Renewal};
 use crate::time::Timestamp;
 
@@ -26,7 +28,7 @@ pub(super) const MOST_SUBJECTS: usize = MOST - 1;
 pub(super) struct Shard {
     entries: Table<Kept>,
     shapes: Shapes,
-    origin: Origin,
+    origin: TimeBase,
     capacity: usize,
     // Where the next inspection begins; it goes around.
     cursor: usize,
@@ -53,7 +55,7 @@ impl<'a> Asked<'a> {
 }
 
 impl Shard {
-    pub(super) fn new(capacity: usize, origin: Origin) -> Self {
+    pub(super) fn new(capacity: usize, origin: TimeBase) -> Self {
         let (entries, shapes) = (Table::new(), Shapes::default());
         let evicted = (Timestamp::EPOCH, Timestamp::EPOCH);
         Self { entries, shapes, origin, capacity, cursor: 0, evicted }

@@ -4,11 +4,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use crate::store::{
-    Charge, MemoryStore, Mode, Namespace, Refund, RefundOf, Reset, Store, StoreFuture,
-};
+use crate::decision::Decision;
+use crate::maybe_ready::MaybeReady;
+use crate::model::Mode;
+use crate::model::{Cost, Limit, Subject};
+use crate::policy::Policy;
+use crate::store::{Charge, MemoryStore, Namespace, Refund, RefundOf, Reset, Store, StoreFuture};
 use crate::time::{Clock, ManualClock, Timestamp};
-use crate::{Cost, Decision, Eventual, Limit, Policy, Subject};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -24,7 +26,7 @@ fn invented(n: usize) -> Subject {
 
 fn at_once<T>(answer: StoreFuture<T>) -> T {
     match answer {
-        Eventual::Ready(Some(Ok(answer))) => answer,
+        MaybeReady::Ready(Some(Ok(answer))) => answer,
         other => panic!("{other:?}"),
     }
 }
@@ -264,7 +266,7 @@ fn a_denied_subject_that_gets_units_back_makes_room_again() {
             charged,
             units: 1,
             of: RefundOf::All,
-            uncharged: crate::LimitSet::EMPTY,
+            uncharged: crate::policy::LimitSet::EMPTY,
         };
         at_once(store.refund(refund));
     }

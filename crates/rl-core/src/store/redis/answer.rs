@@ -3,9 +3,13 @@
 use smallvec::SmallVec;
 
 use crate::algorithm::{self, State};
-use crate::model::{LimitSet, Mode, Origin, Outcomes, Packed, Windows};
+use crate::decision::Decision;
+use crate::decision::{Origin, Outcomes, Windows};
+use crate::model::Cost;
+use crate::model::{Mode, Packed};
+use crate::policy::LimitSet;
+use crate::policy::Policy;
 use crate::time::Timestamp;
-use crate::{Cost, Decision, Policy};
 
 /// What was asked of each subject, in each of the calls that came one after the other.
 #[derive(Clone, Copy, Debug)]

@@ -21,8 +21,9 @@ use super::server::{Login, Server, shown};
 use super::tls::Tls;
 use super::watch::Watch;
 use super::{ConnectError, Inner, Layout, RedisStore, script};
+use crate::model::StoreError;
 use crate::observe::{self, Transition};
-use crate::store::{Limiters, StoreError};
+use crate::store::Limiters;
 #[cfg(feature = "conformance")]
 use crate::time::ManualClock;
 

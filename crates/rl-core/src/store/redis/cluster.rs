@@ -21,8 +21,8 @@ use super::connection::{Pool, Settings, Upstream};
 use super::error::classify;
 use super::server::{Address, Login, Server};
 use super::slots::{Slots, slot_of};
-use crate::FailureKind;
-use crate::store::StoreError;
+use crate::model::FailureKind;
+use crate::model::StoreError;
 
 /// How often a command is sent elsewhere before it counts as failed.
 const MAX_REDIRECTS: usize = 16;

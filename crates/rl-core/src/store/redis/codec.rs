@@ -5,10 +5,13 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::coded::coded;
-use crate::model::{LimitSet, MAX_UNITS, Mode};
-use crate::store::{Refund, Renewal, Reservation, ReservationStatus, StoreError};
+use crate::model::StoreError;
+use crate::model::{Cost, FailureKind, Limit};
+use crate::model::{MAX_UNITS, Mode};
+use crate::policy::LimitSet;
+use crate::policy::Policy;
+use crate::store::{Refund, Renewal, Reservation, ReservationStatus};
 use crate::time::Timestamp;
-use crate::{Cost, FailureKind, Limit, Policy};
 
 /// Returns the argument of `decide.lua` for `calls` calls, one after the other. If fewer than `least` of
 /// them would pass, none does.
@@ -215,8 +218,8 @@ pub(super) fn read_u56(number: [u8; 7]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{Algorithm, Period, Subject};
     use crate::store::{Namespace, RefundOf};
-    use crate::{Algorithm, Period, Subject};
 
     #[test]
     fn arguments_have_the_length_that_the_scripts_expect() {

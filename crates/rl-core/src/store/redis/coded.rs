@@ -5,8 +5,10 @@ use std::fmt::Write;
 use smallvec::SmallVec;
 
 use crate::algorithm;
-use crate::model::{Algorithm, Anchor, Refill, weight};
-use crate::{Limit, Period, Policy};
+use crate::model::{Algorithm, Anchor, Refill};
+use crate::model::{Limit, Period};
+use crate::policy::Policy;
+use crate::policy::weight;
 
 /// The version of the packed state, its first byte.
 pub(super) const VERSION: u8 = 3;

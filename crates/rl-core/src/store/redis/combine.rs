@@ -38,9 +38,11 @@ use super::answer::{Answer, Asked};
 use super::denials::Asking;
 use super::reply;
 use super::who::{Who, WhoRef};
+use crate::decision::Decision;
 use crate::model::Mode;
-use crate::store::StoreError;
-use crate::{Cost, Decision, FailureKind, Policy};
+use crate::model::StoreError;
+use crate::model::{Cost, FailureKind};
+use crate::policy::Policy;
 
 /// Subjects in one call: some 100 µs of the server.
 const MOST_SUBJECTS: usize = 32;

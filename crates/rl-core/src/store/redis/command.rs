@@ -6,13 +6,13 @@ use super::coded::coded;
 use super::script::{self, Script};
 use super::who::WhoRef;
 use super::{Layout, codec, keyspace};
+use crate::model::StoreError;
 use crate::model::{Algorithm, Anchor, Mode};
-use crate::store::{
-    Charge, Namespace, Refund, Renewal, Reservation, ReservationChange, Reset, StoreError,
-};
+use crate::model::{Cost, FailureKind, Period, Subject};
+use crate::policy::{LimitSet, Policy};
+use crate::store::{Charge, Namespace, Refund, Renewal, Reservation, ReservationChange, Reset};
 #[cfg(feature = "conformance")]
 use crate::time::Timestamp;
-use crate::{Cost, FailureKind, LimitSet, Period, Policy, Subject};
 
 /// What to send.
 #[derive(Debug)]

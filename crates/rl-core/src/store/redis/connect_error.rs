@@ -1,6 +1,6 @@
 use std::fmt;
 
-use crate::store::StoreError;
+use crate::model::StoreError;
 
 /// Why there is no [`RedisStore`](super::RedisStore).
 ///

@@ -31,8 +31,8 @@ use super::script::Script;
 #[cfg(feature = "redis-sentinel")]
 use super::sentinel::Sentinels;
 use super::server::Server;
-use crate::FailureKind;
-use crate::store::StoreError;
+use crate::model::FailureKind;
+use crate::model::StoreError;
 
 /// How connections are made, and when they count as failed.
 pub(super) struct Settings {

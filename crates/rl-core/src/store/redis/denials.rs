@@ -17,7 +17,9 @@ use std::time::Duration;
 
 use super::watch::lasts_until;
 use super::who::{ByWho, Who, WhoRef};
-use crate::{Cost, Decision, Policy, RetryAfter};
+use crate::decision::{Decision, RetryAfter};
+use crate::model::Cost;
+use crate::policy::Policy;
 
 /// The longest that a denial is remembered.
 const LONGEST: Duration = Duration::from_secs(1);

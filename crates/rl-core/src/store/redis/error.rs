@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use redis::{ErrorKind, RedisError};
 
-use crate::FailureKind;
-use crate::store::{StoreError, TOO_MANY_STATES};
+use crate::model::FailureKind;
+use crate::model::{StoreError, TOO_MANY_STATES};
 
 pub(super) fn is_unknown_script(error: &RedisError) -> bool {
     error.code() == Some("NOSCRIPT")

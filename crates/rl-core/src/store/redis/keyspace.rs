@@ -12,8 +12,8 @@ mod collisions;
 
 use std::fmt::Write;
 
+use crate::model::{Algorithm, Limit, Period, Realm, Subject};
 use crate::store::Namespace;
-use crate::{Algorithm, Limit, Period, Realm, Subject};
 
 /// The version of the packed layout; a change of the layout is a change of every key.
 const VERSION: &str = "3";

@@ -34,9 +34,13 @@ use super::denials::Asking;
 use super::reply;
 use super::watch::lasts_until;
 use super::who::{Who, WhoRef};
+use crate::decision::Decision;
+use crate::maybe_ready::MaybeReady;
 use crate::model::Mode;
-use crate::store::{StoreError, StoreFuture};
-use crate::{Cost, Decision, Eventual, FailureKind, Policy};
+use crate::model::StoreError;
+use crate::model::{Cost, FailureKind};
+use crate::policy::Policy;
+use crate::store::StoreFuture;
 
 /// The largest lease: what the number of calls in one script call can say.
 const MOST_UNITS: u16 = u16::MAX - 1;
@@ -134,7 +138,7 @@ impl RedisStore {
             return self.check(who, policy, cost, asking);
         }
         let (this, who, policy) = (self.clone(), who.to_owned(), policy.clone());
-        Eventual::later(async move { this.wait_for_turn(who, policy, cost, asking).await })
+        MaybeReady::later(async move { this.wait_for_turn(who, policy, cost, asking).await })
     }
 
     async fn wait_for_turn(
@@ -301,9 +305,9 @@ fn gone() -> StoreError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{Limit, Subject};
     use crate::store::fingerprint::Fingerprinter;
     use crate::store::{Charge, Namespace, Reset, Store};
-    use crate::{Limit, Subject};
 
     fn leases() -> Leases {
         let (idle, lifetime) = (Duration::from_secs(10), Duration::from_secs(60));

@@ -90,13 +90,18 @@ use who::WhoRef;
 use super::fingerprint::Fingerprinter;
 use super::{
     Charge, Limiters, Mode, Namespace, Refund, Renewal, Reservation, ReservationChange,
-    ReservationStatus, Reset, Store, StoreError, StoreFuture,
+    ReservationStatus, Reset, Store, StoreFuture,
 };
+use crate::decision::Decision;
+use crate::maybe_ready::MaybeReady;
+use crate::model::StoreError;
+use crate::model::{Cost, Subject};
+use crate::observe;
 use crate::observe::Transition;
+use crate::policy::Policy;
 use crate::time::Timestamp;
 #[cfg(feature = "conformance")]
 use crate::time::{Clock, ManualClock};
-use crate::{Cost, Decision, Eventual, Policy, Subject, observe};
 
 /// Counters on Redis. The [module](self) says what it guarantees.
 ///
@@ -239,13 +244,13 @@ impl RedisStore {
         let lone = match &self.inner.combiner {
             Some(combiner) => match self.join(combiner, who, policy, Question::Check(cost), asking)
             {
-                Joined::Waiting(told) => return Eventual::later(combine::wait(told)),
+                Joined::Waiting(told) => return MaybeReady::later(combine::wait(told)),
                 Joined::Alone(lone) => Some(lone),
             },
             None => None,
         };
         let (this, who, policy) = (self.clone(), who.to_owned(), policy.clone());
-        Eventual::later(async move {
+        MaybeReady::later(async move {
             let _lone = lone;
             this.check_and_note(who.as_ref(), &policy, cost, asking).await
         })
@@ -255,11 +260,11 @@ impl RedisStore {
     fn ask_for(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
         let command = match self.inner.commands.decide(&charge) {
             Ok(command) => command,
-            Err(error) => return Eventual::ready(Err(error)),
+            Err(error) => return MaybeReady::ready(Err(error)),
         };
         let (this, policy, mode, cost) =
             (self.clone(), charge.policy.clone(), charge.mode, charge.cost);
-        Eventual::later(async move {
+        MaybeReady::later(async move {
             let reply = this.send(command).await?;
             let asked = Asked { policy: &policy, mode, cost };
             let answer = reply::read_one(&reply, 1, asked)?;
@@ -278,7 +283,7 @@ impl RedisStore {
         match command {
             Ok(command) => {
                 let (this, who) = (self.clone(), who.to_owned());
-                Eventual::later(async move {
+                MaybeReady::later(async move {
                     let denials = this.inner.denials.as_ref();
                     let forgetting = Forgetting { denials, who };
                     // What is held was charged to counts that are about to go.
@@ -289,7 +294,7 @@ impl RedisStore {
                     this.send(command).await.map(drop)
                 })
             }
-            Err(error) => Eventual::ready(Err(error)),
+            Err(error) => MaybeReady::ready(Err(error)),
         }
     }
 }
@@ -301,13 +306,13 @@ impl Store for RedisStore {
             let (who, now) = (self.who(namespace, subject), self.inner.watch.now());
             let leases = self.inner.leases.as_ref();
             if let Some(leased) = leases.and_then(|leases| leases.spend(who, policy, cost, now)) {
-                return Eventual::ready(Ok(leased));
+                return MaybeReady::ready(Ok(leased));
             }
             let asking = match &self.inner.denials {
                 Some(denials) => {
                     let known = denials.known(who, now);
                     if let Some((denial, micros)) = known.denial(who, policy, cost) {
-                        return Eventual::ready(Ok(denial.denied_again(micros)));
+                        return MaybeReady::ready(Ok(denial.denied_again(micros)));
                     }
                     Some(known.asking(who))
                 }
@@ -348,7 +353,7 @@ impl Store for RedisStore {
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
         if refund.is_empty() {
-            return Eventual::ready(Ok(()));
+            return MaybeReady::ready(Ok(()));
         }
         let who = self.who(refund.namespace, refund.subject);
         self.carry_out(who, self.inner.commands.refund(&refund), false)
@@ -356,14 +361,14 @@ impl Store for RedisStore {
 
     fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
         if renewal.is_empty() {
-            return Eventual::ready(Ok(Some(renewal.charged)));
+            return MaybeReady::ready(Ok(Some(renewal.charged)));
         }
         match self.inner.commands.renew(&renewal) {
             Ok(command) => {
                 let this = self.clone();
-                Eventual::later(async move { codec::read_renewed(&this.send(command).await?) })
+                MaybeReady::later(async move { codec::read_renewed(&this.send(command).await?) })
             }
-            Err(error) => Eventual::ready(Err(error)),
+            Err(error) => MaybeReady::ready(Err(error)),
         }
     }
 
@@ -387,7 +392,7 @@ impl Store for RedisStore {
     fn close(&self) -> StoreFuture<()> {
         let this = self.clone();
         // The inherent function, not this one.
-        Eventual::later(async move { Self::close(&this).await })
+        MaybeReady::later(async move { Self::close(&this).await })
     }
 }
 

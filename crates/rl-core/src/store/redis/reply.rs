@@ -5,10 +5,12 @@ use smallvec::{SmallVec, smallvec};
 use super::answer::{After, Answer, Asked, Each, Told};
 use super::coded::{self, Coded, coded};
 use crate::algorithm::{self, State};
-use crate::model::{LimitSet, MAX_UNITS};
-use crate::store::StoreError;
+use crate::model::FailureKind;
+use crate::model::MAX_UNITS;
+use crate::model::StoreError;
+use crate::policy::LimitSet;
+use crate::policy::Policy;
 use crate::time::Timestamp;
-use crate::{FailureKind, Policy};
 
 /// The first byte of a reply: what follows.
 const SINGLE: u8 = 0;
@@ -192,8 +194,8 @@ impl super::RedisStore {
         reply: &[u8],
         policy: &Policy,
         mode: crate::model::Mode,
-        cost: crate::Cost,
-    ) -> Result<crate::Decision, StoreError> {
+        cost: crate::model::Cost,
+    ) -> Result<crate::decision::Decision, StoreError> {
         let asked = Asked { policy, mode, cost };
         Ok(read_one(reply, 1, asked)?.decision(0, asked))
     }
@@ -203,8 +205,9 @@ impl super::RedisStore {
 mod tests {
     use super::super::codec::push_u56;
     use super::*;
+    use crate::decision::RetryAfter;
     use crate::model::Mode;
-    use crate::{Cost, Limit, RetryAfter};
+    use crate::model::{Cost, Limit};
     use proptest::prelude::*;
 
     /// Limits whose replies have many shapes.
@@ -309,7 +312,7 @@ mod tests {
             let mut reply = [&[SINGLE][..], &head].concat();
             numbers.iter().take(count).for_each(|number| push_u56(&mut reply, *number));
             let mode = [Mode::Check, Mode::CheckUpTo, Mode::Peek, Mode::Charge][mode];
-            let decided = crate::RedisStore::decision_of(&reply, &policy, mode, Cost::new(cost));
+            let decided = crate::store::RedisStore::decision_of(&reply, &policy, mode, Cost::new(cost));
             let is_sound = numbers.iter().take(count).all(|number| *number <= MAX_UNITS + 1);
             prop_assert_eq!(decided.is_ok(), is_sound);
             for limit in decided.iter().flat_map(|decision| decision.limits()) {

@@ -10,9 +10,11 @@ use super::answer::Asked;
 use super::denials::Forgetting;
 use super::layout::Layout;
 use super::{RedisStore, codec, reply};
+use crate::decision::Decision;
+use crate::maybe_ready::MaybeReady;
+use crate::model::Cost;
 use crate::model::Mode;
 use crate::store::{Charge, Reservation, ReservationChange, ReservationStatus, StoreFuture};
-use crate::{Cost, Decision, Eventual};
 
 impl RedisStore {
     /// Decides in a call of its own, whose script first gives expired reservations back. In the readable
@@ -32,17 +34,17 @@ impl RedisStore {
         let is_check = mode == Mode::Check && cost > Cost::ZERO && !policy.has_permits();
         let asking = match self.inner.denials.as_ref().filter(|_| is_check) {
             Some(denials) => match denials.find(who, policy, cost, self.inner.watch.now()) {
-                Ok(denial) => return Eventual::ready(Ok(denial)),
+                Ok(denial) => return MaybeReady::ready(Ok(denial)),
                 Err(asking) => Some(asking),
             },
             None => None,
         };
         let command = match self.inner.commands.reserve(&charge, lifetime) {
             Ok(command) => command,
-            Err(error) => return Eventual::ready(Err(error)),
+            Err(error) => return MaybeReady::ready(Err(error)),
         };
         let (this, who, policy) = (self.clone(), who.to_owned(), policy.clone());
-        Eventual::later(async move {
+        MaybeReady::later(async move {
             let reply = this.send(command).await?;
             let asked = Asked { policy: &policy, mode, cost };
             let answer = reply::read_one(&reply, 1, asked)?;
@@ -60,11 +62,11 @@ impl RedisStore {
     ) -> StoreFuture<ReservationStatus> {
         let command = match self.inner.commands.change_reservation(&reservation, change) {
             Ok(command) => command,
-            Err(error) => return Eventual::ready(Err(error)),
+            Err(error) => return MaybeReady::ready(Err(error)),
         };
         let (this, expires) = (self.clone(), reservation.expires);
         let who = self.who(reservation.namespace, reservation.subject).to_owned();
-        Eventual::later(async move {
+        MaybeReady::later(async move {
             let denials = this.inner.denials.as_ref();
             let _forgetting = Forgetting { denials, who };
             codec::read_changed(&this.send(command).await?, expires)

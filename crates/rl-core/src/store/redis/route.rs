@@ -5,7 +5,7 @@ use super::cluster::Cluster;
 use super::command::Command;
 use super::connection::{Connection, Pool};
 use super::error::classify;
-use crate::store::StoreError;
+use crate::model::StoreError;
 
 /// The way to the servers.
 pub(super) enum Route {

@@ -18,8 +18,8 @@ use super::ConnectError;
 use super::connection::{Connection, Manager};
 use super::error::classify;
 use super::server::{Address, Login, Server};
-use crate::FailureKind;
-use crate::store::StoreError;
+use crate::model::FailureKind;
+use crate::model::StoreError;
 
 /// How often the sentinels are asked whether the primary is still the same, and again while a
 /// server that they named does not answer.

@@ -10,7 +10,7 @@ use super::ConnectError;
 use super::error::classify;
 #[cfg(feature = "redis-tls")]
 use super::tls::{Connector, Tls};
-use crate::store::StoreError;
+use crate::model::StoreError;
 
 /// Who connects, and what the servers must prove. What is not set here, the URL says.
 #[derive(Clone, Default)]

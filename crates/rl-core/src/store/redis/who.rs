@@ -4,7 +4,7 @@ use std::hash::{BuildHasherDefault, Hash, Hasher};
 
 use indexmap::{Equivalent, IndexMap};
 
-use crate::Subject;
+use crate::model::Subject;
 use crate::store::Namespace;
 use crate::store::fingerprint::Fingerprint;
 

@@ -1,7 +1,7 @@
 //! Floods of invented subjects: what they cannot grow, and whom they cannot free.
 
 use super::*;
-use crate::LimitSet;
+use crate::policy::LimitSet;
 use crate::store::Renewal;
 
 /// One limit of each algorithm, six units each, and what else limits can be told.

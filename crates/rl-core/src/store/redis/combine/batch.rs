@@ -8,9 +8,10 @@ use super::super::coded::coded;
 use super::super::denials::Asking;
 use super::super::who::Who;
 use super::telling::Part;
+use crate::model::Cost;
 use crate::model::MAX_UNITS;
-use crate::store::StoreError;
-use crate::{Cost, Policy};
+use crate::model::StoreError;
+use crate::policy::Policy;
 
 /// Calls of one subject and cost in one: under fixed windows they are decided by one division, unless
 /// the subject has counts under another policy as well.

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::super::coded::coded;
 use super::super::who::{ByWho, Who};
 use super::batch::Caller;
-use crate::Policy;
+use crate::policy::Policy;
 
 /// Calls in flight that others wait for, to leave with those who come meanwhile. If everybody left at once,
 /// each who is told would ask again alone.

@@ -8,9 +8,11 @@ use super::super::RedisStore;
 use super::super::answer::{Answer, Asked};
 use super::super::who::Who;
 use super::batch::{Caller, Costs, Run};
+use crate::decision::Decision;
 use crate::model::Mode;
-use crate::store::StoreError;
-use crate::{Cost, Decision, FailureKind, Policy};
+use crate::model::StoreError;
+use crate::model::{Cost, FailureKind};
+use crate::policy::Policy;
 
 /// So many are not told at once.
 const MANY: usize = 16;

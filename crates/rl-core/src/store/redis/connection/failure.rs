@@ -2,8 +2,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::FailureKind;
-use crate::store::StoreError;
+use crate::model::FailureKind;
+use crate::model::StoreError;
 use crate::store::redis::backoff::pause;
 
 /// The first pause after an attempt that failed. It is doubled with each that fails.

@@ -78,7 +78,9 @@ fn readable_keys_of((namespace, subject): &Owner, is_tagged: bool) -> Vec<String
 
 /// Whose readable counters they are: consumers and addresses share one space of names, as the format
 /// that it follows wants it.
-fn readable_owner((namespace, subject): &Owner) -> (Namespace, Option<Realm>, crate::SubjectId) {
+fn readable_owner(
+    (namespace, subject): &Owner,
+) -> (Namespace, Option<Realm>, crate::model::SubjectId) {
     let realm = subject.realm().clone();
     let realm = (!matches!(realm, Realm::Consumer | Realm::Ip)).then_some(realm);
     (namespace.clone(), realm, subject.id().clone())

@@ -6,9 +6,11 @@ use tokio::sync::Mutex as Turn;
 
 use super::super::answer::Answer;
 use super::place::Taking;
-use crate::model::Origin;
+use crate::decision::Decision;
+use crate::decision::Origin;
+use crate::model::Cost;
+use crate::policy::Policy;
 use crate::time::Timestamp;
-use crate::{Cost, Decision, Policy};
 
 /// The lease of one subject. Spending needs no turn, so no request waits while units are held.
 #[derive(Default)]

@@ -12,9 +12,11 @@ use super::super::{Inner, RedisStore};
 use super::held::Returned;
 use super::place::{Holder, Room};
 use super::{Leases, MOST, gone};
-use crate::LimitSet;
-use crate::store::{Refund, RefundOf, StoreError};
-use crate::{FailureKind, time::Clock, time::SystemClock};
+use crate::model::FailureKind;
+use crate::model::StoreError;
+use crate::policy::LimitSet;
+use crate::store::{Refund, RefundOf};
+use crate::time::{Clock, SystemClock};
 
 /// Entries beyond [`MOST`] while the units of replaced ones are being given back.
 const REPLACED_AT_ONCE: usize = 1_024;

@@ -25,8 +25,8 @@ use tokio_rustls::rustls::{
 use super::super::ConnectError;
 use super::super::error::classify;
 use super::{Pem, Tls};
-use crate::FailureKind;
-use crate::store::StoreError;
+use crate::model::FailureKind;
+use crate::model::StoreError;
 
 /// Makes connections over TLS.
 #[derive(Clone)]

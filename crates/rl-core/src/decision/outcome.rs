@@ -1,6 +1,7 @@
 use std::time::Duration;
 
-use super::{Limit, NamedLimit};
+use crate::model::Limit;
+use crate::policy::NamedLimit;
 
 /// How long to wait before the same request would pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -15,7 +16,7 @@ pub enum RetryAfter {
 
 /// Where one limit stands after a decision, in the numbers that stores exchange.
 ///
-/// [`LimitReport`] is the same for reading, with the limit beside it.
+/// [`LimitStatus`] is the same for reading, with the limit beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Outcome {
     used: u64,
@@ -102,12 +103,12 @@ impl Outcome {
 
 /// One limit of a decision: what it allows and where the subject stands.
 #[derive(Clone, Copy, Debug)]
-pub struct LimitReport<'a> {
+pub struct LimitStatus<'a> {
     pub(super) limit: &'a NamedLimit,
     pub(super) outcome: Outcome,
 }
 
-impl<'a> LimitReport<'a> {
+impl<'a> LimitStatus<'a> {
     /// The limit's name in its policy.
     #[must_use]
     pub fn name(&self) -> &'a str {

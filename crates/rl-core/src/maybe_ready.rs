@@ -12,14 +12,14 @@ use std::task::{Context, Poll};
 ///
 /// Like most futures it panics when polled again after it was ready.
 #[must_use = "futures do nothing unless awaited"]
-pub enum Eventual<T> {
+pub enum MaybeReady<T> {
     /// The answer, until it is taken.
     Ready(Option<T>),
     /// The answer comes later.
     Boxed(Pin<Box<dyn Future<Output = T> + Send>>),
 }
 
-impl<T> Eventual<T> {
+impl<T> MaybeReady<T> {
     /// An answer that is there.
     pub const fn ready(answer: T) -> Self {
         Self::Ready(Some(answer))
@@ -31,20 +31,20 @@ impl<T> Eventual<T> {
     }
 }
 
-impl<T: Send + 'static> Eventual<T> {
+impl<T: Send + 'static> MaybeReady<T> {
     /// This answer, turned into another by `f`; at once if it is there.
-    pub fn map<U>(self, f: impl FnOnce(T) -> U + Send + 'static) -> Eventual<U> {
+    pub fn map<U>(self, f: impl FnOnce(T) -> U + Send + 'static) -> MaybeReady<U> {
         match self {
-            Self::Ready(answer) => Eventual::Ready(answer.map(f)),
-            Self::Boxed(future) => Eventual::later(async move { f(future.await) }),
+            Self::Ready(answer) => MaybeReady::Ready(answer.map(f)),
+            Self::Boxed(future) => MaybeReady::later(async move { f(future.await) }),
         }
     }
 }
 
 // Nothing in it is pinned in place: the future that waits lives in a box.
-impl<T> Unpin for Eventual<T> {}
+impl<T> Unpin for MaybeReady<T> {}
 
-impl<T> Future for Eventual<T> {
+impl<T> Future for MaybeReady<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
@@ -57,15 +57,15 @@ impl<T> Future for Eventual<T> {
     }
 }
 
-impl<T> fmt::Debug for Eventual<T> {
+impl<T> fmt::Debug for MaybeReady<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Ready(_) => "Eventual::Ready",
-            Self::Boxed(_) => "Eventual::Boxed",
+            Self::Ready(_) => "MaybeReady::Ready",
+            Self::Boxed(_) => "MaybeReady::Boxed",
         })
     }
 }
 
-fn _assert_send(answer: Eventual<u8>) -> impl Future<Output = u8> + Send + Unpin {
+fn _assert_send(answer: MaybeReady<u8>) -> impl Future<Output = u8> + Send + Unpin {
     answer
 }

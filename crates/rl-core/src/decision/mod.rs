@@ -1,19 +1,28 @@
+//! The answer of a limiter: allowed or denied, and the status of each limit.
+
+mod held_policy;
 mod made;
+mod origin;
+mod outcome;
+mod outcomes;
 
 use std::cmp::{Ordering, Reverse};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::held_policy::HeldPolicy;
-use super::{
-    Cost, FailureKind, LimitReport, LimitSet, Origin, Outcome, Outcomes, Policy, RetryAfter,
-};
+use held_policy::HeldPolicy;
+pub use origin::Origin;
+pub use outcome::{LimitStatus, Outcome, RetryAfter};
+pub(crate) use outcomes::{Outcomes, Windows};
+
+use crate::model::{Cost, FailureKind};
+use crate::policy::{LimitSet, Policy};
 use crate::time::Timestamp;
 
 /// Which limit the single-valued headers and the message of a denial describe: the *governing* one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Follow {
+pub enum GoverningLimit {
     /// The limit of the shortest period that is active; of a denial, the shortest that denies.
     #[default]
     ShortestActive,
@@ -239,27 +248,27 @@ impl Decision {
     }
 
     /// Where each limit stands, in the order of the policy.
-    pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitReport<'_>> {
+    pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitStatus<'_>> {
         let limits = self.policy().map_or(&[][..], Policy::limits);
         let plan = self.policy().and_then(Policy::windows);
         let limits = limits[..self.outcomes.count(limits.len())].iter().enumerate();
-        limits.map(move |(place, limit)| LimitReport {
+        limits.map(move |(place, limit)| LimitStatus {
             limit,
             outcome: self.outcomes.outcome(place, plan, self.at),
         })
     }
 
-    fn limit_at(&self, place: usize) -> Option<LimitReport<'_>> {
+    fn limit_at(&self, place: usize) -> Option<LimitStatus<'_>> {
         let policy = self.policy()?;
         let is_told = place < self.outcomes.count(policy.limits().len());
-        is_told.then(|| LimitReport {
+        is_told.then(|| LimitStatus {
             limit: &policy.limits()[place],
             outcome: self.outcomes.outcome(place, policy.windows(), self.at),
         })
     }
 
     /// The limits that can deny: those that are not in shadow.
-    pub fn enforced(&self) -> impl Iterator<Item = LimitReport<'_>> {
+    pub fn enforced(&self) -> impl Iterator<Item = LimitStatus<'_>> {
         self.limits().filter(|limit| self.origin != Origin::Shadow && !limit.limit().is_shadow())
     }
 
@@ -270,9 +279,9 @@ impl Decision {
     }
 
     /// The limits that would have denied the request if they were not in shadow.
-    pub fn over_in_shadow(&self) -> impl Iterator<Item = LimitReport<'_>> {
+    pub fn over_in_shadow(&self) -> impl Iterator<Item = LimitStatus<'_>> {
         let is_shadow =
-            |limit: &LimitReport<'_>| self.origin == Origin::Shadow || limit.limit().is_shadow();
+            |limit: &LimitStatus<'_>| self.origin == Origin::Shadow || limit.limit().is_shadow();
         self.limits().filter(move |limit| limit.is_over() && is_shadow(limit))
     }
 
@@ -302,7 +311,7 @@ impl Decision {
     /// have denied it.
     #[must_use]
     pub fn uncharged(&self) -> LimitSet {
-        let is_uncharged = |limit: &LimitReport<'_>| limit.limit().is_shadow() && limit.is_over();
+        let is_uncharged = |limit: &LimitStatus<'_>| limit.limit().is_shadow() && limit.is_over();
         let limits = self.limits().enumerate();
         limits.filter(|(_, limit)| is_uncharged(limit)).map(|(place, _)| place).collect()
     }
@@ -321,9 +330,9 @@ impl Decision {
 
     /// The limit that single-valued headers and messages describe; none if no store decided.
     #[must_use]
-    pub fn governing(&self, follow: Follow) -> Option<LimitReport<'_>> {
+    pub fn governing(&self, follow: GoverningLimit) -> Option<LimitStatus<'_>> {
         let denied = !self.is_allowed();
-        if follow == Follow::ShortestActive && !denied && self.origin != Origin::Shadow {
+        if follow == GoverningLimit::ShortestActive && !denied && self.origin != Origin::Shadow {
             // Nearly always it is active: where the others stand need not be worked out.
             let shortest = self.policy().and_then(Policy::shortest);
             let shortest = shortest.and_then(|place| self.limit_at(place));
@@ -333,10 +342,10 @@ impl Decision {
         }
         let candidates = self.enforced().filter(|limit| !denied || limit.is_over());
         match follow {
-            Follow::ShortestActive => {
+            GoverningLimit::ShortestActive => {
                 candidates.min_by_key(|limit| (!limit.is_active(), limit.limit().period()))
             }
-            Follow::FewestRemaining => candidates.min_by_key(|limit| {
+            GoverningLimit::FewestRemaining => candidates.min_by_key(|limit| {
                 let wait =
                     if denied { limit.retry_after() } else { RetryAfter::In(limit.reset_after()) };
                 (limit.remaining(), Reverse(wait))
@@ -357,7 +366,7 @@ impl Decision {
         denied.then(known).then_with(|| {
             let remaining = |decision: &Self| {
                 decision
-                    .governing(Follow::FewestRemaining)
+                    .governing(GoverningLimit::FewestRemaining)
                     .map_or(u64::MAX, |limit| limit.remaining())
             };
             remaining(other).cmp(&remaining(self))
@@ -386,8 +395,8 @@ impl fmt::Debug for Decision {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Limit;
     use super::*;
+    use crate::model::Limit;
 
     const SECOND: u64 = 1_000_000;
 
@@ -412,7 +421,7 @@ mod tests {
             let limit = decision.governing(follow).unwrap();
             (limit.max(), limit.remaining(), limit.reset_after().as_secs())
         };
-        let (shortest, fewest) = (Follow::ShortestActive, Follow::FewestRemaining);
+        let (shortest, fewest) = (GoverningLimit::ShortestActive, GoverningLimit::FewestRemaining);
 
         let fresh = limits([
             Outcome::granted(1, SECOND),
@@ -460,7 +469,7 @@ mod tests {
             let is_active = |place: usize| active >> place & 1 == 1;
             let outcome = |place| Outcome::granted(0, if is_active(place) { SECOND } else { 0 });
             let decision = decide(&[0, 1, 2, 3].map(|place| (limits[place], outcome(place))));
-            let governing = decision.governing(Follow::ShortestActive).unwrap();
+            let governing = decision.governing(GoverningLimit::ShortestActive).unwrap();
             let expected = [2, 0, 3].into_iter().find(|place| is_active(*place)).unwrap_or(2);
             assert_eq!(governing.limit(), limits[expected], "{active:b}");
         }

@@ -1,4 +1,4 @@
-use super::FailureKind;
+use crate::model::FailureKind;
 
 /// How a decision came about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

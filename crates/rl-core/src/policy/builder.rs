@@ -2,8 +2,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{NamedLimit, Policy};
-use crate::model::weight::{MOST_WEIGHT, weight};
-use crate::model::{Algorithm, Anchor, InvalidPolicy, Limit, Refill};
+use crate::model::{Algorithm, Anchor, Limit, Refill};
+use crate::policy::InvalidPolicy;
+use crate::policy::weight::{MOST_WEIGHT, weight};
 
 /// Collects the limits of a [`Policy`].
 #[derive(Clone, Default)]

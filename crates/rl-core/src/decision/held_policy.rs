@@ -1,7 +1,7 @@
 use std::cell::Cell;
 use std::thread::LocalKey;
 
-use super::Policy;
+use crate::policy::Policy;
 
 thread_local! {
     /// The handle that a decision of this thread had last.

@@ -1,4 +1,4 @@
-use super::{Algorithm, Limit};
+use crate::model::{Algorithm, Limit};
 
 /// The most that the limits of a policy may weigh: two logs of 100 000 units, eight short
 /// ones, or four sliding windows

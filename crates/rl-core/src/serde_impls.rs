@@ -8,7 +8,9 @@ use std::time::Duration;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap, SerializeStruct, Serializer};
 
-use super::{Anchor, Cost, Decision, Limit, LimitReport, Period, Policy, RetryAfter};
+use crate::decision::{Decision, LimitStatus, RetryAfter};
+use crate::model::{Anchor, Cost, Limit, Period};
+use crate::policy::Policy;
 
 macro_rules! as_text {
     ($($word:ident),*) => {$(
@@ -88,9 +90,9 @@ impl Serialize for Decision {
     }
 }
 
-impl Serialize for LimitReport<'_> {
+impl Serialize for LimitStatus<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut fields = serializer.serialize_struct("LimitReport", 6)?;
+        let mut fields = serializer.serialize_struct("LimitStatus", 6)?;
         fields.serialize_field("name", self.name())?;
         fields.serialize_field("limit", &self.limit())?;
         fields.serialize_field("used", &self.used())?;
@@ -150,8 +152,8 @@ impl<'de> Deserialize<'de> for Policy {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Outcome;
     use super::*;
+    use crate::decision::Outcome;
 
     #[test]
     fn policies_are_read_as_list_and_map_and_written_as_map() {

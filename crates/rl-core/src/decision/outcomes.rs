@@ -1,6 +1,7 @@
 use smallvec::SmallVec;
 
-use super::{Moment, Outcome, Packed, WindowPlan};
+use super::Outcome;
+use crate::model::{Moment, Packed, WindowPlan};
 use crate::time::Timestamp;
 
 /// The outcomes of a decision, in the order of the policy's limits.

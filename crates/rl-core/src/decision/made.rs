@@ -1,7 +1,9 @@
 //! How stores make decisions.
 
 use super::{Decision, HeldPolicy, Verdict};
-use crate::model::{Block, Cost, Limit, Origin, Outcome, Outcomes, Policy, Windows};
+use crate::decision::{Origin, Outcome, Outcomes, Windows};
+use crate::model::{Cost, Limit};
+use crate::policy::{Block, Policy};
 use crate::time::Timestamp;
 
 impl Decision {

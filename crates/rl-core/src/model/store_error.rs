@@ -2,7 +2,7 @@ use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
 
-use crate::FailureKind;
+use super::FailureKind;
 
 /// The most states of other policies that a store keeps for one subject.
 ///

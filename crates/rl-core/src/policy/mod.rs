@@ -1,4 +1,10 @@
+//! The limits of one subject: up to sixteen, each with a name, decided together.
+
+mod block;
 mod builder;
+mod invalid_policy;
+mod limit_set;
+mod weight;
 
 #[cfg(feature = "redis")]
 use std::any::Any;
@@ -7,9 +13,14 @@ use std::sync::Arc;
 #[cfg(feature = "redis")]
 use std::sync::OnceLock;
 
+pub use block::Block;
 pub use builder::PolicyBuilder;
+pub use invalid_policy::InvalidPolicy;
+pub use limit_set::LimitSet;
+#[cfg(feature = "redis")]
+pub(crate) use weight::weight;
 
-use super::{Block, InvalidPolicy, Limit, StateId, WindowPlan};
+use crate::model::{Limit, StateId, WindowPlan};
 use crate::time::Timestamp;
 
 /// The limits one subject is under: 1 to 16, each with a name.
@@ -220,7 +231,7 @@ impl Policy {
 
     /// The place of the first limit of the shortest period, of those that are not in shadow.
     #[inline]
-    pub(super) fn shortest(&self) -> Option<usize> {
+    pub(crate) fn shortest(&self) -> Option<usize> {
         self.inner.shortest
     }
 
@@ -231,7 +242,7 @@ impl Policy {
     }
 
     #[cfg(test)]
-    pub(super) fn handles(&self) -> usize {
+    pub(crate) fn handles(&self) -> usize {
         Arc::strong_count(&self.inner)
     }
 
@@ -307,8 +318,8 @@ impl fmt::Debug for Policy {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Period;
     use super::*;
+    use crate::model::Period;
 
     #[test]
     fn policies_are_checked() {

@@ -1,7 +1,8 @@
 use std::fmt;
 
+use super::Policy;
 use super::weight::{MOST_WEIGHT, UNITS_OF_WEIGHT, WEIGHT_OF_BLOCKS};
-use super::{Limit, Policy};
+use crate::model::Limit;
 
 /// An error in the limits of a [`Policy`].
 #[derive(Clone, Debug, PartialEq, Eq)]
