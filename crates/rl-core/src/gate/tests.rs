@@ -418,7 +418,7 @@ async fn a_decision_of_a_handler_is_denied_in_the_form_of_the_gate() {
 fn debug_shows_settings_and_no_key() {
     let shown = format!("{:?}", gate().key(|_: &dyn RequestInfo| None));
     assert!(shown.starts_with("Gate { limiter: RateLimiter"), "{shown}");
-    assert!(shown.contains("missing_key: Deny"), "{shown}");
+    assert!(shown.contains("missing_key: Reject"), "{shown}");
 }
 
 /// A trial turns nobody away, and says whom it would have.
