@@ -180,7 +180,7 @@ fn files_are_at_most_400_lines_long_without_tests() {
 }
 
 const ALGORITHMS: &str = "crates/rl-core/src/algorithm";
-const SCRIPTS: &str = "crates/rl-core/src/store/redis/lua";
+const SCRIPTS: &str = "crates/rl-core/src/store/redis/scripts";
 
 #[test]
 fn every_algorithm_has_its_twin_and_both_say_so() {
@@ -194,11 +194,13 @@ fn every_algorithm_has_its_twin_and_both_say_so() {
             continue;
         }
         twins += 1;
-        let script = read(format!("{SCRIPTS}/{name}.lua"));
+        let script = read(format!("{SCRIPTS}/algorithms/{name}.lua"));
         let header = script.lines().next().unwrap_or_default();
         let rust = format!("the Lua twin of `algorithm/{name}.rs`. Change both.");
         assert!(header.starts_with("-- ") && header.ends_with(&rust), "{name}: {header}");
-        let lua = format!("`store/redis/lua/{name}.lua` is the same function in Lua; change both.");
+        let lua = format!(
+            "`store/redis/scripts/algorithms/{name}.lua` is the same function in Lua; change both."
+        );
         let module = read(&file).replace("\n//! ", " ");
         assert!(module.contains(&lua), "{name}");
     }

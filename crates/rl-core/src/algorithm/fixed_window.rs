@@ -13,7 +13,7 @@
 //! * **Rounding**: none; all times are whole microseconds.
 //! * **State**: two integers.
 //!
-//! `store/redis/lua/fixed_window.lua` is the same function in Lua; change both.
+//! `store/redis/scripts/algorithms/fixed_window.lua` is the same function in Lua; change both.
 
 use super::{Counting, State};
 use crate::decision::Outcome;

@@ -23,7 +23,7 @@
 //! The algorithm is that of the ATM Forum's Traffic Management Specification 4.0, in the form of
 //! *virtual scheduling*.
 //!
-//! `store/redis/lua/gcra.lua` is the same function in Lua; change both.
+//! `store/redis/scripts/algorithms/gcra.lua` is the same function in Lua; change both.
 
 use super::{Counting, State};
 use crate::decision::Outcome;

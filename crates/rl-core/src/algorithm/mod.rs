@@ -2,12 +2,12 @@
 //!
 //! Every algorithm answers the same questions ([`Counting`]) about the [`State`] of one limit; a
 //! store asks all limits of a policy, and charges all or none. Each file has a twin in
-//! `store/redis/lua/` that charges the same way. What a client is told ([`Counting::outcome`]) is
+//! `store/redis/scripts/algorithms/` that charges the same way. What a client is told ([`Counting::outcome`]) is
 //! computed here alone, from the state that either of the two left behind, or from what a script tells
 //! of a log that stays on Redis.
 //!
 //! To add an algorithm: a file here, its twin, a variant of [`Algorithm`], an arm in [`counting!`],
-//! a tag in `store/redis/coded.rs` and `store/redis/lua/slots.lua`. Concurrency is a sliding log
+//! a tag in `store/redis/encoding/policy.rs` and `store/redis/scripts/lib/slots.lua`. Concurrency is a sliding log
 //! whose units are given back.
 
 mod fixed_window;

@@ -28,7 +28,7 @@
 //! of C. G. Gray and D. R. Cheriton, *Leases: an efficient fault-tolerant mechanism for distributed file
 //! cache consistency*, SOSP 1989.
 //!
-//! `store/redis/lua/sliding_log.lua` is the same function in Lua; change both.
+//! `store/redis/scripts/algorithms/sliding_log.lua` is the same function in Lua; change both.
 
 use super::log::Log;
 use super::state::until;

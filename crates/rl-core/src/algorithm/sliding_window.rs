@@ -11,7 +11,7 @@
 //!   charge.
 //! * **State**: 2 + ⌈period / precision⌉ + 1 integers.
 //!
-//! `store/redis/lua/sliding_window.lua` is the same function in Lua; change both.
+//! `store/redis/scripts/algorithms/sliding_window.lua` is the same function in Lua; change both.
 
 use super::state::until;
 use super::{Counting, State};

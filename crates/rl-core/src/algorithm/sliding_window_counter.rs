@@ -16,7 +16,7 @@
 //! The idea is that of Cloudflare, *How we built rate limiting capable of scaling to millions of
 //! domains* (2017).
 //!
-//! `store/redis/lua/sliding_window_counter.lua` is the same function in Lua; change both.
+//! `store/redis/scripts/algorithms/sliding_window_counter.lua` is the same function in Lua; change both.
 
 use super::state::until;
 use super::{Counting, State};

@@ -22,7 +22,7 @@
 //!
 //! J. S. Turner, *New directions in communications*, IEEE Communications Magazine 24(10), 1986.
 //!
-//! `store/redis/lua/token_bucket.lua` is the same function in Lua; change both.
+//! `store/redis/scripts/algorithms/token_bucket.lua` is the same function in Lua; change both.
 
 use super::gcra::Gcra;
 use super::state::until;

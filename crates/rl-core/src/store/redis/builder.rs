@@ -8,22 +8,22 @@ use tokio::runtime::Handle;
 use super::super::fingerprint::Fingerprinter;
 #[cfg(feature = "redis-cluster")]
 use super::cluster::Cluster;
-use super::combine::Combiner;
-use super::command::Commands;
 use super::connection::{Pool, Settings, Upstream};
-use super::denials::Denials;
-use super::leases::{LeaseSettings, Leases};
 use super::route::Route;
 #[cfg(feature = "redis-sentinel")]
 use super::sentinel::Sentinels;
 use super::server::{Login, Server, shown};
 #[cfg(feature = "redis-tls")]
 use super::tls::Tls;
-use super::watch::Watch;
 use super::{ConnectError, Inner, Layout, RedisStore, script};
 use crate::model::StoreError;
 use crate::observe::{self, Transition};
 use crate::store::Limiters;
+use crate::store::redis::batching::Combiner;
+use crate::store::redis::encoding::request::Commands;
+use crate::store::redis::shortcuts::denial_cache::Denials;
+use crate::store::redis::shortcuts::leases::{LeaseSettings, Leases};
+use crate::store::redis::shortcuts::monotonic::Watch;
 #[cfg(feature = "conformance")]
 use crate::time::ManualClock;
 

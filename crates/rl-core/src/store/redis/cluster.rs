@@ -16,8 +16,8 @@ use tokio::task::JoinSet;
 
 use super::ConnectError;
 use super::backoff::pause;
-use super::command::Command;
 use super::connection::{Pool, Settings, Upstream};
+use super::encoding::request::Command;
 use super::error::classify;
 use super::server::{Address, Login, Server};
 use super::slots::{Slots, slot_of};

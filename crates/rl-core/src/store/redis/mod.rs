@@ -33,59 +33,52 @@
 //! # Ok(()) }
 //! ```
 
-mod answer;
 mod backoff;
+mod batching;
 mod builder;
 #[cfg(feature = "redis-cluster")]
 mod cluster;
-mod codec;
-mod coded;
-mod combine;
-mod command;
 mod connect_error;
 mod connection;
-mod denials;
+mod encoding;
 mod error;
 mod eviction;
-mod keyspace;
-mod layout;
-mod leases;
-mod reply;
 mod reservations;
 mod route;
 mod script;
 #[cfg(feature = "redis-sentinel")]
 mod sentinel;
 mod server;
+mod shortcuts;
 #[cfg(feature = "redis-cluster")]
 mod slots;
+mod subject_key;
 #[cfg(feature = "redis-tls")]
 mod tls;
-mod watch;
-mod who;
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use answer::Asked;
+use batching::{Combiner, Joined, Question};
 pub use builder::RedisStoreBuilder;
 use builder::Servers;
-use coded::coded;
-use combine::{Combiner, Joined, Question};
-use command::{Command, Commands};
 pub use connect_error::ConnectError;
-use denials::{Asking, Denials, Forgetting};
-pub use layout::Layout;
-use leases::Leases;
+pub use encoding::Layout;
+use encoding::policy::coded;
+use encoding::reply::Asked;
+use encoding::request::{Command, Commands};
+use encoding::{arguments, reply_reader};
 use route::Route;
 pub use script::Script;
+use shortcuts::denial_cache::{Asking, Denials, Forgetting};
+use shortcuts::leases::Leases;
+use shortcuts::monotonic::Watch;
+use subject_key::WhoRef;
 #[cfg(feature = "redis-tls")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis-tls")))]
 pub use tls::Tls;
-use watch::Watch;
-use who::WhoRef;
 
 use super::fingerprint::Fingerprinter;
 use super::{
@@ -244,7 +237,7 @@ impl RedisStore {
         let lone = match &self.inner.combiner {
             Some(combiner) => match self.join(combiner, who, policy, Question::Check(cost), asking)
             {
-                Joined::Waiting(told) => return MaybeReady::later(combine::wait(told)),
+                Joined::Waiting(told) => return MaybeReady::later(batching::wait(told)),
                 Joined::Alone(lone) => Some(lone),
             },
             None => None,
@@ -267,7 +260,7 @@ impl RedisStore {
         MaybeReady::later(async move {
             let reply = this.send(command).await?;
             let asked = Asked { policy: &policy, mode, cost };
-            let answer = reply::read_one(&reply, 1, asked)?;
+            let answer = reply_reader::read_one(&reply, 1, asked)?;
             this.note_healed(answer.healed);
             Ok(answer.decision(0, asked))
         })
@@ -366,7 +359,9 @@ impl Store for RedisStore {
         match self.inner.commands.renew(&renewal) {
             Ok(command) => {
                 let this = self.clone();
-                MaybeReady::later(async move { codec::read_renewed(&this.send(command).await?) })
+                MaybeReady::later(
+                    async move { arguments::read_renewed(&this.send(command).await?) },
+                )
             }
             Err(error) => MaybeReady::ready(Err(error)),
         }

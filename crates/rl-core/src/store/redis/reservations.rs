@@ -6,14 +6,15 @@
 
 use std::time::Duration;
 
-use super::answer::Asked;
-use super::denials::Forgetting;
-use super::layout::Layout;
-use super::{RedisStore, codec, reply};
+use super::RedisStore;
+use super::encoding::{arguments, reply_reader};
 use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
 use crate::model::Cost;
 use crate::model::Mode;
+use crate::store::redis::encoding::Layout;
+use crate::store::redis::encoding::reply::Asked;
+use crate::store::redis::shortcuts::denial_cache::Forgetting;
 use crate::store::{Charge, Reservation, ReservationChange, ReservationStatus, StoreFuture};
 
 impl RedisStore {
@@ -47,7 +48,7 @@ impl RedisStore {
         MaybeReady::later(async move {
             let reply = this.send(command).await?;
             let asked = Asked { policy: &policy, mode, cost };
-            let answer = reply::read_one(&reply, 1, asked)?;
+            let answer = reply_reader::read_one(&reply, 1, asked)?;
             this.note_healed(answer.healed);
             let decision = answer.decision(0, asked);
             this.note_denial(who.as_ref(), &decision, asking);
@@ -69,7 +70,7 @@ impl RedisStore {
         MaybeReady::later(async move {
             let denials = this.inner.denials.as_ref();
             let _forgetting = Forgetting { denials, who };
-            codec::read_changed(&this.send(command).await?, expires)
+            arguments::read_changed(&this.send(command).await?, expires)
         })
     }
 }

@@ -2,8 +2,8 @@
 
 #[cfg(feature = "redis-cluster")]
 use super::cluster::Cluster;
-use super::command::Command;
 use super::connection::{Connection, Pool};
+use super::encoding::request::Command;
 use super::error::classify;
 use crate::model::StoreError;
 

@@ -21,28 +21,28 @@ struct Prologue {
 }
 
 const OF_SERVER: Prologue = Prologue {
-    time: include_str!("lua/server_time.lua"),
-    windows: include_str!("lua/server_windows.lua"),
+    time: include_str!("scripts/lib/server_time.lua"),
+    windows: include_str!("scripts/lib/server_windows.lua"),
 };
 /// The time comes with the call.
 #[cfg(feature = "conformance")]
 const OF_CALLER: Prologue = Prologue {
-    time: include_str!("lua/manual_time.lua"),
-    windows: include_str!("lua/manual_windows.lua"),
+    time: include_str!("scripts/lib/manual_time.lua"),
+    windows: include_str!("scripts/lib/manual_windows.lua"),
 };
-const READABLE_COUNTERS: &str = include_str!("lua/readable_counters.lua");
-const STORED: &str = include_str!("lua/stored.lua");
-const FORGET: &str = include_str!("lua/forget.lua");
+const READABLE_COUNTERS: &str = include_str!("scripts/lib/readable_counters.lua");
+const STORED: &str = include_str!("scripts/lib/stored.lua");
+const FORGET: &str = include_str!("scripts/lib/forget.lua");
 /// The algorithms, and the layout that keeps their states.
 const PACKED: &str = concat!(
-    include_str!("lua/algorithms.lua"),
-    include_str!("lua/fixed_window.lua"),
-    include_str!("lua/sliding_window_counter.lua"),
-    include_str!("lua/sliding_window.lua"),
-    include_str!("lua/gcra.lua"),
-    include_str!("lua/token_bucket.lua"),
-    include_str!("lua/sliding_log.lua"),
-    include_str!("lua/slots.lua"),
+    include_str!("scripts/lib/arithmetic.lua"),
+    include_str!("scripts/algorithms/fixed_window.lua"),
+    include_str!("scripts/algorithms/sliding_window_counter.lua"),
+    include_str!("scripts/algorithms/sliding_window.lua"),
+    include_str!("scripts/algorithms/gcra.lua"),
+    include_str!("scripts/algorithms/token_bucket.lua"),
+    include_str!("scripts/algorithms/sliding_log.lua"),
+    include_str!("scripts/lib/slots.lua"),
 );
 
 /// The most limits that a check is written out for; more are decided in a loop.
@@ -62,36 +62,39 @@ pub struct Script {
 }
 
 static DECIDE: LazyLock<Script> = LazyLock::new(|| {
-    let unrolled = unrolled(include_str!("lua/fixed_unrolled.lua"));
-    let fixed = include_str!("lua/decide_fixed.lua");
-    let decide = include_str!("lua/decide.lua");
+    let unrolled = unrolled(include_str!("scripts/fixed_unrolled.lua"));
+    let fixed = include_str!("scripts/decide_fixed.lua");
+    let decide = include_str!("scripts/decide.lua");
     Script::new("decide", |prologue| vec![prologue.time, &unrolled, fixed, STORED, PACKED, decide])
 });
 static AMEND: LazyLock<Script> = LazyLock::new(|| {
-    let amend = include_str!("lua/amend.lua");
+    let amend = include_str!("scripts/amend.lua");
     Script::new("amend", |prologue| vec![prologue.time, FORGET, STORED, PACKED, amend])
 });
 static RESERVE: LazyLock<Script> = LazyLock::new(|| {
-    let (expired, reserve) = (include_str!("lua/expired.lua"), include_str!("lua/reserve.lua"));
+    let (expired, reserve) =
+        (include_str!("scripts/lib/expired.lua"), include_str!("scripts/reserve.lua"));
     // Wrapped in a function, because decide.lua returns its reply.
-    let decide = format!("local reply = (function()\n{}\nend)()", include_str!("lua/decide.lua"));
+    let decide =
+        format!("local reply = (function()\n{}\nend)()", include_str!("scripts/decide.lua"));
     Script::new("reserve", |prologue| {
         vec![prologue.time, STORED, PACKED, expired, &decide, reserve]
     })
 });
 static RESERVATION: LazyLock<Script> = LazyLock::new(|| {
-    let (reservation, amend) = (include_str!("lua/reservation.lua"), include_str!("lua/amend.lua"));
+    let (reservation, amend) =
+        (include_str!("scripts/reservation.lua"), include_str!("scripts/amend.lua"));
     Script::new("reservation", |prologue| vec![prologue.time, STORED, PACKED, reservation, amend])
 });
 static READABLE: LazyLock<Script> = LazyLock::new(|| {
     let (decide, reply) =
-        (include_str!("lua/readable.lua"), include_str!("lua/readable_reply.lua"));
+        (include_str!("scripts/readable.lua"), include_str!("scripts/readable_reply.lua"));
     Script::new("readable", |prologue| {
         vec![prologue.windows, READABLE_COUNTERS, decide, prologue.time, reply]
     })
 });
 static READABLE_REFUND: LazyLock<Script> = LazyLock::new(|| {
-    let refund = include_str!("lua/readable_refund.lua");
+    let refund = include_str!("scripts/readable_refund.lua");
     // The time first: a window must not seem to begin after the charge that began it.
     Script::new("readable_refund", |prologue| {
         vec![prologue.windows, prologue.time, READABLE_COUNTERS, refund]

@@ -1,3 +1,12 @@
+//! The wire format: keys and arguments of the scripts, and their replies.
+
+pub(crate) mod arguments;
+pub(crate) mod keys;
+pub(crate) mod policy;
+pub(crate) mod reply;
+pub(crate) mod reply_reader;
+pub(crate) mod request;
+
 /// How counters are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Layout {

@@ -8,7 +8,7 @@ use crate::time::{Clock, Counter, ManualClock};
 
 /// Microseconds since some time.
 #[derive(Debug)]
-pub(super) enum Watch {
+pub(crate) enum Watch {
     Running(Counter),
     /// The server's, in tests that make up the time.
     Manual(Arc<ManualClock>),
@@ -21,12 +21,12 @@ const DRIFT: u64 = 1_000;
 const STEP: u64 = 40;
 
 impl Watch {
-    pub(super) fn new(clock: Option<Arc<ManualClock>>) -> Self {
+    pub(crate) fn new(clock: Option<Arc<ManualClock>>) -> Self {
         clock.map_or_else(|| Self::Running(Counter::of(running)), Self::Manual)
     }
 
     #[inline]
-    pub(super) fn now(&self) -> u64 {
+    pub(crate) fn now(&self) -> u64 {
         match self {
             Self::Running(counter) => counter.micros(),
             Self::Manual(clock) => clock.now().as_micros(),
@@ -34,7 +34,7 @@ impl Watch {
     }
 
     /// Returns whether a test sets the time.
-    pub(super) const fn is_manual(&self) -> bool {
+    pub(crate) const fn is_manual(&self) -> bool {
         matches!(self, Self::Manual(_))
     }
 }
@@ -46,6 +46,6 @@ fn running() -> u64 {
 }
 
 /// Until when a span lasts on our watch that began on the server no earlier than at `sent`.
-pub(super) const fn lasts_until(sent: u64, micros: u64) -> u64 {
+pub(crate) const fn lasts_until(sent: u64, micros: u64) -> u64 {
     sent.saturating_add((micros - micros.div_ceil(DRIFT)).saturating_sub(STEP))
 }

@@ -2,20 +2,20 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::answer::{After, Answer, Asked, Each, Told};
-use super::coded::{self, Coded, coded};
+use super::policy::{self, Coded, coded};
 use crate::algorithm::{self, State};
 use crate::model::FailureKind;
 use crate::model::MAX_UNITS;
 use crate::model::StoreError;
 use crate::policy::LimitSet;
 use crate::policy::Policy;
+use crate::store::redis::encoding::reply::{After, Answer, Asked, Each, Told};
 use crate::time::Timestamp;
 
 /// The first byte of a reply: what follows.
 const SINGLE: u8 = 0;
 /// A stored state begins with its version.
-const STATES: u8 = coded::VERSION;
+const STATES: u8 = policy::VERSION;
 const COUNTED: u8 = 1;
 const TOGETHER: u8 = 2;
 
@@ -133,7 +133,7 @@ impl<'a> Reader<'a> {
 
 /// Reads what was replied of so many subjects, of so many calls each. A subject without an answer was not
 /// decided, and is to be asked for alone.
-pub(super) fn read(
+pub(crate) fn read(
     bytes: &[u8],
     subjects: usize,
     calls: u16,
@@ -176,17 +176,17 @@ pub(super) fn read(
 }
 
 /// The answer of the only subject.
-pub(super) fn read_one(bytes: &[u8], calls: u16, asked: Asked<'_>) -> Result<Answer, StoreError> {
+pub(crate) fn read_one(bytes: &[u8], calls: u16, asked: Asked<'_>) -> Result<Answer, StoreError> {
     read(bytes, 1, calls, asked)?.pop().flatten().ok_or_else(undecided)
 }
 
 /// A subject that was asked for alone was not decided, which no script of ours does.
-pub(super) fn undecided() -> StoreError {
+pub(crate) fn undecided() -> StoreError {
     StoreError::new(FailureKind::Protocol).with_detail("a script decided nothing")
 }
 
 #[cfg(any(test, feature = "conformance"))]
-impl super::RedisStore {
+impl crate::store::RedisStore {
     /// The decision that a server tells with this reply, for those who try to break the reading of
     /// it.
     #[doc(hidden)]
@@ -203,11 +203,11 @@ impl super::RedisStore {
 
 #[cfg(test)]
 mod tests {
-    use super::super::codec::push_u56;
     use super::*;
     use crate::decision::RetryAfter;
     use crate::model::Mode;
     use crate::model::{Cost, Limit};
+    use crate::store::redis::encoding::arguments::push_u56;
     use proptest::prelude::*;
 
     /// Limits whose replies have many shapes.

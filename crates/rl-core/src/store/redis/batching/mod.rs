@@ -17,32 +17,32 @@
 //!   may owe an answer is given up.
 
 mod batch;
-mod line;
-mod telling;
+mod fan_out;
+mod queue;
 
 use std::collections::VecDeque;
 use std::pin::pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-pub(super) use batch::Question;
+pub(crate) use batch::Question;
 use batch::{Batch, Caller, Costs, Run, batches, fail, take_run};
-use line::{Line, can_gather};
-use telling::{Telling, Told};
-pub(super) use telling::{wait, wait_for_part};
+use fan_out::{Telling, Told};
+pub(crate) use fan_out::{wait, wait_for_part};
+use queue::{Line, can_gather};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use super::RedisStore;
-use super::answer::{Answer, Asked};
-use super::denials::Asking;
-use super::reply;
-use super::who::{Who, WhoRef};
 use crate::decision::Decision;
 use crate::model::Mode;
 use crate::model::StoreError;
 use crate::model::{Cost, FailureKind};
 use crate::policy::Policy;
+use crate::store::redis::RedisStore;
+use crate::store::redis::encoding::reply::{Answer, Asked};
+use crate::store::redis::encoding::reply_reader;
+use crate::store::redis::shortcuts::denial_cache::Asking;
+use crate::store::redis::subject_key::{Who, WhoRef};
 
 /// Subjects in one call: some 100 µs of the server.
 const MOST_SUBJECTS: usize = 32;
@@ -54,17 +54,17 @@ const LEAST_SUBJECTS: usize = 8;
 const LATE: Duration = Duration::from_millis(5);
 
 /// Who waits, and who is in flight.
-pub(super) struct Combiner {
+pub(crate) struct Combiner {
     line: Mutex<Line>,
     /// On a cluster subjects are on many servers, and travel alone.
-    pub(super) most_subjects: usize,
+    pub(crate) most_subjects: usize,
     /// How long a call may stay away.
     patience: Duration,
     runtime: Handle,
 }
 
 impl Combiner {
-    pub(super) fn new(is_cluster: bool, patience: Duration) -> Self {
+    pub(crate) fn new(is_cluster: bool, patience: Duration) -> Self {
         let most_subjects = if is_cluster { 1 } else { MOST_SUBJECTS };
         Self { line: Mutex::default(), most_subjects, patience, runtime: Handle::current() }
     }
@@ -76,7 +76,7 @@ impl Combiner {
 
 impl RedisStore {
     /// Gets in line, if anybody is under way.
-    pub(super) fn join(
+    pub(crate) fn join(
         &self,
         combiner: &Combiner,
         who: WhoRef<'_>,
@@ -103,7 +103,7 @@ impl RedisStore {
     }
 
     /// Checks `cost` in a call of its own.
-    pub(super) async fn check_and_note(
+    pub(crate) async fn check_and_note(
         &self,
         who: WhoRef<'_>,
         policy: &Policy,
@@ -113,7 +113,7 @@ impl RedisStore {
         let command = self.inner.commands.check(&[who], policy, cost, 1, 1)?;
         let reply = self.send(command).await?;
         let asked = Asked { policy, mode: Mode::Check, cost };
-        let answer = reply::read_one(&reply, 1, asked)?;
+        let answer = reply_reader::read_one(&reply, 1, asked)?;
         self.note_healed(answer.healed);
         let decision = answer.decision(0, asked);
         self.note_denial(who, &decision, asking);
@@ -228,10 +228,10 @@ impl RedisStore {
         };
         let reply = self.send(command).await?;
         let asked = Asked { policy, mode: Mode::Check, cost };
-        reply::read(&reply, runs.len(), calls, asked)
+        reply_reader::read(&reply, runs.len(), calls, asked)
     }
 
-    pub(super) fn note_denial(&self, who: WhoRef<'_>, decision: &Decision, asking: Option<Asking>) {
+    pub(crate) fn note_denial(&self, who: WhoRef<'_>, decision: &Decision, asking: Option<Asking>) {
         if let (Some(denials), Some(asking)) = (&self.inner.denials, asking) {
             if !decision.is_allowed() {
                 denials.note(who, decision, asking, self.inner.watch.now());
@@ -267,7 +267,7 @@ async fn carry(mut leaving: Leaving, Batch { policy, costs, runs }: Batch) {
     }
     for run in store.tell_all(answers, costs, runs, &mut leaving).await {
         if is_alone {
-            fail(run, &reply::undecided());
+            fail(run, &reply_reader::undecided());
         } else {
             // What is not decided in company, by which nothing has changed, goes again, each alone.
             leaving.who.retain(|who| *who != run.who);
@@ -283,7 +283,7 @@ async fn carry(mut leaving: Leaving, Batch { policy, costs, runs }: Batch) {
 }
 
 /// What comes of getting in line.
-pub(super) enum Joined {
+pub(crate) enum Joined {
     /// Nobody waits for this one, who leaves without company: its thread may have other things to do than
     /// to go on with it.
     Alone(Lone),
@@ -291,7 +291,7 @@ pub(super) enum Joined {
 }
 
 /// One who left without company.
-pub(super) struct Lone(RedisStore);
+pub(crate) struct Lone(RedisStore);
 
 impl Drop for Lone {
     fn drop(&mut self) {

@@ -14,26 +14,19 @@
 //! * Fixed windows that begin with the first request are leased. Other limits, and everything but
 //!   checks, go to the server.
 
-mod held;
-mod idle;
-mod place;
+mod returning;
+mod slot;
+mod table;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use held::{Returned, Terms, open};
-pub(super) use place::Holder;
-use place::Table;
+use slot::{Returned, Terms, open};
+pub(crate) use table::Holder;
+use table::Table;
 use tokio::runtime::Handle;
 
-use super::RedisStore;
-use super::answer::{Answer, Asked};
-use super::combine::{self, Joined, Question};
-use super::denials::Asking;
-use super::reply;
-use super::watch::lasts_until;
-use super::who::{Who, WhoRef};
 use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
 use crate::model::Mode;
@@ -41,6 +34,13 @@ use crate::model::StoreError;
 use crate::model::{Cost, FailureKind};
 use crate::policy::Policy;
 use crate::store::StoreFuture;
+use crate::store::redis::RedisStore;
+use crate::store::redis::batching::{self, Joined, Question};
+use crate::store::redis::encoding::reply::{Answer, Asked};
+use crate::store::redis::encoding::reply_reader;
+use crate::store::redis::shortcuts::denial_cache::Asking;
+use crate::store::redis::shortcuts::monotonic::lasts_until;
+use crate::store::redis::subject_key::{Who, WhoRef};
 
 /// The largest lease: what the number of calls in one script call can say.
 const MOST_UNITS: u16 = u16::MAX - 1;
@@ -50,16 +50,16 @@ const MOST: usize = 16_384;
 
 /// The settings of leases.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LeaseSettings {
+pub(crate) struct LeaseSettings {
     /// The most units of one lease.
-    pub(super) units: u64,
+    pub(crate) units: u64,
     /// The time without a spent unit after which the units go back.
-    pub(super) idle: Duration,
+    pub(crate) idle: Duration,
     /// The longest that a lease lasts.
-    pub(super) lifetime: Duration,
+    pub(crate) lifetime: Duration,
 }
 
-pub(super) struct Leases {
+pub(crate) struct Leases {
     table: Arc<Table>,
     /// The units of one lease at most.
     most: u64,
@@ -72,7 +72,7 @@ pub(super) struct Leases {
 }
 
 impl Leases {
-    pub(super) fn new(settings: LeaseSettings, patience: Duration) -> Self {
+    pub(crate) fn new(settings: LeaseSettings, patience: Duration) -> Self {
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         Self {
             table: Arc::default(),
@@ -87,7 +87,7 @@ impl Leases {
 
     /// Spends `cost` of what is held of a subject, if that is enough.
     #[inline(always)]
-    pub(super) fn spend(
+    pub(crate) fn spend(
         &self,
         who: WhoRef<'_>,
         policy: &Policy,
@@ -99,7 +99,7 @@ impl Leases {
 
     /// Drops the held units of a subject, and keeps other tasks from spending or taking any while the result
     /// lives. The table always has room for this.
-    pub(super) async fn give_up(&self, who: Who) -> Option<Holder> {
+    pub(crate) async fn give_up(&self, who: Who) -> Option<Holder> {
         let holder = self.table.enter(who, usize::MAX)?.turn().await;
         holder.place.with_lease(|lease| lease.terms = None);
         Some(holder)
@@ -111,7 +111,7 @@ impl Leases {
         self.is_closed.store(true, Ordering::SeqCst);
     }
 
-    pub(super) fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::SeqCst)
     }
 }
@@ -125,7 +125,7 @@ struct Taken {
 
 impl RedisStore {
     /// Checks `cost`, which is more than what is held, and takes more ahead.
-    pub(super) fn check_leased(
+    pub(crate) fn check_leased(
         &self,
         leases: &Leases,
         who: WhoRef<'_>,
@@ -277,7 +277,7 @@ impl RedisStore {
                 let question = Question::Lease { units, least };
                 match self.join(combiner, who.as_ref(), policy, question, None) {
                     Joined::Waiting(told) => {
-                        let part = combine::wait_for_part(told).await?;
+                        let part = batching::wait_for_part(told).await?;
                         let last = part.decision();
                         return Ok((part.into_answer(), last));
                     }
@@ -290,7 +290,7 @@ impl RedisStore {
         let reply = tokio::time::timeout(leases.patience, self.send(command)).await;
         let reply = reply.unwrap_or_else(|_| Err(StoreError::new(FailureKind::TimedOut)))?;
         let asked = Asked { policy, mode, cost };
-        let answer = reply::read_one(&reply, units, asked)?;
+        let answer = reply_reader::read_one(&reply, units, asked)?;
         self.note_healed(answer.healed);
         let last = answer.decision(units - 1, asked);
         Ok((answer, last))

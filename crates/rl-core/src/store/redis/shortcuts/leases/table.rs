@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use indexmap::map::Entry;
 use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
 
-use super::super::who::{ByWho, Who};
-use super::held::Lease;
+use super::slot::Lease;
+use crate::store::redis::subject_key::{ByWho, Who};
 
 /// The leases that are compared to find one to replace.
 const COMPARED: usize = 8;
@@ -19,7 +19,7 @@ const RECENT: u64 = 1_000_000;
 const LOOKED_AT: usize = 1_024;
 
 #[derive(Default)]
-pub(super) struct Table {
+pub(crate) struct Table {
     leases: Mutex<ByWho<Lease>>,
     /// Where the next search for a lease to replace begins.
     next: AtomicUsize,
@@ -27,28 +27,28 @@ pub(super) struct Table {
 
 /// The data of the task that has the turn.
 #[derive(Default)]
-pub(super) struct Taking {
+pub(crate) struct Taking {
     /// How many units were taken last.
-    pub(super) size: u64,
+    pub(crate) size: u64,
 }
 
 /// A place in the table, which keeps the entry of a subject in it: all tasks of the subject share the entry.
 /// The last task to leave removes an entry without units.
-pub(super) struct Place {
-    pub(super) table: Arc<Table>,
-    pub(super) who: Who,
-    pub(super) turn: Arc<Turn<Taking>>,
+pub(crate) struct Place {
+    pub(crate) table: Arc<Table>,
+    pub(crate) who: Who,
+    pub(crate) turn: Arc<Turn<Taking>>,
 }
 
 /// The turn of one task to take or give back units.
-pub(in super::super) struct Holder {
+pub(crate) struct Holder {
     // Released before the place is left.
-    pub(super) taking: OwnedMutexGuard<Taking>,
-    pub(super) place: Place,
+    pub(crate) taking: OwnedMutexGuard<Taking>,
+    pub(crate) place: Place,
 }
 
 /// What a full table can offer.
-pub(super) enum Room {
+pub(crate) enum Room {
     /// An entry with nothing left was removed.
     Made,
     /// The entry is removed when its units have been given back.
@@ -58,12 +58,12 @@ pub(super) enum Room {
 }
 
 impl Table {
-    pub(super) fn lock(&self) -> MutexGuard<'_, ByWho<Lease>> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, ByWho<Lease>> {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns a place of a subject. Adds an entry for it if there are fewer than `most`.
-    pub(super) fn enter(self: &Arc<Self>, who: Who, most: usize) -> Option<Place> {
+    pub(crate) fn enter(self: &Arc<Self>, who: Who, most: usize) -> Option<Place> {
         let mut leases = self.lock();
         let is_full = leases.len() >= most;
         let lease = match leases.entry(who.clone()) {
@@ -75,12 +75,12 @@ impl Table {
     }
 
     /// Returns a place of a subject, if it has an entry.
-    pub(super) fn find(self: &Arc<Self>, who: Who) -> Option<Place> {
+    pub(crate) fn find(self: &Arc<Self>, who: Who) -> Option<Place> {
         self.enter(who, 0)
     }
 
     /// Looks for an entry to replace: one with nothing left, else the one that has been idle for longest.
-    pub(super) fn make_room(self: &Arc<Self>, now: u64) -> Room {
+    pub(crate) fn make_room(self: &Arc<Self>, now: u64) -> Room {
         let mut leases = self.lock();
         let (count, from) = (leases.len(), self.next.fetch_add(COMPARED, Ordering::Relaxed));
         let mut idlest = None;
@@ -109,7 +109,7 @@ impl Table {
 
     /// Removes leases with nothing left that have ended or are idle, and returns up to `most` subjects whose
     /// units are to be given back. If an entry moves meanwhile, the next sweep finds it.
-    pub(super) fn sweep(&self, now: u64, idle: u64, most: usize) -> Vec<Who> {
+    pub(crate) fn sweep(&self, now: u64, idle: u64, most: usize) -> Vec<Who> {
         let (mut due, mut from) = (Vec::new(), 0);
         loop {
             let mut leases = self.lock();
@@ -134,18 +134,18 @@ impl Table {
     }
 
     /// Returns all subjects that have an entry.
-    pub(super) fn subjects(&self) -> Vec<Who> {
+    pub(crate) fn subjects(&self) -> Vec<Who> {
         self.lock().keys().cloned().collect()
     }
 }
 
 impl Place {
-    pub(super) async fn turn(self) -> Holder {
+    pub(crate) async fn turn(self) -> Holder {
         Holder { taking: Arc::clone(&self.turn).lock_owned().await, place: self }
     }
 
     /// Calls `then` with the lease.
-    pub(super) fn with_lease<T>(&self, then: impl FnOnce(&mut Lease) -> T) -> T {
+    pub(crate) fn with_lease<T>(&self, then: impl FnOnce(&mut Lease) -> T) -> T {
         let mut leases = self.table.lock();
         then(leases.get_mut(&self.who.as_ref()).expect("an entry with a place stays in the table"))
     }

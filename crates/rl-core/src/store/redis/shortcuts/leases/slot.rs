@@ -4,43 +4,43 @@ use std::sync::Arc;
 
 use tokio::sync::Mutex as Turn;
 
-use super::super::answer::Answer;
-use super::place::Taking;
+use super::table::Taking;
 use crate::decision::Decision;
 use crate::decision::Origin;
 use crate::model::Cost;
 use crate::policy::Policy;
+use crate::store::redis::encoding::reply::Answer;
 use crate::time::Timestamp;
 
 /// The lease of one subject. Spending needs no turn, so no request waits while units are held.
 #[derive(Default)]
-pub(super) struct Lease {
-    pub(super) terms: Option<Terms>,
-    pub(super) turn: Arc<Turn<Taking>>,
+pub(crate) struct Lease {
+    pub(crate) terms: Option<Terms>,
+    pub(crate) turn: Arc<Turn<Taking>>,
     /// The number of tasks that take units, give them back, or wait for their turn.
-    pub(super) places: usize,
+    pub(crate) places: usize,
 }
 
 /// The held units and their conditions.
-pub(super) struct Terms {
-    pub(super) policy: Policy,
+pub(crate) struct Terms {
+    pub(crate) policy: Policy,
     /// Where the limits stood when they were charged.
-    pub(super) answer: Answer,
-    pub(super) charged: Timestamp,
+    pub(crate) answer: Answer,
+    pub(crate) charged: Timestamp,
     /// When the server's answer was there, and until when the lease may be spent.
-    pub(super) heard: u64,
-    pub(super) until: u64,
+    pub(crate) heard: u64,
+    pub(crate) until: u64,
     /// When a unit was spent last.
-    pub(super) touched: u64,
-    pub(super) left: u64,
+    pub(crate) touched: u64,
+    pub(crate) left: u64,
     /// The units that the server had left when it answered.
-    pub(super) rest: u64,
+    pub(crate) rest: u64,
 }
 
 impl Lease {
     /// Spends `cost` of the held units, if they suffice and the lease has not ended.
     #[inline(always)]
-    pub(super) fn spend(&mut self, policy: &Policy, cost: Cost, now: u64) -> Option<Decision> {
+    pub(crate) fn spend(&mut self, policy: &Policy, cost: Cost, now: u64) -> Option<Decision> {
         let terms = open(&mut self.terms, policy, now);
         let terms = terms.filter(|terms| terms.left >= cost.units())?;
         terms.left -= cost.units();
@@ -51,7 +51,7 @@ impl Lease {
     /// Adds taken units to the held ones, and decides on `cost`. Returns no decision if the cost is more than
     /// is held now and the server may have more, that is, unless it `is_short`. Also returns the units held
     /// before, if their lease has ended.
-    pub(super) fn add(
+    pub(crate) fn add(
         &mut self,
         mut taken: Terms,
         cost: Cost,
@@ -77,13 +77,13 @@ impl Lease {
 
     /// Returns whether the cost is more than is held, and the server had nothing left. Then taking units
     /// ahead cannot help, and the request needs no turn.
-    pub(super) fn is_beyond(&mut self, policy: &Policy, cost: Cost, now: u64) -> bool {
+    pub(crate) fn is_beyond(&mut self, policy: &Policy, cost: Cost, now: u64) -> bool {
         open(&mut self.terms, policy, now)
             .is_some_and(|terms| terms.rest == 0 && cost.units() > terms.left)
     }
 
     /// Removes up to `units` of the held units, to give them back.
-    pub(super) fn take_back(&mut self, units: u64) -> Option<Returned> {
+    pub(crate) fn take_back(&mut self, units: u64) -> Option<Returned> {
         let terms = self.terms.as_mut()?;
         let units = units.min(terms.left);
         terms.left -= units;
@@ -92,19 +92,19 @@ impl Lease {
     }
 
     /// Returns whether the lease has ended or is idle for `idle` µs, while no task has a place.
-    pub(super) fn is_due(&self, now: u64, idle: u64) -> bool {
+    pub(crate) fn is_due(&self, now: u64, idle: u64) -> bool {
         let is_over = |terms: &Terms| now >= terms.until || terms.idle_since(now) >= idle;
         self.places == 0 && self.terms.as_ref().is_none_or(is_over)
     }
 
     /// Returns the units that are held and not spent.
-    pub(super) fn left(&self) -> u64 {
+    pub(crate) fn left(&self) -> u64 {
         self.terms.as_ref().map_or(0, |terms| terms.left)
     }
 }
 
 /// Returns the units held under this policy, if the lease has not ended.
-pub(super) fn open<'a>(
+pub(crate) fn open<'a>(
     terms: &'a mut Option<Terms>,
     policy: &Policy,
     now: u64,
@@ -113,10 +113,10 @@ pub(super) fn open<'a>(
 }
 
 /// Units that go back to the server.
-pub(super) struct Returned {
-    pub(super) policy: Policy,
-    pub(super) charged: Timestamp,
-    pub(super) units: u64,
+pub(crate) struct Returned {
+    pub(crate) policy: Policy,
+    pub(crate) charged: Timestamp,
+    pub(crate) units: u64,
 }
 
 impl Terms {
@@ -128,7 +128,7 @@ impl Terms {
     }
 
     /// Returns the time since a unit was spent last, in µs.
-    pub(super) fn idle_since(&self, now: u64) -> u64 {
+    pub(crate) fn idle_since(&self, now: u64) -> u64 {
         now.saturating_sub(self.touched)
     }
 }

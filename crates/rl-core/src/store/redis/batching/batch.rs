@@ -4,14 +4,14 @@ use std::collections::VecDeque;
 
 use tokio::sync::oneshot;
 
-use super::super::coded::coded;
-use super::super::denials::Asking;
-use super::super::who::Who;
-use super::telling::Part;
+use super::fan_out::Part;
 use crate::model::Cost;
 use crate::model::MAX_UNITS;
 use crate::model::StoreError;
 use crate::policy::Policy;
+use crate::store::redis::encoding::policy::coded;
+use crate::store::redis::shortcuts::denial_cache::Asking;
+use crate::store::redis::subject_key::Who;
 
 /// Calls of one subject and cost in one: under fixed windows they are decided by one division, unless
 /// the subject has counts under another policy as well.
@@ -19,7 +19,7 @@ const MOST_ALIKE: usize = 256;
 
 /// What somebody asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum Question {
+pub(crate) enum Question {
     /// A check of this cost.
     Check(Cost),
     /// `units` checks of one unit with one answer, of which at least `least` pass, or none. The units belong
@@ -28,29 +28,29 @@ pub(in super::super) enum Question {
 }
 
 /// One who asks.
-pub(super) struct Caller {
-    pub(super) policy: Policy,
-    pub(super) question: Question,
-    pub(super) asking: Option<Asking>,
-    pub(super) tell: oneshot::Sender<Result<Part, StoreError>>,
+pub(crate) struct Caller {
+    pub(crate) policy: Policy,
+    pub(crate) question: Question,
+    pub(crate) asking: Option<Asking>,
+    pub(crate) tell: oneshot::Sender<Result<Part, StoreError>>,
 }
 
 /// Callers of one subject under one policy, in the order in which they came.
-pub(super) struct Run {
-    pub(super) who: Who,
-    pub(super) callers: Vec<Caller>,
+pub(crate) struct Run {
+    pub(crate) who: Who,
+    pub(crate) callers: Vec<Caller>,
 }
 
 /// What travels in one script call.
-pub(super) struct Batch {
-    pub(super) policy: Policy,
-    pub(super) costs: Costs,
-    pub(super) runs: Vec<Run>,
+pub(crate) struct Batch {
+    pub(crate) policy: Policy,
+    pub(crate) costs: Costs,
+    pub(crate) runs: Vec<Run>,
 }
 
 /// What each subject of a batch is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Costs {
+pub(crate) enum Costs {
     /// `calls` calls of one cost, of which at least `least` pass, or none.
     Alike { cost: Cost, calls: u16, least: u16 },
     /// Each caller's own.
@@ -58,21 +58,21 @@ pub(super) enum Costs {
 }
 
 impl Question {
-    pub(super) const fn cost(self) -> Cost {
+    pub(crate) const fn cost(self) -> Cost {
         match self {
             Self::Check(cost) => cost,
             Self::Lease { .. } => Cost::ONE,
         }
     }
 
-    pub(super) const fn calls(self) -> u16 {
+    pub(crate) const fn calls(self) -> u16 {
         match self {
             Self::Check(_) => 1,
             Self::Lease { units, .. } => units,
         }
     }
 
-    pub(super) const fn least(self) -> u16 {
+    pub(crate) const fn least(self) -> u16 {
         match self {
             Self::Check(_) => 1,
             Self::Lease { least, .. } => least,
@@ -80,14 +80,14 @@ impl Question {
     }
 }
 
-pub(super) fn fail(run: Run, error: &StoreError) {
+pub(crate) fn fail(run: Run, error: &StoreError) {
     for caller in run.callers {
         let _ = caller.tell.send(Err(error.again()));
     }
 }
 
 /// Those at the front of the line who can travel as one, without those who have given up.
-pub(super) fn take_run(waiting: &mut VecDeque<Caller>) -> Option<(Costs, Vec<Caller>)> {
+pub(crate) fn take_run(waiting: &mut VecDeque<Caller>) -> Option<(Costs, Vec<Caller>)> {
     waiting.retain(|caller| !caller.tell.is_closed());
     let first = waiting.front()?;
     let Question::Check(cost) = first.question else {
@@ -122,7 +122,7 @@ pub(super) fn take_run(waiting: &mut VecDeque<Caller>) -> Option<(Costs, Vec<Cal
 }
 
 /// Puts those together who can travel in one call.
-pub(super) fn batches(runs: Vec<(Costs, Run)>, most_subjects: usize) -> Vec<Batch> {
+pub(crate) fn batches(runs: Vec<(Costs, Run)>, most_subjects: usize) -> Vec<Batch> {
     /// How many are looked through for one to join.
     const OPEN: usize = 8;
     let mut batches: Vec<Batch> = Vec::new();

@@ -4,18 +4,18 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::coded::coded;
 use crate::model::StoreError;
 use crate::model::{Cost, FailureKind, Limit};
 use crate::model::{MAX_UNITS, Mode};
 use crate::policy::LimitSet;
 use crate::policy::Policy;
+use crate::store::redis::encoding::policy::coded;
 use crate::store::{Refund, Renewal, Reservation, ReservationStatus};
 use crate::time::Timestamp;
 
 /// Returns the argument of `decide.lua` for `calls` calls, one after the other. If fewer than `least` of
 /// them would pass, none does.
-pub(super) fn decide_plan(
+pub(crate) fn decide_plan(
     policy: &Policy,
     mode: Mode,
     cost: Cost,
@@ -53,30 +53,30 @@ pub(super) fn decide_plan(
 }
 
 /// The argument of `decide.lua` that names the cost of each call, for a plan of 0 calls.
-pub(super) fn costs(costs: &[Cost]) -> Vec<u8> {
+pub(crate) fn costs(costs: &[Cost]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(7 * costs.len());
     costs.iter().for_each(|cost| push_u56(&mut bytes, cost.units()));
     bytes
 }
 
 /// The argument of `amend.lua` that gives units back.
-pub(super) fn refund_plan(refund: &Refund<'_>) -> Vec<u8> {
+pub(crate) fn refund_plan(refund: &Refund<'_>) -> Vec<u8> {
     amend_plan(refund.policy, 0, refund.charged, |place| refund.units_of(place))
 }
 
 /// The argument of `amend.lua` that begins leases anew.
-pub(super) fn renew_plan(renewal: &Renewal<'_>) -> Vec<u8> {
+pub(crate) fn renew_plan(renewal: &Renewal<'_>) -> Vec<u8> {
     let refund = renewal.as_refund();
     amend_plan(refund.policy, 1, refund.charged, |place| refund.units_of(place))
 }
 
 /// Returns the argument of `amend.lua` that forgets all limits.
-pub(super) fn forget_all_plan() -> Vec<u8> {
+pub(crate) fn forget_all_plan() -> Vec<u8> {
     vec![3]
 }
 
 /// Returns the argument of `amend.lua` that forgets the limit at this place.
-pub(super) fn forget_plan(policy: &Policy, place: usize) -> Vec<u8> {
+pub(crate) fn forget_plan(policy: &Policy, place: usize) -> Vec<u8> {
     amend_plan(policy, 2, Timestamp::EPOCH, |at| u64::from(at == place))
 }
 
@@ -98,7 +98,7 @@ fn amend_plan(
 
 /// Returns the argument of `reserve.lua` and `reservation.lua` that says how long a reservation lasts, in
 /// µs; 0 if it does not.
-pub(super) fn lifetime(lifetime: Option<Duration>) -> Vec<u8> {
+pub(crate) fn lifetime(lifetime: Option<Duration>) -> Vec<u8> {
     let micros = lifetime.map_or(0, |lifetime| lifetime.as_micros());
     let mut bytes = Vec::with_capacity(7);
     push_u56(&mut bytes, u64::try_from(micros).unwrap_or(MAX_UNITS).min(MAX_UNITS));
@@ -106,7 +106,7 @@ pub(super) fn lifetime(lifetime: Option<Duration>) -> Vec<u8> {
 }
 
 /// Returns the member of a reservation, as `reserve.lua` makes it.
-pub(super) fn reservation(reservation: &Reservation<'_>) -> Vec<u8> {
+pub(crate) fn reservation(reservation: &Reservation<'_>) -> Vec<u8> {
     let coded = coded(reservation.policy);
     let uncharged = coded.places.iter().enumerate();
     let uncharged = uncharged.filter(|(_, place)| reservation.uncharged.contains(**place));
@@ -121,14 +121,14 @@ pub(super) fn reservation(reservation: &Reservation<'_>) -> Vec<u8> {
 }
 
 /// Returns the argument of `reservation.lua` that says when a reservation expires, µs.
-pub(super) fn expires(reservation: &Reservation<'_>) -> Vec<u8> {
+pub(crate) fn expires(reservation: &Reservation<'_>) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(7);
     push_u56(&mut bytes, reservation.expires.as_micros().min(MAX_UNITS));
     bytes
 }
 
 /// Reads the status of a reservation that expires at `expires` unless it was renewed.
-pub(super) fn read_changed(
+pub(crate) fn read_changed(
     bytes: &[u8],
     expires: Timestamp,
 ) -> Result<ReservationStatus, StoreError> {
@@ -143,7 +143,7 @@ pub(super) fn read_changed(
 }
 
 /// What a renewal replied: since when the units count, or nothing.
-pub(super) fn read_renewed(bytes: &[u8]) -> Result<Option<Timestamp>, StoreError> {
+pub(crate) fn read_renewed(bytes: &[u8]) -> Result<Option<Timestamp>, StoreError> {
     match bytes {
         [] => Ok(None),
         bytes => match bytes.try_into() {
@@ -155,7 +155,7 @@ pub(super) fn read_renewed(bytes: &[u8]) -> Result<Option<Timestamp>, StoreError
 }
 
 /// The argument of `readable_counters.lua`.
-pub(super) fn readable_periods(policy: &Policy) -> Vec<u8> {
+pub(crate) fn readable_periods(policy: &Policy) -> Vec<u8> {
     let mut periods = Vec::with_capacity(7 * policy.limits().len());
     for limit in coded(policy).in_order(policy) {
         push_u56(&mut periods, limit.period().as_millis());
@@ -164,7 +164,7 @@ pub(super) fn readable_periods(policy: &Policy) -> Vec<u8> {
 }
 
 /// The argument of `readable.lua`.
-pub(super) fn readable_plan(policy: &Policy, mode: Mode, cost: Cost) -> Vec<u8> {
+pub(crate) fn readable_plan(policy: &Policy, mode: Mode, cost: Cost) -> Vec<u8> {
     let mut plan = Vec::with_capacity(12 + 7 * policy.limits().len());
     plan.push(mode_byte(mode));
     push_u56(&mut plan, cost.units());
@@ -176,7 +176,7 @@ pub(super) fn readable_plan(policy: &Policy, mode: Mode, cost: Cost) -> Vec<u8> 
 }
 
 /// The argument of `readable_refund.lua`.
-pub(super) fn readable_refund_plan(refund: &Refund<'_>) -> Vec<u8> {
+pub(crate) fn readable_refund_plan(refund: &Refund<'_>) -> Vec<u8> {
     let mut plan = Vec::with_capacity(7 + 7 * refund.policy.limits().len());
     push_u56(&mut plan, refund.charged.as_micros());
     for &place in &coded(refund.policy).places {
@@ -205,11 +205,11 @@ fn mode_byte(mode: Mode) -> u8 {
 }
 
 /// Seven bytes hold every number that Lua holds exactly, and one above.
-pub(super) fn push_u56(bytes: &mut Vec<u8>, number: u64) {
+pub(crate) fn push_u56(bytes: &mut Vec<u8>, number: u64) {
     bytes.extend_from_slice(&number.to_be_bytes()[1..]);
 }
 
-pub(super) fn read_u56(number: [u8; 7]) -> u64 {
+pub(crate) fn read_u56(number: [u8; 7]) -> u64 {
     let mut bytes = [0; 8];
     bytes[1..].copy_from_slice(&number);
     u64::from_be_bytes(bytes)

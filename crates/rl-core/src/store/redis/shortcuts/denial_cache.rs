@@ -15,11 +15,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::watch::lasts_until;
-use super::who::{ByWho, Who, WhoRef};
 use crate::decision::{Decision, RetryAfter};
 use crate::model::Cost;
 use crate::policy::Policy;
+use crate::store::redis::shortcuts::monotonic::lasts_until;
+use crate::store::redis::subject_key::{ByWho, Who, WhoRef};
 
 /// The longest that a denial is remembered.
 const LONGEST: Duration = Duration::from_secs(1);
@@ -30,7 +30,7 @@ const MOST: usize = 16_384;
 const SHARDS: usize = 64;
 
 /// Who is known to be denied.
-pub(super) struct Denials {
+pub(crate) struct Denials {
     shards: Box<[Shard]>,
 }
 
@@ -51,7 +51,7 @@ struct Denied {
 }
 
 /// What is known of the subjects of a shard, which nobody changes meanwhile.
-pub(super) struct Known<'a> {
+pub(crate) struct Known<'a> {
     shard: &'a Shard,
     denied: MutexGuard<'a, ByWho<Denied>>,
     now: u64,
@@ -60,7 +60,7 @@ pub(super) struct Known<'a> {
 impl Known<'_> {
     /// The denial of `cost`, and how many microseconds ago it was.
     #[inline]
-    pub(super) fn denial(
+    pub(crate) fn denial(
         &self,
         who: WhoRef<'_>,
         policy: &Policy,
@@ -71,7 +71,7 @@ impl Known<'_> {
     }
 
     /// Returns a denial whose wait has not ended, even if the server should be asked again.
-    pub(super) fn promised(
+    pub(crate) fn promised(
         &self,
         who: WhoRef<'_>,
         policy: &Policy,
@@ -82,7 +82,7 @@ impl Known<'_> {
     }
 
     /// By what the answer is remembered of who asks now.
-    pub(super) fn asking(&self, who: WhoRef<'_>) -> Asking {
+    pub(crate) fn asking(&self, who: WhoRef<'_>) -> Asking {
         let forgotten = self.shard.forgotten.load(Ordering::Acquire);
         Asking { forgotten, sent: self.now, is_known: self.denied.contains_key(&who) }
     }
@@ -90,11 +90,11 @@ impl Known<'_> {
 
 /// Taken when a question sets out; by it the answer is remembered.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asking {
+pub(crate) struct Asking {
     forgotten: u64,
     sent: u64,
     /// Whether a denial is remembered, which the answer may invalidate.
-    pub(super) is_known: bool,
+    pub(crate) is_known: bool,
 }
 
 impl Denied {
@@ -107,7 +107,7 @@ impl Denied {
 }
 
 impl Denials {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let shard = || Shard { forgotten: AtomicU64::new(0), denied: Mutex::default() };
         let shards = std::iter::repeat_with(shard).take(SHARDS).collect();
         Self { shards }
@@ -115,13 +115,13 @@ impl Denials {
 
     /// What is known of a subject at `now`.
     #[inline]
-    pub(super) fn known(&self, who: WhoRef<'_>, now: u64) -> Known<'_> {
+    pub(crate) fn known(&self, who: WhoRef<'_>, now: u64) -> Known<'_> {
         let shard = self.shard(who);
         Known { shard, denied: shard.lock(), now }
     }
 
     /// The denial, if it is known; else what to remember the answer by.
-    pub(super) fn find(
+    pub(crate) fn find(
         &self,
         who: WhoRef<'_>,
         policy: &Policy,
@@ -136,7 +136,7 @@ impl Denials {
     }
 
     /// Remembers a denial.
-    pub(super) fn note(&self, who: WhoRef<'_>, decision: &Decision, asking: Asking, heard: u64) {
+    pub(crate) fn note(&self, who: WhoRef<'_>, decision: &Decision, asking: Asking, heard: u64) {
         let micros = |wait: Duration| u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
         let (wait, promised) = match decision.retry_after() {
             RetryAfter::In(wait) => (wait.min(LONGEST), micros(wait)),
@@ -170,7 +170,7 @@ impl Denials {
     }
 
     /// Forgets the denial of a subject that the server has allowed since.
-    pub(super) fn allowed(&self, who: WhoRef<'_>, asking: Asking) {
+    pub(crate) fn allowed(&self, who: WhoRef<'_>, asking: Asking) {
         let mut denied = self.shard(who).lock();
         if denied.get(&who).is_some_and(|denied| denied.heard <= asking.sent) {
             denied.swap_remove(&who);
@@ -178,7 +178,7 @@ impl Denials {
     }
 
     /// Forgets what is known of a subject, because its counts may be lower now.
-    pub(super) fn forget(&self, who: WhoRef<'_>) {
+    pub(crate) fn forget(&self, who: WhoRef<'_>) {
         let shard = self.shard(who);
         let mut denied = shard.lock();
         shard.forgotten.fetch_add(1, Ordering::AcqRel);
@@ -197,9 +197,9 @@ impl Shard {
 }
 
 /// Forgets when it is dropped: when what lowers a count has been done, or may have been.
-pub(super) struct Forgetting<'a> {
-    pub(super) denials: Option<&'a Denials>,
-    pub(super) who: Who,
+pub(crate) struct Forgetting<'a> {
+    pub(crate) denials: Option<&'a Denials>,
+    pub(crate) who: Who,
 }
 
 impl Drop for Forgetting<'_> {

@@ -10,33 +10,33 @@ use crate::store::fingerprint::Fingerprint;
 
 /// A subject in a namespace.
 #[derive(Clone, Debug)]
-pub(super) struct Who {
-    pub(super) namespace: Namespace,
-    pub(super) subject: Subject,
+pub(crate) struct Who {
+    pub(crate) namespace: Namespace,
+    pub(crate) subject: Subject,
     /// Which of them it is: no two have the same.
-    pub(super) fingerprint: Fingerprint,
+    pub(in crate::store::redis) fingerprint: Fingerprint,
 }
 
 /// The same, borrowed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct WhoRef<'a> {
-    pub(super) namespace: &'a Namespace,
-    pub(super) subject: &'a Subject,
-    pub(super) fingerprint: Fingerprint,
+pub(crate) struct WhoRef<'a> {
+    pub(crate) namespace: &'a Namespace,
+    pub(crate) subject: &'a Subject,
+    pub(in crate::store::redis) fingerprint: Fingerprint,
 }
 
 /// A table by subjects. Fingerprints are spread already, by keys that nobody knows.
-pub(super) type ByWho<T> = IndexMap<Who, T, BuildHasherDefault<AsSpread>>;
+pub(crate) type ByWho<T> = IndexMap<Who, T, BuildHasherDefault<AsSpread>>;
 
 impl Who {
-    pub(super) const fn as_ref(&self) -> WhoRef<'_> {
+    pub(crate) const fn as_ref(&self) -> WhoRef<'_> {
         let Self { namespace, subject, fingerprint } = self;
         WhoRef { namespace, subject, fingerprint: *fingerprint }
     }
 }
 
 impl WhoRef<'_> {
-    pub(super) fn to_owned(self) -> Who {
+    pub(crate) fn to_owned(self) -> Who {
         let Self { namespace, subject, fingerprint } = self;
         Who { namespace: namespace.clone(), subject: subject.clone(), fingerprint }
     }
@@ -70,7 +70,7 @@ impl Equivalent<Who> for WhoRef<'_> {
 
 /// Takes a number as it is.
 #[derive(Debug, Default)]
-pub(super) struct AsSpread(u64);
+pub(crate) struct AsSpread(u64);
 
 impl Hasher for AsSpread {
     fn write(&mut self, _: &[u8]) {

@@ -11,45 +11,45 @@ use crate::policy::Policy;
 use crate::policy::weight;
 
 /// The version of the packed state, its first byte.
-pub(super) const VERSION: u8 = 3;
+pub(crate) const VERSION: u8 = 3;
 
 /// What scripts and their replies need to know of a policy.
 #[derive(Debug)]
-pub(super) struct Coded {
+pub(crate) struct Coded {
     /// Which states it counts in, and in how many bytes: what `slots.lua` calls the shape.
-    pub(super) shape: Vec<u8>,
+    pub(crate) shape: Vec<u8>,
     /// How `struct` reads and writes a state: its shape, the time, and the cells.
-    pub(super) format: Vec<u8>,
+    pub(crate) format: Vec<u8>,
     /// The places of its limits, in the order in which scripts know them: their own, but where the shape
     /// has no tags that of their periods.
-    pub(super) places: SmallVec<[usize; 6]>,
+    pub(crate) places: SmallVec<[usize; 6]>,
     /// Whether all limits are fixed windows that begin with the first request: what decide_fixed.lua
     /// decides, for many subjects at once.
-    pub(super) is_all_fixed: bool,
+    pub(crate) is_all_fixed: bool,
     /// The most calls that one script evaluates: fewer where each takes longer.
-    pub(super) most_evaluated: usize,
+    pub(crate) most_evaluated: usize,
     /// How many subjects one script decides at most: fewer where each has more limits.
-    pub(super) most_subjects: usize,
+    pub(crate) most_subjects: usize,
     /// How long a state is, if they are.
-    pub(super) state_len: u16,
+    pub(crate) state_len: u16,
     /// The fixed windows that begin with the first request, in the order of `places`.
-    pub(super) windows: SmallVec<[StoredWindow; 6]>,
+    pub(crate) windows: SmallVec<[StoredWindow; 6]>,
 }
 
 /// How what is left of a fixed window is stored.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct StoredWindow {
+pub(crate) struct StoredWindow {
     /// How many bytes hold what is left of it.
-    pub(super) bytes: usize,
+    pub(crate) bytes: usize,
     /// How long it is, in µs.
-    pub(super) micros: u64,
+    pub(crate) micros: u64,
 }
 
 /// Fixed windows that one script decides at most, of all its subjects.
 const MOST_WINDOWS: usize = 256;
 
 /// What is told of this policy.
-pub(super) fn coded(policy: &Policy) -> &Coded {
+pub(crate) fn coded(policy: &Policy) -> &Coded {
     policy.worked_out(Coded::of)
 }
 
@@ -94,7 +94,7 @@ impl Coded {
     }
 
     /// The limits in the order in which scripts know them.
-    pub(super) fn in_order<'a>(
+    pub(crate) fn in_order<'a>(
         &self,
         policy: &'a Policy,
     ) -> impl Iterator<Item = Limit> + use<'_, 'a> {

@@ -2,21 +2,21 @@
 
 use std::time::Duration;
 
-use super::coded::coded;
-use super::script::{self, Script};
-use super::who::WhoRef;
-use super::{Layout, codec, keyspace};
+use super::{Layout, arguments, keys};
 use crate::model::StoreError;
 use crate::model::{Algorithm, Anchor, Mode};
 use crate::model::{Cost, FailureKind, Period, Subject};
 use crate::policy::{LimitSet, Policy};
+use crate::store::redis::encoding::policy::coded;
+use crate::store::redis::script::{self, Script};
+use crate::store::redis::subject_key::WhoRef;
 use crate::store::{Charge, Namespace, Refund, Renewal, Reservation, ReservationChange, Reset};
 #[cfg(feature = "conformance")]
 use crate::time::Timestamp;
 
 /// What to send.
 #[derive(Debug)]
-pub(super) enum Command {
+pub(crate) enum Command {
     Script { script: &'static Script, keys: Vec<String>, arguments: Vec<Vec<u8>> },
     Delete { keys: Vec<String> },
 }
@@ -24,14 +24,14 @@ pub(super) enum Command {
 impl Command {
     /// The key that says where the command belongs: all of its keys have the same hash tag.
     #[cfg(feature = "redis-cluster")]
-    pub(super) fn first_key(&self) -> &str {
+    pub(crate) fn first_key(&self) -> &str {
         let (Self::Script { keys, .. } | Self::Delete { keys }) = self;
         keys.first().map_or("", String::as_str)
     }
 
     /// The command with a time of ours instead of the server's.
     #[cfg(feature = "conformance")]
-    pub(super) fn at(self, now: Timestamp) -> Self {
+    pub(crate) fn at(self, now: Timestamp) -> Self {
         match self {
             Self::Script { script, keys, mut arguments } => {
                 arguments.push(now.as_micros().to_string().into_bytes());
@@ -50,20 +50,23 @@ fn packed(policy: &Policy, plan: Vec<u8>) -> Vec<Vec<u8>> {
 
 /// A layout and what its keys look like.
 #[derive(Debug)]
-pub(super) struct Commands {
-    pub(super) layout: Layout,
-    pub(super) prefix: String,
+pub(crate) struct Commands {
+    pub(crate) layout: Layout,
+    pub(crate) prefix: String,
     /// Whether readable keys have a hash tag too, so that a cluster keeps them together.
-    pub(super) tagged: bool,
+    pub(crate) tagged: bool,
 }
 
 impl Commands {
-    pub(super) fn decide(&self, charge: &Charge<'_>) -> Result<Command, StoreError> {
+    pub(crate) fn decide(&self, charge: &Charge<'_>) -> Result<Command, StoreError> {
         let Charge { namespace, subject, policy, mode, cost } = *charge;
         let arguments = match self.layout {
-            Layout::Packed => packed(policy, codec::decide_plan(policy, mode, cost, 1, 1)),
+            Layout::Packed => packed(policy, arguments::decide_plan(policy, mode, cost, 1, 1)),
             Layout::Readable => {
-                vec![codec::readable_periods(policy), codec::readable_plan(policy, mode, cost)]
+                vec![
+                    arguments::readable_periods(policy),
+                    arguments::readable_plan(policy, mode, cost),
+                ]
             }
         };
         let keys = self.keys(namespace, subject, policy)?;
@@ -73,7 +76,7 @@ impl Commands {
     /// Makes the command of `calls` checks of one cost for each subject, of which at least `least` pass, or
     /// none. Several subjects, or a `least` above one, need a policy of fixed windows only. Several calls
     /// need the packed layout.
-    pub(super) fn check(
+    pub(crate) fn check(
         &self,
         who: &[WhoRef<'_>],
         policy: &Policy,
@@ -83,11 +86,11 @@ impl Commands {
     ) -> Result<Command, StoreError> {
         let arguments = match self.layout {
             Layout::Packed => {
-                packed(policy, codec::decide_plan(policy, Mode::Check, cost, calls, least))
+                packed(policy, arguments::decide_plan(policy, Mode::Check, cost, calls, least))
             }
             Layout::Readable => {
-                let plan = codec::readable_plan(policy, Mode::Check, cost);
-                vec![codec::readable_periods(policy), plan]
+                let plan = arguments::readable_plan(policy, Mode::Check, cost);
+                vec![arguments::readable_periods(policy), plan]
             }
         };
         let mut keys = Vec::with_capacity(who.len());
@@ -98,55 +101,55 @@ impl Commands {
     }
 
     /// Checks of these costs, one after the other.
-    pub(super) fn check_costs(
+    pub(crate) fn check_costs(
         &self,
         WhoRef { namespace, subject, .. }: WhoRef<'_>,
         policy: &Policy,
         costs: &[Cost],
     ) -> Result<Command, StoreError> {
-        let plan = codec::decide_plan(policy, Mode::Check, Cost::ZERO, 0, 1);
+        let plan = arguments::decide_plan(policy, Mode::Check, Cost::ZERO, 0, 1);
         let mut arguments = packed(policy, plan);
-        arguments.push(codec::costs(costs));
+        arguments.push(arguments::costs(costs));
         let keys = self.keys(namespace, subject, policy)?;
         Ok(Command::Script { script: script::decide(self.layout), keys, arguments })
     }
 
-    pub(super) fn refund(&self, refund: &Refund<'_>) -> Result<Command, StoreError> {
+    pub(crate) fn refund(&self, refund: &Refund<'_>) -> Result<Command, StoreError> {
         let Refund { namespace, subject, policy, .. } = *refund;
         let arguments = match self.layout {
-            Layout::Packed => packed(policy, codec::refund_plan(refund)),
+            Layout::Packed => packed(policy, arguments::refund_plan(refund)),
             Layout::Readable => {
-                vec![codec::readable_periods(policy), codec::readable_refund_plan(refund)]
+                vec![arguments::readable_periods(policy), arguments::readable_refund_plan(refund)]
             }
         };
         let keys = self.keys(namespace, subject, policy)?;
         Ok(Command::Script { script: script::amend(self.layout), keys, arguments })
     }
 
-    pub(super) fn renew(&self, renewal: &Renewal<'_>) -> Result<Command, StoreError> {
+    pub(crate) fn renew(&self, renewal: &Renewal<'_>) -> Result<Command, StoreError> {
         let Renewal { namespace, subject, policy, .. } = *renewal;
         // The readable layout holds no permits: its keys say so.
         let keys = self.keys(namespace, subject, policy)?;
-        let arguments = packed(policy, codec::renew_plan(renewal));
+        let arguments = packed(policy, arguments::renew_plan(renewal));
         Ok(Command::Script { script: script::amend(self.layout), keys, arguments })
     }
 
     /// Makes the command that gives expired reservations back, decides `charge`, and reserves the charged
     /// units for `lifetime`. Only in the packed layout.
-    pub(super) fn reserve(
+    pub(crate) fn reserve(
         &self,
         charge: &Charge<'_>,
         lifetime: Option<Duration>,
     ) -> Result<Command, StoreError> {
         let Charge { namespace, subject, policy, mode, cost } = *charge;
-        let mut arguments = packed(policy, codec::decide_plan(policy, mode, cost, 1, 1));
-        arguments.push(codec::lifetime(lifetime));
+        let mut arguments = packed(policy, arguments::decide_plan(policy, mode, cost, 1, 1));
+        arguments.push(arguments::lifetime(lifetime));
         let keys = self.keys_with_reservations(namespace, subject, policy)?;
         Ok(Command::Script { script: script::reserve(), keys, arguments })
     }
 
     /// Makes the command that renews or settles a reservation. Only in the packed layout.
-    pub(super) fn change_reservation(
+    pub(crate) fn change_reservation(
         &self,
         reservation: &Reservation<'_>,
         change: ReservationChange,
@@ -160,21 +163,21 @@ impl Commands {
                 (reservation.refund(returned, kept), None)
             }
         };
-        let mut arguments = packed(policy, codec::refund_plan(&refund));
-        arguments.push(codec::reservation(reservation));
-        arguments.push(codec::lifetime(lifetime));
-        arguments.push(codec::expires(reservation));
+        let mut arguments = packed(policy, arguments::refund_plan(&refund));
+        arguments.push(arguments::reservation(reservation));
+        arguments.push(arguments::lifetime(lifetime));
+        arguments.push(arguments::expires(reservation));
         let keys = self.keys_with_reservations(namespace, subject, policy)?;
         Ok(Command::Script { script: script::change_reservation(), keys, arguments })
     }
 
-    pub(super) fn reset(&self, reset: &Reset<'_>) -> Result<Command, StoreError> {
+    pub(crate) fn reset(&self, reset: &Reset<'_>) -> Result<Command, StoreError> {
         let Reset { namespace, subject, policy, limit } = *reset;
         let keys = match (self.layout, limit) {
             (Layout::Packed, limit) => {
                 let plan = match limit {
-                    None => codec::forget_all_plan(),
-                    Some(limit) => codec::forget_plan(policy, limit),
+                    None => arguments::forget_all_plan(),
+                    Some(limit) => arguments::forget_plan(policy, limit),
                 };
                 let arguments = packed(policy, plan);
                 let keys = self.keys(namespace, subject, policy)?;
@@ -199,7 +202,7 @@ impl Commands {
         namespace: &'a Namespace,
         subject: &Subject,
     ) -> impl Fn(Period, bool) -> Option<String> + use<'a> {
-        keyspace::readable(&self.prefix, namespace, subject, self.tagged)
+        keys::readable(&self.prefix, namespace, subject, self.tagged)
     }
 
     /// The keys that hold the states of the policy's limits, in the order in which scripts know them.
@@ -222,7 +225,7 @@ impl Commands {
         policy: &Policy,
     ) -> Result<Vec<String>, StoreError> {
         let mut keys = self.keys(namespace, subject, policy)?;
-        keys.push(keyspace::reservations(&keys[0]));
+        keys.push(keys::reservations(&keys[0]));
         Ok(keys)
     }
 
@@ -235,9 +238,9 @@ impl Commands {
     ) -> Result<(), StoreError> {
         if self.layout == Layout::Packed {
             let state = keys.len();
-            keys.push(keyspace::packed(&self.prefix, namespace, subject));
+            keys.push(keys::packed(&self.prefix, namespace, subject));
             for limit in policy.limits() {
-                keys.extend(keyspace::ring(&keys[state], limit.limit()));
+                keys.extend(keys::ring(&keys[state], limit.limit()));
             }
             return Ok(());
         }

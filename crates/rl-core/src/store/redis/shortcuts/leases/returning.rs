@@ -7,14 +7,14 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::super::who::{Who, WhoRef};
-use super::super::{Inner, RedisStore};
-use super::held::Returned;
-use super::place::{Holder, Room};
+use super::slot::Returned;
+use super::table::{Holder, Room};
 use super::{Leases, MOST, gone};
 use crate::model::FailureKind;
 use crate::model::StoreError;
 use crate::policy::LimitSet;
+use crate::store::redis::subject_key::{Who, WhoRef};
+use crate::store::redis::{Inner, RedisStore};
 use crate::store::{Refund, RefundOf};
 use crate::time::{Clock, SystemClock};
 
@@ -65,7 +65,7 @@ impl RedisStore {
     }
 
     /// Starts the one task that gives back what has ended or is idle. It ends with the store.
-    pub(in super::super) fn start_sweeping(&self) {
+    pub(crate) fn start_sweeping(&self) {
         let Some(leases) = self.inner.leases.as_ref().filter(|_| !self.inner.watch.is_manual())
         else {
             return;
@@ -115,7 +115,7 @@ impl RedisStore {
     }
 
     /// Makes room for a lease in a full table. Returns the number of entries that are allowed then.
-    pub(super) fn make_room(&self, leases: &Leases) -> usize {
+    pub(crate) fn make_room(&self, leases: &Leases) -> usize {
         match leases.table.make_room(self.inner.watch.now()) {
             Room::Made => MOST,
             Room::Idle(holder) => {
@@ -131,7 +131,7 @@ impl RedisStore {
     }
 
     /// Gives back all units that are held.
-    pub(super) async fn empty(&self, holder: &Holder) -> Result<(), StoreError> {
+    pub(crate) async fn empty(&self, holder: &Holder) -> Result<(), StoreError> {
         match holder.place.with_lease(|lease| lease.terms.take()) {
             Some(terms) => self.give_back(holder.place.who.as_ref(), terms.into()).await,
             None => Ok(()),
@@ -139,7 +139,7 @@ impl RedisStore {
     }
 
     /// Gives unspent units back. If that fails, they stay charged.
-    pub(super) async fn give_back(
+    pub(crate) async fn give_back(
         &self,
         who: WhoRef<'_>,
         Returned { policy, charged, units }: Returned,

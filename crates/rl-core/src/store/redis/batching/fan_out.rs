@@ -4,21 +4,21 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::super::RedisStore;
-use super::super::answer::{Answer, Asked};
-use super::super::who::Who;
 use super::batch::{Caller, Costs, Run};
 use crate::decision::Decision;
 use crate::model::Mode;
 use crate::model::StoreError;
 use crate::model::{Cost, FailureKind};
 use crate::policy::Policy;
+use crate::store::redis::RedisStore;
+use crate::store::redis::encoding::reply::{Answer, Asked};
+use crate::store::redis::subject_key::Who;
 
 /// So many are not told at once.
 const MANY: usize = 16;
 
 /// Callers of one subject that are told, in the order in which they came.
-pub(super) struct Telling<'a> {
+pub(crate) struct Telling<'a> {
     store: &'a RedisStore,
     who: Who,
     callers: std::vec::IntoIter<Caller>,
@@ -30,7 +30,7 @@ pub(super) struct Telling<'a> {
 }
 
 impl<'a> Telling<'a> {
-    pub(super) fn new(store: &'a RedisStore, run: Run, answer: Answer, costs: Costs) -> Self {
+    pub(crate) fn new(store: &'a RedisStore, run: Run, answer: Answer, costs: Costs) -> Self {
         store.note_healed(answer.healed);
         let Run { who, callers } = run;
         let (callers, answer) = (callers.into_iter(), Arc::new(answer));
@@ -38,18 +38,18 @@ impl<'a> Telling<'a> {
     }
 
     /// Whether the server would wait for long if all were told at once.
-    pub(super) fn are_many(&self) -> bool {
+    pub(crate) fn are_many(&self) -> bool {
         self.callers.len() >= MANY
     }
 
     /// Tells the first quarter. The fewer, the more are told while these are on their way; with nobody, calls
     /// of a few and of all others would take turns for ever.
-    pub(super) fn tell_some(&mut self) {
+    pub(crate) fn tell_some(&mut self) {
         self.tell(self.callers.len() / 4);
     }
 
     /// Tells all that are left.
-    pub(super) fn tell_all(mut self) {
+    pub(crate) fn tell_all(mut self) {
         self.tell(usize::MAX);
     }
 
@@ -74,21 +74,21 @@ impl<'a> Telling<'a> {
 }
 
 /// Where the answer comes.
-pub(in super::super) type Told = oneshot::Receiver<Result<Part, StoreError>>;
+pub(crate) type Told = oneshot::Receiver<Result<Part, StoreError>>;
 
 /// Waits to be told. Small: it is made for each call.
-pub(in super::super) async fn wait(told: Told) -> Result<Decision, StoreError> {
+pub(crate) async fn wait(told: Told) -> Result<Decision, StoreError> {
     wait_for_part(told).await.map(|part| part.decision())
 }
 
-pub(in super::super) async fn wait_for_part(told: Told) -> Result<Part, StoreError> {
+pub(crate) async fn wait_for_part(told: Told) -> Result<Part, StoreError> {
     // Whoever should have told is gone with its runtime.
     told.await.unwrap_or_else(|_| Err(StoreError::new(FailureKind::Unavailable)))
 }
 
 /// What one of those is told who travelled for a subject. The decision is made where it is waited for: it
 /// is larger than this.
-pub(in super::super) struct Part {
+pub(crate) struct Part {
     answer: Arc<Answer>,
     policy: Policy,
     cost: Cost,
@@ -97,11 +97,11 @@ pub(in super::super) struct Part {
 
 impl Part {
     /// All that was answered of the subject.
-    pub(in super::super) fn into_answer(self) -> Answer {
+    pub(crate) fn into_answer(self) -> Answer {
         Arc::unwrap_or_clone(self.answer)
     }
 
-    pub(in super::super) fn decision(&self) -> Decision {
+    pub(crate) fn decision(&self) -> Decision {
         let Self { ref policy, cost, call, .. } = *self;
         self.answer.decision(call, Asked { policy, mode: Mode::Check, cost })
     }

@@ -37,7 +37,7 @@ const SUFFIXES: [&str; 6] =
 const REQUESTS: &str = "_REQUESTS";
 
 /// The key that holds the packed state of a subject.
-pub(super) fn packed(prefix: &str, namespace: &Namespace, subject: &Subject) -> String {
+pub(crate) fn packed(prefix: &str, namespace: &Namespace, subject: &Subject) -> String {
     let parts = [prefix, VERSION, namespace.as_str(), subject.realm().as_str()];
     let id = subject.id().as_text().map_or(DIGEST_LEN, str::len);
     let len = parts.iter().map(|part| part.len() + 1).sum::<usize>() + id + "{}".len();
@@ -52,7 +52,7 @@ pub(super) fn packed(prefix: &str, namespace: &Namespace, subject: &Subject) -> 
 }
 
 /// The key that holds the entries of a limit, if it has any: beside the packed state, in its slot.
-pub(super) fn ring(packed: &str, limit: Limit) -> Option<String> {
+pub(crate) fn ring(packed: &str, limit: Limit) -> Option<String> {
     let period = limit.period().as_millis();
     let kind = match limit.algorithm() {
         Algorithm::SlidingLog => "",
@@ -65,7 +65,7 @@ pub(super) fn ring(packed: &str, limit: Limit) -> Option<String> {
 
 /// Returns the key of a subject's reservations, in the hash slot of the packed state. No key of a log has
 /// such a name.
-pub(super) fn reservations(packed: &str) -> String {
+pub(crate) fn reservations(packed: &str) -> String {
     format!("{packed}:reserved")
 }
 
@@ -75,7 +75,7 @@ pub(super) fn reservations(packed: &str) -> String {
 /// other programs share; other realms are
 /// put before the id, with a bar that no bare id holds unescaped; a namespace with two. With
 /// `tagged`, the id is the hash tag.
-pub(super) fn readable<'a>(
+pub(crate) fn readable<'a>(
     prefix: &'a str,
     namespace: &'a Namespace,
     subject: &Subject,

@@ -13,22 +13,22 @@ use crate::time::Timestamp;
 
 /// What was asked of each subject, in each of the calls that came one after the other.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked<'a> {
-    pub(super) policy: &'a Policy,
-    pub(super) mode: Mode,
-    pub(super) cost: Cost,
+pub(crate) struct Asked<'a> {
+    pub(crate) policy: &'a Policy,
+    pub(crate) mode: Mode,
+    pub(crate) cost: Cost,
 }
 
 /// What a deciding script replied of one subject.
 #[derive(Clone, Debug)]
-pub(super) struct Answer {
+pub(crate) struct Answer {
     /// Counters that had no expiry and were given one.
-    pub(super) healed: u64,
-    pub(super) told: Told,
+    pub(crate) healed: u64,
+    pub(crate) told: Told,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Told {
+pub(crate) enum Told {
     /// Of fixed windows: how many of the calls pass, and the state after the last of them.
     Passing { passing: u16, after: After },
     /// For each call the state after it, up to the last that differs from the one before.
@@ -37,7 +37,7 @@ pub(super) enum Told {
 
 /// How the last of the calls left the limits.
 #[derive(Clone, Debug)]
-pub(super) enum After {
+pub(crate) enum After {
     /// Windows that are decided in one pass, as decisions hold them: `now` is [`KEPT`] there.
     Windows {
         now: Timestamp,
@@ -49,9 +49,9 @@ pub(super) enum After {
 
 /// The states of the limits, in the order of the policy, and the time. Of logs what is told of them.
 #[derive(Clone, Debug)]
-pub(super) struct Each {
-    pub(super) now: Timestamp,
-    pub(super) states: SmallVec<[State; 6]>,
+pub(crate) struct Each {
+    pub(crate) now: Timestamp,
+    pub(crate) states: SmallVec<[State; 6]>,
 }
 
 /// What now is in the times of [`After::Windows`]: in the middle of those that can be kept.
@@ -71,7 +71,7 @@ impl Since {
 
 impl Answer {
     /// The decision on the call of this number, from 0.
-    pub(super) fn decision(&self, call: u16, asked: Asked<'_>) -> Decision {
+    pub(crate) fn decision(&self, call: u16, asked: Asked<'_>) -> Decision {
         let Asked { policy, mode, cost } = asked;
         match &self.told {
             Told::Passing { passing, after } => {
@@ -96,7 +96,7 @@ impl Answer {
     /// request: their length does not depend on when the decision was made, which is told as the time of
     /// the charge.
     #[inline(always)]
-    pub(super) fn with_unspent(
+    pub(crate) fn with_unspent(
         &self,
         policy: &Policy,
         cost: Cost,
@@ -110,7 +110,7 @@ impl Answer {
     }
 
     /// Whether the call of this number, from 0, was given what it asked for.
-    pub(super) fn passes(&self, call: u16) -> bool {
+    pub(crate) fn passes(&self, call: u16) -> bool {
         match &self.told {
             Told::Passing { passing, .. } => call < *passing,
             Told::Each(calls) => calls[usize::from(call).min(calls.len() - 1)].1 > 0,
@@ -118,7 +118,7 @@ impl Answer {
     }
 
     /// How many of the calls pass. Of fixed windows.
-    pub(super) fn passing(&self) -> u16 {
+    pub(crate) fn passing(&self) -> u16 {
         match &self.told {
             Told::Passing { passing, .. } => *passing,
             // No more are told than were asked for.
@@ -130,7 +130,7 @@ impl Answer {
     }
 
     /// The units that were left under the strictest limit. Of fixed windows.
-    pub(super) fn least_left(&self, policy: &Policy) -> u64 {
+    pub(crate) fn least_left(&self, policy: &Policy) -> u64 {
         let standing = self.after_all(policy, Cost::ZERO, 0, Since::NONE, 0);
         standing.limits().map(|limit| limit.remaining()).min().unwrap_or_default()
     }
@@ -158,7 +158,7 @@ impl Answer {
 
 impl After {
     /// By since when windows last and what is used in them.
-    pub(super) fn of_windows(policy: &Policy, now: u64, windows: &[[u64; 2]]) -> Self {
+    pub(crate) fn of_windows(policy: &Policy, now: u64, windows: &[[u64; 2]]) -> Self {
         let states = policy.windows().and_then(|_| packed(now, windows));
         let now = Timestamp::from_micros(now);
         match states {
