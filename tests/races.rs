@@ -16,7 +16,7 @@ use rl_tests::web::eventually;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// How connections leave the pool: `Life` in `store/redis/connection.rs`.
+/// How connections leave the pool: `Liveness` in `store/redis/connection/liveness.rs`.
 struct Life {
     generation: u64,
     current: Arc<AtomicU64>,

@@ -7,14 +7,12 @@ use tokio::runtime::Handle;
 
 use super::super::fingerprint::Fingerprinter;
 #[cfg(feature = "redis-cluster")]
-use super::cluster::Cluster;
-use super::connection::{Pool, Settings, Upstream};
-use super::route::Route;
+use super::connection::Cluster;
 #[cfg(feature = "redis-sentinel")]
-use super::sentinel::Sentinels;
-use super::server::{Login, Server, shown};
+use super::connection::Sentinels;
 #[cfg(feature = "redis-tls")]
-use super::tls::Tls;
+use super::connection::Tls;
+use super::connection::{Login, Pool, Route, Server, Settings, Upstream, shown};
 use super::{ConnectError, Inner, Layout, RedisStore, script};
 use crate::model::StoreError;
 use crate::observe::{self, Transition};

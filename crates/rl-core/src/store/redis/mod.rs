@@ -33,28 +33,15 @@
 //! # Ok(()) }
 //! ```
 
-mod backoff;
 mod batching;
 mod builder;
-#[cfg(feature = "redis-cluster")]
-mod cluster;
-mod connect_error;
 mod connection;
 mod encoding;
 mod error;
-mod eviction;
 mod reservations;
-mod route;
 mod script;
-#[cfg(feature = "redis-sentinel")]
-mod sentinel;
-mod server;
 mod shortcuts;
-#[cfg(feature = "redis-cluster")]
-mod slots;
 mod subject_key;
-#[cfg(feature = "redis-tls")]
-mod tls;
 
 use std::fmt;
 use std::sync::Arc;
@@ -64,21 +51,21 @@ use std::time::Duration;
 use batching::{Combiner, Joined, Question};
 pub use builder::RedisStoreBuilder;
 use builder::Servers;
-pub use connect_error::ConnectError;
+#[cfg(feature = "redis-tls")]
+#[cfg_attr(docsrs, doc(cfg(feature = "redis-tls")))]
+pub use connection::Tls;
+use connection::{Command, Route};
 pub use encoding::Layout;
 use encoding::policy::coded;
 use encoding::reply::Asked;
-use encoding::request::{Command, Commands};
+use encoding::request::Commands;
 use encoding::{arguments, reply_reader};
-use route::Route;
+pub use error::ConnectError;
 pub use script::Script;
 use shortcuts::denial_cache::{Asking, Denials, Forgetting};
 use shortcuts::leases::Leases;
 use shortcuts::monotonic::Watch;
 use subject_key::WhoRef;
-#[cfg(feature = "redis-tls")]
-#[cfg_attr(docsrs, doc(cfg(feature = "redis-tls")))]
-pub use tls::Tls;
 
 use super::fingerprint::Fingerprinter;
 use super::{

@@ -2,9 +2,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::backoff::pause;
 use crate::model::FailureKind;
 use crate::model::StoreError;
-use crate::store::redis::backoff::pause;
 
 /// The first pause after an attempt that failed. It is doubled with each that fails.
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
@@ -20,7 +20,7 @@ const LONGEST_PAUSE_REFUSED: Duration = Duration::from_millis(500);
 const REFUSAL_HOLDS: Duration = Duration::from_secs(1);
 
 /// Why an attempt to connect failed.
-pub(super) struct Failure {
+pub(crate) struct Failure {
     kind: FailureKind,
     detail: Option<String>,
     at: Instant,
@@ -32,7 +32,7 @@ pub(super) struct Failure {
 
 impl Failure {
     /// The failure of an attempt, after `before`.
-    pub(super) fn after(before: Option<&Self>, error: &StoreError) -> Self {
+    pub(crate) fn after(before: Option<&Self>, error: &StoreError) -> Self {
         let (kind, detail) = (error.kind(), error.detail().map(str::to_owned));
         let (at, count) = (Instant::now(), before.map_or(0, |before| before.count) + 1);
         let longest = if kind.is_configuration() { LONGEST_PAUSE_REFUSED } else { LONGEST_PAUSE };
@@ -40,11 +40,11 @@ impl Failure {
     }
 
     /// When the next attempt is due.
-    pub(super) const fn next(&self) -> Instant {
+    pub(crate) const fn next(&self) -> Instant {
         self.next
     }
 
-    pub(super) fn error(&self) -> StoreError {
+    pub(crate) fn error(&self) -> StoreError {
         let error = StoreError::new(self.kind);
         match &self.detail {
             Some(detail) => error.with_detail(detail.clone()),
@@ -53,7 +53,7 @@ impl Failure {
     }
 
     /// That the server does not let us in, as far as it has just said so.
-    pub(super) fn refusal(&self) -> Option<StoreError> {
+    pub(crate) fn refusal(&self) -> Option<StoreError> {
         let holds = self.at.elapsed() < REFUSAL_HOLDS;
         (self.kind.is_configuration() && holds).then(|| self.error())
     }

@@ -7,40 +7,11 @@ use crate::model::StoreError;
 use crate::model::{Algorithm, Anchor, Mode};
 use crate::model::{Cost, FailureKind, Period, Subject};
 use crate::policy::{LimitSet, Policy};
+use crate::store::redis::connection::Command;
 use crate::store::redis::encoding::policy::coded;
-use crate::store::redis::script::{self, Script};
+use crate::store::redis::script;
 use crate::store::redis::subject_key::WhoRef;
 use crate::store::{Charge, Namespace, Refund, Renewal, Reservation, ReservationChange, Reset};
-#[cfg(feature = "conformance")]
-use crate::time::Timestamp;
-
-/// What to send.
-#[derive(Debug)]
-pub(crate) enum Command {
-    Script { script: &'static Script, keys: Vec<String>, arguments: Vec<Vec<u8>> },
-    Delete { keys: Vec<String> },
-}
-
-impl Command {
-    /// The key that says where the command belongs: all of its keys have the same hash tag.
-    #[cfg(feature = "redis-cluster")]
-    pub(crate) fn first_key(&self) -> &str {
-        let (Self::Script { keys, .. } | Self::Delete { keys }) = self;
-        keys.first().map_or("", String::as_str)
-    }
-
-    /// The command with a time of ours instead of the server's.
-    #[cfg(feature = "conformance")]
-    pub(crate) fn at(self, now: Timestamp) -> Self {
-        match self {
-            Self::Script { script, keys, mut arguments } => {
-                arguments.push(now.as_micros().to_string().into_bytes());
-                Self::Script { script: script.with_manual_time(), keys, arguments }
-            }
-            delete @ Self::Delete { .. } => delete,
-        }
-    }
-}
 
 /// The arguments of the scripts of the packed layout.
 fn packed(policy: &Policy, plan: Vec<u8>) -> Vec<Vec<u8>> {

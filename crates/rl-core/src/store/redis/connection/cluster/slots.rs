@@ -2,12 +2,12 @@
 
 use redis::Value;
 
-use super::server::Address;
+use super::super::server::Address;
 
 const SLOTS: usize = 16_384;
 
 /// Which server holds which slot.
-pub(super) struct Slots {
+pub(crate) struct Slots {
     servers: Vec<Address>,
     // For each slot, the place of its server.
     owners: Vec<u16>,
@@ -24,7 +24,7 @@ impl Default for Slots {
 impl Slots {
     /// The answer to `CLUSTER SLOTS`: `[from, to, [host, port, ..], ..]` for each range, the primary
     /// first. A server without a host is on that of the one that was asked.
-    pub(super) fn read(answer: &Value, asked: &str) -> Option<Self> {
+    pub(crate) fn read(answer: &Value, asked: &str) -> Option<Self> {
         let Value::Array(ranges) = answer else { return None };
         let mut slots = Self::default();
         for range in ranges {
@@ -48,17 +48,17 @@ impl Slots {
         Some(slots)
     }
 
-    pub(super) fn owner(&self, slot: u16) -> Option<Address> {
+    pub(crate) fn owner(&self, slot: u16) -> Option<Address> {
         let place = *self.owners.get(usize::from(slot))?;
         self.servers.get(usize::from(place)).cloned()
     }
 
     /// The servers that hold slots.
-    pub(super) fn owners(&self) -> Vec<Address> {
+    pub(crate) fn owners(&self) -> Vec<Address> {
         self.servers.clone()
     }
 
-    pub(super) fn set(&mut self, slot: u16, owner: &Address) {
+    pub(crate) fn set(&mut self, slot: u16, owner: &Address) {
         let place = self.place(owner);
         if let Some(slot) = self.owners.get_mut(usize::from(slot)) {
             *slot = place;
@@ -76,7 +76,7 @@ impl Slots {
 }
 
 /// The slot of a key: of its hash tag, if it has one.
-pub(super) fn slot_of(key: &str) -> u16 {
+pub(crate) fn slot_of(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
     let hashed = tag.map(|(tag, _)| tag).filter(|tag| !tag.is_empty()).unwrap_or(key);
     crc16(hashed.as_bytes()) % 16_384

@@ -22,21 +22,21 @@ use tokio_rustls::rustls::{
     self, AlertDescription, CertificateError, ClientConfig, RootCertStore, SignatureScheme,
 };
 
-use super::super::ConnectError;
-use super::super::error::classify;
 use super::{Pem, Tls};
 use crate::model::FailureKind;
 use crate::model::StoreError;
+use crate::store::redis::ConnectError;
+use crate::store::redis::error::classify;
 
 /// Makes connections over TLS.
 #[derive(Clone)]
-pub(in super::super) struct Connector {
+pub(crate) struct Connector {
     config: Arc<ClientConfig>,
 }
 
 impl Tls {
     /// Reads the certificates.
-    pub(in super::super) fn connector(&self) -> Result<Connector, ConnectError> {
+    pub(crate) fn connector(&self) -> Result<Connector, ConnectError> {
         let provider = Arc::new(ring::default_provider());
         let config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -105,7 +105,7 @@ fn wrong(why: &str) -> ConnectError {
 }
 
 impl Connector {
-    pub(in super::super) async fn connect(
+    pub(crate) async fn connect(
         &self,
         host: &str,
         port: u16,
@@ -162,7 +162,7 @@ impl ResolvesClientCert for Witness {
 }
 
 /// What TLS says about a failure, if it was one of TLS.
-pub(in super::super) fn failure(error: &RedisError) -> Option<(FailureKind, &'static str)> {
+pub(crate) fn failure(error: &RedisError) -> Option<(FailureKind, &'static str)> {
     // The library shares what is beneath.
     let shared = error.source()?.downcast_ref::<Arc<dyn Error + Send + Sync>>()?;
     let error = shared.downcast_ref::<std::io::Error>()?;

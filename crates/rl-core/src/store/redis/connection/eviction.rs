@@ -2,13 +2,13 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::connection::Connection;
+use super::pool::Connection;
 use super::server::Server;
 use crate::observe;
 
 /// Warns, once for each store, if this server can evict counters. A server that does not tell is left
 /// alone.
-pub(super) async fn warn_of(connection: &mut Connection, server: &Server, has_warned: &AtomicBool) {
+pub(crate) async fn warn_of(connection: &mut Connection, server: &Server, has_warned: &AtomicBool) {
     if has_warned.load(Ordering::Relaxed) {
         return;
     }

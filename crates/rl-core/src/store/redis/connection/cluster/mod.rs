@@ -4,6 +4,8 @@
 //! where to go instead: the command follows. A command that may have been executed is never sent
 //! again, whoever asks for it.
 
+mod slots;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -14,15 +16,15 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use super::ConnectError;
 use super::backoff::pause;
-use super::connection::{Pool, Settings, Upstream};
-use super::encoding::request::Command;
-use super::error::classify;
+use super::command::Command;
+use super::pool::{Pool, Settings, Upstream};
 use super::server::{Address, Login, Server};
-use super::slots::{Slots, slot_of};
 use crate::model::FailureKind;
 use crate::model::StoreError;
+use crate::store::redis::ConnectError;
+use crate::store::redis::error::classify;
+use slots::{Slots, slot_of};
 
 /// How often a command is sent elsewhere before it counts as failed.
 const MAX_REDIRECTS: usize = 16;
@@ -44,7 +46,7 @@ const ASKED_AT_ONCE: usize = 3;
 
 /// A cluster. A cheap handle.
 #[derive(Clone)]
-pub(super) struct Cluster(Arc<Inner>);
+pub(crate) struct Cluster(Arc<Inner>);
 
 struct Inner {
     // How to log in, wherever.
@@ -63,7 +65,7 @@ struct Inner {
 
 impl Cluster {
     /// Connections will live in the runtime that this is called in.
-    pub(super) fn new(
+    pub(crate) fn new(
         urls: &[String],
         login: &Login,
         settings: &Arc<Settings>,
@@ -100,14 +102,14 @@ impl Cluster {
     }
 
     /// Returns the name of the cluster and its first seed, for the log.
-    pub(super) fn label(&self) -> String {
+    pub(crate) fn label(&self) -> String {
         let first = self.0.seeds.first();
         let first = first.map(|Address { host, port }| format!(" {host}:{port}"));
         format!("redis cluster{}", first.unwrap_or_default())
     }
 
     /// Looks at the map and connects to every primary.
-    pub(super) async fn probe(&self) -> Result<(), StoreError> {
+    pub(crate) async fn probe(&self) -> Result<(), StoreError> {
         self.look().await?;
         let mut opening = JoinSet::new();
         for address in self.read_slots(Slots::owners) {
@@ -119,7 +121,7 @@ impl Cluster {
     }
 
     /// Sends a command to the server that holds its keys; returns what a script replied.
-    pub(super) async fn send(&self, command: &Command) -> Result<Vec<u8>, StoreError> {
+    pub(crate) async fn send(&self, command: &Command) -> Result<Vec<u8>, StoreError> {
         let slot = slot_of(command.first_key());
         let mut address = self.owner(slot).await?;
         let mut is_asking = false;

@@ -5,9 +5,6 @@
 //! one costs nothing at check-out, and a failed connection makes all of its age leave the pool: they
 //! led to the same server. One that owes an answer for too long has failed as well.
 
-mod failure;
-mod life;
-
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::pin;
@@ -16,45 +13,45 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
+use super::failure::Failure;
+use super::liveness::{Life, Waiting};
 use bb8_redis::bb8;
-use failure::Failure;
-use life::{Life, Waiting};
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{FromRedisValue, RedisResult, Value};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::error::{self, classify};
 use super::eviction;
-use super::script::Script;
 #[cfg(feature = "redis-sentinel")]
 use super::sentinel::Sentinels;
 use super::server::Server;
 use crate::model::FailureKind;
 use crate::model::StoreError;
+use crate::store::redis::error::{self, classify};
+use crate::store::redis::script::Script;
 
 /// How connections are made, and when they count as failed.
-pub(super) struct Settings {
-    pub(super) scripts: Vec<&'static Script>,
+pub(crate) struct Settings {
+    pub(crate) scripts: Vec<&'static Script>,
     /// How many connections a pool holds at most.
-    pub(super) connections: u32,
+    pub(crate) connections: u32,
     /// The longest a decision waits for a connection.
-    pub(super) wait: Duration,
+    pub(crate) wait: Duration,
     /// The longest that making a connection may take.
-    pub(super) connect_timeout: Duration,
+    pub(crate) connect_timeout: Duration,
     /// How long a connection may owe an answer before it counts as failed.
     ///
     /// A server that is gone without a word ends no connection; the operating system takes a
     /// quarter of an hour to find out.
-    pub(super) silence: Duration,
+    pub(crate) silence: Duration,
     /// That one of the servers can evict counters has been said.
-    pub(super) has_warned_of_eviction: AtomicBool,
+    pub(crate) has_warned_of_eviction: AtomicBool,
 }
 
 /// Makes connections for the pool. Clones share what they know.
 #[derive(Clone)]
-pub(super) struct Manager {
+pub(crate) struct Manager {
     upstream: Upstream,
     settings: Arc<Settings>,
     // Where connections live. A request may come from a thread with a runtime of its own, as in
@@ -73,7 +70,7 @@ pub(super) struct Manager {
 
 /// What a pool's connections lead to.
 #[derive(Clone)]
-pub(super) enum Upstream {
+pub(crate) enum Upstream {
     Server(Server),
     #[cfg(feature = "redis-sentinel")]
     Sentinels(Arc<Sentinels>),
@@ -108,7 +105,7 @@ impl Manager {
     }
 
     /// A new connection to this server.
-    pub(super) async fn open_to(&self, server: &Server) -> Result<Connection, StoreError> {
+    pub(crate) async fn open_to(&self, server: &Server) -> Result<Connection, StoreError> {
         let generation = self.generation.load(Ordering::Acquire);
         let located = |error: StoreError| error.at_connecting_to(&server.name());
         let connection = server.connect().await.map_err(located)?;
@@ -131,13 +128,13 @@ impl Manager {
 
     /// The age of the connections: who raises it ends them all.
     #[cfg(feature = "redis-sentinel")]
-    pub(super) fn generation(&self) -> Arc<AtomicU64> {
+    pub(crate) fn generation(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.generation)
     }
 
     /// Why the last attempt to connect failed, if it did. All who wait learn of it: to the one who
     /// did not, a wrong password would look like an outage, which may open the gate.
-    pub(super) fn last_failure(&self) -> Option<StoreError> {
+    pub(crate) fn last_failure(&self) -> Option<StoreError> {
         self.lock_failure().as_ref().map(Failure::error)
     }
 
@@ -209,7 +206,7 @@ impl fmt::Debug for Manager {
 
 /// A handle on a connection that many tasks share.
 #[derive(Clone)]
-pub(super) struct Connection {
+pub(crate) struct Connection {
     connection: MultiplexedConnection,
     life: Arc<Life>,
     #[cfg(feature = "redis-cluster")]
@@ -218,7 +215,7 @@ pub(super) struct Connection {
 
 impl Connection {
     /// Sends one command and waits for its reply.
-    pub(super) async fn query<T: FromRedisValue>(
+    pub(crate) async fn query<T: FromRedisValue>(
         &mut self,
         command: &redis::Cmd,
     ) -> RedisResult<T> {
@@ -250,14 +247,14 @@ impl Connection {
 
     /// The same connection, for keys that another server still holds by the map.
     #[cfg(feature = "redis-cluster")]
-    pub(super) fn asking(mut self) -> Self {
+    pub(crate) fn asking(mut self) -> Self {
         self.is_asking = true;
         self
     }
 
     /// Whether the server says that it is a primary. One that does not say is believed.
     #[cfg(feature = "redis-sentinel")]
-    pub(super) async fn is_primary(&mut self) -> bool {
+    pub(crate) async fn is_primary(&mut self) -> bool {
         // Needs no permission beyond what every client needs. Redis 5 does not know it.
         let hello: RedisResult<Vec<Value>> = self.query(&redis::cmd("HELLO")).await;
         let role = |words: Vec<Value>| {
@@ -293,7 +290,7 @@ impl Connection {
 
 /// A pool that fails early: waiting for a connection is part of the decision's deadline.
 #[derive(Clone)]
-pub(super) struct Pool(Arc<PoolInner>);
+pub(crate) struct Pool(Arc<PoolInner>);
 
 struct PoolInner {
     pool: bb8::Pool<Manager>,
@@ -302,7 +299,7 @@ struct PoolInner {
 
 impl Pool {
     /// Connections will live in this runtime.
-    pub(super) fn new(upstream: Upstream, settings: &Arc<Settings>, runtime: &Handle) -> Self {
+    pub(crate) fn new(upstream: Upstream, settings: &Arc<Settings>, runtime: &Handle) -> Self {
         let manager = Manager::new(upstream, Arc::clone(settings), runtime.clone());
         let pool = bb8::Pool::builder()
             .max_size(settings.connections)
@@ -316,7 +313,7 @@ impl Pool {
     }
 
     /// A handle on a connection; the slot in the pool is given back already.
-    pub(super) async fn get(&self) -> Result<Connection, StoreError> {
+    pub(crate) async fn get(&self) -> Result<Connection, StoreError> {
         let PoolInner { pool, manager } = &*self.0;
         let (mut connection, mut refusal) = (pin!(pool.get()), pin!(manager.refusal()));
         let connection = poll_fn(|cx| {
@@ -340,7 +337,7 @@ impl Pool {
     }
 
     /// Tries once to connect, outside the pool.
-    pub(super) async fn probe(&self) -> Result<(), StoreError> {
+    pub(crate) async fn probe(&self) -> Result<(), StoreError> {
         self.0.pool.dedicated_connection().await.map(drop)
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// What all handles on one connection know of it.
-pub(super) struct Life {
+pub(crate) struct Life {
     generation: u64,
     current: Arc<AtomicU64>,
     opened: Instant,
@@ -17,18 +17,18 @@ pub(super) struct Life {
 impl Life {
     const NOTHING_OWED: u64 = u64::MAX;
 
-    pub(super) fn new(generation: u64, current: Arc<AtomicU64>, silence: Duration) -> Self {
+    pub(crate) fn new(generation: u64, current: Arc<AtomicU64>, silence: Duration) -> Self {
         let owing_since = AtomicU64::new(Self::NOTHING_OWED);
         Self { generation, current, opened: Instant::now(), silence, owing_since }
     }
 
     /// Ends the generation: once, even if many tasks fail together.
-    pub(super) fn fail(&self) {
+    pub(crate) fn fail(&self) {
         let (this, next) = (self.generation, self.generation + 1);
         let _ = self.current.compare_exchange(this, next, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    pub(super) fn is_stale(&self) -> bool {
+    pub(crate) fn is_stale(&self) -> bool {
         self.generation != self.current.load(Ordering::Acquire)
     }
 
@@ -43,16 +43,16 @@ impl Life {
         }
     }
 
-    pub(super) fn heard(&self) {
+    pub(crate) fn heard(&self) {
         self.owing_since.store(Self::NOTHING_OWED, Ordering::Relaxed);
     }
 }
 
 /// A command without a reply yet. The limiter drops it at its deadline.
-pub(super) struct Waiting<'a>(&'a Life);
+pub(crate) struct Waiting<'a>(&'a Life);
 
 impl<'a> Waiting<'a> {
-    pub(super) fn begin(life: &'a Life) -> Self {
+    pub(crate) fn begin(life: &'a Life) -> Self {
         let (owing_since, now) = (&life.owing_since, life.now());
         let (relaxed, nothing) = (Ordering::Relaxed, Life::NOTHING_OWED);
         if let Err(since) = owing_since.compare_exchange(nothing, now, relaxed, relaxed) {

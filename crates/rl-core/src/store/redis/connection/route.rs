@@ -2,13 +2,13 @@
 
 #[cfg(feature = "redis-cluster")]
 use super::cluster::Cluster;
-use super::connection::{Connection, Pool};
-use super::encoding::request::Command;
-use super::error::classify;
+use super::command::Command;
+use super::pool::Pool;
 use crate::model::StoreError;
+use crate::store::redis::error::classify;
 
 /// The way to the servers.
-pub(super) enum Route {
+pub(crate) enum Route {
     /// All commands go to one server: the one there is, or the primary.
     Pool(Pool),
     /// Each key has its server.
@@ -17,7 +17,7 @@ pub(super) enum Route {
 }
 
 impl Route {
-    pub(super) const fn is_cluster(&self) -> bool {
+    pub(crate) const fn is_cluster(&self) -> bool {
         match self {
             Self::Pool(_) => false,
             #[cfg(feature = "redis-cluster")]
@@ -26,7 +26,7 @@ impl Route {
     }
 
     /// Sends a command; returns what a script replied.
-    pub(super) async fn send(&self, command: &Command) -> Result<Vec<u8>, StoreError> {
+    pub(crate) async fn send(&self, command: &Command) -> Result<Vec<u8>, StoreError> {
         match self {
             Self::Pool(pool) => {
                 let mut connection = pool.get().await?;
@@ -34,22 +34,6 @@ impl Route {
             }
             #[cfg(feature = "redis-cluster")]
             Self::Cluster(cluster) => cluster.send(command).await,
-        }
-    }
-}
-
-impl Command {
-    /// Sends the command on this connection, once.
-    pub(super) async fn run(&self, connection: &mut Connection) -> redis::RedisResult<Vec<u8>> {
-        match self {
-            Self::Script { script, keys, arguments } => {
-                script.run(connection, keys, arguments).await
-            }
-            Self::Delete { keys } => {
-                let mut delete = redis::cmd("DEL");
-                delete.arg(keys);
-                connection.query::<u64>(&delete).await.map(|_| Vec::new())
-            }
         }
     }
 }

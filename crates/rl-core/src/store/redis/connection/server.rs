@@ -6,34 +6,34 @@ use redis::RedisConnectionInfo;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, ConnectionInfo, IntoConnectionInfo};
 
-use super::ConnectError;
-use super::error::classify;
 #[cfg(feature = "redis-tls")]
 use super::tls::{Connector, Tls};
 use crate::model::StoreError;
+use crate::store::redis::ConnectError;
+use crate::store::redis::error::classify;
 
 /// Who connects, and what the servers must prove. What is not set here, the URL says.
 #[derive(Clone, Default)]
-pub(super) struct Login {
-    pub(super) user: Option<String>,
-    pub(super) password: Option<String>,
-    pub(super) database: Option<u32>,
+pub(crate) struct Login {
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<String>,
+    pub(crate) database: Option<u32>,
     #[cfg(feature = "redis-tls")]
-    pub(super) tls: Option<Tls>,
+    pub(crate) tls: Option<Tls>,
 }
 
 /// Where a server listens.
 #[cfg(any(feature = "redis-sentinel", feature = "redis-cluster"))]
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(super) struct Address {
-    pub(super) host: String,
-    pub(super) port: u16,
+pub(crate) struct Address {
+    pub(crate) host: String,
+    pub(crate) port: u16,
 }
 
 #[cfg(feature = "redis-cluster")]
 impl Address {
     /// Reads `host:port`, where an IPv6 host has no brackets, and one left out is `same`.
-    pub(super) fn parse(text: &str, same: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str, same: &str) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let host = if matches!(host, "" | "?") { same } else { host };
@@ -43,7 +43,7 @@ impl Address {
 
 /// A server and how to connect to it.
 #[derive(Clone)]
-pub(super) struct Server {
+pub(crate) struct Server {
     info: ConnectionInfo,
     #[cfg(feature = "redis-tls")]
     tls: Option<Connector>,
@@ -51,7 +51,7 @@ pub(super) struct Server {
 
 impl Server {
     /// The server at `url`.
-    pub(super) fn at_url(url: &str, login: &Login) -> Result<Self, ConnectError> {
+    pub(crate) fn at_url(url: &str, login: &Login) -> Result<Self, ConnectError> {
         let wrong = |why: &str| ConnectError::Url { shown: shown(url), why: why.to_owned() };
         if url.trim().is_empty() {
             return Err(wrong("it is empty"));
@@ -89,7 +89,7 @@ impl Server {
     }
 
     /// Returns the address of the server, without user and password.
-    pub(super) fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         match self.info.addr() {
             ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
                 let is_v6 = host.contains(':');
@@ -101,7 +101,7 @@ impl Server {
     }
 
     /// A connection in which the user has logged in.
-    pub(super) async fn connect(&self) -> Result<MultiplexedConnection, StoreError> {
+    pub(crate) async fn connect(&self) -> Result<MultiplexedConnection, StoreError> {
         let config = AsyncConnectionConfig::new()
             // Callers have time limits of their own, for everything together.
             .set_connection_timeout(None)
@@ -118,21 +118,21 @@ impl Server {
 #[cfg(any(feature = "redis-sentinel", feature = "redis-cluster"))]
 impl Server {
     /// The server at another address, reached in the same way.
-    pub(super) fn at(&self, address: &Address) -> Self {
+    pub(crate) fn at(&self, address: &Address) -> Self {
         let addr = ConnectionAddr::Tcp(address.host.clone(), address.port);
         let mut server = self.clone();
         server.info = server.info.set_addr(addr);
         server
     }
 
-    pub(super) fn is_tls(&self) -> bool {
+    pub(crate) fn is_tls(&self) -> bool {
         #[cfg(feature = "redis-tls")]
         return self.tls.is_some();
         #[cfg(not(feature = "redis-tls"))]
         return false;
     }
 
-    pub(super) fn database(&self) -> i64 {
+    pub(crate) fn database(&self) -> i64 {
         self.info.redis_settings().db()
     }
 }
@@ -140,7 +140,7 @@ impl Server {
 #[cfg(feature = "redis-sentinel")]
 impl Server {
     /// The server, with `login` and nothing of what its URL said of that.
-    pub(super) fn with_login(&self, login: &Login) -> Self {
+    pub(crate) fn with_login(&self, login: &Login) -> Self {
         let mut server = self.clone();
         server.info = log_in(server.info.set_redis_settings(RedisConnectionInfo::default()), login);
         server
@@ -150,7 +150,7 @@ impl Server {
 #[cfg(feature = "redis-cluster")]
 impl Server {
     /// Where it is; nothing if that is a file.
-    pub(super) fn address(&self) -> Option<Address> {
+    pub(crate) fn address(&self) -> Option<Address> {
         match self.info.addr() {
             ConnectionAddr::Tcp(host, port) => Some(Address { host: host.clone(), port: *port }),
             _ => None,
@@ -158,7 +158,7 @@ impl Server {
     }
 
     /// Whether the same user logs in there in the same way.
-    pub(super) fn is_like(&self, other: &Self) -> bool {
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
         let login = |server: &Self| {
             let settings = server.info.redis_settings();
             let words = [settings.username(), settings.password()].map(|s| s.map(str::to_owned));
@@ -201,7 +201,7 @@ fn log_in(info: ConnectionInfo, login: &Login) -> ConnectionInfo {
 
 /// Returns the scheme of a URL. What follows is never shown: where a character was forgotten, any
 /// part of it may be the password.
-pub(super) fn shown(url: &str) -> String {
+pub(crate) fn shown(url: &str) -> String {
     if url.trim().is_empty() {
         return String::new();
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 /// How long to wait after so many failures in a row: the first pause, doubled with each further one up
 /// to the longest, of which chance takes off up to a half. The instances of a service must not come
 /// back in step.
-pub(super) fn pause(failures: u32, first: Duration, longest: Duration) -> Duration {
+pub(crate) fn pause(failures: u32, first: Duration, longest: Duration) -> Duration {
     let doubled = first.saturating_mul(1 << failures.saturating_sub(1).min(16));
     let whole = doubled.min(longest);
     let chance = RandomState::new().hash_one(failures) % 1_001;

@@ -14,12 +14,12 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use tokio::task::JoinSet;
 
-use super::ConnectError;
-use super::connection::{Connection, Manager};
-use super::error::classify;
+use super::pool::{Connection, Manager};
 use super::server::{Address, Login, Server};
 use crate::model::FailureKind;
 use crate::model::StoreError;
+use crate::store::redis::ConnectError;
+use crate::store::redis::error::classify;
 
 /// How often the sentinels are asked whether the primary is still the same, and again while a
 /// server that they named does not answer.
@@ -29,7 +29,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(200);
 const GRACE: Duration = Duration::from_millis(50);
 
 /// Sentinels, and the primary that they watch.
-pub(super) struct Sentinels {
+pub(crate) struct Sentinels {
     sentinels: Vec<Arc<Sentinel>>,
     // How to log in to what they name.
     primary: Server,
@@ -58,7 +58,7 @@ type Rank = (u64, bool);
 
 impl Sentinels {
     /// The URLs say how to log in to the sentinels, `login` how to log in to the servers.
-    pub(super) fn new(urls: &[String], name: &str, login: &Login) -> Result<Self, ConnectError> {
+    pub(crate) fn new(urls: &[String], name: &str, login: &Login) -> Result<Self, ConnectError> {
         let to_sentinels = Login {
             #[cfg(feature = "redis-tls")]
             tls: login.tls.clone(),
@@ -119,7 +119,7 @@ impl Sentinels {
     }
 
     /// A connection to the primary.
-    pub(super) async fn connect(
+    pub(crate) async fn connect(
         self: &Arc<Self>,
         manager: &Manager,
     ) -> Result<Connection, StoreError> {

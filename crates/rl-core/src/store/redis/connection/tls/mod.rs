@@ -5,7 +5,7 @@ mod connect;
 use std::fmt;
 use std::path::PathBuf;
 
-pub(super) use connect::{Connector, failure};
+pub(crate) use connect::{Connector, failure};
 
 /// Certificates for URLs with `rediss://`.
 ///
