@@ -56,7 +56,7 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 static ALLOCATOR: &StatsAlloc<std::alloc::System> = &INSTRUMENTED_SYSTEM;
 
 const USAGE: &str = "\
-usage: cargo run --release -p rl-bench -- memory|http|redis|all [--json FILE] [--charts]
+usage: cargo run --release -p rl-bench -- memory|http|redis|all [--goals] [--json FILE] [--charts]
        cargo run --release -p rl-bench -- outage|overload|records|scripts|pictures
        cargo run -p rl-bench -- charts FILE
 
@@ -74,6 +74,7 @@ usage: cargo run --release -p rl-bench -- memory|http|redis|all [--json FILE] [-
             much of two bursts passes
   charts    draws what --json has written into crates/rl-core/docs/charts
 
+  --goals       measures what the goals of memory and redis need, and nothing else
   --json FILE   writes goals, tables and charts to a file, too
   --charts      draws the charts of this run, too";
 
@@ -82,6 +83,7 @@ usage: cargo run --release -p rl-bench -- memory|http|redis|all [--json FILE] [-
 struct Options {
     json: Option<String>,
     charts: bool,
+    goals_only: bool,
 }
 
 fn main() -> ExitCode {
@@ -126,6 +128,7 @@ fn options(words: &[&str]) -> Result<Options, String> {
                 options.json = Some((*file).to_owned());
             }
             "--charts" => options.charts = true,
+            "--goals" => options.goals_only = true,
             extra => return Err(format!("{extra:?} is one word too many")),
         }
     }
@@ -134,6 +137,7 @@ fn options(words: &[&str]) -> Result<Options, String> {
 
 fn measure(name: &str, options: &Options) -> Result<(), Box<dyn Error>> {
     let mut report = Report::new();
+    report.goals_only = options.goals_only;
     let measured = match name {
         "memory" => memory::run(&mut report),
         "http" => http::run(&mut report),
@@ -167,7 +171,7 @@ mod tests {
 
     #[test]
     fn options_come_in_any_order() {
-        let wanted = Options { json: Some("run.json".to_owned()), charts: true };
+        let wanted = Options { json: Some("run.json".to_owned()), charts: true, goals_only: false };
         assert_eq!(options(&["--charts", "--json", "run.json"]).as_ref(), Ok(&wanted));
         assert_eq!(options(&["--json", "run.json", "--charts"]).as_ref(), Ok(&wanted));
         assert_eq!(options(&[]), Ok(Options::default()));

@@ -57,27 +57,37 @@ pub(crate) fn run(report: &mut Report) -> Result<(), Box<dyn Error>> {
     );
     let keys = Keys::new(MANY);
     let mut goals = Vec::new();
-    report.step("floors");
-    report.table("memory-floors", floors::measure(&keys));
+    if !report.goals_only {
+        report.step("floors");
+        report.table("memory-floors", floors::measure(&keys));
+    }
     matrix::measure(&keys, report, &mut goals)?;
-    report.step("exactness");
-    report.table("memory-exactness", matrix::exactness(&keys)?);
+    if !report.goals_only {
+        report.step("exactness");
+        report.table("memory-exactness", matrix::exactness(&keys)?);
+    }
     report.step("denials and numbers of limits");
     cases::denial(&keys, &mut goals)?;
-    cases::counts(&keys, report)?;
+    if !report.goals_only {
+        cases::counts(&keys, report)?;
+    }
     report.step("memory of a million subjects");
     space(&keys, report, &mut goals)?;
     report.step("logs, algorithms");
     cases::logs(&mut goals)?;
-    report.table("memory-algorithms", algorithms::speed(&keys)?);
-    report.table("memory-algorithms-space", algorithms::space(&keys)?);
-    report.table("memory-long-logs", long_logs()?);
+    if !report.goals_only {
+        report.table("memory-algorithms", algorithms::speed(&keys)?);
+        report.table("memory-algorithms-space", algorithms::space(&keys)?);
+        report.table("memory-long-logs", long_logs()?);
+    }
     report.step("instructions");
     goals.push(cases::instructions());
     let flood = flood::run(&keys, &mut goals, report)?;
     report.table("memory-flood", flood);
     drop(keys);
-    growth::measure(report)?;
+    if !report.goals_only {
+        growth::measure(report)?;
+    }
     report.end(goals);
     Ok(())
 }

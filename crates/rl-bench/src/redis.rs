@@ -105,6 +105,10 @@ pub(crate) fn node(words: &[&str]) -> Result<(), Box<dyn Error>> {
 
 async fn measure(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
     let mut goals = targets::measure(report).await?;
+    if report.goals_only {
+        goals.extend(nodes::exactness(report).await?);
+        return Ok(goals);
+    }
     beside_others(&Server::start()?, report).await?;
     report.step("numbers of limits");
     targets::by_limits(report).await?;

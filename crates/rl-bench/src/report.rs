@@ -32,6 +32,9 @@ pub(crate) struct Report {
     goals: Vec<Goal>,
     tables: BTreeMap<&'static str, Table>,
     charts: Vec<Chart>,
+    /// Whether only what the goals need is measured.
+    #[serde(skip)]
+    pub(crate) goals_only: bool,
     #[serde(skip)]
     progress: Progress,
 }
@@ -46,6 +49,7 @@ impl Report {
             goals: Vec::new(),
             tables: BTreeMap::new(),
             charts: Vec::new(),
+            goals_only: false,
             progress: Progress::default(),
         }
     }

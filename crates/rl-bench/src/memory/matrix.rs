@@ -152,7 +152,9 @@ fn cells(
     let title = format!("{}: ns for each decision of a thread", set.name);
     let head = ["contender", "mix"].into_iter().chain(columns.iter().map(String::as_str));
     let mut table = Table::new(&title, head.chain(["too many"]));
-    for mix in Mix::ALL {
+    // No goal is about denied requests.
+    let mixes = if report.goals_only { &Mix::ALL[..1] } else { &Mix::ALL[..] };
+    for &mix in mixes {
         let by_threads: Vec<Vec<Outcome>> =
             threads().map(|threads| compete(keys, set, rivals, mix, threads)).collect();
         for (place, rival) in rivals.iter().enumerate() {

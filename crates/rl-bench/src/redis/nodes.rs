@@ -67,7 +67,7 @@ pub(super) async fn measure(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Er
     Ok(goals)
 }
 
-async fn exactness(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
+pub(super) async fn exactness(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
     let can_be_off = Command::new("faketime").arg("--version").output().await.is_ok();
     let clocks =
         if can_be_off { "clocks 5 s ahead and behind" } else { "no faketime: clocks even" };
