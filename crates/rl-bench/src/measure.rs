@@ -33,6 +33,12 @@ fn processor_time() -> Duration {
     Duration::try_from(time).expect("it begins at 0")
 }
 
+/// Returns the processor time that all threads of this process have had.
+pub(crate) fn process_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::try_from(time).expect("it begins at 0")
+}
+
 /// How long `work` took.
 #[expect(clippy::disallowed_methods, reason = "measuring time is what this program is for")]
 pub(crate) async fn time_async<T>(work: impl Future<Output = T>) -> (Duration, T) {

@@ -1,24 +1,34 @@
 //! Measures a flood beyond capacity: clients invent a subject for each request, while one address is denied.
+//!
+//! Clients, limiter and Redis share the processors, so the clients must be cheap: they have no task and no
+//! timer each. One task for each core keeps its idle clients in a queue. All pauses are equal, so the queue
+//! is in the order in which they end. The time that clients still take is measured beside the flood.
 
-#![expect(clippy::disallowed_methods, reason = "clients pause in real time")]
+#![expect(clippy::disallowed_methods, reason = "the denied address pauses in real time")]
+
+mod clients;
 
 use std::error::Error;
+use std::num::NonZero;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::available_parallelism;
 use std::time::Duration;
 
+use clients::Clients;
 use rl_core::store::RedisStore;
-use rl_core::{Limit, Origin, RateLimiter, Subject};
+use rl_core::{Eventual, Limit, Origin, RateLimiter, Subject};
 use tokio::runtime::Builder;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use crate::machine;
+use crate::measure::{process_time, time_on_processor};
 use crate::redis::Server;
 use crate::table::Table;
 
 /// The numbers of clients, measured one after the other.
-const CLIENTS: [u64; 3] = [4_000, 10_000, 20_000];
+const CLIENTS: [usize; 3] = [4_000, 10_000, 20_000];
 
 /// The pause of a client of the flood after each answer.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -30,6 +40,9 @@ const SECONDS: u64 = 5;
 
 /// The least share of decided requests at the most clients, relative to the fewest clients.
 const LEAST: f64 = 0.8;
+
+/// The requests by which the cost of one is measured.
+const COUNTED: u32 = 1_000_000;
 
 pub(crate) fn run() -> Result<(), Box<dyn Error>> {
     println!(
@@ -44,34 +57,112 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
 }
 
 async fn measure() -> Result<(), Box<dyn Error>> {
+    let own = cost_of_clients();
+    let rejected = cost_of_rejections().await?;
+    println!("processor time of one request: its client {own:.0} ns, a rejection {rejected:.0} ns\n");
     let mut table = Table::new(
-        "requests per second",
-        ["clients", "decided", "503", "open", "of the denied", "passed"],
+        "requests per second, and processors in use",
+        [
+            "clients",
+            "decided",
+            "503",
+            "open",
+            "of the denied",
+            "passed",
+            "by clients",
+            "by rejections",
+            "by decisions",
+            "by Redis",
+        ],
     );
     let mut decided = Vec::new();
+    let mut by_processor = Vec::new();
     for clients in CLIENTS {
         let server = Server::start()?;
         let store = RedisStore::connect(&server.url(0)).await?;
         let limiter = RateLimiter::builder().limit(Limit::per_minute(5)).store(store).build()?;
+        let mut bystander = server.bystander().await?;
         let found = Arc::new(Found::default());
+        let before = (process_time(), bystander.processor_time().await?);
         let denied = flood(&limiter, clients, &found).await;
+        let cores = |time: Duration| time.as_secs_f64() / SECONDS as f64;
+        let process = cores(process_time() - before.0);
+        let redis = cores(bystander.processor_time().await? - before.1);
         let each_second = |count: &AtomicU64| count.load(Ordering::Relaxed) / SECONDS;
-        decided.push(each_second(&found.decided));
         let counts = [&found.decided, &found.rejected, &found.open].map(each_second);
-        let row = [clients].into_iter().chain(counts).chain([denied.asked, denied.passed]);
-        table.row(row.map(|number| number.to_string()));
+        let by_clients = counts.iter().sum::<u64>() as f64 * own * 1e-9;
+        let by_rejections = counts[1] as f64 * rejected * 1e-9;
+        let by_decisions = process - by_clients - by_rejections;
+        decided.push(counts[0] as f64);
+        by_processor.push(counts[0] as f64 / (processors() as f64 - by_clients));
+        let row = [clients as u64].into_iter().chain(counts).chain([denied.asked, denied.passed]);
+        let row = row.map(|number| number.to_string());
+        let cores = [by_clients, by_rejections, by_decisions, redis];
+        table.row(row.chain(cores.map(|cores| format!("{cores:.2}"))));
     }
     println!("{table}");
     println!(
         "`of the denied`: requests of one address that is denied, and those of them that passed: 0 are wanted"
     );
-    let part = decided[CLIENTS.len() - 1] as f64 / decided[0] as f64;
+    let part = |of: &[f64]| of[CLIENTS.len() - 1] / of[0] * 100.0;
     println!(
         "decided at most clients: {:.0} % of those at fewest; at least {:.0} % are wanted",
-        part * 100.0,
+        part(&decided),
         LEAST * 100.0
     );
+    println!(
+        "the same for each second of the processors that the clients leave: {:.0} %",
+        part(&by_processor)
+    );
     Ok(())
+}
+
+fn processors() -> usize {
+    available_parallelism().map_or(1, NonZero::get)
+}
+
+/// Returns the nanoseconds of a processor that a client takes for a request, without what the limiter does.
+fn cost_of_clients() -> f64 {
+    cost(|_| Origin::Disabled)
+}
+
+/// Returns the nanoseconds of a processor that the limiter takes to reject a request, because the only
+/// request that may be in flight waits for a server that does not respond.
+async fn cost_of_rejections() -> Result<f64, Box<dyn Error>> {
+    let server = Server::start()?;
+    let store = RedisStore::connect(&server.url(0)).await?;
+    let limiter = RateLimiter::builder().limit(Limit::per_minute(5)).store(store);
+    let limiter = limiter.max_in_flight(1).deadline(Duration::from_secs(60)).build()?;
+    limiter.check(&Subject::global(), 1).await;
+    server.bystander().await?.ask("CLIENT PAUSE 60000 ALL").await?;
+    let waiting = limiter.clone();
+    let waiting = tokio::spawn(async move { waiting.check(&Subject::global(), 1).await });
+    while limiter.in_flight() == 0 {
+        sleep(DENIED_PAUSE).await;
+    }
+    let with = cost(|subject| match limiter.check(subject, 1) {
+        Eventual::Ready(Some(decision)) => decision.origin(),
+        answer => panic!("the limiter is full: {answer:?}"),
+    });
+    waiting.abort();
+    Ok(with - cost_of_clients())
+}
+
+/// Returns the nanoseconds of a processor that a request takes which `ask` answers at once.
+fn cost(mut ask: impl FnMut(&Subject) -> Origin) -> f64 {
+    let found = Found::default();
+    let mut clients = Clients::new(0, CLIENTS[2], 1);
+    let start = Instant::now();
+    let mut requests = || {
+        for _ in 0..COUNTED {
+            let Some(client) = clients.next(start + PAUSE * COUNTED) else { break };
+            found.note(ask(&clients.subject(client)));
+            clients.pause(client, start);
+        }
+    };
+    requests();
+    let (elapsed, ()) = time_on_processor(requests);
+    elapsed.as_secs_f64() * 1e9 / f64::from(COUNTED)
 }
 
 /// The outcomes of the flood's requests.
@@ -82,38 +173,25 @@ struct Found {
     open: AtomicU64,
 }
 
-/// The requests of the address that is denied.
-#[derive(Debug, Default)]
-struct Denied {
-    asked: u64,
-    passed: u64,
+impl Found {
+    fn note(&self, origin: Origin) {
+        let count = match origin {
+            Origin::FailedOpen(_) => &self.open,
+            Origin::FailedClosed(_) => &self.rejected,
+            _ => &self.decided,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
-async fn flood(limiter: &RateLimiter, clients: u64, found: &Arc<Found>) -> Denied {
+async fn flood(limiter: &RateLimiter, clients: usize, found: &Arc<Found>) -> Denied {
     let guesser = Subject::ip("192.0.2.7");
     while limiter.check(&guesser, 1).await.is_allowed() {}
     let has_ended = Arc::new(AtomicBool::new(false));
-    let mut flood = JoinSet::new();
-    for client in 0..clients {
-        let (limiter, found, has_ended) =
-            (limiter.clone(), Arc::clone(found), Arc::clone(&has_ended));
-        flood.spawn(async move {
-            // The clients start spread over one pause, not all at once.
-            sleep(PAUSE.mul_f64(client as f64 / clients as f64)).await;
-            let mut request = 0_u64;
-            while !has_ended.load(Ordering::Relaxed) {
-                let subject = Subject::consumer(&format!("{client}-{request}"));
-                let decision = limiter.check(&subject, 1).await;
-                let count = match decision.origin() {
-                    Origin::FailedOpen(_) => &found.open,
-                    Origin::FailedClosed(_) => &found.rejected,
-                    _ => &found.decided,
-                };
-                count.fetch_add(1, Ordering::Relaxed);
-                request += 1;
-                sleep(PAUSE).await;
-            }
-        });
+    let (mut flood, tasks) = (JoinSet::new(), processors());
+    for task in 0..tasks {
+        let clients = Clients::new(task, clients, tasks);
+        flood.spawn(clients.request(limiter.clone(), Arc::clone(found), Arc::clone(&has_ended)));
     }
     let (end, mut denied) = (Instant::now() + Duration::from_secs(SECONDS), Denied::default());
     while Instant::now() < end {
@@ -125,4 +203,11 @@ async fn flood(limiter: &RateLimiter, clients: u64, found: &Arc<Found>) -> Denie
     has_ended.store(true, Ordering::Relaxed);
     while flood.join_next().await.is_some() {}
     denied
+}
+
+/// The requests of the address that is denied.
+#[derive(Debug, Default)]
+struct Denied {
+    asked: u64,
+    passed: u64,
 }

@@ -67,7 +67,7 @@ impl Server {
     }
 
     /// Somebody who asks it how it is, and is in nobody's way.
-    pub(super) async fn bystander(&self) -> Result<Bystander, Box<dyn Error>> {
+    pub(crate) async fn bystander(&self) -> Result<Bystander, Box<dyn Error>> {
         Ok(Bystander(self.connect(0).await?))
     }
 
@@ -141,7 +141,7 @@ impl Drop for Server {
 }
 
 /// Somebody who asks the server how it is, on a connection apart.
-pub(super) struct Bystander(MultiplexedConnection);
+pub(crate) struct Bystander(MultiplexedConnection);
 
 impl Bystander {
     pub(super) async fn forget_commands(&mut self) -> Result<(), Box<dyn Error>> {
@@ -171,7 +171,7 @@ impl Bystander {
     }
 
     /// Any command, in words.
-    pub(super) async fn ask(&mut self, words: &str) -> Result<String, Box<dyn Error>> {
+    pub(crate) async fn ask(&mut self, words: &str) -> Result<String, Box<dyn Error>> {
         let mut words = words.split(' ');
         let mut command = redis::cmd(words.next().unwrap_or_default());
         for word in words {
@@ -181,7 +181,7 @@ impl Bystander {
     }
 
     /// The processor time of the server since it started.
-    pub(super) async fn processor_time(&mut self) -> Result<Duration, Box<dyn Error>> {
+    pub(crate) async fn processor_time(&mut self) -> Result<Duration, Box<dyn Error>> {
         let mut sum = 0.0;
         for kind in ["used_cpu_user", "used_cpu_sys"] {
             sum += self.info("cpu", kind).await?.parse::<f64>()?;

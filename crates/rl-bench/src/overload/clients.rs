@@ -1,0 +1,109 @@
+//! Clients of a flood, which pause after each answer: numbers in a queue, not tasks.
+
+use std::collections::VecDeque;
+use std::fmt::Write;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use rl_core::{Eventual, RateLimiter, Subject};
+use tokio::time::{Instant, sleep_until};
+
+use super::{Found, PAUSE};
+
+/// The requests between two chances for other tasks to run.
+const BATCH: usize = 64;
+
+/// A client, and the number of its requests.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Client {
+    number: usize,
+    requests: u64,
+}
+
+/// The clients of one task.
+#[derive(Debug)]
+pub(super) struct Clients {
+    // All pauses are equal: in the order in which they end.
+    pausing: VecDeque<(Instant, Client)>,
+    id: String,
+}
+
+impl Clients {
+    /// Returns every `step`-th of `count` clients. They start spread over one pause, not all at once.
+    pub(super) fn new(first: usize, count: usize, step: usize) -> Self {
+        let now = Instant::now();
+        let client = |number| {
+            let start = now + PAUSE.mul_f64(number as f64 / count as f64);
+            (start, Client { number, requests: 0 })
+        };
+        Self { pausing: (first..count).step_by(step).map(client).collect(), id: String::new() }
+    }
+
+    /// Returns a client whose pause is over.
+    pub(super) fn next(&mut self, now: Instant) -> Option<Client> {
+        let (end, _) = self.pausing.front()?;
+        if *end > now {
+            return None;
+        }
+        let (_, mut client) = self.pausing.pop_front()?;
+        client.requests += 1;
+        Some(client)
+    }
+
+    pub(super) fn pause(&mut self, client: Client, now: Instant) {
+        self.pausing.push_back((now + PAUSE, client));
+    }
+
+    /// Returns a subject that no request has had.
+    pub(super) fn subject(&mut self, client: Client) -> Subject {
+        self.id.clear();
+        let Client { number, requests } = client;
+        write!(self.id, "{number}-{requests}").expect("memory is there");
+        Subject::consumer(&self.id)
+    }
+
+    /// Makes the requests of all clients until the flood has ended.
+    pub(super) async fn request(
+        mut self,
+        limiter: RateLimiter,
+        found: Arc<Found>,
+        has_ended: Arc<AtomicBool>,
+    ) {
+        let mut waiting = FuturesUnordered::new();
+        let mut timer = pin!(sleep_until(Instant::now()));
+        poll_fn(|cx| {
+            let (now, has_ended) = (Instant::now(), has_ended.load(Ordering::Relaxed));
+            let mut asked = 0;
+            while asked < BATCH && !has_ended {
+                let Some(client) = self.next(now) else { break };
+                asked += 1;
+                match limiter.check(&self.subject(client), 1) {
+                    Eventual::Ready(decision) => {
+                        found.note(decision.expect("nobody has taken it").origin());
+                        self.pause(client, now);
+                    }
+                    later => waiting.push(async move { (client, later.await.origin()) }),
+                }
+            }
+            while let Poll::Ready(Some((client, origin))) = waiting.poll_next_unpin(cx) {
+                found.note(origin);
+                self.pause(client, now);
+            }
+            if has_ended && waiting.is_empty() {
+                return Poll::Ready(());
+            }
+            let Some((next, _)) = self.pausing.front() else { return Poll::Pending };
+            timer.as_mut().reset(*next);
+            if asked == BATCH || timer.as_mut().poll(cx).is_ready() {
+                cx.waker().wake_by_ref();
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+}
