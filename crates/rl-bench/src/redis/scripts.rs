@@ -1,9 +1,10 @@
 //! The longest that one script keeps a Redis server from other clients, under the heaviest policies
 //! that the builder accepts.
 //!
-//! The clock is set by the measurement, so that half of a log leaves between two calls. Each sample is
-//! the longest script of one operation, as `SLOWLOG` has it: in whole µs, on the clock of the wall. A
-//! busy machine makes samples longer, so the table shows the fastest and the median beside the worst.
+//! The clock is set by the measurement, so that half of a log leaves between two calls. `SLOWLOG` has how
+//! long each script took: in whole µs, on the clock of the wall, so a stall of the machine counts as well.
+//! After each sample a control script of constant work runs. It reads no key, so its slowest calls show
+//! the stalls alone, beside the slowest calls of the scripts that are measured.
 
 mod cases;
 
@@ -27,19 +28,37 @@ use crate::table::Table;
 
 /// An hour after midnight, in the middle of every window.
 const START: Timestamp = Timestamp::from_secs(1_769_905_800);
-/// Samples of each operation.
+/// Samples of operations that need a copy of the state each.
 const SAMPLES: usize = 21;
+/// Samples of the other operations.
+const MANY_SAMPLES: usize = 201;
+/// The control script takes about as long as the longest of the others.
+const CONTROL: &str =
+    "local x = 0 for i = 1, 14000 do x = (x * 31 + i) % 65537 end return x";
 
 /// Measures all cases and prints them.
 pub(crate) fn run() -> Result<(), Box<dyn Error>> {
     println!("the longest scripts under the heaviest policies: µs of the server for each call\n");
     println!("machine   {}", machine::cores());
     println!("versions  {}, {}", machine::program("redis-server"), machine::profile());
-    println!("measured  SLOWLOG of EVALSHA, {SAMPLES} samples each, no first call of a script\n");
+    println!(
+        "measured  SLOWLOG of EVALSHA, {MANY_SAMPLES} samples each, {SAMPLES} of copies, no first call of a script"
+    );
+    println!("control   a script of constant work without keys, run after each sample\n");
     println!("{}", crate::memory::long_logs()?);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let columns = ["operation", "fastest", "median", "worst"];
+        let columns = [
+            "operation",
+            "fastest",
+            "median",
+            "p99",
+            "worst",
+            "control: median",
+            "p99",
+            "worst",
+            "of 1 ms and more",
+        ];
         let mut table = Table::new("server time of one script: µs", columns);
         cases::all(&mut table).await?;
         println!("{table}");
@@ -56,6 +75,7 @@ struct Bench {
     policy: Policy,
     name: &'static str,
     samples: Vec<f64>,
+    control: Vec<f64>,
 }
 
 /// Returns the policy of limits in text form.
@@ -86,7 +106,7 @@ impl Bench {
             // The text that runs has the time of the clock that is set; it is compiled by a first call.
             redis::cmd("SCRIPT").arg("LOAD").arg(script.text()).exec_async(&mut operator).await?;
         }
-        Ok(Self { server, operator, store, clock, policy, name, samples: Vec::new() })
+        Ok(Self { server, operator, store, clock, policy, name, samples: Vec::new(), control: Vec::new() })
     }
 
     fn advance(&self, micros: u64) {
@@ -141,22 +161,38 @@ impl Bench {
         Ok(redis::cmd("SLOWLOG").arg("RESET").exec_async(&mut self.operator).await?)
     }
 
-    /// Ends a sample: the longest script since the last call of [`Self::forget_calls`].
+    /// Ends a sample: notes the scripts since the last call of [`Self::forget_calls`], and the control.
     async fn note(&mut self) -> Result<(), Box<dyn Error>> {
+        redis::cmd("EVAL").arg(CONTROL).arg(0).exec_async(&mut self.operator).await?;
         let mut get = redis::cmd("SLOWLOG");
         let calls: Vec<Value> = get.arg("GET").arg(4096).query_async(&mut self.operator).await?;
-        let longest = calls.iter().filter_map(micros_of_script).max();
-        self.samples.push(longest.ok_or("no script was run")? as f64);
+        let of = |command: &[u8]| -> Vec<f64> {
+            calls.iter().filter_map(|call| micros_of(command, call)).collect()
+        };
+        let scripts = of(b"evalsha");
+        if scripts.is_empty() {
+            return Err("no script was run".into());
+        }
+        self.samples.extend(scripts);
+        self.control.extend(of(b"eval"));
         Ok(())
     }
 
     /// Adds what was noted to the table, but for the first sample.
     fn show(&mut self, table: &mut Table, operation: &str) {
-        let samples = sorted(&self.samples[1..]);
-        let at = |place: usize| format!("{:.0}", samples[place]);
-        let row = [at(0), at(samples.len() / 2), at(samples.len() - 1)];
-        table.row([format!("{}: {operation}", self.name)].into_iter().chain(row));
+        let (samples, control) = (sorted(&self.samples[1..]), sorted(&self.control[1..]));
+        let at = |samples: &[f64], q: f64| {
+            let nearest = (q * (samples.len() - 1) as f64).ceil() as usize;
+            format!("{:.0}", samples[nearest])
+        };
+        let long = |samples: &[f64]| samples.iter().filter(|micros| **micros >= 1_000.0).count();
+        let row = [0.0, 0.5, 0.99, 1.0].map(|q| at(&samples, q));
+        let beside = [0.5, 0.99, 1.0].map(|q| at(&control, q));
+        let long = format!("{} of {}", long(&samples), samples.len());
+        let name = format!("{}: {operation}", self.name);
+        table.row([name].into_iter().chain(row).chain(beside).chain([long]));
         self.samples.clear();
+        self.control.clear();
     }
 }
 
@@ -199,16 +235,14 @@ async fn decide(
     store.decide(charge).await.expect("the server is up")
 }
 
-/// Returns how long a call of a script took, from an entry of `SLOWLOG`.
-fn micros_of_script(entry: &Value) -> Option<u64> {
+/// Returns how long a call of the command took, from an entry of `SLOWLOG`.
+fn micros_of(command: &[u8], entry: &Value) -> Option<f64> {
     let Value::Array(fields) = entry else { return None };
     let (Value::Int(micros), Value::Array(words)) = (fields.get(2)?, fields.get(3)?) else {
         return None;
     };
     match words.first()? {
-        Value::BulkString(name) if name.eq_ignore_ascii_case(b"evalsha") => {
-            (*micros).try_into().ok()
-        }
+        Value::BulkString(name) if name.eq_ignore_ascii_case(command) => Some(*micros as f64),
         _ => None,
     }
 }
