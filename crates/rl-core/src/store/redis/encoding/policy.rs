@@ -106,7 +106,7 @@ impl Coded {
 /// the server for a millisecond.
 fn most_evaluated(weight: u64) -> usize {
     const MOST: u64 = 64;
-    const MOST_NUMBERS: u64 = 900;
+    const MOST_NUMBERS: u64 = 600;
     (MOST_NUMBERS / weight.max(1)).clamp(1, MOST) as usize
 }
 

@@ -11,7 +11,7 @@
 --
 -- The number at a time is bounded, so that the script does not block the server: the more limits, the
 -- fewer, and fewest with logs, whose refunds move entries. A peek must write nothing, so it skips logs.
-local MOST, MOST_OF_LIMITS, MOST_OF_LOGS = 32, 96, 16
+local MOST, MOST_OF_LIMITS, MOST_OF_LOGS = 32, 64, 16
 local is_settled = false
 local reserved_for = struct.unpack('>I7', ARGV[4])
 local is_peek, all_fixed = string.byte(ARGV[2], 1) == 2, string.byte(ARGV[2], 2) > 0
