@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use clients::Clients;
 use rl_core::store::RedisStore;
-use rl_core::{Eventual, Limit, Origin, RateLimiter, Subject};
+use rl_core::{Limit, MaybeReady, Origin, RateLimiter, Subject};
 use tokio::runtime::Builder;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -141,7 +141,7 @@ async fn cost_of_rejections() -> Result<f64, Box<dyn Error>> {
         sleep(DENIED_PAUSE).await;
     }
     let with = cost(|subject| match limiter.check(subject, 1) {
-        Eventual::Ready(Some(decision)) => decision.origin(),
+        MaybeReady::Ready(Some(decision)) => decision.origin(),
         answer => panic!("the limiter is full: {answer:?}"),
     });
     waiting.abort();

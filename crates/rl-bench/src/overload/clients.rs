@@ -10,7 +10,7 @@ use std::task::Poll;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use rl_core::{Eventual, RateLimiter, Subject};
+use rl_core::{MaybeReady, RateLimiter, Subject};
 use tokio::time::{Instant, sleep_until};
 
 use super::{Found, PAUSE};
@@ -83,7 +83,7 @@ impl Clients {
                 let Some(client) = self.next(now) else { break };
                 asked += 1;
                 match limiter.check(&self.subject(client), 1) {
-                    Eventual::Ready(decision) => {
+                    MaybeReady::Ready(decision) => {
                         found.note(decision.expect("nobody has taken it").origin());
                         self.pause(client, now);
                     }

@@ -31,7 +31,7 @@ const START: Timestamp = Timestamp::from_secs(1_769_905_800);
 /// Samples of operations that need a copy of the state each.
 const SAMPLES: usize = 21;
 /// Samples of the other operations.
-const MANY_SAMPLES: usize = 201;
+const MANY_SAMPLES: usize = 101;
 /// The control script takes about as long as the longest of the others.
 const CONTROL: &str =
     "local x = 0 for i = 1, 14000 do x = (x * 31 + i) % 65537 end return x";
@@ -60,9 +60,10 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
             "of 1 ms and more",
         ];
         let mut table = Table::new("server time of one script: µs", columns);
-        cases::all(&mut table).await?;
+        let measured = cases::all(&mut table).await;
+        // The rows before a failure are worth their minutes.
         println!("{table}");
-        Ok(())
+        measured
     })
 }
 

@@ -1,14 +1,14 @@
 use crate::model::{Algorithm, Limit};
 
-/// The most that the limits of a policy may weigh: two logs of 100 000 units, six of 4 000, or four sliding
+/// The most that the limits of a policy may weigh: two logs of 100 000 units, six of 10 000, or four sliding
 /// windows of 200 buckets. A decision under such a policy takes a Redis server about 0.7 ms at worst.
 pub(crate) const MOST_WEIGHT: u64 = 900;
 
 /// Units of a log or a concurrency limit that weigh as much as a bucket.
-pub(crate) const UNITS_OF_WEIGHT: u64 = 400;
+pub(crate) const UNITS_OF_WEIGHT: u64 = 500;
 
 /// The weight of a log without units: its newest and its oldest block are read in any case.
-pub(crate) const WEIGHT_OF_BLOCKS: u64 = 140;
+pub(crate) const WEIGHT_OF_BLOCKS: u64 = 130;
 
 /// Returns how many numbers a decision reads for the limit at worst.
 pub(crate) fn weight(limit: Limit) -> u64 {
@@ -43,7 +43,7 @@ mod tests {
             policy(&[logs[0], logs[1], "99999/week:sliding-log"]).unwrap_err(),
             InvalidPolicy::TooDetailed
         );
-        let short: Vec<String> = (1..=7).map(|hours| format!("4000/{hours}h:sliding-log")).collect();
+        let short: Vec<String> = (1..=7).map(|hours| format!("10000/{hours}h:sliding-log")).collect();
         let short: Vec<&str> = short.iter().map(String::as_str).collect();
         assert!(policy(&short[..6]).is_ok());
         assert_eq!(policy(&short).unwrap_err(), InvalidPolicy::TooDetailed);

@@ -237,7 +237,7 @@ async fn reservations(table: &mut Table) -> Done {
         ("16 buckets", policy((1..=16).map(|h| format!("1000000/{h}h:token-bucket")))?),
         ("16 counters", policy((1..=16).map(|h| format!("1000000/{h}h:sliding-window-counter")))?),
         ("windows of 200 buckets", windows),
-        ("8 logs", policy((1..=8).map(|h| format!("1000/{h}h:sliding-log")))?),
+        ("6 logs", policy((1..=6).map(|h| format!("1000/{h}h:sliding-log")))?),
     ];
     for (name, policy) in kinds {
         let mut bench = Bench::new(name, policy).await?;
