@@ -1,10 +1,15 @@
 //! The shape of the repository, held by reading its files: what would rot in prose fails here.
 
+mod imports;
+mod names;
+mod prose;
 mod source;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
+use imports::Crate;
+use names::Names;
 use source::{crate_paths, files, modules, packages, read, section, top};
 
 /// What each module of rl-core may use of the others. Arrows only point down: a module stands below
@@ -394,4 +399,101 @@ fn no_dependency_is_under_the_gpl_alone() {
         let is_ours = package["source"].is_null();
         assert!(!is_ours || license == "MIT OR Apache-2.0", "{name}: {license}");
     }
+}
+
+/// The crates that are libraries for others.
+const LIBRARIES: [&str; 5] = [
+    "crates/rl-core",
+    "crates/rl-tower",
+    "crates/rl-actix",
+    "crates/rl-records",
+    "crates/rl-admin",
+];
+
+#[test]
+fn no_files_of_a_crate_use_each_other_in_a_circle() {
+    let circles: Vec<String> = LIBRARIES
+        .iter()
+        .flat_map(|package| {
+            let library = Crate::library(package);
+            library.circles().into_iter().map(|circle| circle.join(" ")).collect::<Vec<_>>()
+        })
+        .collect();
+    assert!(circles.is_empty(), "{} circles:\n{}", circles.len(), circles.join("\n"));
+}
+
+#[test]
+fn imports_name_the_module_that_defines_an_item_and_not_the_root() {
+    let found: Vec<String> = LIBRARIES
+        .iter()
+        .flat_map(|package| Crate::library(package).imports_through_the_root())
+        .collect();
+    assert!(found.is_empty(), "{} imports:\n{}", found.len(), found.join("\n"));
+}
+
+#[test]
+fn no_two_types_of_a_crate_share_a_name() {
+    let mut twice = Vec::new();
+    for package in LIBRARIES.into_iter().chain(["crates/rl-bench"]) {
+        for (name, files) in Names::of(package).types {
+            if files.len() > 1 {
+                twice.push(format!("{name}: {}", files.into_iter().collect::<Vec<_>>().join(" ")));
+            }
+        }
+    }
+    assert!(twice.is_empty(), "{} names:\n{}", twice.len(), twice.join("\n"));
+}
+
+#[test]
+fn documentation_of_functions_begins_with_a_verb_and_hides_no_method_of_a_trait() {
+    let (mut found, mut documented) = (Vec::new(), 0);
+    for package in packages().iter().filter(|package| *package != "tests") {
+        let names = Names::of(package);
+        documented += names.documented;
+        found.extend(names.without_verb);
+        found.extend(names.hidden_methods.iter().map(|method| format!("hidden: {method}")));
+    }
+    assert!(documented > 500, "{documented}");
+    assert!(found.is_empty(), "{} of {documented}:\n{}", found.len(), found.join("\n"));
+}
+
+#[test]
+fn wording_that_readers_had_to_read_twice_is_gone() {
+    let sources = ["crates", "examples", "tests"].iter();
+    let sources = sources.flat_map(|folder| {
+        [".rs", ".lua", ".md"].iter().flat_map(|ending| files(folder, ending)).collect::<Vec<_>>()
+    });
+    let documents = files(".", ".md").into_iter().filter(|file| !file.contains('/'));
+    let documents = documents.filter(|file| file != "CHANGELOG.md");
+    let found: Vec<String> =
+        sources.chain(documents).flat_map(|file| prose::ruled_out(&file)).collect();
+    assert!(found.is_empty(), "{} passages:\n{}", found.len(), found.join("\n"));
+}
+
+#[test]
+fn names_of_tests_say_behaviour_and_condition() {
+    let riddles = [
+        "who_",
+        "whoever_",
+        "whose_",
+        "what_",
+        "whatever_",
+        "of_",
+        "that_",
+        concat!("no", "body_"),
+    ];
+    let mut found = Vec::new();
+    for module in packages().iter().flat_map(|package| modules(package)) {
+        for name in module.tests().split("fn ").skip(1) {
+            let name = name.split(['(', '<']).next().unwrap_or_default();
+            let is_riddle = riddles.iter().any(|word| name.starts_with(word))
+                || [concat!("_no", "body"), "_so_many", "_whoever", concat!("_to", "ld")]
+                    .iter()
+                    .any(|word| name.contains(word));
+            if is_riddle || name.len() > 90 {
+                found.push(format!("{}: {name}", module.path));
+            }
+        }
+    }
+    assert!(found.is_empty(), "{} names:\n{}", found.len(), found.join("\n"));
 }

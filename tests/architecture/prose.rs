@@ -1,0 +1,139 @@
+//! Wording that `CONTRIBUTING.md` rules out, because readers had to read it twice.
+
+use super::source::read;
+
+/// A wording, and what to write instead.
+#[derive(Clone, Copy, Debug)]
+struct Wording {
+    /// The words, each between spaces or punctuation. `^` stands for the beginning of a sentence.
+    words: &'static [&'static str],
+    instead: &'static str,
+}
+
+// In two parts where it must be, so that this file is not what it looks for.
+const WORDINGS: [Wording; 6] = [
+    Wording {
+        words: &[concat!("so", " many"), concat!("so", " much")],
+        instead: "a number, or the name of the parameter",
+    },
+    Wording {
+        words: &[
+            concat!("no", "body"),
+            concat!("some", "body"),
+            concat!("any", "body"),
+            concat!("who", "ever"),
+        ],
+        instead: "the task, thread, caller, client or connection that is meant",
+    },
+    Wording {
+        words: &[concat!("to", "ld"), concat!("te", "lls")],
+        instead: "return, report, respond, notify, log, emit",
+    },
+    Wording {
+        words: &[concat!("unless", " said"), concat!("as", " ever"), concat!("as it", " is set")],
+        instead: "the default, by its value",
+    },
+    Wording {
+        words: &[
+            concat!("at", " leisure"),
+            concat!("al", "oud"),
+            concat!("stands", " in for"),
+            concat!("stand", " in for"),
+            concat!("turned", " away"),
+            concat!("turns", " away"),
+            concat!("let", " go"),
+        ],
+        instead: "the field's word: reject, release, fallback, failure policy",
+    },
+    Wording {
+        words: &["^Who", "^What", concat!("^Who", "ever"), concat!("^What", "ever"), "^That which"],
+        instead: "the noun that is meant, as the subject of the sentence",
+    },
+];
+
+/// Returns the wordings of a file that are ruled out, with the text around them.
+pub(super) fn ruled_out(file: &str) -> Vec<String> {
+    let text = read(file);
+    let is_code = !file.ends_with(".md");
+    let passages = if is_code { comments_and_messages(&text) } else { paragraphs(&text) };
+    let mut found = Vec::new();
+    for passage in passages {
+        for Wording { words, instead } in WORDINGS {
+            for word in words {
+                if let Some(around) = find(&passage, word) {
+                    found.push(format!("{file}: \"{around}\": write {instead}"));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Returns the comments of a source, consecutive lines together, and its string literals.
+fn comments_and_messages(text: &str) -> Vec<String> {
+    let mut passages = vec![String::new()];
+    for line in text.lines().map(str::trim) {
+        let comment = line.strip_prefix("//").map(|rest| rest.trim_start_matches(['/', '!']));
+        let comment = comment.or_else(|| line.strip_prefix("--"));
+        match comment {
+            Some(comment) => {
+                let passage = passages.last_mut().unwrap();
+                passage.push_str(comment.trim());
+                passage.push(' ');
+            }
+            None => {
+                passages.push(String::new());
+                passages.extend(line.split('"').skip(1).step_by(2).map(|text| format!(" {text}")));
+                passages.push(String::new());
+            }
+        }
+    }
+    passages
+}
+
+/// Returns the paragraphs of a document without its blocks of code.
+fn paragraphs(text: &str) -> Vec<String> {
+    let prose = text.split("```").step_by(2);
+    prose.flat_map(|text| text.split("\n\n")).map(|text| text.replace('\n', " ")).collect()
+}
+
+/// Returns a passage around `word`, if the passage has it outside of code.
+fn find(passage: &str, word: &str) -> Option<String> {
+    let passage: String = passage.split('`').step_by(2).collect::<Vec<_>>().join("`…`");
+    let (begins_sentence, word) = match word.strip_prefix('^') {
+        Some(word) => (true, word),
+        None => (false, word),
+    };
+    let lower = passage.to_lowercase();
+    let (searched, word) =
+        if begins_sentence { (&passage, word.to_owned()) } else { (&lower, word.to_lowercase()) };
+    let is_letter = |c: char| c.is_alphanumeric() || c == '_';
+    for (at, _) in searched.match_indices(&word) {
+        let (before, after) = (&searched[..at], &searched[at + word.len()..]);
+        if before.ends_with(is_letter) || after.starts_with(is_letter) {
+            continue;
+        }
+        if begins_sentence {
+            let before = before.trim_end();
+            let begins = before.is_empty() || before.ends_with(['.', ':', ';', '!', '*', '|', '#']);
+            let sentence = after.split(['.', '!', '|']).next().unwrap_or_default();
+            // A question may begin so, and a heading of a table.
+            if !begins || sentence.contains('?') || sentence.trim().is_empty() {
+                continue;
+            }
+        }
+        let from = before.char_indices().rev().nth(30).map_or(0, |(at, _)| at);
+        let to = after.char_indices().nth(40).map_or(after.len(), |(at, _)| at);
+        return Some(format!("{}{word}{}", &searched[from..at], &after[..to]));
+    }
+    None
+}
+
+#[test]
+fn wordings_are_found_where_they_stand_and_not_within_words_or_code() {
+    assert!(find("Refills so that. Who has none waits.", "^Who").is_some());
+    assert!(find("Who is counted?", "^Who").is_none());
+    assert!(find("The client who has none waits.", "^Who").is_none());
+    assert!(find("It is told later.", concat!("to", "ld")).is_some());
+    assert!(find("Uses `told` and untold riches.", concat!("to", "ld")).is_none());
+}
