@@ -3,6 +3,7 @@
 mod imports;
 mod names;
 mod prose;
+mod public_api;
 mod source;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -23,6 +23,7 @@ pub(super) struct Parsed {
     imported: Vec<(String, Segments)>,
     /// The paths that the file uses.
     used: Vec<Segments>,
+    syntax: Option<syn::File>,
 }
 
 /// The files of one crate.
@@ -84,6 +85,28 @@ impl Crate {
             }
         }
         found
+    }
+
+    /// Returns the path and the syntax of the file at `place`.
+    pub(super) fn file(&self, place: &[String]) -> Option<(&str, &syn::File)> {
+        let file = self.files.get(place)?;
+        Some((&file.path, file.syntax.as_ref()?))
+    }
+
+    /// Returns all files, with their places.
+    pub(super) fn all(&self) -> impl Iterator<Item = (&[String], &str, &syn::File)> {
+        let files = self.files.iter();
+        files.filter_map(|(place, file)| Some((&**place, &*file.path, file.syntax.as_ref()?)))
+    }
+
+    /// Returns the item that `path` names, seen from `place`, with the path of its file.
+    pub(super) fn definition(&self, place: &[String], path: &[String]) -> Option<(&str, &Item)> {
+        let defining = self.resolve(place, path, 0)?;
+        let file = self.files.values().find(|file| file.path == defining)?;
+        let name = path.last()?;
+        let mut items = file.syntax.as_ref()?.items.iter();
+        let item = items.find(|item| item_name(item).is_some_and(|ident| ident == name))?;
+        Some((&file.path, item))
     }
 
     /// Returns the path of the file that defines what `path` names, seen from `place`.
@@ -160,7 +183,9 @@ fn parse(module: &Module, root: &str) -> Parsed {
         place.pop();
     }
     let mut parsed = Parsed { path: module.path.clone(), place, ..Parsed::default() };
-    parsed.visit_file(&syntax(&module.path));
+    let syntax = syntax(&module.path);
+    parsed.visit_file(&syntax);
+    parsed.syntax = Some(syntax);
     parsed
 }
 
@@ -174,8 +199,20 @@ pub(super) fn is_of_tests(attributes: &[syn::Attribute]) -> bool {
     })
 }
 
+fn item_name(item: &Item) -> Option<&syn::Ident> {
+    match item {
+        Item::Const(item) => Some(&item.ident),
+        Item::Enum(item) => Some(&item.ident),
+        Item::Fn(item) => Some(&item.sig.ident),
+        Item::Struct(item) => Some(&item.ident),
+        Item::Trait(item) => Some(&item.ident),
+        Item::Type(item) => Some(&item.ident),
+        _ => None,
+    }
+}
+
 /// Returns the paths of a `use`, each with the name that it gives to what it names.
-fn leaves(tree: &UseTree, prefix: &[String]) -> Vec<(String, Segments)> {
+pub(super) fn leaves(tree: &UseTree, prefix: &[String]) -> Vec<(String, Segments)> {
     let with = |name: String| prefix.iter().cloned().chain([name]).collect::<Segments>();
     match tree {
         UseTree::Path(path) => leaves(&path.tree, &with(path.ident.to_string())),
