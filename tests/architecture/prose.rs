@@ -100,6 +100,11 @@ fn paragraphs(text: &str) -> Vec<String> {
 /// Returns a passage around `word`, if the passage has it outside of code.
 fn find(passage: &str, word: &str) -> Option<String> {
     let passage: String = passage.split('`').step_by(2).collect::<Vec<_>>().join("`…`");
+    // A name in the braces of a message is code as well.
+    let passage: String = passage
+        .split('{')
+        .map(|part| part.split_once('}').map_or(part, |(_, rest)| rest))
+        .collect();
     let (begins_sentence, word) = match word.strip_prefix('^') {
         Some(word) => (true, word),
         None => (false, word),
@@ -115,7 +120,7 @@ fn find(passage: &str, word: &str) -> Option<String> {
         }
         if begins_sentence {
             let before = before.trim_end();
-            let begins = before.is_empty() || before.ends_with(['.', ':', ';', '!', '*', '|', '#']);
+            let begins = before.is_empty() || before.ends_with(['.', ':', ';', '!', '*', '|']);
             let sentence = after.split(['.', '!', '|']).next().unwrap_or_default();
             // A question may begin so, and a heading of a table.
             if !begins || sentence.contains('?') || sentence.trim().is_empty() {

@@ -59,7 +59,9 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
 async fn measure() -> Result<(), Box<dyn Error>> {
     let own = cost_of_clients();
     let rejected = cost_of_rejections().await?;
-    println!("processor time of one request: its client {own:.0} ns, a rejection {rejected:.0} ns\n");
+    println!(
+        "processor time of one request: its client {own:.0} ns, a rejection {rejected:.0} ns\n"
+    );
     let mut table = Table::new(
         "requests per second, and processors in use",
         [

@@ -33,8 +33,7 @@ const SAMPLES: usize = 21;
 /// Samples of the other operations.
 const MANY_SAMPLES: usize = 101;
 /// The control script takes about as long as the longest of the others.
-const CONTROL: &str =
-    "local x = 0 for i = 1, 14000 do x = (x * 31 + i) % 65537 end return x";
+const CONTROL: &str = "local x = 0 for i = 1, 14000 do x = (x * 31 + i) % 65537 end return x";
 
 /// Measures all cases and prints them.
 pub(crate) fn run() -> Result<(), Box<dyn Error>> {
@@ -107,7 +106,16 @@ impl Bench {
             // The text that runs has the time of the clock that is set; it is compiled by a first call.
             redis::cmd("SCRIPT").arg("LOAD").arg(script.text()).exec_async(&mut operator).await?;
         }
-        Ok(Self { server, operator, store, clock, policy, name, samples: Vec::new(), control: Vec::new() })
+        Ok(Self {
+            server,
+            operator,
+            store,
+            clock,
+            policy,
+            name,
+            samples: Vec::new(),
+            control: Vec::new(),
+        })
     }
 
     fn advance(&self, micros: u64) {

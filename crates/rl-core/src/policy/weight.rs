@@ -43,7 +43,8 @@ mod tests {
             policy(&[logs[0], logs[1], "99999/week:sliding-log"]).unwrap_err(),
             InvalidPolicy::TooDetailed
         );
-        let short: Vec<String> = (1..=7).map(|hours| format!("10000/{hours}h:sliding-log")).collect();
+        let short: Vec<String> =
+            (1..=7).map(|hours| format!("10000/{hours}h:sliding-log")).collect();
         let short: Vec<&str> = short.iter().map(String::as_str).collect();
         assert!(policy(&short[..6]).is_ok());
         assert_eq!(policy(&short).unwrap_err(), InvalidPolicy::TooDetailed);
