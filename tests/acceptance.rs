@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What is still to be built, in the words of the list.
+/// The part of the list that is still to be built.
 const LATER: [&str; 4] =
     ["algorithms", "failure handling", "performance", "records and management"];
 

@@ -1,4 +1,4 @@
-//! What every algorithm promises, on every store that holds it.
+//! The promises of every algorithm, on every store that supports it.
 
 mod properties;
 
@@ -202,7 +202,7 @@ impl InMemory {
 }
 
 proptest! {
-    /// What a sliding window admits, an exact log admits; what it denies, a log that is longer by
+    /// An exact log allows each request that a sliding window allows. A request that the window denies, a log that is longer by
     /// one bucket denies.
     #[test]
     fn a_sliding_window_is_a_log_but_for_one_bucket(
@@ -226,7 +226,7 @@ proptest! {
         }
     }
 
-    /// What a counter admits, an exact log of twice the limit admits; what it denies, a log of two
+    /// An exact log of twice the limit allows each request that a counter allows. A request that the counter denies, a log of two
     /// periods denies.
     #[test]
     fn a_sliding_window_counter_stays_within_its_error(

@@ -13,7 +13,7 @@ use imports::Crate;
 use names::Names;
 use source::{crate_paths, files, modules, packages, read, section, top};
 
-/// What each module of rl-core may use of the others. Arrows only point down: a module stands below
+/// The modules that each module of rl-core may use. Arrows only point down: a module stands below
 /// all that use it.
 const LEVELS: [(&str, &[&str]); 19] = [
     ("maybe_ready", &[]),

@@ -1,4 +1,4 @@
-//! What a local Redis has to carry at least. The bounds are those of the systems this one grows out of,
+//! The least load that a local Redis has to carry. The bounds are those of the systems this one grows out of,
 //! ten times and more below what is measured by `rl-bench`; where a busy machine could still be in the
 //! way, it has several tries, and only one has to do.
 
@@ -19,7 +19,7 @@ async fn limiter(server: &RedisServer) -> RateLimiter {
     limits.into_iter().fold(limiter, |limiter, limit| limiter.limit(limit)).build().unwrap()
 }
 
-/// So many decisions by so many callers at once, each of subjects of its own, and what they took.
+/// Decisions of concurrent callers, each of subjects of its own, and their duration.
 async fn decide(limiter: &RateLimiter, callers: usize, each: usize) -> Duration {
     let begun = Instant::now();
     let callers: Vec<_> = (0..callers)

@@ -26,7 +26,7 @@ fn subject(round: usize) -> Subject {
     Subject::user(&format!("round-{round}"))
 }
 
-/// What a limiter in memory answers: it never has to wait.
+/// Returns the decision of a limiter in memory, which never has to wait.
 fn at_once(decision: MaybeReady<Decision>) -> Decision {
     match decision {
         MaybeReady::Ready(Some(decision)) => decision,
@@ -35,7 +35,7 @@ fn at_once(decision: MaybeReady<Decision>) -> Decision {
 }
 
 #[test]
-fn of_ten_threads_at_once_exactly_five_pass_in_memory() {
+fn exactly_five_of_ten_concurrent_threads_pass_in_memory() {
     let limiter = RateLimiter::builder().limit(Limit::per_hour(LIMIT)).build().unwrap();
     let start = Barrier::new(CLIENTS);
     let allowed: Vec<AtomicU64> = (0..ROUNDS).map(|_| AtomicU64::new(0)).collect();
@@ -56,12 +56,12 @@ fn of_ten_threads_at_once_exactly_five_pass_in_memory() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn of_ten_tasks_at_once_exactly_five_pass_in_memory() {
+async fn exactly_five_of_ten_concurrent_tasks_pass_in_memory() {
     ten_tasks_at_once(MemoryStore::new()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn of_ten_tasks_at_once_exactly_five_pass_on_redis_in_the_packed_layout() {
+async fn exactly_five_of_ten_concurrent_tasks_pass_on_redis_in_the_packed_layout() {
     let server = RedisServer::start();
     let store = RedisStore::builder(&server.url()).local_denial(false).connection_wait(PATIENCE);
     ten_tasks_at_once(store.connect().await.unwrap()).await;
@@ -69,7 +69,7 @@ async fn of_ten_tasks_at_once_exactly_five_pass_on_redis_in_the_packed_layout() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn of_ten_tasks_at_once_exactly_five_pass_on_redis_in_the_readable_layout() {
+async fn exactly_five_of_ten_concurrent_tasks_pass_on_redis_in_the_readable_layout() {
     let server = RedisServer::start();
     let store = RedisStore::builder(&server.url())
         .local_denial(false)
@@ -113,7 +113,7 @@ struct Contender {
     // Until it is to end.
     orders: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
-    /// What its clock said when it was ready, in seconds.
+    /// The time of its clock when it was ready, in seconds.
     clock: i64,
 }
 
@@ -122,7 +122,7 @@ impl Contender {
         Self::run(Command::new(env!("CARGO_BIN_EXE_contender")).args([&server.url(), limit]))
     }
 
-    /// One whose system's clock is wrong by so many seconds.
+    /// Starts a process whose system clock is wrong by a number of seconds.
     fn start_off(server: &RedisServer, limit: &str, seconds: i64) -> Self {
         let mut command = Command::new("faketime");
         // Time limits are not of the calendar: they go on as they are.
@@ -166,7 +166,7 @@ impl Drop for Contender {
 }
 
 #[test]
-fn of_ten_clients_in_four_processes_exactly_five_pass_on_redis() {
+fn exactly_five_of_ten_clients_in_four_processes_pass_on_redis() {
     let server = RedisServer::start();
     let mut contenders: Vec<Contender> =
         (0..4).map(|_| Contender::start(&server, "5/hour")).collect();

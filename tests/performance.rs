@@ -1,4 +1,4 @@
-//! What a decision costs, counted: instructions and allocations do not depend on how busy the machine
+//! Counts the cost of a decision: instructions and allocations do not depend on how busy the machine
 //! is.
 
 use std::process::Command;

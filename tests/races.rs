@@ -61,7 +61,7 @@ fn an_age_of_connections_ends_once_however_many_fail_together() {
     });
 }
 
-/// What is held of a permit: `Account` in `limiter/permit.rs`.
+/// The units that a permit holds: `Account` in `limiter/permit.rs`.
 struct Account {
     leased: u64,
     is_settled: bool,
@@ -115,7 +115,7 @@ fn a_place_that_is_settled_while_it_is_renewed_is_free() {
     });
 }
 
-/// A store that renews at once, and answers when it is told to.
+/// A store that renews at once, and answers when the test lets it.
 #[derive(Debug)]
 struct SlowToAnswer {
     inside: MemoryStore,

@@ -29,9 +29,9 @@ struct Step {
 
 #[derive(Clone, Copy, Debug)]
 enum Advance {
-    /// So many microseconds.
+    /// A number of microseconds.
     By(i64),
-    /// As long as the last decision told to wait, less so many microseconds.
+    /// The `Retry-After` of the last decision, less a number of microseconds.
     ToEdge(i64),
 }
 
@@ -100,7 +100,7 @@ fn limit(algorithms: Vec<&'static str>) -> impl Strategy<Value = Limit> {
                 "concurrency" => Algorithm::Concurrency,
                 _ => unreachable!("an algorithm of the list"),
             };
-            // What does not fit together is tried with a small limit instead.
+            // A combination that no policy accepts is replaced by a small limit.
             let small = || Limit::new(max % 8, period).unwrap();
             let fits = limit.counted_by(algorithm);
             fits.or_else(|_| small().counted_by(algorithm)).unwrap_or_else(|_| small())
@@ -185,7 +185,7 @@ fn step() -> impl Strategy<Value = Step> {
     })
 }
 
-/// What was charged, and when it was renewed last.
+/// A charge, and the time of its last renewal.
 struct Past {
     policy: Policy,
     charged: Timestamp,
@@ -204,7 +204,7 @@ impl Step {
     }
 }
 
-/// How long a decision told to wait: until it would pass, or else until nothing counts. A year at
+/// Returns the wait of a decision: until it would pass, or else until nothing counts. A year at
 /// most: however often it is waited for, the time is one that Lua holds exactly.
 fn told_wait(decision: &Decision) -> i64 {
     const YEAR: i64 = 365 * 86_400_000_000;
@@ -296,14 +296,14 @@ fn is_refused(decision: &Result<Decision, StoreError>) -> bool {
     decision.as_ref().is_err_and(|error| error.kind() == FailureKind::Unsupported)
 }
 
-/// So many steps were asked for.
+/// Returns the number of steps.
 fn steps() -> usize {
     std::env::var("RL_TWIN_STEPS").map_or(STEPS, |steps| {
         steps.parse().unwrap_or_else(|_| panic!("RL_TWIN_STEPS={steps}: expected a number"))
     })
 }
 
-/// Takes both through so many timelines.
+/// Drives both twins through a number of timelines.
 fn drive(timelines: usize, timeline: impl Strategy<Value = (u64, [Policy; 3], Vec<Step>)>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let server = RedisServer::start();
@@ -355,7 +355,7 @@ fn rust_and_lua_decide_alike() {
     let lively = prop::collection::vec(step(), STEPS_PER_TIMELINE);
     let calm = prop::collection::vec(step().prop_map(Step::calm), STEPS_PER_TIMELINE);
     let any = || policy(algorithms()).boxed();
-    // What most services have takes a way of its own, and that is to be met often.
+    // Policies of fixed windows take a path of their own, so they are generated often.
     let plain = || prop_oneof![2 => any(), 1 => fixed_windows()];
     let policies = if one.is_some() {
         [any(), any(), any()]
@@ -436,7 +436,7 @@ fn crowd() -> impl Strategy<Value = Vec<(usize, usize, u64)>> {
     prop::collection::vec((subject, policy, cost), 1..24)
 }
 
-/// What travels together is decided as if it had come one after the other, first come first served.
+/// Requests of one batch are decided as if they had come one after the other, in order of arrival.
 #[test]
 fn calls_that_travel_together_are_decided_one_after_the_other() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -447,7 +447,7 @@ fn calls_that_travel_together_are_decided_one_after_the_other() {
     let redis = RedisStore::builder(&server.url()).connections(1).manual_clock(clock.clone());
     let redis = runtime.block_on(redis.connect()).unwrap();
     let namespace = Namespace::default();
-    // A server that does not know the script is told it first, which may change who comes first.
+    // A server that does not know the script is sent it first, which may change the order of arrival.
     let look = Policy::new([Limit::per_second(1)]).unwrap();
     let look = Charge {
         namespace: &namespace,
@@ -502,7 +502,7 @@ fn calls_that_travel_together_are_decided_one_after_the_other() {
     assert!(calls > 0 && runtime.block_on(server.keys_without_expiry()).is_empty());
 }
 
-/// Somebody who remembers denials, beside one who does not.
+/// A store with a denial cache, beside one without.
 #[derive(Clone, Debug)]
 enum Moment {
     /// Whether it is the one who remembers who asks, for whom, under which policy and for what cost.
@@ -517,7 +517,7 @@ enum Moment {
     Reset(usize),
 }
 
-/// Nobody is denied whom the server would not deny, whatever others do meanwhile.
+/// A cached denial denies no request that the server would allow, whatever other clients do meanwhile.
 #[test]
 fn a_denial_that_is_remembered_is_what_the_server_would_say() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

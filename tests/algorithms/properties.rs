@@ -1,4 +1,4 @@
-//! What holds whatever happens, on random traffic.
+//! Properties that hold on any traffic, tested on random traffic.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use rl_core::store::{Refund, RefundOf, Reset};
 
 use super::*;
 
-/// So many calls on each limit and store.
+/// The number of calls on each limit and store.
 const CALLS: usize = 300;
 
 /// Time that passes before a call, and its cost: now and then a long pause, mostly none to speak of.

@@ -8,7 +8,7 @@ use syn::{Attribute, Expr, ImplItemFn, Item, ItemFn, Lit, Meta, TraitItemFn};
 use super::imports::{is_of_tests, syntax};
 use super::source::modules;
 
-/// What is read from the files of one package.
+/// The names and documentation in the files of one package.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     file: String,
@@ -76,7 +76,7 @@ const NO_VERBS: [&str; 16] = [
     "Limits",
 ];
 
-/// Returns whether a sentence begins with a verb in the third person, as far as its ending tells.
+/// Returns whether a sentence begins with a verb in the third person, judged by its ending.
 fn begins_with_a_verb(sentence: &str) -> bool {
     let word = sentence.trim().split([' ', ',', '.', ':']).next().unwrap_or_default();
     let is_word = word.starts_with(|c: char| c.is_ascii_uppercase());

@@ -166,7 +166,7 @@ fn children(parent: &Module) -> Vec<Module> {
     children
 }
 
-/// What the code names of its own crate: `store::StoreError` for `crate::store::{StoreError}`.
+/// Returns the paths of its own crate that the code names: `store::StoreError` for `crate::store::{StoreError}`.
 pub(super) fn crate_paths(code: &str) -> Vec<String> {
     let mut paths = Vec::new();
     for (at, root) in code.match_indices("crate::") {
@@ -189,7 +189,7 @@ fn tree<'a>(code: &'a str, prefix: &str, paths: &mut Vec<String>) -> &'a str {
                 return rest.get(1..).unwrap_or_default();
             }
             let after = tree(rest, prefix, paths);
-            // What is no name, such as `as` with another one, belongs to the entry before.
+            // Text that is no name, such as `as` with another one, belongs to the entry before.
             let skip = after.find([',', '}']).unwrap_or(after.len());
             rest = &after[skip..];
         }

@@ -48,7 +48,7 @@ impl Browser {
             line.clear();
             assert_ne!(log.read_line(&mut line).expect("a line"), 0, "chromedriver ended");
         }
-        // Whoever does not read lets it wait when the pipe is full.
+        // Keep reading: the driver waits when the pipe is full.
         std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
 
         let profile = folder.path().join("profile");
@@ -127,7 +127,7 @@ impl Browser {
         found.text().await.expect("a text")
     }
 
-    /// Waits until the text of what `css` finds is as it should be; tells it.
+    /// Waits until the text of the element that `css` selects satisfies the condition, and returns it.
     ///
     /// # Panics
     ///
@@ -137,7 +137,7 @@ impl Browser {
         let began = tokio::time::Instant::now();
         loop {
             looks.tick().await;
-            // What a page puts in its place may be gone between finding and reading it.
+            // The page may replace the element between finding and reading it.
             let found = self.client.find(Locator::Css(css)).await;
             let text = match found {
                 Ok(found) => found.text().await.unwrap_or_default(),
@@ -159,7 +159,7 @@ impl Browser {
         self.client.find_all(Locator::Css(css)).await.expect("an answer").len()
     }
 
-    /// What this script returns.
+    /// Returns the result of a script.
     ///
     /// # Panics
     ///
@@ -178,7 +178,7 @@ impl Browser {
         self.client.issue_cmd(command).await.expect("an answer")
     }
 
-    /// What the browser complains about: errors of scripts, and what the policy of a page forbids.
+    /// Returns the errors in the browser's log: those of scripts, and violations of the page's policy.
     ///
     /// # Panics
     ///
@@ -202,7 +202,7 @@ impl Browser {
     /// Panics if it cannot be taken or stored.
     pub async fn picture(&self, file: &Path, width: u32, is_dark: bool) {
         let scheme = if is_dark { "dark" } else { "light" };
-        // What moves is drawn where it stops.
+        // Animations are drawn in their final state.
         let features = json!([
             { "name": "prefers-color-scheme", "value": scheme },
             { "name": "prefers-reduced-motion", "value": "reduce" },

@@ -1,4 +1,4 @@
-//! What the tests stand on: servers that they start and stop themselves.
+//! Fixtures of the tests: servers that they start and stop themselves.
 
 mod browser;
 mod postgres_server;

@@ -117,7 +117,7 @@ impl PostgresServer {
         let mut all = String::new();
         while log.read_line(&mut line).is_ok_and(|length| length > 0) {
             if line.contains("ready to accept connections") {
-                // Somebody has to read on, or the server stops when the pipe is full.
+                // Keep reading: the server stops when the pipe is full.
                 std::thread::spawn(move || io::copy(&mut log, &mut io::sink()));
                 return;
             }
@@ -135,7 +135,7 @@ impl PostgresServer {
     pub fn hang(&self) {
         let server = self.process();
         // The server first: no more of those who serve its connections begin, and none that ends is gone
-        // before it is told.
+        // before it is reported.
         send("STOP", &server);
         children(&server).iter().for_each(|child| send("STOP", child));
     }
@@ -158,7 +158,7 @@ impl PostgresServer {
     /// Ends the server and all connections at once.
     pub fn stop(&mut self) {
         if let Some(mut child) = self.child.take() {
-            // Killed, it would leave its children; told to quit at once, it ends them and itself.
+            // A kill would leave its children; SIGQUIT ends them and the server.
             let told = Command::new("kill").args(["-s", "QUIT", &child.id().to_string()]).status();
             if !told.is_ok_and(|status| status.success()) {
                 let _ = child.kill();

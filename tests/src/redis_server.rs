@@ -14,7 +14,7 @@ use crate::free_port;
 pub struct RedisServer {
     port: u16,
     arguments: Vec<String>,
-    // What a sentinel begins with; it writes down what it learns.
+    // The initial configuration of a sentinel, which rewrites the file as it learns.
     sentinel: Option<String>,
     folder: TempDir,
     child: Option<Child>,
@@ -121,7 +121,7 @@ impl RedisServer {
         let mut last = String::new();
         while log.read_line(&mut line)? > 0 {
             if line.contains("Ready to accept connections") || line.contains("Sentinel ID is") {
-                // Somebody has to read on, or the server stops when the pipe is full.
+                // Keep reading: the server stops when the pipe is full.
                 std::thread::spawn(move || io::copy(&mut log, &mut io::sink()));
                 return Ok(());
             }
@@ -219,7 +219,7 @@ impl Drop for RedisServer {
     }
 }
 
-/// Somebody with a connection of their own: an operator, or another client.
+/// A separate connection: an operator's, or another client's.
 #[derive(Clone, Debug)]
 pub struct Bystander(redis::aio::MultiplexedConnection);
 

@@ -14,7 +14,7 @@ pub struct Sentinels {
 }
 
 impl Sentinels {
-    /// What the sentinels call the primary.
+    /// The name of the primary in the sentinels' configuration.
     pub const NAME: &str = "limits";
 
     /// The password of the sentinels.

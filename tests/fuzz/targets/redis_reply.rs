@@ -1,4 +1,4 @@
-//! Replies of a server that is not what it should be: an error or a decision that can be told, and no
+//! Replies of a faulty server: an error or a decision that can be reported, and no
 //! more is granted than the reply says.
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! What a layer adds to a service that answers at once.
+//! The cost that a layer adds to a service that answers at once.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};

@@ -1,4 +1,4 @@
-//! Does one thing as often as it is told, for callgrind to count the instructions of each time.
+//! Repeats one operation a given number of times, for callgrind to count the instructions of each time.
 //!
 //! ```text
 //! valgrind --tool=callgrind '--toggle-collect=rl_instructions::counted*' rl-instructions allowed 1000
@@ -52,17 +52,17 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// What stands around a service.
+/// The layers around a service.
 enum Around {
     Nothing,
-    /// What adds three header lines and does nothing else.
+    /// A layer that adds three header lines and does nothing else.
     Lines,
     Limiter(RateLimiter),
 }
 
 fn decide(limiter: &RateLimiter, cost: u64, times: u64) {
     let subject = Subject::consumer("consumer-00000001");
-    // What is there once for all of them: the entry, the clock, the spare handles of the thread.
+    // Set up once for all repetitions: the entry, the clock, the recycled handles of the thread.
     for cost in [1, cost] {
         drop(black_box(limiter.check(&subject, cost)));
     }
@@ -100,7 +100,7 @@ fn limiter(policy: Policy) -> RateLimiter {
     RateLimiter::builder().policies(policy).build().expect("a limiter")
 }
 
-/// What is counted: callgrind is told its name.
+/// The function whose instructions callgrind counts, by its name.
 #[inline(never)]
 fn counted(work: impl FnOnce()) {
     work();

@@ -1,7 +1,7 @@
 //! One of several processes that contend for a limit: `contender URL LIMIT [RESERVATION]`, with the time
 //! after which reservations expire in milliseconds, if they do.
 //!
-//! Prints `ready` and what its clock says, in seconds since 1970, once connected. For each line `SUBJECT CALLS` it then makes so many calls at once
+//! Prints `ready` and what its clock says, in seconds since 1970, once connected. For each line `SUBJECT CALLS` it then makes this number of calls at once
 //! and prints how many of them were allowed. Permits are held until the process ends.
 
 #![expect(clippy::print_stdout, reason = "what it prints is what it is run for")]

@@ -59,7 +59,7 @@ impl<'a> Fields<'a> {
         Malformed::new(&self.place, format_args!("field {field:?}: expected {expected}, got {got}"))
     }
 
-    /// What `read` makes of a field, if it is there.
+    /// Returns a field as `read` parses it, if the field is present.
     pub(super) fn read<T>(
         &self,
         field: &str,

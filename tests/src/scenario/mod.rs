@@ -35,7 +35,7 @@ pub use stores::Stores;
 /// A timeline and the decisions it must give.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// What the file calls it.
+    /// The name in the file.
     pub id: String,
     limits: Limits,
     unit: Unit,
@@ -64,7 +64,7 @@ enum Operation {
     SetLimits(Limits),
 }
 
-/// What the decision must be; what is absent is not checked. Limits go by their names.
+/// The expected decision. Absent fields are not checked. Limits are found by their names.
 #[derive(Clone, Debug, Default)]
 struct Expect {
     allowed: Option<bool>,
@@ -82,7 +82,7 @@ enum Wait {
     Never,
 }
 
-/// What the times of a scenario are written in.
+/// The unit of the times in a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unit {
     Micros,

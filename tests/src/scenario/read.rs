@@ -13,7 +13,7 @@ use super::{Expect, Limits, Operation, Scenario, Step, Unit, Wait};
 /// The time of `t = 0` where a scenario does not say: 2025-06-15T15:06:40Z, a full second.
 const START_SECS: u64 = 1_750_000_000;
 
-/// Who is counted where a step does not say.
+/// The subject of a step that names none.
 const SUBJECT: &str = "subject";
 
 const OPERATIONS: &str = "one of check, check_up_to, peek, charge, refund, reset, set_limits";

@@ -20,9 +20,9 @@ pub enum Verdict {
     Failed {
         /// Which step, counted from 1.
         step: usize,
-        /// What differs, as it must be.
+        /// The expected value.
         expected: String,
-        /// What differs, as it was.
+        /// The actual value.
         got: String,
     },
     /// It asks for something unknown: why.
@@ -119,7 +119,7 @@ impl Run<'_> {
             }
             other => {
                 self.amend(&step.subject, &subject, other).await?;
-                // What is expected of a step that decides nothing is where the subject then stands.
+                // After a step that decides nothing, the usage of the subject is compared.
                 self.decide(&subject, Mode::Peek, 0).await?
             }
         };

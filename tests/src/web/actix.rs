@@ -106,7 +106,7 @@ struct StopOnDrop(ServerHandle);
 
 impl Drop for StopOnDrop {
     fn drop(&mut self) {
-        // The command is sent at once; nobody waits for its end.
+        // The command is sent at once; the test does not wait for its end.
         drop(self.0.stop(false));
     }
 }
@@ -156,7 +156,7 @@ async fn streams(stage: web::Data<Stage>, permit: Option<web::ReqData<Permit>>) 
     HttpResponse::Ok().streaming(words.map_ok(|word| web::Bytes::from_static(word.as_bytes())))
 }
 
-/// What stands around the limiters.
+/// The middleware around the limiters.
 async fn around(
     request: ServiceRequest,
     next: Next<impl MessageBody>,

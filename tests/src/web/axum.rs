@@ -117,7 +117,7 @@ async fn streams(State(stage): State<Arc<Stage>>, permit: Option<Extension<Permi
     Body::from_stream(stage.words())
 }
 
-/// What stands around the limiters.
+/// The layers around the limiters.
 async fn around(mut request: Request, next: Next) -> Response {
     let consumer = request.headers().get("x-consumer").and_then(|value| value.to_str().ok());
     if let Some(subject) = consumer.map(Subject::consumer) {

@@ -1,4 +1,4 @@
-//! What a client sees.
+//! The response as a client sees it.
 
 use std::fmt::Write;
 use std::future::Future;

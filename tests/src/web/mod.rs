@@ -6,14 +6,14 @@
 //! |---|---|
 //! | `/`, `/users/{id}`, `/health` with any method | what the handler finds in the request's extensions, in the words of [`describe`] |
 //! | `POST /echo` | the body of the request |
-//! | `/costs/{units}` | says that it costs so many units more |
+//! | `/costs/{units}` | adds this number of units to the cost |
 //! | `/fails` | an error of the server |
 //! | `/panics` | nothing: the handler panics |
 //! | `/waits` | waits for a [cue](Site::cue) |
 //! | `/streams` | as `/costs/4`; a word at once, and a second one after a [cue](Site::cue) |
 //!
 //! Around the limiters stands what services have there: an authentication that believes the header
-//! `x-consumer`, and leaves a [`Subject`](rl_core::Subject) for the limiters. It tells in the header
+//! `x-consumer`, and leaves a [`Subject`](rl_core::Subject) for the limiters. It reports in the header
 //! `x-outer-sees` which decision the limiters leave in the response's extensions for outer layers.
 
 pub mod actix;
@@ -59,7 +59,7 @@ pub struct Site {
     _stop: Stop,
 }
 
-/// What the handlers of an application share with its test.
+/// State that the handlers of an application share with its test.
 #[derive(Debug)]
 pub struct Stage {
     handled: AtomicUsize,
@@ -111,7 +111,7 @@ impl Site {
         self.stage.cues.add_permits(1);
     }
 
-    /// Waits until so many requests have reached a handler.
+    /// Waits until this number of requests has reached a handler.
     ///
     /// # Panics
     ///
