@@ -378,6 +378,20 @@ fn every_known_fault_names_tests_that_exist() {
     }
 }
 
+/// The command of a row in SECURITY.md runs nothing if no test has the name.
+#[test]
+fn every_attack_names_a_test_that_exists() {
+    let sources: String =
+        ["crates", "tests"].iter().flat_map(|folder| files(folder, ".rs")).map(read).collect();
+    let document = read("SECURITY.md");
+    let commands: Vec<&str> =
+        document.split('`').filter_map(|code| code.strip_prefix("tests/run ")).collect();
+    assert!(commands.len() > 5, "{commands:?}");
+    for name in commands {
+        assert!(name == "NAME" || sources.contains(&format!("fn {name}")), "{name}");
+    }
+}
+
 /// Nothing that is compiled in asks for more than our own licences do.
 #[test]
 fn no_dependency_is_under_the_gpl_alone() {
