@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use proptest::prelude::*;
-use rl_core::store::{Charge, MemoryStore, Mode, Namespace, RedisStore, Store};
+use rl_core::store::{DecideRequest, MemoryStore, Mode, Namespace, Part, RedisStore, Store};
 use rl_core::time::{Clock, ManualClock, Timestamp};
 use rl_core::{Cost, Decision, Limit, Policy, RetryAfter, Subject};
 use rl_tests::{Bystander, RedisServer};
@@ -47,7 +47,10 @@ impl Tested {
     async fn decide(&self, mode: Mode, cost: u64) -> Decision {
         let Self { policy, subject, namespace, .. } = self;
         let cost = Cost::new(cost);
-        self.store.decide(Charge { namespace, subject, policy, mode, cost }).await.unwrap()
+        self.store
+            .decide(DecideRequest::new(namespace, &[Part::new(subject, policy, cost)], mode))
+            .await
+            .unwrap()
     }
 
     async fn passes(&self) -> bool {
@@ -191,9 +194,9 @@ impl InMemory {
 
     fn decide(&self, mode: Mode, cost: u64) -> Decision {
         let (namespace, subject) = (&Namespace::default(), &Subject::user("alice"));
-        let charge =
-            Charge { namespace, subject, policy: &self.policy, mode, cost: Cost::new(cost) };
-        self.store.decide(charge).now_or_never().expect("it is in memory").unwrap()
+        let parts = [Part::new(subject, &self.policy, Cost::new(cost))];
+        let request = DecideRequest::new(namespace, &parts, mode);
+        self.store.decide(request).now_or_never().expect("it is in memory").unwrap()
     }
 
     fn used(&self) -> u64 {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
-use rl_core::store::{Charge, MemoryStore, Refund, Renewal, Reset, Store, StoreFuture};
+use rl_core::store::{DecideRequest, MemoryStore, Refund, Renewal, Reset, Store, StoreFuture};
 use rl_core::time::Timestamp;
 use rl_core::{Decision, Limit, MaybeReady, RateLimiter, Subject};
 use rl_tests::web::eventually;
@@ -124,8 +124,8 @@ struct SlowToAnswer {
 }
 
 impl Store for SlowToAnswer {
-    fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
-        self.inside.decide(charge)
+    fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision> {
+        self.inside.decide(request)
     }
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {

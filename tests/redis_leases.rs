@@ -9,7 +9,7 @@ use futures::future::join_all;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use rl_core::store::redis::RedisStoreBuilder;
-use rl_core::store::{Charge, Mode, Namespace, RedisStore, Reset, Store};
+use rl_core::store::{DecideRequest, Mode, Namespace, Part, RedisStore, Reset, Store};
 use rl_core::time::{Clock, ManualClock, Timestamp};
 use rl_core::{Cost, Decision, Limit, Origin, Period, Policy, Subject};
 use rl_tests::{Bystander, RedisServer};
@@ -41,8 +41,9 @@ async fn decide(
     cost: u64,
 ) -> Decision {
     let namespace = &Namespace::default();
-    let charge = Charge { namespace, subject, policy, mode, cost: Cost::new(cost) };
-    store.decide(charge).await.unwrap()
+    let parts = [Part::new(subject, policy, Cost::new(cost))];
+    let request = DecideRequest::new(namespace, &parts, mode);
+    store.decide(request).await.unwrap()
 }
 
 fn node(server: &RedisServer, clock: &Arc<ManualClock>, lease: u32) -> RedisStoreBuilder {
@@ -335,8 +336,9 @@ async fn what_is_held_is_spent_also_while_the_server_is_away() {
     decide(&store, subject, &policy, Mode::Check, 1).await;
     server.stop();
     let cost = Cost::new(2);
-    let charge = Charge { namespace, subject, policy: &policy, mode: Mode::Check, cost };
-    store.decide(charge).await.unwrap_err();
+    let parts = [Part::new(subject, &policy, cost)];
+    let request = DecideRequest::new(namespace, &parts, Mode::Check);
+    store.decide(request).await.unwrap_err();
     let held = decide(&store, subject, &policy, Mode::Check, 1).await;
     assert_eq!((held.is_allowed(), held.origin()), (true, Origin::Leased));
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use rl_core::StoreError;
-use rl_core::store::{Charge, Mode, Namespace, RedisStore, Store};
+use rl_core::store::{DecideRequest, Mode, Namespace, Part, RedisStore, Store};
 use rl_core::{Cost, Decision, FailureKind, Limit, Origin, Policy, RateLimiter, Subject};
 use rl_tests::{Bystander, RedisServer};
 
@@ -26,8 +26,9 @@ async fn check(
     policy: &Policy,
 ) -> Result<Decision, StoreError> {
     let namespace = &Namespace::default();
-    let charge = Charge { namespace, subject, policy, mode: Mode::Check, cost: Cost::ONE };
-    store.decide(charge).await
+    let parts = [Part::new(subject, policy, Cost::ONE)];
+    let request = DecideRequest::new(namespace, &parts, Mode::Check);
+    store.decide(request).await
 }
 
 fn per_hour(max: u32) -> Policy {
@@ -82,7 +83,11 @@ fn who_waits_for_a_store_whose_runtime_has_ended_is_told_at_once() {
     drop(home);
     let (policy, namespace, cost) = (per_hour(300), &Namespace::default(), Cost::ONE);
     let charge = |subject| {
-        store.decide(Charge { namespace, subject, policy: &policy, mode: Mode::Check, cost })
+        store.decide(DecideRequest::new(
+            namespace,
+            &[Part::new(subject, &policy, cost)],
+            Mode::Check,
+        ))
     };
     let (alice, bob) = (Subject::user("alice"), Subject::user("bob"));
     // Alone and under way, so that all others have to wait for a departure.

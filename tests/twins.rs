@@ -7,7 +7,8 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use rl_core::StoreError;
 use rl_core::store::{
-    Charge, MemoryStore, Mode, Namespace, RedisStore, Refund, RefundOf, Renewal, Reset, Store,
+    DecideRequest, MemoryStore, Mode, Namespace, Part, RedisStore, Refund, RefundOf, Renewal,
+    Reset, Store,
 };
 use rl_core::time::{Clock, ManualClock, Timestamp};
 use rl_core::{
@@ -239,9 +240,10 @@ impl Twins {
         let (policy, namespace) = (&policies[step.policy], &self.namespace);
         match step.operation {
             Operation::Decide(mode, cost) => {
-                let charge = Charge { namespace, subject, policy, mode, cost: Cost::new(cost) };
-                let rust = self.memory.decide(charge).await;
-                let lua = self.redis.decide(charge).await;
+                let parts = [Part::new(subject, policy, Cost::new(cost))];
+                let request = DecideRequest::new(namespace, &parts, mode);
+                let rust = self.memory.decide(request).await;
+                let lua = self.redis.decide(request).await;
                 if is_refused(&rust) && is_refused(&lua) {
                     return;
                 }
@@ -449,13 +451,9 @@ fn calls_that_travel_together_are_decided_one_after_the_other() {
     let namespace = Namespace::default();
     // A server that does not know the script is sent it first, which may change the order of arrival.
     let look = Policy::new([Limit::per_second(1)]).unwrap();
-    let look = Charge {
-        namespace: &namespace,
-        subject: &Subject::global(),
-        policy: &look,
-        mode: Mode::Peek,
-        cost: Cost::ONE,
-    };
+    let anyone = Subject::global();
+    let parts = [Part::new(&anyone, &look, Cost::ONE)];
+    let look = DecideRequest::new(&namespace, &parts, Mode::Peek);
     runtime.block_on(redis.decide(look)).unwrap();
     // Permits travel alone.
     let any = || policy(ALGORITHMS[..8].to_vec()).boxed();
@@ -474,8 +472,9 @@ fn calls_that_travel_together_are_decided_one_after_the_other() {
                 let decide = async |store: &dyn Store, (n, policy, cost): &(usize, usize, u64)| {
                     let (subject, policy) = (&who(n), &policies[*policy]);
                     let (mode, cost) = (Mode::Check, Cost::new(*cost));
-                    let charge = Charge { namespace: &namespace, subject, policy, mode, cost };
-                    store.decide(charge).await
+                    let parts = [Part::new(subject, policy, cost)];
+                    let request = DecideRequest::new(&namespace, &parts, mode);
+                    store.decide(request).await
                 };
                 let (mut one_by_one, mut together) = (Vec::new(), Vec::new());
                 runtime.block_on(async {
@@ -557,11 +556,11 @@ fn a_denial_that_is_remembered_is_what_the_server_would_say() {
                         Moment::Ask { remembers, subject, policy, cost } => {
                             let (subject, policy) = (&who(subject), &policies[policy]);
                             let (mode, cost) = (Mode::Check, Cost::new(cost));
-                            let charge =
-                                Charge { namespace: &namespace, subject, policy, mode, cost };
-                            let truth = memory.decide(charge).await.unwrap();
+                            let parts = [Part::new(subject, policy, cost)];
+                            let request = DecideRequest::new(&namespace, &parts, mode);
+                            let truth = memory.decide(request).await.unwrap();
                             let store = if remembers { &with } else { &without };
-                            let told = store.decide(charge).await.unwrap();
+                            let told = store.decide(request).await.unwrap();
                             assert_eq!(
                                 truth.is_allowed(),
                                 told.is_allowed(),

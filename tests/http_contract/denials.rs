@@ -142,7 +142,7 @@ fn blocked(seconds: Option<u64>) -> RateLimiter {
     let clock = new_year();
     let until = seconds.map(|seconds| clock.now().plus_micros(seconds * 1_000_000));
     let policy = Policy::new([Limit::per_minute(9)]).unwrap().blocked_until(until);
-    RateLimiter::builder().policies(policy).clock(clock).build().unwrap()
+    RateLimiter::builder().policy(policy).clock(clock).build().unwrap()
 }
 
 pub(super) async fn a_blocked_consumer_gets_the_reason_and_the_end_of_the_block<T: Target>() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use rl_core::store::redis::RedisStoreBuilder;
-use rl_core::store::{Charge, Mode, Namespace, RedisStore, Store};
+use rl_core::store::{DecideRequest, Mode, Namespace, Part, RedisStore, Store};
 use rl_core::time::{ManualClock, Timestamp};
 use rl_core::{Cost, Decision, Limit, Origin, Policy, RateLimiter, Subject};
 use rl_tests::RedisServer;
@@ -39,8 +39,9 @@ async fn ask(
     cost: u64,
 ) -> Decision {
     let namespace = &Namespace::default();
-    let charge = Charge { namespace, subject, policy, mode, cost: Cost::new(cost) };
-    store.decide(charge).await.unwrap()
+    let parts = [Part::new(subject, policy, Cost::new(cost))];
+    let request = DecideRequest::new(namespace, &parts, mode);
+    store.decide(request).await.unwrap()
 }
 
 /// Returns the units that the server has charged under the first limit.
@@ -57,7 +58,7 @@ async fn restarted_nodes_serve_the_whole_limit_when_they_are_closed() {
     let mut served = 0;
     for _ in 0..16 {
         let store = node(&server, &clock).lease(100).connect().await.unwrap();
-        let builder = RateLimiter::builder().policies(policy.clone()).store(store.clone());
+        let builder = RateLimiter::builder().policy(policy.clone()).store(store.clone());
         let limiter = builder.deadline(PATIENCE).build().unwrap();
         for _ in 0..130 {
             served += u64::from(limiter.check(subject, 1).await.is_allowed());

@@ -9,7 +9,8 @@ use rl_core::StoreError;
 use rl_core::limiter::{OnFailure, Share};
 use rl_core::source::{PolicyFuture, PolicySource};
 use rl_core::store::{
-    Charge, MemoryStore, Mode, Namespace, RedisStore, Refund, Renewal, Reset, Store, StoreFuture,
+    DecideRequest, MemoryStore, Mode, Namespace, Part, RedisStore, Refund, Renewal, Reset, Store,
+    StoreFuture,
 };
 use rl_core::time::{Clock, ManualClock, Timestamp};
 use rl_core::{
@@ -72,9 +73,10 @@ impl SlowStore {
                     let Some(next) = server.queue.lock().unwrap().pop_front() else { break };
                     let Queued { namespace, subject, policy, mode, cost, reply } = next;
                     let (namespace, subject, policy) = (&namespace, &subject, &policy);
-                    let charge = Charge { namespace, subject, policy, mode, cost };
+                    let parts = [Part::new(subject, policy, cost)];
+                    let request = DecideRequest::new(namespace, &parts, mode);
                     // A server decides even if the request has given up.
-                    let _ = reply.send(server.memory.decide(charge).await.unwrap());
+                    let _ = reply.send(server.memory.decide(request).await.unwrap());
                 }
             }
         });
@@ -83,14 +85,15 @@ impl SlowStore {
 }
 
 impl Store for SlowStore {
-    fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
+    fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision> {
         let (reply, answer) = oneshot::channel();
+        let part = request.sole_part().unwrap();
         self.queue.lock().unwrap().push_back(Queued {
-            namespace: charge.namespace.clone(),
-            subject: charge.subject.clone(),
-            policy: charge.policy.clone(),
-            mode: charge.mode,
-            cost: charge.cost,
+            namespace: request.namespace.clone(),
+            subject: part.subject.clone(),
+            policy: part.policy.clone(),
+            mode: request.mode,
+            cost: part.cost,
             reply,
         });
         MaybeReady::later(async move {

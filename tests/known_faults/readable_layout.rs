@@ -12,7 +12,7 @@ async fn limiter(server: &RedisServer, limits: &[&str]) -> RateLimiter {
     let store = RedisStore::builder(&server.url()).layout(Layout::Readable);
     let store = store.connection_wait(PATIENCE).connect().await.unwrap();
     let limits = limits.iter().map(|limit| limit.parse().unwrap());
-    let builder = RateLimiter::builder().policies(Policy::new(limits).unwrap());
+    let builder = RateLimiter::builder().policy(Policy::new(limits).unwrap());
     builder.store(store).deadline(PATIENCE).build().unwrap()
 }
 

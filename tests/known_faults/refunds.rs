@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rl_core::store::{
-    Charge, MemoryStore, Mode, Namespace, RedisStore, Refund, RefundOf, Reset, Store,
+    DecideRequest, MemoryStore, Mode, Namespace, Part, RedisStore, Refund, RefundOf, Reset, Store,
 };
 use rl_core::time::{Clock, ManualClock, Timestamp};
 use rl_core::{Algorithm, Cost, Decision, Limit, Policy, Refill, Subject};
@@ -67,7 +67,10 @@ impl Tested {
     async fn decide_for(&self, subject: &Subject, mode: Mode, cost: u64) -> Decision {
         let Self { namespace, policy, .. } = self;
         let cost = Cost::new(cost);
-        self.store.decide(Charge { namespace, subject, policy, mode, cost }).await.unwrap()
+        self.store
+            .decide(DecideRequest::new(namespace, &[Part::new(subject, policy, cost)], mode))
+            .await
+            .unwrap()
     }
 
     async fn check(&self, cost: u64) -> Decision {

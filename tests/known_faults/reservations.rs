@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use rl_core::store::redis::{Layout, RedisStoreBuilder};
 use rl_core::store::{
-    Charge, Mode, Namespace, RedisStore, Refund, RefundOf, Reservation, ReservationChange,
-    ReservationStatus, Reset, Store,
+    DecideRequest, Mode, Namespace, Part, RedisStore, Refund, RefundOf, Reservation,
+    ReservationChange, ReservationStatus, Reservations, Reset, Store,
 };
 use rl_core::time::{Clock, ManualClock, Timestamp};
 use rl_core::{Cost, Decision, LimitSet, Policy, RateLimiter, Subject};
@@ -41,26 +41,31 @@ impl World {
         Self { server, clock, store }
     }
 
-    fn charge<'a>(subject: &'a Subject, policy: &'a Policy, mode: Mode, cost: u64) -> Charge<'a> {
-        static NAMESPACE: std::sync::LazyLock<Namespace> =
-            std::sync::LazyLock::new(Namespace::default);
-        Charge { namespace: &NAMESPACE, subject, policy, mode, cost: Cost::new(cost) }
+    async fn decide(
+        &self,
+        subject: &Subject,
+        policy: &Policy,
+        mode: Mode,
+        cost: u64,
+        reservations: Reservations,
+    ) -> Decision {
+        let (namespace, parts) =
+            (Namespace::default(), [Part::new(subject, policy, Cost::new(cost))]);
+        let request = DecideRequest::new(&namespace, &parts, mode);
+        self.store.decide(request.with_reservations(reservations)).await.unwrap()
     }
 
     async fn reserve(&self, subject: &Subject, policy: &Policy, cost: u64) -> Decision {
-        let charge = Self::charge(subject, policy, Mode::Check, cost);
-        self.store.reserve(charge, Some(LIFETIME)).await.unwrap()
+        self.decide(subject, policy, Mode::Check, cost, Reservations::Reserve(LIFETIME)).await
     }
 
     /// Checks without reserving, in a limiter that reserves.
     async fn check(&self, subject: &Subject, policy: &Policy, cost: u64) -> Decision {
-        let charge = Self::charge(subject, policy, Mode::Check, cost);
-        self.store.reserve(charge, None).await.unwrap()
+        self.decide(subject, policy, Mode::Check, cost, Reservations::ReturnExpired).await
     }
 
     async fn used(&self, subject: &Subject, policy: &Policy) -> Vec<u64> {
-        let charge = Self::charge(subject, policy, Mode::Peek, 0);
-        let usage = self.store.reserve(charge, None).await.unwrap();
+        let usage = self.decide(subject, policy, Mode::Peek, 0, Reservations::ReturnExpired).await;
         usage.limits().map(|limit| limit.used()).collect()
     }
 
@@ -115,8 +120,8 @@ async fn an_expired_reservation_is_settled_at_zero_under_every_algorithm() {
         let [dies, settles] = ["dies", "settles"].map(|id| Subject::user(&format!("{id}-{n}")));
         for cost in [30, 40] {
             let reserved = world.reserve(&dies, policy, cost).await;
-            let charge = World::charge(&settles, policy, Mode::Check, cost);
-            let charged = world.store.decide(charge).await.unwrap();
+            let charged =
+                world.decide(&settles, policy, Mode::Check, cost, Reservations::Ignore).await;
             assert!(reserved.is_allowed() && charged.is_allowed(), "{policy}: {reserved:?}");
             world.clock.advance(LIFETIME - Duration::from_micros(1));
             assert_eq!(
@@ -302,7 +307,7 @@ async fn an_expired_reservation_refunds_the_limits_that_a_changed_policy_still_h
 #[tokio::test]
 async fn a_request_is_charged_its_cost_in_the_end_if_its_reservation_expired() {
     let world = World::new().await;
-    let limiter = RateLimiter::builder().policies(policy(&["100/hour", "100/day:requests"]));
+    let limiter = RateLimiter::builder().policy(policy(&["100/hour", "100/day:requests"]));
     let limiter = limiter.store(world.store.clone()).deadline(PATIENCE);
     let limiter = limiter.reservation_expires_after(LIFETIME).build().unwrap();
     let alice = &Subject::user("alice");
@@ -329,7 +334,7 @@ async fn a_reserved_permit_is_settled_exactly() {
     let world = World::new().await;
     let limits =
         ["1000/hour", "1000/minute:token-bucket", "100/day:requests", "5:concurrency:requests"];
-    let limiter = RateLimiter::builder().policies(policy(&limits)).store(world.store.clone());
+    let limiter = RateLimiter::builder().policy(policy(&limits)).store(world.store.clone());
     let limiter = limiter.reservation_expires_after(LIFETIME).deadline(PATIENCE).build().unwrap();
     let alice = &Subject::user("alice");
     let mut expected = [0, 0, 0];
@@ -357,7 +362,7 @@ async fn a_reserved_permit_is_settled_exactly() {
 async fn the_readable_layout_reserves_nothing() {
     let server = RedisServer::start();
     let store = patient(&server).layout(Layout::Readable).connect().await.unwrap();
-    let limiter = RateLimiter::builder().policies(policy(&["100/hour"])).store(store);
+    let limiter = RateLimiter::builder().policy(policy(&["100/hour"])).store(store);
     let limiter = limiter.reservation_expires_after(LIFETIME).deadline(PATIENCE).build().unwrap();
     let alice = &Subject::user("alice");
     let permit = limiter.acquire(alice, 40).await;
@@ -384,7 +389,7 @@ async fn the_estimate_of_a_process_that_is_killed_comes_back() {
     writeln!(process.stdin.as_ref().unwrap(), "alice 5").unwrap();
     assert_eq!(lines.next().unwrap().unwrap(), "5");
 
-    let limiter = RateLimiter::builder().policies(policy(&["5/hour"])).deadline(PATIENCE);
+    let limiter = RateLimiter::builder().policy(policy(&["5/hour"])).deadline(PATIENCE);
     let store = patient(&server).local_denial(false).connect().await.unwrap();
     let limiter = limiter.store(store).reservation_expires_after(SECOND).build().unwrap();
     let alice = &Subject::user("alice");

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use rl_core::store::{Charge, Refund, Renewal, Reset, Store, StoreFuture};
+use rl_core::store::{DecideRequest, Refund, Renewal, Reset, Store, StoreFuture};
 use rl_core::time::Timestamp;
 use rl_core::{Decision, Limit, MaybeReady, Outcome, RateLimiter};
 use tokio::sync::oneshot;
@@ -73,10 +73,11 @@ impl ScriptedStore {
 }
 
 impl Store for ScriptedStore {
-    fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
+    fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision> {
+        let part = request.sole_part().unwrap();
         let decision = |taken, outcome| {
-            let (policy, now) = (charge.policy.clone(), Timestamp::EPOCH);
-            Decision::decided(policy, charge.cost, taken, now, [outcome])
+            let (policy, now) = (part.policy.clone(), Timestamp::EPOCH);
+            Decision::decided(policy, part.cost, taken, now, [outcome])
         };
         let (answer, told) = oneshot::channel();
         self.questions().push_back(Question {

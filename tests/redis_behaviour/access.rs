@@ -2,7 +2,7 @@
 
 use rl_core::store::redis::Layout;
 use rl_core::store::{
-    Charge, Mode, Namespace, RedisStore, Refund, RefundOf, Renewal, Reset, Store,
+    DecideRequest, Mode, Namespace, Part, RedisStore, Refund, RefundOf, Renewal, Reset, Store,
 };
 use rl_core::{Cost, Limit, LimitSet, Origin, Policy, RateLimiter, Subject};
 use rl_tests::{Bystander, RedisServer};
@@ -51,8 +51,9 @@ async fn assert_logs_work(operator: &mut Bystander, server: &RedisServer) {
     // Beyond the room that a ring begins with.
     for _ in 0..12 {
         let (mode, cost) = (Mode::Charge, Cost::ONE);
-        let charge = Charge { namespace, subject, policy: &policy, mode, cost };
-        last = Some(store.decide(charge).await.unwrap().at());
+        let parts = [Part::new(subject, &policy, cost)];
+        let request = DecideRequest::new(namespace, &parts, mode);
+        last = Some(store.decide(request).await.unwrap().at());
     }
     let (charged, units, policy) = (last.unwrap(), 1, &policy);
     let renewal =
@@ -67,8 +68,9 @@ async fn assert_logs_work(operator: &mut Bystander, server: &RedisServer) {
     for key in keys {
         operator.query::<()>(&format!("PERSIST {key}")).await;
     }
-    let charge = Charge { namespace, subject, policy, mode: Mode::Check, cost: Cost::new(20) };
-    let denied = store.decide(charge).await.unwrap();
+    let parts = [Part::new(subject, policy, Cost::new(20))];
+    let request = DecideRequest::new(namespace, &parts, Mode::Check);
+    let denied = store.decide(request).await.unwrap();
     let used: Vec<u64> = denied.limits().skip(1).map(|limit| limit.used()).collect();
     assert_eq!((denied.is_allowed(), used), (false, vec![12, 11]));
     assert_eq!(operator.keys_without_expiry().await, [""; 0]);

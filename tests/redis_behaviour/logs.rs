@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rl_core::store::{
-    Charge, Mode, Namespace, RedisStore, Refund, RefundOf, Renewal, Reset, Store,
+    DecideRequest, Mode, Namespace, Part, RedisStore, Refund, RefundOf, Renewal, Reset, Store,
 };
 use rl_core::time::{ManualClock, Timestamp};
-use rl_core::{Cost, Decision, FailureKind, LimitSet, Policy, RetryAfter, Subject};
+use rl_core::{Cost, Decision, FailureKind, LimitSet, Policy, RetryAfter, StoreError, Subject};
 use rl_tests::{Bystander, RedisServer};
 
 use super::PATIENCE;
@@ -45,13 +45,13 @@ impl Logs {
         }
     }
 
-    fn charge(&self, mode: Mode, cost: u64) -> Charge<'_> {
-        let Self { namespace, subject, policy, .. } = self;
-        Charge { namespace, subject, policy, mode, cost: Cost::new(cost) }
+    async fn try_decide(&self, mode: Mode, cost: u64) -> Result<Decision, StoreError> {
+        let parts = [Part::new(&self.subject, &self.policy, Cost::new(cost))];
+        self.store.decide(DecideRequest::new(&self.namespace, &parts, mode)).await
     }
 
     async fn decide(&self, mode: Mode, cost: u64) -> Decision {
-        self.store.decide(self.charge(mode, cost)).await.unwrap()
+        self.try_decide(mode, cost).await.unwrap()
     }
 
     async fn check(&self) -> Decision {
@@ -310,7 +310,7 @@ async fn assert_refused_and_untouched(
         before.push(logs.operator.send(redis::cmd("DUMP").arg(key)).await);
     }
     for mode in [Mode::Check, Mode::CheckUpTo, Mode::Peek, Mode::Charge] {
-        let error = logs.store.decide(logs.charge(mode, 1)).await.unwrap_err();
+        let error = logs.try_decide(mode, 1).await.unwrap_err();
         assert_eq!(error.kind(), FailureKind::Corrupt, "{what}");
     }
     let Logs { namespace, subject, policy, store, .. } = &*logs;
@@ -384,9 +384,10 @@ async fn of_many_at_once_exactly_as_many_hold_a_permit_as_there_are() {
     let store = store.connect().await.unwrap();
     let policy = policy(&["20:concurrency:lease=1h"]);
     let (subject, namespace) = (&Subject::user("alice"), &Namespace::default());
-    let charge = Charge { namespace, subject, policy: &policy, mode: Mode::Check, cost: Cost::ONE };
+    let parts = [Part::new(subject, &policy, Cost::ONE)];
+    let request = DecideRequest::new(namespace, &parts, Mode::Check);
     let at_once = async |count: usize| -> Vec<Decision> {
-        let decisions = (0..count).map(|_| tokio::spawn(store.decide(charge)));
+        let decisions = (0..count).map(|_| tokio::spawn(store.decide(request)));
         let decisions = futures::future::join_all(decisions).await;
         let decisions = decisions.into_iter().map(|decision| decision.unwrap().unwrap());
         decisions.filter(Decision::is_allowed).collect()

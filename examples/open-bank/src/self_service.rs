@@ -135,7 +135,7 @@ impl SelfService {
                 return Ok(None);
             }
             let limiter = RateLimiter::builder()
-                .policies(Policy::new(windows)?)
+                .policy(Policy::new(windows)?)
                 .namespace(&format!("self_service_{scope}_{name}"))
                 .store(store.clone())
                 .build()?;

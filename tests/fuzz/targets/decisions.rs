@@ -7,7 +7,7 @@ use std::sync::Arc;
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 use rl_core::store::{
-    Charge, MemoryStore, Mode, Namespace, Refund, RefundOf, Renewal, Reset, Store,
+    DecideRequest, Part, MemoryStore, Mode, Namespace, Refund, RefundOf, Renewal, Reset, Store,
 };
 use rl_core::time::{ManualClock, Timestamp};
 use rl_core::{Cost, Decision, MaybeReady, Limit, LimitSet, Origin, Policy, Subject};
@@ -68,7 +68,7 @@ fuzz_target!(|input: (u16, u16, Vec<Operation>)| {
     let decide = |subject: u8, mode, cost| {
         let cost = Cost::new(cost);
         let subject = &subjects[usize::from(subject)];
-        let decision = at_once(store.decide(Charge { namespace, subject, policy, mode, cost }));
+        let decision = at_once(store.decide(DecideRequest::new(namespace, &[Part::new(subject, policy, cost)], mode)));
         assert_eq!(decision.origin(), Origin::Store);
         if mode == Mode::Check && decision.is_allowed() {
             let enforced = decision.limits().filter(|limit| !limit.limit().is_shadow());

@@ -79,7 +79,7 @@ fn flood(policy: Policy, times: u64) {
     const CAPACITY: u64 = 6_400;
 
     let store = MemoryStore::builder().capacity(CAPACITY as usize).build();
-    let limiter = RateLimiter::builder().policies(policy).store(store).build().expect("a limiter");
+    let limiter = RateLimiter::builder().policy(policy).store(store).build().expect("a limiter");
     let newcomers = |from: u64, count: u64| -> Vec<Subject> {
         (from..from + count).map(|n| Subject::consumer(&format!("consumer-{n:08}"))).collect()
     };
@@ -97,7 +97,7 @@ fn flood(policy: Policy, times: u64) {
 }
 
 fn limiter(policy: Policy) -> RateLimiter {
-    RateLimiter::builder().policies(policy).build().expect("a limiter")
+    RateLimiter::builder().policy(policy).build().expect("a limiter")
 }
 
 /// The function whose instructions callgrind counts, by its name.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 
 use rl_core::StoreError;
-use rl_core::store::{Charge, Mode, Namespace, Refund, RefundOf, Reset, Store};
+use rl_core::store::{DecideRequest, Mode, Namespace, Part, Refund, RefundOf, Reset, Store};
 use rl_core::time::ManualClock;
 use rl_core::{Cost, Decision, FailureKind, Policy, RetryAfter, Subject};
 
@@ -128,14 +128,9 @@ impl Run<'_> {
     }
 
     async fn decide(&self, subject: &Subject, mode: Mode, cost: u64) -> Result<Decision, Stop> {
-        let charge = Charge {
-            namespace: &self.namespace,
-            subject,
-            policy: &self.policy,
-            mode,
-            cost: Cost::new(cost),
-        };
-        Ok(self.store.decide(charge).await?)
+        let parts = [Part::new(subject, &self.policy, Cost::new(cost))];
+        let request = DecideRequest::new(&self.namespace, &parts, mode);
+        Ok(self.store.decide(request).await?)
     }
 
     async fn amend(

@@ -29,7 +29,7 @@ pub(super) fn measure() -> Result<Vec<Goal>, Box<dyn Error>> {
     });
     let lines = (2.0, 1.0, Unit::AtMost(""));
     let goal = |what: &str, tells_outer_layers| -> Result<Goal, Box<dyn Error>> {
-        let limiter = RateLimiter::builder().policies(policy(MAX)?).build()?;
+        let limiter = RateLimiter::builder().policy(policy(MAX)?).build()?;
         let gate = Gate::new(limiter).key(Constant).decision_in_response(tells_outer_layers);
         let more = count(RateLimitLayer::new(gate).layer(plain)) - count(plain);
         let what = format!("allocations for a response with headers{what}");

@@ -78,14 +78,14 @@ static LINES: [HeaderName; 3] = [
 
 /// Six periods of ours, for each address.
 pub(super) fn ours(max: u32) -> Result<Running, Box<dyn Error>> {
-    let limiter = RateLimiter::builder().policies(policy(max)?).build()?;
+    let limiter = RateLimiter::builder().policy(policy(max)?).build()?;
     serve!(|app| app.wrap(RateLimit::new(limiter.clone())))
 }
 
 /// The same on Redis.
 pub(super) async fn ours_on_redis(max: u32, url: &str) -> Result<Running, Box<dyn Error>> {
     let store = RedisStore::connect(url).await?;
-    let limiter = RateLimiter::builder().policies(policy(max)?).store(store);
+    let limiter = RateLimiter::builder().policy(policy(max)?).store(store);
     // What is measured is the price, on a machine that may stall.
     let limiter = limiter.deadline(Duration::from_secs(20)).build()?;
     serve!(|app| app.wrap(RateLimit::new(limiter.clone())))

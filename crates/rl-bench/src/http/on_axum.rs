@@ -56,7 +56,7 @@ static LINES: [HeaderName; 3] = [
 
 /// Six periods of ours, for each address.
 pub(super) async fn ours(max: u32) -> Result<SocketAddr, Box<dyn Error>> {
-    let limiter = RateLimiter::builder().policies(policy(max)?).build()?;
+    let limiter = RateLimiter::builder().policy(policy(max)?).build()?;
     start(plain().layer(RateLimitLayer::new(limiter))).await
 }
 

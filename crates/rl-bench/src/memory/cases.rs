@@ -82,7 +82,7 @@ pub(super) fn logs(goals: &mut Vec<Goal>) -> Result<(), Box<dyn Error>> {
             (1..=2).map(|hours| format!("{entries}/{hours}h:sliding-log").parse::<Limit>());
         let policy = Policy::new(limits.collect::<Result<Vec<_>, _>>()?)?;
         let store = MemoryStore::builder().clock(Arc::clone(&clock)).build();
-        let limiter = RateLimiter::builder().store(store).policies(policy).build()?;
+        let limiter = RateLimiter::builder().store(store).policy(policy).build()?;
         // Two hours for as many as all logs may hold.
         let pause = Duration::from_micros(2 * 3_600_000_000 / entries + 1);
         Ok(move |times: u64| {

@@ -81,7 +81,7 @@ impl Ours {
     /// With room for so many subjects in all.
     pub(super) fn with_room(policy: &Policy, capacity: usize) -> Result<Self, Box<dyn Error>> {
         let store = MemoryStore::builder().capacity(capacity).build();
-        let limiter = RateLimiter::builder().store(store).policies(policy.clone());
+        let limiter = RateLimiter::builder().store(store).policy(policy.clone());
         Ok(Self(limiter.build()?))
     }
 }

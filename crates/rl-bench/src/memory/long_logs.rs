@@ -5,7 +5,7 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rl_core::store::{Charge, MemoryStore, Mode, Namespace, Refund, RefundOf, Store};
+use rl_core::store::{DecideRequest, MemoryStore, Mode, Namespace, Part, Refund, RefundOf, Store};
 use rl_core::time::{ManualClock, Timestamp};
 use rl_core::{Cost, Decision, LimitSet, MaybeReady, Policy, Subject};
 
@@ -76,8 +76,9 @@ impl Log {
     fn decide(&self, cost: u64) -> Decision {
         let (namespace, subject) = (&Namespace::default(), &Subject::user("alice"));
         let (policy, mode, cost) = (&self.policy, Mode::Check, Cost::new(cost));
-        let charge = Charge { namespace, subject, policy, mode, cost };
-        match self.store.decide(charge) {
+        let parts = [Part::new(subject, policy, cost)];
+        let request = DecideRequest::new(namespace, &parts, mode);
+        match self.store.decide(request) {
             MaybeReady::Ready(Some(Ok(decision))) => decision,
             _ => unreachable!("memory answers without waiting"),
         }

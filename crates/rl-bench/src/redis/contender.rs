@@ -8,7 +8,7 @@ use redis::Value;
 use redis::aio::MultiplexedConnection;
 use rl_core::limiter::OnFailure;
 use rl_core::store::redis::{Layout, RedisStoreBuilder};
-use rl_core::store::{Charge, Mode, Namespace, Refund, RefundOf, Store};
+use rl_core::store::{DecideRequest, Mode, Namespace, Part, Refund, RefundOf, Store};
 use rl_core::{
     Cost, Decision, Limit, MaybeReady, Period, Policy, RateLimiter, RedisStore, Subject,
 };
@@ -240,9 +240,10 @@ impl Stored {
     async fn admits(&self, subject: &Subject) -> bool {
         let Self { store, namespace, policy, .. } = self;
         let (mode, cost) = (Mode::Check, Cost::ONE);
-        let charge = Charge { namespace, subject, policy, mode, cost };
+        let parts = [Part::new(subject, policy, cost)];
+        let request = DecideRequest::new(namespace, &parts, mode);
         // What is there at once is read where it is, as in memory: whoever awaits it moves it four times.
-        let mut answer = store.decide(charge);
+        let mut answer = store.decide(request);
         if let MaybeReady::Boxed(later) = &mut answer {
             answer = MaybeReady::ready(later.await);
         }

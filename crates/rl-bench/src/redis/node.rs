@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rl_core::store::{Charge, Mode, Namespace, Store};
+use rl_core::store::{DecideRequest, Mode, Namespace, Part, Store};
 use rl_core::time::{Clock, SystemClock};
 use rl_core::{Cost, Period, Policy, RedisStore, Subject};
 
@@ -145,7 +145,10 @@ async fn ask(
         let place = (first + call) % subjects.len();
         let subject = &subjects[place];
         let (namespace, policy, mode, cost) = (&namespace, &*policy, Mode::Check, Cost::ONE);
-        match store.decide(Charge { namespace, subject, policy, mode, cost }).await {
+        match store
+            .decide(DecideRequest::new(namespace, &[Part::new(subject, policy, cost)], mode))
+            .await
+        {
             Ok(decision) => admitted[place] += decision.granted(),
             Err(_) => failed += 1,
         }

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use rl_core::store::{Charge, Mode, Namespace, RedisStore, Refund, RefundOf, Store};
+use rl_core::store::{DecideRequest, Mode, Namespace, Part, RedisStore, Refund, RefundOf, Store};
 use rl_core::{Cost, Decision, LimitSet, Policy, Subject};
 
 use super::contender::patient;
@@ -54,7 +54,9 @@ async fn charge(
     subject: &Subject,
 ) -> Result<Decision, Box<dyn Error>> {
     let (namespace, mode, cost) = (&Namespace::default(), Mode::Check, Cost::ONE);
-    Ok(store.decide(Charge { namespace, subject, policy, mode, cost }).await?)
+    Ok(store
+        .decide(DecideRequest::new(namespace, &[Part::new(subject, policy, cost)], mode))
+        .await?)
 }
 
 /// Gives back randomly chosen charges. Returns the server's µs for each.

@@ -15,7 +15,9 @@ use std::time::Duration;
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 use rl_core::store::redis::Layout;
-use rl_core::store::{Charge, Mode, Namespace, RedisStore, Refund, RefundOf, Renewal, Store};
+use rl_core::store::{
+    DecideRequest, Mode, Namespace, Part, RedisStore, Refund, RefundOf, Renewal, Store,
+};
 use rl_core::time::{ManualClock, Timestamp};
 use rl_core::{Cost, Decision, LimitSet, Policy, Subject};
 use tokio::task::JoinSet;
@@ -240,8 +242,9 @@ async fn decide(
     cost: u64,
 ) -> Decision {
     let (namespace, subject) = (&Namespace::default(), &Subject::consumer(&id(subject)));
-    let charge = Charge { namespace, subject, policy, mode, cost: Cost::new(cost) };
-    store.decide(charge).await.expect("the server is up")
+    let parts = [Part::new(subject, policy, Cost::new(cost))];
+    let request = DecideRequest::new(namespace, &parts, mode);
+    store.decide(request).await.expect("the server is up")
 }
 
 /// Returns how long a call of the command took, from an entry of `SLOWLOG`.

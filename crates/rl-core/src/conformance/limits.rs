@@ -8,7 +8,7 @@ use super::subject::{over, policy, used};
 use crate::decision::{Decision, RetryAfter};
 use crate::model::Mode;
 use crate::model::{Cost, Limit};
-use crate::store::Charge;
+use crate::store::{DecideRequest, Part};
 
 pub(super) async fn check(suite: &Suite) {
     exactly_max_units_pass(suite).await;
@@ -182,13 +182,11 @@ async fn concurrent_requests_are_counted_one_by_one(suite: &Suite) {
     let (subject, policy) = (suite.subject(), policy(&[Limit::per_hour(20), Limit::per_day(40)]));
     let tasks: Vec<_> = (0..50)
         .map(|_| {
-            let decision = suite.store.decide(Charge {
-                namespace: &subject.namespace,
-                subject: &subject.subject,
-                policy: &policy,
-                mode: Mode::Check,
-                cost: Cost::ONE,
-            });
+            let decision = suite.store.decide(DecideRequest::new(
+                &subject.namespace,
+                &[Part::new(&subject.subject, &policy, Cost::ONE)],
+                Mode::Check,
+            ));
             tokio::spawn(decision)
         })
         .collect();

@@ -6,7 +6,7 @@ use crate::decision::Decision;
 use crate::model::{Cost, FailureKind, Limit, Subject};
 use crate::model::{Mode, StoreError};
 use crate::policy::{LimitSet, Policy};
-use crate::store::{Charge, Namespace, Refund, RefundOf, Renewal, Reset};
+use crate::store::{DecideRequest, Namespace, Part, Refund, RefundOf, Renewal, Reset};
 use crate::time::Timestamp;
 
 impl Suite {
@@ -37,7 +37,10 @@ impl Tested<'_> {
     ) -> Result<Decision, StoreError> {
         let Self { suite, namespace, subject } = self;
         let cost = Cost::new(cost);
-        suite.store.decide(Charge { namespace, subject, policy, mode, cost }).await
+        suite
+            .store
+            .decide(DecideRequest::new(namespace, &[Part::new(subject, policy, cost)], mode))
+            .await
     }
 
     pub(super) async fn decide(&self, policy: &Policy, mode: Mode, cost: u64) -> Decision {

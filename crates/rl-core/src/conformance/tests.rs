@@ -10,7 +10,9 @@ use crate::maybe_ready::MaybeReady;
 use crate::model::{FailureKind, Limit, Subject};
 use crate::model::{Mode, StoreError};
 use crate::policy::Policy;
-use crate::store::{Charge, MemoryStore, Namespace, Refund, Renewal, Reset, Store, StoreFuture};
+use crate::store::{
+    DecideRequest, MemoryStore, Namespace, Part, Refund, Renewal, Reset, Store, StoreFuture,
+};
 use crate::time::{Clock, ManualClock, Timestamp};
 
 /// The fault of a store.
@@ -122,8 +124,8 @@ impl Faulty {
         }
     }
 
-    fn decide_now(&self, charge: Charge<'_>) -> Result<Decision, StoreError> {
-        match self.inner.decide(charge) {
+    fn decide_now(&self, request: DecideRequest<'_>) -> Result<Decision, StoreError> {
+        match self.inner.decide(request) {
             MaybeReady::Ready(Some(decision)) => decision,
             _ => unreachable!("a memory store answers without waiting"),
         }
@@ -143,36 +145,38 @@ fn fixed(text: &str) -> String {
 }
 
 impl Store for Faulty {
-    fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
-        let subject = self.subject(charge.subject, charge.policy);
-        let policy = self.policy(charge.policy);
-        let namespace = self.namespace(charge.namespace);
-        let mut charge =
-            Charge { namespace: &namespace, subject: &subject, policy: &policy, ..charge };
+    fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision> {
+        let part = request.sole_part().unwrap();
+        let subject = self.subject(part.subject, part.policy);
+        let policy = self.policy(part.policy);
+        let namespace = self.namespace(request.namespace);
+        let parts = [Part::new(&subject, &policy, part.cost)];
+        let mut mode = request.mode;
         if self.fault == Fault::NeverRemoves {
             self.subjects.lock().unwrap().insert(subject.clone());
         }
-        if self.fault == Fault::ChargesForAPeek && charge.mode == Mode::Peek {
-            charge.mode = Mode::Check;
+        if self.fault == Fault::ChargesForAPeek && mode == Mode::Peek {
+            mode = Mode::Check;
         }
         if self.fault == Fault::RefusesWithoutSayingSo && policy.to_string().contains("gcra") {
             return MaybeReady::ready(Err(StoreError::new(FailureKind::Unsupported)));
         }
         let has_several = policy.limits().len() > 1;
-        if self.fault == Fault::ChargesLimitsOneByOne && charge.mode == Mode::Check && has_several {
+        if self.fault == Fault::ChargesLimitsOneByOne && mode == Mode::Check && has_several {
             for limit in policy.limits() {
                 let alone = Policy::builder().named(limit.name(), limit.limit()).build().unwrap();
-                let _ = self.decide_now(Charge { policy: &alone, ..charge });
+                let parts = [Part::new(&subject, &alone, part.cost)];
+                let _ = self.decide_now(DecideRequest::new(&namespace, &parts, mode));
             }
-            charge.mode = Mode::Peek;
+            mode = Mode::Peek;
         }
-        let decision = match self.decide_now(charge) {
+        let decision = match self.decide_now(DecideRequest::new(&namespace, &parts, mode)) {
             Ok(decision) => decision,
             Err(error) => return MaybeReady::ready(Err(error)),
         };
-        if !decision.is_allowed() && charge.mode == Mode::Check {
+        if !decision.is_allowed() && mode == Mode::Check {
             if self.fault == Fault::ChargesWhatItDenies {
-                let _ = self.decide_now(Charge { mode: Mode::Charge, ..charge });
+                let _ = self.decide_now(DecideRequest::new(&namespace, &parts, Mode::Charge));
             }
             if self.fault == Fault::AnswersDenialsWithErrors {
                 return MaybeReady::ready(Err(StoreError::new(FailureKind::Protocol)));

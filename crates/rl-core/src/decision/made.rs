@@ -121,10 +121,4 @@ impl Decision {
         (self.granted, self.taken, self.at) = (taken, taken, at);
         self.verdict = Verdict::of(is_allowed);
     }
-
-    /// The same decision, of this limiter.
-    #[inline(always)]
-    pub(crate) fn by(self, limiter: usize) -> Self {
-        Self { limiter, ..self }
-    }
 }

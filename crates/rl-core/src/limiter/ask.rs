@@ -11,7 +11,7 @@ use crate::maybe_ready::MaybeReady;
 use crate::model::StoreError;
 use crate::model::{FailureKind, Subject};
 use crate::policy::Policy;
-use crate::store::{Charge, Reset, Store, StoreFuture};
+use crate::store::{DecideRequest, Part, Reservations, Reset, Store, StoreFuture};
 
 impl RateLimiter {
     /// Asks a store, for no longer than the deadline.
@@ -33,12 +33,13 @@ impl RateLimiter {
         subject: &Subject,
         Question { mode, cost, reserves, .. }: Question,
     ) -> StoreFuture<Decision> {
-        let namespace = &self.inner.namespace;
-        let charge = Charge { namespace, subject, policy, mode, cost };
-        match self.inner.reservation {
-            None => store.decide(charge),
-            Some(lifetime) => store.reserve(charge, reserves.then_some(lifetime)),
-        }
+        let parts = [Part::new(subject, policy, cost)];
+        let request = DecideRequest::new(&self.inner.namespace, &parts, mode);
+        store.decide(request.with_reservations(match self.inner.reservation {
+            None => Reservations::Ignore,
+            Some(lifetime) if reserves => Reservations::Reserve(lifetime),
+            Some(_) => Reservations::ReturnExpired,
+        }))
     }
 
     pub(super) fn reset_store(

@@ -2,7 +2,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{BuildError, Fallback, Inner, OnFailure, RateLimiter, Share};
+use super::{BuildError, Fallback, Inner, OnFailure, Policies, RateLimiter, Share};
 use crate::model::Limit;
 use crate::observe;
 use crate::observe::Observer;
@@ -27,7 +27,7 @@ use crate::time::{Clock, SystemClock};
 #[must_use]
 pub struct RateLimiterBuilder {
     policy: PolicyBuilder,
-    policies: Option<Arc<dyn PolicySource>>,
+    policies: Option<Policies>,
     store: Option<Arc<dyn Store>>,
     namespace: String,
     enabled: bool,
@@ -83,9 +83,15 @@ impl RateLimiterBuilder {
         self
     }
 
-    /// Where the policy of each subject comes from, instead of single limits.
+    /// Sets the policy of all subjects, instead of single limits.
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.policies = Some(Policies::One(policy));
+        self
+    }
+
+    /// Sets the source that finds the policy of each subject, instead of single limits.
     pub fn policies(mut self, policies: impl PolicySource) -> Self {
-        self.policies = Some(Arc::new(policies));
+        self.policies = Some(Policies::Source(Arc::new(policies)));
         self
     }
 
@@ -276,10 +282,10 @@ impl RateLimiterBuilder {
             observer,
             reservation,
         } = self;
-        let policies = match policies {
-            Some(_) if !policy.is_empty() => return Err(BuildError::LimitsAndPolicies),
-            Some(policies) => policies,
-            None => Arc::new(policy.build().map_err(BuildError::Policy)?),
+        let policies = match (policies, policy.is_empty()) {
+            (Some(_), false) => return Err(BuildError::LimitsAndPolicies),
+            (Some(policies), true) => policies,
+            (None, _) => Policies::One(policy.build().map_err(BuildError::Policy)?),
         };
         if deadline.is_zero() {
             return Err(BuildError::ZeroDeadline);
@@ -303,24 +309,20 @@ impl RateLimiterBuilder {
             return Err(BuildError::FallbackOfFallback);
         }
         let store = store.unwrap_or_else(|| Arc::new(MemoryStore::new()));
-        let is_decided_at_once = enabled && store.always_answers();
         let namespace: Namespace = namespace.parse().map_err(BuildError::Namespace)?;
-        let registered = policies.sole().zip(store.limiters()).map(|(policy, limiters)| {
-            let (token, is_conflict) = limiters.register(&namespace, policy);
-            if is_conflict {
-                observe::shared_counters(namespace.as_str());
+        let registered = match (&policies, store.registry()) {
+            (Policies::One(policy), Some(registry)) => {
+                let (token, is_conflict) = registry.register(&namespace, policy);
+                if is_conflict {
+                    observe::shared_counters(namespace.as_str());
+                }
+                Some(token)
             }
-            token
-        });
+            _ => None,
+        };
         Ok(RateLimiter::from_inner(Inner {
-            sole_policy: policies.sole().cloned(),
             policies,
-            is_decided_at_once,
-            // A synchronous store itself rejects the requests that its configuration does not support.
-            is_quiet: is_decided_at_once
-                && observer.is_none()
-                && !is_shadow
-                && on_configuration_failure == OnFailure::Reject,
+            has_fast_path: enabled && !is_shadow && observer.is_none() && reservation.is_none(),
             store,
             namespace,
             _registered: registered,

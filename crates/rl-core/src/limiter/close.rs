@@ -94,7 +94,7 @@ mod tests {
     use super::*;
     use crate::decision::Decision;
     use crate::model::{Limit, Subject};
-    use crate::store::{Charge, MemoryStore, Refund, Renewal, Reset, Store};
+    use crate::store::{DecideRequest, MemoryStore, Refund, Renewal, Reset, Store};
     use crate::time::Timestamp;
 
     /// A store in memory whose refunds take a few turns of the runtime, and which notes that it was closed.
@@ -106,8 +106,8 @@ mod tests {
     }
 
     impl Store for Slow {
-        fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
-            self.store.decide(charge)
+        fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision> {
+            self.store.decide(request)
         }
 
         fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {

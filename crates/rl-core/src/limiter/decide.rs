@@ -15,7 +15,7 @@ use crate::model::{Cost, FailureKind, Subject};
 use crate::model::{Mode, StoreError};
 use crate::observe;
 use crate::policy::Policy;
-use crate::store::Charge;
+use crate::store::{DecideRequest, Part};
 
 /// What the limits of a subject are asked.
 #[derive(Clone, Copy, Debug)]
@@ -49,84 +49,33 @@ impl RateLimiter {
         }
     }
 
+    /// Decides a request of `subject`, without waiting if the policy and the store allow it.
     #[inline]
     pub(super) fn decide(&self, subject: &Subject, mode: Mode, cost: Cost) -> MaybeReady<Decision> {
-        match &self.inner.sole_policy {
-            Some(policy) => self.decide_at_hand(policy, subject, mode, cost),
-            None => self.decide_by_source(subject, mode, cost),
-        }
-    }
-
-    #[inline(never)]
-    fn decide_by_source(&self, subject: &Subject, mode: Mode, cost: Cost) -> MaybeReady<Decision> {
-        match self.inner.policies.at_hand(subject) {
-            Some(policy) => self.decide_at_hand(policy, subject, mode, cost),
-            None => self.decide_as(subject, self.question(mode, cost)),
-        }
-    }
-
-    #[inline(always)]
-    fn decide_at_hand(
-        &self,
-        policy: &Policy,
-        subject: &Subject,
-        mode: Mode,
-        cost: Cost,
-    ) -> MaybeReady<Decision> {
         let inner = &*self.inner;
-        let may_deny_alone = policy.may_deny_alone(mode.needed(cost));
-        let is_plain = !policy.has_permits() && !policy.has_shadow() && !may_deny_alone;
-        // What is nearly always so: nobody is told, and nothing of the decision is changed.
-        if inner.is_quiet && is_plain && !observe::may_decisions_be_logged() {
-            let charge = Charge { namespace: &inner.namespace, subject, policy, mode, cost };
-            return inner.store.decide_at_once(charge, self.id());
+        if inner.has_fast_path
+            && let Some(policy) = inner.policies.cached(subject)
+            && !(policy.has_permits() || policy.has_shadow())
+            && !policy.may_deny_alone(mode.needed(cost))
+            && !observe::may_decisions_be_logged()
+        {
+            let parts = [Part::new(subject, policy, cost)];
+            let request = DecideRequest::new(&inner.namespace, &parts, mode);
+            if let Some(mut decision) = inner.store.try_decide(&request) {
+                decision.set_limiter(self.id());
+                return MaybeReady::ready(decision);
+            }
         }
         self.decide_as(subject, self.question(mode, cost))
     }
 
-    /// Decides whatever has to be minded.
     #[inline(never)]
     pub(super) fn decide_as(&self, subject: &Subject, question: Question) -> MaybeReady<Decision> {
-        match self.at_once(subject, question.mode, question.cost) {
-            Some(charge) => match self.denied_by_policy(charge.policy, subject, question) {
-                Some(denied) => MaybeReady::ready(denied),
-                None => self.decide_aloud(charge, question),
-            },
-            None => self.decide_slowly(subject, question),
-        }
-    }
-
-    /// What the store is asked, if it answers at once and the policy is at hand.
-    fn at_once<'a>(&'a self, subject: &'a Subject, mode: Mode, cost: Cost) -> Option<Charge<'a>> {
-        let inner = &*self.inner;
-        if !inner.is_decided_at_once {
-            return None;
-        }
-        let policy = inner.policy_at_hand(subject)?;
-        let charge = Charge { namespace: &inner.namespace, subject, policy, mode, cost };
-        (!policy.has_permits()).then_some(charge)
-    }
-
-    /// Decides at once, and tells it.
-    fn decide_aloud(&self, charge: Charge<'_>, question: Question) -> MaybeReady<Decision> {
-        let mut answer = self.inner.store.decide_at_once(charge, self.id());
-        if let MaybeReady::Ready(Some(decision)) = &mut answer {
-            if let Origin::FailedClosed(_) = decision.origin() {
-                // The store charged nothing: the failure policy decides.
-                return self.decide_under(charge.policy, charge.subject, question);
-            }
-            self.tell(charge.subject, question, decision);
-        }
-        answer
-    }
-
-    #[inline(never)]
-    fn decide_slowly(&self, subject: &Subject, question: Question) -> MaybeReady<Decision> {
         if !self.inner.enabled {
             return self.undecided(subject, question, Origin::Disabled);
         }
         if question.mode != Mode::Charge
-            && let Some(policy) = self.inner.policy_at_hand(subject)
+            && let Some(policy) = self.inner.policies.cached(subject)
         {
             return self.decide_under(policy, subject, question);
         }
@@ -203,7 +152,7 @@ impl RateLimiter {
             }
         };
         // Checked before the store is asked, so that refused requests cost next to nothing.
-        if self.inner.in_flight.is_full() && !self.inner.is_decided_at_once {
+        if self.inner.in_flight.is_full() {
             return self.decide_overloaded(policy, subject, question);
         }
         let is_for_permits = policy.has_permits() && question.mode != Mode::Peek;

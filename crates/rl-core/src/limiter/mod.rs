@@ -91,7 +91,7 @@ use crate::model::{Cost, FailureKind, Subject};
 use crate::model::{Mode, StoreError};
 use crate::observe::Observer;
 use crate::policy::Policy;
-use crate::source::PolicySource;
+use crate::source::{PolicyFuture, PolicySource};
 use crate::store::{Namespace, Refund, RefundOf, Store, StoreFuture};
 use crate::time::Clock;
 
@@ -104,14 +104,10 @@ pub struct RateLimiter {
 }
 
 struct Inner {
-    policies: Arc<dyn PolicySource>,
-    // The policy of all subjects, if the source has one.
-    sole_policy: Option<Policy>,
+    policies: Policies,
     store: Arc<dyn Store>,
-    // Whether the store decides, and answers at once.
-    is_decided_at_once: bool,
-    // Whether it does, nobody is told but the log, and nothing of a decision is changed.
-    is_quiet: bool,
+    // Whether decisions of the store are returned as they are: no observer, no shadow mode.
+    has_fast_path: bool,
     namespace: Namespace,
     // The clock on which blocks end.
     clock: Arc<dyn Clock>,
@@ -140,16 +136,34 @@ struct Inner {
     reservation: Option<Duration>,
 }
 
-impl Inner {
-    /// The policy of `subject`, if it is known without asking far.
+/// The policies of the subjects.
+enum Policies {
+    /// One policy for all subjects.
+    One(Policy),
+    /// Policies that are looked up.
+    Source(Arc<dyn PolicySource>),
+}
+
+impl Policies {
+    /// Returns the policy of `subject` if it is available without waiting.
     #[inline]
-    fn policy_at_hand(&self, subject: &Subject) -> Option<&Policy> {
-        match &self.sole_policy {
-            Some(policy) => Some(policy),
-            None => self.policies.at_hand(subject),
+    fn cached(&self, subject: &Subject) -> Option<&Policy> {
+        match self {
+            Self::One(policy) => Some(policy),
+            Self::Source(source) => source.cached(subject),
         }
     }
 
+    /// Looks up the policy of `subject`.
+    fn policy(&self, subject: &Subject) -> PolicyFuture {
+        match self {
+            Self::One(policy) => policy.policy(subject),
+            Self::Source(source) => source.policy(subject),
+        }
+    }
+}
+
+impl Inner {
     /// Who is told what happens.
     fn observer(&self) -> &dyn Observer {
         self.observer.as_deref().unwrap_or(&())

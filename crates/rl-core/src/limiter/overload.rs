@@ -15,7 +15,7 @@ use crate::maybe_ready::MaybeReady;
 use crate::model::StoreError;
 use crate::model::{FailureKind, Subject};
 use crate::policy::Policy;
-use crate::store::Charge;
+use crate::store::{DecideRequest, Part};
 
 impl RateLimiter {
     /// Returns the policy that is set for look-ups that are refused, in their place.
@@ -44,8 +44,9 @@ impl RateLimiter {
         self.overloaded();
         self.inner.in_flight.refused();
         let Question { mode, cost, .. } = question;
-        let charge = Charge { namespace: &self.inner.namespace, subject, policy, mode, cost };
-        match self.inner.store.decide_known(charge) {
+        let parts = [Part::new(subject, policy, cost)];
+        let request = DecideRequest::new(&self.inner.namespace, &parts, mode);
+        match self.inner.store.decide_locally(&request) {
             Some(decision) => MaybeReady::ready(self.report(subject, question, decision)),
             None => self.stand_in(Some(policy), subject, question, FailureKind::Overloaded),
         }

@@ -13,7 +13,7 @@ use crate::model::{Cost, FailureKind, Limit, Realm, Subject};
 use crate::observe::Observer;
 use crate::policy::Policy;
 use crate::source::{ByRealm, PolicyFuture, PolicySource, Preset};
-use crate::store::{Charge, MemoryStore, Refund, Renewal, Reset, Store, StoreFuture};
+use crate::store::{DecideRequest, MemoryStore, Refund, Renewal, Reset, Store, StoreFuture};
 use crate::time::{ManualClock, Timestamp};
 
 const KINDS: [FailureKind; 6] = [
@@ -65,8 +65,8 @@ impl Faulty {
 }
 
 impl Store for Faulty {
-    fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
-        self.answer(|| self.memory.decide(charge))
+    fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision> {
+        self.answer(|| self.memory.decide(request))
     }
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
@@ -87,7 +87,7 @@ impl Store for Faulty {
 struct Silent;
 
 impl Store for Silent {
-    fn decide(&self, _: Charge<'_>) -> StoreFuture<Decision> {
+    fn decide(&self, _: DecideRequest<'_>) -> StoreFuture<Decision> {
         MaybeReady::later(std::future::pending())
     }
 

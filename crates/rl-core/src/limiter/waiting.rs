@@ -61,7 +61,7 @@ impl RateLimiter {
         let (this, subject) = (self.clone(), subject.clone());
         // Waiting cannot help against a denial by the policy alone.
         if self.inner.enabled
-            && let Some(policy) = self.inner.policy_at_hand(&subject)
+            && let Some(policy) = self.inner.policies.cached(&subject)
             && let Some(denied) =
                 self.denied_by_policy(policy, &subject, self.question(Mode::Check, cost))
         {

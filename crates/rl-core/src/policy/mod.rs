@@ -171,7 +171,7 @@ impl Policy {
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let policy = Policy::new([Limit::per_minute(100)])?.blocked_until(None);
-    /// let limiter = RateLimiter::builder().policies(policy).build()?;
+    /// let limiter = RateLimiter::builder().policy(policy).build()?;
     /// let denied = limiter.check(&Subject::consumer("abc123"), 1).await;
     /// assert_eq!((denied.is_allowed(), denied.origin()), (false, Origin::Policy));
     /// assert_eq!(denied.retry_after(), RetryAfter::Never);

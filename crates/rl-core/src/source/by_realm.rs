@@ -56,10 +56,10 @@ impl ByRealm {
 
 impl PolicySource for ByRealm {
     fn policy(&self, subject: &Subject) -> PolicyFuture {
-        MaybeReady::ready(Ok(self.at_hand(subject).cloned()))
+        MaybeReady::ready(Ok(self.cached(subject).cloned()))
     }
 
-    fn at_hand(&self, subject: &Subject) -> Option<&Policy> {
+    fn cached(&self, subject: &Subject) -> Option<&Policy> {
         let named = self.realms.iter().find(|(realm, _)| realm == subject.realm());
         named.map_or(self.otherwise.as_ref(), |(_, policy)| policy.as_ref())
     }

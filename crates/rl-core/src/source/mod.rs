@@ -53,17 +53,13 @@ pub trait PolicySource: Send + Sync + 'static {
     /// Resolves to an error if the policy cannot be found out: a failure like that of a store.
     fn policy(&self, subject: &Subject) -> PolicyFuture;
 
-    /// The policy of `subject`, if the source has it at hand: what [`policy`](Self::policy) would
-    /// answer at once, without the price of a handle of one's own. Nothing, unless said.
-    fn at_hand(&self, subject: &Subject) -> Option<&Policy> {
+    /// Returns the policy of `subject` if the source can lend it without waiting.
+    ///
+    /// It must be the policy that [`policy`](Self::policy) would resolve to. The limiter calls it first:
+    /// borrowing a policy costs less than a handle of its own. Returns `None` if the policy has to be looked
+    /// up, and if no limit applies. The default returns `None`.
+    fn cached(&self, subject: &Subject) -> Option<&Policy> {
         let _ = subject;
-        None
-    }
-
-    /// The policy that all subjects are under, now and for good, if there is one: then nothing else is
-    /// asked. Nothing, unless said.
-    #[doc(hidden)]
-    fn sole(&self) -> Option<&Policy> {
         None
     }
 }
@@ -74,11 +70,7 @@ impl PolicySource for Policy {
         MaybeReady::ready(Ok(Some(self.clone())))
     }
 
-    fn at_hand(&self, _: &Subject) -> Option<&Policy> {
-        Some(self)
-    }
-
-    fn sole(&self) -> Option<&Policy> {
+    fn cached(&self, _: &Subject) -> Option<&Policy> {
         Some(self)
     }
 }

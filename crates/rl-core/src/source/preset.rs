@@ -50,9 +50,9 @@ impl PolicySource for Preset {
         }
     }
 
-    fn at_hand(&self, subject: &Subject) -> Option<&Policy> {
+    fn cached(&self, subject: &Subject) -> Option<&Policy> {
         match self {
-            Self::OpenBank => OPEN_BANK.at_hand(subject),
+            Self::OpenBank => OPEN_BANK.cached(subject),
         }
     }
 }

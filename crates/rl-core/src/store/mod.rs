@@ -40,46 +40,40 @@
 //! # Example
 //!
 //! ```
-//! use rl_core::store::{Charge, MemoryStore, Mode, Namespace, Store};
+//! use rl_core::store::{DecideRequest, MemoryStore, Mode, Namespace, Part, Store};
 //! use rl_core::{Cost, Limit, Policy, Subject};
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let store = MemoryStore::new();
+//! let (namespace, subject) = (Namespace::default(), Subject::consumer("abc123"));
 //! let policy = Policy::new([Limit::per_second(10), Limit::per_day(5_000)])?;
-//! let decision = store
-//!     .decide(Charge {
-//!         namespace: &Namespace::default(),
-//!         subject: &Subject::consumer("abc123"),
-//!         policy: &policy,
-//!         mode: Mode::Check,
-//!         cost: Cost::ONE,
-//!     })
-//!     .await?;
+//! let parts = [Part::new(&subject, &policy, Cost::ONE)];
+//! let decision = store.decide(DecideRequest::new(&namespace, &parts, Mode::Check)).await?;
 //! assert!(decision.is_allowed());
 //! # Ok(()) }
 //! ```
 
-mod charge;
 mod fingerprint;
-mod limiters;
 pub mod memory;
+mod namespace;
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub mod redis;
+mod registry;
+mod request;
 mod reservation;
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
-pub use charge::{Charge, InvalidNamespace, Namespace, Refund, RefundOf, Renewal, Reset};
 pub(crate) use fingerprint::SubjectHasher;
-#[doc(hidden)]
-pub use limiters::Limiters;
 pub use memory::MemoryStore;
+pub use namespace::{InvalidNamespace, Namespace};
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use redis::RedisStore;
+pub use registry::LimiterRegistry;
+pub use request::{DecideRequest, Part, Refund, RefundOf, Renewal, Reservations, Reset};
 pub use reservation::{Reservation, ReservationChange, ReservationStatus};
 
 use crate::decision::Decision;
@@ -88,14 +82,14 @@ pub use crate::model::Mode;
 use crate::model::StoreError;
 use crate::time::Timestamp;
 
-/// What a store answers: at once if it can, else later.
+/// The result of a store operation: ready at once, or a future.
 pub type StoreFuture<T> = MaybeReady<Result<T, StoreError>>;
 
-/// Where the counters live. The [module](self) states the contract.
+/// Keeps the counters. The [module](self) states the contract.
 pub trait Store: fmt::Debug + Send + Sync + 'static {
-    /// Decides `charge`.
+    /// Decides `request`: evaluates all limits of all parts, and charges all of them or none.
     ///
-    /// Being denied is an `Ok` answer.
+    /// A denial is an `Ok` result.
     ///
     /// # Errors
     ///
@@ -104,27 +98,28 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// # Cancel safety
     ///
     /// If the future is dropped before it is ready, the charge may or may not have been made.
-    fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision>;
+    fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision>;
 
-    /// Whether it is a store of this crate that always answers, and at once.
-    #[doc(hidden)]
-    fn always_answers(&self) -> bool {
-        false
-    }
-
-    /// What such a store decides, for a limiter that is known by this number. The decision is written where
-    /// it is returned: it is larger than what it takes to make it, and is not to be carried around.
-    #[doc(hidden)]
-    fn decide_at_once(&self, charge: Charge<'_>, limiter: usize) -> MaybeReady<Decision> {
-        unreachable!("{charge:?} for {limiter}: this store has not said that it always answers")
-    }
-
-    /// Returns a decision that needs no server: a known denial that still holds, or units that were leased
-    /// ahead. The default returns `None`.
+    /// Decides `request` at once, if the store can do so without waiting.
     ///
-    /// The limiter calls it instead of [`decide`](Self::decide) while the servers are overloaded.
-    fn decide_known(&self, charge: Charge<'_>) -> Option<Decision> {
-        let _ = charge;
+    /// This is the synchronous fast path. The limiter calls it before [`decide`](Self::decide) for requests
+    /// that need neither deadline, failure policy nor events. It returns the decision unchanged, so a store
+    /// in memory saves its callers a future and an error.
+    ///
+    /// Returns `None`, and changes nothing, if the store has to be waited for, or cannot decide the request.
+    /// The limiter then calls [`decide`](Self::decide). The default returns `None`.
+    fn try_decide(&self, request: &DecideRequest<'_>) -> Option<Decision> {
+        let _ = request;
+        None
+    }
+
+    /// Decides `request` by what this process knows, without a call to a server: by a cached denial, or by
+    /// leased units.
+    ///
+    /// The limiter calls it instead of [`decide`](Self::decide) while the servers are overloaded. Returns
+    /// `None` if only a server can decide. The default returns `None`.
+    fn decide_locally(&self, request: &DecideRequest<'_>) -> Option<Decision> {
+        let _ = request;
         None
     }
 
@@ -133,9 +128,11 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         "store"
     }
 
-    /// Returns the limiters that count in this store, if the store keeps track of them.
-    #[doc(hidden)]
-    fn limiters(&self) -> Option<&Limiters> {
+    /// Returns the registry of the limiters that count in this store.
+    ///
+    /// A limiter registers itself there to warn of others that share its counters under other limits. The
+    /// default returns `None`: limiters of such a store are not compared.
+    fn registry(&self) -> Option<&LimiterRegistry> {
         None
     }
 
@@ -164,22 +161,6 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ///
     /// Resolves to an error if it is not known to be done.
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()>;
-
-    /// Decides `charge`, after giving back the units of expired reservations.
-    ///
-    /// With a `lifetime`, the charged units are a reservation: they come back unless it is settled or
-    /// renewed within this time. The store marks such a decision ([`Decision::reserved`]).
-    ///
-    /// The default decides and reserves nothing: it suits a store that dies with its process, and one that
-    /// cannot expire reservations.
-    ///
-    /// # Errors
-    ///
-    /// As [`decide`](Self::decide).
-    fn reserve(&self, charge: Charge<'_>, lifetime: Option<Duration>) -> StoreFuture<Decision> {
-        let _ = lifetime;
-        self.decide(charge)
-    }
 
     /// Renews or settles a reservation. Changes nothing if it has expired or is forgotten.
     ///
@@ -213,28 +194,24 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 }
 
 impl<S: Store + ?Sized> Store for Arc<S> {
-    fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
-        (**self).decide(charge)
+    fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision> {
+        (**self).decide(request)
     }
 
-    fn always_answers(&self) -> bool {
-        (**self).always_answers()
+    fn try_decide(&self, request: &DecideRequest<'_>) -> Option<Decision> {
+        (**self).try_decide(request)
     }
 
-    fn decide_at_once(&self, charge: Charge<'_>, limiter: usize) -> MaybeReady<Decision> {
-        (**self).decide_at_once(charge, limiter)
-    }
-
-    fn decide_known(&self, charge: Charge<'_>) -> Option<Decision> {
-        (**self).decide_known(charge)
+    fn decide_locally(&self, request: &DecideRequest<'_>) -> Option<Decision> {
+        (**self).decide_locally(request)
     }
 
     fn label(&self) -> &str {
         (**self).label()
     }
 
-    fn limiters(&self) -> Option<&Limiters> {
-        (**self).limiters()
+    fn registry(&self) -> Option<&LimiterRegistry> {
+        (**self).registry()
     }
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
@@ -247,10 +224,6 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
         (**self).reset(reset)
-    }
-
-    fn reserve(&self, charge: Charge<'_>, lifetime: Option<Duration>) -> StoreFuture<Decision> {
-        (**self).reserve(charge, lifetime)
     }
 
     fn change_reservation(

@@ -7,7 +7,7 @@ use crate::time::Timestamp;
 
 /// Identifies units that a request has charged and that come back if its process dies.
 ///
-/// [`Store::reserve`](super::Store::reserve) makes a reservation. The time of its charge identifies
+/// A decision with [`Reservations::Reserve`](super::Reservations::Reserve) makes a reservation. The time of its charge identifies
 /// it among those of the subject.
 #[derive(Clone, Copy, Debug)]
 pub struct Reservation<'a> {

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use rl_core::store::redis::Layout;
-use rl_core::store::{Charge, Mode, Namespace, RefundOf, Reset, Store};
+use rl_core::store::{DecideRequest, Mode, Namespace, Part, RefundOf, Reservations, Reset, Store};
 use rl_core::{Cost, Policy, Subject};
 use tokio::task::JoinSet;
 
@@ -259,9 +259,11 @@ async fn reservations(table: &mut Table) -> Done {
 }
 
 async fn reserve(bench: &Bench, subject: &Subject, lifetime: Option<Duration>) -> Done {
-    let (namespace, policy, mode) = (&Namespace::default(), &bench.policy, Mode::Check);
-    let charge = Charge { namespace, subject, policy, mode, cost: Cost::new(1) };
-    bench.store.reserve(charge, lifetime).await?;
+    let (namespace, parts) =
+        (&Namespace::default(), [Part::new(subject, &bench.policy, Cost::ONE)]);
+    let reservations = lifetime.map_or(Reservations::ReturnExpired, Reservations::Reserve);
+    let request = DecideRequest::new(namespace, &parts, Mode::Check);
+    bench.store.decide(request.with_reservations(reservations)).await?;
     Ok(())
 }
 

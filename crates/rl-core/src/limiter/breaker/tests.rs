@@ -13,7 +13,7 @@ use crate::limiter::Share;
 use crate::maybe_ready::MaybeReady;
 use crate::model::StoreError;
 use crate::model::{Limit, Subject};
-use crate::store::{Charge, MemoryStore, Refund, Renewal, Reset, Store, StoreFuture};
+use crate::store::{DecideRequest, MemoryStore, Refund, Renewal, Reset, Store, StoreFuture};
 use crate::time::Timestamp;
 
 const DOWN: FailureKind = FailureKind::Unavailable;
@@ -274,8 +274,8 @@ impl Remote {
 }
 
 impl Store for Remote {
-    fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
-        let decision = self.memory.decide(charge);
+    fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision> {
+        let decision = self.memory.decide(request);
         self.asked.fetch_add(1, Ordering::SeqCst);
         let does = self.does.load(Ordering::SeqCst);
         MaybeReady::later(async move {

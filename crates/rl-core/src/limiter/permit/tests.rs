@@ -13,7 +13,7 @@ use crate::maybe_ready::MaybeReady;
 use crate::model::{FailureKind, Limit, Subject};
 use crate::model::{Mode, StoreError};
 use crate::observe::Observer;
-use crate::store::{Charge, MemoryStore, Refund, Renewal, Reset, Store, StoreFuture};
+use crate::store::{DecideRequest, MemoryStore, Refund, Renewal, Reset, Store, StoreFuture};
 use crate::time::{ManualClock, Timestamp, TokioClock};
 
 fn limiter() -> RateLimiter {
@@ -75,7 +75,7 @@ async fn a_denied_request_holds_nothing() {
 struct Down;
 
 impl Store for Down {
-    fn decide(&self, _: Charge<'_>) -> StoreFuture<Decision> {
+    fn decide(&self, _: DecideRequest<'_>) -> StoreFuture<Decision> {
         MaybeReady::ready(Err(StoreError::new(FailureKind::Unavailable)))
     }
 
@@ -156,8 +156,8 @@ async fn places_are_held_for_as_long_as_somebody_holds_them() {
 struct Late(MemoryStore);
 
 impl Store for Late {
-    fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
-        let decision = self.0.decide(charge);
+    fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision> {
+        let decision = self.0.decide(request);
         MaybeReady::later(async {
             yield_now().await;
             decision.await
@@ -249,8 +249,8 @@ async fn a_request_comes_back_when_all_of_its_cost_does() {
 struct SlowToRenew(MemoryStore<TokioClock>);
 
 impl Store for SlowToRenew {
-    fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
-        self.0.decide(charge)
+    fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision> {
+        self.0.decide(request)
     }
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
@@ -288,9 +288,9 @@ async fn a_renewal_may_take_longer_than_a_decision() {
 struct TooLate(MemoryStore<TokioClock>);
 
 impl Store for TooLate {
-    fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
-        let decided = self.0.decide(charge);
-        let is_late = charge.mode == Mode::Check;
+    fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision> {
+        let decided = self.0.decide(request);
+        let is_late = request.mode == Mode::Check;
         MaybeReady::later(async move {
             if is_late {
                 let _ = timeout(Duration::from_millis(200), pending::<()>()).await;
@@ -350,8 +350,8 @@ impl LosesAnswers {
 }
 
 impl Store for LosesAnswers {
-    fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
-        self.store.decide(charge)
+    fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision> {
+        self.store.decide(request)
     }
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {

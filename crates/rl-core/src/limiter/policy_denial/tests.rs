@@ -23,7 +23,7 @@ fn policy(limits: &[&str]) -> Policy {
 fn open(policy: Policy) -> (RateLimiterBuilder, Arc<Faulty>) {
     let store = Arc::new(Faulty::default());
     store.fail_with(FailureKind::Unavailable);
-    let builder = RateLimiter::builder().policies(policy).store(Arc::clone(&store));
+    let builder = RateLimiter::builder().policy(policy).store(Arc::clone(&store));
     let clock = Arc::new(ManualClock::at(NOW));
     (builder.clock(clock).on_store_failure(OnFailure::Allow), store)
 }

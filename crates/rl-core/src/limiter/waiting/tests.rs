@@ -9,7 +9,7 @@ use super::*;
 use crate::limiter::RateLimiter;
 use crate::model::Limit;
 use crate::observe::Observer;
-use crate::store::{Charge, MemoryStore, Refund, Renewal, Reset, Store, StoreFuture};
+use crate::store::{DecideRequest, MemoryStore, Refund, Renewal, Reset, Store, StoreFuture};
 use crate::time::{Timestamp, TokioClock};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -148,8 +148,8 @@ async fn a_permit_that_is_given_back_lets_the_first_in_line_move_up() {
 struct Away(MemoryStore<TokioClock>);
 
 impl Store for Away {
-    fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
-        let decided = self.0.decide(charge);
+    fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision> {
+        let decided = self.0.decide(request);
         MaybeReady::later(async {
             let _ = timeout(Duration::from_millis(2), pending::<()>()).await;
             decided.await

@@ -51,13 +51,11 @@ use compact::{Plain, TimeBase};
 use shard::{Asked, MOST_SUBJECTS, Shard};
 
 use super::fingerprint::{Fingerprint, Fingerprinter};
-use super::{Charge, Limiters, Refund, RefundOf, Renewal, Reset, Store, StoreFuture};
+use super::{DecideRequest, LimiterRegistry, Refund, RefundOf, Renewal, Reset, Store, StoreFuture};
 use crate::algorithm;
 use crate::decision::Decision;
-use crate::decision::Origin;
 use crate::maybe_ready::MaybeReady;
-use crate::model::{Cost, FailureKind};
-use crate::model::{StoreError, TOO_MANY_STATES};
+use crate::model::{FailureKind, StoreError, TOO_MANY_STATES};
 use crate::observe;
 use crate::time::{Clock, SystemClock, Timestamp};
 
@@ -69,7 +67,7 @@ const SHARDS: usize = 64;
 pub struct MemoryStore<C = SystemClock> {
     shards: Box<[Mutex<Shard>; SHARDS]>,
     fingerprinter: Fingerprinter,
-    limiters: Limiters,
+    registry: LimiterRegistry,
     clock: C,
 }
 
@@ -115,73 +113,61 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Decides what is not plain.
+/// Decides a request that the fast path does not cover. Returns `None`, and changes nothing, if a charge
+/// would need more states of one subject than are kept.
 #[inline(never)]
 fn decide_fully(
     mut shard: MutexGuard<'_, Shard>,
     subject: Fingerprint,
-    charge: Charge<'_>,
-    clock: Timestamp,
-    limiter: usize,
-) -> MaybeReady<Decision> {
-    let asked = Asked::at(clock, charge);
+    asked: Asked<'_>,
+) -> Option<Decision> {
     let mut decision = Decision::begun(asked.policy, asked.cost);
     let is_decided = shard.decide(subject, asked, &mut decision);
     drop(shard);
-    if !is_decided {
-        decision = refused(asked.cost);
-    }
-    MaybeReady::ready(decision.by(limiter))
+    is_decided.then_some(decision)
 }
 
-/// Returns the decision on a charge that would need more states of one subject than are kept.
-///
-/// The synchronous path cannot return an error; [`Store::decide`] turns this decision into one.
+/// Returns the error of a charge that would need more states of one subject than are kept.
 #[cold]
-fn refused(cost: Cost) -> Decision {
+fn too_many_states() -> StoreError {
     static WARNED: Once = Once::new();
 
     WARNED.call_once(|| observe::too_many_states(TOO_MANY_STATES));
-    Decision::undecided(cost, Origin::FailedClosed(FailureKind::Unsupported))
+    StoreError::new(FailureKind::Unsupported).with_detail(TOO_MANY_STATES)
 }
 
 impl<C: Clock> Store for MemoryStore<C> {
-    fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
-        self.decide_at_once(charge, 0).map(|decision| match decision.origin() {
-            Origin::FailedClosed(kind) => Err(StoreError::new(kind).with_detail(TOO_MANY_STATES)),
-            _ => Ok(decision),
+    fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision> {
+        MaybeReady::ready(match request.sole_part() {
+            Ok(_) => self.try_decide(&request).ok_or_else(too_many_states),
+            Err(error) => Err(error),
         })
     }
 
-    fn always_answers(&self) -> bool {
-        true
-    }
-
-    fn limiters(&self) -> Option<&Limiters> {
-        Some(&self.limiters)
-    }
-
-    fn decide_at_once(&self, charge: Charge<'_>, limiter: usize) -> MaybeReady<Decision> {
-        let subject = self.fingerprinter.fingerprint(charge.namespace, charge.subject);
+    fn try_decide(&self, request: &DecideRequest<'_>) -> Option<Decision> {
+        let [part] = request.parts else { return None };
+        let subject = self.fingerprinter.fingerprint(request.namespace, part.subject);
         let mut shard = self.shard(subject);
         // Read under the lock: the order of the decisions is the order of their times.
         let clock = self.clock.now();
-        let asked = Asked::at(clock, charge);
+        let asked = Asked::at(clock, part, request.mode);
         let Asked { policy, cost, .. } = asked;
         match shard.decide_plainly(subject, asked) {
-            // Each is written by itself, from what was decided to where it goes: that takes less.
+            // Two arms on purpose: a constant verdict lets the compiler build the decision in the return slot.
             Some(Plain { at, is_allowed: true, windows }) => {
                 drop(shard);
-                let decision = Decision::of_windows(policy, cost, at, true, windows);
-                MaybeReady::ready(decision.by(limiter))
+                Some(Decision::of_windows(policy, cost, at, true, windows))
             }
             Some(Plain { at, is_allowed: false, windows }) => {
                 drop(shard);
-                let decision = Decision::of_windows(policy, cost, at, false, windows);
-                MaybeReady::ready(decision.by(limiter))
+                Some(Decision::of_windows(policy, cost, at, false, windows))
             }
-            None => decide_fully(shard, subject, charge, clock, limiter),
+            None => decide_fully(shard, subject, asked),
         }
+    }
+
+    fn registry(&self) -> Option<&LimiterRegistry> {
+        Some(&self.registry)
     }
 
     fn label(&self) -> &str {
@@ -264,7 +250,7 @@ impl<C: Clock> MemoryStoreBuilder<C> {
         MemoryStore {
             shards: Box::new(std::array::from_fn(|_| Mutex::new(Shard::new(per_shard, origin)))),
             fingerprinter: Fingerprinter::random(),
-            limiters: Limiters::default(),
+            registry: LimiterRegistry::default(),
             clock: self.clock,
         }
     }

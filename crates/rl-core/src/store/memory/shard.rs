@@ -7,7 +7,7 @@ use super::table::{MOST, Table};
 use crate::decision::Decision;
 use crate::model::{Cost, Limit, Mode};
 use crate::policy::Policy;
-use crate::store::{Charge, Refund, Renewal};
+use crate::store::{Part, Refund, Renewal};
 use crate::time::Timestamp;
 
 /// Entries looked at for each one that is added: enough to find expired ones faster than new ones
@@ -48,8 +48,8 @@ pub(super) struct Asked<'a> {
 
 impl<'a> Asked<'a> {
     #[inline]
-    pub(super) const fn at(clock: Timestamp, charge: Charge<'a>) -> Self {
-        let Charge { policy, mode, cost, .. } = charge;
+    pub(super) const fn at(clock: Timestamp, part: &Part<'a>, mode: Mode) -> Self {
+        let Part { policy, cost, .. } = *part;
         Self { policy, clock, mode, cost }
     }
 }

@@ -9,7 +9,9 @@ use crate::maybe_ready::MaybeReady;
 use crate::model::Mode;
 use crate::model::{Cost, Limit, Subject};
 use crate::policy::Policy;
-use crate::store::{Charge, MemoryStore, Namespace, Refund, RefundOf, Reset, Store, StoreFuture};
+use crate::store::{
+    DecideRequest, MemoryStore, Namespace, Part, Refund, RefundOf, Reset, Store, StoreFuture,
+};
 use crate::time::{Clock, ManualClock, Timestamp};
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -40,7 +42,7 @@ fn decide<C: Clock>(
 ) -> Decision {
     static NAMESPACE: LazyLock<Namespace> = LazyLock::new(Namespace::default);
     let (namespace, cost) = (&*NAMESPACE, Cost::new(cost));
-    at_once(store.decide(Charge { namespace, subject, policy, mode, cost }))
+    at_once(store.decide(DecideRequest::new(namespace, &[Part::new(subject, policy, cost)], mode)))
 }
 
 /// One request of one unit; whether it passes.

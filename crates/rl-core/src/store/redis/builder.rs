@@ -16,7 +16,7 @@ use super::connection::{Login, Pool, Route, Server, Settings, Upstream, shown};
 use super::{ConnectError, Inner, Layout, RedisStore, script};
 use crate::model::StoreError;
 use crate::observe::{self, Transition};
-use crate::store::Limiters;
+use crate::store::LimiterRegistry;
 use crate::store::redis::batching::Combiner;
 use crate::store::redis::encoding::request::Commands;
 use crate::store::redis::shortcuts::denial_cache::Denials;
@@ -293,7 +293,7 @@ impl RedisStoreBuilder {
                 healed: AtomicU64::new(0),
                 healing: Transition::new(HEALING_CALM),
                 label,
-                limiters: Limiters::default(),
+                registry: LimiterRegistry::default(),
                 #[cfg(feature = "conformance")]
                 clock: self.clock,
             }),

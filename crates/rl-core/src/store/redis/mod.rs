@@ -46,7 +46,6 @@ mod subject_key;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use batching::{Combiner, Joined, Question};
 pub use builder::RedisStoreBuilder;
@@ -58,7 +57,7 @@ use connection::{Command, Route};
 pub use encoding::Layout;
 use encoding::policy::coded;
 use encoding::reply::Asked;
-use encoding::request::Commands;
+use encoding::request::{Commands, OnePart};
 use encoding::{arguments, reply_reader};
 pub use error::ConnectError;
 pub use script::Script;
@@ -69,8 +68,8 @@ use subject_key::WhoRef;
 
 use super::fingerprint::Fingerprinter;
 use super::{
-    Charge, Limiters, Mode, Namespace, Refund, Renewal, Reservation, ReservationChange,
-    ReservationStatus, Reset, Store, StoreFuture,
+    DecideRequest, LimiterRegistry, Mode, Namespace, Refund, Renewal, Reservation,
+    ReservationChange, ReservationStatus, Reservations, Reset, Store, StoreFuture,
 };
 use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
@@ -107,7 +106,7 @@ struct Inner {
     healing: Transition,
     /// The kind of store and its server, for the log.
     label: String,
-    limiters: Limiters,
+    registry: LimiterRegistry,
     #[cfg(feature = "conformance")]
     clock: Option<Arc<ManualClock>>,
 }
@@ -237,7 +236,7 @@ impl RedisStore {
     }
 
     /// Asks the server, in a call of its own.
-    fn ask_for(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
+    fn ask_for(&self, charge: OnePart<'_>) -> StoreFuture<Decision> {
         let command = match self.inner.commands.decide(&charge) {
             Ok(command) => command,
             Err(error) => return MaybeReady::ready(Err(error)),
@@ -280,8 +279,19 @@ impl RedisStore {
 }
 
 impl Store for RedisStore {
-    fn decide(&self, charge: Charge<'_>) -> StoreFuture<Decision> {
-        let Charge { namespace, subject, policy, mode, cost } = charge;
+    fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision> {
+        let charge = match OnePart::try_from(&request) {
+            Ok(charge) => charge,
+            Err(error) => return MaybeReady::ready(Err(error)),
+        };
+        match request.reservations {
+            Reservations::Ignore => {}
+            Reservations::ReturnExpired => return self.decide_and_reserve(charge, None),
+            Reservations::Reserve(lifetime) => {
+                return self.decide_and_reserve(charge, Some(lifetime));
+            }
+        }
+        let OnePart { namespace, subject, policy, mode, cost } = charge;
         if mode == Mode::Check && cost > Cost::ZERO && !policy.has_permits() {
             let (who, now) = (self.who(namespace, subject), self.inner.watch.now());
             let leases = self.inner.leases.as_ref();
@@ -308,8 +318,8 @@ impl Store for RedisStore {
         self.ask_for(charge)
     }
 
-    fn decide_known(&self, charge: Charge<'_>) -> Option<Decision> {
-        let Charge { namespace, subject, policy, mode, cost } = charge;
+    fn decide_locally(&self, request: &DecideRequest<'_>) -> Option<Decision> {
+        let OnePart { namespace, subject, policy, mode, cost } = OnePart::try_from(request).ok()?;
         if mode != Mode::Check || cost == Cost::ZERO || policy.has_permits() {
             return None;
         }
@@ -327,8 +337,8 @@ impl Store for RedisStore {
         &self.inner.label
     }
 
-    fn limiters(&self) -> Option<&Limiters> {
-        Some(&self.inner.limiters)
+    fn registry(&self) -> Option<&LimiterRegistry> {
+        Some(&self.inner.registry)
     }
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
@@ -357,10 +367,6 @@ impl Store for RedisStore {
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
         let who = self.who(reset.namespace, reset.subject);
         self.carry_out(who, self.inner.commands.reset(&reset), true)
-    }
-
-    fn reserve(&self, charge: Charge<'_>, lifetime: Option<Duration>) -> StoreFuture<Decision> {
-        self.decide_and_reserve(charge, lifetime)
     }
 
     fn change_reservation(

@@ -14,18 +14,19 @@ use crate::model::Cost;
 use crate::model::Mode;
 use crate::store::redis::encoding::Layout;
 use crate::store::redis::encoding::reply::Asked;
+use crate::store::redis::encoding::request::OnePart;
 use crate::store::redis::shortcuts::denial_cache::Forgetting;
-use crate::store::{Charge, Reservation, ReservationChange, ReservationStatus, StoreFuture};
+use crate::store::{Reservation, ReservationChange, ReservationStatus, StoreFuture};
 
 impl RedisStore {
     /// Decides in a call of its own, whose script first gives expired reservations back. In the readable
     /// layout nothing is reserved.
     pub(super) fn decide_and_reserve(
         &self,
-        charge: Charge<'_>,
+        charge: OnePart<'_>,
         lifetime: Option<Duration>,
     ) -> StoreFuture<Decision> {
-        let Charge { namespace, subject, policy, mode, cost } = charge;
+        let OnePart { namespace, subject, policy, mode, cost } = charge;
         // A peek charges nothing, and a charge is for work that is done already.
         let lifetime = lifetime.filter(|_| mode != Mode::Peek && mode != Mode::Charge);
         if self.inner.commands.layout != Layout::Packed {

@@ -11,7 +11,34 @@ use crate::store::redis::connection::Command;
 use crate::store::redis::encoding::policy::coded;
 use crate::store::redis::script;
 use crate::store::redis::subject_key::WhoRef;
-use crate::store::{Charge, Namespace, Refund, Renewal, Reservation, ReservationChange, Reset};
+use crate::store::{
+    DecideRequest, Namespace, Refund, Renewal, Reservation, ReservationChange, Reset,
+};
+
+/// A decision request of one part.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OnePart<'a> {
+    pub(crate) namespace: &'a Namespace,
+    pub(crate) subject: &'a Subject,
+    pub(crate) policy: &'a Policy,
+    pub(crate) mode: Mode,
+    pub(crate) cost: Cost,
+}
+
+impl<'a> TryFrom<&DecideRequest<'a>> for OnePart<'a> {
+    type Error = StoreError;
+
+    fn try_from(request: &DecideRequest<'a>) -> Result<Self, StoreError> {
+        let part = request.sole_part()?;
+        Ok(Self {
+            namespace: request.namespace,
+            subject: part.subject,
+            policy: part.policy,
+            mode: request.mode,
+            cost: part.cost,
+        })
+    }
+}
 
 /// The arguments of the scripts of the packed layout.
 fn packed(policy: &Policy, plan: Vec<u8>) -> Vec<Vec<u8>> {
@@ -29,8 +56,8 @@ pub(crate) struct Commands {
 }
 
 impl Commands {
-    pub(crate) fn decide(&self, charge: &Charge<'_>) -> Result<Command, StoreError> {
-        let Charge { namespace, subject, policy, mode, cost } = *charge;
+    pub(crate) fn decide(&self, charge: &OnePart<'_>) -> Result<Command, StoreError> {
+        let OnePart { namespace, subject, policy, mode, cost } = *charge;
         let arguments = match self.layout {
             Layout::Packed => packed(policy, arguments::decide_plan(policy, mode, cost, 1, 1)),
             Layout::Readable => {
@@ -109,10 +136,10 @@ impl Commands {
     /// units for `lifetime`. Only in the packed layout.
     pub(crate) fn reserve(
         &self,
-        charge: &Charge<'_>,
+        charge: &OnePart<'_>,
         lifetime: Option<Duration>,
     ) -> Result<Command, StoreError> {
-        let Charge { namespace, subject, policy, mode, cost } = *charge;
+        let OnePart { namespace, subject, policy, mode, cost } = *charge;
         let mut arguments = packed(policy, arguments::decide_plan(policy, mode, cost, 1, 1));
         arguments.push(arguments::lifetime(lifetime));
         let keys = self.keys_with_reservations(namespace, subject, policy)?;

@@ -307,7 +307,7 @@ mod tests {
     use super::*;
     use crate::model::{Limit, Subject};
     use crate::store::fingerprint::Fingerprinter;
-    use crate::store::{Charge, Namespace, Reset, Store};
+    use crate::store::{DecideRequest, Namespace, Part, Reset, Store};
 
     fn leases() -> Leases {
         let (idle, lifetime) = (Duration::from_secs(10), Duration::from_secs(60));
@@ -354,7 +354,10 @@ mod tests {
             let subject = &Subject::user(&n.to_string());
             let cost = Cost::new(1 + n % 6);
             let mode = Mode::Check;
-            store.decide(Charge { namespace, subject, policy, mode, cost }).await.unwrap_err();
+            store
+                .decide(DecideRequest::new(namespace, &[Part::new(subject, policy, cost)], mode))
+                .await
+                .unwrap_err();
             store.reset(Reset { namespace, subject, policy, limit: None }).await.unwrap_err();
         }
         assert_eq!(store.inner.leases.as_ref().unwrap().table.lock().len(), 0);

@@ -4,12 +4,16 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use super::Namespace;
 use crate::policy::Policy;
 
-/// The limiters that count in one store, so that two that share counters by accident are reported.
+/// The limiters that count in one store, kept to report two that share counters by accident.
 ///
-/// Limiters on one store share the counters of a subject unless their namespaces differ. Under
-/// different limits that is rarely intended, because each request uses up both limits.
+/// Limiters on one store share the counters of a subject unless their namespaces differ. If their limits
+/// differ, that is rarely intended: each request then uses up the limits of both. A limiter registers
+/// itself when it is built, and logs a warning if it shares a counter with another.
+///
+/// A store keeps a registry beside its counters and returns it from
+/// [`Store::registry`](super::Store::registry).
 #[derive(Default)]
-pub struct Limiters(Mutex<Registered>);
+pub struct LimiterRegistry(Mutex<Registered>);
 
 #[derive(Default)]
 struct Registered {
@@ -17,7 +21,7 @@ struct Registered {
     has_conflict: bool,
 }
 
-impl Limiters {
+impl LimiterRegistry {
     /// The most limiters that are compared; a process usually has a handful.
     const MAX: usize = 64;
 
@@ -49,9 +53,9 @@ fn share_a_counter(one: &Policy, other: &Policy) -> bool {
     limits.any(|limit| other.limits().iter().any(|other| other.state() == limit.state()))
 }
 
-impl fmt::Debug for Limiters {
+impl fmt::Debug for LimiterRegistry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Limiters")
+        f.write_str("LimiterRegistry")
     }
 }
 
@@ -61,7 +65,7 @@ mod tests {
 
     #[test]
     fn limiters_that_share_a_counter_under_other_limits_are_noticed_once() {
-        let limiters = Limiters::default();
+        let limiters = LimiterRegistry::default();
         let (default, login) = (Namespace::default(), "login".parse().unwrap());
         let of = |limit: &str| Policy::new([limit.parse().unwrap()]).unwrap();
         let is_conflict = |namespace: &Namespace, limit| {

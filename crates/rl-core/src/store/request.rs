@@ -1,23 +1,106 @@
-use std::fmt;
-use std::sync::Arc;
+use std::time::Duration;
 
-use crate::model::{Cost, Limit, Mode, Subject};
+use super::Namespace;
+use crate::model::{Cost, FailureKind, Limit, Mode, StoreError, Subject};
 use crate::policy::{LimitSet, Policy};
 use crate::time::Timestamp;
 
-/// What a store is asked to decide.
+/// One subject of a request, the policy that applies to it, and the cost.
 #[derive(Clone, Copy, Debug)]
-pub struct Charge<'a> {
-    /// Whose counters: limiters in different namespaces never share one.
-    pub namespace: &'a Namespace,
-    /// Who is counted.
+#[non_exhaustive]
+pub struct Part<'a> {
+    /// The subject that is counted.
     pub subject: &'a Subject,
-    /// The limits, decided together.
+    /// The limits of the subject, decided together.
     pub policy: &'a Policy,
-    /// What to do with the cost.
-    pub mode: Mode,
-    /// Units.
+    /// The units that the request costs.
     pub cost: Cost,
+}
+
+impl<'a> Part<'a> {
+    /// Creates a part.
+    #[inline]
+    #[must_use]
+    pub const fn new(subject: &'a Subject, policy: &'a Policy, cost: Cost) -> Self {
+        Self { subject, policy, cost }
+    }
+}
+
+/// The arguments of one decision.
+///
+/// A request lists its parts so that a store can decide them in one step: all are charged, or none. The
+/// stores of this crate decide requests of one part, and refuse others as
+/// [`FailureKind::Unsupported`](crate::FailureKind::Unsupported).
+///
+/// # Examples
+///
+/// ```
+/// use rl_core::store::{DecideRequest, MemoryStore, Mode, Namespace, Part, Store};
+/// use rl_core::{Cost, Limit, Policy, Subject};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (namespace, subject) = (Namespace::default(), Subject::consumer("abc123"));
+/// let policy = Policy::new([Limit::per_second(10)])?;
+/// let parts = [Part::new(&subject, &policy, Cost::ONE)];
+/// let request = DecideRequest::new(&namespace, &parts, Mode::Check);
+/// assert!(MemoryStore::new().decide(request).await?.is_allowed());
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct DecideRequest<'a> {
+    /// The namespace of the counters.
+    pub namespace: &'a Namespace,
+    /// The subjects that are counted, each with its policy and cost.
+    pub parts: &'a [Part<'a>],
+    /// The operation on the counters.
+    pub mode: Mode,
+    /// The handling of reservations.
+    pub reservations: Reservations,
+}
+
+impl<'a> DecideRequest<'a> {
+    /// Creates a request that ignores reservations.
+    #[inline]
+    #[must_use]
+    pub const fn new(namespace: &'a Namespace, parts: &'a [Part<'a>], mode: Mode) -> Self {
+        Self { namespace, parts, mode, reservations: Reservations::Ignore }
+    }
+
+    /// Sets the handling of reservations.
+    #[must_use]
+    pub const fn with_reservations(self, reservations: Reservations) -> Self {
+        Self { reservations, ..self }
+    }
+
+    /// Returns the part of a request that has only one.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of kind [`FailureKind::Unsupported`] if the request has no part or several. A store
+    /// that decides one part at a time returns it to its caller.
+    pub fn sole_part(&self) -> Result<Part<'a>, StoreError> {
+        match *self.parts {
+            [part] => Ok(part),
+            _ => Err(StoreError::new(FailureKind::Unsupported)
+                .with_detail(format!("a request of {} parts: expected one", self.parts.len()))),
+        }
+    }
+}
+
+/// The handling of [reservations](super::Reservation) in a decision.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reservations {
+    /// Leaves the reservations of the subject alone. Limiters that make no reservations use it.
+    #[default]
+    Ignore,
+    /// Gives back the units of expired reservations, then decides.
+    ReturnExpired,
+    /// Gives back the units of expired reservations, decides, and makes the charge a reservation.
+    ///
+    /// The charged units come back unless the reservation is settled or renewed within this time. The store
+    /// marks such a decision ([`Decision::reserved`](crate::Decision::reserved)).
+    Reserve(Duration),
 }
 
 /// Units to give back.
@@ -129,89 +212,3 @@ pub struct Reset<'a> {
     /// The place of the limit in the policy; all that is known of the subject if none.
     pub limit: Option<usize>,
 }
-
-/// Keeps the counters of limiters that share a store apart: 1 to 64 characters of
-/// `A-Z a-z 0-9 _ . -`; `default` unless said.
-///
-/// # Examples
-///
-/// ```
-/// use rl_core::store::Namespace;
-///
-/// let login: Namespace = "login".parse()?;
-/// assert_ne!(login, Namespace::default());
-/// # Ok::<(), rl_core::store::InvalidNamespace>(())
-/// ```
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Namespace {
-    name: Arc<str>,
-    digest: [u64; 2],
-}
-
-impl Namespace {
-    fn of(name: &str) -> Self {
-        let hash = blake3::hash(name.as_bytes());
-        let mut digest = [0; 2];
-        for (number, bytes) in digest.iter_mut().zip(hash.as_bytes().as_chunks::<7>().0) {
-            *number = bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
-        }
-        Self { name: name.into(), digest }
-    }
-
-    /// The name.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.name
-    }
-
-    /// Two numbers of 56 bits that no other namespace has.
-    #[inline]
-    pub(crate) const fn digest(&self) -> [u64; 2] {
-        self.digest
-    }
-}
-
-impl fmt::Debug for Namespace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Namespace").field(&self.name).finish()
-    }
-}
-
-impl Default for Namespace {
-    fn default() -> Self {
-        Self::of("default")
-    }
-}
-
-impl std::str::FromStr for Namespace {
-    type Err = InvalidNamespace;
-
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        let fits = |b: u8| b.is_ascii_alphanumeric() || b"_.-".contains(&b);
-        if (1..=64).contains(&name.len()) && name.bytes().all(fits) {
-            Ok(Self::of(name))
-        } else {
-            Err(InvalidNamespace { name: name.chars().take(80).collect() })
-        }
-    }
-}
-
-impl fmt::Display for Namespace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.name)
-    }
-}
-
-/// Text that is not a [`Namespace`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InvalidNamespace {
-    name: String,
-}
-
-impl fmt::Display for InvalidNamespace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "namespace {:?}: expected 1 to 64 characters of A-Z a-z 0-9 _ . -", self.name)
-    }
-}
-
-impl std::error::Error for InvalidNamespace {}
