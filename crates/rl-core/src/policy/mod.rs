@@ -76,20 +76,11 @@ pub struct NamedLimit {
     name: Arc<str>,
     limit: Limit,
     state: StateId,
-    // 2^63 / capacity: what one unit is of it.
-    unit: u64,
 }
 
 impl NamedLimit {
     fn new(name: Arc<str>, limit: Limit) -> Self {
-        let unit = (1 << 63) / limit.capacity().max(1);
-        Self { name, limit, state: StateId::of(limit), unit }
-    }
-
-    /// How many 255ths of the limit `used` units are, rounded down.
-    pub(crate) fn consumed(&self, used: u64) -> u8 {
-        let part = (u128::from(used) * u128::from(self.unit)) >> 55;
-        u8::try_from(part).unwrap_or(u8::MAX)
+        Self { name, limit, state: StateId::of(limit) }
     }
 
     /// The name: 1 to 64 characters of `A-Z a-z 0-9 _ . : * / -`. Safe in headers, JSON and keys.

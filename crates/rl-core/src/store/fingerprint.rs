@@ -4,110 +4,129 @@ use std::hash::{BuildHasher, RandomState};
 use crate::model::{Realm, Subject};
 use crate::store::Namespace;
 
-/// A subject in a namespace, as a store knows it: two numbers.
+/// A 122-bit keyed hash of a namespace and a subject.
 ///
-/// Every subject costs the same memory, however long its id.
+/// Stores use it as the key of a subject: it takes 16 bytes, however long the subject's id is.
 ///
-/// # Why two subjects never share one
+/// # Why two subjects never share a fingerprint
 ///
-/// Realm and id are cut into numbers *m* of less than 2^57, each with a place of its own; their lengths
-/// and a digest of the namespace are among them, so distinct subjects have distinct numbers. A lane is
-/// k₀ + Σ kᵢ × mᵢ modulo the prime 2^61 − 1, with keys *k* drawn at random when the store is made; or that
-/// and some multiple of the prime, the same for equal sums, so that the lanes of two subjects are equal only
-/// if their sums are equal modulo the prime. Where two subjects differ in a number mᵢ, exactly one value of kᵢ
-/// makes them so, whatever the other keys are: a lane is equal for two subjects with a probability of 2^-61, both lanes with 2^-122
-/// (*multilinear hashing*, Carter and Wegman 1979). That is proven for every two subjects that are chosen
-/// without knowing the keys, and the keys and fingerprints never leave the process. Among ten million
-/// subjects, chosen by whomever, two share one with a probability of 10^-23.
+/// A fingerprint consists of two *lanes*. Each lane is a *multilinear hash* (Carter and Wegman, 1979):
 ///
-/// Ids that follow each other have lanes that do, with the same step between them, and with an unlucky
-/// step they would crowd together. So the bits of the lane that says where a subject stands are mixed in
-/// the end, by a step that can be undone: what was distinct stays so.
+/// ```text
+/// lane = k0 + k1 × m1 + k2 × m2 + …   modulo p = 2^61 − 1
+///
+///   m1, m2, …   the namespace's digest, the lengths, the realm and the id, cut into numbers below 2^57
+///   k0, k1, …   keys below p, drawn at random when the store is created; each lane has its own
+/// ```
+///
+/// * Distinct subjects have distinct numbers *m*, because the lengths are among them.
+/// * If two subjects differ in *mᵢ*, exactly one value of *kᵢ* makes their lanes equal, whatever the
+///   other keys are. So one lane is equal with a probability of 2^-61, and both with 2^-122.
+/// * A lane is stored without its last reduction modulo *p*. Unequal remainders stay unequal.
+///
+/// The proof holds for every pair of subjects that is chosen without knowledge of the keys. Keys and
+/// fingerprints never leave the process. Among ten million subjects, whoever chooses their ids, two share
+/// a fingerprint with a probability of 10^-23.
+///
+/// The second lane selects the shard and the table slot. Consecutive ids differ by a constant step in a
+/// lane, and an unlucky step would fill a few slots only. Therefore the second lane is mixed by an
+/// invertible function, which keeps distinct values distinct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fingerprint {
-    // The second is the one that is mixed.
+    // The second lane is mixed.
     lanes: [u64; 2],
 }
 
 impl Fingerprint {
-    /// The one that no subject has: what is counted together when the store is full.
+    /// The fingerprint of the entry that a full shard shares among newcomers. No subject has it.
     pub(super) const OVERFLOW: Self = Self { lanes: [u64::MAX; 2] };
 
-    /// A number below `count`, a power of two up to 2^13, that is spread evenly over subjects.
+    /// Returns an index below `count`, a power of two up to 2^13, evenly distributed over subjects.
     #[inline]
     pub(super) const fn spread(self, count: usize) -> usize {
         (self.lanes[1] >> 16) as usize & (count - 1)
     }
 
-    /// 32 bits, spread evenly over subjects; they say nothing of a [`spread`](Self::spread) over 2^13.
+    /// Returns 32 bits, evenly distributed over subjects, and independent of
+    /// [`spread`](Self::spread) and [`tag`](Self::tag).
     #[inline]
-    pub(super) const fn place(self) -> u32 {
+    pub(super) const fn home(self) -> u32 {
         (self.lanes[1] >> 29) as u32
     }
 
-    /// All bits that are spread evenly over subjects.
-    #[cfg(feature = "redis")]
-    pub(super) const fn bits(self) -> u64 {
-        self.lanes[1]
-    }
-
-    /// Bits that say nothing of the others.
+    /// Returns 16 bits that are independent of [`spread`](Self::spread) and [`home`](Self::home).
     #[inline]
     pub(super) const fn tag(self) -> u32 {
         self.lanes[1] as u32 & 0xffff
     }
 
+    /// Returns a hash of 64 bits for a map of the standard library.
+    #[cfg(feature = "redis")]
+    pub(super) const fn bits(self) -> u64 {
+        self.lanes[1]
+    }
+
     #[cfg(test)]
-    pub(super) const fn at_place(number: u64, place: u32) -> Self {
-        Self { lanes: [number, (place as u64) << 29 | number & 0xffff] }
+    pub(super) const fn with_home(number: u64, home: u32) -> Self {
+        Self { lanes: [number, (home as u64) << 29 | number & 0xffff] }
     }
 }
 
+/// The modulus of the lanes, a Mersenne prime.
 const PRIME: u64 = (1 << 61) - 1;
 
-/// Bytes of a number.
-const BYTES: usize = 7;
+/// The bytes of text in one number.
+const NUMBER_BYTES: usize = 7;
 
-/// Numbers of the name of a realm of one's own, and of an id: what is longer is kept as a digest.
-const OF_REALM: usize = 32_usize.div_ceil(BYTES) + 1;
-const OF_ID: usize = Subject::MAX_ID_LEN.div_ceil(BYTES) + 1;
+/// The most numbers in the name of a custom realm, and in an id. A longer id is stored as a digest.
+const REALM_NUMBERS: usize = 32_usize.div_ceil(NUMBER_BYTES) + 1;
+const ID_NUMBERS: usize = Subject::MAX_ID_LEN.div_ceil(NUMBER_BYTES) + 1;
 
-/// For both lanes, the key of one number.
+/// The key of one number, for each lane.
 type Key = [u64; 2];
 
-/// Makes fingerprints with keys of its own.
+/// Creates fingerprints under random keys of its own.
 #[derive(Clone)]
 pub(super) struct Fingerprinter(Box<Keys>);
 
 #[derive(Clone)]
 struct Keys {
-    sums: [u128; 2],
-    /// The most usual namespace, and the sums with it.
-    usual: ([u64; 2], [u128; 2]),
+    start: LaneSums,
+    default_namespace: NamespaceSums,
     lengths: Key,
-    id: [Key; OF_ID],
+    id: [Key; ID_NUMBERS],
     namespace: [Key; 2],
-    realm: [Key; OF_REALM],
+    realm: [Key; REALM_NUMBERS],
+}
+
+/// The sums of one namespace, computed once.
+#[derive(Clone, Copy)]
+struct NamespaceSums {
+    digest: [u64; 2],
+    sums: LaneSums,
 }
 
 impl Fingerprinter {
+    /// Creates a fingerprinter with random keys.
     pub(super) fn random() -> Self {
-        // `RandomState` is the standard library's source of random hash keys: a pseudorandom function.
-        let (random, mut count) = (RandomState::new(), 0_u64);
+        // `RandomState` is the standard library's source of random keys. Its hash is a pseudorandom function.
+        let random = RandomState::new();
+        let mut counter = 0_u64;
         let mut number = || loop {
-            count += 1;
-            let number = random.hash_one(count) & PRIME;
+            counter += 1;
+            let number = random.hash_one(counter) & PRIME;
             if number < PRIME {
                 return number;
             }
         };
         let mut key = || [number(), number()];
-        let (sums, namespace) = (key().map(u128::from), [key(), key()]);
-        let usual = Namespace::default().digest();
-        let with_usual = Sums(sums).with_namespace(usual, namespace);
+        let start = LaneSums(key().map(u128::from));
+        let namespace = [key(), key()];
+        let digest = Namespace::default().digest();
+        let sums = start.with_namespace(digest, namespace);
         Self(Box::new(Keys {
-            sums,
-            usual: (usual, with_usual.0),
+            start,
+            default_namespace: NamespaceSums { digest, sums },
             lengths: key(),
             id: std::array::from_fn(|_| key()),
             namespace,
@@ -115,20 +134,21 @@ impl Fingerprinter {
         }))
     }
 
+    /// Returns the fingerprint of `subject` in `namespace`.
     #[inline(always)]
     pub(super) fn fingerprint(&self, namespace: &Namespace, subject: &Subject) -> Fingerprint {
         let keys = &*self.0;
         let (id, is_digest) = subject.id().parts();
-        let (usual, with_usual) = keys.usual;
+        let default = keys.default_namespace;
         let mut sums = match namespace.digest() {
-            digest if digest == usual => Sums(with_usual),
-            digest => Sums(keys.sums).with_namespace(digest, keys.namespace),
+            digest if digest == default.digest => default.sums,
+            digest => keys.start.with_namespace(digest, keys.namespace),
         };
-        // A realm is the length of its name if it is one's own, else a number above all lengths.
+        // A custom realm is represented by the length of its name, others by a number above all lengths.
         let realm = match subject.realm() {
             Realm::Custom(_) => {
                 let name = subject.realm().as_str().as_bytes();
-                sums.add_bytes(name, &keys.realm);
+                sums.add_text(name, &keys.realm);
                 name.len() as u64
             }
             Realm::Ip => 64,
@@ -138,16 +158,17 @@ impl Fingerprinter {
             Realm::Global => 68,
             Realm::Unknown => 69,
         };
-        // Each is far below what stands above it.
+        // The fields do not overlap: realm numbers have 7 bits, and the flag has one.
         let lengths = (id.len() as u64) << 16 | realm << 8 | u64::from(is_digest);
         sums.add(lengths, keys.lengths);
-        sums.add_bytes(id, &keys.id);
-        let [first, second] = sums.0.map(folded);
-        Fingerprint { lanes: [first, mixed(second)] }
+        sums.add_text(id, &keys.id);
+        let [first, second] = sums.0.map(fold);
+        Fingerprint { lanes: [first, mix(second)] }
     }
 }
 
-/// Hashes subjects with keys of this process. Two subjects share a hash with a probability of 2^-61.
+/// Hashes subjects under random keys of this process. Two subjects share a hash with a probability of
+/// 2^-61.
 #[derive(Debug)]
 pub(crate) struct SubjectHasher {
     fingerprinter: Fingerprinter,
@@ -155,6 +176,7 @@ pub(crate) struct SubjectHasher {
 }
 
 impl SubjectHasher {
+    /// Creates a hasher with random keys.
     pub(crate) fn random() -> Self {
         Self { fingerprinter: Fingerprinter::random(), namespace: Namespace::default() }
     }
@@ -166,10 +188,11 @@ impl SubjectHasher {
     }
 }
 
-/// Of both lanes. No sum exceeds 2^124: there are fewer than 64 products below 2^118.
-struct Sums([u128; 2]);
+/// The sum of each lane. A sum stays below 2^124, because fewer than 64 products below 2^118 are added.
+#[derive(Clone, Copy)]
+struct LaneSums([u128; 2]);
 
-impl Sums {
+impl LaneSums {
     #[inline]
     fn with_namespace(mut self, digest: [u64; 2], keys: [Key; 2]) -> Self {
         for (number, key) in digest.into_iter().zip(keys) {
@@ -184,54 +207,62 @@ impl Sums {
         self.0[1] += u128::from(number) * u128::from(key[1]);
     }
 
-    /// Adds all bytes, if there are keys for them. Of two texts of one length that differ, a number
-    /// differs.
+    /// Adds a text of at most seven bytes for each key. Two texts of the same length differ in one of
+    /// the added numbers at least.
     #[inline]
-    fn add_bytes(&mut self, bytes: &[u8], keys: &[Key]) {
-        const MASK: u64 = (1 << (8 * BYTES)) - 1;
+    fn add_text(&mut self, text: &[u8], keys: &[Key]) {
+        const SEVEN_BYTES: u64 = (1 << (8 * NUMBER_BYTES)) - 1;
 
-        debug_assert!(bytes.len().div_ceil(BYTES) < keys.len());
+        debug_assert!(text.len().div_ceil(NUMBER_BYTES) < keys.len());
         let mut keys = keys.iter();
-        let mut rest = bytes;
-        // Eight are read where seven are meant, as long as there are as many.
+        let mut rest = text;
+        // One load of eight bytes is cheaper than seven loads. The eighth byte is masked out, and read
+        // again with the next number.
         while let Some(eight) = rest.first_chunk::<8>() {
             let Some(key) = keys.next() else { return };
-            self.add(u64::from_le_bytes(*eight) & MASK, *key);
-            rest = &rest[BYTES..];
+            self.add(u64::from_le_bytes(*eight) & SEVEN_BYTES, *key);
+            rest = &rest[NUMBER_BYTES..];
         }
-        let number = match (rest.len(), bytes.last_chunk::<8>()) {
-            (0, _) => return,
-            // The last seven, of which some were read before.
-            (_, Some(eight)) => u64::from_le_bytes(*eight) >> 8,
-            // Twice what stands in the middle, and never above the prime.
-            (4.., None) => {
-                let [first, last] = [rest.first_chunk::<4>(), rest.last_chunk::<4>()]
-                    .map(|four| four.map_or(0, |four| u64::from(u32::from_le_bytes(*four))));
-                first | last << 24
-            }
-            // First, middle and last, of which some may be the same.
-            (len, None) => {
-                let byte = |place: usize| u64::from(rest[place]);
-                byte(0) | byte(len / 2) << 8 | byte(len - 1) << 16
-            }
+        if rest.is_empty() {
+            return;
+        }
+        // At most seven bytes are left. In a long text, the last seven bytes cover them; some of those
+        // were added before, which does no harm.
+        let number = match text.last_chunk::<8>() {
+            Some(eight) => u64::from_le_bytes(*eight) >> 8,
+            None => short_text(rest),
         };
         let Some(key) = keys.next() else { return };
         self.add(number, *key);
     }
 }
 
-/// A number that is equal to a sum below 2^124, modulo the prime: what is folded to the same is equal modulo
-/// the prime.
+/// Returns a number below 2^56 that holds every byte of a text of one to seven bytes.
+///
+/// Bytes may occur twice in the number, so that three cases need no loop.
 #[inline]
-const fn folded(sum: u128) -> u64 {
-    // 2^61 is 1 here: the upper bits, less than 2^63, are added to the lower ones.
+fn short_text(text: &[u8]) -> u64 {
+    if let (Some(first), Some(last)) = (text.first_chunk::<4>(), text.last_chunk::<4>()) {
+        return u64::from(u32::from_le_bytes(*first)) | u64::from(u32::from_le_bytes(*last)) << 24;
+    }
+    // One to three bytes: the first, the middle and the last cover them.
+    let byte = |index: usize| u64::from(text[index]);
+    byte(0) | byte(text.len() / 2) << 8 | byte(text.len() - 1) << 16
+}
+
+/// Returns a number congruent to `sum` modulo the prime, for a sum below 2^124.
+///
+/// The result may exceed the prime. Sums that fold to the same number are congruent.
+#[inline]
+const fn fold(sum: u128) -> u64 {
+    // 2^61 is congruent to 1, so the upper bits, which are below 2^63, are added to the lower ones.
     (sum as u64 & PRIME) + (sum >> 61) as u64
 }
 
-/// Another number for each number, its bits spread over all others.
+/// Spreads each bit over all others. Invertible, so that distinct lanes stay distinct.
 #[inline]
-const fn mixed(lane: u64) -> u64 {
-    // An odd number, so that the product can be undone; its bits are those of the golden ratio.
+const fn mix(lane: u64) -> u64 {
+    // Odd, so that the multiplication is invertible; the digits of the golden ratio.
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 
     let lane = (lane ^ lane >> 32).wrapping_mul(ODD);
@@ -249,9 +280,8 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    /// Each differs from the others in one thing.
     #[test]
-    fn what_differs_in_anything_has_another_fingerprint() {
+    fn subjects_that_differ_in_one_byte_have_different_fingerprints() {
         let fingerprinter = Fingerprinter::random();
         let [default, login]: [Namespace; 2] =
             ["default", "login"].map(|name| name.parse().unwrap());
@@ -266,13 +296,13 @@ mod tests {
             Subject::new(Realm::custom("tenan").unwrap(), "10.0.0.1"),
             Subject::new(Realm::custom("tenants").unwrap(), "10.0.0.1"),
         ];
-        // Ids of every length, and with a bit more in each byte.
+        // Ids of every length, each also with one byte changed.
         for len in 1..=Subject::MAX_ID_LEN + 1 {
             let id = "a".repeat(len);
             subjects.push(Subject::user(&id));
-            for place in (0..len.min(40)).chain([len - 1]) {
+            for changed in (0..len.min(40)).chain([len - 1]) {
                 let mut id = id.clone().into_bytes();
-                id[place] = b'c';
+                id[changed] = b'c';
                 subjects.push(Subject::user(&String::from_utf8(id).unwrap()));
             }
         }
@@ -286,34 +316,35 @@ mod tests {
         assert!(!fingerprints.contains(&Fingerprint::OVERFLOW.lanes));
     }
 
-    /// With some keys two thirds of the places were never taken by ids that follow each other.
+    /// Regression: without the mixing step, some keys left two thirds of the slots without any of
+    /// the consecutive ids.
     #[test]
-    fn subjects_spread_evenly_whatever_the_keys_are() {
-        const PLACES: usize = 64;
-        const EACH: usize = 50;
+    fn consecutive_ids_are_distributed_evenly_under_all_keys() {
+        const BUCKETS: usize = 64;
+        const SUBJECTS_PER_BUCKET: usize = 50;
 
         let namespace = Namespace::default();
         for _ in 0..300 {
             let fingerprinter = Fingerprinter::random();
-            let mut taken = [[0_usize; PLACES]; 3];
-            for n in 0..PLACES * EACH {
+            let mut counts = [[0_usize; BUCKETS]; 3];
+            for n in 0..BUCKETS * SUBJECTS_PER_BUCKET {
                 let subject = Subject::user(&format!("user-{n}"));
                 let fingerprint = fingerprinter.fingerprint(&namespace, &subject);
-                taken[0][fingerprint.spread(PLACES)] += 1;
-                taken[1][fingerprint.place() as usize >> 26] += 1;
-                taken[2][fingerprint.tag() as usize % PLACES] += 1;
+                counts[0][fingerprint.spread(BUCKETS)] += 1;
+                counts[1][fingerprint.home() as usize >> 26] += 1;
+                counts[2][fingerprint.tag() as usize % BUCKETS] += 1;
             }
-            // As far from fifty as is to be expected once in a million times.
+            // A count outside this range has a probability of one in a million.
             let is_even = |count: &usize| (15..=95).contains(count);
-            assert!(taken.iter().flatten().all(is_even), "{taken:?}");
+            assert!(counts.iter().flatten().all(is_even), "{counts:?}");
         }
     }
 
     #[test]
-    fn sums_are_folded_to_what_is_equal_modulo_the_prime() {
+    fn folding_keeps_the_remainder_modulo_the_prime() {
         let prime = u128::from(PRIME);
         for sum in [0, 1, prime - 1, prime, prime + 1, 2 * prime, prime * prime, u128::MAX >> 4] {
-            assert_eq!(u128::from(folded(sum)) % prime, sum % prime, "{sum}");
+            assert_eq!(u128::from(fold(sum)) % prime, sum % prime, "{sum}");
         }
     }
 }

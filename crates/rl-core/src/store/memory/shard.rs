@@ -1,291 +1,309 @@
-use super::super::fingerprint::Fingerprint;
-use super::compact::{Compact, Plain, TimeBase};
-use super::entry::{Unpacked, after_reset, is_same_moment};
-use super::kept::{Held, Kept};
-use super::shape::Shapes;
-use super::table::{MOST, Table};
+//! A part of the store's subjects, under one lock.
+//!
+//! A shard holds at most `capacity` subjects. Each newcomer inspects a few entries, in turn: expired
+//! ones are dropped, and in a full shard the one with the smallest used fraction is evicted. A denied
+//! subject is never evicted, so that a client cannot get rid of a denial by inventing subjects. If all
+//! inspected subjects are denied, newcomers share one entry until there is room again.
+
+use super::entry::{Entry, ShardContext};
+use super::layout::LayoutRegistry;
+use super::packed_entry::{FastDecision, PackedEntry, TimeBase};
+use super::table::{MAX_RECORDS, Table};
+use super::unpacked_entry::{
+    DecideArgs, StackEntry, TooManyStates, earliest_after_reset, is_same_moment,
+};
+use crate::algorithm::State;
 use crate::decision::Decision;
-use crate::model::{Cost, Limit, Mode};
+use crate::model::Limit;
 use crate::policy::Policy;
-use crate::store::{Part, Refund, Renewal};
+use crate::store::fingerprint::Fingerprint;
+use crate::store::{Refund, Renewal};
 use crate::time::Timestamp;
 
-/// Entries looked at for each one that is added: enough to find expired ones faster than new ones
-/// come, few enough not to be felt.
+/// Entries inspected for each newcomer: enough to find expired entries faster than newcomers arrive.
 const INSPECTED: usize = 8;
 
-/// So many 255ths of its limits a subject may have used up to be forgotten without a look at others.
-const LITTLE: u8 = 127;
-
-/// Rounds of inspection before a full shard counts newcomers together.
+/// Rounds of inspection before a full shard lets newcomers share an entry.
 const ROUNDS: usize = 8;
 
-/// The most subjects of a shard, beside what is counted together.
-pub(super) const MOST_SUBJECTS: usize = MOST - 1;
+/// The used fraction, scaled to 0–255, up to which an entry is evicted without a look at further ones.
+const SMALL_FRACTION: u8 = 127;
 
-/// A part of the store's subjects, under one lock.
+/// The most subjects of a shard, apart from the shared entry.
+pub(super) const MAX_SUBJECTS: usize = MAX_RECORDS - 1;
+
+/// Subjects and their entries.
 #[derive(Debug)]
 pub(super) struct Shard {
-    entries: Table<Kept>,
-    shapes: Shapes,
-    origin: TimeBase,
+    entries: Table<Entry>,
+    context: ShardContext,
     capacity: usize,
-    // Where the next inspection begins; it goes around.
+    /// The position of the next entry to inspect.
     cursor: usize,
-    // The time of the last eviction of a subject that was charged at that same time, and the earliest
-    // time of a decision for a new subject at that time, which may be the evicted one.
-    evicted: (Timestamp, Timestamp),
+    last_eviction: Eviction,
 }
 
-/// What is asked, and when.
+/// The eviction of a subject in the microsecond of its last change.
+///
+/// The subject may come back in the same microsecond. Its next charge must then get another time, so
+/// that a refund of the evicted charge does not find it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked<'a> {
-    pub(super) policy: &'a Policy,
-    pub(super) clock: Timestamp,
-    pub(super) mode: Mode,
-    pub(super) cost: Cost,
+struct Eviction {
+    at: Timestamp,
+    /// The earliest time of a decision for a newcomer at `at`.
+    earliest_decision: Timestamp,
 }
 
-impl<'a> Asked<'a> {
-    #[inline]
-    pub(super) const fn at(clock: Timestamp, part: &Part<'a>, mode: Mode) -> Self {
-        let Part { policy, cost, .. } = *part;
-        Self { policy, clock, mode, cost }
-    }
+/// Room for a newcomer.
+#[derive(Clone, Copy, Debug)]
+enum Room {
+    Free,
+    /// In place of the entry at this position.
+    Evict(usize),
+}
+
+/// The entry that an inspection would evict.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    position: usize,
+    used_fraction: u8,
 }
 
 impl Shard {
-    pub(super) fn new(capacity: usize, origin: TimeBase) -> Self {
-        let (entries, shapes) = (Table::new(), Shapes::default());
-        let evicted = (Timestamp::EPOCH, Timestamp::EPOCH);
-        Self { entries, shapes, origin, capacity, cursor: 0, evicted }
+    /// Creates an empty shard for `capacity` subjects.
+    pub(super) fn new(capacity: usize, time_base: TimeBase) -> Self {
+        Self {
+            entries: Table::new(),
+            context: ShardContext { layouts: LayoutRegistry::default(), time_base },
+            capacity,
+            cursor: 0,
+            last_eviction: Eviction { at: Timestamp::EPOCH, earliest_decision: Timestamp::EPOCH },
+        }
     }
 
+    /// Returns the number of entries, expired ones included.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Decides for limits that are windows, if it is plain what comes out.
+    /// Decides for a known subject under fixed windows, if that takes one comparison: nearly always.
+    ///
+    /// Returns `None` and changes nothing if [`decide`](Self::decide) has to decide.
     #[inline(always)]
-    pub(super) fn decide_plainly(
+    pub(super) fn try_decide_fast(
         &mut self,
         subject: Fingerprint,
-        asked: Asked<'_>,
-    ) -> Option<Plain> {
-        let plan = asked.policy.windows()?;
-        match self.entries.get_mut(subject)? {
-            Kept::Compact(compact) => {
-                let shape = self.shapes.get(compact.shape());
-                // Who is under other limits now gets another shape first: by that it is judged.
-                let is_its_shape = shape.is_policy(asked.policy)
-                    || shape.is_of_windows(plan)
-                        && (shape.has_maxima_of(plan) || self.shapes.are_many());
-                if is_its_shape { compact.decide_plainly(plan, self.origin, asked) } else { None }
-            }
-            Kept::Whole(_) => None,
+        args: DecideArgs<'_>,
+    ) -> Option<FastDecision> {
+        let windows = args.policy.windows()?;
+        let Entry::Packed(packed) = self.entries.get_mut(subject)? else { return None };
+        let layouts = &self.context.layouts;
+        let layout = layouts.get(packed.layout());
+        // A charge under other limits must set another layout first, by which eviction judges it.
+        let is_its_layout = layout.is_handle_of(args.policy)
+            || layout.has_states_of_windows(windows)
+                && (layout.has_maxima_of(windows) || layouts.is_crowded());
+        if !is_its_layout {
+            return None;
         }
+        packed.try_decide_fast(windows, self.context.time_base, args)
     }
 
     /// Decides for all limits of the policy, and charges all of them or none.
     ///
-    /// Returns false, and changes nothing, if a charge would need more states of one subject than are
-    /// kept.
-    #[must_use]
+    /// # Errors
+    ///
+    /// Fails and changes nothing if a charge would need more states of the subject than the store
+    /// holds.
     pub(super) fn decide(
         &mut self,
         subject: Fingerprint,
-        asked: Asked<'_>,
+        args: DecideArgs<'_>,
         decision: &mut Decision,
-    ) -> bool {
-        let held = Held { shapes: &mut self.shapes, origin: self.origin };
+    ) -> Result<(), TooManyStates> {
         match self.entries.get_mut(subject) {
-            Some(kept) => kept.decide(held, asked, decision),
-            None => self.decide_first(subject, asked, decision),
+            Some(entry) => entry.decide(&mut self.context, args, decision),
+            None => self.decide_newcomer(subject, args, decision),
         }
     }
 
-    /// Decides for a subject that is not held. It is held once something is charged to it.
-    #[cold]
-    #[inline(never)]
-    fn decide_first(
-        &mut self,
-        subject: Fingerprint,
-        mut asked: Asked<'_>,
-        decision: &mut Decision,
-    ) -> bool {
-        let (evicted_at, next) = self.evicted;
-        if asked.clock == evicted_at {
-            asked.clock = asked.clock.max(next);
-        }
-        let (shapes, origin) = (&mut self.shapes, self.origin);
-        let kept = match shapes.known(asked.policy) {
-            Some(shape) => {
-                let mut kept = Kept::Compact(Compact::new(shape.number));
-                if !kept.decide(Held { shapes, origin }, asked, decision) {
-                    return false;
-                }
-                kept
-            }
-            // Who is denied is worth no memory, not even that of a shape.
-            None => {
-                let mut entry = Unpacked::default();
-                if !entry.decide(asked, decision) {
-                    return false;
-                }
-                if decision.taken() == 0 {
-                    return true;
-                }
-                let shape = shapes.number(asked.policy);
-                Kept::of(entry, shape, shapes, origin)
-            }
-        };
-        if decision.taken() == 0 {
-            return true;
-        }
-        let consumed = kept.consumed(&self.shapes, origin);
-        match self.room(asked.clock, consumed) {
-            Some(Room::Free) => {
-                self.entries.add(subject, kept);
-                return true;
-            }
-            Some(Room::Of(position)) => {
-                self.note_eviction(position, asked.clock);
-                self.entries.replace_at(position, subject, kept);
-                return true;
-            }
-            None => {}
-        }
-        match self.entries.get_mut(Fingerprint::OVERFLOW) {
-            Some(shared) => {
-                decision.outcomes_mut().clear();
-                shared.decide(Held { shapes: &mut self.shapes, origin }, asked, decision)
-            }
-            None => {
-                self.entries.add(Fingerprint::OVERFLOW, kept);
-                true
-            }
-        }
-    }
-
-    /// Remembers the eviction of the subject at `position`, if it was charged at this same time.
-    fn note_eviction(&mut self, position: usize, clock: Timestamp) {
-        let last = self.entries.at(position).map(|(_, kept)| kept.last_change(self.origin));
-        if let Some(last) = last.filter(|last| is_same_moment(*last, clock)) {
-            self.evicted = (clock, after_reset(last, clock));
-        }
-    }
-
-    /// Forgets the used units of one limit.
-    pub(super) fn forget(
+    /// Resets one limit of a subject. `index` is its index in the policy.
+    pub(super) fn reset_limit(
         &mut self,
         subject: Fingerprint,
         policy: &Policy,
-        clock: Timestamp,
-        place: usize,
+        now: Timestamp,
+        index: usize,
     ) {
-        if let Some(kept) = self.entries.get_mut(subject) {
-            kept.forget(&self.shapes, self.origin, policy, clock, place);
+        if let Some(entry) = self.entries.get_mut(subject) {
+            entry.reset_limit(&self.context, policy, now, index);
         }
     }
 
-    /// Forgets all used units of a subject.
-    pub(super) fn forget_all(&mut self, subject: Fingerprint, clock: Timestamp) {
-        let Some(kept) = self.entries.get_mut(subject) else { return };
-        let last = kept.last_change(self.origin);
-        if is_same_moment(last, clock) {
-            kept.empty(after_reset(last, clock), self.origin);
+    /// Resets all limits of a subject.
+    pub(super) fn reset_all(&mut self, subject: Fingerprint, now: Timestamp) {
+        let Some(entry) = self.entries.get_mut(subject) else { return };
+        let last_change = entry.last_change(&self.context);
+        if is_same_moment(last_change, now) {
+            entry.reset_all(&self.context, earliest_after_reset(last_change, now));
         } else {
             self.entries.remove(subject);
         }
     }
 
-    /// Gives back what a refund says.
+    /// Changes the states of a subject. `change` gets the index of the limit in the policy.
     pub(super) fn amend(
         &mut self,
         subject: Fingerprint,
         policy: &Policy,
-        clock: Timestamp,
-        change: impl FnMut(usize, Limit, &mut crate::algorithm::State, Timestamp),
+        now: Timestamp,
+        change: impl FnMut(usize, Limit, &mut State, Timestamp),
     ) {
-        if let Some(kept) = self.entries.get_mut(subject) {
-            kept.amend(&self.shapes, self.origin, policy, clock, change);
+        if let Some(entry) = self.entries.get_mut(subject) {
+            entry.amend(&self.context, policy, now, change);
         }
     }
 
+    /// Renews the lease of permits, if every concurrency limit still holds some of them.
+    ///
+    /// Returns the time at which the renewed lease begins.
     pub(super) fn renew(
         &mut self,
         subject: Fingerprint,
         renewal: &Renewal<'_>,
-        clock: Timestamp,
+        now: Timestamp,
     ) -> Option<Timestamp> {
-        match self.entries.get_mut(subject)? {
-            Kept::Compact(_) => None,
-            Kept::Whole(entry) => entry.renew(renewal, clock),
-        }
+        self.entries.get_mut(subject)?.renew(renewal, now)
     }
 
-    /// Whose entry holds permits of `subject`: its own, unless there is none or they are held by
-    /// the shared one. Who was counted with others may have an entry since.
-    pub(super) fn holder(
+    /// Returns whose entry holds the permits that `refund` names: the subject's own or the shared one.
+    ///
+    /// A subject that was counted in the shared entry may have got an entry of its own since.
+    pub(super) fn permit_holder(
         &self,
         subject: Fingerprint,
         refund: &Refund<'_>,
-        clock: Timestamp,
+        now: Timestamp,
     ) -> Fingerprint {
-        let holds = |subject| {
-            self.entries.get(subject).is_some_and(|kept: &Kept| kept.holds(refund, clock))
-        };
+        let holds =
+            |subject| self.entries.get(subject).is_some_and(|entry| entry.holds(refund, now));
         let is_shared = !holds(subject) && holds(Fingerprint::OVERFLOW);
         if is_shared { Fingerprint::OVERFLOW } else { subject }
     }
-}
 
-/// Where somebody is to be held.
-enum Room {
-    Free,
-    /// In the place of who stands at this position.
-    Of(usize),
-}
+    /// Decides for a subject without an entry. It gets one if something is charged to it.
+    #[cold]
+    #[inline(never)]
+    fn decide_newcomer(
+        &mut self,
+        subject: Fingerprint,
+        mut args: DecideArgs<'_>,
+        decision: &mut Decision,
+    ) -> Result<(), TooManyStates> {
+        if args.now == self.last_eviction.at {
+            args.now = args.now.max(self.last_eviction.earliest_decision);
+        }
+        let Some(entry) = self.new_entry(args, decision)? else { return Ok(()) };
+        match self.find_room(args.now, entry.used_fraction(&self.context)) {
+            Some(Room::Free) => self.entries.add(subject, entry),
+            Some(Room::Evict(position)) => {
+                self.note_eviction(position, args.now);
+                self.entries.replace_at(position, subject, entry);
+            }
+            None => return self.decide_shared(args, entry, decision),
+        }
+        Ok(())
+    }
 
-impl Shard {
-    /// Drops what has expired among the next few entries. If the shard is still full, finds the one
-    /// that has used up the least of its limits, but never one that is in a denied state: a caller
-    /// must not get rid of its debt by inventing subjects. Nobody is sought any further once there is one
-    /// that has used up no more than the newcomer, and little.
-    fn room(&mut self, now: Timestamp, newcomer: u8) -> Option<Room> {
-        let (clock, little) = (self.origin.moment(now), newcomer.min(LITTLE));
+    /// Decides for a newcomer, and returns its entry if something is charged.
+    #[inline]
+    fn new_entry(
+        &mut self,
+        args: DecideArgs<'_>,
+        decision: &mut Decision,
+    ) -> Result<Option<Entry>, TooManyStates> {
+        let context = &mut self.context;
+        if let Some(layout) = context.layouts.find(args.policy) {
+            let mut entry = Entry::Packed(PackedEntry::new(layout.id));
+            entry.decide(context, args, decision)?;
+            return Ok((decision.taken() > 0).then_some(entry));
+        }
+        let mut entry = StackEntry::default();
+        entry.decide(args, decision)?;
+        // A denied newcomer must not use up memory, not even that of a layout.
+        if decision.taken() == 0 {
+            return Ok(None);
+        }
+        let layout = context.layouts.find_or_register(args.policy);
+        Ok(Some(Entry::pack(entry, layout, context)))
+    }
+
+    /// Decides again, for a newcomer without room, in the entry that all of those share. `entry` becomes
+    /// that entry if there is none yet.
+    fn decide_shared(
+        &mut self,
+        args: DecideArgs<'_>,
+        entry: Entry,
+        decision: &mut Decision,
+    ) -> Result<(), TooManyStates> {
+        let Some(shared) = self.entries.get_mut(Fingerprint::OVERFLOW) else {
+            self.entries.add(Fingerprint::OVERFLOW, entry);
+            return Ok(());
+        };
+        decision.outcomes_mut().clear();
+        shared.decide(&mut self.context, args, decision)
+    }
+
+    /// Finds room for a newcomer with this used fraction.
+    ///
+    /// Drops expired entries among the next few. In a full shard, chooses the one with the smallest used
+    /// fraction of those, and stops early at one with no more than the newcomer's and not much.
+    fn find_room(&mut self, now: Timestamp, newcomer: u8) -> Option<Room> {
+        let now = self.context.time_base.moment(now);
+        let small = newcomer.min(SMALL_FRACTION);
         for _ in 0..ROUNDS {
-            let mut victim: Option<(u8, usize)> = None;
+            let mut best: Option<Candidate> = None;
             let is_full = self.entries.len() >= self.capacity;
             for _ in 0..INSPECTED.min(self.entries.len()) {
                 if self.cursor >= self.entries.len() {
                     self.cursor = 0;
                 }
-                let Some((subject, kept)) = self.entries.at(self.cursor) else { break };
-                if kept.is_expired(&self.shapes, self.origin, clock) {
-                    // The last entry takes this place and is looked at next: maybe it was the one.
-                    self.entries.remove_at(self.cursor);
-                    victim = None;
+                let position = self.cursor;
+                let Some((subject, entry)) = self.entries.at(position) else { break };
+                if entry.is_expired(&self.context, now) {
+                    // The last entry moves here and is inspected next. It may be the candidate.
+                    self.entries.remove_at(position);
+                    best = None;
                     continue;
                 }
-                if is_full && subject != Fingerprint::OVERFLOW && !kept.is_denied(clock) {
-                    let consumed = kept.consumed(&self.shapes, self.origin);
-                    if victim.is_none_or(|(least, _)| consumed < least) {
-                        victim = Some((consumed, self.cursor));
-                    }
-                }
                 self.cursor += 1;
-                if victim.is_some_and(|(least, _)| least <= little) {
-                    break;
+                if is_full && subject != Fingerprint::OVERFLOW && !entry.is_denied(now) {
+                    let used_fraction = entry.used_fraction(&self.context);
+                    if best.is_none_or(|best| used_fraction < best.used_fraction) {
+                        best = Some(Candidate { position, used_fraction });
+                    }
+                    if used_fraction <= small {
+                        break;
+                    }
                 }
             }
             if self.entries.len() < self.capacity {
                 return Some(Room::Free);
             }
-            if let Some((_, position)) = victim {
-                return Some(Room::Of(position));
+            if let Some(best) = best {
+                return Some(Room::Evict(best.position));
             }
         }
         None
+    }
+
+    /// Records the eviction at `position`, if the subject was last changed at `now`.
+    fn note_eviction(&mut self, position: usize, now: Timestamp) {
+        let Some((_, evicted)) = self.entries.at(position) else { return };
+        let last_change = evicted.last_change(&self.context);
+        if is_same_moment(last_change, now) {
+            let earliest_decision = earliest_after_reset(last_change, now);
+            self.last_eviction = Eviction { at: now, earliest_decision };
+        }
     }
 }

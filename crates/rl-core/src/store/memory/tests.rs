@@ -1,4 +1,4 @@
-mod attack;
+mod flood;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -21,14 +21,14 @@ fn two() -> Policy {
     Policy::new([Limit::per_hour(2)]).unwrap()
 }
 
-/// The n-th of the callers that somebody invents.
+/// Returns the n-th subject that a client invents.
 fn invented(n: usize) -> Subject {
     Subject::user(&n.to_string())
 }
 
-fn at_once<T>(answer: StoreFuture<T>) -> T {
-    match answer {
-        MaybeReady::Ready(Some(Ok(answer))) => answer,
+fn ready<T>(result: StoreFuture<T>) -> T {
+    match result {
+        MaybeReady::Ready(Some(Ok(value))) => value,
         other => panic!("{other:?}"),
     }
 }
@@ -42,15 +42,15 @@ fn decide<C: Clock>(
 ) -> Decision {
     static NAMESPACE: LazyLock<Namespace> = LazyLock::new(Namespace::default);
     let (namespace, cost) = (&*NAMESPACE, Cost::new(cost));
-    at_once(store.decide(DecideRequest::new(namespace, &[Part::new(subject, policy, cost)], mode)))
+    ready(store.decide(DecideRequest::new(namespace, &[Part::new(subject, policy, cost)], mode)))
 }
 
-/// One request of one unit; whether it passes.
-fn passes<C: Clock>(store: &MemoryStore<C>, policy: &Policy, subject: &Subject) -> bool {
+/// Returns whether a request of one unit is allowed.
+fn is_allowed<C: Clock>(store: &MemoryStore<C>, policy: &Policy, subject: &Subject) -> bool {
     decide(store, policy, subject, Mode::Check, 1).is_allowed()
 }
 
-/// A store for so many subjects, and its clock.
+/// Creates a store for `capacity` subjects, and its clock.
 fn store(capacity: usize) -> (MemoryStore<Arc<ManualClock>>, Arc<ManualClock>) {
     let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_767_225_600)));
     let builder = MemoryStore::builder().capacity(capacity).clock(Arc::clone(&clock));
@@ -58,35 +58,34 @@ fn store(capacity: usize) -> (MemoryStore<Arc<ManualClock>>, Arc<ManualClock>) {
 }
 
 #[test]
-fn a_million_invented_subjects_do_not_fill_the_memory() {
+fn a_store_holds_no_more_subjects_than_its_capacity() {
     let (store, _) = store(1_000);
     let policy = two();
     for n in 0..1_000_000 {
-        assert!(passes(&store, &policy, &invented(n)));
+        assert!(is_allowed(&store, &policy, &invented(n)));
     }
     // 64 shards for 16 subjects each.
     assert_eq!(store.len(), 1_024);
 }
 
-/// Else a caller who is over its limit would only have to invent others until it is forgotten.
+/// A client must not get rid of a denial by inventing subjects.
 #[test]
-fn a_denied_subject_is_not_forgotten_for_newcomers() {
+fn a_denied_subject_is_not_evicted_by_newcomers() {
     let (store, clock) = store(64);
     let policy = two();
-    let debtor = Subject::user("debtor");
-    assert!(passes(&store, &policy, &debtor) && passes(&store, &policy, &debtor));
+    let denied = Subject::user("denied");
+    assert!(is_allowed(&store, &policy, &denied) && is_allowed(&store, &policy, &denied));
     for n in 0..50_000 {
-        passes(&store, &policy, &invented(n));
+        is_allowed(&store, &policy, &invented(n));
     }
-    assert!(!passes(&store, &policy, &debtor));
+    assert!(!is_allowed(&store, &policy, &denied));
 
     clock.advance(HOUR);
-    assert!(passes(&store, &policy, &debtor));
+    assert!(is_allowed(&store, &policy, &denied));
 }
 
-/// Of those that inspection meets, who has used more stays.
 #[test]
-fn who_has_used_least_makes_room() {
+fn eviction_prefers_the_least_used_of_the_inspected_subjects() {
     let (store, _) = store(64 * 8);
     let policy = Policy::new([Limit::per_hour(10)]).unwrap();
     let regulars: Vec<_> = (0..64).map(|n| Subject::consumer(&n.to_string())).collect();
@@ -94,18 +93,18 @@ fn who_has_used_least_makes_room() {
         assert_eq!(decide(&store, &policy, regular, Mode::Check, 9).granted(), 9);
     }
     for n in 0..20_000 {
-        passes(&store, &policy, &invented(n));
+        is_allowed(&store, &policy, &invented(n));
     }
-    let kept = regulars.iter().filter(|regular| {
+    let remaining = regulars.iter().filter(|regular| {
         decide(&store, &policy, regular, Mode::Peek, 0).limits().next().unwrap().used() == 9
     });
-    // A shard that has drawn eight of them by chance has to lose one.
-    assert!(kept.count() >= 60);
+    // A shard to which eight of them fall by chance has to evict one.
+    assert!(remaining.count() >= 60);
 }
 
-/// A newcomer that uses up nearly all at once does not push out the first who has used less than that.
+/// A newcomer that uses most of its limit at once must not evict the first subject that has used less.
 #[test]
-fn who_has_used_much_is_not_forgotten_before_others_were_looked_at() {
+fn eviction_inspects_further_subjects_if_the_first_has_used_much() {
     let (store, _) = store(64 * 8);
     let policy = Policy::new([Limit::per_hour(10)]).unwrap();
     let regulars: Vec<_> = (0..64).map(|n| Subject::consumer(&n.to_string())).collect();
@@ -113,52 +112,51 @@ fn who_has_used_much_is_not_forgotten_before_others_were_looked_at() {
         assert_eq!(decide(&store, &policy, regular, Mode::Check, 6).granted(), 6);
     }
     for n in 0..5_000 {
-        passes(&store, &policy, &invented(n));
+        is_allowed(&store, &policy, &invented(n));
     }
     for n in 5_000..5_128 {
         assert_eq!(decide(&store, &policy, &invented(n), Mode::Check, 9).granted(), 9);
     }
-    let kept = regulars.iter().filter(|regular| {
+    let remaining = regulars.iter().filter(|regular| {
         decide(&store, &policy, regular, Mode::Peek, 0).limits().next().unwrap().used() == 6
     });
-    // Else one in eight of the newcomers would have found one of them first.
-    assert!(kept.count() >= 60);
+    // Otherwise one in eight newcomers would inspect a regular first, and evict it.
+    assert!(remaining.count() >= 60);
 }
 
-/// Where nobody can be forgotten, newcomers count together: they can neither push anybody out, nor
-/// pass without being counted.
+/// Newcomers then neither evict a denied subject nor pass uncounted.
 #[test]
-fn when_all_are_denied_newcomers_count_together() {
+fn newcomers_share_an_entry_when_all_subjects_are_denied() {
     let (store, clock) = store(64);
     let policy = Policy::new([Limit::per_hour(1)]).unwrap();
-    // One subject in each of 64 shards, and for each one that is shared by all who find no room.
-    let passed = (0..10_000).filter(|n| passes(&store, &policy, &invented(*n))).count();
+    // One subject in each of 64 shards, and in each shard the entry that newcomers share.
+    let passed = (0..10_000).filter(|n| is_allowed(&store, &policy, &invented(*n))).count();
     assert_eq!((passed, store.len()), (128, 128));
 
-    // Once the windows have ended there is room again.
+    // Once the windows have ended, there is room again.
     clock.advance(HOUR);
-    let passed = (20_000..20_064).filter(|n| passes(&store, &policy, &invented(*n))).count();
+    let passed = (20_000..20_064).filter(|n| is_allowed(&store, &policy, &invented(*n))).count();
     assert!(passed >= 32, "{passed}");
 }
 
 #[test]
-fn what_has_expired_is_dropped_in_passing() {
+fn newcomers_drop_expired_subjects() {
     let (store, clock) = store(1_000_000);
     let policy = two();
     for n in 0..20_000 {
-        passes(&store, &policy, &invented(n));
+        is_allowed(&store, &policy, &invented(n));
     }
     assert_eq!(store.len(), 20_000);
     clock.advance(HOUR);
-    // Half as many newcomers, each of whom looks at eight.
+    // Half as many newcomers, each of which inspects eight entries.
     for n in 20_000..30_000 {
-        passes(&store, &policy, &invented(n));
+        is_allowed(&store, &policy, &invented(n));
     }
     assert_eq!(store.len(), 10_000);
 }
 
 #[test]
-fn nothing_is_held_of_whom_nothing_is_charged_to() {
+fn a_subject_without_a_charge_gets_no_entry() {
     let (store, _) = store(64);
     let policy = two();
     for n in 0..1_000 {
@@ -168,51 +166,51 @@ fn nothing_is_held_of_whom_nothing_is_charged_to() {
         decide(&store, &Policy::new([Limit::per_hour(0)]).unwrap(), &invented(n), Mode::Check, 1);
     }
     assert!(store.is_empty());
-    assert!(passes(&store, &policy, &invented(0)));
+    assert!(is_allowed(&store, &policy, &invented(0)));
     assert_eq!(store.len(), 1);
 }
 
 #[test]
-fn the_least_capacity_is_a_subject_for_each_shard() {
+fn the_smallest_store_holds_one_subject_in_each_shard() {
     let (store, _) = store(0);
     let policy = two();
     for n in 0..10_000 {
-        assert!(passes(&store, &policy, &invented(n)));
+        assert!(is_allowed(&store, &policy, &invented(n)));
     }
     assert_eq!(store.len(), 64);
 }
 
-/// A clock that panics when it is told to: under the lock, where the store reads it.
+/// A clock that can be made to panic: under the lock, where the store reads it.
 #[derive(Debug, Default)]
-struct Treacherous {
+struct PanickingClock {
     panics: AtomicBool,
     clock: ManualClock,
 }
 
-impl Clock for Treacherous {
+impl Clock for PanickingClock {
     fn now(&self) -> Timestamp {
-        assert!(!self.panics.load(Ordering::SeqCst), "told to");
+        assert!(!self.panics.load(Ordering::SeqCst), "a panic under the lock");
         self.clock.now()
     }
 }
 
-/// One panic must not be a panic for each request of a 64th of all subjects from there on.
+/// Otherwise one panic would let all later requests of a 64th of the subjects panic.
 #[test]
 fn a_panic_under_the_lock_leaves_the_counters_usable() {
-    let clock = Arc::new(Treacherous::default());
+    let clock = Arc::new(PanickingClock::default());
     let store = Arc::new(MemoryStore::builder().clock(Arc::clone(&clock)).build());
     let alice = Subject::user("alice");
-    assert!(passes(&store, &two(), &alice));
+    assert!(is_allowed(&store, &two(), &alice));
 
     clock.panics.store(true, Ordering::SeqCst);
     let (theirs, subject) = (Arc::clone(&store), alice.clone());
-    let panicked = std::thread::spawn(move || passes(&theirs, &two(), &subject)).join();
+    let panicked = std::thread::spawn(move || is_allowed(&theirs, &two(), &subject)).join();
     assert!(panicked.is_err());
     assert!(store.shards.iter().any(std::sync::Mutex::is_poisoned));
 
     clock.panics.store(false, Ordering::SeqCst);
-    assert!(passes(&store, &two(), &alice));
-    assert!(!passes(&store, &two(), &alice));
+    assert!(is_allowed(&store, &two(), &alice));
+    assert!(!is_allowed(&store, &two(), &alice));
     assert_eq!(store.len(), 1);
 }
 
@@ -233,7 +231,7 @@ fn decisions_on_known_subjects_do_not_allocate() {
         allocation_counter::measure(decide).count_total
     };
     let alice = Subject::user("alice");
-    // The counter counts: the first decision makes an entry.
+    // The counter works: the first decision allocates an entry.
     assert_ne!(allocated(&alice, Mode::Check, 1), 0);
     for (mode, cost) in [
         (Mode::Check, 1),
@@ -245,20 +243,20 @@ fn decisions_on_known_subjects_do_not_allocate() {
     ] {
         assert_eq!(allocated(&alice, mode, cost), 0, "{mode:?} {cost}");
     }
-    // New windows take the place of the old ones.
+    // New windows replace the old ones.
     clock.advance(HOUR * 24 * 40);
     assert_eq!(allocated(&alice, Mode::Check, 1), 0);
-    // A stranger who is denied is not worth an entry.
-    assert_eq!(allocated(&Subject::user("stranger"), Mode::Check, 2_000), 0);
+    // A denied newcomer gets no entry.
+    assert_eq!(allocated(&Subject::user("newcomer"), Mode::Check, 2_000), 0);
 }
 
 #[test]
-fn a_denied_subject_that_gets_units_back_makes_room_again() {
+fn a_refunded_subject_can_be_evicted_again() {
     let (store, _) = store(64);
     let policy = Policy::new([Limit::per_hour(1)]).unwrap();
     for subject in (0..1_000).map(invented) {
         let charged = decide(&store, &policy, &subject, Mode::Check, 1);
-        // Nobody stands in the way, though each of those before was denied for a moment.
+        // Each subject before was at its limit until its refund.
         assert!(charged.is_allowed());
         let (namespace, charged) = (&Namespace::default(), charged.at());
         let refund = Refund {
@@ -270,33 +268,35 @@ fn a_denied_subject_that_gets_units_back_makes_room_again() {
             of: RefundOf::All,
             uncharged: crate::policy::LimitSet::EMPTY,
         };
-        at_once(store.refund(refund));
+        ready(store.refund(refund));
     }
     assert_eq!(store.len(), 64);
 }
 
-/// A denial by one limit was forgotten when another was reset, when another policy was charged, and
-/// when the subject had something left but too little.
+/// Regression: a denial was lost when another limit was reset, when another policy was charged, and when
+/// some units remained, but too few.
 #[test]
-fn a_denied_subject_stays_whatever_it_is_denied_by() {
+fn a_denied_subject_is_not_evicted_whatever_limit_denies_it() {
     let (store, _) = store(64);
     let minute_and_hour = Policy::new([Limit::per_minute(1), Limit::per_hour(1)]).unwrap();
     let day = Policy::new([Limit::per_day(9)]).unwrap();
     let large = Policy::new([Limit::per_hour(1_000)]).unwrap();
     let [reset, elsewhere, costly] = ["reset", "elsewhere", "costly"].map(Subject::user);
 
-    assert!(passes(&store, &minute_and_hour, &reset));
+    assert!(is_allowed(&store, &minute_and_hour, &reset));
     let namespace = &Namespace::default();
     let (subject, policy) = (&reset, &minute_and_hour);
-    at_once(store.reset(Reset { namespace, subject, policy, limit: Some(0) }));
-    assert!(passes(&store, &minute_and_hour, &elsewhere) && passes(&store, &day, &elsewhere));
+    ready(store.reset(Reset { namespace, subject, policy, limit: Some(0) }));
+    assert!(
+        is_allowed(&store, &minute_and_hour, &elsewhere) && is_allowed(&store, &day, &elsewhere)
+    );
     decide(&store, &large, &costly, Mode::Check, 999);
     assert!(!decide(&store, &large, &costly, Mode::Check, 5).is_allowed());
 
     for n in 0..20_000 {
-        passes(&store, &two(), &invented(n));
+        is_allowed(&store, &two(), &invented(n));
     }
-    assert!(!passes(&store, &minute_and_hour, &reset));
-    assert!(!passes(&store, &minute_and_hour, &elsewhere));
+    assert!(!is_allowed(&store, &minute_and_hour, &reset));
+    assert!(!is_allowed(&store, &minute_and_hour, &elsewhere));
     assert!(!decide(&store, &large, &costly, Mode::Check, 5).is_allowed());
 }

@@ -1,0 +1,243 @@
+//! Where the states of a policy's limits are in a packed entry.
+//!
+//! A packed entry has six *lanes*, each with a number of 32 bits and a time of 48 bits. A state of two
+//! cells (fixed window) takes one lane, any other state takes two:
+//!
+//! ```text
+//! policy    10/second         100/minute:gcra                 1000/hour:sliding-window-counter
+//! lane      0                 1               2               3               4              5
+//! time      window start      first cell      third cell      first cell      fourth cell    -
+//! number    used units        second cell     0               second cell     third cell     -
+//! ```
+//!
+//! The entry does not repeat this. It holds a [`LayoutId`], and each shard has a [`LayoutRegistry`] of
+//! the layouts in use.
+
+use std::num::NonZeroU8;
+
+use crate::model::{Algorithm, Limit, Packed, Refill, WindowPlan};
+use crate::policy::{NamedLimit, Policy};
+
+const LANES: usize = Packed::PLACES;
+
+/// Which states the lanes of a packed entry hold, and under which limits.
+///
+/// Limits with the same states may allow different amounts. Eviction compares used fractions, so each
+/// policy has a layout of its own until there are [too many](LayoutRegistry::is_crowded).
+#[derive(Debug)]
+pub(super) struct StateLayout {
+    /// The policy that the layout was created for.
+    policy: Policy,
+    limits: Box<[LimitLanes]>,
+    /// The states of `limits`, as numbers.
+    states: [u64; LANES],
+    /// The maximum of each limit if all are fixed windows in force, else 0.
+    max: [u64; LANES],
+    /// For the lane of each fixed window, 2^40 / max: the used fraction of one unit. 0 in shadow.
+    unit_fraction: [u64; LANES],
+    has_other_algorithms: bool,
+}
+
+/// The lanes of one limit.
+#[derive(Debug)]
+pub(super) struct LimitLanes {
+    /// The limit. A state expires at the same time under every limit that uses it.
+    pub(super) limit: NamedLimit,
+    /// The lane of the first two cells.
+    pub(super) lane: usize,
+    pub(super) second: SecondLane,
+}
+
+/// What the lane behind the first one holds of the same state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SecondLane {
+    /// Nothing: the state has two cells.
+    Unused,
+    /// The third cell, a time.
+    Time,
+    /// The third cell, a time, and the fourth, a number.
+    TimeAndNumber,
+    /// The third cell, a number, and the fourth, a time.
+    NumberAndTime,
+}
+
+impl StateLayout {
+    /// Creates the layout of `policy`, if its states fit into the lanes.
+    fn new(policy: &Policy) -> Option<Self> {
+        let mut next = 0;
+        let limits = policy.limits().iter().map(|named| {
+            let second = match named.limit().algorithm() {
+                Algorithm::FixedWindow { .. } => SecondLane::Unused,
+                Algorithm::Gcra { .. } => SecondLane::Time,
+                Algorithm::TokenBucket { refill: Refill::Greedy, .. } => SecondLane::Time,
+                Algorithm::TokenBucket { refill: Refill::Interval, .. } => {
+                    SecondLane::TimeAndNumber
+                }
+                Algorithm::SlidingWindowCounter => SecondLane::NumberAndTime,
+                Algorithm::SlidingWindow { .. } => return None,
+                Algorithm::SlidingLog | Algorithm::Concurrency => return None,
+            };
+            let lane = next;
+            next += if second == SecondLane::Unused { 1 } else { 2 };
+            (next <= LANES).then(|| LimitLanes { limit: named.clone(), lane, second })
+        });
+        let limits = limits.collect::<Option<Box<[LimitLanes]>>>()?;
+        let mut states = [0; LANES];
+        let mut unit_fraction = [0; LANES];
+        for (state, lanes) in states.iter_mut().zip(&limits) {
+            *state = lanes.limit.state().bits();
+            let limit = lanes.limit.limit();
+            if is_fixed_window(limit) && !limit.is_shadow() {
+                unit_fraction[lanes.lane] = (1 << 40) / limit.max().max(1);
+            }
+        }
+        Some(Self {
+            policy: policy.clone(),
+            states,
+            max: policy.windows().map_or([0; LANES], |windows| windows.max),
+            unit_fraction,
+            has_other_algorithms: limits.iter().any(|lanes| !is_fixed_window(lanes.limit.limit())),
+            limits,
+        })
+    }
+
+    /// Returns whether `policy` is a handle of the policy that the layout was created for.
+    #[inline]
+    pub(super) fn is_handle_of(&self, policy: &Policy) -> bool {
+        self.policy.is_handle_of(policy)
+    }
+
+    /// Returns whether `policy` equals the policy that the layout was created for.
+    pub(super) fn has_limits_of(&self, policy: &Policy) -> bool {
+        self.is_handle_of(policy) || self.policy == *policy
+    }
+
+    /// Returns whether the limits of `policy` use the states of this layout, in this order.
+    #[inline]
+    pub(super) fn has_states_of(&self, policy: &Policy) -> bool {
+        let states = policy.limits().iter().map(NamedLimit::state);
+        states.eq(self.limits.iter().map(|lanes| lanes.limit.state()))
+    }
+
+    /// Returns whether `windows` use the states of this layout, in this order.
+    #[inline]
+    pub(super) fn has_states_of_windows(&self, windows: &WindowPlan) -> bool {
+        are_equal(&self.states, &windows.states)
+    }
+
+    /// Returns whether `windows` have the maxima of this layout's limits.
+    #[inline]
+    pub(super) fn has_maxima_of(&self, windows: &WindowPlan) -> bool {
+        are_equal(&self.max, &windows.max)
+    }
+
+    /// Returns the compiled limits, if all are fixed windows in force.
+    #[inline]
+    pub(super) fn windows(&self) -> Option<&WindowPlan> {
+        self.policy.windows()
+    }
+
+    /// Returns the lanes of each limit, in the order of the policy.
+    pub(super) fn limits(&self) -> &[LimitLanes] {
+        &self.limits
+    }
+
+    /// Returns the lanes of the limits that are no fixed windows.
+    pub(super) fn other_limits(&self) -> impl Iterator<Item = &LimitLanes> {
+        let limits = if self.has_other_algorithms { &self.limits[..] } else { &[] };
+        limits.iter().filter(|lanes| !is_fixed_window(lanes.limit.limit()))
+    }
+
+    /// Returns the used fraction of the fullest fixed window, scaled to 0–255.
+    pub(super) fn used_fraction_of_windows(&self, states: &Packed) -> u8 {
+        let fractions = (0..LANES)
+            .map(|lane| states.number(lane).saturating_mul(self.unit_fraction[lane]) >> 32);
+        fractions.max().map_or(0, |fullest| u8::try_from(fullest).unwrap_or(u8::MAX))
+    }
+}
+
+/// Compares without a branch for each lane.
+#[inline]
+fn are_equal(one: &[u64; LANES], other: &[u64; LANES]) -> bool {
+    let pairs = one.iter().zip(other);
+    pairs.fold(0, |differences, (one, other)| differences | (one ^ other)) == 0
+}
+
+fn is_fixed_window(limit: Limit) -> bool {
+    matches!(limit.algorithm(), Algorithm::FixedWindow { .. })
+}
+
+/// Returns the fraction of `limit` that `used` units are, scaled to 0–255 and rounded down.
+///
+/// Eviction compares fractions, because units of different limits do not compare.
+pub(super) fn used_fraction(limit: Limit, used: u64) -> u8 {
+    let fraction = used.saturating_mul(256) / limit.capacity().max(1);
+    u8::try_from(fraction).unwrap_or(u8::MAX)
+}
+
+/// The number of a layout in its registry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LayoutId(NonZeroU8);
+
+impl LayoutId {
+    const fn index(self) -> usize {
+        self.0.get() as usize - 1
+    }
+}
+
+/// The layouts of the subjects in one shard.
+///
+/// A layout is never removed, so clients that choose their policies must not be able to use up all ids.
+/// Half of the ids are therefore reserved for policies with new states.
+#[derive(Debug, Default)]
+pub(super) struct LayoutRegistry(Vec<StateLayout>);
+
+/// A registered layout whose states a policy uses.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LayoutMatch {
+    pub(super) id: LayoutId,
+    /// Whether the limits are the same, and not just their states.
+    has_same_limits: bool,
+}
+
+impl LayoutRegistry {
+    const MAX_LAYOUTS: usize = u8::MAX as usize;
+
+    /// Returns a registered layout.
+    #[inline]
+    pub(super) fn get(&self, id: LayoutId) -> &StateLayout {
+        &self.0[id.index()]
+    }
+
+    /// Returns whether a policy with the states of a registered layout gets no layout of its own.
+    #[inline]
+    pub(super) fn is_crowded(&self) -> bool {
+        self.0.len() >= Self::MAX_LAYOUTS / 2
+    }
+
+    /// Returns the registered layout of the same limits, or else one of the same states.
+    pub(super) fn find(&self, policy: &Policy) -> Option<LayoutMatch> {
+        let same_limits = self.0.iter().position(|layout| layout.has_limits_of(policy));
+        let same_states = || self.0.iter().position(|layout| layout.has_states_of(policy));
+        let index = same_limits.or_else(same_states)?;
+        Some(LayoutMatch { id: Self::id(index)?, has_same_limits: same_limits.is_some() })
+    }
+
+    /// Returns the layout of `policy`, after registering it if necessary.
+    ///
+    /// Returns `None` if the states do not fit into the lanes, or the registry is full.
+    pub(super) fn find_or_register(&mut self, policy: &Policy) -> Option<LayoutId> {
+        match self.find(policy) {
+            Some(found) if found.has_same_limits || self.is_crowded() => return Some(found.id),
+            None if self.0.len() >= Self::MAX_LAYOUTS => return None,
+            _ => {}
+        }
+        let id = Self::id(self.0.len())?;
+        self.0.push(StateLayout::new(policy)?);
+        Some(id)
+    }
+
+    fn id(index: usize) -> Option<LayoutId> {
+        u8::try_from(index + 1).ok().and_then(NonZeroU8::new).map(LayoutId)
+    }
+}
