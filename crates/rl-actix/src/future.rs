@@ -98,7 +98,7 @@ impl<S, F, B, K> ResponseFuture<S, F, B, K> {
     {
         let outer = if caller.is_nested() { request.extensions().get().cloned() } else { None };
         let decision = caller.mark(decision, outer);
-        if !decision.lets_pass() {
+        if !decision.is_forwarded() {
             let mut response = response::from_denial(gate.denial(&decision, caller));
             response::tell(&mut response, gate.response_rules(), &mut Some(decision));
             let response = request.into_response(response);

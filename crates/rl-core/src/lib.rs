@@ -42,7 +42,6 @@ pub mod time;
 pub mod model;
 
 mod algorithm;
-
 pub mod policy;
 
 pub mod decision;
@@ -70,14 +69,14 @@ pub mod conformance;
 
 pub mod _documentation;
 
-pub use decision::{Decision, GoverningLimit, LimitStatus, Origin, Outcome, RetryAfter};
+pub use decision::{Decision, GoverningLimit, LimitStatus, Origin, RetryAfter};
 pub use gate::Gate;
 pub use limiter::{Permit, RateLimiter, RateLimiterBuilder};
 pub use maybe_ready::MaybeReady;
 pub use model::{
     Algorithm, Anchor, Cost, CustomRealm, FailureKind, InvalidLimit, InvalidLogSecret,
-    InvalidPeriod, InvalidRealm, Limit, MAX_UNITS, ParseLimitError, Period, Realm, Redacted,
-    Refill, StoreError, Subject, SubjectId,
+    InvalidPeriod, InvalidRealm, Limit, MAX_UNITS, Outcome, ParseLimitError, Period, Realm,
+    Redacted, Refill, StoreError, Subject, SubjectId,
 };
 pub use policy::{Block, InvalidPolicy, LimitSet, NamedLimit, Policy, PolicyBuilder};
 pub use store::MemoryStore;

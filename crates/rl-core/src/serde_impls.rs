@@ -153,7 +153,7 @@ impl<'de> Deserialize<'de> for Policy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decision::Outcome;
+    use crate::model::Outcome;
 
     #[test]
     fn policies_are_read_as_list_and_map_and_written_as_map() {

@@ -97,7 +97,7 @@ impl<S, F, ReqBody, ResBody, K> ResponseFuture<S, F, ReqBody, ResBody, K> {
         let extensions = request.extensions_mut();
         let outer = if caller.is_nested() { extensions.get().cloned() } else { None };
         let decision = caller.mark(decision, outer);
-        if !decision.lets_pass() {
+        if !decision.is_forwarded() {
             let mut response = response::from_denial(gate.denial(&decision, caller));
             response::tell(&mut response, gate.response_rules(), &mut Some(decision));
             return Self::turned_away(response);

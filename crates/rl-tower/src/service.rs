@@ -59,7 +59,7 @@ where
             }
             // A store in memory has decided: there is nothing to wait for, and nothing to hold.
             Admission::Asked { decision: MaybeReady::Ready(Some(decision)), caller } => {
-                if !decision.lets_pass() {
+                if !decision.is_forwarded() {
                     self.release();
                 }
                 ResponseFuture::decided(&mut self.inner, request, &self.gate, decision, &caller)

@@ -113,7 +113,7 @@ async fn explain(admin: &Admin, subject: &Subject, cost: u64) -> Result<Explanat
     let notes: Vec<String> = notes.collect();
     Ok(Explanation {
         subject: format!("{}/{}", subject.realm().as_str(), subject.id()),
-        allowed: decision.lets_pass(),
+        allowed: decision.is_forwarded(),
         reason: reason(&decision, source, &limits),
         cost,
         decided_by: decision.origin().as_str(),

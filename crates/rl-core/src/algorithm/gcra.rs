@@ -25,9 +25,9 @@
 //!
 //! `store/redis/scripts/algorithms/gcra.lua` is the same function in Lua; change both.
 
-use super::{Counting, State};
-use crate::decision::Outcome;
-use crate::model::{Limit, MAX_UNITS};
+use super::State;
+use super::counting::Counting;
+use crate::model::{Limit, MAX_UNITS, Outcome};
 use crate::time::Timestamp;
 
 /// A GCRA limit. Cells: the TAT in whole microseconds, its fraction in 1 / max of one, and since when

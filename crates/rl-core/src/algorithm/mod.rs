@@ -10,7 +10,8 @@
 //! a tag in `store/redis/encoding/policy.rs` and `store/redis/scripts/lib/slots.lua`. Concurrency is a sliding log
 //! whose units are given back.
 
-mod fixed_window;
+mod counting;
+pub(crate) mod fixed_window;
 mod gcra;
 mod log;
 mod sliding_log;
@@ -18,8 +19,8 @@ mod sliding_window;
 mod sliding_window_counter;
 mod state;
 mod token_bucket;
-pub(crate) mod windows;
 
+use counting::Counting;
 use fixed_window::FixedWindow;
 use gcra::Gcra;
 use sliding_log::SlidingLog;
@@ -28,30 +29,10 @@ use sliding_window_counter::SlidingWindowCounter;
 pub(crate) use state::State;
 use token_bucket::TokenBucket;
 
-use crate::decision::Outcome;
 #[cfg(feature = "redis")]
 use crate::model::Refill;
-use crate::model::{Algorithm, Cost, Limit, Mode};
+use crate::model::{Algorithm, Limit, Outcome};
 use crate::time::Timestamp;
-
-/// What every algorithm does. `now` is never before the last change of the state.
-trait Counting {
-    /// The units that may be taken at `now`.
-    fn available(&self, state: &State, now: Timestamp) -> u64;
-
-    /// Takes `units` at `now`, whether they are available or not.
-    fn charge(&self, state: &mut State, now: Timestamp, units: u64);
-
-    /// Gives back at `now` the units that still count of `units` taken at `charged`, which is not after
-    /// `now`. A charge to an earlier state, before a reset or a loss, gives nothing back.
-    fn refund(&self, state: &mut State, now: Timestamp, charged: Timestamp, units: u64);
-
-    /// When the state is as if never used, and can be forgotten.
-    fn expires(&self, state: &State) -> Timestamp;
-
-    /// Where the limit stands at `now` for a request that needs `needed` units.
-    fn outcome(&self, state: &State, now: Timestamp, needed: u64) -> Outcome;
-}
 
 /// Calls a method of the algorithm that `limit` counts by.
 macro_rules! counting {
@@ -176,16 +157,5 @@ pub(crate) fn replied_outcome(limit: Limit, cells: &State, now: Timestamp, neede
             SlidingLog::new(limit).replied(cells, now, limit.units(needed))
         }
         _ => outcome(limit, cells, now, needed),
-    }
-}
-
-/// The units that are asked of the state that a decision left behind: `mode` and `cost` were asked,
-/// `taken` was given, but of a limit that is uncharged.
-pub(crate) const fn needed(mode: Mode, cost: Cost, taken: u64, is_uncharged: bool) -> u64 {
-    match taken {
-        0 => mode.needed(cost),
-        taken if is_uncharged => taken,
-        // What was taken is in the state already: asking for more would deny what was granted.
-        _ => 0,
     }
 }

@@ -30,11 +30,11 @@
 //!
 //! `store/redis/scripts/algorithms/sliding_log.lua` is the same function in Lua; change both.
 
+use super::State;
+use super::counting::Counting;
 use super::log::Log;
 use super::state::until;
-use super::{Counting, State};
-use crate::decision::Outcome;
-use crate::model::{Limit, MAX_UNITS};
+use crate::model::{Limit, MAX_UNITS, Outcome};
 use crate::time::Timestamp;
 
 /// A sliding log or a concurrency limit.

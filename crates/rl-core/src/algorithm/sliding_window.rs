@@ -13,10 +13,10 @@
 //!
 //! `store/redis/scripts/algorithms/sliding_window.lua` is the same function in Lua; change both.
 
+use super::State;
+use super::counting::Counting;
 use super::state::until;
-use super::{Counting, State};
-use crate::decision::Outcome;
-use crate::model::{Limit, MAX_UNITS, Period};
+use crate::model::{Limit, MAX_UNITS, Outcome, Period};
 use crate::time::Timestamp;
 
 /// Cells before the buckets.

@@ -18,10 +18,10 @@
 //!
 //! `store/redis/scripts/algorithms/sliding_window_counter.lua` is the same function in Lua; change both.
 
+use super::State;
+use super::counting::Counting;
 use super::state::until;
-use super::{Counting, State};
-use crate::decision::Outcome;
-use crate::model::{Limit, MAX_UNITS};
+use crate::model::{Limit, MAX_UNITS, Outcome};
 use crate::time::Timestamp;
 
 /// A sliding window counter. Cells: the beginning of the current window, units used in it, units

@@ -24,11 +24,11 @@
 //!
 //! `store/redis/scripts/algorithms/token_bucket.lua` is the same function in Lua; change both.
 
+use super::State;
+use super::counting::Counting;
 use super::gcra::Gcra;
 use super::state::until;
-use super::{Counting, State};
-use crate::decision::Outcome;
-use crate::model::{Limit, MAX_UNITS, Refill};
+use crate::model::{Limit, MAX_UNITS, Outcome, Refill};
 use crate::time::Timestamp;
 
 /// A token bucket.

@@ -1,37 +1,28 @@
 //! The answer of a limiter: allowed or denied, and the status of each limit.
 
-mod held_policy;
-mod made;
+mod governing;
+mod limit_status;
 mod origin;
-mod outcome;
 mod outcomes;
+mod policy_handle;
 
-use std::cmp::{Ordering, Reverse};
-use std::fmt;
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
-use held_policy::HeldPolicy;
+pub use governing::GoverningLimit;
+use limit_status::LimitStatuses;
+pub use limit_status::{LimitStatus, RetryAfter};
 pub use origin::Origin;
-pub use outcome::{LimitStatus, Outcome, RetryAfter};
-pub(crate) use outcomes::{Outcomes, Windows};
+use origin::Verdict;
+pub(crate) use outcomes::Outcomes;
 
-use crate::model::{Cost, FailureKind};
-use crate::policy::{LimitSet, Policy};
+use crate::algorithm::fixed_window::DecidedWindows;
+use crate::model::{Cost, FailureKind, Limit, Outcome};
+use crate::policy::{Block, LimitSet, Policy};
 use crate::time::Timestamp;
 
-/// Which limit the single-valued headers and the message of a denial describe: the *governing* one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum GoverningLimit {
-    /// The limit of the shortest period that is active; of a denial, the shortest that denies.
-    #[default]
-    ShortestActive,
-    /// The limit with the fewest units left; of a denial, among those that deny. Equals are settled
-    /// by the longest wait.
-    FewestRemaining,
-}
-
-/// Allowed or denied, and where each limit stands.
+/// The decision about a request: whether it is allowed, and the status of each limit.
 ///
 /// # Examples
 ///
@@ -50,46 +41,29 @@ pub enum GoverningLimit {
 /// assert!(matches!(denied.retry_after(), RetryAfter::In(wait) if wait.as_secs() >= 59));
 /// # Ok(()) }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Decision {
-    policy: HeldPolicy,
-    outcomes: Outcomes,
+    statuses: LimitStatuses,
     cost: Cost,
     granted: u64,
-    // What the store took: less, if a limiter in shadow granted more.
-    taken: u64,
+    // The units that the store charged. A limiter in shadow may grant more.
+    charged: u64,
     verdict: Verdict,
-    at: Timestamp,
     origin: Origin,
-    // Whether the units taken are a reservation, which expires unless it is settled or renewed.
+    // Whether the charged units are a reservation, which expires unless it is settled or renewed.
     is_reserved: bool,
-    // Which limiter decided, as an opaque number.
-    limiter: usize,
-    // A keyed hash of the subject that a gate has counted; 0 if no gate has.
-    counted: u64,
+    // The limiter that decided, as an opaque number.
+    limiter_id: usize,
+    // A keyed hash of the subject that an adapter has counted; 0 outside of adapters.
+    subject_hash: u64,
     outer: Option<Arc<Decision>>,
 }
 
-/// What becomes of the request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
-    Allowed,
-    Denied,
-    // Denied, but it goes on, to be answered with less.
-    Degraded,
-}
-
-impl Verdict {
-    const fn of(allowed: bool) -> Self {
-        if allowed { Self::Allowed } else { Self::Denied }
-    }
-}
-
 impl Decision {
-    /// What a store decided at `at`: of `cost`, `granted` units were given.
+    /// Creates the decision of a store, which granted `granted` units of `cost` at `at`.
     ///
-    /// Denied, if any of `outcomes` denies whose limit is not in shadow. `outcomes` come in the order of
-    /// the policy's limits.
+    /// `outcomes` come in the order of the policy's limits. The request is denied if one of them denies
+    /// it whose limit is not in shadow.
     #[must_use]
     pub fn decided(
         policy: Policy,
@@ -98,228 +72,301 @@ impl Decision {
         at: Timestamp,
         outcomes: impl IntoIterator<Item = Outcome>,
     ) -> Self {
-        Self::of(&policy, cost, granted, at, outcomes.into_iter().collect())
+        Self::from_outcomes(&policy, cost, granted, at, outcomes.into_iter().collect())
     }
 
-    /// What is decided without a store: denied for [`Origin::FailedClosed`], else allowed.
+    /// Creates a decision that was made without a store. It denies the request if `origin` is
+    /// [`Origin::FailedClosed`], and allows it otherwise.
     #[must_use]
     pub fn undecided(cost: Cost, origin: Origin) -> Self {
-        let allowed = !matches!(origin, Origin::FailedClosed(_));
-        let granted = if allowed { cost.units() } else { 0 };
-        let verdict = Verdict::of(allowed);
-        Self { granted, verdict, origin, ..Self::of_none(HeldPolicy::NONE, cost) }
+        let is_allowed = !matches!(origin, Origin::FailedClosed(_));
+        let granted = if is_allowed { cost.units() } else { 0 };
+        let verdict = Verdict::new(is_allowed);
+        Self { granted, verdict, origin, ..Self::empty(LimitStatuses::NONE, cost) }
     }
 
-    /// Whether the request may pass.
-    #[must_use]
-    pub const fn is_allowed(&self) -> bool {
-        matches!(self.verdict, Verdict::Allowed)
+    /// Creates a decision from the outcomes of all limits of `policy`.
+    pub(crate) fn from_outcomes(
+        policy: &Policy,
+        cost: Cost,
+        charged: u64,
+        at: Timestamp,
+        outcomes: Outcomes,
+    ) -> Self {
+        let mut decision = Self::empty(LimitStatuses::new(policy, outcomes, at), cost);
+        let is_denied = decision.enforced().any(|limit| limit.is_over());
+        decision.finish(charged, at, !is_denied);
+        decision
     }
 
-    /// Whether limits deny the request, those of this limiter or of one around it, and it goes on
-    /// nevertheless, to be answered with less: [`OverLimit::Degrade`](crate::gate::OverLimit::Degrade).
-    #[must_use]
-    pub fn is_degraded(&self) -> bool {
-        self.verdict == Verdict::Degraded || self.outer().is_some_and(Self::is_degraded)
+    /// Creates a decision over fixed windows that charged the whole cost or nothing.
+    #[inline(always)]
+    pub(crate) fn from_windows(
+        policy: &Policy,
+        cost: Cost,
+        at: Timestamp,
+        is_allowed: bool,
+        windows: DecidedWindows,
+    ) -> Self {
+        let charged = if is_allowed { cost.units() } else { 0 };
+        let verdict = Verdict::new(is_allowed);
+        let statuses = LimitStatuses::new(policy, Outcomes::Lazy(windows), at);
+        Self { granted: charged, charged, verdict, ..Self::empty(statuses, cost) }
     }
 
-    /// Whether the request goes on: it is allowed or [degraded](Self::is_degraded).
-    #[must_use]
-    pub const fn lets_pass(&self) -> bool {
-        !matches!(self.verdict, Verdict::Denied)
+    /// Creates the denial of a request that requires `required` units, which the limits never grant.
+    pub(crate) fn never_granted(policy: &Policy, cost: Cost, required: u64) -> Self {
+        let outcome = |limit: Limit| Outcome::before_use(limit, required);
+        Self::denied_by_policy(policy, cost, Timestamp::EPOCH, outcome)
     }
 
-    /// The same denial so many microseconds later, when it still holds.
+    /// Creates the denial of a request that is blocked at `now`.
+    pub(crate) fn blocked(block: &Block, cost: Cost, now: Timestamp) -> Self {
+        Self::denied_by_policy(block.limits(), cost, now, |_| block.outcome(now))
+    }
+
+    fn denied_by_policy(
+        policy: &Policy,
+        cost: Cost,
+        at: Timestamp,
+        outcome: impl Fn(Limit) -> Outcome,
+    ) -> Self {
+        let outcomes = policy.limits().iter().map(|named| outcome(named.limit()));
+        Self::from_outcomes(policy, cost, 0, at, outcomes.collect()).with_origin(Origin::Policy)
+    }
+
+    /// Creates a decision that a store completes with [`finish`](Self::finish).
+    #[inline]
+    pub(crate) fn pending(policy: &Policy, cost: Cost) -> Self {
+        Self::empty(LimitStatuses::new(policy, Outcomes::None, Timestamp::EPOCH), cost)
+    }
+
+    #[inline(always)]
+    fn empty(statuses: LimitStatuses, cost: Cost) -> Self {
+        Self {
+            statuses,
+            cost,
+            granted: 0,
+            charged: 0,
+            verdict: Verdict::Denied,
+            origin: Origin::Store,
+            is_reserved: false,
+            limiter_id: 0,
+            subject_hash: 0,
+            outer: None,
+        }
+    }
+
+    /// Returns the outcomes, to be filled in the order of the policy's limits.
+    pub(crate) fn outcomes_mut(&mut self) -> &mut Outcomes {
+        &mut self.statuses.outcomes
+    }
+
+    /// Completes a pending decision: `charged` units were charged at `at`.
+    #[inline]
+    pub(crate) fn finish(&mut self, charged: u64, at: Timestamp, is_allowed: bool) {
+        self.granted = charged;
+        self.charged = charged;
+        self.statuses.decided_at = at;
+        self.verdict = Verdict::new(is_allowed);
+    }
+
+    /// Returns the same decision, made by this limiter.
+    #[inline(always)]
+    pub(crate) fn with_limiter_id(self, limiter_id: usize) -> Self {
+        Self { limiter_id, ..self }
+    }
+
+    pub(crate) const fn set_limiter_id(&mut self, limiter_id: usize) {
+        self.limiter_id = limiter_id;
+    }
+
+    /// Returns the same decision with another origin.
+    pub(crate) fn with_origin(self, origin: Origin) -> Self {
+        Self { origin, ..self }
+    }
+
+    /// Returns this denial as it reads `micros` later, when it still holds.
     #[cfg(feature = "redis")]
     #[inline(always)]
-    pub(crate) fn denied_again(&self, micros: u64) -> Self {
+    pub(crate) fn at_later(&self, micros: u64) -> Self {
         Self {
-            policy: self.policy.clone(),
-            outcomes: self.outcomes.later(micros),
-            at: self.at.plus_micros(micros),
+            statuses: self.statuses.at_later(micros),
             origin: Origin::LocalDeny,
             outer: self.outer.clone(),
             ..*self
         }
     }
 
-    /// The same decision, come about so.
-    #[cfg(feature = "redis")]
-    pub(crate) fn from(self, origin: Origin) -> Self {
-        Self { origin, ..self }
-    }
-
-    /// Marks the units of the decision as a [reservation](crate::store::Reservation): for stores.
+    /// Marks the charged units as a [reservation](crate::store::Reservation). For implementations of
+    /// [`Store`](crate::store::Store).
     #[must_use]
     pub const fn reserved(mut self) -> Self {
-        self.is_reserved = self.taken > 0;
+        self.is_reserved = self.charged > 0;
         self
     }
 
-    /// Returns whether the units taken come back unless they are settled or renewed.
-    pub(crate) const fn is_reserved(&self) -> bool {
-        self.is_reserved
-    }
-
-    /// Makes it the decision of a limiter in shadow.
-    pub(crate) fn put_in_shadow(&mut self) {
+    /// Allows the request if the store decided, because the limiter is in shadow.
+    pub(crate) fn apply_shadow(&mut self) {
         if self.origin.is_of_store() {
-            (self.origin, self.verdict) = (Origin::Shadow, Verdict::Allowed);
+            self.origin = Origin::Shadow;
+            self.verdict = Verdict::Allowed;
             self.granted = self.cost.units();
         }
     }
 
-    /// The decision of a fallback, which was asked because the store failed.
-    pub(crate) fn in_place_of(mut self, failure: FailureKind) -> Self {
+    /// Marks the decision as made by the fallback after the store failed with `failure`.
+    pub(crate) fn as_fallback(mut self, failure: FailureKind) -> Self {
         if self.origin.is_of_store() {
             self.origin = Origin::Fallback(failure);
         }
         self
     }
 
-    /// Lets a request that is over its limits go on, unless they never let it pass.
-    pub(crate) fn or_degraded(mut self) -> Self {
-        let is_for_a_time = self.retry_after() != RetryAfter::Never;
-        if self.verdict == Verdict::Denied && self.origin.enforces() && is_for_a_time {
+    /// Turns a denial by limits into a degraded request, unless no wait would help.
+    pub(crate) fn degraded_if_denied(mut self) -> Self {
+        let may_pass_later = self.retry_after() != RetryAfter::Never;
+        if self.verdict == Verdict::Denied && self.origin.enforces() && may_pass_later {
             self.verdict = Verdict::Degraded;
         }
         self
     }
 
-    /// Units asked for.
+    /// Adds the hash of the subject that an adapter has counted, and the decision of the limiter around
+    /// this one.
+    pub(crate) fn nested_in(mut self, subject_hash: u64, outer: Option<Self>) -> Self {
+        self.subject_hash = subject_hash;
+        self.outer = outer.map(Arc::new);
+        self
+    }
+
+    /// Removes the decision of the limiter around this one.
+    pub(crate) fn remove_outer(&mut self) {
+        self.outer = None;
+    }
+
+    /// Returns whether the request is allowed.
+    #[must_use]
+    pub const fn is_allowed(&self) -> bool {
+        matches!(self.verdict, Verdict::Allowed)
+    }
+
+    /// Returns whether limits deny the request, but it is forwarded to be answered with less
+    /// ([`OverLimit::Degrade`](crate::gate::OverLimit::Degrade)). The limits may be those of this limiter
+    /// or of one around it.
+    #[must_use]
+    pub fn is_degraded(&self) -> bool {
+        self.verdict == Verdict::Degraded || self.outer().is_some_and(Self::is_degraded)
+    }
+
+    /// Returns whether the request is forwarded to the service: it is allowed or
+    /// [degraded](Self::is_degraded).
+    #[must_use]
+    pub const fn is_forwarded(&self) -> bool {
+        !matches!(self.verdict, Verdict::Denied)
+    }
+
+    /// Returns whether the charged units are given back unless they are settled or renewed.
+    pub(crate) const fn is_reserved(&self) -> bool {
+        self.is_reserved
+    }
+
+    /// Returns the units requested.
     #[must_use]
     pub const fn cost(&self) -> Cost {
         self.cost
     }
 
-    /// Returns the units granted: all of the cost, part of it (after `check_up_to`), or 0 if the request
-    /// is denied or was a [`Peek`](crate::store::Mode::Peek), which takes nothing.
+    /// Returns the units granted: the whole cost, part of it (after `check_up_to`), or 0 if the request
+    /// is denied or was a [`Peek`](crate::store::Mode::Peek).
     #[must_use]
     pub const fn granted(&self) -> u64 {
         self.granted
     }
 
-    /// How the decision came about.
+    /// Returns the units that the store charged, which can be given back.
+    pub(crate) const fn charged(&self) -> u64 {
+        self.charged
+    }
+
+    /// Returns how the decision was made.
     #[must_use]
     pub const fn origin(&self) -> Origin {
         self.origin
     }
 
-    /// When it was made, on the store's clock; the epoch if no store decided.
+    /// Returns when the decision was made, on the store's clock; the epoch if no store decided.
     #[must_use]
     pub const fn at(&self) -> Timestamp {
-        self.at
+        self.statuses.decided_at
     }
 
-    /// The policy that was decided; none if no store decided.
+    /// Returns the policy that was decided; `None` if no store decided.
     #[must_use]
     pub const fn policy(&self) -> Option<&Policy> {
-        self.policy.get()
+        self.statuses.policy()
     }
 
-    /// The decision of the limiter around this one, if the request has passed one before.
+    /// Returns the decision of the limiter around this one, if the request passed through one before.
     #[must_use]
     pub fn outer(&self) -> Option<&Self> {
         self.outer.as_deref()
     }
 
-    pub(crate) const fn set_limiter(&mut self, limiter: usize) {
-        self.limiter = limiter;
+    /// Returns whether this limiter made the decision, or one around it, about the subject with this
+    /// hash.
+    pub(crate) fn was_made_by(&self, limiter_id: usize, subject_hash: u64) -> bool {
+        (self.limiter_id, self.subject_hash) == (limiter_id, subject_hash)
+            || self.outer().is_some_and(|outer| outer.was_made_by(limiter_id, subject_hash))
     }
 
-    /// Forgets the decision of the limiter around this one.
-    pub(crate) fn forget_outer(&mut self) {
-        self.outer = None;
-    }
-
-    /// Marks this decision of a gate with the hash `counted` of its subject, and with the decision `outer` of
-    /// the limiter around it.
-    pub(crate) fn carried(mut self, counted: u64, outer: Option<Self>) -> Self {
-        self.counted = counted;
-        self.outer = outer.map(Arc::new);
-        self
-    }
-
-    /// Returns whether `limiter` made this decision, or one around it, about the subject with the hash
-    /// `counted`.
-    pub(crate) fn has_counted(&self, limiter: usize, counted: u64) -> bool {
-        (self.limiter, self.counted) == (limiter, counted)
-            || self.outer().is_some_and(|outer| outer.has_counted(limiter, counted))
-    }
-
-    /// Where each limit stands, in the order of the policy.
+    /// Returns the status of each limit, in the order of the policy.
     pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitStatus<'_>> {
-        let limits = self.policy().map_or(&[][..], Policy::limits);
-        let plan = self.policy().and_then(Policy::windows);
-        let limits = limits[..self.outcomes.count(limits.len())].iter().enumerate();
-        limits.map(move |(place, limit)| LimitStatus {
-            limit,
-            outcome: self.outcomes.outcome(place, plan, self.at),
-        })
+        self.statuses.iter()
     }
 
-    fn limit_at(&self, place: usize) -> Option<LimitStatus<'_>> {
-        let policy = self.policy()?;
-        let is_told = place < self.outcomes.count(policy.limits().len());
-        is_told.then(|| LimitStatus {
-            limit: &policy.limits()[place],
-            outcome: self.outcomes.outcome(place, policy.windows(), self.at),
-        })
-    }
-
-    /// The limits that can deny: those that are not in shadow.
+    /// Returns the limits that can deny the request: those that are not in shadow.
     pub fn enforced(&self) -> impl Iterator<Item = LimitStatus<'_>> {
         self.limits().filter(|limit| self.origin != Origin::Shadow && !limit.limit().is_shadow())
     }
 
-    /// Whether a limit of it may be in shadow.
+    /// Returns whether the limiter or one of the limits is in shadow.
     #[inline]
     pub(crate) fn has_shadow(&self) -> bool {
         self.origin == Origin::Shadow || self.policy().is_some_and(Policy::has_shadow)
     }
 
-    /// The limits that would have denied the request if they were not in shadow.
+    /// Returns the limits that would have denied the request if they were not in shadow.
     pub fn over_in_shadow(&self) -> impl Iterator<Item = LimitStatus<'_>> {
         let is_shadow =
             |limit: &LimitStatus<'_>| self.origin == Origin::Shadow || limit.limit().is_shadow();
         self.limits().filter(move |limit| limit.is_over() && is_shadow(limit))
     }
 
-    /// The units that the store took: those that can be given back.
-    pub(crate) const fn taken(&self) -> u64 {
-        self.taken
-    }
-
-    /// Whether it would have been denied by a limiter that is not in shadow.
-    pub(crate) fn is_refused_in_shadow(&self) -> bool {
+    /// Returns whether the request would have been denied if the limiter were not in shadow.
+    pub(crate) fn is_denied_in_shadow(&self) -> bool {
         self.origin == Origin::Shadow && self.limits().any(|limit| limit.is_over())
     }
 
-    /// The limits of which nothing comes back when `units` are given back: those that were not
-    /// charged, and unless it is all that was granted, those that count requests.
-    pub(crate) fn kept(&self, units: u64) -> LimitSet {
-        let mut kept = self.uncharged();
-        if units < self.taken {
-            let limits = self.limits().enumerate();
-            let requests = limits.filter(|(_, limit)| limit.limit().counts_requests());
-            requests.for_each(|(place, _)| kept.insert(place));
-        }
-        kept
+    /// Returns the limits to which `units` cannot be given back: those that were not charged, and if
+    /// `units` is only a part of the charge, those that count requests.
+    pub(crate) fn non_refundable(&self, units: u64) -> LimitSet {
+        let is_part = units < self.charged;
+        self.statuses
+            .positions(|limit| limit.is_uncharged() || is_part && limit.limit().counts_requests())
     }
 
-    /// The limits that were not charged although the request was granted: those in shadow that would
-    /// have denied it.
+    /// Returns the limits that were not charged although the request was granted: those in shadow that
+    /// would have denied it.
     #[must_use]
     pub fn uncharged(&self) -> LimitSet {
-        let is_uncharged = |limit: &LimitStatus<'_>| limit.limit().is_shadow() && limit.is_over();
-        let limits = self.limits().enumerate();
-        limits.filter(|(_, limit)| is_uncharged(limit)).map(|(place, _)| place).collect()
+        self.statuses.positions(|limit| limit.is_uncharged())
     }
 
-    /// The longest wait over the limits that deny: waiting exactly that long, with no other
-    /// traffic, succeeds.
+    /// Returns the longest wait of the limits that deny the request. It is exact if there is no other
+    /// traffic.
     ///
-    /// When no store could be asked ([`Origin::FailedClosed`]), one second.
+    /// If no store could decide ([`Origin::FailedClosed`]), the wait is one second.
     #[must_use]
     pub fn retry_after(&self) -> RetryAfter {
         if let Origin::FailedClosed(_) = self.origin {
@@ -328,68 +375,34 @@ impl Decision {
         self.enforced().map(|limit| limit.retry_after()).max().unwrap_or(RetryAfter::Now)
     }
 
-    /// The limit that single-valued headers and messages describe; none if no store decided.
+    /// Returns the limit that single-valued headers and messages describe; `None` if no store decided.
     #[must_use]
-    pub fn governing(&self, follow: GoverningLimit) -> Option<LimitStatus<'_>> {
-        let denied = !self.is_allowed();
-        if follow == GoverningLimit::ShortestActive && !denied && self.origin != Origin::Shadow {
-            // Nearly always it is active: where the others stand need not be worked out.
+    pub fn governing(&self, selection: GoverningLimit) -> Option<LimitStatus<'_>> {
+        let is_denied = !self.is_allowed();
+        let is_enforced = self.origin != Origin::Shadow;
+        if selection == GoverningLimit::ShortestActive && !is_denied && is_enforced {
+            // The shortest limit is nearly always active. Then the others are not computed.
             let shortest = self.policy().and_then(Policy::shortest);
-            let shortest = shortest.and_then(|place| self.limit_at(place));
+            let shortest = shortest.and_then(|index| self.statuses.get(index));
             if shortest.is_some_and(|limit| limit.is_active()) {
                 return shortest;
             }
         }
-        let candidates = self.enforced().filter(|limit| !denied || limit.is_over());
-        match follow {
-            GoverningLimit::ShortestActive => {
-                candidates.min_by_key(|limit| (!limit.is_active(), limit.limit().period()))
-            }
-            GoverningLimit::FewestRemaining => candidates.min_by_key(|limit| {
-                let wait =
-                    if denied { limit.retry_after() } else { RetryAfter::In(limit.reset_after()) };
-                (limit.remaining(), Reverse(wait))
-            }),
-        }
+        selection.select(self.enforced(), is_denied)
     }
 
-    /// Whether this decision leaves a client less than `other` does: nested limiters show the
-    /// stricter of the two.
+    /// Returns whether this decision leaves a client less than `other` does. Of nested limiters, the
+    /// response shows the stricter decision.
     #[must_use]
     pub fn is_stricter_than(&self, other: &Self) -> bool {
-        self.strictness(other) == Ordering::Greater
+        self.strictness() > other.strictness()
     }
 
-    fn strictness(&self, other: &Self) -> Ordering {
-        let denied = (!self.is_allowed()).cmp(&!other.is_allowed());
-        let known = self.policy().is_some().cmp(&other.policy().is_some());
-        denied.then(known).then_with(|| {
-            let remaining = |decision: &Self| {
-                decision
-                    .governing(GoverningLimit::FewestRemaining)
-                    .map_or(u64::MAX, |limit| limit.remaining())
-            };
-            remaining(other).cmp(&remaining(self))
-        })
-    }
-}
-
-impl fmt::Debug for Decision {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let outcomes: Vec<Outcome> = self.limits().map(|limit| limit.outcome).collect();
-        f.debug_struct("Decision")
-            .field("policy", &self.policy())
-            .field("outcomes", &outcomes)
-            .field("cost", &self.cost)
-            .field("granted", &self.granted)
-            .field("taken", &self.taken)
-            .field("verdict", &self.verdict)
-            .field("at", &self.at)
-            .field("origin", &self.origin)
-            .field("limiter", &self.limiter)
-            .field("counted", &self.counted)
-            .field("outer", &self.outer)
-            .finish()
+    /// Returns a key that is greater for a stricter decision.
+    fn strictness(&self) -> (bool, bool, Reverse<u64>) {
+        let governing = self.governing(GoverningLimit::FewestRemaining);
+        let remaining = governing.map_or(u64::MAX, |limit| limit.remaining());
+        (!self.is_allowed(), self.policy().is_some(), Reverse(remaining))
     }
 }
 
@@ -417,8 +430,8 @@ mod tests {
                 (Limit::per_hour(1_000), hour),
             ])
         };
-        let governs = |decision: &Decision, follow| {
-            let limit = decision.governing(follow).unwrap();
+        let governs = |decision: &Decision, selection| {
+            let limit = decision.governing(selection).unwrap();
             (limit.max(), limit.remaining(), limit.reset_after().as_secs())
         };
         let (shortest, fewest) = (GoverningLimit::ShortestActive, GoverningLimit::FewestRemaining);

@@ -1,34 +1,34 @@
 use crate::model::FailureKind;
 
-/// How a decision came about.
+/// How a decision was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Origin {
     /// The store decided.
     Store,
-    /// A store decided for a limiter in shadow, which denies nothing.
+    /// The store decided for a limiter in shadow, which denies nothing.
     Shadow,
-    /// The store's denial of the same request a moment ago, which still holds; it was not asked again.
+    /// The store denied the same request before, and its denial still holds. The store was not called.
     LocalDeny,
-    /// Units that the store had given ahead were spent; it was not asked again.
+    /// Units that the store had leased to this instance were spent. The store was not called.
     Leased,
-    /// The policy alone denied the request, by a limit of 0, a block, or limits that never grant the cost.
-    /// No store was asked.
+    /// The policy alone denied the request: a limit of 0, a block, or limits that never grant the cost.
+    /// The store was not called.
     Policy,
-    /// The subject is under no limit; no store was asked.
+    /// The subject has no limits. The store was not called.
     Unlimited,
-    /// The limiter is switched off; no store was asked.
+    /// The limiter is disabled. The store was not called.
     Disabled,
-    /// The store could not decide, and the fallback decided on this instance's share of the limits.
+    /// The store failed, and the fallback decided on this instance's share of the limits.
     Fallback(FailureKind),
-    /// No decision could be made, and the failure policy let the request pass.
+    /// No decision could be made, and the failure policy allowed the request.
     FailedOpen(FailureKind),
-    /// No decision could be made, and the failure policy turned the request away.
+    /// No decision could be made, and the failure policy rejected the request.
     FailedClosed(FailureKind),
 }
 
 impl Origin {
-    /// A short fixed word, fit for a metric label.
+    /// Returns a short fixed word, suitable as a metric label.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -45,24 +45,39 @@ impl Origin {
         }
     }
 
-    /// Returns whether the failure policy took the place of a decision.
+    /// Returns whether the failure policy decided instead of counters.
     #[must_use]
     pub const fn is_failure(self) -> bool {
         matches!(self, Self::FailedOpen(_) | Self::FailedClosed(_))
     }
 
-    /// Whether the store decided, now or before.
+    /// Returns whether the store decided, now or earlier.
     pub(super) const fn is_of_store(self) -> bool {
         matches!(self, Self::Store | Self::LocalDeny | Self::Leased)
     }
 
-    /// Returns whether counters decided, and their limits are enforced: waiting may help.
+    /// Returns whether counters decided and their limits are enforced, so that waiting may help.
     pub(crate) const fn enforces(self) -> bool {
         matches!(self, Self::Store | Self::LocalDeny | Self::Leased | Self::Fallback(_))
     }
 
-    /// Whether counters were asked, which may have charged.
+    /// Returns whether counters were read, which may have charged the request.
     pub(crate) const fn is_counted(self) -> bool {
         matches!(self, Self::Store | Self::Shadow | Self::Leased | Self::Fallback(_))
+    }
+}
+
+/// What happens to the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Allowed,
+    Denied,
+    /// Denied, but forwarded to be answered with less.
+    Degraded,
+}
+
+impl Verdict {
+    pub(super) const fn new(is_allowed: bool) -> Self {
+        if is_allowed { Self::Allowed } else { Self::Denied }
     }
 }

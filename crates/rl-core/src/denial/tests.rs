@@ -1,8 +1,8 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::decision::{Decision, GoverningLimit, Origin, Outcome};
-use crate::model::{Cost, FailureKind, Limit, Subject};
+use crate::decision::{Decision, GoverningLimit, Origin};
+use crate::model::{Cost, FailureKind, Limit, Outcome, Subject};
 use crate::policy::Policy;
 use crate::time::Timestamp;
 

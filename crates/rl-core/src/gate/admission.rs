@@ -51,7 +51,7 @@ impl Caller {
     /// adapter found in the extensions.
     #[must_use]
     pub fn mark(&self, decision: Decision, outer: Option<Decision>) -> Decision {
-        decision.carried(self.subject_hash, outer)
+        decision.nested_in(self.subject_hash, outer)
     }
 
     /// Returns the subject that is counted.

@@ -35,7 +35,7 @@ impl Denied {
     ///
     /// Returns the response to send if `decision` denies the request.
     pub fn unless_allowed(decision: Decision, subject: &Subject) -> Result<Decision, Self> {
-        if decision.lets_pass() { Ok(decision) } else { Err(Self::new(decision, subject)) }
+        if decision.is_forwarded() { Ok(decision) } else { Err(Self::new(decision, subject)) }
     }
 
     pub(super) fn with(decision: Decision, denial: Denial, headers: Headers) -> Self {

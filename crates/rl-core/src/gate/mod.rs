@@ -128,7 +128,7 @@ impl<K: KeyExtractor> Gate<K> {
         };
         let outer = request.find_extension::<Decision>();
         let caller = Caller::new(subject, request, outer.is_some());
-        if outer.is_some_and(|outer| outer.has_counted(self.limiter.id(), caller.subject_hash())) {
+        if outer.is_some_and(|outer| outer.was_made_by(self.limiter.id(), caller.subject_hash())) {
             return Admission::Exempt;
         }
         let decision = self.decide(request, caller.subject());
@@ -168,7 +168,7 @@ impl<K: KeyExtractor> Gate<K> {
                 limiter.check_waiting_as(subject, cost, Wait { at_most, queue, reserves })
             }
             OverLimit::Degrade => {
-                limiter.check_as(subject, cost, reserves).map(Decision::or_degraded)
+                limiter.check_as(subject, cost, reserves).map(Decision::degraded_if_denied)
             }
         }
     }

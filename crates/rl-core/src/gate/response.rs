@@ -62,7 +62,7 @@ impl ResponseRules {
             }
             _ => {
                 self.headers.write(decision, each);
-                decision.forget_outer();
+                decision.remove_outer();
             }
         }
         is_left

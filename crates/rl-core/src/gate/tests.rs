@@ -1,4 +1,4 @@
-use crate::decision::{Decision, Origin, Outcome, RetryAfter};
+use crate::decision::{Decision, Origin, RetryAfter};
 use crate::denial::{Denial, DenialBody, DenialReason};
 use crate::gate::{Admission, Caller, Denied, Gate, MissingKey};
 use crate::headers::{HeaderFamily, Headers};
@@ -7,7 +7,7 @@ use crate::key::{
     AmbiguousKey, ClientAddress, Constant, Header, Identified, KeyExtractor, RequestInfo,
 };
 use crate::limiter::RateLimiter;
-use crate::model::{Cost, FailureKind, Limit, Realm, Subject};
+use crate::model::{Cost, FailureKind, Limit, Outcome, Realm, Subject};
 use crate::policy::Policy;
 
 fn limiter(limit: Limit) -> RateLimiter {
@@ -279,7 +279,7 @@ fn a_decision_that_is_not_left_in_the_response_reaches_the_limiter_around() {
         is_left
     };
     assert!(!is_left(&quiet, inner()));
-    assert!(is_left(&quiet, inner().carried(1, Some(outer))));
+    assert!(is_left(&quiet, inner().nested_in(1, Some(outer))));
     assert!(is_left(&gate(), inner()));
 }
 

@@ -12,7 +12,7 @@ pub(super) const NAME: usize = place("retry-after");
 /// Whole seconds to wait, rounded up and at least 1; nothing when the request goes on, and when no
 /// wait helps.
 pub(super) fn seconds(decision: &Decision) -> Option<u64> {
-    if decision.lets_pass() {
+    if decision.is_forwarded() {
         return None;
     }
     match decision.retry_after() {

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use sfv::{BareItem, Dictionary, List, ListEntry, Parser};
 
 use super::*;
-use crate::decision::{Origin, Outcome, RetryAfter};
-use crate::model::{Anchor, Cost, FailureKind, Limit, MAX_UNITS, Period};
+use crate::decision::{Origin, RetryAfter};
+use crate::model::{Anchor, Cost, FailureKind, Limit, MAX_UNITS, Outcome, Period};
 use crate::policy::Policy;
 use crate::time::Timestamp;
 

@@ -56,13 +56,13 @@ impl RateLimiter {
         if inner.has_fast_path
             && let Some(policy) = inner.policies.cached(subject)
             && !(policy.has_permits() || policy.has_shadow())
-            && !policy.may_deny_alone(mode.needed(cost))
+            && !policy.may_deny_alone(mode.required(cost))
             && !observe::may_decisions_be_logged()
         {
             let parts = [Part::new(subject, policy, cost)];
             let request = DecideRequest::new(&inner.namespace, &parts, mode);
             if let Some(mut decision) = inner.store.try_decide(&request) {
-                decision.set_limiter(self.id());
+                decision.set_limiter_id(self.id());
                 return MaybeReady::ready(decision);
             }
         }
@@ -267,9 +267,9 @@ impl RateLimiter {
     #[inline]
     fn tell(&self, subject: &Subject, question: Question, decision: &mut Decision) {
         if self.inner.is_shadow {
-            decision.put_in_shadow();
+            decision.apply_shadow();
         }
-        decision.set_limiter(self.id());
+        decision.set_limiter_id(self.id());
         if question.is_told || decision.is_allowed() {
             observe::decided(subject, decision);
             if decision.has_shadow() {

@@ -114,7 +114,7 @@ impl RateLimiter {
                     if exceeds_share(&decision, &whole, mode, cost) {
                         this.not_even_by_fallback(cost, failure)
                     } else {
-                        decision.in_place_of(failure)
+                        decision.as_fallback(failure)
                     }
                 }
                 Err(error) => {
@@ -141,7 +141,7 @@ impl RateLimiter {
 /// Whether the share never grants what the whole limits would: then it is not the client who asks
 /// for too much.
 fn exceeds_share(decision: &Decision, whole: &Policy, mode: Mode, cost: Cost) -> bool {
-    let needed = mode.needed(cost);
+    let needed = mode.required(cost);
     let is_granted = |limit: LimitStatus<'_>| {
         let whole = whole.position(limit.name()).map(|place| whole.limits()[place].limit());
         whole.is_some_and(|whole| whole.capacity() >= needed.max(1))

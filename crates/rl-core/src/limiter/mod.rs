@@ -234,7 +234,7 @@ impl RateLimiter {
     ///
     /// Resolves to an error if the store could not answer; the units may be back nevertheless.
     pub fn refund(&self, subject: &Subject, decision: &Decision, units: u64) -> StoreFuture<()> {
-        let units = units.min(decision.taken());
+        let units = units.min(decision.charged());
         match decision.policy() {
             Some(policy) if units > 0 => {
                 self.within_deadline(self.store_of(decision).refund(Refund {
@@ -244,7 +244,7 @@ impl RateLimiter {
                     charged: decision.at(),
                     units,
                     of: RefundOf::All,
-                    uncharged: decision.kept(units),
+                    uncharged: decision.non_refundable(units),
                 }))
             }
             _ => MaybeReady::ready(Ok(())),

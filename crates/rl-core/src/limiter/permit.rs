@@ -85,7 +85,7 @@ impl RateLimiter {
 
     pub(crate) fn permit_of(&self, subject: Subject, decision: Decision) -> Permit {
         let lease = match decision.policy() {
-            Some(policy) if decision.taken() > 0 => shortest_lease(policy),
+            Some(policy) if decision.charged() > 0 => shortest_lease(policy),
             _ => None,
         };
         let reservation = self.inner.reservation.filter(|_| decision.is_reserved());

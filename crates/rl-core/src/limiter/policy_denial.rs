@@ -22,7 +22,7 @@ impl RateLimiter {
         subject: &Subject,
         question: Question,
     ) -> Option<Decision> {
-        let needed = question.mode.needed(question.cost);
+        let needed = question.mode.required(question.cost);
         // A limiter in shadow denies nothing, and a charge is for work that is done already.
         if !policy.may_deny_alone(needed) || self.inner.is_shadow || question.mode == Mode::Charge {
             return None;

@@ -1,11 +1,12 @@
 use std::fmt;
 
-use super::MAX_UNITS;
+/// The largest number of units a limit may allow: integers up to here are exact in a Lua double.
+pub const MAX_UNITS: u64 = (1 << 53) - 1;
 
-/// Units that one request takes; 1 unless said.
+/// The units that a request uses, 1 by default.
 ///
-/// A cost of 0 only looks. Costs above the largest limit there can be are all alike (no state could
-/// ever grant them), so they are held as one unit more than that.
+/// A cost of 0 uses nothing: the decision only reports the status of the limits. No limit ever grants
+/// more than [`MAX_UNITS`], so a higher cost is stored as `MAX_UNITS + 1`.
 ///
 /// # Examples
 ///
@@ -19,18 +20,18 @@ use super::MAX_UNITS;
 pub struct Cost(u64);
 
 impl Cost {
-    /// Looks, takes nothing.
+    /// No units.
     pub const ZERO: Self = Self(0);
-    /// What a request takes unless said.
+    /// One unit, the default.
     pub const ONE: Self = Self(1);
 
-    /// A cost of `units`.
+    /// Creates a cost of `units`.
     #[must_use]
     pub const fn new(units: u64) -> Self {
         if units > MAX_UNITS { Self(MAX_UNITS + 1) } else { Self(units) }
     }
 
-    /// The number of units.
+    /// Returns the number of units.
     #[must_use]
     pub const fn units(self) -> u64 {
         self.0
@@ -52,5 +53,52 @@ impl From<u64> for Cost {
 impl fmt::Display for Cost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+/// What a store does with the cost of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// Charges the whole cost, or nothing.
+    Check,
+    /// Charges as much of the cost as every limit grants.
+    CheckUpTo,
+    /// Charges nothing, and reports whether the cost would be granted.
+    Peek,
+    /// Charges the whole cost even beyond the limits, because it was used already.
+    Charge,
+}
+
+impl Mode {
+    /// Returns the units that must be available for the request to be allowed.
+    pub(crate) const fn required(self, cost: Cost) -> u64 {
+        match self {
+            Self::Check | Self::Peek => cost.units(),
+            Self::CheckUpTo => (cost.units() > 0) as u64,
+            Self::Charge => 0,
+        }
+    }
+
+    /// Returns the units to charge if every limit has `available` left.
+    pub(crate) const fn charged(self, cost: Cost, available: u64) -> u64 {
+        let cost = cost.units();
+        match self {
+            Self::Check if cost <= available => cost,
+            Self::Check | Self::Peek => 0,
+            Self::CheckUpTo if cost <= available => cost,
+            Self::CheckUpTo => available,
+            Self::Charge => cost,
+        }
+    }
+
+    /// Returns the units that the outcome of a limit is computed for, after `charged` units were charged
+    /// to the other limits. A limit in shadow that would have denied the request is not charged itself.
+    pub(crate) const fn required_after(self, cost: Cost, charged: u64, is_uncharged: bool) -> u64 {
+        match charged {
+            0 => self.required(cost),
+            charged if is_uncharged => charged,
+            // The state contains the charge. Requiring more would report the granted request as denied.
+            _ => 0,
+        }
     }
 }

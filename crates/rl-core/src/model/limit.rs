@@ -1,9 +1,6 @@
 use std::fmt;
 
-use super::{Algorithm, Anchor, InvalidLimit, Period, StateId, Unit};
-
-/// The largest number of units a limit may allow: integers up to here are exact in a Lua double.
-pub const MAX_UNITS: u64 = (1 << 53) - 1;
+use super::{Algorithm, Anchor, InvalidLimit, MAX_UNITS, Period, StateId, Unit};
 
 /// The most buckets of a sliding window.
 pub(super) const MAX_BUCKETS: u64 = 200;
@@ -370,7 +367,12 @@ impl Limit {
     /// `20/minute:requests` counts apart from `10000/minute`.
     #[must_use]
     pub fn shares_state_with(self, other: Self) -> bool {
-        StateId::of(self) == StateId::of(other)
+        self.state_id() == other.state_id()
+    }
+
+    /// Returns the identity of the state that the limit counts in.
+    pub(crate) const fn state_id(self) -> StateId {
+        StateId::new(self.algorithm, self.period, self.counts_requests)
     }
 }
 

@@ -26,29 +26,24 @@ mod failure;
 mod invalid_limit;
 mod limit;
 mod limit_text;
-mod mode;
-mod packed;
+mod outcome;
 mod period;
-mod state_id;
 mod store_error;
 mod subject;
 mod unit;
-mod window_plan;
 
+pub(crate) use algorithm::StateId;
 pub use algorithm::{Algorithm, Anchor, Refill};
-pub use cost::Cost;
+pub use cost::{Cost, MAX_UNITS, Mode};
 pub use failure::FailureKind;
 pub use invalid_limit::InvalidLimit;
-pub use limit::{Limit, MAX_UNITS};
+pub use limit::Limit;
 pub use limit_text::ParseLimitError;
-pub use mode::Mode;
-pub(crate) use packed::{Moment, Packed, Pairs};
+pub use outcome::Outcome;
 pub use period::{InvalidPeriod, Period};
-pub(crate) use state_id::StateId;
 pub use store_error::StoreError;
 pub(crate) use store_error::{MAX_FOREIGN_STATES, TOO_MANY_STATES};
 pub use subject::{
     CustomRealm, InvalidLogSecret, InvalidRealm, Realm, Redacted, Subject, SubjectId,
 };
 use unit::Unit;
-pub(crate) use window_plan::{Grid, WindowPlan};

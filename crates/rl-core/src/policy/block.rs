@@ -1,4 +1,5 @@
 use super::Policy;
+use crate::model::Outcome;
 use crate::time::Timestamp;
 
 /// A block of a [`Policy`]: nothing passes until it ends.
@@ -20,6 +21,17 @@ impl Block {
     #[must_use]
     pub fn holds_at(&self, now: Timestamp) -> bool {
         self.until.is_none_or(|until| now < until)
+    }
+
+    /// Returns the outcome at `now` of each limit for a blocked request.
+    pub(crate) const fn outcome(&self, now: Timestamp) -> Outcome {
+        match self.until {
+            Some(until) => {
+                let wait = until.micros_since(now);
+                Outcome::denied(0, wait, wait)
+            }
+            None => Outcome::never(0, 0),
+        }
     }
 
     /// Returns the limits that deny a blocked request.

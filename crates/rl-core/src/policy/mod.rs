@@ -20,7 +20,8 @@ pub use limit_set::LimitSet;
 #[cfg(feature = "redis")]
 pub(crate) use weight::weight;
 
-use crate::model::{Limit, StateId, WindowPlan};
+use crate::algorithm::fixed_window::CompiledWindows;
+use crate::model::{Limit, StateId};
 use crate::time::Timestamp;
 
 /// The limits one subject is under: 1 to 16, each with a name.
@@ -48,7 +49,7 @@ pub struct Policy {
 struct Inner {
     limits: Box<[NamedLimit]>,
     // What follows from them.
-    windows: Option<WindowPlan>,
+    windows: Option<CompiledWindows>,
     has_permits: bool,
     has_shadow: bool,
     shortest: Option<usize>,
@@ -80,7 +81,7 @@ pub struct NamedLimit {
 
 impl NamedLimit {
     fn new(name: Arc<str>, limit: Limit) -> Self {
-        Self { name, limit, state: StateId::of(limit) }
+        Self { name, limit, state: limit.state_id() }
     }
 
     /// The name: 1 to 64 characters of `A-Z a-z 0-9 _ . : * / -`. Safe in headers, JSON and keys.
@@ -95,8 +96,8 @@ impl NamedLimit {
         self.limit
     }
 
-    /// The state that it counts in.
-    pub(crate) const fn state(&self) -> StateId {
+    /// Returns the identity of the state that the limit counts in.
+    pub(crate) const fn state_id(&self) -> StateId {
         self.state
     }
 }
@@ -116,7 +117,7 @@ impl Policy {
     }
 
     fn with_block(limits: Box<[NamedLimit]>, block: Option<Block>) -> Self {
-        let windows = WindowPlan::of(&limits);
+        let windows = CompiledWindows::new(limits.iter().map(|named| named.limit));
         let has_permits = limits.iter().any(|named| named.limit.holds_permits());
         let has_shadow = limits.iter().any(|named| named.limit.is_shadow());
         let enforced = limits.iter().enumerate().filter(|(_, named)| !named.limit.is_shadow());
@@ -208,9 +209,9 @@ impl Policy {
         &self.inner.limits
     }
 
-    /// The limits as numbers, if they can be decided in one pass.
+    /// Returns the limits in compiled form if they are up to six fixed windows.
     #[inline]
-    pub(crate) fn windows(&self) -> Option<&WindowPlan> {
+    pub(crate) fn compiled_windows(&self) -> Option<&CompiledWindows> {
         self.inner.windows.as_ref()
     }
 
@@ -228,7 +229,7 @@ impl Policy {
 
     /// Whether both share their limits.
     #[inline]
-    pub(crate) fn is_handle_of(&self, other: &Self) -> bool {
+    pub(crate) fn is_same_handle(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 

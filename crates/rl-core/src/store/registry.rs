@@ -50,7 +50,7 @@ impl LimiterRegistry {
 /// Returns whether a limit of one policy counts in the state of a limit of the other.
 fn share_a_counter(one: &Policy, other: &Policy) -> bool {
     let mut limits = one.limits().iter();
-    limits.any(|limit| other.limits().iter().any(|other| other.state() == limit.state()))
+    limits.any(|limit| other.limits().iter().any(|other| other.state_id() == limit.state_id()))
 }
 
 impl fmt::Debug for LimiterRegistry {

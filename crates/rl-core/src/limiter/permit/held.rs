@@ -72,10 +72,10 @@ impl Held {
         decision: Decision,
         lease: Option<Duration>,
     ) -> Arc<Self> {
-        let (cost, leased) = (Cost::new(decision.taken()), decision.at());
+        let (cost, leased) = (Cost::new(decision.charged()), decision.at());
         // There is nothing to correct where no store decided, or a limit refused.
         let was_decided = decision.origin().is_counted();
-        let is_refused = !decision.is_allowed() || decision.is_refused_in_shadow();
+        let is_refused = !decision.is_allowed() || decision.is_denied_in_shadow();
         let is_settled = !was_decided || is_refused;
         let reserved = match limiter.inner.reservation.filter(|_| decision.is_reserved()) {
             Some(lifetime) => {
@@ -128,7 +128,7 @@ impl Held {
     /// Frees the places under concurrency limits that have been held since `leased`. If their leases have
     /// lapsed, other requests may hold the places, so none is freed.
     pub(super) fn free(&self, leased: Timestamp, is_lapsed: bool) -> StoreFuture<()> {
-        let units = if is_lapsed { 0 } else { self.decision.taken() };
+        let units = if is_lapsed { 0 } else { self.decision.charged() };
         let freed = self.give_back(RefundOf::Permits, leased, units);
         let (lines, subject) = (Arc::clone(&self.limiter.inner.lines), self.subject.clone());
         freed.map(move |freed| {
@@ -139,7 +139,7 @@ impl Held {
 
     /// Charges or gives back the difference between the cost and what was charged.
     fn correct(&self, due: u64) -> StoreFuture<()> {
-        let taken = self.decision.taken();
+        let taken = self.decision.charged();
         if due > taken {
             charge(&self.limiter, &self.subject, &self.decision, due - taken, Anew::No)
         } else {
@@ -150,9 +150,9 @@ impl Held {
     /// Ends the reservation, and charges or gives back the difference. An expired reservation has come back
     /// as a whole, so the whole cost is charged.
     fn settle_reservation(&self, due: u64, reserved: Reserved) -> StoreFuture<()> {
-        let taken = self.decision.taken();
+        let taken = self.decision.charged();
         let returned = taken.saturating_sub(due);
-        let kept = self.decision.kept(returned);
+        let kept = self.decision.non_refundable(returned);
         let change = ReservationChange::Settle { returned, kept };
         let settled = match reserved {
             Reserved::Until(expires) => self.reservation(expires).map(|reservation| {
@@ -185,7 +185,7 @@ impl Held {
             subject: &self.subject,
             policy: self.decision.policy()?,
             charged: self.decision.at(),
-            units: self.decision.taken(),
+            units: self.decision.charged(),
             uncharged: self.decision.uncharged(),
             expires,
         })
@@ -199,7 +199,7 @@ impl Held {
     ) -> StoreFuture<()> {
         let Some(policy) = self.decision.policy() else { return MaybeReady::ready(Ok(())) };
         let (namespace, subject) = (&self.limiter.inner.namespace, &self.subject);
-        let uncharged = self.decision.kept(units);
+        let uncharged = self.decision.non_refundable(units);
         let refund = Refund { namespace, subject, policy, charged, units, of, uncharged };
         if refund.is_empty() {
             return MaybeReady::ready(Ok(()));

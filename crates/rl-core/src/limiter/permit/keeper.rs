@@ -144,7 +144,7 @@ impl Held {
     async fn renew_leases(&self, charged: Timestamp) -> Result<Option<Timestamp>, StoreError> {
         let Some(policy) = self.decision.policy() else { return Ok(Some(charged)) };
         let (namespace, subject) = (&self.limiter.inner.namespace, &self.subject);
-        let (units, uncharged) = (self.decision.taken(), self.decision.uncharged());
+        let (units, uncharged) = (self.decision.charged(), self.decision.uncharged());
         let renewal = Renewal { namespace, subject, policy, charged, units, uncharged };
         self.limiter.store_of(&self.decision).renew(renewal).await
     }
@@ -153,7 +153,7 @@ impl Held {
     /// count until the older lease ends: too many places are held for a time, never too few.
     async fn take_anew(&self, places: &Policy) -> Result<Timestamp, StoreError> {
         let store = self.limiter.store_of(&self.decision);
-        let question = self.limiter.question(Mode::Charge, Cost::new(self.decision.taken()));
+        let question = self.limiter.question(Mode::Charge, Cost::new(self.decision.charged()));
         self.limiter.ask(store, places, &self.subject, question).await.map(|taken| taken.at())
     }
 
@@ -168,10 +168,10 @@ impl Held {
         let was_lapsed = std::mem::replace(&mut self.account().is_lapsed, true);
         // The leases of other limits may not have lapsed yet.
         if !was_lapsed && places.limits().len() > 1 {
-            self.give_back(RefundOf::Permits, charged, self.decision.taken()).await?;
+            self.give_back(RefundOf::Permits, charged, self.decision.charged()).await?;
         }
         let store = self.limiter.store_of(&self.decision);
-        let question = self.limiter.question(Mode::Check, Cost::new(self.decision.taken()));
+        let question = self.limiter.question(Mode::Check, Cost::new(self.decision.charged()));
         let taken = self.limiter.ask(store, places, &self.subject, question).await?;
         let is_retaken = taken.is_allowed();
         if is_retaken || !was_lapsed {

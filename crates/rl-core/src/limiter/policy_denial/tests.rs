@@ -165,7 +165,7 @@ async fn a_blocked_request_does_not_wait_and_is_not_degraded() {
     let denied = limiter.check_waiting(&alice(), 1, Duration::from_secs(60), 9).await;
     assert_denied_alone(&denied, RetryAfter::In(Duration::from_micros(1)));
     assert_eq!(begun.elapsed(), Duration::ZERO);
-    assert!(!denied.or_degraded().is_degraded());
+    assert!(!denied.degraded_if_denied().is_degraded());
 }
 
 /// Such a denial must neither hide an outage nor end one.

@@ -6,8 +6,9 @@ use super::unpacked_entry::{
     BoxedEntry, DecideArgs, LimitState, StackEntry, TooManyStates, UnpackedEntry,
 };
 use crate::algorithm::State;
+use crate::algorithm::fixed_window::PackedTime;
 use crate::decision::Decision;
-use crate::model::{Limit, Moment};
+use crate::model::Limit;
 use crate::policy::Policy;
 use crate::store::{Refund, Renewal};
 use crate::time::Timestamp;
@@ -63,7 +64,7 @@ impl Entry {
                 let mut entry = packed.unpack(layout, context.time_base);
                 entry.decide(args, decision)?;
                 let is_crowded = context.layouts.is_crowded();
-                let keeps_layout = decision.taken() == 0
+                let keeps_layout = decision.charged() == 0
                     || layout.has_limits_of(policy)
                     || is_crowded && layout.has_states_of(policy);
                 let layout = match keeps_layout {
@@ -75,7 +76,7 @@ impl Entry {
             Self::Boxed(entry) => {
                 entry.decide(args, decision)?;
                 // Once the states of other policies are gone, the entry may fit again.
-                if decision.taken() > 0
+                if decision.charged() > 0
                     && entry.states().len() == policy.limits().len()
                     && let Some(id) = context.layouts.find_or_register(policy)
                     && let Some(packed) = packed(entry, id, context)
@@ -166,22 +167,22 @@ impl Entry {
 
     /// Returns whether all states are expired at `now`.
     #[inline]
-    pub(super) fn is_expired(&self, context: &ShardContext, now: Moment) -> bool {
+    pub(super) fn is_expired(&self, context: &ShardContext, now: PackedTime) -> bool {
         match self {
             Self::Packed(packed) => {
                 let layout = context.layouts.get(packed.layout());
                 packed.is_expired(layout, context.time_base, now)
             }
-            Self::Boxed(entry) => entry.is_expired(Timestamp::from_micros(now.now)),
+            Self::Boxed(entry) => entry.is_expired(Timestamp::from_micros(now.absolute)),
         }
     }
 
     /// Returns whether a denial is known to hold at `now`.
     #[inline]
-    pub(super) fn is_denied(&self, now: Moment) -> bool {
+    pub(super) fn is_denied(&self, now: PackedTime) -> bool {
         match self {
             Self::Packed(packed) => packed.is_denied(now),
-            Self::Boxed(entry) => entry.is_denied(Timestamp::from_micros(now.now)),
+            Self::Boxed(entry) => entry.is_denied(Timestamp::from_micros(now.absolute)),
         }
     }
 
@@ -208,13 +209,13 @@ fn decide_packed_windows(
     decision: &mut Decision,
 ) -> bool {
     let layouts = &mut context.layouts;
-    let Some(windows) = args.policy.windows() else { return false };
+    let Some(windows) = args.policy.compiled_windows() else { return false };
     if !layouts.get(packed.layout()).has_states_of_windows(windows)
         || !packed.decide_windows(windows, context.time_base, args, decision)
     {
         return false;
     }
-    if decision.taken() > 0
+    if decision.charged() > 0
         && !layouts.is_crowded()
         && !layouts.get(packed.layout()).has_limits_of(args.policy)
         && let Some(layout) = layouts.find_or_register(args.policy)

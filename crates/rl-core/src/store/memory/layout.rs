@@ -15,10 +15,9 @@
 
 use std::num::NonZeroU8;
 
-use crate::model::{Algorithm, Limit, Packed, Refill, WindowPlan};
+use crate::algorithm::fixed_window::{CompiledWindows, LANES, PackedStates};
+use crate::model::{Algorithm, Limit, Refill};
 use crate::policy::{NamedLimit, Policy};
-
-const LANES: usize = Packed::PLACES;
 
 /// Which states the lanes of a packed entry hold, and under which limits.
 ///
@@ -85,7 +84,7 @@ impl StateLayout {
         let mut states = [0; LANES];
         let mut unit_fraction = [0; LANES];
         for (state, lanes) in states.iter_mut().zip(&limits) {
-            *state = lanes.limit.state().bits();
+            *state = lanes.limit.state_id().bits();
             let limit = lanes.limit.limit();
             if is_fixed_window(limit) && !limit.is_shadow() {
                 unit_fraction[lanes.lane] = (1 << 40) / limit.max().max(1);
@@ -94,7 +93,7 @@ impl StateLayout {
         Some(Self {
             policy: policy.clone(),
             states,
-            max: policy.windows().map_or([0; LANES], |windows| windows.max),
+            max: policy.compiled_windows().map_or([0; LANES], |windows| windows.max),
             unit_fraction,
             has_other_algorithms: limits.iter().any(|lanes| !is_fixed_window(lanes.limit.limit())),
             limits,
@@ -103,38 +102,38 @@ impl StateLayout {
 
     /// Returns whether `policy` is a handle of the policy that the layout was created for.
     #[inline]
-    pub(super) fn is_handle_of(&self, policy: &Policy) -> bool {
-        self.policy.is_handle_of(policy)
+    pub(super) fn is_same_handle(&self, policy: &Policy) -> bool {
+        self.policy.is_same_handle(policy)
     }
 
     /// Returns whether `policy` equals the policy that the layout was created for.
     pub(super) fn has_limits_of(&self, policy: &Policy) -> bool {
-        self.is_handle_of(policy) || self.policy == *policy
+        self.is_same_handle(policy) || self.policy == *policy
     }
 
     /// Returns whether the limits of `policy` use the states of this layout, in this order.
     #[inline]
     pub(super) fn has_states_of(&self, policy: &Policy) -> bool {
-        let states = policy.limits().iter().map(NamedLimit::state);
-        states.eq(self.limits.iter().map(|lanes| lanes.limit.state()))
+        let states = policy.limits().iter().map(NamedLimit::state_id);
+        states.eq(self.limits.iter().map(|lanes| lanes.limit.state_id()))
     }
 
     /// Returns whether `windows` use the states of this layout, in this order.
     #[inline]
-    pub(super) fn has_states_of_windows(&self, windows: &WindowPlan) -> bool {
+    pub(super) fn has_states_of_windows(&self, windows: &CompiledWindows) -> bool {
         are_equal(&self.states, &windows.states)
     }
 
     /// Returns whether `windows` have the maxima of this layout's limits.
     #[inline]
-    pub(super) fn has_maxima_of(&self, windows: &WindowPlan) -> bool {
+    pub(super) fn has_maxima_of(&self, windows: &CompiledWindows) -> bool {
         are_equal(&self.max, &windows.max)
     }
 
     /// Returns the compiled limits, if all are fixed windows in force.
     #[inline]
-    pub(super) fn windows(&self) -> Option<&WindowPlan> {
-        self.policy.windows()
+    pub(super) fn windows(&self) -> Option<&CompiledWindows> {
+        self.policy.compiled_windows()
     }
 
     /// Returns the lanes of each limit, in the order of the policy.
@@ -149,7 +148,7 @@ impl StateLayout {
     }
 
     /// Returns the used fraction of the fullest fixed window, scaled to 0–255.
-    pub(super) fn used_fraction_of_windows(&self, states: &Packed) -> u8 {
+    pub(super) fn used_fraction_of_windows(&self, states: &PackedStates) -> u8 {
         let fractions = (0..LANES)
             .map(|lane| states.number(lane).saturating_mul(self.unit_fraction[lane]) >> 32);
         fractions.max().map_or(0, |fullest| u8::try_from(fullest).unwrap_or(u8::MAX))

@@ -137,7 +137,7 @@ fn decide_fully(
     subject: Fingerprint,
     args: DecideArgs<'_>,
 ) -> Option<Decision> {
-    let mut decision = Decision::begun(args.policy, args.cost);
+    let mut decision = Decision::pending(args.policy, args.cost);
     let decided = shard.decide(subject, args, &mut decision);
     drop(shard);
     decided.ok().map(|()| decision)
@@ -172,11 +172,11 @@ impl<C: Clock> Store for MemoryStore<C> {
             // slot, which takes 15 instructions fewer.
             Some(FastDecision { at, is_allowed: true, windows }) => {
                 drop(shard);
-                Some(Decision::of_windows(policy, cost, at, true, windows))
+                Some(Decision::from_windows(policy, cost, at, true, windows))
             }
             Some(FastDecision { at, is_allowed: false, windows }) => {
                 drop(shard);
-                Some(Decision::of_windows(policy, cost, at, false, windows))
+                Some(Decision::from_windows(policy, cost, at, false, windows))
             }
             None => decide_fully(shard, subject, args),
         }

@@ -19,9 +19,11 @@
 
 use super::layout::{LayoutId, LimitLanes, SecondLane, StateLayout, used_fraction};
 use super::unpacked_entry::{DecideArgs, LimitState, StackEntry, UnpackedEntry};
-use crate::algorithm::{self, State, windows};
-use crate::decision::{Decision, Windows};
-use crate::model::{Moment, Packed, WindowPlan};
+use crate::algorithm::fixed_window::{
+    self, CompiledWindows, DecidedWindows, FastWindowsDecision, PackedStates, PackedTime,
+};
+use crate::algorithm::{self, State};
+use crate::decision::{Decision, Outcomes};
 use crate::time::Timestamp;
 
 /// Microseconds of a tick, the unit in which the end of a denial is stored.
@@ -43,9 +45,10 @@ impl TimeBase {
     }
 
     /// Returns `time` with its relative form. A time before the base has the relative time 0.
-    pub(super) const fn moment(self, time: Timestamp) -> Moment {
-        let now = time.as_micros();
-        Moment { now, kept: if now < self.0 { 0 } else { self.relative(now) } }
+    pub(super) const fn moment(self, time: Timestamp) -> PackedTime {
+        let absolute = time.as_micros();
+        let relative = if absolute < self.0 { 0 } else { self.relative(absolute) };
+        PackedTime { absolute, relative }
     }
 
     /// Returns the relative form of a time in µs. It exceeds 48 bits if the time is out of range, also
@@ -76,18 +79,18 @@ const fn fits(relative: u64) -> bool {
 pub(super) struct FastDecision {
     pub(super) at: Timestamp,
     pub(super) is_allowed: bool,
-    pub(super) windows: Windows,
+    pub(super) windows: DecidedWindows,
 }
 
 /// The states of a subject's limits; see the [module](self) for the layout.
 #[derive(Debug)]
 pub(super) struct PackedEntry {
-    states: Packed,
+    states: PackedStates,
     // The relative time of the last change, 0 before the first. In two parts, so that it takes six bytes.
     last_change_high: u16,
     last_change_low: u32,
     denied_until_ticks: u32,
-    // The lane of the window that ends first, or `windows::UNKNOWN`.
+    // The lane of the window that ends first, or `fixed_window::NO_LANE`.
     first_to_end: u8,
     layout: LayoutId,
 }
@@ -99,11 +102,11 @@ impl PackedEntry {
     /// Creates an entry without any used units.
     pub(super) const fn new(layout: LayoutId) -> Self {
         Self {
-            states: Packed::NONE,
+            states: PackedStates::EMPTY,
             last_change_high: 0,
             last_change_low: 0,
             denied_until_ticks: 0,
-            first_to_end: windows::UNKNOWN,
+            first_to_end: fixed_window::NO_LANE,
             layout,
         }
     }
@@ -139,32 +142,32 @@ impl PackedEntry {
     #[inline(always)]
     pub(super) fn try_decide_fast(
         &mut self,
-        windows: &WindowPlan,
+        windows: &CompiledWindows,
         base: TimeBase,
         args: DecideArgs<'_>,
     ) -> Option<FastDecision> {
         let DecideArgs { mode, cost, .. } = args;
         let at = self.decision_time(base, args.now);
         // While a denial is known, a window without remaining units decides alone.
-        let is_denied = at.kept < self.denied_until()
-            && windows::is_used_up(windows, &self.states, at, mode, cost);
+        let is_denied = at.relative < self.denied_until()
+            && fixed_window::has_full_window(windows, &self.states, at, mode, cost);
         let decided = if is_denied {
-            windows::Plain::denied(&self.states, 0)
+            FastWindowsDecision::denied(&self.states, 0)
         } else {
             let states = &mut self.states;
-            windows::decide_plainly(windows, states, self.first_to_end, at, mode, cost)?
+            fixed_window::try_decide_fast(windows, states, self.first_to_end, at, mode, cost)?
         };
         if decided.is_allowed {
-            self.set_last_change(at.kept);
+            self.set_last_change(at.relative);
         } else if decided.denied_until > self.denied_until() {
             self.note_denial(decided.denied_until);
         }
-        let needed = if decided.is_allowed { 0 } else { cost.units() };
-        let states = self.states.with(decided.left);
+        let required = if decided.is_allowed { 0 } else { cost.units() };
+        let states = self.states.with_numbers(decided.numbers);
         Some(FastDecision {
-            at: Timestamp::from_micros(at.now),
+            at: Timestamp::from_micros(at.absolute),
             is_allowed: decided.is_allowed,
-            windows: Windows { states, kept: at.kept, needed },
+            windows: DecidedWindows { states, decided_at: at.relative, required },
         })
     }
 
@@ -173,58 +176,64 @@ impl PackedEntry {
     /// Returns `false` and changes nothing if a number or a time would not fit.
     pub(super) fn decide_windows(
         &mut self,
-        windows: &WindowPlan,
+        windows: &CompiledWindows,
         base: TimeBase,
         args: DecideArgs<'_>,
         decision: &mut Decision,
     ) -> bool {
         let DecideArgs { mode, cost, .. } = args;
         let at = self.decision_time(base, args.now);
-        let now = Timestamp::from_micros(at.now);
+        let now = Timestamp::from_micros(at.absolute);
         if self.relative_last_change() == 0
             && let Some(first_to_end) =
-                windows::begin_plainly(windows, &mut self.states, at, mode, cost)
+                fixed_window::try_open_fast(windows, &mut self.states, at, mode, cost)
         {
             self.first_to_end = first_to_end;
-            self.set_last_change(at.kept);
-            decision.leave(Windows { states: self.states, kept: at.kept, needed: 0 });
-            decision.concluded(cost.units(), now, true);
+            self.set_last_change(at.relative);
+            let (states, decided_at) = (self.states, at.relative);
+            *decision.outcomes_mut() =
+                Outcomes::Lazy(DecidedWindows { states, decided_at, required: 0 });
+            decision.finish(cost.units(), now, true);
             return true;
         }
-        let Some(decided) = windows::decide(windows, &mut self.states, at, mode, cost) else {
+        let Some(decided) = fixed_window::decide(windows, &mut self.states, at, mode, cost) else {
             return false;
         };
-        if decided.taken > 0 {
-            self.set_last_change(at.kept);
+        if decided.charged > 0 {
+            self.set_last_change(at.relative);
         }
-        self.first_to_end = decided.soonest;
-        if decided.denied_until > at.kept {
+        self.first_to_end = decided.first_to_end;
+        if decided.denied_until > at.relative {
             self.note_denial(decided.denied_until);
         }
-        decision.leave(Windows { states: self.states, kept: at.kept, needed: decided.needed });
-        decision.concluded(decided.taken, now, decided.is_allowed);
+        *decision.outcomes_mut() = Outcomes::Lazy(DecidedWindows {
+            states: self.states,
+            decided_at: at.relative,
+            required: decided.required,
+        });
+        decision.finish(decided.charged, now, decided.is_allowed);
         true
     }
 
     /// Returns whether a denial is known to hold at `now`. The end of a denial is rounded up to a tick.
     #[inline]
-    pub(super) fn is_denied(&self, now: Moment) -> bool {
-        now.kept.max(self.relative_last_change()) < self.denied_until()
+    pub(super) fn is_denied(&self, now: PackedTime) -> bool {
+        now.relative.max(self.relative_last_change()) < self.denied_until()
     }
 
     /// Returns whether all states are expired at `now`.
     #[inline]
-    pub(super) fn is_expired(&self, layout: &StateLayout, base: TimeBase, now: Moment) -> bool {
-        let relative = now.kept.max(self.relative_last_change());
-        let at = Moment { now: base.absolute(relative), kept: relative };
+    pub(super) fn is_expired(&self, layout: &StateLayout, base: TimeBase, now: PackedTime) -> bool {
+        let relative = now.relative.max(self.relative_last_change());
+        let at = PackedTime { absolute: base.absolute(relative), relative };
         if let Some(windows) = layout.windows() {
-            return windows::are_over(windows, &self.states, at);
+            return fixed_window::are_all_closed(windows, &self.states, at);
         }
         // In most policies the longest period, which expires last, comes last.
         let mut limits = layout.limits().iter().rev();
         limits.all(|lanes| {
             let expires = algorithm::expires(lanes.limit.limit(), &self.state(lanes, base));
-            Timestamp::from_micros(at.now) >= expires
+            Timestamp::from_micros(at.absolute) >= expires
         })
     }
 
@@ -247,7 +256,7 @@ impl PackedEntry {
         let states = layout.limits().iter().map(|lanes| {
             let state = self.state(lanes, base);
             let expires = algorithm::expires(lanes.limit.limit(), &state);
-            LimitState { id: lanes.limit.state(), state, expires }
+            LimitState { id: lanes.limit.state_id(), state, expires }
         });
         UnpackedEntry::new(states, self.last_change(base), base.timestamp(self.denied_until()))
     }
@@ -264,7 +273,7 @@ impl PackedEntry {
         }
         let mut packed = Self::new(id);
         for (unpacked, lanes) in entry.states().iter().zip(layout.limits()) {
-            if unpacked.id != lanes.limit.state() {
+            if unpacked.id != lanes.limit.state_id() {
                 return None;
             }
             if unpacked.state.is_empty() {
@@ -311,9 +320,9 @@ impl PackedEntry {
     ///
     /// A time out of range has a relative time above 48 bits, which the callees refuse.
     #[inline]
-    fn decision_time(&self, base: TimeBase, now: Timestamp) -> Moment {
+    fn decision_time(&self, base: TimeBase, now: Timestamp) -> PackedTime {
         let relative = base.relative(now.as_micros()).max(self.relative_last_change());
-        Moment { now: base.absolute(relative), kept: relative }
+        PackedTime { absolute: base.absolute(relative), relative }
     }
 
     #[inline]

@@ -95,12 +95,12 @@ impl Shard {
         subject: Fingerprint,
         args: DecideArgs<'_>,
     ) -> Option<FastDecision> {
-        let windows = args.policy.windows()?;
+        let windows = args.policy.compiled_windows()?;
         let Entry::Packed(packed) = self.entries.get_mut(subject)? else { return None };
         let layouts = &self.context.layouts;
         let layout = layouts.get(packed.layout());
         // A charge under other limits must set another layout first, by which eviction judges it.
-        let is_its_layout = layout.is_handle_of(args.policy)
+        let is_its_layout = layout.is_same_handle(args.policy)
             || layout.has_states_of_windows(windows)
                 && (layout.has_maxima_of(windows) || layouts.is_crowded());
         if !is_its_layout {
@@ -226,12 +226,12 @@ impl Shard {
         if let Some(layout) = context.layouts.find(args.policy) {
             let mut entry = Entry::Packed(PackedEntry::new(layout.id));
             entry.decide(context, args, decision)?;
-            return Ok((decision.taken() > 0).then_some(entry));
+            return Ok((decision.charged() > 0).then_some(entry));
         }
         let mut entry = StackEntry::default();
         entry.decide(args, decision)?;
         // A denied newcomer must not use up memory, not even that of a layout.
-        if decision.taken() == 0 {
+        if decision.charged() == 0 {
             return Ok(None);
         }
         let layout = context.layouts.find_or_register(args.policy);

@@ -162,7 +162,7 @@ impl<A: Array<Item = LimitState>> UnpackedEntry<A> {
         let now = self.decision_time(now);
         let mut available = self.available(policy, now);
         let granted = available.for_one_request();
-        let charged = mode.taken(cost, granted);
+        let charged = mode.charged(cost, granted);
         let mut uncharged = LimitSet::EMPTY;
         if charged > 0 {
             self.check_room(policy, now)?;
@@ -177,7 +177,7 @@ impl<A: Array<Item = LimitState>> UnpackedEntry<A> {
         let mut fullest = 0;
         for (index, named) in policy.limits().iter().enumerate() {
             let limit = named.limit();
-            let needed = algorithm::needed(mode, cost, charged, uncharged.contains(index));
+            let needed = mode.required_after(cost, charged, uncharged.contains(index));
             let outcome = algorithm::outcome(limit, self.state(index, named), now, needed);
             if !limit.is_shadow() {
                 is_allowed &= !outcome.is_over();
@@ -195,7 +195,7 @@ impl<A: Array<Item = LimitState>> UnpackedEntry<A> {
         } else if charged == 0 {
             self.note_denial(policy, now, cost);
         }
-        decision.concluded(charged, now, is_allowed);
+        decision.finish(charged, now, is_allowed);
         Ok(())
     }
 
@@ -314,7 +314,7 @@ impl<A: Array<Item = LimitState>> UnpackedEntry<A> {
             return Ok(());
         }
         let is_foreign = |state: &&LimitState| {
-            now < state.expires && policy.limits().iter().all(|named| named.state() != state.id)
+            now < state.expires && policy.limits().iter().all(|named| named.state_id() != state.id)
         };
         let foreign = self.states.iter().filter(is_foreign).count();
         if foreign <= MAX_FOREIGN_STATES { Ok(()) } else { Err(TooManyStates) }
@@ -342,7 +342,7 @@ impl<A: Array<Item = LimitState>> UnpackedEntry<A> {
     fn state(&self, index: usize, limit: &NamedLimit) -> &State {
         static EMPTY: State = State::empty();
 
-        let has_id = |state: &&LimitState| state.id == limit.state();
+        let has_id = |state: &&LimitState| state.id == limit.state_id();
         let at_index = self.states.get(index).filter(has_id);
         at_index.or_else(|| self.states.iter().find(has_id)).map_or(&EMPTY, |entry| &entry.state)
     }
@@ -350,14 +350,14 @@ impl<A: Array<Item = LimitState>> UnpackedEntry<A> {
     /// Puts the states into the order of the policy's limits, and drops expired ones of other policies.
     fn order_states(&mut self, policy: &Policy, now: Timestamp) {
         let limits = policy.limits();
-        let in_order = limits.iter().map(NamedLimit::state);
+        let in_order = limits.iter().map(NamedLimit::state_id);
         if in_order.eq(self.states.iter().map(|state| state.id)) {
             return;
         }
         let mut old = std::mem::take(&mut self.states);
         self.states.reserve_exact(limits.len());
         for named in limits {
-            let id = named.state();
+            let id = named.state_id();
             let state = match old.iter().position(|state| state.id == id) {
                 Some(index) => old.remove(index),
                 None => LimitState { id, state: State::empty(), expires: Timestamp::EPOCH },

@@ -302,7 +302,7 @@ impl Store for RedisStore {
                 Some(denials) => {
                     let known = denials.known(who, now);
                     if let Some((denial, micros)) = known.denial(who, policy, cost) {
-                        return MaybeReady::ready(Ok(denial.denied_again(micros)));
+                        return MaybeReady::ready(Ok(denial.at_later(micros)));
                     }
                     Some(known.asking(who))
                 }
@@ -330,7 +330,7 @@ impl Store for RedisStore {
         }
         let known = self.inner.denials.as_ref()?.known(who, now);
         let (denial, micros) = known.promised(who, policy, cost)?;
-        Some(denial.denied_again(micros))
+        Some(denial.at_later(micros))
     }
 
     fn label(&self) -> &str {

@@ -2,11 +2,12 @@
 
 use smallvec::SmallVec;
 
+use crate::algorithm::fixed_window::{DecidedWindows, PackedStates};
 use crate::algorithm::{self, State};
 use crate::decision::Decision;
-use crate::decision::{Origin, Outcomes, Windows};
+use crate::decision::{Origin, Outcomes};
 use crate::model::Cost;
-use crate::model::{Mode, Packed};
+use crate::model::Mode;
 use crate::policy::LimitSet;
 use crate::policy::Policy;
 use crate::time::Timestamp;
@@ -41,7 +42,7 @@ pub(crate) enum After {
     /// Windows that are decided in one pass, as decisions hold them: `now` is [`KEPT`] there.
     Windows {
         now: Timestamp,
-        states: Packed,
+        states: PackedStates,
     },
     // Boxed, so that `Windows` is cheap to move.
     Each(Box<Each>),
@@ -78,14 +79,13 @@ impl Answer {
                 let taken = if call < *passing { cost.units() } else { 0 };
                 // What those have taken that came after it.
                 let uncounted = u64::from(passing.saturating_sub(call + 1)) * cost.units();
-                let needed = algorithm::needed(mode, cost, taken, false);
+                let needed = mode.required_after(cost, taken, false);
                 after.decision(policy, cost, taken, Since { uncounted, micros: 0 }, needed)
             }
             Told::Each(calls) => {
                 let call = usize::from(call).min(calls.len() - 1);
                 let (uncharged, taken, after) = &calls[call];
-                let needed =
-                    |place| algorithm::needed(mode, cost, *taken, uncharged.contains(place));
+                let needed = |place| mode.required_after(cost, *taken, uncharged.contains(place));
                 after.decision(policy, cost, *taken, Since::NONE, needed)
             }
         }
@@ -106,7 +106,7 @@ impl Answer {
     ) -> Decision {
         let needed = if taken == 0 { cost.units() } else { 0 };
         let since = Since { uncounted: unspent, micros };
-        self.after_all(policy, cost, taken, since, needed).from(Origin::Leased)
+        self.after_all(policy, cost, taken, since, needed).with_origin(Origin::Leased)
     }
 
     /// Whether the call of this number, from 0, was given what it asked for.
@@ -159,7 +159,7 @@ impl Answer {
 impl After {
     /// By since when windows last and what is used in them.
     pub(crate) fn of_windows(policy: &Policy, now: u64, windows: &[[u64; 2]]) -> Self {
-        let states = policy.windows().and_then(|_| packed(now, windows));
+        let states = policy.compiled_windows().and_then(|_| packed(now, windows));
         let now = Timestamp::from_micros(now);
         match states {
             Some(states) => Self::Windows { now, states },
@@ -182,12 +182,12 @@ impl After {
         match self {
             Self::Windows { now, states } => {
                 let (states, kept) = (states.less(since.uncounted), KEPT + since.micros);
-                let windows = Windows { states, kept, needed };
+                let windows = DecidedWindows { states, decided_at: kept, required: needed };
                 // Of a grant it is known that no limit denies.
                 if taken > 0 {
-                    Decision::of_windows(policy, cost, *now, true, windows)
+                    Decision::from_windows(policy, cost, *now, true, windows)
                 } else {
-                    Decision::of(policy, cost, 0, *now, Outcomes::Windows(windows))
+                    Decision::from_outcomes(policy, cost, 0, *now, Outcomes::Lazy(windows))
                 }
             }
             Self::Each(after) => after.decision(policy, cost, taken, since, |_| needed),
@@ -212,13 +212,13 @@ impl Each {
             let state = state.with_less(uncounted);
             algorithm::replied_outcome(limit.limit(), &state, now, needed(place))
         });
-        Decision::of(policy, cost, taken, self.now, outcomes.collect())
+        Decision::from_outcomes(policy, cost, taken, self.now, outcomes.collect())
     }
 }
 
 /// Since when windows last and what is used in them, as decisions hold it, if it fits.
-fn packed(now: u64, windows: &[[u64; 2]]) -> Option<Packed> {
-    let mut states = Packed::NONE;
+fn packed(now: u64, windows: &[[u64; 2]]) -> Option<PackedStates> {
+    let mut states = PackedStates::EMPTY;
     for (place, [since, used]) in windows.iter().enumerate() {
         // 0 is no window.
         if *since > 0 {

@@ -1,6 +1,6 @@
 -- The common case: a check of fixed windows that begin with the first request, of one subject or of
 -- many under one policy, stored in the shape of the policy. Decides and returns, or leaves everything
--- to decide.lua, which would do the same; `algorithm/fixed_window.rs` is the same function in Rust.
+-- to decide.lua, which would do the same; `algorithm/fixed_window/mod.rs` is the same function in Rust.
 -- Change all three.
 --
 -- What passes has been dealt with in fixed_unrolled.lua, where there are no more than twelve limits.

@@ -1,6 +1,6 @@
 -- The common case without a table or a loop over limits: calls that pass fixed windows which begin
 -- with the first request, stored in the shape of the policy, of one subject or of many. What does not
--- pass, or is not so simple, is left to decide_fixed.lua. `algorithm/fixed_window.rs` is the same
+-- pass, or is not so simple, is left to decide_fixed.lua. `algorithm/fixed_window/mod.rs` is the same
 -- function in Rust. Change all three.
 --
 -- This is a pattern: `unrolled` in script.rs makes one branch of it for each number of limits, COUNT.

@@ -130,7 +130,7 @@ impl Denials {
     ) -> Result<Decision, Asking> {
         let known = self.known(who, now);
         match known.denial(who, policy, cost) {
-            Some((denial, micros)) => Ok(denial.denied_again(micros)),
+            Some((denial, micros)) => Ok(denial.at_later(micros)),
             None => Err(known.asking(who)),
         }
     }

@@ -1,4 +1,4 @@
--- Fixed window: the Lua twin of `algorithm/fixed_window.rs`. Change both.
+-- Fixed window: the Lua twin of `algorithm/fixed_window/mod.rs`. Change both.
 --
 -- Kinds 0 to 3 say where windows begin: 0 with the first charge, 1 at multiples of the period since
 -- the epoch, 2 the same counted from a Monday, 3 with the calendar month.

@@ -71,7 +71,7 @@ impl Lease {
         let units = if taken.left >= cost.units() { cost.units() } else { 0 };
         taken.left -= units;
         let decision = (is_short || units == cost.units())
-            .then(|| taken.decision(cost, units, taken.heard).from(Origin::Store));
+            .then(|| taken.decision(cost, units, taken.heard).with_origin(Origin::Store));
         (decision, over)
     }
 

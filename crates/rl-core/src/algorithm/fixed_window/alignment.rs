@@ -1,0 +1,45 @@
+//! Where windows begin and end on the clock.
+
+use crate::model::{Anchor, Period};
+use crate::time::calendar_month;
+
+/// The points in time at which fixed windows begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Alignment {
+    /// A window begins with its first charge.
+    FirstCharge,
+    /// Windows begin at multiples of the period, counted from `shift` µs before the epoch.
+    Multiples { shift: u64 },
+    /// Windows begin on the first day of each calendar month.
+    CalendarMonth,
+}
+
+/// 1970-01-01 was a Thursday, so the week of the epoch began three days before it.
+const MONDAY_BEFORE_EPOCH: u64 = 3 * Period::DAY.as_micros();
+
+impl Alignment {
+    /// Returns the alignment of windows of `period` that begin at `anchor`.
+    pub(super) fn new(period: Period, anchor: Anchor) -> Self {
+        let is_whole_weeks = period.as_micros().is_multiple_of(Period::WEEK.as_micros());
+        match anchor {
+            Anchor::FirstRequest => Self::FirstCharge,
+            Anchor::Clock if period == Period::MONTH => Self::CalendarMonth,
+            Anchor::Clock if is_whole_weeks => Self::Multiples { shift: MONDAY_BEFORE_EPOCH },
+            Anchor::Clock => Self::Multiples { shift: 0 },
+        }
+    }
+
+    /// Returns how long the window stays open after its first charge, in µs. The first charge is at
+    /// `first_charge` µs since the epoch, and the period lasts `period` µs.
+    #[inline]
+    pub(super) const fn open_for(self, period: u64, first_charge: u64) -> u64 {
+        match self {
+            Self::FirstCharge => period,
+            Self::Multiples { shift } => period - (first_charge + shift) % period,
+            Self::CalendarMonth => {
+                let (begin, length) = calendar_month(first_charge);
+                length - (first_charge - begin)
+            }
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Six 32-bit numbers that are added and compared as three 64-bit words, and the states that are made
+//! of them. The folder's `mod.rs` has a picture of the layout.
+
+/// The number of lanes: the most windows that are decided together.
+pub(crate) const LANES: usize = 6;
+
+/// The top bit of both lanes of a word. It is 0 in every number below 2^31.
+const TOP_BITS: u64 = 1 << 63 | 1 << 31;
+
+/// The time of a decision in two forms.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PackedTime {
+    /// Microseconds since the epoch.
+    pub(crate) absolute: u64,
+    /// The same time in the form in which [`PackedStates`] holds times: microseconds after the base of
+    /// the store, plus one.
+    pub(crate) relative: u64,
+}
+
+/// A 32-bit number in each lane, two lanes in a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lanes([u64; LANES / 2]);
+
+impl Lanes {
+    #[inline(always)]
+    pub(super) fn new(numbers: [u32; LANES]) -> Self {
+        Self::each(|i| u64::from(numbers[2 * i + 1]) << 32 | u64::from(numbers[2 * i]))
+    }
+
+    /// Adds `units`, which are fewer than 2^31, to the lanes of `mask`, and compares each sum with the
+    /// limit that `bias` stands for.
+    #[inline(always)]
+    pub(super) fn add(self, units: u32, mask: Self, bias: Self) -> LaneSum {
+        let units = u64::from(units) << 32 | u64::from(units);
+        let sums = Self::each(|i| self.0[i].wrapping_add(units & mask.0[i]));
+        let biased = Self::each(|i| sums.0[i].wrapping_add(bias.0[i]));
+        let large = Self::each(|i| self.0[i] | sums.0[i]);
+        LaneSum { sums, large, biased }
+    }
+
+    /// Returns the last lane whose number exceeds the limit that `bias` stands for; `None` if a number
+    /// does not fit 31 bits.
+    #[inline(always)]
+    pub(super) fn last_exceeding(self, bias: Self) -> Option<usize> {
+        if self.union() & TOP_BITS != 0 {
+            return None;
+        }
+        let exceeding = |i: usize| self.0[i].wrapping_add(bias.0[i]) & TOP_BITS;
+        let last = (0..LANES / 2).rev().find(|i| exceeding(*i) != 0)?;
+        Some(2 * last + (exceeding(last) >> 63) as usize)
+    }
+
+    /// Returns the bits that are set in any word.
+    #[inline(always)]
+    const fn union(self) -> u64 {
+        self.0[0] | self.0[1] | self.0[2]
+    }
+
+    #[inline(always)]
+    fn each(word: impl Fn(usize) -> u64) -> Self {
+        Self([word(0), word(1), word(2)])
+    }
+
+    #[inline(always)]
+    const fn numbers(self) -> [u32; LANES] {
+        let [a, b, c] = self.0;
+        [a as u32, (a >> 32) as u32, b as u32, (b >> 32) as u32, c as u32, (c >> 32) as u32]
+    }
+}
+
+/// The result of [`Lanes::add`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LaneSum {
+    pub(super) sums: Lanes,
+    // Has the top bit of each lane whose number was 2^31 or more before or after the addition.
+    large: Lanes,
+    // Has the top bit of each lane whose sum exceeds the limit.
+    biased: Lanes,
+}
+
+impl LaneSum {
+    /// Returns whether every sum fits 31 bits and is within its limit.
+    #[inline(always)]
+    pub(super) fn is_within_limits(&self) -> bool {
+        (self.large.union() | self.biased.union()) & TOP_BITS == 0
+    }
+
+    /// Returns the lanes whose sum exceeds the limit; no lane if a number does not fit 31 bits.
+    #[inline]
+    pub(super) fn exceeding(&self) -> LaneSet {
+        if self.large.union() & TOP_BITS != 0 {
+            return LaneSet(0);
+        }
+        let words = self.biased.0.iter().enumerate();
+        LaneSet(words.fold(0, |lanes, (i, word)| lanes | (word & TOP_BITS) >> (31 - i)))
+    }
+}
+
+/// A set of lanes. Bit `i` stands for the lower lane of word `i`, bit `32 + i` for the upper one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LaneSet(u64);
+
+impl Iterator for LaneSet {
+    type Item = usize;
+
+    #[inline]
+    fn next(&mut self) -> Option<usize> {
+        if self.0 == 0 {
+            return None;
+        }
+        let bit = self.0.trailing_zeros() as usize;
+        self.0 &= self.0 - 1;
+        Some((2 * (bit % 32) + bit / 32) % LANES)
+    }
+}
+
+/// The states of up to six limits: a number of 32 bits and a time of 48 bits in each lane.
+///
+/// For a window, the number is the units used and the time is the first charge. Other algorithms with
+/// two cells use the same form. Times are relative to a base that the store chooses; 0 is no time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PackedStates {
+    numbers: [u32; LANES],
+    times_low: [u32; LANES],
+    times_high: [u16; LANES],
+}
+
+impl PackedStates {
+    /// The states of a subject that has used nothing.
+    pub(crate) const EMPTY: Self =
+        Self { numbers: [0; LANES], times_low: [0; LANES], times_high: [0; LANES] };
+
+    /// Returns windows that were first charged at `time` in the first `count` lanes. `time` fits 48 bits.
+    #[inline]
+    pub(super) fn opened_at(count: usize, time: u64, numbers: Lanes) -> Self {
+        let mut states = Self { numbers: numbers.numbers(), ..Self::EMPTY };
+        for lane in 0..count.min(LANES) {
+            states.times_low[lane] = time as u32;
+            states.times_high[lane] = (time >> 32) as u16;
+        }
+        states
+    }
+
+    #[inline]
+    pub(crate) const fn time(&self, lane: usize) -> u64 {
+        (self.times_high[lane] as u64) << 32 | self.times_low[lane] as u64
+    }
+
+    #[inline]
+    pub(crate) const fn number(&self, lane: usize) -> u64 {
+        self.numbers[lane] as u64
+    }
+
+    /// Returns the numbers of all lanes.
+    #[inline(always)]
+    pub(crate) fn numbers(&self) -> Lanes {
+        Lanes::new(self.numbers)
+    }
+
+    /// Replaces the numbers of all lanes.
+    #[inline(always)]
+    pub(super) fn set_numbers(&mut self, numbers: Lanes) {
+        self.numbers = numbers.numbers();
+    }
+
+    /// Returns the same states with other numbers.
+    #[inline(always)]
+    pub(crate) fn with_numbers(&self, numbers: Lanes) -> Self {
+        Self { numbers: numbers.numbers(), times_low: self.times_low, times_high: self.times_high }
+    }
+
+    /// Returns the same states with `units` fewer in each lane, down to 0.
+    #[cfg(feature = "redis")]
+    pub(crate) fn less(mut self, units: u64) -> Self {
+        let units = u32::try_from(units).unwrap_or(u32::MAX);
+        for number in &mut self.numbers {
+            *number = number.saturating_sub(units);
+        }
+        self
+    }
+
+    /// Sets the time and the number of a lane. Returns `None`, and changes nothing, if one does not fit.
+    #[inline]
+    pub(crate) const fn set(&mut self, lane: usize, time: u64, number: u64) -> Option<()> {
+        if time >> 48 | number >> 32 != 0 {
+            return None;
+        }
+        self.times_low[lane] = time as u32;
+        self.times_high[lane] = (time >> 32) as u16;
+        self.numbers[lane] = number as u32;
+        Some(())
+    }
+}

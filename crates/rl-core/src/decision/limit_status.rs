@@ -1,0 +1,165 @@
+use std::fmt;
+use std::time::Duration;
+
+use super::outcomes::Outcomes;
+use super::policy_handle::PolicyHandle;
+use crate::model::{Limit, Outcome};
+use crate::policy::{LimitSet, NamedLimit, Policy};
+use crate::time::Timestamp;
+
+/// How long to wait until the same request would be allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RetryAfter {
+    /// The request is allowed now.
+    Now,
+    /// Exactly this long, if no other request uses the limit; a microsecond less is too early.
+    In(Duration),
+    /// No wait helps: the limit is 0, or the cost is more than the limit ever grants.
+    Never,
+}
+
+/// The status of one limit after a decision: what the limit allows and what the subject has used.
+#[derive(Clone, Copy, Debug)]
+pub struct LimitStatus<'a> {
+    limit: &'a NamedLimit,
+    outcome: Outcome,
+}
+
+impl<'a> LimitStatus<'a> {
+    /// Returns the limit's name in its policy.
+    #[must_use]
+    pub fn name(&self) -> &'a str {
+        self.limit.name()
+    }
+
+    /// Returns the limit.
+    #[must_use]
+    pub const fn limit(&self) -> Limit {
+        self.limit.limit()
+    }
+
+    /// Returns the most units that can be used at once: [`Limit::capacity`].
+    #[must_use]
+    pub const fn max(&self) -> u64 {
+        self.limit().capacity()
+    }
+
+    /// Returns the units used in the current window.
+    ///
+    /// They are more than [`max`](Self::max) after a charge beyond the limit, or when the limit was
+    /// lowered. They are 0 if no counter was read ([`Origin::Policy`](crate::Origin::Policy)).
+    #[must_use]
+    pub const fn used(&self) -> u64 {
+        self.outcome.used()
+    }
+
+    /// Returns the units left.
+    #[must_use]
+    pub const fn remaining(&self) -> u64 {
+        self.max().saturating_sub(self.used())
+    }
+
+    /// Returns the time until the limit is as if never used. For a window, this is its end; zero if no
+    /// window is open.
+    #[must_use]
+    pub const fn reset_after(&self) -> Duration {
+        Duration::from_micros(self.outcome.reset_micros())
+    }
+
+    /// Returns how long *this* limit denies the request.
+    #[must_use]
+    pub const fn retry_after(&self) -> RetryAfter {
+        match self.outcome.retry_micros() {
+            0 => RetryAfter::Now,
+            Outcome::NEVER => RetryAfter::Never,
+            micros => RetryAfter::In(Duration::from_micros(micros)),
+        }
+    }
+
+    /// Returns whether this limit denies the request, or would deny it if it were not in shadow.
+    #[must_use]
+    pub const fn is_over(&self) -> bool {
+        self.outcome.is_over()
+    }
+
+    /// Returns whether the limit is not charged, because it is in shadow and over.
+    pub(super) const fn is_uncharged(&self) -> bool {
+        self.limit().is_shadow() && self.is_over()
+    }
+
+    /// Returns whether some units count as used now.
+    #[must_use]
+    pub const fn is_active(&self) -> bool {
+        self.outcome.reset_micros() != 0
+    }
+}
+
+/// The status of every limit of a policy, after a decision.
+#[derive(Clone)]
+pub(super) struct LimitStatuses {
+    policy: PolicyHandle,
+    pub(super) outcomes: Outcomes,
+    pub(super) decided_at: Timestamp,
+}
+
+impl LimitStatuses {
+    /// Statuses of a decision without a policy.
+    pub(super) const NONE: Self =
+        Self { policy: PolicyHandle::NONE, outcomes: Outcomes::None, decided_at: Timestamp::EPOCH };
+
+    /// Creates the statuses of the limits of `policy`. `outcomes` has one for each limit, or none yet.
+    #[inline(always)]
+    pub(super) fn new(policy: &Policy, outcomes: Outcomes, decided_at: Timestamp) -> Self {
+        Self { policy: PolicyHandle::new(policy), outcomes, decided_at }
+    }
+
+    pub(super) const fn policy(&self) -> Option<&Policy> {
+        self.policy.get()
+    }
+
+    /// Returns the status of each limit, in the order of the policy.
+    pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = LimitStatus<'_>> {
+        let limits = self.policy().map_or(&[][..], Policy::limits);
+        let windows = self.policy().and_then(Policy::compiled_windows);
+        let limits = limits[..self.outcomes.count(limits.len())].iter().enumerate();
+        limits.map(move |(index, limit)| LimitStatus {
+            limit,
+            outcome: self.outcomes.outcome(index, windows, self.decided_at),
+        })
+    }
+
+    /// Returns the status of the limit at `index`; `None` if there is no such limit, or no outcome.
+    pub(super) fn get(&self, index: usize) -> Option<LimitStatus<'_>> {
+        let policy = self.policy()?;
+        let has_outcome = index < self.outcomes.count(policy.limits().len());
+        has_outcome.then(|| LimitStatus {
+            limit: &policy.limits()[index],
+            outcome: self.outcomes.outcome(index, policy.compiled_windows(), self.decided_at),
+        })
+    }
+
+    /// Returns the positions of the limits that satisfy `condition`.
+    pub(super) fn positions(&self, condition: impl Fn(&LimitStatus<'_>) -> bool) -> LimitSet {
+        let limits = self.iter().enumerate();
+        limits.filter(|(_, limit)| condition(limit)).map(|(index, _)| index).collect()
+    }
+
+    /// Returns the statuses `micros` later if nothing was used since.
+    #[cfg(feature = "redis")]
+    #[inline(always)]
+    pub(super) fn at_later(&self, micros: u64) -> Self {
+        Self {
+            policy: self.policy.clone(),
+            outcomes: self.outcomes.at_later(micros),
+            decided_at: self.decided_at.plus_micros(micros),
+        }
+    }
+}
+
+impl fmt::Debug for LimitStatuses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let statuses = self.iter().map(|status| (status.limit, status.outcome));
+        write!(f, "at {}: ", self.decided_at.as_micros())?;
+        f.debug_map().entries(statuses).finish()
+    }
+}
