@@ -201,7 +201,7 @@ async fn decisions_during_an_outage_take_microseconds() {
 }
 
 #[tokio::test]
-async fn a_limiter_that_is_told_so_turns_requests_away_during_an_outage() {
+async fn a_limiter_set_to_reject_rejects_requests_during_an_outage() {
     let (log, _guard) = Log::capture();
     let mut server = server();
     let store = asking(&url(&server)).connect().await.unwrap();

@@ -138,7 +138,7 @@ fn crowds() -> impl Strategy<Value = Vec<(u64, Crowd)>> {
 }
 
 #[test]
-fn whoever_asks_at_once_what_is_taken_for_one_is_nobody_elses() {
+fn leased_units_are_granted_only_to_the_request_that_took_them() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let server = RedisServer::start();
     let clock = Arc::new(ManualClock::default());
@@ -270,7 +270,7 @@ async fn leasing(lease: u32) -> (RedisServer, Arc<ManualClock>, RedisStore) {
 /// What was held when the call left is gone when the reply comes, and what was taken beside it is too
 /// little for the call.
 #[tokio::test]
-async fn who_counted_on_a_lease_that_ended_under_way_is_charged_for_all() {
+async fn a_request_whose_lease_ends_during_its_call_is_charged_in_full() {
     let (server, clock, store) = leasing(4).await;
     let policy = Policy::new([Limit::per_second(10)]).unwrap();
     let subject = Subject::consumer("alice");
@@ -329,7 +329,7 @@ async fn however_often_it_takes_a_lease_keeps_one_task() {
 }
 
 #[tokio::test]
-async fn what_is_held_is_spent_also_while_the_server_is_away() {
+async fn leased_units_are_spent_while_the_server_is_down() {
     let (mut server, _clock, store) = leasing(4).await;
     let policy = Policy::new([Limit::per_hour(100)]).unwrap();
     let (subject, namespace) = (&Subject::consumer("alice"), &Namespace::default());
@@ -344,7 +344,7 @@ async fn what_is_held_is_spent_also_while_the_server_is_away() {
 }
 
 #[tokio::test]
-async fn who_waits_while_nothing_is_left_does_not_ask_one_after_the_other() {
+async fn requests_that_wait_while_nothing_is_left_do_not_ask_in_turn() {
     for remembers in [true, false] {
         let (server, clock, _) = leasing(8).await;
         let store = node(&server, &clock, 8).local_denial(remembers).connect().await.unwrap();

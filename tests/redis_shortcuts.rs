@@ -61,7 +61,7 @@ fn begin<F: Future>(future: Pin<&mut F>) {
 }
 
 #[tokio::test]
-async fn who_gives_up_before_the_departure_is_not_charged() {
+async fn a_request_cancelled_before_its_batch_is_sent_is_not_charged() {
     let server = RedisServer::start();
     let (store, policy, subject) = (store(&server).await, per_hour(300), Subject::user("alice"));
     let mut first = pin!(check(&store, &subject, &policy));
@@ -76,7 +76,7 @@ async fn who_gives_up_before_the_departure_is_not_charged() {
 }
 
 #[test]
-fn who_waits_for_a_store_whose_runtime_has_ended_is_told_at_once() {
+fn requests_to_a_store_whose_runtime_has_ended_fail_at_once() {
     let server = RedisServer::start();
     let home = tokio::runtime::Runtime::new().unwrap();
     let store = home.block_on(store(&server));
@@ -181,7 +181,7 @@ async fn a_subject_one_of_whose_windows_is_damaged_fails_alone_in_its_company() 
 
 /// What is stored under a limit that was removed keeps the script from its short way.
 #[tokio::test]
-async fn many_calls_of_a_subject_under_limits_that_have_changed_are_told_one_by_one() {
+async fn many_calls_of_a_subject_under_changed_limits_are_decided_one_by_one() {
     let server = RedisServer::start();
     let store = store(&server).await;
     let subject = Subject::user("alice");

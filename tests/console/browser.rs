@@ -180,7 +180,7 @@ async fn a_viewer_sees_everything_and_edits_nothing() {
 
 /// What was saved meanwhile is shown beside what was typed, and nothing is lost.
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_saves_second_learns_of_the_first() {
+async fn the_second_of_two_saves_conflicts() {
     let house = House::new().await;
     let record = house.record("abc", 10, 100).await;
     let browser = Browser::start().await;

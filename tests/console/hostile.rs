@@ -38,7 +38,7 @@ const PAGES: [&str; 8] = [
 ];
 
 #[tokio::test]
-async fn nobody_sees_or_changes_anything_without_a_session() {
+async fn pages_and_forms_need_a_session() {
     let house = House::new().await;
     house.record("abc", 10, 100).await;
     for cookie in ["", "rl-console-1=", "rl-console=0000", "other=1"] {
@@ -56,7 +56,7 @@ async fn nobody_sees_or_changes_anything_without_a_session() {
 }
 
 #[tokio::test]
-async fn a_wrong_token_lets_nobody_in_and_is_not_shown() {
+async fn a_wrong_token_is_rejected_and_not_shown() {
     let house = House::new().await;
     for token in ["", "wrong-token-of-a-guesser", "a\r\nb", &OWNER[1..], "ä"] {
         let answer = house.post_form("/console/login", None, &[("token", token)]).await;
@@ -67,7 +67,7 @@ async fn a_wrong_token_lets_nobody_in_and_is_not_shown() {
 }
 
 #[tokio::test]
-async fn who_may_do_nothing_sees_nothing() {
+async fn a_user_without_roles_sees_nothing() {
     let house = House::new().await;
     let login =
         house.post_form("/console/login", None, &[("token", "a token that may do nothing")]).await;
@@ -176,7 +176,7 @@ async fn refusals_of_the_console_are_in_the_history_with_the_consumer_and_the_pa
 
 /// A tick in the form of a record blocks as much as a block does, and so do its dates.
 #[tokio::test]
-async fn who_may_only_change_records_neither_blocks_nor_unblocks() {
+async fn a_user_who_may_only_change_records_cannot_block_or_unblock() {
     let house = House::new().await;
     let record = house.record("abc", 10, 100).await;
     // The block belongs to another consumer, because one for a blocked consumer would change nothing.

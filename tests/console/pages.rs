@@ -84,7 +84,7 @@ async fn a_record_is_added_changed_and_deleted_by_forms_alone() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_stored_is_told_at_its_field_with_what_was_typed() {
+async fn a_rejected_form_shows_the_error_at_its_field_and_keeps_the_input() {
     let house = House::new().await;
     let owner = house.log_in(OWNER).await;
     let long = "a".repeat(251);
@@ -121,7 +121,7 @@ async fn what_cannot_be_stored_is_told_at_its_field_with_what_was_typed() {
 }
 
 #[tokio::test]
-async fn what_holds_at_a_time_is_told_with_the_reason() {
+async fn the_limits_at_a_time_are_shown_with_their_reason() {
     let house = House::new().await;
     let owner = house.log_in(OWNER).await;
     let noon = Timestamp::from_secs(1_769_947_200);
@@ -298,7 +298,7 @@ async fn the_changes_are_those_of_tiers_members_counters_and_refusals_too() {
 }
 
 #[tokio::test]
-async fn a_store_that_does_not_answer_is_told_and_the_pages_stay() {
+async fn pages_work_and_show_that_the_store_does_not_answer() {
     let mut redis = rl_tests::RedisServer::start();
     let house = House::connected_to(&redis).await;
     house.record("abc", 10, 100).await;

@@ -80,7 +80,7 @@ async fn on_the_loopback_it_is_there_without_more_ado() {
 
 /// A proxy with TLS in front that nobody has told it about: the cookie would go without protection.
 #[tokio::test]
-async fn under_another_name_nobody_logs_in_before_the_origin_is_told() {
+async fn a_login_under_another_host_needs_a_configured_origin() {
     let server = Server::start(&[]).await;
     let log_in = async |host: &str| {
         let request = client().post(format!("http://{}/console/login", server.place));

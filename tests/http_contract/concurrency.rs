@@ -13,7 +13,7 @@ fn two_at_once() -> RateLimiter {
     limiter(&new_year(), &["2:concurrency", "9/hour"])
 }
 
-pub(super) async fn exactly_so_many_are_served_at_once<T: Target>() {
+pub(super) async fn concurrent_requests_never_exceed_the_concurrency_limit<T: Target>() {
     let limiter = two_at_once();
     let site = T::serve(vec![Gate::new(limiter.clone())]);
     let (one, other) = (site.get("/waits"), site.get("/waits"));
@@ -56,7 +56,7 @@ pub(super) async fn a_place_is_held_until_the_body_has_ended<T: Target>() {
     eventually(|| async { used(&limiter).await == 0 }).await;
 }
 
-pub(super) async fn who_waits_gets_the_place_that_is_free<T: Target>() {
+pub(super) async fn a_waiting_request_gets_the_permit_that_is_released<T: Target>() {
     let limiter = limiter(&new_year(), &["1:concurrency"]);
     let (at_most, queue) = (Duration::from_secs(60), 5);
     let site = T::serve(vec![Gate::new(limiter).over_limit(OverLimit::Wait { at_most, queue })]);

@@ -22,7 +22,7 @@ pub(super) async fn headers_count_down_to_a_denial<T: Target>() {
     assert_eq!(site.get("/").fetch().await.standing(), "429 3-0-42, retry 42");
 }
 
-pub(super) async fn waiting_as_told_is_enough_and_less_is_not<T: Target>() {
+pub(super) async fn waiting_for_retry_after_is_enough_and_less_is_not<T: Target>() {
     let (site, clock) = site::<T>(&["1/minute"]);
     assert_eq!(site.get("/").fetch().await.standing(), "200 1-0-60");
     clock.advance(Duration::from_secs(13));
@@ -35,7 +35,7 @@ pub(super) async fn waiting_as_told_is_enough_and_less_is_not<T: Target>() {
     assert_eq!(site.get("/").fetch().await.standing(), "200 1-0-60");
 }
 
-pub(super) async fn the_longest_wait_is_told_and_holds<T: Target>() {
+pub(super) async fn retry_after_is_the_longest_wait_of_all_limits<T: Target>() {
     let (site, clock) = site::<T>(&["1/second", "1/hour"]);
     assert_eq!(site.get("/").fetch().await.standing(), "200 1-0-1");
     // The fields show the second, the shortest that denies; the wait is that of the hour.

@@ -84,7 +84,7 @@ pub(super) async fn a_share_of_less_than_one_turns_away_as_an_outage<T: Target>(
     assert_eq!(site.handled(), 0);
 }
 
-pub(super) async fn grpc_calls_are_told_of_the_outage_in_their_own_way<T: Target>() {
+pub(super) async fn grpc_calls_get_a_grpc_status_for_an_outage<T: Target>() {
     let (_nobody, url) = nobody();
     let site = T::serve(vec![Gate::new(limiter(&url, OnFailure::Reject).await)]);
     let answer = site.post("/").header("content-type", "application/grpc").fetch().await;

@@ -108,7 +108,7 @@ pub(super) async fn families_stand_beside_each_other<T: Target>() {
 }
 
 /// Scripts in browsers read only what a CORS layer exposes by name.
-pub(super) async fn what_is_told_is_what_cors_can_expose<T: Target>() {
+pub(super) async fn the_written_headers_are_those_that_cors_can_expose<T: Target>() {
     for headers in [
         Headers::default().and(HeaderFamily::Ietf).and(HeaderFamily::GitHub),
         Headers::new(HeaderFamily::IetfDraft06),
@@ -197,7 +197,7 @@ pub(super) async fn a_subject_without_limits_gets_no_headers<T: Target>() {
     assert_eq!(site.get("/").fetch().await.status, 429);
 }
 
-pub(super) async fn a_blocked_subject_is_not_told_to_wait<T: Target>() {
+pub(super) async fn a_blocked_subject_gets_no_retry_after<T: Target>() {
     let gate = Gate::new(limiter(&new_year(), &["0/minute"]));
     let site = T::serve(vec![gate.headers(Headers::default().and(HeaderFamily::Ietf))]);
     let told = [

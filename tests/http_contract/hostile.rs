@@ -67,7 +67,7 @@ pub(super) async fn nothing_of_a_request_is_repeated_in_an_answer<T: Target>() {
 
 /// They cannot become lines of their own, neither in an answer nor in a store: the server refuses
 /// them before anybody is asked.
-pub(super) async fn control_characters_in_a_value_reach_nobody<T: Target>() {
+pub(super) async fn control_characters_in_a_value_reach_no_header<T: Target>() {
     let limiter = limiter(&new_year(), &["9/minute"]);
     let key = Header::new("x-key", Realm::Consumer).unwrap();
     let site = T::serve(vec![Gate::new(limiter).key(key)]);
@@ -155,7 +155,7 @@ pub(super) async fn requests_of_two_lengths_are_not_served_uncharged<T: Target>(
 }
 
 /// Whoever has a network has 2^64 addresses, and as many ways to write each.
-pub(super) async fn who_changes_addresses_within_a_network_gains_nothing<T: Target>() {
+pub(super) async fn changing_addresses_within_a_network_gains_nothing<T: Target>() {
     let behind = ClientAddress::new(ClientIp::behind("127.0.0.0/8".parse().unwrap()));
     let site = T::serve(vec![Gate::new(limiter(&new_year(), &["20/minute"])).key(behind)]);
     let network = 0x2001_0db8_0001_0002_u128 << 64;
@@ -179,7 +179,7 @@ pub(super) async fn who_changes_addresses_within_a_network_gains_nothing<T: Targ
 }
 
 /// A proxy overwrites the header: if there are two, one is the client's.
-pub(super) async fn an_address_that_is_told_twice_is_not_believed<T: Target>() {
+pub(super) async fn an_address_that_is_forwarded_twice_is_not_trusted<T: Target>() {
     let rule = ClientIp::behind("127.0.0.0/8".parse().unwrap());
     let rule = rule.single_header("x-real-ip").unwrap();
     let gate = Gate::new(limiter(&new_year(), &["9/minute"])).key(ClientAddress::new(rule));

@@ -47,8 +47,8 @@ macro_rules! contract {
 contract! {
     counting {
         headers_count_down_to_a_denial,
-        waiting_as_told_is_enough_and_less_is_not,
-        the_longest_wait_is_told_and_holds,
+        waiting_for_retry_after_is_enough_and_less_is_not,
+        retry_after_is_the_longest_wait_of_all_limits,
         a_denial_charges_no_limit,
         a_denied_request_does_not_reach_the_handler,
         the_handler_finds_the_decision,
@@ -61,14 +61,14 @@ contract! {
     headers {
         each_family_has_its_own_fields,
         families_stand_beside_each_other,
-        what_is_told_is_what_cors_can_expose,
+        the_written_headers_are_those_that_cors_can_expose,
         without_a_family_only_a_denial_tells,
         the_shortest_active_limit_is_shown,
         the_limit_with_the_fewest_left_is_shown_if_set,
         the_message_names_the_limit_that_the_headers_show,
         a_limiter_that_is_switched_off_leaves_no_trace,
         a_subject_without_limits_gets_no_headers,
-        a_blocked_subject_is_not_told_to_wait,
+        a_blocked_subject_gets_no_retry_after,
     }
     denials {
         anonymous_callers_are_denied_in_the_words_of_the_seed,
@@ -120,12 +120,12 @@ contract! {
     }
     hostile {
         nothing_of_a_request_is_repeated_in_an_answer,
-        control_characters_in_a_value_reach_nobody,
+        control_characters_in_a_value_reach_no_header,
         values_that_are_too_long_are_rejected,
         pipelined_requests_are_charged_one_by_one,
         requests_of_two_lengths_are_not_served_uncharged,
-        who_changes_addresses_within_a_network_gains_nothing,
-        an_address_that_is_told_twice_is_not_believed,
+        changing_addresses_within_a_network_gains_nothing,
+        an_address_that_is_forwarded_twice_is_not_trusted,
         ids_cannot_leave_their_place_in_a_key,
         a_reader_who_takes_no_more_holds_its_place_until_the_end,
     }
@@ -145,27 +145,27 @@ contract! {
     }
     over_limit {
         requests_wait_for_their_turn_if_set,
-        who_would_wait_too_long_is_turned_away_at_once,
-        who_finds_the_queue_full_is_turned_away,
+        a_request_that_would_wait_too_long_is_rejected_at_once,
+        a_request_is_rejected_when_the_queue_is_full,
         degraded_requests_reach_the_handler_uncharged,
         the_strategy_is_chosen_for_each_request_if_set,
     }
     settling {
         a_handler_says_what_a_request_costs,
-        what_fails_is_given_back_if_set,
+        failed_requests_are_refunded_if_set,
         the_response_says_what_a_request_costs,
         a_request_is_settled_when_its_body_has_ended,
         a_request_whose_handler_panics_has_cost_what_it_was_granted,
     }
     shadow {
-        a_limit_in_shadow_warns_and_denies_nobody,
+        a_limit_in_shadow_warns_and_denies_no_request,
         a_limiter_in_shadow_only_warns,
     }
     concurrency {
-        exactly_so_many_are_served_at_once,
+        concurrent_requests_never_exceed_the_concurrency_limit,
         a_place_is_free_however_a_request_ends,
         a_place_is_held_until_the_body_has_ended,
-        who_waits_gets_the_place_that_is_free,
+        a_waiting_request_gets_the_permit_that_is_released,
         places_are_shared_by_all_instances,
     }
     failures {
@@ -173,7 +173,7 @@ contract! {
         requests_are_turned_away_when_the_store_is_down_if_set,
         a_fallback_answers_with_a_share_of_the_limit_when_the_store_is_down,
         a_share_of_less_than_one_turns_away_as_an_outage,
-        grpc_calls_are_told_of_the_outage_in_their_own_way,
+        grpc_calls_get_a_grpc_status_for_an_outage,
         a_poisoned_counter_does_not_open_the_gate,
         a_block_holds_when_the_store_is_down,
         a_service_that_starts_before_its_store_enforces_when_it_comes_up,

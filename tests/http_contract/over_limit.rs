@@ -23,7 +23,7 @@ pub(super) async fn requests_wait_for_their_turn_if_set<T: Target>() {
     assert_eq!(site.handled(), 5);
 }
 
-pub(super) async fn who_would_wait_too_long_is_turned_away_at_once<T: Target>() {
+pub(super) async fn a_request_that_would_wait_too_long_is_rejected_at_once<T: Target>() {
     let site = T::serve(vec![waiting("1/day", Duration::from_secs(86_000), 10)]);
     assert_eq!(site.get("/").fetch().await.standing(), "200 1-0-86400");
     // It would wait for most of a day if it did not see that this is not enough.
@@ -31,7 +31,7 @@ pub(super) async fn who_would_wait_too_long_is_turned_away_at_once<T: Target>() 
     assert_eq!(site.handled(), 1);
 }
 
-pub(super) async fn who_finds_the_queue_full_is_turned_away<T: Target>() {
+pub(super) async fn a_request_is_rejected_when_the_queue_is_full<T: Target>() {
     let site = T::serve(vec![waiting("1/day", Duration::from_secs(999_999), 1)]);
     assert_eq!(site.get("/").fetch().await.status, 200);
     let (one, other) = (Box::pin(site.get("/").fetch()), Box::pin(site.get("/").fetch()));

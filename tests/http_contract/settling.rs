@@ -29,7 +29,7 @@ pub(super) async fn a_handler_says_what_a_request_costs<T: Target>() {
     assert_eq!(site.get("/").fetch().await.standing(), "429 10-0-60, retry 60");
 }
 
-pub(super) async fn what_fails_is_given_back_if_set<T: Target>() {
+pub(super) async fn failed_requests_are_refunded_if_set<T: Target>() {
     let limiter = ten();
     let gate = Gate::new(limiter.clone()).refund_if(|response| response.status() >= 500);
     let site = T::serve(vec![gate]);

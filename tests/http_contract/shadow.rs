@@ -5,7 +5,7 @@ use rl_tests::web::{Fetch, Target, limiter, new_year};
 
 const WARNING: &str = "x-rate-limit-warning";
 
-pub(super) async fn a_limit_in_shadow_warns_and_denies_nobody<T: Target>() {
+pub(super) async fn a_limit_in_shadow_warns_and_denies_no_request<T: Target>() {
     let gate = Gate::new(limiter(&new_year(), &["3/minute", "1/hour:shadow", "2/day:shadow"]));
     let site = T::serve(vec![gate]);
     let warnings = [

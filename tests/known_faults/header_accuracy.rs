@@ -83,7 +83,7 @@ async fn t15_a_denial_tells_the_longest_wait_of_the_limits_that_deny() {
 /// Seconds that are cut off tell the client to come too early, and in the last one to come at once:
 /// `Retry-After: 0` is a busy loop.
 #[tokio::test]
-async fn t16_a_client_that_waits_as_told_is_served() {
+async fn t16_a_client_that_waits_for_retry_after_is_served() {
     let (site, clock) = site(&["1/second", "3/4321ms"], GoverningLimit::default());
     let mut told = BTreeSet::new();
     for n in 0..400_u64 {

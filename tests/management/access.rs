@@ -72,7 +72,7 @@ fn body_of(method: &str) -> Option<serde_json::Value> {
 
 /// OT1, OT10, OT13, OT22, OT23: without credentials, and with those of nobody.
 #[tokio::test]
-async fn whoever_is_not_known_gets_401_everywhere() {
+async fn unknown_credentials_get_401_on_every_route() {
     in_both_worlds(async |bank: Bank| {
         let long = "x".repeat(4_000);
         for (method, path, _) in OPERATIONS
@@ -144,7 +144,7 @@ async fn a_record_of_another_consumer_is_not_there() {
 }
 
 #[tokio::test]
-async fn without_an_authorization_nobody_gets_in() {
+async fn requests_without_authorization_are_rejected() {
     let records = rl_records::Records::connect("sqlite::memory:").await.unwrap();
     let source = rl_records::RecordSource::start(&records);
     let limiter = rl_core::RateLimiter::builder().policies(source.clone()).build().unwrap();

@@ -16,7 +16,7 @@ async fn put_if(bank: &Bank, method: Method, path: &str, tag: &str, body: Value)
 }
 
 #[tokio::test]
-async fn who_changes_what_has_changed_meanwhile_learns_of_it() {
+async fn an_edit_of_a_changed_record_conflicts() {
     in_both_worlds(async |bank: Bank| {
         let id = bank.add([1, -1, -1, -1, -1, -1]).await;
         let path = format!("{RATE_LIMITS}/{id}");
@@ -51,7 +51,7 @@ async fn who_changes_what_has_changed_meanwhile_learns_of_it() {
 
 /// Of many who change it at once, one does; the others are told.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_edits_at_once_none_is_lost() {
+async fn no_concurrent_edit_is_lost() {
     in_both_worlds(async |bank: Bank| {
         let id = bank.add([1, -1, -1, -1, -1, -1]).await;
         let path = format!("{RATE_LIMITS}/{id}");
@@ -105,7 +105,7 @@ async fn setting_call_limits_heeds_what_was_seen() {
 }
 
 #[tokio::test]
-async fn what_happened_is_remembered_with_who_did_it() {
+async fn the_history_names_each_change_and_its_actor() {
     in_both_worlds(async |bank: Bank| {
         let id = bank.add([1, -1, -1, -1, -1, -1]).await;
         let path = format!("{RATE_LIMITS}/{id}");
@@ -146,7 +146,7 @@ async fn what_happened_is_remembered_with_who_did_it() {
 }
 
 #[tokio::test]
-async fn who_must_say_what_they_have_seen_is_told_so() {
+async fn a_missing_precondition_is_reported_where_it_is_required() {
     let records = rl_records::Records::connect("sqlite::memory:").await.unwrap();
     let source = rl_records::RecordSource::start(&records);
     let limiter = rl_core::RateLimiter::builder().policies(source.clone()).build().unwrap();

@@ -122,7 +122,7 @@ async fn calls_of_every_path_count_together_and_once() {
 
 /// OT36 to OT45: nothing is limited, headers say so, and calls are counted all the same.
 #[tokio::test]
-async fn what_is_not_limited_is_counted() {
+async fn unlimited_requests_are_counted() {
     in_both_worlds(async |bank: Bank| {
         for (calls, path) in [(1, "/banks"), (2, "/v1/banks"), (3, "/v2/banks/a/accounts/b/views")]
         {

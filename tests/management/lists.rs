@@ -91,7 +91,7 @@ async fn a_list_goes_on_after_whatever_name_it_has_shown() {
 }
 
 #[tokio::test]
-async fn what_a_list_cannot_be_asked_is_named() {
+async fn an_invalid_query_of_a_list_is_named() {
     in_both_worlds(async |bank: Bank| {
         for (query, field) in [
             ("limit=0", "limit"),

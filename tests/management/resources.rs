@@ -79,7 +79,7 @@ async fn limits_of_resources_are_managed_by_application() {
 }
 
 #[tokio::test]
-async fn what_is_left_of_a_resource_is_shown() {
+async fn the_remaining_units_of_a_resource_are_shown() {
     in_both_worlds(async |bank: Bank| {
         bank.manage("POST", RESOURCES, Some(payments(&["shop"]))).await;
         let path = "/management/resources/payments/usage";
@@ -92,7 +92,7 @@ async fn what_is_left_of_a_resource_is_shown() {
 }
 
 #[tokio::test]
-async fn what_a_resource_cannot_be_is_named() {
+async fn an_invalid_resource_is_named() {
     in_both_worlds(async |bank: Bank| {
         let with = |field: &str, value: Value| {
             let mut body = payments(&["shop"]);

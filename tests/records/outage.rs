@@ -161,7 +161,7 @@ async fn while_the_database_hangs_the_last_limits_hold_and_everything_ends() {
 
 /// Names that nobody can have written are not looked up, nor kept.
 #[tokio::test]
-async fn what_no_record_can_be_called_needs_no_database() {
+async fn an_impossible_name_of_a_record_needs_no_database() {
     let records = Records::connect("sqlite::memory:").await.unwrap();
     let source = patient(&records).start();
     records.close().await;

@@ -17,7 +17,7 @@ async fn role(database: &Database, owner: &mut AnyConnection) -> (String, String
 
 /// The tables were made anew at every start, which only their owner may.
 #[tokio::test]
-async fn who_may_read_and_write_the_tables_may_start() {
+async fn a_role_that_may_read_and_write_the_tables_can_start() {
     let database = Database::postgres();
     database.connect().await;
     let mut owner = database.somebody().await;
@@ -31,7 +31,7 @@ async fn who_may_read_and_write_the_tables_may_start() {
 }
 
 #[tokio::test]
-async fn who_may_not_make_tables_where_there_are_none_is_told_so() {
+async fn a_role_that_may_not_create_missing_tables_gets_an_error() {
     let database = Database::postgres();
     Database::memory().connect().await;
     let mut owner = database.somebody().await;

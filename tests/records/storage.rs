@@ -58,7 +58,7 @@ async fn a_record_is_created_read_changed_and_deleted() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_stored_is_named_and_nothing_is_stored() {
+async fn an_invalid_record_is_named_and_not_stored() {
     on_every_database(async |database: Database| {
         let records = database.connect().await;
         let stored = records.create(per_hour("abc", MAX_UNITS.cast_signed()), "al").await.unwrap();
@@ -291,7 +291,7 @@ async fn every_change_is_remembered_with_who_and_when_and_what() {
 }
 
 #[tokio::test]
-async fn of_people_who_edit_at_once_one_wins_and_the_others_learn_of_it() {
+async fn one_of_several_concurrent_edits_wins_and_the_others_conflict() {
     on_every_database(async |database: Database| {
         let records = database.connect().await;
         let other = if database.is_shared { database.connect().await } else { records.clone() };
@@ -382,7 +382,7 @@ async fn limits_of_resources_are_kept_like_records() {
 }
 
 #[tokio::test]
-async fn what_is_stored_is_there_for_those_who_connect_later_or_at_the_same_time() {
+async fn records_are_visible_to_later_and_concurrent_connections() {
     on_every_database(async |database: Database| {
         if !database.is_shared {
             return;

@@ -378,7 +378,7 @@ async fn a_log_that_the_present_policy_does_not_name_is_kept() {
 
 /// On the server's own clock: as many as there are permits, and as many more as are given back.
 #[tokio::test]
-async fn of_many_at_once_exactly_as_many_hold_a_permit_as_there_are() {
+async fn concurrent_requests_never_hold_more_permits_than_the_limit() {
     let server = RedisServer::start();
     let store = RedisStore::builder(&server.url()).connection_wait(PATIENCE);
     let store = store.connect().await.unwrap();

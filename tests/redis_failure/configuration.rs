@@ -89,7 +89,7 @@ async fn a_permission_that_is_taken_away_turns_requests_away_and_is_an_error_lin
 
 /// However patient the settings are with a server that is away.
 #[tokio::test]
-async fn nobody_waits_for_a_connection_that_was_refused() {
+async fn no_request_waits_for_a_refused_connection() {
     let server = server();
     let patience = Duration::from_secs(600);
     let store = RedisStore::builder(&url(&server)).connection_wait(patience);

@@ -64,7 +64,7 @@ async fn a_cluster_keeps_the_contract_in_both_layouts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_at_once_exactly_as_many_pass_on_a_cluster() {
+async fn concurrent_requests_never_exceed_the_limit_on_a_cluster() {
     let cluster = start().await;
     let store = patient(store(&cluster)).await;
     // Every primary knows the scripts before it is asked for a decision.
@@ -85,7 +85,7 @@ async fn of_many_at_once_exactly_as_many_pass_on_a_cluster() {
 }
 
 #[tokio::test]
-async fn what_a_cluster_refuses_is_an_error_when_the_store_is_made() {
+async fn a_refusal_of_a_cluster_fails_the_connect() {
     let cluster = start().await;
     let wrong = store(&cluster).password("wrong").connect_timeout(PATIENCE);
     match wrong.connect().await.unwrap_err() {

@@ -57,7 +57,7 @@ async fn a_cluster_that_may_forget_counters_is_one_line_too() {
 
 /// Redis cannot count, which is no reason to tell clients that they asked too often.
 #[tokio::test]
-async fn a_full_server_is_an_outage_and_denies_nobody() {
+async fn a_full_server_is_an_outage_and_denies_no_request() {
     let server = RedisServer::start_with(&["--maxmemory-policy", "noeviction"]);
     let store = RedisStore::builder(&server.url()).local_denial(false).connect().await.unwrap();
     let limiter = RateLimiter::builder().limit(Limit::per_hour(3)).store(store).build().unwrap();

@@ -58,7 +58,7 @@ async fn assert_exactly_one_passes(store: RedisStore) {
 }
 
 #[tokio::test]
-async fn what_sentinels_or_servers_refuse_is_an_error_when_the_store_is_made() {
+async fn a_refusal_of_sentinels_or_servers_fails_the_connect() {
     let sentinels = start().await;
     let plain: Vec<String> = sentinels.sentinels.iter().map(|sentinel| sentinel.url()).collect();
     for (builder, kind) in [

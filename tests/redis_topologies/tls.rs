@@ -88,7 +88,7 @@ async fn a_server_with_a_certificate_of_our_authority_keeps_the_contract() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_at_once_exactly_as_many_pass_over_tls() {
+async fn concurrent_requests_never_exceed_the_limit_over_tls() {
     let authority = Authority::new();
     let server = TlsServer::start(&authority.identity("127.0.0.1"), &authority, false);
     assert_exactly_five_of_twenty_pass(patient(server.store(trusting(&authority))).await).await;
@@ -96,7 +96,7 @@ async fn of_many_at_once_exactly_as_many_pass_over_tls() {
 
 /// The others are reached over TLS too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_at_once_exactly_as_many_pass_on_a_cluster_over_tls() {
+async fn concurrent_requests_never_exceed_the_limit_on_a_cluster_over_tls() {
     let (authority, stranger) = (Authority::new(), Authority::new());
     let identity = authority.identity("127.0.0.1");
     let folder = tempfile::tempdir().unwrap();
