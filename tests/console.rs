@@ -1,4 +1,4 @@
-//! The console: as a browser drives it, and as somebody who is no browser and means no good does.
+//! The console, driven by a browser and by hostile programs.
 
 mod browser;
 mod hostile;
@@ -29,11 +29,11 @@ const HOUR: u64 = 3_600_000_000;
 const OWNER: &str = "a token that only olivia knows";
 const VIEWER: &str = "a token that only victor knows";
 
-/// What it takes to edit records.
+/// The roles needed to edit records.
 const EDITORS: [Role; 3] =
     [Role::CanCreateRateLimits, Role::CanUpdateRateLimits, Role::CanDeleteRateLimits];
 
-/// The token of somebody who sees everything, and has this role alone besides.
+/// Returns the token of a user who may read everything, and has this role besides.
 fn token_of(role: Role) -> String {
     format!("a token of who has {role} alone")
 }
@@ -100,7 +100,7 @@ impl House {
         self.site.get("/api").header("x-consumer", consumer).fetch().await.status
     }
 
-    /// A record of so many calls per minute and hour, from an hour ago until in ten.
+    /// Creates a record with this number of calls per minute and hour, from an hour ago for eleven hours.
     async fn record(&self, consumer: &str, per_minute: i64, per_hour: i64) -> Record {
         let now = SystemClock.now();
         let from = Timestamp::from_micros(now.as_micros() / HOUR * HOUR - HOUR);
@@ -109,7 +109,7 @@ impl House {
         self.records.create(content, "olivia").await.unwrap()
     }
 
-    /// Somebody who has logged in with this token.
+    /// Logs in with this token.
     async fn log_in(&self, token: &str) -> Visitor<'_> {
         let answer = self.post_form("/console/login", None, &[("token", token)]).await;
         assert_eq!(answer.status, StatusCode::SEE_OTHER.as_u16(), "{}", answer.body);
@@ -134,7 +134,7 @@ impl House {
     }
 }
 
-/// Who is logged in, as a browser that runs no scripts.
+/// A logged-in client, like a browser that runs no scripts.
 struct Visitor<'a> {
     house: &'a House,
     cookie: String,

@@ -66,7 +66,7 @@ impl Database {
         self.builder().connect().await.unwrap()
     }
 
-    /// A connection of somebody who has nothing to do with us; after the first of ours.
+    /// Opens an unrelated connection, after the first of the store.
     async fn somebody(&self) -> AnyConnection {
         AnyConnection::connect(&self.url).await.unwrap()
     }
@@ -83,7 +83,7 @@ fn limits(numbers: [i64; 6]) -> CallLimits {
     CallLimits::from_numbers(numbers).unwrap()
 }
 
-/// A record of so many calls per hour, from long ago to long after.
+/// Creates a record with this number of calls per hour, from long ago to far in the future.
 fn per_hour(consumer: &str, calls: i64) -> RecordContent {
     let (from, to) = (NOON, NOON.plus_micros(1_000_000 * HOUR));
     RecordContent::new(consumer, from, to, limits([-1, -1, calls, -1, -1, -1]))
@@ -103,7 +103,7 @@ async fn policy_text(source: &RecordSource, consumer: &str) -> String {
     policy(source, consumer).await.map_or_else(|| "-".to_owned(), |policy| policy.to_string())
 }
 
-/// Waits until the source answers like this; tells how long that took.
+/// Waits until the source returns these limits, and returns the time that it took.
 async fn until_policy(source: &RecordSource, consumer: &str, text: &str) -> Duration {
     let began = tokio::time::Instant::now();
     let mut looks = tokio::time::interval(Duration::from_millis(2));

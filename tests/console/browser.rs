@@ -178,7 +178,7 @@ async fn a_viewer_sees_everything_and_edits_nothing() {
     browser.close().await;
 }
 
-/// What was saved meanwhile is shown beside what was typed, and nothing is lost.
+/// A conflict shows the saved values beside the input, and nothing is lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_second_of_two_saves_conflicts() {
     let house = House::new().await;
@@ -209,7 +209,7 @@ async fn the_second_of_two_saves_conflicts() {
     browser.close().await;
 }
 
-/// What a screen reader, or somebody with a keyboard alone, would stumble over.
+/// Returns the obstacles for screen readers and for users without a mouse.
 const OBSTACLES: &str = r"
     const wrong = [];
     const all = (css) => Array.from(document.querySelectorAll(css));
@@ -319,7 +319,7 @@ async fn without_scripts_everything_works_but_the_moving() {
     browser.close().await;
 }
 
-/// A limit that comes, a store that goes away, somebody who is logged out: the page follows.
+/// The page follows a new limit, a store that goes down, and a logout.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_bars_follow_whatever_happens() {
     let mut redis = RedisServer::start();

@@ -1,4 +1,4 @@
-//! Who is no browser, or another site in one, and means no good.
+//! Hostile clients: programs that are no browser, and other sites in a browser.
 
 use std::time::Duration;
 
@@ -314,7 +314,7 @@ async fn the_cookie_is_for_no_script_and_no_other_site_and_a_login_changes_it() 
     let own = format!("rl-console-{port}");
     assert_eq!((name, id.len()), (&*own, 64));
 
-    // Who set a cookie before the login knows nothing after it.
+    // A cookie that was planted before the login is worthless after it.
     let fixed = format!("{own}={}", "0123456789abcdef".repeat(4));
     assert!(!login(Some(&fixed)).await.contains("0123456789abcdef"));
     let second = login(Some(pair)).await;
@@ -413,7 +413,7 @@ async fn hostile_text_in_every_field_is_shown_and_does_nothing() {
         shown += usize::from(body.contains("&lt;script&gt;alert(1)&lt;/script&gt;"));
     }
     assert!(shown >= 9, "{shown}");
-    // What is wrong with a form is told with what was typed, escaped as well.
+    // The error of a form quotes the input, escaped.
     let wrong = [("consumer_id", text), ("from_date", text), ("per_day_call_limit", text)];
     let answer = owner.post("/console/record/new", &wrong).await;
     assert!(answer.status == 422 && !answer.body.contains("<script>alert"), "{}", answer.body);

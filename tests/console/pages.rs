@@ -1,4 +1,4 @@
-//! What the pages show and do, without a browser and without scripts.
+//! The pages without a browser and without scripts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -339,7 +339,7 @@ async fn a_session_that_is_idle_ends_and_looking_by_itself_is_no_click() {
     after(29);
     assert_eq!(viewer.get("/console").await.status, 200, "a click");
     after(29);
-    // The page asks again and again; nobody clicks.
+    // The page refreshes itself without a click.
     assert_eq!(viewer.get("/console/usage?id=abc").await.status, 200);
     after(1);
     assert_eq!(viewer.get("/console/usage?id=abc").await.status, 401);
@@ -349,7 +349,7 @@ async fn a_session_that_is_idle_ends_and_looking_by_itself_is_no_click() {
         Some("/console/login?next=%2Fconsole%2Fconsumer%3Fid%3Dabc")
     );
 
-    // Who clicks and clicks is logged out as well, once a day of work is over.
+    // A session in use also ends, after a working day.
     let viewer = house.log_in(VIEWER).await;
     for _ in 0..28 {
         after(25);

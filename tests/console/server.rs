@@ -22,7 +22,7 @@ impl Server {
             "roles": ["CanReadCallLimits", "CanGetRateLimits"]}}]"#
         );
         let child = Command::new(env!("CARGO_BIN_EXE_admin-server"))
-            // Nothing of the environment of whoever runs the tests.
+            // Without the environment of the test run.
             .env_clear()
             .env("DATABASE_URL", "sqlite::memory:")
             .env("RL_ADMIN_LISTEN", &place)
@@ -78,7 +78,7 @@ async fn on_the_loopback_it_is_there_without_more_ado() {
     assert_eq!(server.get("/management/rate-limiting").await.status, 401, "the API is there, too");
 }
 
-/// A proxy with TLS in front that nobody has told it about: the cookie would go without protection.
+/// Behind a TLS proxy that is not configured, the cookie would be sent without protection.
 #[tokio::test]
 async fn a_login_under_another_host_needs_a_configured_origin() {
     let server = Server::start(&[]).await;

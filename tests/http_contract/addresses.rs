@@ -13,7 +13,7 @@ fn site<T: Target>(proxies: &str) -> Site {
     T::serve(vec![Gate::new(limiter(&new_year(), &["9/minute"])).key(key)])
 }
 
-/// What is left for the client that these lines name.
+/// Returns the remaining units of the client that these header lines name.
 async fn left(site: &Site, lines: &[&str]) -> String {
     let request = lines.iter().fold(site.get("/"), |request, line| {
         request.header("x-forwarded-for", HeaderValue::from_bytes(line.as_bytes()).unwrap())
@@ -39,13 +39,13 @@ pub(super) async fn a_stranger_cannot_choose_an_address<T: Target>() {
 pub(super) async fn behind_a_proxy_the_rightmost_stranger_counts<T: Target>() {
     let site = site::<T>("127.0.0.0/8");
     assert_eq!(left(&site, &["198.51.100.7"]).await, "8");
-    // What the client wrote itself stands further left.
+    // The entries that the client wrote are further left.
     assert_eq!(left(&site, &["6.6.6.6, 198.51.100.7"]).await, "7");
     assert_eq!(left(&site, &["7.7.7.7, 198.51.100.7, 127.0.0.9"]).await, "6");
     assert_eq!(left(&site, &["198.51.100.7:51234"]).await, "5");
     assert_eq!(left(&site, &["::ffff:198.51.100.7"]).await, "4");
     assert_eq!(left(&site, &["6.6.6.6"]).await, "8");
-    // What cannot be read ends the way at the nearest proxy.
+    // An unreadable entry ends the walk at the nearest proxy.
     assert_eq!(left(&site, &[]).await, "8");
     assert_eq!(left(&site, &["198.51.100.7, garbage"]).await, "7");
     assert_eq!(left(&site, &["198.51.100.7, \u{ff}"]).await, "6");

@@ -1,4 +1,4 @@
-//! At most so many at once.
+//! Concurrency limits.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Counting: exact, all or nothing, and told truthfully.
+//! Counting: exact, all or nothing, and reported truthfully.
 
 use std::time::Duration;
 
@@ -98,7 +98,7 @@ pub(super) async fn a_body_passes_through_unchanged<T: Target>() {
     assert_eq!((answer.standing().as_str(), answer.body == body), ("200 2-1-60", true));
     let answer = site.post("/echo").body("").fetch().await;
     assert_eq!((answer.standing().as_str(), answer.body.as_str()), ("200 2-0-60", ""));
-    // What the handler would have read is left to the server, which may end the connection.
+    // The server may end the connection because the handler has not read the body.
     let answer = site.post("/echo").body(body).fetch().await;
     assert_eq!((answer.status, site.handled()), (429, 2));
 }
@@ -146,7 +146,7 @@ pub(super) async fn all_connections_and_workers_count_together<T: Target>() {
         }
     }
     assert_eq!((remaining.len(), denied, site.handled()), (20, 40, 20));
-    // Each of those that passed was told a number of its own.
+    // Each allowed response reports another remaining number.
     remaining.sort_by_key(|text| text.parse::<u32>().unwrap());
     assert_eq!(remaining, (0..20).map(|n| n.to_string()).collect::<Vec<_>>());
 }

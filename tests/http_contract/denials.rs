@@ -1,4 +1,4 @@
-//! What clients get that are turned away.
+//! Responses to rejected requests.
 
 use rl_core::denial::{Denial, DenialBody};
 use rl_core::gate::MissingKey;
@@ -19,7 +19,7 @@ async fn denied<T: Target>(gate: Gate) -> Answer {
     site.get("/").fetch().await
 }
 
-/// What belongs to a body: its type, its length and whether it may be kept.
+/// The headers of a body: its type, its length and whether it may be cached.
 fn about_the_body(answer: &Answer) -> [Option<&str>; 3] {
     ["content-type", "content-length", "cache-control"].map(|name| answer.header(name))
 }
@@ -94,7 +94,7 @@ pub(super) async fn a_responder_of_the_users<T: Target>() {
     );
 }
 
-/// What a responder makes of a request's data may not be fit for a response.
+/// A responder may build a value from request data that no header can hold.
 pub(super) async fn a_responder_cannot_break_the_response<T: Target>() {
     let gate = Gate::new(one()).deny_with(|_, _| {
         let mut denial = Denial::new(7);
@@ -204,7 +204,7 @@ pub(super) async fn grpc_calls_are_denied_in_their_own_way<T: Target>() {
             [Some("application/grpc"), Some("8"), Some(words), Some("60000")]
         );
     }
-    // What translates it for browsers stands between them and us.
+    // A gRPC-Web proxy stands between browsers and this service.
     assert_eq!(call("application/grpc-web").await.status, 429);
     assert_eq!(site.handled(), 1);
 

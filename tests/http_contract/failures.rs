@@ -23,7 +23,7 @@ async fn limiter(url: &str, on_failure: OnFailure) -> RateLimiter {
     on(RedisStore::connect(url).await.unwrap(), on_failure)
 }
 
-/// An address at which nobody listens, as long as the socket is held.
+/// An address without a listener, as long as the socket is held.
 fn nobody() -> (TcpSocket, String) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -56,7 +56,7 @@ pub(super) async fn requests_are_turned_away_when_the_store_is_down_if_set<T: Ta
     );
 }
 
-/// A fallback tells what it holds clients to: this instance's share.
+/// Responses of a fallback report the limits that it enforces: this instance's share.
 pub(super) async fn a_fallback_answers_with_a_share_of_the_limit_when_the_store_is_down<
     T: Target,
 >() {
@@ -93,7 +93,7 @@ pub(super) async fn grpc_calls_get_a_grpc_status_for_an_outage<T: Target>() {
     assert_eq!((fields, site.handled()), ([Some("14"), Some("1000")], 0));
 }
 
-/// Somebody who can make the store fail for one subject must not get rid of that subject's limit.
+/// A client that makes the store fail for its subject must not escape the subject's limit.
 pub(super) async fn a_poisoned_counter_does_not_open_the_gate<T: Target>() {
     let redis = RedisServer::start();
     let store = RedisStore::builder(&redis.url()).connection_wait(PATIENCE).connect().await;

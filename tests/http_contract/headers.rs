@@ -1,4 +1,4 @@
-//! What responses say: families of fields, and which limit they describe.
+//! Response headers: families of fields, and the limit that they describe.
 
 use std::time::Duration;
 
@@ -135,7 +135,7 @@ pub(super) async fn without_a_family_only_a_denial_tells<T: Target>() {
     assert_eq!(site.get("/").fetch().await.told(), ["retry-after: 60"]);
 }
 
-/// Of 10 per second, 100 per minute and 1 000 per hour, the minute has one left, for 49 seconds.
+/// Builds a site under 10 per second, 100 per minute and 1 000 per hour; the minute has one unit left, for 49 seconds.
 async fn one_left_of_the_minute<T: Target>(follow: GoverningLimit) -> Site {
     let clock = new_year();
     let limiter = limiter(&clock, &["10/second", "100/minute", "1000/hour"]);

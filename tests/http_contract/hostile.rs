@@ -21,7 +21,7 @@ async fn used(limiter: &RateLimiter, subject: &Subject) -> u64 {
     usage.limits().next().unwrap().used()
 }
 
-/// So many requests per minute of everyone together, and their limiter.
+/// Creates a limiter that allows `max` requests per minute of all clients together.
 fn together<T: Target>(limit: &str) -> (Site, RateLimiter) {
     let limiter = limiter(&new_year(), &[limit]);
     (T::serve(vec![Gate::new(limiter.clone()).key(Constant)]), limiter)
@@ -32,7 +32,7 @@ fn with_line(line: &[u8]) -> Vec<u8> {
     [b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n", line, b"\r\n\r\n"].concat()
 }
 
-/// Whoever reads an answer, or the log of a cache, must not read what somebody else wrote.
+/// A response, or the log of a cache, must not show a client the input of another.
 pub(super) async fn nothing_of_a_request_is_repeated_in_an_answer<T: Target>() {
     const MARK: &str = "x4711x";
     let bodies =
@@ -65,8 +65,8 @@ pub(super) async fn nothing_of_a_request_is_repeated_in_an_answer<T: Target>() {
     }
 }
 
-/// They cannot become lines of their own, neither in an answer nor in a store: the server refuses
-/// them before anybody is asked.
+/// A line break in a value starts no line of its own, in a response or in a store: the server rejects the
+/// request before the limiter sees it.
 pub(super) async fn control_characters_in_a_value_reach_no_header<T: Target>() {
     let limiter = limiter(&new_year(), &["9/minute"]);
     let key = Header::new("x-key", Realm::Consumer).unwrap();
@@ -154,7 +154,7 @@ pub(super) async fn requests_of_two_lengths_are_not_served_uncharged<T: Target>(
     }
 }
 
-/// Whoever has a network has 2^64 addresses, and as many ways to write each.
+/// A network has 2^64 addresses, and each has several spellings.
 pub(super) async fn changing_addresses_within_a_network_gains_nothing<T: Target>() {
     let behind = ClientAddress::new(ClientIp::behind("127.0.0.0/8".parse().unwrap()));
     let site = T::serve(vec![Gate::new(limiter(&new_year(), &["20/minute"])).key(behind)]);

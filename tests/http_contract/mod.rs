@@ -1,4 +1,4 @@
-//! What a client sees of a limiter, written once and held by both adapters on real servers.
+//! The behaviour of a limiter as clients see it, tested on both adapters and on real servers.
 //!
 //! Each sentence is a function over the [`Target`](rl_tests::web::Target); at the end of this file it
 //! becomes a test of axum and a test of actix-web. Where the frameworks differ in how a limiter is

@@ -11,7 +11,7 @@ fn of(limit: &str) -> RateLimiter {
     limiter(&new_year(), &[limit])
 }
 
-/// What the client of the tests has used of the first limit.
+/// Returns the units of the first limit that the client of the tests has used.
 async fn used(limiter: &RateLimiter) -> u64 {
     let usage = limiter.usage(&Subject::ip("127.0.0.1")).await.unwrap();
     usage.limits().next().unwrap().used()
@@ -127,7 +127,7 @@ pub(super) async fn outer_layers_see_the_stricter_decision<T: Target>() {
     }
 }
 
-/// A cost that a handler tells is for every metered limiter, and for no other: the others count
+/// A cost that a handler reports applies to every metered limiter, and to no other: the others count
 /// something else.
 pub(super) async fn a_cost_reaches_every_metered_limiter_around_the_handler<T: Target>() {
     let [outer, inner, other] = ["9000/hour", "5000/hour", "100/hour"].map(of);

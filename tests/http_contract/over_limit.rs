@@ -1,4 +1,4 @@
-//! What becomes of requests that are over their limits.
+//! Requests over their limits: rejected, waiting or degraded.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a request costs in the end.
+//! The settled cost of a request.
 
 use reqwest::StatusCode;
 use rl_core::{Cost, Gate, RateLimiter, Subject};

@@ -67,7 +67,7 @@ async fn t06_every_body_type_is_taken() {
     expect(arrived(|| Full::new(VecDeque::from(*b"deque"))).await, "deque");
 }
 
-/// What comes after the data matters to gRPC more than the data.
+/// The trailers of a gRPC response carry its status.
 #[tokio::test]
 async fn t06_frames_and_trailers_pass_through() {
     let trailers = HeaderMap::from_iter([(http::header::ETAG, "\"7\"".parse().unwrap())]);

@@ -119,8 +119,8 @@ fn undecided() -> RateLimiter {
     builder.build().unwrap()
 }
 
-/// tonic keeps the peer's address where axum does not: who looks only there finds nobody, and turns
-/// everybody away or counts them together.
+/// tonic stores the peer's address in another extension than axum. An extractor that reads only axum's
+/// rejects all clients, or counts them together.
 #[tokio::test]
 async fn t08_callers_are_counted_by_the_address_that_tonic_knows() {
     let server = serve(Gate::new(two_per_minute()).headers(Headers::none())).await;

@@ -1,4 +1,4 @@
-//! T14 to T17: headers that do not tell the truth.
+//! T14 to T17: headers that contradict the decision.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,19 +9,19 @@ use rl_core::time::ManualClock;
 use rl_core::{Gate, GoverningLimit, Subject};
 use rl_tests::web::{Answer, Axum, Fetch, Site, Target, limiter, new_year};
 
-/// What the client of the tests is known by.
+/// The subject of the client in these tests.
 fn caller() -> Subject {
     Subject::ip("127.0.0.1")
 }
 
-/// A site with these limits that tells about all of them in a list, and about one in single fields.
+/// Builds a site that reports all of these limits in a list, and one of them in single fields.
 fn site(limits: &[&str], follow: GoverningLimit) -> (Site, Arc<ManualClock>) {
     let clock = new_year();
     let headers = Headers::new(HeaderFamily::Ietf).and(HeaderFamily::OpenBank).follow(follow);
     (Axum::serve(vec![Gate::new(limiter(&clock, limits)).headers(headers)]), clock)
 }
 
-/// What the list says of each limit: its quota, and what it has left for how long.
+/// Parses the list: the quota of each limit, its remaining units, and the seconds until its reset.
 fn listed(answer: &Answer) -> Vec<[String; 3]> {
     let number = |text: &str| text.split('=').nth(1).unwrap_or_default().to_owned();
     let of = |name| answer.header(name).unwrap().split(", ").map(|item| item.split(';'));
@@ -58,7 +58,7 @@ async fn t14_the_fields_describe_one_limit() {
 }
 
 /// "The fewest units left" compares a second with a month: the second has fewer almost always. And
-/// whoever names the first limit that denies sends the client back into the next denial.
+/// the wait of the first limit that denies leads the client to the next denial.
 #[tokio::test]
 async fn t15_a_denial_tells_the_longest_wait_of_the_limits_that_deny() {
     for (follow, denied) in [
@@ -80,7 +80,7 @@ async fn t15_a_denial_tells_the_longest_wait_of_the_limits_that_deny() {
     }
 }
 
-/// Seconds that are cut off tell the client to come too early, and in the last one to come at once:
+/// Seconds that are rounded down send the client back too early, and in the last second at once:
 /// `Retry-After: 0` is a busy loop.
 #[tokio::test]
 async fn t16_a_client_that_waits_for_retry_after_is_served() {
@@ -101,7 +101,7 @@ async fn t16_a_client_that_waits_for_retry_after_is_served() {
 }
 
 /// A constant, what is used in place of what is left, or more left than there is: each was found in
-/// a header that nobody compared with the count.
+/// a header that no test compared with the count.
 #[tokio::test]
 async fn t17_what_is_left_is_what_then_passes() {
     let clock = new_year();

@@ -32,7 +32,7 @@ async fn ask(socket: &Path, forwarded_for: &str) -> Answer {
 
 /// The three things that can be done about connections without an address.
 async fn contract(strict: &Path, shared: &Path, behind_a_proxy: &Path) {
-    // Unless said otherwise nobody knows the client, whatever the client says.
+    // By default no forwarding header is trusted.
     assert_eq!(ask(strict, "198.51.100.7").await.standing(), "403");
 
     assert_eq!(ask(shared, "198.51.100.7").await.standing(), "200 1-0-60");
@@ -75,7 +75,7 @@ async fn t13_over_a_unix_socket_actix_answers_as_it_is_set() {
     contract(&sockets[0], &sockets[1], &sockets[2]).await;
 }
 
-/// axum tells the address only where it is asked to.
+/// axum provides the peer address only with connect-info.
 #[tokio::test]
 async fn t13_without_connect_info_axum_answers_as_it_is_set() {
     for (gate, status) in gates().into_iter().zip([403, 200, 403]) {

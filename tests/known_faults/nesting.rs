@@ -4,7 +4,7 @@ use reqwest::Method;
 use rl_core::Gate;
 use rl_tests::web::{Actix, Axum, Fetch, Target, limiter, new_year};
 
-/// An outer limiter that writes its headers over those of an inner one tells the client that much is
+/// An outer limiter that overwrites the headers of an inner one reports that much is
 /// left, and the next request is denied.
 #[tokio::test]
 async fn t09_the_stricter_numbers_survive_nesting() {

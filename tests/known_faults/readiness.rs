@@ -27,7 +27,7 @@ fn one_per_minute() -> RateLimiter {
 }
 
 /// Middlewares that clone the inner service in `call` and then call the clone call an instance that
-/// nobody has polled. The probe panics then, and so do tower's own services.
+/// was never polled. The probe panics then, and so do tower's own services.
 #[tokio::test]
 async fn t01_the_service_that_is_ready_is_called() {
     let probe = RecordingService::default();
@@ -65,8 +65,8 @@ async fn t01_buffers_and_concurrency_limits_stand_inside() {
     }
 }
 
-/// A future that is not polled does nothing, but a `Buffer` sends the request off in `call`: whoever
-/// calls the inner service first and asks the store then has served the request before the verdict.
+/// A future that is not polled does nothing, but a `Buffer` sends the request in `call`. A layer
+/// that calls the inner service before it asks the store has served the request before the decision.
 #[tokio::test]
 async fn t02_nothing_is_called_before_the_verdict() {
     let (store, probe) = (ScriptedStore::default(), RecordingService::default());

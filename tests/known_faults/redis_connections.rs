@@ -107,7 +107,7 @@ async fn t31_one_connection_carries_many_decisions_at_once() {
     assert_eq!(counts, (2..=51).collect::<Vec<_>>());
 }
 
-/// What a pool waits by default is 30 seconds, for every request of an outage.
+/// A pool waits for 30 seconds by default, for every request of an outage.
 #[tokio::test]
 async fn t31_waits_are_bounded() {
     // Bound, but not listening: a connection is refused. Listening, but never accepting: one is made
@@ -147,13 +147,13 @@ async fn t31_a_connection_that_does_not_answer_is_replaced() {
     timeout(GIVE_UP, answered()).await.expect("answers again");
 }
 
-/// What happens to the commands on their way to the server.
+/// The fate of commands on their way to the server.
 #[derive(Clone, Copy, PartialEq)]
 enum Traffic {
     Flows,
     /// They are held until they may go on.
     Held,
-    /// What is sent over the connections that are open arrives nowhere, and nobody learns of it. New
+    /// Data sent over open connections is lost without an error. New
     /// connections are fine.
     Lost,
 }
@@ -186,7 +186,7 @@ impl Way {
         self.traffic.send_replace(traffic);
     }
 
-    /// Waits until so many script calls are held.
+    /// Waits until this number of script calls is held.
     async fn holds(&self, calls: usize) {
         let mut held = self.held.subscribe();
         let held = timeout(GIVE_UP, held.wait_for(|held| *held == calls)).await;

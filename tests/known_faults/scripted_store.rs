@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::GIVE_UP;
 
-/// A store that answers when the test tells it to: what a slow server looks like from here.
+/// A store that answers when the test lets it, like a slow server.
 #[derive(Clone, Default)]
 pub(super) struct ScriptedStore(Arc<Mutex<VecDeque<Question>>>);
 
@@ -30,18 +30,18 @@ impl ScriptedStore {
         builder.deadline(Duration::from_secs(86_400)).build().unwrap()
     }
 
-    /// How many questions wait for an answer; those that nobody waits for count as well.
+    /// Returns the number of unanswered requests, cancelled ones included.
     pub(super) fn asked(&self) -> usize {
         self.questions().len()
     }
 
-    /// Grants the oldest question; whether anybody still waits for the answer.
+    /// Allows the oldest request, and returns whether its caller still waits.
     pub(super) fn grant(&self) -> bool {
         let Question { granted, answer, .. } = self.next();
         answer.send(granted).is_ok()
     }
 
-    /// Denies the oldest question; whether anybody still waits for the answer.
+    /// Denies the oldest request, and returns whether its caller still waits.
     pub(super) fn deny(&self) -> bool {
         let Question { denied, answer, .. } = self.next();
         answer.send(denied).is_ok()
@@ -57,7 +57,7 @@ impl ScriptedStore {
         timeout(GIVE_UP, asked).await.expect("a question");
     }
 
-    /// Takes the oldest question back once nobody waits for its answer any more.
+    /// Removes the oldest request once its caller has cancelled it.
     pub(super) async fn is_given_up(&self) {
         let mut question = self.next();
         timeout(GIVE_UP, question.answer.closed()).await.expect("that nobody waits");

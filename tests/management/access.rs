@@ -1,4 +1,4 @@
-//! Who may do what.
+//! Roles and the operations that they allow.
 
 use rl_admin::Role;
 use serde_json::json;
@@ -70,7 +70,7 @@ fn body_of(method: &str) -> Option<serde_json::Value> {
     ["POST", "PUT"].contains(&method).then(|| record([1, -1, -1, -1, -1, -1]))
 }
 
-/// OT1, OT10, OT13, OT22, OT23: without credentials, and with those of nobody.
+/// OT1, OT10, OT13, OT22, OT23: without credentials, and with unknown ones.
 #[tokio::test]
 async fn unknown_credentials_get_401_on_every_route() {
     in_both_worlds(async |bank: Bank| {
@@ -125,7 +125,7 @@ async fn each_operation_needs_its_role_and_no_other() {
     .await;
 }
 
-/// O11: an id of somebody else is not there, whatever is done with it.
+/// O11: an id of another consumer is not found, whatever the operation.
 #[tokio::test]
 async fn a_record_of_another_consumer_is_not_there() {
     in_both_worlds(async |bank: Bank| {
@@ -157,7 +157,7 @@ async fn requests_without_authorization_are_rejected() {
     }
 }
 
-/// An operation that is not in the table above would be tried by nobody.
+/// An operation that is missing in the table above would not be tested.
 #[tokio::test]
 async fn every_operation_of_the_document_is_tried() {
     let bank = Bank::embedded().await;

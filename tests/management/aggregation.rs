@@ -1,4 +1,4 @@
-//! What the records of a consumer add up to.
+//! The aggregated limits of a consumer's records.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! What cannot be stored is refused with the field and what was expected, and nothing is stored.
+//! Invalid input is rejected with the field and the expected value, and nothing is stored.
 
 use reqwest::Method;
 use rl_tests::web::{Answer, Fetch};

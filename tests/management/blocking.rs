@@ -83,7 +83,7 @@ async fn a_block_is_taken_back() {
     .await;
 }
 
-/// Who may block cannot unblock by blocking for a shorter time, and who may change records can do
+/// A user who may block cannot unblock through a shorter block, and a user who may change records can do
 /// neither by other dates.
 #[tokio::test]
 async fn a_block_ends_sooner_for_those_alone_who_may_unblock() {

@@ -1,4 +1,4 @@
-//! What is used: shown without being charged, and reset.
+//! Usage: shown without a charge, and reset.
 
 use std::time::Duration;
 
@@ -115,7 +115,7 @@ async fn any_subject_is_shown_and_reset() {
     .await;
 }
 
-/// The store is away: reports say so, and what can be told without it is told.
+/// While the store is down, reports say so, and show the data that needs no store.
 #[tokio::test]
 async fn without_redis_reports_say_so() {
     let mut bank = Bank::impatient(Duration::from_secs(1)).await;

@@ -49,7 +49,7 @@ async fn an_edit_of_a_changed_record_conflicts() {
     .await;
 }
 
-/// Of many who change it at once, one does; the others are told.
+/// One of several concurrent changes succeeds; the others conflict.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_concurrent_edit_is_lost() {
     in_both_worlds(async |bank: Bank| {

@@ -1,4 +1,4 @@
-//! What is written through the API binds the next request of the service.
+//! A change through the API applies to the next request of the service.
 
 use std::time::Duration;
 

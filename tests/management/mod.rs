@@ -61,7 +61,7 @@ const OWNER_OF_SHOP: &str = "token-of-who-owns-the-shop";
 /// Is known, and may do nothing.
 const NOBODY: &str = "token-of-somebody-without-roles";
 
-/// The token of somebody who has this role alone.
+/// Returns the token of a user with this role alone.
 fn token_of(role: Role) -> String {
     format!("token-of-who-has-{role}")
 }
@@ -71,7 +71,7 @@ struct Bank {
     site: Site,
     clock: Arc<ManualClock>,
     records: Records,
-    /// Of the fleet.
+    /// The services of the fleet.
     redis: Option<RedisServer>,
     _database: Database,
 }
@@ -95,7 +95,7 @@ impl Bank {
         let records = Records::builder(&database.url).clock(clock.clone()).connect().await.unwrap();
         let source =
             RecordSource::builder(&records).deadline(PATIENCE).count_unlimited(true).start();
-        // What cannot be decided must not look like what is allowed.
+        // A failed decision must not look like an allowed one.
         let limiter = RateLimiter::builder().policies(source.clone()).deadline(PATIENCE);
         let limiter = limiter.on_store_failure(OnFailure::Reject).clock(clock.clone());
         let (limiter, backend) = match &redis {
@@ -137,14 +137,14 @@ impl Bank {
         self.as_who(ALICE, method, path, body).await
     }
 
-    /// What is there.
+    /// Sends a `GET`, and returns the response.
     async fn get(&self, path: &str) -> Value {
         let answer = self.manage("GET", path, None).await;
         assert_eq!(answer.status, 200, "{path}: {}", answer.body);
         parse(&answer)
     }
 
-    /// Creates a record of consumer `abc` for a year around now; tells its id.
+    /// Creates a record of consumer `abc` for a year around now, and returns its id.
     async fn add(&self, numbers: [i64; 6]) -> String {
         let created = self.manage("POST", RATE_LIMITS, Some(record(numbers))).await;
         assert_eq!(created.status, 201, "{}", created.body);
@@ -196,7 +196,7 @@ fn tokens() -> BearerTokens {
     })
 }
 
-/// What is limited: consumers by what an authentication in front has found out.
+/// Creates a service that limits consumers, as an authentication in front identified them.
 fn service(limiter: RateLimiter) -> Router {
     let gate = Gate::new(limiter)
         .key(Identified.or(ClientAddress::default()))

@@ -119,7 +119,7 @@ async fn if_match_is_412_at_every_endpoint_when_there_is_nothing_to_change() {
     .await;
 }
 
-/// A tag that never existed was answered with "somebody changed it meanwhile".
+/// An unknown tag was answered as if the record had been changed meanwhile.
 #[tokio::test]
 async fn an_unknown_tag_is_not_reported_as_a_change() {
     in_both_worlds(async |bank: Bank| {

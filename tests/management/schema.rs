@@ -6,7 +6,7 @@ use tokio::process::Command;
 
 use super::{ALICE, Bank, PREFIX};
 
-/// What tries the API out by its document: `tests/run` installs it.
+/// The program that tests the API by its document: `tests/run` installs it.
 fn schemathesis() -> PathBuf {
     let named = std::env::var_os("RL_SCHEMATHESIS").map(PathBuf::from);
     let paths = std::env::var_os("PATH").unwrap_or_default();

@@ -18,7 +18,7 @@ use super::{ALICE, PATIENCE, RATE_LIMITS, parse, record, until};
 /// A program that runs, until it is dropped.
 struct Process {
     child: Child,
-    // What it has logged so far.
+    // The log so far.
     log: Arc<Mutex<String>>,
 }
 
@@ -78,7 +78,7 @@ fn tokens() -> String {
 
 fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_admin-server"));
-    // Nothing of the environment of whoever runs the tests.
+    // Without the environment of the test run.
     command.env_clear().stdout(Stdio::null());
     command
 }
@@ -148,7 +148,7 @@ async fn the_server_finishes_what_it_has_begun_and_keeps_what_was_stored() {
     assert_eq!(server.call("POST", &path, Some(record([1; 6]))).await.status, 201);
     assert_eq!(server.call("GET", RATE_LIMITS, None).await.status, 404, "without the prefix");
 
-    // A request of which one half has arrived when the server is told to stop.
+    // A request whose second half arrives after the signal to stop.
     let body = record([2; 6]).to_string();
     let (half, rest) = body.split_at(20);
     let mut slow = TcpStream::connect(&server.place).await.unwrap();
@@ -172,7 +172,7 @@ async fn the_server_finishes_what_it_has_begun_and_keeps_what_was_stored() {
     let status = tokio::time::timeout(PATIENCE, server.process.ended()).await.unwrap();
     assert_eq!(status.code(), Some(0));
     let changed = "rl_admin::audit: record changed actor=\"alice\" action=\"created\" subject=";
-    // What a process wrote last may be read only after it has ended.
+    // The last output of a process may arrive after its end.
     until(async || server.process.log().contains("rl_admin: stopped")).await;
     let log = server.process.log();
     assert_eq!(log.matches(changed).count(), 2, "{log}");
@@ -184,7 +184,7 @@ async fn the_server_finishes_what_it_has_begun_and_keeps_what_was_stored() {
     assert_eq!(listed["limits"].as_array().unwrap().len(), 2);
 }
 
-/// What the services have for addresses is told to it; keys are in tiers as they are there.
+/// The server gets the services' setting for addresses; keys are in the same tiers as in the services.
 #[tokio::test]
 async fn the_server_explains_keys_and_addresses_as_the_services_decide() {
     let settings = [("RL_ANONYMOUS_PER_HOUR", "7")];
@@ -266,7 +266,7 @@ impl Member {
         let mut told = BufReader::new(process.child.stdout.take().unwrap());
         told.read_line(&mut url).unwrap();
         assert!(url.starts_with("http://"), "{}", process.log());
-        // Nobody reads more of it.
+        // The rest is not read.
         std::thread::spawn(move || told.read_to_end(&mut Vec::new()));
         Self { _process: process, url: url.trim_end().to_owned(), client: client() }
     }
@@ -277,7 +277,7 @@ impl Member {
         answer.header("x-rate-limit-limit").map(|limit| limit.parse().unwrap())
     }
 
-    /// Asks until a request is bound by this limit; tells how long that took.
+    /// Sends requests until one is under this limit, and returns the time that it took.
     async fn bound_by(&self, limit: i64) -> Duration {
         let begun = Instant::now();
         while self.limit().await != Some(limit) {

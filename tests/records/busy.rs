@@ -1,4 +1,4 @@
-//! What one kind of work leaves to the others.
+//! Connections that one kind of work leaves to the others.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ async fn edits_that_wait_for_somebody_keep_no_look_up_waiting() {
 
     assert_eq!(policy_text(&source, "abc").await, "hour=5/hour");
     assert_eq!(records.read(record.id).await.unwrap().unwrap().revision, 1);
-    // Nobody lets go, and still they end.
+    // No connection is released, and still the calls end.
     let ended = async {
         for edit in edits {
             let error = edit.await.unwrap().unwrap_err();

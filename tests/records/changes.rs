@@ -11,10 +11,10 @@ use sqlx::Executor;
 
 use super::{Database, NEVER, on_every_database, patient, per_hour, policy_text, until_policy};
 
-/// What a busy machine may add to the stated second; alone it takes half of that.
+/// The delay that a busy machine may add to the stated second. A quiet machine takes half of that second.
 const SLACK: Duration = Duration::from_secs(2);
 
-/// Creates, changes and deletes on one; tells how long the other takes to follow.
+/// Creates, changes and deletes on one instance, and returns the delay of the other.
 async fn follow(one: &Records, other: &rl_records::RecordSource) -> Duration {
     assert_eq!(policy_text(other, "abc").await, "-");
     let record = one.create(per_hour("abc", 5), "alice").await.unwrap();
@@ -32,7 +32,7 @@ async fn follow(one: &Records, other: &rl_records::RecordSource) -> Duration {
 async fn a_change_binds_the_next_request_of_the_same_process() {
     on_every_database(async |database: Database| {
         let records = database.connect().await;
-        // Nothing but the change itself tells it.
+        // No notification arrives except the change itself.
         let source = patient(&records).poll_every(NEVER).start();
         assert_eq!(policy_text(&source, "abc").await, "-");
         let mut record = records.create(per_hour("abc", 1), "alice").await.unwrap();
@@ -73,7 +73,7 @@ async fn redis_announces_changes() {
     follow(&one, &patient(&other).poll_every(NEVER).start()).await;
 }
 
-/// More changes than are told one by one, while the other instance did not look.
+/// More changes than are reported one by one, while the other instance did not poll.
 #[tokio::test]
 async fn an_instance_that_is_far_behind_looks_everything_up() {
     let redis = RedisServer::start();
@@ -88,14 +88,14 @@ async fn an_instance_that_is_far_behind_looks_everything_up() {
         let content = per_hour("busy", calls);
         record = quiet.update(record.id, content, record.revision, "alice").await.unwrap();
     }
-    // Who hears this looks for the first time since.
+    // This notification causes the first poll since then.
     loud.create(per_hour("else", 1), "alice").await.unwrap();
     until_policy(&source, "abc", "hour=5/hour").await;
     until_policy(&source, "busy", "hour=1099/hour").await;
 }
 
 /// Fail-over to a replica that had not heard everything: the next change has the number of one that is
-/// lost, and nobody looked at it.
+/// lost, and no instance polled it.
 #[tokio::test]
 async fn a_database_that_went_back_is_looked_up_again() {
     for database in [Database::file(), Database::postgres()] {
@@ -114,7 +114,7 @@ async fn a_database_that_went_back_is_looked_up_again() {
         one.update(record.id, per_hour("abc", 6), 1, "alice").await.unwrap();
         until_policy(&source, "abc", "hour=6/hour").await;
 
-        // Gone back, and as far again before anybody looks.
+        // The counter falls back, and reaches its old value before the next poll.
         let replaced = "BEGIN; \
                         UPDATE rl_history SET changed_at = changed_at + 1 WHERE change = 2; \
                         UPDATE rl_records SET per_hour_call_limit = 7; \
@@ -122,7 +122,7 @@ async fn a_database_that_went_back_is_looked_up_again() {
         somebody.execute(replaced).await.unwrap();
         until_policy(&source, "abc", "hour=7/hour").await;
 
-        // Somebody deletes what is old, all of it.
+        // An operator deletes all old changes.
         somebody.execute("DELETE FROM rl_history").await.unwrap();
         one.update(record.id, per_hour("abc", 8), 2, "alice").await.unwrap();
         until_policy(&source, "abc", "hour=8/hour").await;
@@ -131,7 +131,7 @@ async fn a_database_that_went_back_is_looked_up_again() {
     }
 }
 
-/// A future that is given up after so many polls.
+/// A future that is dropped after this number of polls.
 struct Polls<F> {
     future: Pin<Box<F>>,
     left: usize,
@@ -156,7 +156,7 @@ async fn a_change_whose_caller_goes_away_binds_if_it_is_made() {
         CallLimit::Unlimited => panic!("it has a limit"),
     };
     let records = Database::memory().connect().await;
-    // Nothing but the change itself tells it.
+    // No notification arrives except the change itself.
     let source = patient(&records).poll_every(NEVER).start();
     let mut record = records.create(per_hour("abc", 1), "alice").await.unwrap();
     let (mut left, mut made) = (1, 0);

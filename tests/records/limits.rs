@@ -1,4 +1,4 @@
-//! What the records of a consumer add up to, and how that is enforced.
+//! The aggregated limits of a consumer's records, and their enforcement.
 
 use std::any::Any;
 use std::net::IpAddr;
@@ -123,7 +123,7 @@ async fn records_begin_and_end_on_time_although_they_were_looked_up_before() {
         add(&records, from, to, [1, -1, -1, -1, -1, -1]).await;
         let source = patient(&records).start();
         assert_eq!(policy_text(&source, "abc").await, "-");
-        // What is known is enough: nothing can be asked any more.
+        // The cached limits suffice: the database is gone.
         records.close().await;
         let micro = |time: Timestamp| Timestamp::from_micros(time.as_micros() - 1);
         for (now, expected) in [
@@ -232,7 +232,7 @@ impl RequestInfo for Request {
 }
 
 /// Two subjects as one are known by a digest, which was taken for an id that is too long to have
-/// records: whoever was counted by route had no limit at all.
+/// records: a client that was counted by route had no limit at all.
 #[tokio::test]
 async fn a_consumer_who_is_counted_by_route_is_under_the_records_of_the_consumer() {
     let records = Database::memory().connect().await;
@@ -257,7 +257,7 @@ async fn a_consumer_who_is_counted_by_route_is_under_the_records_of_the_consumer
     assert_eq!(is_allowed(&unlimited, "/a").await, [true; 2], "no record has so long an id");
 }
 
-/// Nobody can have written records for it: to let it pass without a limit would be silent.
+/// No record can exist for it, so allowing it without a limit would go unnoticed.
 #[tokio::test]
 async fn a_consumer_that_is_known_by_a_digest_only_is_a_mistake_of_the_configuration() {
     let records = Database::memory().connect().await;

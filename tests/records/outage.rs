@@ -1,4 +1,4 @@
-//! What holds while the database is away.
+//! Limits while the database is down.
 
 use std::time::Duration;
 
@@ -135,7 +135,7 @@ async fn while_the_database_hangs_the_last_limits_hold_and_everything_ends() {
     let hanging = async {
         let unknown = (0..1_000).map(|number| Subject::consumer(&format!("new {number}")));
         let asked: Vec<_> = unknown.map(|consumer| source.policy(&consumer)).collect();
-        // Beyond those who may wait, nobody does.
+        // Requests beyond the bound do not wait.
         let at_once = asked.iter().filter(|policy| matches!(policy, MaybeReady::Ready(_))).count();
         assert!(at_once > 500, "{at_once}");
         for policy in futures::future::join_all(asked).await {
@@ -159,7 +159,7 @@ async fn while_the_database_hangs_the_last_limits_hold_and_everything_ends() {
     until_known(&source, "new 1").await;
 }
 
-/// Names that nobody can have written are not looked up, nor kept.
+/// Names that no record can have are neither looked up nor cached.
 #[tokio::test]
 async fn an_impossible_name_of_a_record_needs_no_database() {
     let records = Records::connect("sqlite::memory:").await.unwrap();

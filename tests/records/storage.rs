@@ -1,4 +1,4 @@
-//! What is stored, found, refused and remembered.
+//! Records: stored, found, rejected, and their history.
 
 use std::sync::Arc;
 

@@ -110,7 +110,7 @@ async fn a_key_is_under_its_tier_or_under_the_policies_of_the_others() {
             .collect();
         assert_eq!(steps, [(Some("gold"), Some("free")), (None, Some("gold"))]);
 
-        // The consumer of the same text is somebody else.
+        // The consumer of the same text is another subject.
         let consumer = Subject::consumer(&key("one").id().to_string());
         assert_eq!(records.tier_of(&consumer).await.unwrap(), None);
         assert_eq!(records.tier_of(&key("one")).await.unwrap().unwrap().tier, "free");
@@ -139,7 +139,7 @@ async fn an_edit_of_a_tier_that_somebody_else_changed_is_refused_and_all_is_reme
         let used = records.delete_tier("gold", changed.revision, "bob").await.unwrap_err();
         assert!(used.to_string().contains("without members"), "{used}");
         records.set_tier(&abc, None, revision, "bob").await.unwrap();
-        // Somebody who saw the first membership does not change the next one.
+        // A request that names the first membership does not change the next one.
         put(&records, "abc", "gold").await;
         let late = records.set_tier(&abc, None, revision, "carol").await.unwrap_err();
         assert!(matches!(late, ChangeError::Conflict { .. }), "{late:?}");
