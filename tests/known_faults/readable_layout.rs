@@ -76,7 +76,7 @@ async fn services_do_not_share_counters_when_one_prefix_begins_with_the_other() 
     };
     for prefix in ["shop", "shop2"] {
         let error = of(prefix).await.unwrap_err();
-        assert!(matches!(error, ConnectError::OpenPrefix { .. }), "{error}");
+        assert!(matches!(error, ConnectError::PrefixWithoutSeparator { .. }), "{error}");
     }
     for (prefix, id) in [("shop:", "2:abc"), ("shop2:", "abc"), ("shop:", "abc"), ("", "shop:abc")]
     {

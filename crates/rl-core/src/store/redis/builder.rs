@@ -12,8 +12,10 @@ use super::connection::Cluster;
 use super::connection::Sentinels;
 #[cfg(feature = "redis-tls")]
 use super::connection::Tls;
-use super::connection::{Login, Pool, Route, Server, Settings, Upstream, shown};
-use super::{ConnectError, Inner, Layout, RedisStore, script};
+use super::connection::{
+    ConnectionSettings, Login, Pool, PoolTarget, Router, Server, redacted_url,
+};
+use super::{ConnectError, Inner, Layout, RedisStore, scripts};
 use crate::model::StoreError;
 use crate::observe::{self, Transition};
 use crate::store::LimiterRegistry;
@@ -247,25 +249,25 @@ impl RedisStoreBuilder {
     /// a wrong password.
     pub async fn connect(self) -> Result<RedisStore, ConnectError> {
         let prefix = self.checked_prefix()?;
-        let settings = Arc::new(self.settings()?);
-        let (route, probed, label) = match &self.servers {
+        let settings = Arc::new(self.connection_settings()?);
+        let (router, probed, label) = match &self.servers {
             Servers::One(url) => {
-                let server = Server::at_url(url, &self.login)?;
+                let server = Server::from_url(url, &self.login)?;
                 let label = format!("redis {}", server.name());
-                let (route, probed) = one_pool(Upstream::Server(server), &settings).await;
-                (route, probed, label)
+                let (router, probed) = one_pool(PoolTarget::Server(server), &settings).await;
+                (router, probed, label)
             }
             #[cfg(feature = "redis-sentinel")]
             Servers::Sentinels { urls, name } => {
                 let sentinels = Arc::new(Sentinels::new(urls, name, &self.login)?);
-                let (route, probed) = one_pool(Upstream::Sentinels(sentinels), &settings).await;
-                (route, probed, format!("redis {name}, by sentinels"))
+                let (router, probed) = one_pool(PoolTarget::Sentinels(sentinels), &settings).await;
+                (router, probed, format!("redis {name}, by sentinels"))
             }
             #[cfg(feature = "redis-cluster")]
             Servers::Cluster(urls) => {
                 let cluster = Cluster::new(urls, &self.login, &settings)?;
-                let (probed, label) = (cluster.probe().await, cluster.label());
-                (Route::Cluster(cluster), probed, label)
+                let (probed, label) = (cluster.try_connect().await, cluster.label());
+                (Router::Cluster(cluster), probed, label)
             }
         };
         match probed {
@@ -275,7 +277,7 @@ impl RedisStoreBuilder {
             Err(error) => observe::not_connected(&label, &error),
             Ok(()) => {}
         }
-        let is_cluster = route.is_cluster();
+        let is_cluster = router.is_cluster();
         let (watch, remembers) = self.watch();
         let is_packed = self.layout == Layout::Packed;
         let leases = self.lease.units > 0 && is_packed;
@@ -289,7 +291,7 @@ impl RedisStoreBuilder {
                 watch,
                 fingerprinter: Fingerprinter::random(),
                 commands: Commands { layout: self.layout, prefix, tagged: is_cluster },
-                route,
+                router,
                 healed: AtomicU64::new(0),
                 healing: Transition::new(HEALING_CALM),
                 label,
@@ -325,50 +327,56 @@ impl RedisStoreBuilder {
             return Err(ConnectError::Prefix { prefix: shown() });
         }
         if is_readable && !prefix.is_empty() && !prefix.ends_with(['.', '_', '-', ':']) {
-            return Err(ConnectError::OpenPrefix { prefix: shown() });
+            return Err(ConnectError::PrefixWithoutSeparator { prefix: shown() });
         }
         Ok(prefix)
     }
 
-    fn settings(&self) -> Result<Settings, ConnectError> {
-        let (wait, connect_timeout, silence) =
-            (self.connection_wait, self.connect_timeout, self.response_timeout);
+    /// Returns the settings of connections, if all time limits are greater than zero.
+    fn connection_settings(&self) -> Result<ConnectionSettings, ConnectError> {
         if self.connections == 0 {
-            return Err(ConnectError::NoConnections);
+            return Err(ConnectError::ZeroConnections);
         }
-        let LeaseSettings { idle, lifetime, .. } = self.lease;
-        if [wait, connect_timeout, silence, idle, lifetime].contains(&Duration::ZERO) {
-            return Err(ConnectError::NoWait);
+        let durations = [
+            ("connection_wait", self.connection_wait),
+            ("connect_timeout", self.connect_timeout),
+            ("response_timeout", self.response_timeout),
+            ("lease_idle", self.lease.idle),
+            ("lease_lifetime", self.lease.lifetime),
+        ];
+        if let Some((setting, _)) = durations.into_iter().find(|(_, value)| value.is_zero()) {
+            return Err(ConnectError::ZeroDuration { setting });
         }
-        let (scripts, connections) = (script::of(self.layout), self.connections);
-        let has_warned_of_eviction = AtomicBool::new(false);
-        Ok(Settings {
-            scripts,
-            connections,
-            wait,
-            connect_timeout,
-            silence,
-            has_warned_of_eviction,
+        Ok(ConnectionSettings {
+            scripts: scripts::of_layout(self.layout),
+            connections: self.connections,
+            connection_wait: self.connection_wait,
+            connect_timeout: self.connect_timeout,
+            response_timeout: self.response_timeout,
+            has_warned_of_eviction: AtomicBool::new(false),
         })
     }
 }
 
 /// A pool, and the connection of a first attempt.
-async fn one_pool(upstream: Upstream, settings: &Arc<Settings>) -> (Route, Result<(), StoreError>) {
-    let pool = Pool::new(upstream, settings, &Handle::current());
-    let probed = pool.probe().await;
-    (Route::Pool(pool), probed)
+async fn one_pool(
+    target: PoolTarget,
+    settings: &Arc<ConnectionSettings>,
+) -> (Router, Result<(), StoreError>) {
+    let pool = Pool::new(target, settings, &Handle::current());
+    let probed = pool.try_connect().await;
+    (Router::Pool(pool), probed)
 }
 
 // URLs may hold passwords, and settings do.
 impl fmt::Debug for RedisStoreBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let urls = match &self.servers {
-            Servers::One(url) => vec![shown(url)],
+            Servers::One(url) => vec![redacted_url(url)],
             #[cfg(feature = "redis-sentinel")]
-            Servers::Sentinels { urls, .. } => urls.iter().map(|url| shown(url)).collect(),
+            Servers::Sentinels { urls, .. } => urls.iter().map(|url| redacted_url(url)).collect(),
             #[cfg(feature = "redis-cluster")]
-            Servers::Cluster(urls) => urls.iter().map(|url| shown(url)).collect(),
+            Servers::Cluster(urls) => urls.iter().map(|url| redacted_url(url)).collect(),
         };
         f.debug_struct("RedisStoreBuilder")
             .field("urls", &urls)
@@ -443,14 +451,17 @@ mod tests {
         for prefix in [":", "a:b", "a:b:"] {
             assert_eq!(readable(prefix).checked_prefix().is_ok(), prefix == ":", "{prefix}");
         }
-        assert!(error(of("redis://h/").connections(0)).await.contains("at least 1"));
-        assert!(
-            error(of("redis://h/").connection_wait(Duration::ZERO)).await.contains("more than")
-        );
-        assert!(
-            error(of("redis://h/").connect_timeout(Duration::ZERO)).await.contains("more than")
-        );
-        assert!(error(of("redis://h/").lease_idle(Duration::ZERO)).await.contains("more than"));
-        assert!(error(of("redis://h/").lease_lifetime(Duration::ZERO)).await.contains("more than"));
+        let zero = Duration::ZERO;
+        let server = || of("redis://h/");
+        for (builder, expected) in [
+            (server().connections(0), "connections must be at least 1"),
+            (server().connection_wait(zero), "connection_wait must be greater than zero"),
+            (server().connect_timeout(zero), "connect_timeout must be greater than zero"),
+            (server().response_timeout(zero), "response_timeout must be greater than zero"),
+            (server().lease_idle(zero), "lease_idle must be greater than zero"),
+            (server().lease_lifetime(zero), "lease_lifetime must be greater than zero"),
+        ] {
+            assert_eq!(error(builder).await, expected);
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! From the client library's errors to ours: which kind, and nothing secret.
+//! Errors: why a store cannot be created, and the kinds of failures of the client library.
 
 use std::error::Error;
 use std::fmt;
@@ -6,148 +6,15 @@ use std::sync::Arc;
 
 use redis::{ErrorKind, RedisError};
 
-use crate::model::FailureKind;
-use crate::model::{StoreError, TOO_MANY_STATES};
+use crate::model::{FailureKind, StoreError, TOO_MANY_STATES};
 
-pub(super) fn is_unknown_script(error: &RedisError) -> bool {
-    error.code() == Some("NOSCRIPT")
-}
-
-/// Whether the server is no primary any more: another has taken its place, to which a new connection
-/// may lead.
-pub(super) fn is_demoted(error: &RedisError) -> bool {
-    matches!(code(error).as_deref(), Some("READONLY" | "MASTERDOWN"))
-        || error.to_string().contains("READONLY")
-}
-
-/// Whether the user may not run the command.
-pub(super) fn is_forbidden(error: &RedisError) -> bool {
-    code(error).as_deref() == Some("NOPERM")
-}
-
-pub(super) fn classify(error: RedisError) -> StoreError {
-    #[cfg(feature = "redis-tls")]
-    if let Some((kind, detail)) = super::connection::tls_failure(&error) {
-        return StoreError::new(kind).with_detail(detail);
-    }
-    let code = code(&error);
-    StoreError::new(kind(&error, code.as_deref())).with_detail(detail(&error, code.as_deref()))
-}
-
-/// The server's code for what went wrong; of a pipeline, such as the one that greets a server, the
-/// first.
-fn code(error: &RedisError) -> Option<String> {
-    if let Some(code) = error.code() {
-        return Some(code.to_owned());
-    }
-    let errors = error.clone().into_server_errors()?;
-    errors.first().map(|(_, error)| error.code().to_owned())
-}
-
-/// What a server says that cannot work now.
+/// Why a [`RedisStore`](super::RedisStore) cannot be created.
 ///
-/// `NOSCRIPT` comes here only if the scripts are flushed faster than they are loaded.
-const UNAVAILABLE: [&str; 11] = [
-    "LOADING",
-    "MASTERDOWN",
-    "TRYAGAIN",
-    "CLUSTERDOWN",
-    "BUSY",
-    "READONLY",
-    "OOM",
-    "MISCONF",
-    "NOREPLICAS",
-    "UNKILLABLE",
-    "NOSCRIPT",
-];
-
-/// The error code of decide.lua for a charge that needs more states of a subject than are kept.
-const TOO_MANY: &str = "RLFULL";
-
-fn kind(error: &RedisError, code: Option<&str>) -> FailureKind {
-    // What goes wrong inside a script comes wrapped in a text, more or less so in each version.
-    let says = |word: &str| error.to_string().contains(word);
-    match code {
-        Some("NOAUTH" | "WRONGPASS" | "NOPERM") => return FailureKind::Refused,
-        Some("WRONGTYPE" | "RLCORRUPT") => return FailureKind::Corrupt,
-        Some(TOO_MANY) => return FailureKind::Unsupported,
-        Some(code) if UNAVAILABLE.contains(&code) => return FailureKind::Unavailable,
-        Some(_) if says("can't run this command") => return FailureKind::Refused,
-        Some(_) if is_about_database(error) => {
-            // A server that is busy, or loading, refuses that as well.
-            let lasts = says("permission") || says("out of range");
-            return if lasts { FailureKind::Refused } else { FailureKind::Unavailable };
-        }
-        // Before Redis 7 the code stands in the text.
-        Some("ERR") if UNAVAILABLE.iter().any(|code| says(code)) => {
-            return FailureKind::Unavailable;
-        }
-        Some(_) if says(TOO_MANY) => return FailureKind::Unsupported,
-        Some(_) if says("WRONGTYPE") || says("RLCORRUPT") => return FailureKind::Corrupt,
-        Some(_) if says("max number of clients") => return FailureKind::Unavailable,
-        Some(_) => return FailureKind::Protocol,
-        None => {}
-    }
-    match error.kind() {
-        _ if error.is_timeout() => FailureKind::TimedOut,
-        ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig => FailureKind::Refused,
-        ErrorKind::Io => FailureKind::Unavailable,
-        _ if error.is_unrecoverable_error() => FailureKind::Unavailable,
-        _ => FailureKind::Protocol,
-    }
-}
-
-/// The server's code or the kind of the failure: not its text, which may quote what was sent.
-fn detail(error: &RedisError, code: Option<&str>) -> String {
-    match code {
-        Some(_) if is_about_database(error) => no_database(error).to_owned(),
-        Some(_) if error.to_string().contains(TOO_MANY) => TOO_MANY_STATES.to_owned(),
-        Some(code) => format!("Redis answered {code}"),
-        None if error.is_connection_refusal() => "the connection was refused".to_owned(),
-        None if error.is_connection_dropped() => "the connection was lost".to_owned(),
-        None => match io_error(error) {
-            Some(why) if why.to_string().contains("lookup address") => {
-                "the host name cannot be resolved (DNS)".to_owned()
-            }
-            // Only the words for the kind, because the text of the system error may hold more.
-            Some(why) => why.kind().to_string(),
-            None => error.category().to_owned(),
-        },
-    }
-}
-
-/// Returns the error of the operating system beneath, if there is one.
-fn io_error(error: &RedisError) -> Option<&std::io::Error> {
-    // The library wraps its source in an `Arc`.
-    let shared = error.source()?.downcast_ref::<Arc<dyn Error + Send + Sync>>()?;
-    shared.downcast_ref::<std::io::Error>()
-}
-
-/// Whether a new connection could not change to the database of the URL: the library reports that in
-/// words of its own, and without the server's code.
-fn is_about_database(error: &RedisError) -> bool {
-    error.to_string().contains("refused to switch database")
-}
-
-/// What the server has against the database of the URL. In our words: its own may name the user.
-fn no_database(error: &RedisError) -> &'static str {
-    let says = |word: &str| error.to_string().contains(word);
-    if says("out of range") {
-        "Redis has no database of the number in the URL"
-    } else if says("permission") {
-        "the user may not select the database of the URL (+select)"
-    } else {
-        "Redis does not change to the database of the URL"
-    }
-}
-
-/// Why there is no [`RedisStore`](super::RedisStore).
-///
-/// Its text holds no password, no key and nothing of a URL but the scheme.
+/// The text contains no password and no key. Of a URL it shows the scheme only.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The URL is not one of a Redis server.
+    /// The URL is not the URL of a Redis server.
     Url {
         /// The URL's scheme.
         shown: String,
@@ -161,7 +28,7 @@ pub enum ConnectError {
         /// The feature's name.
         feature: &'static str,
     },
-    /// The URLs of sentinels or of a cluster do not go together.
+    /// The URLs of sentinels or of a cluster contradict each other.
     Servers {
         /// What is wrong with them.
         why: &'static str,
@@ -171,21 +38,24 @@ pub enum ConnectError {
         /// What is wrong with it.
         why: String,
     },
-    /// The prefix cannot stand in keys.
+    /// The prefix contains characters that are not allowed, or is too long.
     Prefix {
         /// The prefix.
         prefix: String,
     },
-    /// A prefix of the readable layout that does not end in a separator.
-    OpenPrefix {
+    /// The prefix of the readable layout does not end in a separator.
+    PrefixWithoutSeparator {
         /// The prefix.
         prefix: String,
     },
-    /// No connection allowed.
-    NoConnections,
-    /// No time allowed.
-    NoWait,
-    /// The server refuses to work for us.
+    /// The number of connections is zero.
+    ZeroConnections,
+    /// A time limit is zero.
+    ZeroDuration {
+        /// The setting's name.
+        setting: &'static str,
+    },
+    /// The server refuses the service, as with a wrong password.
     Refused(StoreError),
 }
 
@@ -206,24 +76,216 @@ impl fmt::Display for ConnectError {
                 f,
                 "key prefix {prefix:?}: expected up to 32 characters of A-Z a-z 0-9 _ . -"
             ),
-            Self::OpenPrefix { prefix } => write!(
+            Self::PrefixWithoutSeparator { prefix } => write!(
                 f,
                 "key prefix {prefix:?} of the readable layout: expected one that ends in . _ - or :, \
                  so that {:?} and ids cannot run together",
                 format!("{prefix}.")
             ),
-            Self::NoConnections => f.write_str("0 connections: expected at least 1"),
-            Self::NoWait => f.write_str("a time limit of 0: expected more than no time"),
+            Self::ZeroConnections => f.write_str("connections must be at least 1"),
+            Self::ZeroDuration { setting } => write!(f, "{setting} must be greater than zero"),
             Self::Refused(error) => error.fmt(f),
         }
     }
 }
 
-impl std::error::Error for ConnectError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+impl Error for ConnectError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Refused(error) => error.source(),
             _ => None,
+        }
+    }
+}
+
+/// Returns whether the server does not know a script. Nothing was executed in that case.
+pub(super) fn is_unknown_script(error: &RedisError) -> bool {
+    error.code() == Some("NOSCRIPT")
+}
+
+/// Returns whether the server is a replica: it was replaced, so a new connection may lead to the primary.
+pub(super) fn is_demoted(error: &RedisError) -> bool {
+    matches!(code(error).as_deref(), Some("READONLY" | "MASTERDOWN"))
+        || error.to_string().contains("READONLY")
+}
+
+/// Returns whether the user lacks the permission for the command.
+pub(super) fn is_forbidden(error: &RedisError) -> bool {
+    code(error).as_deref() == Some("NOPERM")
+}
+
+/// Converts an error of the client library. The result contains no text of the server, which may quote
+/// what was sent.
+pub(super) fn classify(error: RedisError) -> StoreError {
+    #[cfg(feature = "redis-tls")]
+    if let Some((kind, detail)) = tls::classify(&error) {
+        return StoreError::new(kind).with_detail(detail);
+    }
+    let code = code(&error);
+    StoreError::new(kind(&error, code.as_deref())).with_detail(detail(&error, code.as_deref()))
+}
+
+/// Returns the code of an error reply. For a pipeline, it is the code of the first command that failed.
+fn code(error: &RedisError) -> Option<String> {
+    if let Some(code) = error.code() {
+        return Some(code.to_owned());
+    }
+    let errors = error.clone().into_server_errors()?;
+    errors.first().map(|(_, error)| error.code().to_owned())
+}
+
+/// The codes of conditions that pass by themselves.
+///
+/// `NOSCRIPT` is among them because it arrives here only if the scripts are flushed right after they were
+/// loaded.
+const UNAVAILABLE: [&str; 11] = [
+    "LOADING",
+    "MASTERDOWN",
+    "TRYAGAIN",
+    "CLUSTERDOWN",
+    "BUSY",
+    "READONLY",
+    "OOM",
+    "MISCONF",
+    "NOREPLICAS",
+    "UNKILLABLE",
+    "NOSCRIPT",
+];
+
+/// The code with which `decide.lua` rejects a charge that needs too many states of one subject.
+const TOO_MANY: &str = "RLFULL";
+
+/// Returns the kind of a failure.
+fn kind(error: &RedisError, code: Option<&str>) -> FailureKind {
+    // Each version of Redis wraps the errors of scripts in another text.
+    let contains = |word: &str| error.to_string().contains(word);
+    match code {
+        Some("NOAUTH" | "WRONGPASS" | "NOPERM") => return FailureKind::Refused,
+        Some("WRONGTYPE" | "RLCORRUPT") => return FailureKind::Corrupt,
+        Some(TOO_MANY) => return FailureKind::Unsupported,
+        Some(code) if UNAVAILABLE.contains(&code) => return FailureKind::Unavailable,
+        Some(_) if contains("can't run this command") => return FailureKind::Refused,
+        Some(_) if is_about_database(error) => {
+            // A server that is busy or loading rejects the change of database as well.
+            let is_lasting = contains("permission") || contains("out of range");
+            return if is_lasting { FailureKind::Refused } else { FailureKind::Unavailable };
+        }
+        // Before Redis 7 the code stands in the text.
+        Some("ERR") if UNAVAILABLE.iter().any(|code| contains(code)) => {
+            return FailureKind::Unavailable;
+        }
+        Some(_) if contains(TOO_MANY) => return FailureKind::Unsupported,
+        Some(_) if contains("WRONGTYPE") || contains("RLCORRUPT") => return FailureKind::Corrupt,
+        Some(_) if contains("max number of clients") => return FailureKind::Unavailable,
+        Some(_) => return FailureKind::Protocol,
+        None => {}
+    }
+    match error.kind() {
+        _ if error.is_timeout() => FailureKind::TimedOut,
+        ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig => FailureKind::Refused,
+        ErrorKind::Io => FailureKind::Unavailable,
+        _ if error.is_unrecoverable_error() => FailureKind::Unavailable,
+        _ => FailureKind::Protocol,
+    }
+}
+
+/// Returns the detail of a failure: the server's code or the kind of the I/O error.
+fn detail(error: &RedisError, code: Option<&str>) -> String {
+    match code {
+        Some(_) if is_about_database(error) => database_detail(error).to_owned(),
+        Some(_) if error.to_string().contains(TOO_MANY) => TOO_MANY_STATES.to_owned(),
+        Some(code) => format!("Redis replied {code}"),
+        None if error.is_connection_refusal() => "the connection was refused".to_owned(),
+        None if error.is_connection_dropped() => "the connection was lost".to_owned(),
+        None => match io_error(error) {
+            Some(io) if io.to_string().contains("lookup address") => {
+                "the host name cannot be resolved (DNS)".to_owned()
+            }
+            // The kind only, because the text of a system error may contain more.
+            Some(io) => io.kind().to_string(),
+            None => error.category().to_owned(),
+        },
+    }
+}
+
+/// Returns the error of the operating system that caused a failure, if there is one.
+fn io_error(error: &RedisError) -> Option<&std::io::Error> {
+    // The client library wraps its source in an `Arc`.
+    let shared = error.source()?.downcast_ref::<Arc<dyn Error + Send + Sync>>()?;
+    shared.downcast_ref::<std::io::Error>()
+}
+
+/// Returns whether a new connection could not change to the database of the URL.
+///
+/// The client library reports that without the server's code.
+fn is_about_database(error: &RedisError) -> bool {
+    error.to_string().contains("refused to switch database")
+}
+
+/// Returns why the database cannot be used. The server's own text may contain the user's name.
+fn database_detail(error: &RedisError) -> &'static str {
+    let contains = |word: &str| error.to_string().contains(word);
+    if contains("out of range") {
+        "Redis has no database of the number in the URL"
+    } else if contains("permission") {
+        "the user may not select the database of the URL (+select)"
+    } else {
+        "Redis does not change to the database of the URL"
+    }
+}
+
+#[cfg(feature = "redis-tls")]
+mod tls {
+    use std::io::ErrorKind;
+
+    use redis::RedisError;
+    use tokio_rustls::rustls::{AlertDescription, CertificateError, Error};
+
+    use super::io_error;
+    use crate::model::FailureKind;
+
+    /// Returns the kind and the detail of a failure of TLS; `None` for other failures.
+    pub(super) fn classify(error: &RedisError) -> Option<(FailureKind, &'static str)> {
+        let io = io_error(error)?;
+        Some(match io.get_ref()?.downcast_ref::<Error>()? {
+            Error::InvalidCertificate(why) => (FailureKind::Untrusted, certificate_detail(why)),
+            Error::NoCertificatesPresented => {
+                (FailureKind::Untrusted, "the server presented no certificate")
+            }
+            Error::AlertReceived(alert) => match alert {
+                AlertDescription::CertificateRequired
+                | AlertDescription::BadCertificate
+                | AlertDescription::UnsupportedCertificate
+                | AlertDescription::CertificateRevoked
+                | AlertDescription::CertificateExpired
+                | AlertDescription::CertificateUnknown
+                | AlertDescription::UnknownCA
+                | AlertDescription::AccessDenied => {
+                    (FailureKind::Refused, "the server does not accept the client certificate")
+                }
+                AlertDescription::CloseNotify | AlertDescription::UserCanceled => return None,
+                _ => (FailureKind::Protocol, "the server aborted the TLS handshake"),
+            },
+            _ if io.kind() == ErrorKind::InvalidData => {
+                (FailureKind::Protocol, "the server does not speak a supported version of TLS")
+            }
+            _ => return None,
+        })
+    }
+
+    /// Returns why a certificate is rejected. The library's own text names hosts.
+    const fn certificate_detail(why: &CertificateError) -> &'static str {
+        match why {
+            CertificateError::UnknownIssuer => "its issuer is not known",
+            CertificateError::Expired | CertificateError::ExpiredContext { .. } => "it has expired",
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+                "it is not valid yet"
+            }
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+                "it is for another host name"
+            }
+            CertificateError::Revoked => "it was revoked",
+            _ => "it is not valid",
         }
     }
 }
@@ -232,18 +294,18 @@ impl std::error::Error for ConnectError {
 mod tests {
     use super::*;
 
-    fn classified(answer: &str) -> StoreError {
-        let line = format!("-{answer}\r\n");
+    fn classified(reply: &str) -> StoreError {
+        let line = format!("-{reply}\r\n");
         let value = redis::parse_redis_value(line.as_bytes()).unwrap();
         classify(value.extract_error().unwrap_err())
     }
 
     #[test]
-    fn what_passes_by_itself_and_what_lasts() {
+    fn errors_are_classified_by_code_in_every_version() {
         use FailureKind::{Corrupt, Protocol, Refused, Unavailable, Unsupported};
-        // As Redis 7 says it, and before that, wrapped in words of its own.
+        // Redis 7 replies with the code first. Earlier versions wrap it in a text.
         let script = "ERR Error running script (call to f_0123): @user_script:7:";
-        for (answer, kind) in [
+        for (reply, kind) in [
             ("LOADING Redis is loading the dataset in memory", Unavailable),
             ("OOM command not allowed when used memory > 'maxmemory'.", Unavailable),
             (&format!("{script} -OOM command not allowed when used memory"), Unavailable),
@@ -259,8 +321,8 @@ mod tests {
             ("NOPERM User rl has no permissions to run the 'get' command", Refused),
             ("ERR unknown command 'EVALSHA'", Protocol),
         ] {
-            let error = classified(answer);
-            assert_eq!(error.kind(), kind, "{answer}");
+            let error = classified(reply);
+            assert_eq!(error.kind(), kind, "{reply}");
             assert!(!error.to_string().contains("f_0123"), "{error}");
         }
     }

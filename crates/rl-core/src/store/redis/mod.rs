@@ -39,7 +39,7 @@ mod connection;
 mod encoding;
 mod error;
 mod reservations;
-mod script;
+mod scripts;
 mod shortcuts;
 mod subject_key;
 
@@ -53,14 +53,14 @@ use builder::Servers;
 #[cfg(feature = "redis-tls")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis-tls")))]
 pub use connection::Tls;
-use connection::{Command, Route};
+use connection::{Command, Router};
 pub use encoding::Layout;
 use encoding::policy::coded;
 use encoding::reply::Asked;
 use encoding::request::{Commands, OnePart};
 use encoding::{arguments, reply_reader};
 pub use error::ConnectError;
-pub use script::Script;
+pub use scripts::Script;
 use shortcuts::denial_cache::{Asking, Denials, Forgetting};
 use shortcuts::leases::Leases;
 use shortcuts::monotonic::Watch;
@@ -91,7 +91,7 @@ pub struct RedisStore {
 }
 
 struct Inner {
-    route: Route,
+    router: Router,
     commands: Commands,
     fingerprinter: Fingerprinter,
     watch: Watch,
@@ -172,7 +172,7 @@ impl RedisStore {
 
     /// The scripts of a layout, for operators who load them ahead of the service.
     pub fn scripts(layout: Layout) -> impl Iterator<Item = &'static Script> {
-        script::of(layout).into_iter()
+        scripts::of_layout(layout).into_iter()
     }
 
     /// How many counters without expiry were found and given one since the store was made.
@@ -196,7 +196,7 @@ impl RedisStore {
             Some(clock) => command.at(clock.now()),
             None => command,
         };
-        self.inner.route.send(&command).await
+        self.inner.router.send(&command).await
     }
 
     /// Counts counters that had no expiry, and logs one line when some are found and one when no more are.

@@ -1,26 +1,37 @@
-//! What is sent to a server.
+//! The commands that the store sends to its servers.
 
-use super::pool::Connection;
-use crate::store::redis::script::Script;
+use crate::store::redis::scripts::Script;
 #[cfg(feature = "conformance")]
 use crate::time::Timestamp;
 
-/// What to send.
+/// A command to a server. All of its keys have the same hash tag, and so are in one slot of a cluster.
 #[derive(Debug)]
 pub(crate) enum Command {
-    Script { script: &'static Script, keys: Vec<String>, arguments: Vec<Vec<u8>> },
-    Delete { keys: Vec<String> },
+    /// Runs a script.
+    Script {
+        /// The script.
+        script: &'static Script,
+        /// The keys that the script reads and writes.
+        keys: Vec<String>,
+        /// The other arguments.
+        arguments: Vec<Vec<u8>>,
+    },
+    /// Deletes keys.
+    Delete {
+        /// The keys.
+        keys: Vec<String>,
+    },
 }
 
 impl Command {
-    /// The key that says where the command belongs: all of its keys have the same hash tag.
+    /// Returns the first key, whose slot says which server of a cluster the command goes to.
     #[cfg(feature = "redis-cluster")]
     pub(crate) fn first_key(&self) -> &str {
         let (Self::Script { keys, .. } | Self::Delete { keys }) = self;
         keys.first().map_or("", String::as_str)
     }
 
-    /// The command with a time of ours instead of the server's.
+    /// Replaces the time of the server by `now`.
     #[cfg(feature = "conformance")]
     pub(crate) fn at(self, now: Timestamp) -> Self {
         match self {
@@ -28,21 +39,7 @@ impl Command {
                 arguments.push(now.as_micros().to_string().into_bytes());
                 Self::Script { script: script.with_manual_time(), keys, arguments }
             }
-            delete @ Self::Delete { .. } => delete,
-        }
-    }
-
-    /// Sends the command on this connection, once.
-    pub(crate) async fn run(&self, connection: &mut Connection) -> redis::RedisResult<Vec<u8>> {
-        match self {
-            Self::Script { script, keys, arguments } => {
-                script.run(connection, keys, arguments).await
-            }
-            Self::Delete { keys } => {
-                let mut delete = redis::cmd("DEL");
-                delete.arg(keys);
-                connection.query::<u64>(&delete).await.map(|_| Vec::new())
-            }
+            Self::Delete { .. } => self,
         }
     }
 }

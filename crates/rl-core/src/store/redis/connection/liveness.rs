@@ -1,70 +1,125 @@
+//! When a connection counts as failed.
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// What all handles on one connection know of it.
-pub(crate) struct Life {
-    generation: u64,
-    current: Arc<AtomicU64>,
-    opened: Instant,
-    silence: Duration,
-    // When the first command was sent that no reply came after, in milliseconds from `opened`.
-    owing_since: AtomicU64,
+/// The generation of a pool's connections.
+///
+/// All connections that were opened under one generation lead to the same server. If one of them fails,
+/// the generation ends, and the pool replaces all of its connections. Clones share the number.
+#[derive(Clone, Default)]
+pub(crate) struct Generation(Arc<AtomicU64>);
+
+impl Generation {
+    /// Returns the number of the current generation.
+    pub(super) fn current(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Ends the current generation.
+    #[cfg(feature = "redis-sentinel")]
+    pub(super) fn advance(&self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Ends the generation `number`, unless it has ended already.
+    ///
+    /// Many connections of a generation may fail together. The comparison makes sure that the failures of
+    /// an old generation do not end a new one.
+    fn end(&self, number: u64) {
+        let next = number + 1;
+        let _ = self.0.compare_exchange(number, next, Ordering::AcqRel, Ordering::Relaxed);
+    }
 }
 
-impl Life {
-    const NOTHING_OWED: u64 = u64::MAX;
+/// Tracks whether a connection still works. All handles to one connection share it.
+pub(super) struct Liveness {
+    /// The generation under which the connection was opened.
+    opened_under: u64,
+    generation: Generation,
+    opened_at: Instant,
+    /// The longest time without a reply while a command waits for one.
+    response_timeout: Duration,
+    /// When the first command since the last reply was sent, in milliseconds from `opened_at`.
+    oldest_unanswered: AtomicU64,
+}
 
-    pub(crate) fn new(generation: u64, current: Arc<AtomicU64>, silence: Duration) -> Self {
-        let owing_since = AtomicU64::new(Self::NOTHING_OWED);
-        Self { generation, current, opened: Instant::now(), silence, owing_since }
+impl Liveness {
+    /// The value of `oldest_unanswered` if no command was sent since the last reply.
+    const NONE: u64 = u64::MAX;
+
+    /// Creates the state of a connection that has just been opened under the generation `opened_under`.
+    pub(super) fn new(
+        opened_under: u64,
+        generation: Generation,
+        response_timeout: Duration,
+    ) -> Self {
+        Self {
+            opened_under,
+            generation,
+            opened_at: Instant::now(),
+            response_timeout,
+            oldest_unanswered: AtomicU64::new(Self::NONE),
+        }
     }
 
-    /// Ends the generation: once, even if many tasks fail together.
-    pub(crate) fn fail(&self) {
-        let (this, next) = (self.generation, self.generation + 1);
-        let _ = self.current.compare_exchange(this, next, Ordering::AcqRel, Ordering::Relaxed);
+    /// Marks the connection as failed, and with it all connections of its generation.
+    pub(super) fn fail(&self) {
+        self.generation.end(self.opened_under);
     }
 
-    pub(crate) fn is_stale(&self) -> bool {
-        self.generation != self.current.load(Ordering::Acquire)
+    /// Returns whether the connection or another one of its generation has failed.
+    pub(super) fn is_stale(&self) -> bool {
+        self.opened_under != self.generation.current()
     }
 
-    fn now(&self) -> u64 {
-        u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX)
+    /// Notes that a reply was received.
+    pub(super) fn on_reply(&self) {
+        self.oldest_unanswered.store(Self::NONE, Ordering::Relaxed);
     }
 
-    /// Ends the generation if an answer has been owed for too long.
-    fn judge(&self, owing_since: u64, now: u64) {
-        if u128::from(now.saturating_sub(owing_since)) >= self.silence.as_millis() {
+    /// Fails the connection if a command sent at `sent` has waited for the whole response timeout.
+    fn check_timeout(&self, sent: u64, now: u64) {
+        if u128::from(now.saturating_sub(sent)) >= self.response_timeout.as_millis() {
             self.fail();
         }
     }
 
-    pub(crate) fn heard(&self) {
-        self.owing_since.store(Self::NOTHING_OWED, Ordering::Relaxed);
+    /// Returns the milliseconds since the connection was opened.
+    fn elapsed_millis(&self) -> u64 {
+        u64::try_from(self.opened_at.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 }
 
-/// A command without a reply yet. The limiter drops it at its deadline.
-pub(crate) struct Waiting<'a>(&'a Life);
+/// A command that waits for its reply.
+///
+/// The limiter drops it at the deadline of the decision. That is when a missing reply is noticed.
+pub(super) struct PendingCommand<'a>(&'a Liveness);
 
-impl<'a> Waiting<'a> {
-    pub(crate) fn begin(life: &'a Life) -> Self {
-        let (owing_since, now) = (&life.owing_since, life.now());
-        let (relaxed, nothing) = (Ordering::Relaxed, Life::NOTHING_OWED);
-        if let Err(since) = owing_since.compare_exchange(nothing, now, relaxed, relaxed) {
-            // Not every command is given up at a deadline: those for permits go on waiting.
-            life.judge(since, now);
+impl<'a> PendingCommand<'a> {
+    /// Notes that a command is sent now.
+    pub(super) fn begin(liveness: &'a Liveness) -> Self {
+        let now = liveness.elapsed_millis();
+        let previous = liveness.oldest_unanswered.compare_exchange(
+            Liveness::NONE,
+            now,
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        );
+        if let Err(sent) = previous {
+            // Not every command is dropped at a deadline: those of permits wait without one.
+            liveness.check_timeout(sent, now);
         }
-        Self(life)
+        Self(liveness)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for PendingCommand<'_> {
     fn drop(&mut self) {
-        self.0.judge(self.0.owing_since.load(Ordering::Relaxed), self.0.now());
+        let sent = self.0.oldest_unanswered.load(Ordering::Relaxed);
+        self.0.check_timeout(sent, self.0.elapsed_millis());
     }
 }

@@ -1,21 +1,23 @@
 //! Connections: how the store reaches its servers.
 //!
 //! ```text
-//! Route ─┬─ Pool (one server, or the primary that sentinels name)
-//!        └─ Cluster ── slot ── Pool of the server that holds the slot
+//! Router ─┬─ Pool, to one server or to the primary that sentinels name
+//!         └─ Cluster ── slot of the command ── Pool, to the server that holds the slot
 //!
-//! Pool ── Connection (multiplexed, shared by many tasks) ── liveness
+//! Pool ── Connection, shared by many tasks ── Liveness
+//!  └───── Connector, Backoff: how connections are opened, and how often that is tried
 //! ```
+//!
+//! This module knows commands, but not what they mean: the layers above make them and read the replies.
 
 mod backoff;
 #[cfg(feature = "redis-cluster")]
 mod cluster;
 mod command;
-mod eviction;
-mod failure;
+mod connector;
 mod liveness;
+mod multiplexed;
 mod pool;
-mod route;
 #[cfg(feature = "redis-sentinel")]
 mod sentinel;
 mod server;
@@ -25,12 +27,45 @@ mod tls;
 #[cfg(feature = "redis-cluster")]
 pub(super) use cluster::Cluster;
 pub(super) use command::Command;
-pub(super) use pool::{Connection, Pool, Settings, Upstream};
-pub(super) use route::Route;
+pub(super) use connector::ConnectionSettings;
+pub(super) use pool::{Pool, PoolTarget};
 #[cfg(feature = "redis-sentinel")]
 pub(super) use sentinel::Sentinels;
-pub(super) use server::{Login, Server, shown};
+pub(super) use server::{Login, Server, redacted_url};
 #[cfg(feature = "redis-tls")]
 pub use tls::Tls;
-#[cfg(feature = "redis-tls")]
-pub(super) use tls::failure as tls_failure;
+
+use super::error::classify;
+use crate::model::StoreError;
+
+/// Sends each command to the server that holds its keys.
+pub(super) enum Router {
+    /// One server holds all keys.
+    Pool(Pool),
+    /// Each server holds some of the slots.
+    #[cfg(feature = "redis-cluster")]
+    Cluster(Cluster),
+}
+
+impl Router {
+    /// Returns whether keys are spread over the servers of a cluster.
+    pub(super) const fn is_cluster(&self) -> bool {
+        match self {
+            Self::Pool(_) => false,
+            #[cfg(feature = "redis-cluster")]
+            Self::Cluster(_) => true,
+        }
+    }
+
+    /// Sends a command and returns the reply of its script.
+    pub(super) async fn send(&self, command: &Command) -> Result<Vec<u8>, StoreError> {
+        match self {
+            Self::Pool(pool) => {
+                let mut connection = pool.get().await?;
+                connection.execute(command).await.map_err(classify)
+            }
+            #[cfg(feature = "redis-cluster")]
+            Self::Cluster(cluster) => cluster.send(command).await,
+        }
+    }
+}

@@ -1,190 +1,159 @@
-//! Connections: one pool of multiplexed ones, from which every task clones what it needs and gives
-//! the slot back at once, so that the commands of many requests travel together.
+//! A pool of multiplexed connections to one server.
 //!
-//! The manager of `bb8-redis` sends `PING` at every check-out and never reports a connection as broken. This
-//! one costs nothing at check-out, and a failed connection makes all of its age leave the pool: they
-//! led to the same server. One that owes an answer for too long has failed as well.
+//! Every task clones a connection and returns the slot to the pool at once, so the commands of many
+//! requests share a connection.
+//!
+//! The manager of `bb8-redis` sends `PING` at every check-out and never reports a connection as broken. The
+//! manager here sends nothing at check-out. If a connection fails, all connections of its
+//! [generation](super::liveness::Generation) leave the pool.
 
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
 
-use super::failure::Failure;
-use super::liveness::{Life, Waiting};
 use bb8_redis::bb8;
-use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::{FromRedisValue, RedisResult, Value};
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
-use tokio::time::Instant;
 
-use super::eviction;
+use super::backoff::Backoff;
+use super::connector::{ConnectionSettings, Connector};
+use super::multiplexed::Connection;
 #[cfg(feature = "redis-sentinel")]
 use super::sentinel::Sentinels;
 use super::server::Server;
-use crate::model::FailureKind;
-use crate::model::StoreError;
-use crate::store::redis::error::{self, classify};
-use crate::store::redis::script::Script;
+use crate::model::{FailureKind, StoreError};
 
-/// How connections are made, and when they count as failed.
-pub(crate) struct Settings {
-    pub(crate) scripts: Vec<&'static Script>,
-    /// How many connections a pool holds at most.
-    pub(crate) connections: u32,
-    /// The longest a decision waits for a connection.
-    pub(crate) wait: Duration,
-    /// The longest that making a connection may take.
-    pub(crate) connect_timeout: Duration,
-    /// How long a connection may owe an answer before it counts as failed.
-    ///
-    /// A server that is gone without a word ends no connection; the operating system takes a
-    /// quarter of an hour to find out.
-    pub(crate) silence: Duration,
-    /// That one of the servers can evict counters has been said.
-    pub(crate) has_warned_of_eviction: AtomicBool,
-}
-
-/// Makes connections for the pool. Clones share what they know.
+/// The server that the connections of a pool lead to.
 #[derive(Clone)]
-pub(crate) struct Manager {
-    upstream: Upstream,
-    settings: Arc<Settings>,
-    // Where connections live. A request may come from a thread with a runtime of its own, as in
-    // actix-web; when that thread is busy, nobody else should have to wait for it.
-    runtime: Handle,
-    // Raised when a connection fails; connections made before that are not handed out again.
-    generation: Arc<AtomicU64>,
-    // The last age of which a server has been looked at, and one.
-    looked_at: Arc<AtomicU64>,
-    // Why the last attempt to connect failed, as long as none succeeds: the pool itself only says that it
-    // waited too long.
-    last_failure: Arc<Mutex<Option<Failure>>>,
-    // Told of every attempt that fails.
-    failed: Arc<Notify>,
-}
-
-/// What a pool's connections lead to.
-#[derive(Clone)]
-pub(crate) enum Upstream {
+pub(crate) enum PoolTarget {
+    /// A fixed server.
     Server(Server),
+    /// The primary that sentinels name.
     #[cfg(feature = "redis-sentinel")]
     Sentinels(Arc<Sentinels>),
 }
 
-impl Manager {
-    fn new(upstream: Upstream, settings: Arc<Settings>, runtime: Handle) -> Self {
-        let (generation, looked_at, last_failure, failed) = Default::default();
-        Self { upstream, settings, runtime, generation, looked_at, last_failure, failed }
+/// A pool of connections. Clones share the connections.
+#[derive(Clone)]
+pub(crate) struct Pool(Arc<PoolInner>);
+
+struct PoolInner {
+    pool: bb8::Pool<PoolManager>,
+    manager: PoolManager,
+}
+
+impl Pool {
+    /// Creates a pool without connections. They will live in `runtime`.
+    pub(crate) fn new(
+        target: PoolTarget,
+        settings: &Arc<ConnectionSettings>,
+        runtime: &Handle,
+    ) -> Self {
+        let manager = PoolManager {
+            target,
+            connector: Connector::new(Arc::clone(settings)),
+            runtime: runtime.clone(),
+            backoff: Backoff::default(),
+        };
+        let pool = bb8::Pool::builder()
+            .max_size(settings.connections)
+            .connection_timeout(settings.connection_wait)
+            // Multiplexed connections are in use all the time, and are replaced when they fail.
+            .idle_timeout(None)
+            .max_lifetime(None)
+            .error_sink(Box::new(bb8::NopErrorSink))
+            .build_unchecked(manager.clone());
+        Self(Arc::new(PoolInner { pool, manager }))
     }
 
-    /// A new connection that knows the scripts.
-    async fn open(&self) -> Result<Connection, StoreError> {
-        let patience = self.settings.connect_timeout;
-        let opened = tokio::time::timeout(patience, async {
-            match &self.upstream {
-                Upstream::Server(server) => self.open_to(server).await,
-                #[cfg(feature = "redis-sentinel")]
-                Upstream::Sentinels(sentinels) => sentinels.connect(self).await,
+    /// Returns a handle to a connection, whose slot in the pool is free again.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason of the last failure if no connection becomes available in time. If the server
+    /// refuses the service, that error is returned at once: waiting would not help.
+    pub(crate) async fn get(&self) -> Result<Connection, StoreError> {
+        let PoolInner { pool, manager } = &*self.0;
+        let mut connection = pin!(pool.get());
+        let mut refusal = pin!(manager.backoff.refusal());
+        let result = poll_fn(|cx| {
+            // bb8 spawns the tasks that connect in the current runtime. In the runtime of a worker they
+            // would end with that worker, and the pool would wait for them forever.
+            let _runtime = manager.runtime.enter();
+            match connection.as_mut().poll(cx) {
+                Poll::Ready(connection) => Poll::Ready(Ok(connection)),
+                // Polled second, so that a new attempt to connect is under way by now.
+                Poll::Pending => refusal.as_mut().poll(cx).map(Err),
             }
         });
-        let late = || {
-            let to = match &self.upstream {
-                Upstream::Server(server) => format!(" to {}", server.name()),
-                #[cfg(feature = "redis-sentinel")]
-                Upstream::Sentinels(_) => String::new(),
-            };
-            let detail = format!("no connection{to} within {patience:?}");
-            StoreError::new(FailureKind::TimedOut).with_detail(detail)
-        };
-        opened.await.unwrap_or_else(|_| Err(late()))
-    }
-
-    /// A new connection to this server.
-    pub(crate) async fn open_to(&self, server: &Server) -> Result<Connection, StoreError> {
-        let generation = self.generation.load(Ordering::Acquire);
-        let located = |error: StoreError| error.at_connecting_to(&server.name());
-        let connection = server.connect().await.map_err(located)?;
-        let silence = self.settings.silence;
-        let life = Arc::new(Life::new(generation, Arc::clone(&self.generation), silence));
-        let mut connection = Connection {
-            connection,
-            life,
-            #[cfg(feature = "redis-cluster")]
-            is_asking: false,
-        };
-        let greeted = connection.greet(&self.settings.scripts).await.map_err(classify);
-        greeted.map_err(located)?;
-        // The first of each age, which may lead to another server than the last.
-        if self.looked_at.fetch_max(generation + 1, Ordering::AcqRel) <= generation {
-            eviction::warn_of(&mut connection, server, &self.settings.has_warned_of_eviction).await;
-        }
-        Ok(connection)
-    }
-
-    /// The age of the connections: who raises it ends them all.
-    #[cfg(feature = "redis-sentinel")]
-    pub(crate) fn generation(&self) -> Arc<AtomicU64> {
-        Arc::clone(&self.generation)
-    }
-
-    /// Why the last attempt to connect failed, if it did. All who wait learn of it: to the one who
-    /// did not, a wrong password would look like an outage, which may open the gate.
-    pub(crate) fn last_failure(&self) -> Option<StoreError> {
-        self.lock_failure().as_ref().map(Failure::error)
-    }
-
-    /// That the server does not let us in: nobody has to wait for what it has just refused.
-    async fn refusal(&self) -> StoreError {
-        loop {
-            // Registered before the look, so that nothing is missed in between.
-            let failed = self.failed.notified();
-            let refusal = self.lock_failure().as_ref().and_then(Failure::refusal);
-            match refusal {
-                Some(refusal) => return refusal,
-                None => failed.await,
+        match result.await? {
+            Ok(connection) => Ok(connection.clone()),
+            Err(bb8::RunError::User(error)) => Err(error),
+            Err(bb8::RunError::TimedOut) => {
+                Err(manager.backoff.last_error().unwrap_or_else(|| {
+                    StoreError::new(FailureKind::TimedOut)
+                        .with_detail("no connection was available in time")
+                }))
             }
         }
     }
 
-    /// Waits until the next attempt is due, which is at once unless the last one failed.
-    async fn pause(&self) {
-        loop {
-            let next = self.lock_failure().as_ref().map(Failure::next);
-            match next {
-                // Another attempt may fail meanwhile.
-                Some(next) if next > Instant::now() => tokio::time::sleep_until(next).await,
-                _ => return,
-            }
-        }
-    }
-
-    fn lock_failure(&self) -> MutexGuard<'_, Option<Failure>> {
-        self.last_failure.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Tries once to connect, outside the pool.
+    pub(crate) async fn try_connect(&self) -> Result<(), StoreError> {
+        self.0.pool.dedicated_connection().await.map(drop)
     }
 }
 
-impl bb8::ManageConnection for Manager {
+/// Opens and checks connections for bb8. Clones share the state.
+#[derive(Clone)]
+struct PoolManager {
+    target: PoolTarget,
+    connector: Connector,
+    /// The runtime in which connections live.
+    ///
+    /// A request may come from a thread with a runtime of its own, as in actix-web. If that thread is
+    /// busy, other threads must not have to wait for it.
+    runtime: Handle,
+    backoff: Backoff,
+}
+
+impl PoolManager {
+    /// Opens a connection within the time limit.
+    async fn open(&self) -> Result<Connection, StoreError> {
+        let timeout = self.connector.timeout();
+        let opened = tokio::time::timeout(timeout, async {
+            match &self.target {
+                PoolTarget::Server(server) => self.connector.open(server).await,
+                #[cfg(feature = "redis-sentinel")]
+                PoolTarget::Sentinels(sentinels) => sentinels.connect(&self.connector).await,
+            }
+        });
+        opened.await.unwrap_or_else(|_| {
+            let server = match &self.target {
+                PoolTarget::Server(server) => format!(" to {}", server.name()),
+                #[cfg(feature = "redis-sentinel")]
+                PoolTarget::Sentinels(_) => String::new(),
+            };
+            let detail = format!("no connection{server} within {timeout:?}");
+            Err(StoreError::new(FailureKind::TimedOut).with_detail(detail))
+        })
+    }
+}
+
+impl bb8::ManageConnection for PoolManager {
     type Connection = Connection;
     type Error = StoreError;
 
     async fn connect(&self) -> Result<Connection, StoreError> {
-        self.pause().await;
+        self.backoff.wait().await;
         let this = self.clone();
         let opened = match self.runtime.spawn(async move { this.open().await }).await {
             Ok(opened) => opened,
-            // The runtime in which the store was made has ended.
+            // The runtime in which the store was created has ended.
             Err(_) => Err(StoreError::new(FailureKind::Unavailable)),
         };
-        {
-            let mut failure = self.lock_failure();
-            *failure = opened.as_ref().err().map(|error| Failure::after(failure.as_ref(), error));
-        }
-        self.failed.notify_waiters();
+        self.backoff.record(opened.as_ref().err());
         opened
     }
 
@@ -197,147 +166,9 @@ impl bb8::ManageConnection for Manager {
     }
 }
 
-// Shows nothing of the servers: what leads there may hold a password.
-impl fmt::Debug for Manager {
+// Omits the target, which may hold a password.
+impl fmt::Debug for PoolManager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Manager").finish_non_exhaustive()
-    }
-}
-
-/// A handle on a connection that many tasks share.
-#[derive(Clone)]
-pub(crate) struct Connection {
-    connection: MultiplexedConnection,
-    life: Arc<Life>,
-    #[cfg(feature = "redis-cluster")]
-    is_asking: bool,
-}
-
-impl Connection {
-    /// Sends one command and waits for its reply.
-    pub(crate) async fn query<T: FromRedisValue>(
-        &mut self,
-        command: &redis::Cmd,
-    ) -> RedisResult<T> {
-        let life = Arc::clone(&self.life);
-        let waiting = Waiting::begin(&life);
-        let reply = self.exchange(command).await;
-        life.heard();
-        drop(waiting);
-        let reply = reply.and_then(Value::extract_error);
-        if let Err(error) = &reply
-            && (error.is_unrecoverable_error() || error::is_demoted(error))
-        {
-            life.fail();
-        }
-        Ok(T::from_redis_value(reply?)?)
-    }
-
-    async fn exchange(&mut self, command: &redis::Cmd) -> RedisResult<Value> {
-        #[cfg(feature = "redis-cluster")]
-        if self.is_asking {
-            let mut pair = redis::pipe();
-            pair.cmd("ASKING").add_command(command.clone());
-            // Of the two replies, the second.
-            let mut replies = self.connection.req_packed_commands(&pair, 1, 1).await?;
-            return Ok(replies.pop().unwrap_or(Value::Nil));
-        }
-        self.connection.req_packed_command(command).await
-    }
-
-    /// The same connection, for keys that another server still holds by the map.
-    #[cfg(feature = "redis-cluster")]
-    pub(crate) fn asking(mut self) -> Self {
-        self.is_asking = true;
-        self
-    }
-
-    /// Whether the server says that it is a primary. One that does not say is believed.
-    #[cfg(feature = "redis-sentinel")]
-    pub(crate) async fn is_primary(&mut self) -> bool {
-        // Needs no permission beyond what every client needs. Redis 5 does not know it.
-        let hello: RedisResult<Vec<Value>> = self.query(&redis::cmd("HELLO")).await;
-        let role = |words: Vec<Value>| {
-            let words: Vec<Option<String>> =
-                words.into_iter().map(|word| redis::from_redis_value(word).ok()).collect();
-            let place = words.iter().position(|word| word.as_deref() == Some("role"))?;
-            words.get(place + 1)?.clone()
-        };
-        hello.ok().and_then(role).is_none_or(|role| role == "master")
-    }
-
-    /// Loads the scripts.
-    async fn greet(&mut self, scripts: &[&'static Script]) -> RedisResult<()> {
-        // A user who may not do this can run scripts that an operator has loaded.
-        let unless_forbidden = |answer: RedisResult<()>| match answer {
-            Err(error) if !error::is_forbidden(&error) => Err(error),
-            _ => Ok(()),
-        };
-        // First, because a server that has not let us in closes the connection on a long command,
-        // without saying why.
-        unless_forbidden(self.query(&redis::cmd("PING")).await)?;
-        let mut load = redis::pipe();
-        for script in scripts {
-            load.cmd("SCRIPT").arg("LOAD").arg(script.text()).ignore();
-        }
-        unless_forbidden(load.query_async(&mut self.connection).await)
-    }
-
-    fn is_stale(&self) -> bool {
-        self.life.is_stale()
-    }
-}
-
-/// A pool that fails early: waiting for a connection is part of the decision's deadline.
-#[derive(Clone)]
-pub(crate) struct Pool(Arc<PoolInner>);
-
-struct PoolInner {
-    pool: bb8::Pool<Manager>,
-    manager: Manager,
-}
-
-impl Pool {
-    /// Connections will live in this runtime.
-    pub(crate) fn new(upstream: Upstream, settings: &Arc<Settings>, runtime: &Handle) -> Self {
-        let manager = Manager::new(upstream, Arc::clone(settings), runtime.clone());
-        let pool = bb8::Pool::builder()
-            .max_size(settings.connections)
-            .connection_timeout(settings.wait)
-            // Multiplexed connections are used all the time, and replaced when they fail.
-            .idle_timeout(None)
-            .max_lifetime(None)
-            .error_sink(Box::new(bb8::NopErrorSink))
-            .build_unchecked(manager.clone());
-        Self(Arc::new(PoolInner { pool, manager }))
-    }
-
-    /// A handle on a connection; the slot in the pool is given back already.
-    pub(crate) async fn get(&self) -> Result<Connection, StoreError> {
-        let PoolInner { pool, manager } = &*self.0;
-        let (mut connection, mut refusal) = (pin!(pool.get()), pin!(manager.refusal()));
-        let connection = poll_fn(|cx| {
-            // The pool connects in tasks of the runtime it is polled in, and waits for ever for those
-            // that end with it.
-            let _home = manager.runtime.enter();
-            match connection.as_mut().poll(cx) {
-                Poll::Ready(connection) => Poll::Ready(Ok(connection)),
-                // Asked second: where there is no connection, one is being made by now.
-                Poll::Pending => refusal.as_mut().poll(cx).map(Err),
-            }
-        });
-        match connection.await? {
-            Ok(connection) => Ok(connection.clone()),
-            Err(bb8::RunError::User(error)) => Err(error),
-            Err(bb8::RunError::TimedOut) => Err(manager.last_failure().unwrap_or_else(|| {
-                let detail = "no connection was free or made in time";
-                StoreError::new(FailureKind::TimedOut).with_detail(detail)
-            })),
-        }
-    }
-
-    /// Tries once to connect, outside the pool.
-    pub(crate) async fn probe(&self) -> Result<(), StoreError> {
-        self.0.pool.dedicated_connection().await.map(drop)
+        f.debug_struct("PoolManager").finish_non_exhaustive()
     }
 }

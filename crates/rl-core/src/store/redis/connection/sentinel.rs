@@ -1,10 +1,13 @@
-//! The primary that sentinels name: it is looked for anew with each connection, so that a fail-over
-//! is no more than a connection that fails.
+//! The primary that sentinels name.
 //!
-//! A primary that is replaced while it works goes on working for some seconds, as a planned
-//! fail-over does it, or as long as it is cut off from the sentinels. What it counts then is lost. So
-//! the sentinels are also asked while all is well, and connections to a server that is no longer
-//! named are left.
+//! Sentinels are asked for the primary with each new connection, so after a fail-over a connection that
+//! fails is enough to reach the new primary.
+//!
+//! A primary that is being replaced may accept commands for some more seconds: during a planned fail-over,
+//! or as long as it is cut off from the sentinels. Its counts are lost afterwards. So the sentinels are
+//! also polled while the connections work. Connections to a server that they no longer name are dropped.
+//!
+//! Written by hand: the client of the library asks for the primary only when a connection is opened.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,139 +17,99 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use tokio::task::JoinSet;
 
-use super::pool::{Connection, Manager};
+use super::connector::Connector;
+use super::multiplexed::Connection;
 use super::server::{Address, Login, Server};
-use crate::model::FailureKind;
-use crate::model::StoreError;
-use crate::store::redis::ConnectError;
-use crate::store::redis::error::classify;
+use crate::model::{FailureKind, StoreError};
+use crate::store::redis::error::{ConnectError, classify};
 
-/// How often the sentinels are asked whether the primary is still the same, and again while a
-/// server that they named does not answer.
-const ASK_AGAIN: Duration = Duration::from_millis(200);
+/// How often the sentinels are asked for the primary, also while a server that they named does not reply.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// How long the others have once one sentinel has answered: one of them may know more.
-const GRACE: Duration = Duration::from_millis(50);
+/// How long to wait for the other sentinels after the first reply: another may know of a newer fail-over.
+const GRACE_PERIOD: Duration = Duration::from_millis(50);
 
-/// Sentinels, and the primary that they watch.
+/// The sentinels of one primary.
 pub(crate) struct Sentinels {
     sentinels: Vec<Arc<Sentinel>>,
-    // How to log in to what they name.
-    primary: Server,
-    // Where connections lead.
+    /// A server with the login and transport of the primary. Its address is replaced.
+    template: Server,
+    /// The address that connections lead to.
     current: Mutex<Option<Address>>,
-    is_watched: AtomicBool,
+    is_monitored: AtomicBool,
 }
-
-/// A sentinel, and a connection to it while it works.
-struct Sentinel {
-    server: Server,
-    name: String,
-    connection: tokio::sync::Mutex<Option<MultiplexedConnection>>,
-}
-
-/// The primary by a sentinel, and how new that is: answers are compared by the rank first.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Named {
-    rank: Rank,
-    address: Address,
-}
-
-/// The number of the last fail-over that the sentinel knows to be done, and whether it leads
-/// another that has gone far enough to name its result.
-type Rank = (u64, bool);
 
 impl Sentinels {
-    /// The URLs say how to log in to the sentinels, `login` how to log in to the servers.
+    /// Creates the sentinels at these URLs.
+    ///
+    /// The URLs hold the login to the sentinels. `login` is the login to the primary.
     pub(crate) fn new(urls: &[String], name: &str, login: &Login) -> Result<Self, ConnectError> {
-        let to_sentinels = Login {
+        let sentinel_login = Login {
             #[cfg(feature = "redis-tls")]
             tls: login.tls.clone(),
             ..Login::default()
         };
         let servers: Result<Vec<_>, _> =
-            urls.iter().map(|url| Server::at_url(url, &to_sentinels)).collect();
+            urls.iter().map(|url| Server::from_url(url, &sentinel_login)).collect();
         let servers = servers?;
+        let invalid = |why| Err(ConnectError::Servers { why });
         let Some(first) = servers.first() else {
-            return Err(ConnectError::Servers { why: "no sentinel: expected at least one URL" });
+            return invalid("no sentinel: expected at least one URL");
         };
         if servers.iter().any(|server| server.is_tls() != first.is_tls()) {
-            let why =
-                "the sentinels' URLs mix redis:// and rediss://: the servers use what they do";
-            return Err(ConnectError::Servers { why });
+            return invalid(
+                "the sentinels' URLs mix redis:// and rediss://: expected the one that the servers use",
+            );
         }
         if servers.iter().any(|server| server.database() != 0) {
-            let why = "a sentinel has no databases: set that of the servers with `database`";
-            return Err(ConnectError::Servers { why });
+            return invalid(
+                "a sentinel has no databases: set the database of the servers with `database`",
+            );
         }
-        let primary = first.with_login(login);
+        let template = first.with_login(login);
         let sentinel = |server| {
             let connection = tokio::sync::Mutex::default();
-            Arc::new(Sentinel { server, name: name.to_owned(), connection })
+            Arc::new(Sentinel { server, primary_name: name.to_owned(), connection })
         };
         Ok(Self {
             sentinels: servers.into_iter().map(sentinel).collect(),
-            primary,
+            template,
             current: Mutex::default(),
-            is_watched: AtomicBool::new(false),
+            is_monitored: AtomicBool::new(false),
         })
     }
 
-    /// The primary, by the sentinel that knows most.
-    async fn ask(&self) -> Result<Address, StoreError> {
-        let mut asking = JoinSet::new();
-        for sentinel in &self.sentinels {
-            let sentinel = Arc::clone(sentinel);
-            asking.spawn(async move { sentinel.ask().await });
-        }
-        let mut best: Option<Named> = None;
-        let mut failure = None;
-        loop {
-            let answer = match &best {
-                None => asking.join_next().await,
-                Some(_) => tokio::time::timeout(GRACE, asking.join_next()).await.unwrap_or(None),
-            };
-            match answer {
-                Some(Ok(Ok(named))) => best = best.max(Some(named)),
-                Some(Ok(Err(error))) => failure = Some(worse(failure, error)),
-                // The runtime is ending.
-                Some(Err(_)) => {}
-                None => break,
-            }
-        }
-        let none = || failure.unwrap_or_else(|| StoreError::new(FailureKind::Unavailable));
-        best.map(|named| named.address).ok_or_else(none)
-    }
-
-    /// A connection to the primary.
-    pub(crate) async fn connect(
+    /// Opens a connection to the primary.
+    pub(super) async fn connect(
         self: &Arc<Self>,
-        manager: &Manager,
+        connector: &Connector,
     ) -> Result<Connection, StoreError> {
         let mut opening = JoinSet::new();
-        let mut tried = None;
+        let mut target = None;
         loop {
-            let address = self.ask().await?;
-            if tried.as_ref() != Some(&address) {
-                // What was named before is out of the running.
+            let named = self.find_primary().await?;
+            if target.as_ref() != Some(&named) {
+                // Abandon the attempt to reach a server that is not named any more.
                 opening.abort_all();
                 opening = JoinSet::new();
-                let (server, manager) = (self.primary.at(&address), manager.clone());
-                opening.spawn(async move { open_to_primary(&server, &manager).await });
-                tried = Some(address);
+                let server = self.template.with_address(&named);
+                let connector = connector.clone();
+                opening.spawn(async move { open_to_primary(&server, &connector).await });
+                target = Some(named);
             }
-            // A server that hangs may be replaced meanwhile.
-            match tokio::time::timeout(ASK_AGAIN, opening.join_next()).await {
+            // A server that hangs may be replaced, so the sentinels are asked again meanwhile.
+            match tokio::time::timeout(POLL_INTERVAL, opening.join_next()).await {
                 Ok(Some(Ok(opened))) => {
                     let connection = opened?;
-                    self.watch(manager);
-                    let before = std::mem::replace(&mut *self.lock_current(), tried.clone());
-                    if before.is_none() || before == tried {
+                    self.monitor(connector);
+                    let previous = std::mem::replace(&mut *self.lock_current(), target.clone());
+                    if previous.is_none() || previous == target {
                         return Ok(connection);
                     }
-                    // Connections of one age lead to one server: this one would be of the old age.
-                    manager.generation().fetch_add(1, Ordering::AcqRel);
-                    tried = None;
+                    // All connections of a generation lead to one server. This one was opened under
+                    // the generation of the previous server, so it is dropped and opened again.
+                    connector.generation().advance();
+                    target = None;
                 }
                 Ok(_) => return Err(StoreError::new(FailureKind::Unavailable)),
                 Err(_) => {}
@@ -154,81 +117,138 @@ impl Sentinels {
         }
     }
 
-    fn lock_current(&self) -> MutexGuard<'_, Option<Address>> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns the primary that the best informed sentinel names.
+    async fn find_primary(&self) -> Result<Address, StoreError> {
+        let mut queries = JoinSet::new();
+        for sentinel in &self.sentinels {
+            let sentinel = Arc::clone(sentinel);
+            queries.spawn(async move { sentinel.primary().await });
+        }
+        let mut best: Option<NamedPrimary> = None;
+        let mut failure = None;
+        loop {
+            let reply = match &best {
+                None => queries.join_next().await,
+                Some(_) => {
+                    let next = tokio::time::timeout(GRACE_PERIOD, queries.join_next()).await;
+                    next.unwrap_or(None)
+                }
+            };
+            match reply {
+                Some(Ok(Ok(named))) => best = best.max(Some(named)),
+                Some(Ok(Err(error))) => failure = Some(more_lasting(failure, error)),
+                // The runtime is ending.
+                Some(Err(_)) => {}
+                None => break,
+            }
+        }
+        let no_reply = || failure.unwrap_or_else(|| StoreError::new(FailureKind::Unavailable));
+        best.map(|named| named.address).ok_or_else(no_reply)
     }
 
-    /// Asks on, until the store is gone, whether the primary is still the same; ends the connections
-    /// if it is not.
+    /// Starts a task that polls the sentinels until the store is dropped.
+    ///
+    /// If they name another primary, the task ends the generation of the connections. Runs once.
     #[expect(clippy::disallowed_methods, reason = "there is no event to wait for")]
-    fn watch(self: &Arc<Self>, manager: &Manager) {
-        if self.is_watched.swap(true, Ordering::AcqRel) {
+    fn monitor(self: &Arc<Self>, connector: &Connector) {
+        if self.is_monitored.swap(true, Ordering::AcqRel) {
             return;
         }
-        let (this, generation) = (Arc::downgrade(self), manager.generation());
+        let sentinels = Arc::downgrade(self);
+        let generation = connector.generation().clone();
         tokio::spawn(async move {
             loop {
-                tokio::time::sleep(ASK_AGAIN).await;
-                let Some(this) = this.upgrade() else { return };
-                // Sentinels that do not answer do not change anything.
-                let Ok(Ok(named)) = tokio::time::timeout(ASK_AGAIN, this.ask()).await else {
-                    continue;
-                };
+                tokio::time::sleep(POLL_INTERVAL).await;
+                let Some(this) = sentinels.upgrade() else { return };
+                // Connections are kept while no sentinel replies.
+                let found = tokio::time::timeout(POLL_INTERVAL, this.find_primary()).await;
+                let Ok(Ok(named)) = found else { continue };
                 let mut current = this.lock_current();
                 if current.as_ref().is_some_and(|current| *current != named) {
-                    // Once: the next connection sets it.
+                    // The next connection sets the address. Until then nothing is compared, so the
+                    // generation ends once.
                     *current = None;
-                    generation.fetch_add(1, Ordering::AcqRel);
+                    generation.advance();
                 }
             }
         });
     }
+
+    fn lock_current(&self) -> MutexGuard<'_, Option<Address>> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A sentinel, with a connection to it while that works.
+struct Sentinel {
+    server: Server,
+    primary_name: String,
+    connection: tokio::sync::Mutex<Option<MultiplexedConnection>>,
 }
 
 impl Sentinel {
-    async fn ask(&self) -> Result<Named, StoreError> {
-        // One at a time, or a sentinel that hangs collects connections.
-        let mut kept = self.connection.lock().await;
-        let mut connection = match kept.take() {
+    /// Asks the sentinel for the primary.
+    async fn primary(&self) -> Result<NamedPrimary, StoreError> {
+        // One query at a time: otherwise connections to a sentinel that hangs would pile up.
+        let mut cached = self.connection.lock().await;
+        let mut connection = match cached.take() {
             Some(connection) => connection,
             None => self.server.connect().await?,
         };
-        let named = ask(&mut connection, &self.name).await?;
-        *kept = Some(connection);
+        let named = query_primary(&mut connection, &self.primary_name).await?;
+        *cached = Some(connection);
         Ok(named)
     }
 }
 
-/// The primary, as a sentinel knows it.
-async fn ask(connection: &mut MultiplexedConnection, name: &str) -> Result<Named, StoreError> {
+/// The primary that a sentinel names. The one with the newest fail-over compares as the greatest.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct NamedPrimary {
+    /// The number of the last fail-over that the sentinel knows to be complete.
+    config_epoch: u64,
+    /// Whether the sentinel names the result of a fail-over that it is still carrying out.
+    is_failing_over: bool,
+    address: Address,
+}
+
+/// Asks a sentinel for the primary called `name`.
+async fn query_primary(
+    connection: &mut MultiplexedConnection,
+    name: &str,
+) -> Result<NamedPrimary, StoreError> {
     let mut command = redis::cmd("SENTINEL");
     command.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
     let named: Option<(String, u16)> = command.query_async(connection).await.map_err(classify)?;
     let (host, port) = named.ok_or_else(|| {
-        StoreError::new(FailureKind::Protocol).with_detail("a sentinel knows no such primary")
+        StoreError::new(FailureKind::Protocol)
+            .with_detail("a sentinel does not know a primary of this name")
     })?;
     let mut command = redis::cmd("SENTINEL");
     command.arg("MASTER").arg(name);
-    let facts: HashMap<String, String> = command.query_async(connection).await.map_err(classify)?;
-    let fact = |fact: &str| facts.get(fact).map_or("", String::as_str);
-    let epoch = fact("config-epoch").parse().unwrap_or(0);
-    let is_ahead = fact("ip") != host || fact("port") != port.to_string();
-    Ok(Named { rank: (epoch, is_ahead), address: Address { host, port } })
+    let fields: HashMap<String, String> =
+        command.query_async(connection).await.map_err(classify)?;
+    let field = |name: &str| fields.get(name).map_or("", String::as_str);
+    Ok(NamedPrimary {
+        config_epoch: field("config-epoch").parse().unwrap_or(0),
+        is_failing_over: field("ip") != host || field("port") != port.to_string(),
+        address: Address { host, port },
+    })
 }
 
-/// Of two, the one that lasts until somebody mends it.
-fn worse(one: Option<StoreError>, other: StoreError) -> StoreError {
-    match one {
-        Some(one) if one.kind().is_configuration() => one,
-        _ => other,
+/// Returns the error to report: a failure of the configuration rather than one that passes by itself.
+fn more_lasting(first: Option<StoreError>, second: StoreError) -> StoreError {
+    match first {
+        Some(first) if first.kind().is_configuration() => first,
+        _ => second,
     }
 }
 
-async fn open_to_primary(server: &Server, manager: &Manager) -> Result<Connection, StoreError> {
-    let mut connection = manager.open_to(server).await?;
+/// Opens a connection, and fails if the server is not a primary.
+async fn open_to_primary(server: &Server, connector: &Connector) -> Result<Connection, StoreError> {
+    let mut connection = connector.open(server).await?;
     if connection.is_primary().await {
         return Ok(connection);
     }
-    let kind = FailureKind::Unavailable;
-    Err(StoreError::new(kind).with_detail("the server that the sentinels name is no primary yet"))
+    Err(StoreError::new(FailureKind::Unavailable)
+        .with_detail("the server that the sentinels name is not a primary yet"))
 }

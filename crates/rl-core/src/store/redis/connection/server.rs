@@ -1,18 +1,14 @@
-//! A server: where it is, how to log in, and how to reach it.
+//! A server: its address, the login and the transport.
 
-use redis::ConnectionAddr;
-#[cfg(feature = "redis-sentinel")]
-use redis::RedisConnectionInfo;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, ConnectionInfo, IntoConnectionInfo};
+use redis::{AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
 #[cfg(feature = "redis-tls")]
-use super::tls::{Connector, Tls};
+use super::tls::{Tls, TlsClient};
 use crate::model::StoreError;
-use crate::store::redis::ConnectError;
-use crate::store::redis::error::classify;
+use crate::store::redis::error::{ConnectError, classify};
 
-/// Who connects, and what the servers must prove. What is not set here, the URL says.
+/// The login to the servers, and the certificates. What is set here overrides the URL.
 #[derive(Clone, Default)]
 pub(crate) struct Login {
     pub(crate) user: Option<String>,
@@ -25,18 +21,18 @@ pub(crate) struct Login {
 /// Where a server listens.
 #[cfg(any(feature = "redis-sentinel", feature = "redis-cluster"))]
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(crate) struct Address {
-    pub(crate) host: String,
-    pub(crate) port: u16,
+pub(super) struct Address {
+    pub(super) host: String,
+    pub(super) port: u16,
 }
 
 #[cfg(feature = "redis-cluster")]
 impl Address {
-    /// Reads `host:port`, where an IPv6 host has no brackets, and one left out is `same`.
-    pub(crate) fn parse(text: &str, same: &str) -> Option<Self> {
+    /// Parses `host:port`, where an IPv6 host has no brackets. A missing host stands for `default_host`.
+    pub(super) fn parse(text: &str, default_host: &str) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
-        let host = if matches!(host, "" | "?") { same } else { host };
+        let host = if matches!(host, "" | "?") { default_host } else { host };
         Some(Self { host: host.to_owned(), port: port.parse().ok()? })
     }
 }
@@ -46,45 +42,42 @@ impl Address {
 pub(crate) struct Server {
     info: ConnectionInfo,
     #[cfg(feature = "redis-tls")]
-    tls: Option<Connector>,
+    tls: Option<TlsClient>,
 }
 
 impl Server {
-    /// The server at `url`.
-    pub(crate) fn at_url(url: &str, login: &Login) -> Result<Self, ConnectError> {
-        let wrong = |why: &str| ConnectError::Url { shown: shown(url), why: why.to_owned() };
+    /// Creates the server at `url`.
+    pub(crate) fn from_url(url: &str, login: &Login) -> Result<Self, ConnectError> {
+        let invalid =
+            |why: &str| ConnectError::Url { shown: redacted_url(url), why: why.to_owned() };
         if url.trim().is_empty() {
-            return Err(wrong("it is empty"));
+            return Err(invalid("it is empty"));
         }
         if url.contains('#') {
-            return Err(wrong(
+            return Err(invalid(
                 "a fragment (#…) is not accepted: certificates are always verified, and a # in a \
                  password is written %23",
             ));
         }
-        let (plain, is_tls) = without_tls(url);
-        let info = plain.as_str().into_connection_info();
-        // The library's words for what is wrong with a URL never quote it; behind them it names the kind
-        // of error.
+        let (plain_url, is_tls) = strip_tls(url);
+        let info = plain_url.as_str().into_connection_info();
+        // The library's message never quotes the URL. It ends with the kind of error, which is cut off.
         let info = info.map_err(|error| {
             let text = error.to_string().to_lowercase();
-            wrong(text.split(" - ").next().unwrap_or_default())
+            invalid(text.split(" - ").next().unwrap_or_default())
         })?;
         #[cfg(feature = "redis-tls")]
         if !is_tls && login.tls.is_some() {
-            return Err(wrong("certificates are set, which need a URL with rediss://"));
+            return Err(invalid("certificates are set, which need a URL with rediss://"));
         }
         #[cfg(not(feature = "redis-tls"))]
         if is_tls {
             return Err(ConnectError::Feature { what: "TLS (rediss://)", feature: "redis-tls" });
         }
         Ok(Self {
-            info: log_in(info, login),
+            info: apply_login(info, login),
             #[cfg(feature = "redis-tls")]
-            tls: match is_tls {
-                true => Some(login.tls.clone().unwrap_or_default().connector()?),
-                false => None,
-            },
+            tls: if is_tls { Some(login.tls.clone().unwrap_or_default().client()?) } else { None },
         })
     }
 
@@ -100,10 +93,10 @@ impl Server {
         }
     }
 
-    /// A connection in which the user has logged in.
-    pub(crate) async fn connect(&self) -> Result<MultiplexedConnection, StoreError> {
+    /// Opens a connection and logs in.
+    pub(super) async fn connect(&self) -> Result<MultiplexedConnection, StoreError> {
         let config = AsyncConnectionConfig::new()
-            // Callers have time limits of their own, for everything together.
+            // Callers limit the time of the whole operation.
             .set_connection_timeout(None)
             .set_response_timeout(None);
         #[cfg(feature = "redis-tls")]
@@ -113,63 +106,66 @@ impl Server {
         let client = Client::open(self.info.clone()).map_err(classify)?;
         client.get_multiplexed_async_connection_with_config(&config).await.map_err(classify)
     }
-}
 
-#[cfg(any(feature = "redis-sentinel", feature = "redis-cluster"))]
-impl Server {
-    /// The server at another address, reached in the same way.
-    pub(crate) fn at(&self, address: &Address) -> Self {
-        let addr = ConnectionAddr::Tcp(address.host.clone(), address.port);
+    /// Returns the server at another address, with the same login and transport.
+    #[cfg(any(feature = "redis-sentinel", feature = "redis-cluster"))]
+    pub(super) fn with_address(&self, address: &Address) -> Self {
         let mut server = self.clone();
+        let addr = ConnectionAddr::Tcp(address.host.clone(), address.port);
         server.info = server.info.set_addr(addr);
         server
     }
 
-    pub(crate) fn is_tls(&self) -> bool {
+    /// Returns the server with `login` instead of the login of its URL.
+    #[cfg(feature = "redis-sentinel")]
+    pub(super) fn with_login(&self, login: &Login) -> Self {
+        let mut server = self.clone();
+        let info = server.info.set_redis_settings(redis::RedisConnectionInfo::default());
+        server.info = apply_login(info, login);
+        server
+    }
+
+    /// Returns whether the server is reached over TLS.
+    #[cfg(any(feature = "redis-sentinel", feature = "redis-cluster"))]
+    pub(super) fn is_tls(&self) -> bool {
         #[cfg(feature = "redis-tls")]
         return self.tls.is_some();
         #[cfg(not(feature = "redis-tls"))]
         return false;
     }
 
-    pub(crate) fn database(&self) -> i64 {
+    /// Returns the number of the database.
+    #[cfg(any(feature = "redis-sentinel", feature = "redis-cluster"))]
+    pub(super) fn database(&self) -> i64 {
         self.info.redis_settings().db()
     }
-}
 
-#[cfg(feature = "redis-sentinel")]
-impl Server {
-    /// The server, with `login` and nothing of what its URL said of that.
-    pub(crate) fn with_login(&self, login: &Login) -> Self {
-        let mut server = self.clone();
-        server.info = log_in(server.info.set_redis_settings(RedisConnectionInfo::default()), login);
-        server
-    }
-}
-
-#[cfg(feature = "redis-cluster")]
-impl Server {
-    /// Where it is; nothing if that is a file.
-    pub(crate) fn address(&self) -> Option<Address> {
+    /// Returns the address; `None` for a socket file.
+    #[cfg(feature = "redis-cluster")]
+    pub(super) fn address(&self) -> Option<Address> {
         match self.info.addr() {
             ConnectionAddr::Tcp(host, port) => Some(Address { host: host.clone(), port: *port }),
             _ => None,
         }
     }
 
-    /// Whether the same user logs in there in the same way.
-    pub(crate) fn is_like(&self, other: &Self) -> bool {
+    /// Returns whether both servers have the same login and transport.
+    #[cfg(feature = "redis-cluster")]
+    pub(super) fn has_login_of(&self, other: &Self) -> bool {
         let login = |server: &Self| {
             let settings = server.info.redis_settings();
-            let words = [settings.username(), settings.password()].map(|s| s.map(str::to_owned));
-            (words, server.database(), server.is_tls())
+            let user = settings.username().map(str::to_owned);
+            let password = settings.password().map(str::to_owned);
+            (user, password, server.database(), server.is_tls())
         };
         login(self) == login(other)
     }
 }
 
-/// The URL as that of a server without TLS, and whether it asks for TLS.
-fn without_tls(url: &str) -> (String, bool) {
+/// Replaces a scheme that asks for TLS by the one without, and returns whether it did.
+///
+/// The client library is built without TLS and would reject the scheme.
+fn strip_tls(url: &str) -> (String, bool) {
     match url.split_once("://") {
         Some((scheme, rest)) if scheme.eq_ignore_ascii_case("rediss") => {
             (format!("redis://{rest}"), true)
@@ -181,7 +177,8 @@ fn without_tls(url: &str) -> (String, bool) {
     }
 }
 
-fn log_in(info: ConnectionInfo, login: &Login) -> ConnectionInfo {
+/// Overrides the login of a URL.
+fn apply_login(info: ConnectionInfo, login: &Login) -> ConnectionInfo {
     let mut settings = info.redis_settings().clone();
     if let Some(user) = &login.user {
         settings = settings.set_username(user);
@@ -192,16 +189,17 @@ fn log_in(info: ConnectionInfo, login: &Login) -> ConnectionInfo {
     if let Some(database) = login.database {
         settings = settings.set_db(database.into());
     }
-    // The library does not log in without a password: a user who needs none would be another one.
+    // Without a password the library does not log in, and the connection would be that of `default`.
     if settings.username().is_some() && settings.password().is_none() {
         settings = settings.set_password("");
     }
     info.set_redis_settings(settings)
 }
 
-/// Returns the scheme of a URL. What follows is never shown: where a character was forgotten, any
-/// part of it may be the password.
-pub(crate) fn shown(url: &str) -> String {
+/// Returns the scheme of a URL.
+///
+/// The rest is never shown: if a character is missing, any part of it may be the password.
+pub(crate) fn redacted_url(url: &str) -> String {
     if url.trim().is_empty() {
         return String::new();
     }

@@ -9,7 +9,7 @@ use crate::model::{Cost, FailureKind, Period, Subject};
 use crate::policy::{LimitSet, Policy};
 use crate::store::redis::connection::Command;
 use crate::store::redis::encoding::policy::coded;
-use crate::store::redis::script;
+use crate::store::redis::scripts;
 use crate::store::redis::subject_key::WhoRef;
 use crate::store::{
     DecideRequest, Namespace, Refund, Renewal, Reservation, ReservationChange, Reset,
@@ -68,7 +68,7 @@ impl Commands {
             }
         };
         let keys = self.keys(namespace, subject, policy)?;
-        Ok(Command::Script { script: script::decide(self.layout), keys, arguments })
+        Ok(Command::Script { script: scripts::decide(self.layout), keys, arguments })
     }
 
     /// Makes the command of `calls` checks of one cost for each subject, of which at least `least` pass, or
@@ -95,7 +95,7 @@ impl Commands {
         for WhoRef { namespace, subject, .. } in who {
             self.push_keys(&mut keys, namespace, subject, policy)?;
         }
-        Ok(Command::Script { script: script::decide(self.layout), keys, arguments })
+        Ok(Command::Script { script: scripts::decide(self.layout), keys, arguments })
     }
 
     /// Checks of these costs, one after the other.
@@ -109,7 +109,7 @@ impl Commands {
         let mut arguments = packed(policy, plan);
         arguments.push(arguments::costs(costs));
         let keys = self.keys(namespace, subject, policy)?;
-        Ok(Command::Script { script: script::decide(self.layout), keys, arguments })
+        Ok(Command::Script { script: scripts::decide(self.layout), keys, arguments })
     }
 
     pub(crate) fn refund(&self, refund: &Refund<'_>) -> Result<Command, StoreError> {
@@ -121,7 +121,7 @@ impl Commands {
             }
         };
         let keys = self.keys(namespace, subject, policy)?;
-        Ok(Command::Script { script: script::amend(self.layout), keys, arguments })
+        Ok(Command::Script { script: scripts::amend(self.layout), keys, arguments })
     }
 
     pub(crate) fn renew(&self, renewal: &Renewal<'_>) -> Result<Command, StoreError> {
@@ -129,7 +129,7 @@ impl Commands {
         // The readable layout holds no permits: its keys say so.
         let keys = self.keys(namespace, subject, policy)?;
         let arguments = packed(policy, arguments::renew_plan(renewal));
-        Ok(Command::Script { script: script::amend(self.layout), keys, arguments })
+        Ok(Command::Script { script: scripts::amend(self.layout), keys, arguments })
     }
 
     /// Makes the command that gives expired reservations back, decides `charge`, and reserves the charged
@@ -143,7 +143,7 @@ impl Commands {
         let mut arguments = packed(policy, arguments::decide_plan(policy, mode, cost, 1, 1));
         arguments.push(arguments::lifetime(lifetime));
         let keys = self.keys_with_reservations(namespace, subject, policy)?;
-        Ok(Command::Script { script: script::reserve(), keys, arguments })
+        Ok(Command::Script { script: scripts::reserve(), keys, arguments })
     }
 
     /// Makes the command that renews or settles a reservation. Only in the packed layout.
@@ -166,7 +166,7 @@ impl Commands {
         arguments.push(arguments::lifetime(lifetime));
         arguments.push(arguments::expires(reservation));
         let keys = self.keys_with_reservations(namespace, subject, policy)?;
-        Ok(Command::Script { script: script::change_reservation(), keys, arguments })
+        Ok(Command::Script { script: scripts::change_reservation(), keys, arguments })
     }
 
     pub(crate) fn reset(&self, reset: &Reset<'_>) -> Result<Command, StoreError> {
@@ -179,7 +179,11 @@ impl Commands {
                 };
                 let arguments = packed(policy, plan);
                 let keys = self.keys(namespace, subject, policy)?;
-                return Ok(Command::Script { script: script::amend(self.layout), keys, arguments });
+                return Ok(Command::Script {
+                    script: scripts::amend(self.layout),
+                    keys,
+                    arguments,
+                });
             }
             (Layout::Readable, None) => {
                 let key = self.readable(namespace, subject);

@@ -3,7 +3,7 @@
 -- pass, or is not so simple, is left to decide_fixed.lua. `algorithm/fixed_window/mod.rs` is the same
 -- function in Rust. Change all three.
 --
--- This is a pattern: `unrolled` in script.rs makes one branch of it for each number of limits, COUNT.
+-- This is a pattern: `unrolling.rs` makes one branch of it for each number of limits, COUNT.
 -- Lines with `_i` stand there once for each limit, together where they follow each other, and what is
 -- between << and >> likewise in its line.
 --

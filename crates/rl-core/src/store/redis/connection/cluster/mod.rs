@@ -1,8 +1,11 @@
-//! The servers of a cluster, and which of them holds a key.
+//! The servers of a cluster: a pool for each primary, and the map from slots to primaries.
 //!
-//! A pool for each primary. A server that does not hold a key says so before anything happens, and
-//! where to go instead: the command follows. A command that may have been executed is never sent
-//! again, whoever asks for it.
+//! A server that does not hold a slot rejects the command before anything is executed, and names the
+//! server that does. The command is then sent there. A command that may have been executed is never sent
+//! again.
+//!
+//! Written by hand, because the cluster client of the library resends a command whose connection was lost,
+//! and so may charge twice. Its limit of retries counts redirects too, so resending cannot be turned off.
 
 mod slots;
 
@@ -12,247 +15,261 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use redis::RedisError;
+use slots::{SlotMap, slot_of};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use super::backoff::pause;
+use super::backoff::delay;
 use super::command::Command;
-use super::pool::{Pool, Settings, Upstream};
+use super::connector::ConnectionSettings;
+use super::pool::{Pool, PoolTarget};
 use super::server::{Address, Login, Server};
-use crate::model::FailureKind;
-use crate::model::StoreError;
-use crate::store::redis::ConnectError;
-use crate::store::redis::error::classify;
-use slots::{Slots, slot_of};
+use crate::model::{FailureKind, StoreError};
+use crate::store::redis::error::{ConnectError, classify};
 
-/// How often a command is sent elsewhere before it counts as failed.
+/// How often a command follows a redirect before it fails.
 const MAX_REDIRECTS: usize = 16;
 
-/// How long a command waits while the keys of its subject are on their way to another server.
-const ON_THE_WAY: Duration = Duration::from_millis(2);
+/// How long a command waits before it is sent again while its slot is being migrated.
+const MIGRATION_DELAY: Duration = Duration::from_millis(2);
 
-/// How often it does: for a second. Whoever has a deadline gives up before.
-const MAX_WAITS: usize = 500;
+/// How often a command waits for a migration: for one second. Decisions have an earlier deadline.
+const MAX_MIGRATION_DELAYS: usize = 500;
 
-/// The shortest time between two looks at the map of the cluster.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// The shortest time between two refreshes of the map.
+const SHORTEST_REFRESH_DELAY: Duration = Duration::from_millis(50);
 
-/// The longest time between them while one of its servers cannot be reached.
-const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+/// The longest time between two refreshes while a server of the map cannot be reached.
+const LONGEST_REFRESH_DELAY: Duration = Duration::from_millis(200);
 
-/// How many servers are asked for the map at once: one of them may be gone.
-const ASKED_AT_ONCE: usize = 3;
+/// How many servers are asked for the map at the same time: one of them may be unreachable.
+const CONCURRENT_MAP_QUERIES: usize = 3;
 
-/// A cluster. A cheap handle.
+/// A cluster. Clones share the connections and the map.
 #[derive(Clone)]
-pub(crate) struct Cluster(Arc<Inner>);
+pub(crate) struct Cluster(Arc<ClusterInner>);
 
-struct Inner {
-    // How to log in, wherever.
-    pattern: Server,
+struct ClusterInner {
+    /// A server with the login and transport of all servers. Its address is replaced.
+    template: Server,
+    /// The addresses of the URLs.
     seeds: Vec<Address>,
-    settings: Arc<Settings>,
+    settings: Arc<ConnectionSettings>,
+    /// The runtime in which connections live.
     runtime: Handle,
-    slots: RwLock<Slots>,
+    slots: RwLock<SlotMap>,
     pools: Mutex<HashMap<Address, Pool>>,
-    looking: AtomicBool,
-    looked: Notify,
-    // Why the last look at the map failed, if that lasts until somebody mends it.
+    /// Whether a task is refreshing the map.
+    is_refreshing: AtomicBool,
+    /// Notified after every refresh.
+    refreshed: Notify,
+    /// The error of the last refresh, if an operator has to correct its cause.
     refusal: Mutex<Option<(FailureKind, String)>>,
-    turn: AtomicUsize,
+    /// Counts refreshes, so that each begins with another server.
+    rotation: AtomicUsize,
 }
 
 impl Cluster {
-    /// Connections will live in the runtime that this is called in.
+    /// Creates a cluster without connections. They will live in the current runtime.
     pub(crate) fn new(
         urls: &[String],
         login: &Login,
-        settings: &Arc<Settings>,
+        settings: &Arc<ConnectionSettings>,
     ) -> Result<Self, ConnectError> {
-        let refused = |why| Err(ConnectError::Servers { why });
+        let invalid = |why| Err(ConnectError::Servers { why });
         let servers: Result<Vec<_>, _> =
-            urls.iter().map(|url| Server::at_url(url, login)).collect();
+            urls.iter().map(|url| Server::from_url(url, login)).collect();
         let servers = servers?;
-        let Some(pattern) = servers.first().cloned() else {
-            return refused("no server of the cluster: expected at least one URL");
+        let Some(template) = servers.first().cloned() else {
+            return invalid("no server of the cluster: expected at least one URL");
         };
-        if !servers.iter().all(|server| server.is_like(&pattern)) {
-            return refused("the URLs of a cluster differ in more than host and port");
+        if !servers.iter().all(|server| server.has_login_of(&template)) {
+            return invalid("the URLs of a cluster differ in more than host and port");
         }
-        if pattern.database() != 0 {
-            return refused("a cluster has database 0 only");
+        if template.database() != 0 {
+            return invalid("a cluster has database 0 only");
         }
         let seeds: Option<Vec<_>> = servers.iter().map(Server::address).collect();
         let Some(seeds) = seeds else {
-            return refused("a cluster is not reached by a socket file");
+            return invalid("a cluster cannot be reached through a socket file");
         };
-        Ok(Self(Arc::new(Inner {
-            pattern,
+        Ok(Self(Arc::new(ClusterInner {
+            template,
             seeds,
             settings: Arc::clone(settings),
             runtime: Handle::current(),
             slots: RwLock::default(),
             pools: Mutex::default(),
-            looking: AtomicBool::new(false),
-            looked: Notify::new(),
+            is_refreshing: AtomicBool::new(false),
+            refreshed: Notify::new(),
             refusal: Mutex::default(),
-            turn: AtomicUsize::new(0),
+            rotation: AtomicUsize::new(0),
         })))
     }
 
-    /// Returns the name of the cluster and its first seed, for the log.
+    /// Returns a name for the log, with the address of the first seed.
     pub(crate) fn label(&self) -> String {
         let first = self.0.seeds.first();
         let first = first.map(|Address { host, port }| format!(" {host}:{port}"));
         format!("redis cluster{}", first.unwrap_or_default())
     }
 
-    /// Looks at the map and connects to every primary.
-    pub(crate) async fn probe(&self) -> Result<(), StoreError> {
-        self.look().await?;
-        let mut opening = JoinSet::new();
-        for address in self.read_slots(Slots::owners) {
+    /// Tries once to read the map and to connect to every primary.
+    pub(crate) async fn try_connect(&self) -> Result<(), StoreError> {
+        self.refresh().await?;
+        let mut attempts = JoinSet::new();
+        for address in self.primaries() {
             let pool = self.pool(&address);
-            opening.spawn(async move { pool.probe().await });
+            attempts.spawn(async move { pool.try_connect().await });
         }
-        let opened = opening.join_all().await;
-        opened.into_iter().collect()
+        attempts.join_all().await.into_iter().collect()
     }
 
-    /// Sends a command to the server that holds its keys; returns what a script replied.
+    /// Sends a command to the server that holds its keys, and returns the reply of its script.
     pub(crate) async fn send(&self, command: &Command) -> Result<Vec<u8>, StoreError> {
+        // Refreshes the map also if this future is dropped at the deadline of the decision.
+        let refresh = RefreshOnDrop(self);
+        let result = self.send_to_owner(command).await;
+        // A corrupt state is a fault of one subject, not of the map.
+        if result.as_ref().err().is_none_or(|error| error.kind() == FailureKind::Corrupt) {
+            refresh.cancel();
+        }
+        result
+    }
+
+    /// Sends a command to the owner of its slot, and follows redirects.
+    async fn send_to_owner(&self, command: &Command) -> Result<Vec<u8>, StoreError> {
         let slot = slot_of(command.first_key());
         let mut address = self.owner(slot).await?;
         let mut is_asking = false;
-        // Whoever gives up waiting has not been served either.
-        let unserved = LookAgain(self);
-        let (mut redirects, mut waits) = (0, 0);
-        while redirects < MAX_REDIRECTS && waits < MAX_WAITS {
+        let mut redirects = 0;
+        let mut delays = 0;
+        loop {
             let mut connection = self.pool(&address).get().await?;
             if is_asking {
-                connection = connection.asking();
+                connection = connection.with_asking();
             }
-            let failure = match command.run(&mut connection).await {
-                Ok(reply) => {
-                    std::mem::forget(unserved);
-                    return Ok(reply);
-                }
-                Err(failure) => failure,
+            let error = match connection.execute(command).await {
+                Ok(reply) => return Ok(reply),
+                Err(error) => error,
             };
-            // All of these are said before anything has happened.
-            match Redirection::of(&failure, &address) {
-                Some(Redirection::Moved(to)) => {
-                    self.0.slots.write().unwrap_or_else(PoisonError::into_inner).set(slot, &to);
-                    self.look_soon();
-                    (address, is_asking, redirects) = (to, false, redirects + 1);
+            // A redirect means that nothing was executed, so the command may be sent again.
+            let Some(redirect) = Redirect::from_error(&error, &address) else {
+                return Err(classify(error));
+            };
+            match redirect {
+                Redirect::Moved(owner) => {
+                    self.set_owner(slot, &owner);
+                    self.start_refresh();
+                    address = owner;
+                    is_asking = false;
+                    redirects += 1;
                 }
-                Some(Redirection::Ask(to)) => {
-                    (address, is_asking, redirects) = (to, true, redirects + 1);
+                Redirect::Ask(importer) => {
+                    address = importer;
+                    is_asking = true;
+                    redirects += 1;
                 }
-                Some(Redirection::TryAgain) => {
-                    sleep(ON_THE_WAY).await;
-                    (redirects, waits) = (0, waits + 1);
-                    (address, is_asking) = (self.owner(slot).await?, false);
+                Redirect::TryAgain => {
+                    sleep(MIGRATION_DELAY).await;
+                    address = self.owner(slot).await?;
+                    is_asking = false;
+                    redirects = 0;
+                    delays += 1;
                 }
-                None => {
-                    let error = classify(failure);
-                    if error.kind() == FailureKind::Corrupt {
-                        // The subject's own trouble.
-                        std::mem::forget(unserved);
-                    }
-                    return Err(error);
-                }
+            }
+            if redirects == MAX_REDIRECTS {
+                return Err(unavailable("the servers of the cluster redirect in a circle"));
+            }
+            if delays == MAX_MIGRATION_DELAYS {
+                return Err(unavailable("the slot of the subject was not migrated in time"));
             }
         }
-        Err(unavailable(if waits < MAX_WAITS {
-            "the servers of the cluster send us in circles"
-        } else {
-            "some keys of the subject are on another server of the cluster, for too long"
-        }))
     }
 
-    /// The server that holds a slot, as far as is known.
+    /// Returns the server that holds a slot. Waits for a refresh if the map does not name one.
     async fn owner(&self, slot: u16) -> Result<Address, StoreError> {
-        let known = || self.read_slots(|slots| slots.owner(slot));
-        if let Some(owner) = known() {
+        let lookup = || self.read_slots(|slots| slots.owner(slot));
+        if let Some(owner) = lookup() {
             return Ok(owner);
         }
-        let looked = self.0.looked.notified();
-        self.look_soon();
-        let _ = tokio::time::timeout(self.0.settings.wait, looked).await;
-        known().ok_or_else(|| {
+        let refreshed = self.0.refreshed.notified();
+        self.start_refresh();
+        let _ = tokio::time::timeout(self.0.settings.connection_wait, refreshed).await;
+        lookup().ok_or_else(|| {
             self.lock_refusal().as_ref().map_or_else(
-                || unavailable("no server of the cluster is known to hold the key"),
+                || unavailable("no server of the cluster is known to hold the slot"),
                 |(kind, detail)| StoreError::new(*kind).with_detail(detail.clone()),
             )
         })
     }
 
-    fn lock_refusal(&self) -> MutexGuard<'_, Option<(FailureKind, String)>> {
-        self.0.refusal.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Looks at the map in the background, unless somebody does already, until every server in it
-    /// can be reached. Whoever keeps requests away from a store that fails would otherwise keep it
-    /// from learning that it need not fail any more.
-    fn look_soon(&self) {
-        if self.0.looking.swap(true, Ordering::AcqRel) {
+    /// Starts a task that refreshes the map until every server in it can be reached. Does nothing if one
+    /// is running.
+    ///
+    /// A task, because a circuit breaker may hold back the requests that would otherwise find out that
+    /// the cluster has recovered.
+    fn start_refresh(&self) {
+        if self.0.is_refreshing.swap(true, Ordering::AcqRel) {
             return;
         }
         let inner = Arc::downgrade(&self.0);
         self.0.runtime.spawn(async move {
-            // The store may be gone meanwhile.
-            let mut looks = 0;
+            let mut refreshes = 0;
+            // Ends as well when the store has been dropped.
             while let Some(this) = inner.upgrade().map(Self) {
-                looks += 1;
-                let looked = this.look().await;
-                let refusal = looked.as_ref().err().filter(|error| error.kind().is_configuration());
+                refreshes += 1;
+                let result = this.refresh().await;
+                let refusal = result.as_ref().err().filter(|error| error.kind().is_configuration());
                 *this.lock_refusal() = refusal.map(|error| (error.kind(), error.to_string()));
-                let is_whole = looked.is_ok() && this.reaches_all().await;
-                this.0.looked.notify_waiters();
-                sleep(pause(looks, LOOK_AGAIN, LONGEST_PAUSE)).await;
-                if is_whole {
-                    this.0.looking.store(false, Ordering::Release);
+                let is_complete = result.is_ok() && this.can_reach_all().await;
+                this.0.refreshed.notify_waiters();
+                sleep(delay(refreshes, SHORTEST_REFRESH_DELAY, LONGEST_REFRESH_DELAY)).await;
+                if is_complete {
+                    this.0.is_refreshing.store(false, Ordering::Release);
                     return;
                 }
             }
         });
     }
 
-    async fn reaches_all(&self) -> bool {
-        let mut opening = JoinSet::new();
-        for address in self.read_slots(Slots::owners) {
+    /// Connects to every primary, and returns whether all of them were reached.
+    async fn can_reach_all(&self) -> bool {
+        let mut attempts = JoinSet::new();
+        for address in self.primaries() {
             let pool = self.pool(&address);
-            let wait = self.0.settings.connect_timeout;
-            opening.spawn(async move { tokio::time::timeout(wait, pool.get()).await });
+            let timeout = self.0.settings.connect_timeout;
+            attempts.spawn(async move { tokio::time::timeout(timeout, pool.get()).await });
         }
-        let opened = opening.join_all().await;
-        opened.into_iter().all(|opened| matches!(opened, Ok(Ok(_))))
+        let results = attempts.join_all().await;
+        results.into_iter().all(|result| matches!(result, Ok(Ok(_))))
     }
 
-    /// Asks servers for the map, a few at a time, until one answers.
-    async fn look(&self) -> Result<(), StoreError> {
-        let mut servers = self.read_slots(Slots::owners);
+    /// Asks the servers for the map, a few at a time, until one replies.
+    async fn refresh(&self) -> Result<(), StoreError> {
+        let mut servers = self.primaries();
         servers.extend(self.0.seeds.iter().cloned());
         servers.sort_unstable();
         servers.dedup();
-        // Each time with another one first: a server may be cut off from the others.
-        let turn = self.0.turn.fetch_add(1, Ordering::Relaxed) % servers.len();
-        servers.rotate_left(turn);
+        // Begin with another server each time, because one may be cut off from the others and not know
+        // that another server has taken over.
+        let rotation = self.0.rotation.fetch_add(1, Ordering::Relaxed) % servers.len();
+        servers.rotate_left(rotation);
         let mut failure = None;
-        for some in servers.chunks(ASKED_AT_ONCE) {
-            let mut asking = JoinSet::new();
-            for address in some {
-                let (pool, address) = (self.pool(address), address.clone());
+        for group in servers.chunks(CONCURRENT_MAP_QUERIES) {
+            let mut queries = JoinSet::new();
+            for address in group {
+                let pool = self.pool(address);
+                let host = address.host.clone();
                 let timeout = self.0.settings.connect_timeout;
-                asking.spawn(async move {
-                    let asked = tokio::time::timeout(timeout, ask(&pool, &address)).await;
-                    asked.unwrap_or_else(|_| Err(StoreError::new(FailureKind::TimedOut)))
+                queries.spawn(async move {
+                    let query = tokio::time::timeout(timeout, query_slots(&pool, &host)).await;
+                    query.unwrap_or_else(|_| Err(StoreError::new(FailureKind::TimedOut)))
                 });
             }
-            while let Some(answer) = asking.join_next().await {
-                match answer {
+            while let Some(reply) = queries.join_next().await {
+                match reply {
                     Ok(Ok(slots)) => {
                         self.adopt(slots);
                         return Ok(());
@@ -264,16 +281,16 @@ impl Cluster {
                 }
             }
         }
-        Err(failure.unwrap_or_else(|| unavailable("no server of the cluster answers")))
+        Err(failure.unwrap_or_else(|| unavailable("no server of the cluster replied")))
     }
 
-    /// Takes over a map; connects to servers that are new in it, and forgets others.
-    fn adopt(&self, slots: Slots) {
-        let owners = slots.owners();
+    /// Replaces the map. Drops the pools of servers that it does not name, and connects to new ones.
+    fn adopt(&self, slots: SlotMap) {
+        let primaries = slots.servers().to_vec();
         *self.0.slots.write().unwrap_or_else(PoisonError::into_inner) = slots;
         self.lock_pools()
-            .retain(|address, _| owners.contains(address) || self.0.seeds.contains(address));
-        for address in owners {
+            .retain(|address, _| primaries.contains(address) || self.0.seeds.contains(address));
+        for address in primaries {
             let is_new = !self.lock_pools().contains_key(&address);
             if is_new {
                 let pool = self.pool(&address);
@@ -282,7 +299,17 @@ impl Cluster {
         }
     }
 
-    fn read_slots<T>(&self, read: impl FnOnce(&Slots) -> T) -> T {
+    /// Returns the servers that hold slots.
+    fn primaries(&self) -> Vec<Address> {
+        self.read_slots(|slots| slots.servers().to_vec())
+    }
+
+    /// Notes that `owner` holds a slot.
+    fn set_owner(&self, slot: u16, owner: &Address) {
+        self.0.slots.write().unwrap_or_else(PoisonError::into_inner).set_owner(slot, owner);
+    }
+
+    fn read_slots<T>(&self, read: impl FnOnce(&SlotMap) -> T) -> T {
         read(&self.0.slots.read().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -290,61 +317,73 @@ impl Cluster {
         self.0.pools.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The connections to a server.
+    fn lock_refusal(&self) -> MutexGuard<'_, Option<(FailureKind, String)>> {
+        self.0.refusal.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the pool of a server, and creates it if there is none.
     fn pool(&self, address: &Address) -> Pool {
         if let Some(pool) = self.lock_pools().get(address) {
             return pool.clone();
         }
-        let upstream = Upstream::Server(self.0.pattern.at(address));
-        let pool = Pool::new(upstream, &self.0.settings, &self.0.runtime);
+        let target = PoolTarget::Server(self.0.template.with_address(address));
+        let pool = Pool::new(target, &self.0.settings, &self.0.runtime);
         self.lock_pools().entry(address.clone()).or_insert(pool).clone()
     }
 }
 
-/// Looks at the map when it is dropped: it may be that another server has taken over.
-struct LookAgain<'a>(&'a Cluster);
+/// Refreshes the map when it is dropped: the command was not served, so a slot may have a new owner.
+struct RefreshOnDrop<'a>(&'a Cluster);
 
-impl Drop for LookAgain<'_> {
-    fn drop(&mut self) {
-        self.0.look_soon();
+impl RefreshOnDrop<'_> {
+    /// Gives up the refresh.
+    fn cancel(self) {
+        std::mem::forget(self);
     }
 }
 
-/// What a server that cannot serve a command says instead.
-enum Redirection {
-    /// Another holds the slot.
+impl Drop for RefreshOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.start_refresh();
+    }
+}
+
+/// The reply of a server that does not serve a command.
+enum Redirect {
+    /// `MOVED`: another server holds the slot.
     Moved(Address),
-    /// Another has the key already, for this once.
+    /// `ASK`: the slot is being migrated, and another server has the key already.
     Ask(Address),
-    /// The keys of the subject are on their way, one by one.
+    /// `TRYAGAIN`: the slot is being migrated, and only some of the keys have been moved.
     TryAgain,
 }
 
-impl Redirection {
-    /// `asked` is who said so: an address without a host is on the same one.
-    fn of(failure: &RedisError, asked: &Address) -> Option<Self> {
-        let to = || Address::parse(failure.redirect_node()?.0, &asked.host);
-        match failure.code()? {
-            "MOVED" => Some(Self::Moved(to()?)),
-            "ASK" => Some(Self::Ask(to()?)),
+impl Redirect {
+    /// Returns the redirect of an error reply of `server`.
+    fn from_error(error: &RedisError, server: &Address) -> Option<Self> {
+        // An address without a host is on the host of the server that replied.
+        let target = || Address::parse(error.redirect_node()?.0, &server.host);
+        match error.code()? {
+            "MOVED" => Some(Self::Moved(target()?)),
+            "ASK" => Some(Self::Ask(target()?)),
             "TRYAGAIN" => Some(Self::TryAgain),
             _ => None,
         }
     }
 }
 
-/// The map, as a server knows it.
-async fn ask(pool: &Pool, address: &Address) -> Result<Slots, StoreError> {
+/// Asks the server on `host` for its map.
+async fn query_slots(pool: &Pool, host: &str) -> Result<SlotMap, StoreError> {
     let mut connection = pool.get().await?;
     let mut command = redis::cmd("CLUSTER");
     command.arg("SLOTS");
-    let answer: redis::Value = connection.query(&command).await.map_err(classify)?;
-    Slots::read(&answer, &address.host).ok_or_else(|| {
-        StoreError::new(FailureKind::Protocol).with_detail("no answer to CLUSTER SLOTS")
+    let reply: redis::Value = connection.query(&command).await.map_err(classify)?;
+    SlotMap::parse(&reply, host).ok_or_else(|| {
+        StoreError::new(FailureKind::Protocol).with_detail("unexpected reply to CLUSTER SLOTS")
     })
 }
 
-/// A cluster tells nobody when it has changed.
+/// Waits. A cluster does not notify its clients of changes.
 #[expect(clippy::disallowed_methods, reason = "there is no event to wait for")]
 async fn sleep(time: Duration) {
     tokio::time::sleep(time).await;

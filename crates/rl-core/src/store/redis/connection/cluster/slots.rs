@@ -1,35 +1,42 @@
 //! The map of a cluster: which server holds which slot. No I/O.
+//!
+//! CRC-16 is written by hand, because its five lines cost less than a dependency.
 
 use redis::Value;
 
 use super::super::server::Address;
 
+/// The number of slots of every cluster.
 const SLOTS: usize = 16_384;
 
-/// Which server holds which slot.
-pub(crate) struct Slots {
+/// The map from slots to the servers that hold them.
+pub(super) struct SlotMap {
+    /// The servers that hold slots.
     servers: Vec<Address>,
-    // For each slot, the place of its server.
+    /// For each slot, the index of its server in `servers`, or [`NO_SERVER`].
     owners: Vec<u16>,
 }
 
-const NOBODY: u16 = u16::MAX;
+const NO_SERVER: u16 = u16::MAX;
 
-impl Default for Slots {
+impl Default for SlotMap {
     fn default() -> Self {
-        Self { servers: Vec::new(), owners: vec![NOBODY; SLOTS] }
+        Self { servers: Vec::new(), owners: vec![NO_SERVER; SLOTS] }
     }
 }
 
-impl Slots {
-    /// The answer to `CLUSTER SLOTS`: `[from, to, [host, port, ..], ..]` for each range, the primary
-    /// first. A server without a host is on that of the one that was asked.
-    pub(crate) fn read(answer: &Value, asked: &str) -> Option<Self> {
-        let Value::Array(ranges) = answer else { return None };
+impl SlotMap {
+    /// Parses the reply to `CLUSTER SLOTS`.
+    ///
+    /// The reply is a list of `[first slot, last slot, [host, port, ..], ..]`, the primary before its
+    /// replicas. A missing host stands for `default_host`, the host of the server that replied.
+    pub(super) fn parse(reply: &Value, default_host: &str) -> Option<Self> {
+        let Value::Array(ranges) = reply else { return None };
         let mut slots = Self::default();
         for range in ranges {
             let Value::Array(fields) = range else { return None };
-            let [Value::Int(from), Value::Int(to), Value::Array(primary), ..] = &fields[..] else {
+            let [Value::Int(first), Value::Int(last), Value::Array(primary), ..] = &fields[..]
+            else {
                 return None;
             };
             let [host, Value::Int(port), ..] = &primary[..] else { return None };
@@ -39,50 +46,54 @@ impl Slots {
                 Value::Nil => "",
                 _ => return None,
             };
-            let host = if matches!(host, "" | "?") { asked } else { host };
+            let host = if matches!(host, "" | "?") { default_host } else { host };
             let port = u16::try_from(*port).ok()?;
-            let place = slots.place(&Address { host: host.to_owned(), port });
-            let (from, to) = (usize::try_from(*from).ok()?, usize::try_from(*to).ok()?);
-            slots.owners.get_mut(from..=to)?.fill(place);
+            let index = slots.index_of(&Address { host: host.to_owned(), port });
+            let first = usize::try_from(*first).ok()?;
+            let last = usize::try_from(*last).ok()?;
+            slots.owners.get_mut(first..=last)?.fill(index);
         }
         Some(slots)
     }
 
-    pub(crate) fn owner(&self, slot: u16) -> Option<Address> {
-        let place = *self.owners.get(usize::from(slot))?;
-        self.servers.get(usize::from(place)).cloned()
+    /// Returns the server that holds a slot.
+    pub(super) fn owner(&self, slot: u16) -> Option<Address> {
+        let index = *self.owners.get(usize::from(slot))?;
+        self.servers.get(usize::from(index)).cloned()
     }
 
-    /// The servers that hold slots.
-    pub(crate) fn owners(&self) -> Vec<Address> {
-        self.servers.clone()
+    /// Returns the servers that hold slots.
+    pub(super) fn servers(&self) -> &[Address] {
+        &self.servers
     }
 
-    pub(crate) fn set(&mut self, slot: u16, owner: &Address) {
-        let place = self.place(owner);
+    /// Sets the server that holds a slot.
+    pub(super) fn set_owner(&mut self, slot: u16, owner: &Address) {
+        let index = self.index_of(owner);
         if let Some(slot) = self.owners.get_mut(usize::from(slot)) {
-            *slot = place;
+            *slot = index;
         }
     }
 
-    fn place(&mut self, server: &Address) -> u16 {
-        let known = self.servers.iter().position(|known| known == server);
-        let place = known.unwrap_or_else(|| {
+    /// Returns the index of a server, which is added if it is new.
+    fn index_of(&mut self, server: &Address) -> u16 {
+        let existing = self.servers.iter().position(|existing| existing == server);
+        let index = existing.unwrap_or_else(|| {
             self.servers.push(server.clone());
             self.servers.len() - 1
         });
-        u16::try_from(place).unwrap_or(NOBODY)
+        u16::try_from(index).unwrap_or(NO_SERVER)
     }
 }
 
-/// The slot of a key: of its hash tag, if it has one.
-pub(crate) fn slot_of(key: &str) -> u16 {
+/// Returns the slot of a key, which is that of its hash tag if it has one.
+pub(super) fn slot_of(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
     let hashed = tag.map(|(tag, _)| tag).filter(|tag| !tag.is_empty()).unwrap_or(key);
     crc16(hashed.as_bytes()) % 16_384
 }
 
-/// CRC-16 as in XMODEM, which the specification of Redis Cluster asks for.
+/// Computes the CRC-16 of the specification of Redis Cluster, known as XMODEM.
 fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc: u16, byte| {
         (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| {
@@ -95,9 +106,9 @@ fn crc16(bytes: &[u8]) -> u16 {
 mod tests {
     use super::*;
 
-    /// The check value of the specification, and slots that a server told (`CLUSTER KEYSLOT`).
+    /// The check value of the specification, and slots that a server returned for `CLUSTER KEYSLOT`.
     #[test]
-    fn slots_are_those_of_the_specification() {
+    fn slots_match_the_specification() {
         assert_eq!(crc16(b"123456789"), 0x31C3);
         assert_eq!(slot_of("foo"), 12_182);
         for key in ["rl:3:default:consumer:{foo}", "{foo}_PER_DAY", "{foo}:60000", "x{foo}{bar}"] {
@@ -109,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_map_is_read_and_changed() {
+    fn a_map_is_parsed_and_changed() {
         let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
         let range = |from, to, host: &str, port| {
             let server = Value::Array(vec![text(host), Value::Int(port), text("id")]);
@@ -117,20 +128,20 @@ mod tests {
             Value::Array(vec![Value::Int(from), Value::Int(to), server, replica])
         };
         let answer = Value::Array(vec![range(0, 99, "10.0.0.1", 1), range(100, 16_383, "", 2)]);
-        let mut slots = Slots::read(&answer, "asked").unwrap();
+        let mut slots = SlotMap::parse(&answer, "replied").unwrap();
         let address = |host: &str, port| Address { host: host.to_owned(), port };
-        let (first, second) = (address("10.0.0.1", 1), address("asked", 2));
-        assert_eq!(slots.owners(), [first.clone(), second.clone()]);
+        let (first, second) = (address("10.0.0.1", 1), address("replied", 2));
+        assert_eq!(slots.servers(), [first.clone(), second.clone()]);
         assert_eq!((slots.owner(99), slots.owner(100)), (Some(first), Some(second)));
         let third = address("::1", 3);
-        slots.set(99, &third);
+        slots.set_owner(99, &third);
         assert_eq!(slots.owner(99), Some(third));
 
-        assert_eq!(Slots::default().owner(0), None);
-        for wrong in [Value::Nil, Value::Array(vec![Value::Int(1)])] {
-            assert!(Slots::read(&wrong, "asked").is_none());
+        assert_eq!(SlotMap::default().owner(0), None);
+        for invalid in [Value::Nil, Value::Array(vec![Value::Int(1)])] {
+            assert!(SlotMap::parse(&invalid, "replied").is_none());
         }
         let beyond = Value::Array(vec![range(0, 16_384, "h", 1)]);
-        assert!(Slots::read(&beyond, "asked").is_none());
+        assert!(SlotMap::parse(&beyond, "replied").is_none());
     }
 }

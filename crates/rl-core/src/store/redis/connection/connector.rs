@@ -1,0 +1,113 @@
+//! Opening connections: log in, load the scripts, look for an eviction policy.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::liveness::{Generation, Liveness};
+use super::multiplexed::Connection;
+use super::server::Server;
+use crate::model::StoreError;
+use crate::observe;
+use crate::store::redis::error::classify;
+use crate::store::redis::scripts::Script;
+
+/// How connections are opened, and when they count as failed.
+pub(crate) struct ConnectionSettings {
+    /// The scripts that are loaded into each server.
+    pub(crate) scripts: Vec<&'static Script>,
+    /// The largest number of connections in a pool.
+    pub(crate) connections: u32,
+    /// The longest time that a decision waits for a connection.
+    pub(crate) connection_wait: Duration,
+    /// The longest time that opening a connection may take.
+    pub(crate) connect_timeout: Duration,
+    /// The longest time without a reply before a connection counts as failed.
+    ///
+    /// The operating system takes a quarter of an hour to notice that a server has disappeared.
+    pub(crate) response_timeout: Duration,
+    /// Whether the warning about the eviction policy has been logged.
+    pub(crate) has_warned_of_eviction: AtomicBool,
+}
+
+/// Opens the connections of one pool. Clones share the generation.
+#[derive(Clone)]
+pub(crate) struct Connector {
+    settings: Arc<ConnectionSettings>,
+    generation: Generation,
+    /// One more than the last generation whose server was checked for an eviction policy.
+    inspected: Arc<AtomicU64>,
+}
+
+impl Connector {
+    /// Creates a connector with a generation of its own.
+    pub(super) fn new(settings: Arc<ConnectionSettings>) -> Self {
+        Self { settings, generation: Generation::default(), inspected: Arc::default() }
+    }
+
+    /// Returns the longest time that opening a connection may take.
+    pub(super) fn timeout(&self) -> Duration {
+        self.settings.connect_timeout
+    }
+
+    /// Returns the generation of the connections.
+    #[cfg(feature = "redis-sentinel")]
+    pub(super) const fn generation(&self) -> &Generation {
+        &self.generation
+    }
+
+    /// Opens a connection to `server` and loads the scripts.
+    pub(super) async fn open(&self, server: &Server) -> Result<Connection, StoreError> {
+        let generation = self.generation.current();
+        let with_server = |error: StoreError| error.at_connecting_to(&server.name());
+        let connection = server.connect().await.map_err(with_server)?;
+        let response_timeout = self.settings.response_timeout;
+        let liveness = Liveness::new(generation, self.generation.clone(), response_timeout);
+        let mut connection = Connection::new(connection, liveness);
+        let loaded = connection.load_scripts(&self.settings.scripts).await;
+        loaded.map_err(|error| with_server(classify(error)))?;
+        // Checked once for each generation, which may lead to another server than the last.
+        if self.inspected.fetch_max(generation + 1, Ordering::AcqRel) <= generation {
+            self.warn_of_eviction(&mut connection, server).await;
+        }
+        Ok(connection)
+    }
+
+    /// Logs a warning, once for each store, if the server may evict counters.
+    ///
+    /// A client whose counters are evicted gets its whole limit again.
+    async fn warn_of_eviction(&self, connection: &mut Connection, server: &Server) {
+        let has_warned = &self.settings.has_warned_of_eviction;
+        if has_warned.load(Ordering::Relaxed) {
+            return;
+        }
+        if let Some(policy) = eviction_policy(connection).await
+            && !has_warned.swap(true, Ordering::Relaxed)
+        {
+            observe::can_evict(&format!("redis {}", server.name()), &policy);
+        }
+    }
+}
+
+/// Returns the server's eviction policy, if its memory is limited and the policy deletes keys.
+///
+/// Returns `None` as well if the user may run neither `INFO` nor `CONFIG`.
+async fn eviction_policy(connection: &mut Connection) -> Option<String> {
+    let mut info = redis::cmd("INFO");
+    info.arg("memory");
+    let memory: Vec<(String, String)> = match connection.query::<String>(&info).await {
+        Ok(info) => {
+            let fields = info.lines().filter_map(|line| line.split_once(':'));
+            fields.map(|(name, value)| (name.replace('_', "-"), value.to_owned())).collect()
+        }
+        Err(_) => {
+            let mut config = redis::cmd("CONFIG");
+            config.arg("GET").arg("maxmemory*");
+            connection.query(&config).await.ok()?
+        }
+    };
+    let value = |name: &str| Some(memory.iter().find(|(field, _)| field == name)?.1.trim());
+    let policy = value("maxmemory-policy")?;
+    let is_limited = value("maxmemory").is_some_and(|limit| limit != "0");
+    (is_limited && policy != "noeviction").then(|| policy.to_owned())
+}

@@ -1,0 +1,155 @@
+//! A connection that many tasks share.
+
+use std::sync::Arc;
+
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::{FromRedisValue, RedisResult, Value};
+
+use super::command::Command;
+use super::liveness::{Liveness, PendingCommand};
+use crate::store::redis::error;
+use crate::store::redis::scripts::Script;
+
+/// A handle to a multiplexed connection. Clones share the connection.
+#[derive(Clone)]
+pub(crate) struct Connection {
+    connection: MultiplexedConnection,
+    liveness: Arc<Liveness>,
+    /// Whether each command follows an `ASKING`.
+    #[cfg(feature = "redis-cluster")]
+    is_asking: bool,
+}
+
+impl Connection {
+    /// Wraps a connection that has just been opened.
+    pub(super) fn new(connection: MultiplexedConnection, liveness: Liveness) -> Self {
+        Self {
+            connection,
+            liveness: Arc::new(liveness),
+            #[cfg(feature = "redis-cluster")]
+            is_asking: false,
+        }
+    }
+
+    /// Sends a command and returns the reply of its script; nothing if it has none.
+    pub(crate) async fn execute(&mut self, command: &Command) -> RedisResult<Vec<u8>> {
+        match command {
+            Command::Script { script, keys, arguments } => {
+                self.run_script(script, keys, arguments).await
+            }
+            Command::Delete { keys } => {
+                let mut delete = redis::cmd("DEL");
+                delete.arg(keys);
+                self.query::<u64>(&delete).await.map(|_| Vec::new())
+            }
+        }
+    }
+
+    /// Sends a command of the client library and returns its reply.
+    pub(super) async fn query<T: FromRedisValue>(
+        &mut self,
+        command: &redis::Cmd,
+    ) -> RedisResult<T> {
+        let liveness = Arc::clone(&self.liveness);
+        let pending = PendingCommand::begin(&liveness);
+        let reply = self.exchange(command).await;
+        liveness.on_reply();
+        drop(pending);
+        let reply = reply.and_then(Value::extract_error);
+        if let Err(error) = &reply
+            && (error.is_unrecoverable_error() || error::is_demoted(error))
+        {
+            liveness.fail();
+        }
+        Ok(T::from_redis_value(reply?)?)
+    }
+
+    /// Loads scripts, so that they can be run by their hashes.
+    pub(super) async fn load_scripts(&mut self, scripts: &[&'static Script]) -> RedisResult<()> {
+        // A user without this permission can run scripts that an operator has loaded.
+        let ignore_forbidden = |result: RedisResult<()>| match result {
+            Err(error) if !error::is_forbidden(&error) => Err(error),
+            _ => Ok(()),
+        };
+        // Sent first: a server that has refused the login closes the connection on a long command,
+        // without an error that says why.
+        ignore_forbidden(self.query(&redis::cmd("PING")).await)?;
+        let mut load = redis::pipe();
+        for script in scripts {
+            load.cmd("SCRIPT").arg("LOAD").arg(script.text()).ignore();
+        }
+        ignore_forbidden(load.query_async(&mut self.connection).await)
+    }
+
+    /// Returns a handle that sends `ASKING` before each command.
+    ///
+    /// A server accepts such a command for a slot that is being migrated to it.
+    #[cfg(feature = "redis-cluster")]
+    pub(super) fn with_asking(mut self) -> Self {
+        self.is_asking = true;
+        self
+    }
+
+    /// Asks the server whether it is a primary. Returns `true` if the server does not say.
+    #[cfg(feature = "redis-sentinel")]
+    pub(super) async fn is_primary(&mut self) -> bool {
+        // `HELLO` needs no permission beyond those of every client. Redis 5 does not know the command.
+        let hello: RedisResult<Vec<Value>> = self.query(&redis::cmd("HELLO")).await;
+        let role = |fields: Vec<Value>| {
+            let fields: Vec<Option<String>> =
+                fields.into_iter().map(|field| redis::from_redis_value(field).ok()).collect();
+            let index = fields.iter().position(|field| field.as_deref() == Some("role"))?;
+            fields.get(index + 1)?.clone()
+        };
+        hello.ok().and_then(role).is_none_or(|role| role == "master")
+    }
+
+    /// Returns whether this connection or another one of its generation has failed.
+    pub(super) fn is_stale(&self) -> bool {
+        self.liveness.is_stale()
+    }
+
+    /// Runs a script by its hash.
+    ///
+    /// If the server does not know the script, nothing has been executed. Only then is the script loaded
+    /// and run again, on this connection.
+    async fn run_script(
+        &mut self,
+        script: &Script,
+        keys: &[String],
+        arguments: &[Vec<u8>],
+    ) -> RedisResult<Vec<u8>> {
+        let bytes =
+            keys.iter().map(String::len).chain(arguments.iter().map(Vec::len)).sum::<usize>();
+        // Three more arguments with up to 64 bytes: the command's name, the hash and the number of keys.
+        let mut call = redis::Cmd::with_capacity(3 + keys.len() + arguments.len(), 64 + bytes);
+        call.arg("EVALSHA").arg(script.sha()).arg(keys.len()).arg(keys);
+        for argument in arguments {
+            call.arg(argument.as_slice());
+        }
+        let reply: RedisResult<Option<Vec<u8>>> = self.query(&call).await;
+        let reply = match reply {
+            Err(failure) if error::is_unknown_script(&failure) => {
+                let mut load = redis::cmd("SCRIPT");
+                load.arg("LOAD").arg(script.text());
+                let _: String = self.query(&load).await?;
+                self.query(&call).await
+            }
+            reply => reply,
+        };
+        reply.map(Option::unwrap_or_default)
+    }
+
+    /// Sends the bytes of a command and receives the reply.
+    async fn exchange(&mut self, command: &redis::Cmd) -> RedisResult<Value> {
+        #[cfg(feature = "redis-cluster")]
+        if self.is_asking {
+            let mut pipeline = redis::pipe();
+            pipeline.cmd("ASKING").add_command(command.clone());
+            // Skips the reply to `ASKING`.
+            let mut replies = self.connection.req_packed_commands(&pipeline, 1, 1).await?;
+            return Ok(replies.pop().unwrap_or(Value::Nil));
+        }
+        self.connection.req_packed_command(command).await
+    }
+}
