@@ -1,17 +1,18 @@
-//! What is measured of each algorithm: one list, from which every table here has its rows.
+//! The algorithms that are measured. Every table by algorithm has a row for each entry of this
+//! list.
 
 use std::error::Error;
 
 use rl_core::{Limit, ParseLimitError, Period, Policy};
 
-/// An algorithm under a limit that the measurements do not reach in 17 requests.
+/// An algorithm, under a limit that 17 requests do not reach.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Algorithm {
     pub(crate) name: &'static str,
     pub(crate) limit: &'static str,
-    /// Whether it is one of the six that are decided together.
+    /// Whether it is one of the six that are also measured together.
     mixed: bool,
-    /// Whether a request holds its unit until it has ended. Such a limit has no hour, and no edge.
+    /// Whether a request holds its unit until it ends. Such a limit has neither period nor edge.
     pub(crate) is_held: bool,
 }
 
@@ -27,7 +28,7 @@ const fn held(name: &'static str, limit: &'static str) -> Algorithm {
     Algorithm { name, limit, mixed: false, is_held: true }
 }
 
-/// All of them. A line more here is a row more in every table.
+/// All algorithms.
 pub(crate) const ALGORITHMS: &[Algorithm] = &[
     mixed("fixed window", "10000/hour"),
     mixed("fixed window on the clock", "10000/hour:clock"),
@@ -41,8 +42,8 @@ pub(crate) const ALGORITHMS: &[Algorithm] = &[
     held("concurrency", "20:concurrency"),
 ];
 
-/// Which limits are drawn on the same requests, under the name of the file and of the heading in
-/// `ALGORITHMS.md`.
+/// The limits whose decisions on the same requests are drawn: the file's name, which is also the
+/// heading in `ALGORITHMS.md`, and the limit.
 pub(crate) const PICTURES: &[(&str, &str)] = &[
     ("fixed-window", "10/minute"),
     ("sliding-log", "10/minute:sliding-log"),
@@ -52,26 +53,27 @@ pub(crate) const PICTURES: &[(&str, &str)] = &[
     ("gcra", "10/minute:gcra:burst=3"),
 ];
 
-/// The limit that is drawn on requests of its own, which take their time.
+/// The limit that is drawn on requests of some duration.
 pub(crate) const CONCURRENCY: (&str, &str) = ("concurrency", "4:concurrency");
 
-/// The same limit with another `max`, and a burst or capacity that follows it.
+/// Returns the limit with another `max`, and with a burst or capacity that follows it.
 pub(crate) fn with_max(limit: &str, max: u64) -> String {
     let rest = limit.trim_start_matches(|c: char| c.is_ascii_digit());
     format!("{max}{rest}")
 }
 
-/// Limits that are decided together.
+/// Limits that are decided together, as a row of a table.
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) name: &'static str,
     limits: Vec<String>,
-    /// Whether a request frees its place when it has ended.
+    /// Whether a request releases its permit when it ends.
     pub(crate) is_held: bool,
 }
 
 impl Row {
-    /// Every algorithm alone, six of them together, and six fixed windows beside them.
+    /// Returns a row for each algorithm, one for six of them together, and one for six fixed
+    /// windows.
     pub(crate) fn all() -> Vec<Self> {
         let limit = |algorithm: &Algorithm| algorithm.limit.to_owned();
         let one = |algorithm: &Algorithm| {
@@ -87,12 +89,13 @@ impl Row {
         rows
     }
 
-    /// Out of reach.
+    /// Returns a policy whose limits are not reached.
     pub(crate) fn roomy(&self) -> Result<Policy, Box<dyn Error>> {
         self.policy(str::parse)
     }
 
-    /// Used up by the first request, whose lease does not end while others are denied.
+    /// Returns a policy that the first request uses up. Its lease lasts while other requests are
+    /// denied.
     pub(crate) fn tight(&self) -> Result<Policy, Box<dyn Error>> {
         self.policy(|limit| Ok(with_max(limit, 1).parse::<Limit>()?.leased(Period::HOUR)))
     }

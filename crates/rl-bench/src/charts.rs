@@ -1,4 +1,4 @@
-//! What was measured, drawn for the documents: how costs grow, and ours beside others.
+//! Charts for the documents: how costs grow, and our limiters beside others.
 //!
 //! A chart holds all its numbers and words, so that the JSON of a run is enough to draw it again.
 
@@ -13,19 +13,19 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// A picture of numbers.
+/// A chart.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Chart {
     /// The name of its file.
     pub(crate) name: String,
-    /// What is shown.
+    /// The title.
     pub(crate) title: String,
-    /// How it was measured, in a line.
+    /// One line about the method.
     pub(crate) note: String,
     pub(crate) plot: Plot,
 }
 
-/// How numbers are drawn.
+/// The form of a chart.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Plot {
@@ -33,12 +33,12 @@ pub(crate) enum Plot {
     Bars(Bars),
 }
 
-/// A line for each of those who are compared; the first is ours.
+/// Lines, of which the first is ours.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Lines {
-    /// What grows to the right.
+    /// The quantity on the horizontal axis.
     pub(crate) x: Axis,
-    /// What is measured, and its unit.
+    /// The measured quantity with its unit.
     pub(crate) y: Axis,
     pub(crate) lines: Vec<Line>,
 }
@@ -46,7 +46,7 @@ pub(crate) struct Lines {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Axis {
     pub(crate) label: String,
-    /// Whether it goes by factors. If not, it begins at 0.
+    /// Whether the axis is logarithmic. A linear axis begins at 0.
     pub(crate) is_logarithmic: bool,
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct Line {
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// A bar for each of those who are compared, on a logarithmic scale.
+/// Bars on a logarithmic scale.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Bars {
     pub(crate) unit: String,
@@ -99,7 +99,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../rl-core/docs/charts")
 }
 
-/// Draws what a run has found.
+/// Draws the charts of a run.
 pub(crate) fn draw(charts: &[Chart]) -> Result<(), Box<dyn Error>> {
     std::fs::create_dir_all(folder())?;
     for chart in charts {
@@ -110,7 +110,7 @@ pub(crate) fn draw(charts: &[Chart]) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Draws what another run has found and written to a file.
+/// Draws the charts of an earlier run from its JSON file.
 pub(crate) fn draw_from(file: &str) -> Result<(), Box<dyn Error>> {
     let text = std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
     let mut report: Value =
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_drawn_again_alike() {
+    fn a_chart_is_the_same_when_it_is_drawn_from_json() {
         let text = serde_json::to_string(&chart()).unwrap();
         let again: Chart = serde_json::from_str(&text).unwrap();
         assert_eq!(again.svg(), chart().svg());

@@ -1,4 +1,4 @@
-//! What has to be reached, and what was: one table for all measurements.
+//! The goals of all measurements, and whether they are reached.
 
 use std::fmt;
 
@@ -8,30 +8,31 @@ use serde::{Serialize, Serializer};
 use crate::measure::Estimate;
 use crate::table::Table;
 
-/// Something that has to be fast or small, and how it turned out.
+/// A goal, and its measured value.
 #[derive(Clone, Debug)]
 pub(crate) struct Goal {
-    /// Its short name: `M1`, `R7`.
+    /// The short name, such as `M1` or `R7`.
     pub(crate) name: &'static str,
-    /// What is compared, in a few words.
+    /// The comparison, in a few words.
     pub(crate) what: String,
-    /// What must be reached.
+    /// The value that must be reached.
     pub(crate) floor: f64,
-    /// What is aimed at.
+    /// The value that is aimed at.
     pub(crate) moon: f64,
     pub(crate) unit: Unit,
-    /// The median; none if it could not be measured here.
+    /// The median; `None` if it could not be measured here.
     pub(crate) measured: Option<f64>,
-    /// What holds the true value in 95 of 100 runs; none for what is counted and does not vary.
+    /// The interval that contains the true value in 95 of 100 runs; `None` for counts, which do not
+    /// vary.
     pub(crate) interval: Option<(f64, f64)>,
 }
 
-/// What the numbers of a [`Goal`] are, and with that which are better.
+/// The unit of a [`Goal`], which also decides whether more or less is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
-    /// How many times as fast or as small as theirs ours is: more is better.
+    /// How many times as fast or as small ours is: more is better.
     Times,
-    /// Something of which less is better, under its name.
+    /// A quantity with this name, of which less is better.
     AtMost(&'static str),
 }
 
@@ -55,14 +56,14 @@ impl Unit {
     }
 }
 
-/// How a [`Goal`] turned out.
+/// The verdict on a [`Goal`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// What is aimed at.
+    /// The value that is aimed at is reached.
     Moon,
-    /// What must be reached.
+    /// The value that must be reached is reached.
     Reached,
-    /// The floor is in the interval: another run may say otherwise.
+    /// The floor is within the interval, so another run may have another verdict.
     Unclear,
     Missed,
     NotMeasured,
@@ -81,7 +82,7 @@ impl fmt::Display for Verdict {
 }
 
 impl Goal {
-    /// What an estimate says of it.
+    /// Creates a goal with a measured estimate.
     pub(crate) fn measured(
         name: &'static str,
         what: &str,
@@ -92,7 +93,7 @@ impl Goal {
         Self { name, what: what.to_owned(), floor, moon, unit, measured, interval }
     }
 
-    /// What was counted, which does not vary.
+    /// Creates a goal with a count, which does not vary.
     pub(crate) fn counted(
         name: &'static str,
         what: &str,
@@ -103,7 +104,7 @@ impl Goal {
         Self { name, what: what.to_owned(), floor, moon, unit, measured, interval }
     }
 
-    /// How it turned out: what is claimed holds for the whole interval.
+    /// Returns the verdict, which must hold for the whole interval.
     pub(crate) fn verdict(&self) -> Verdict {
         let Some(measured) = self.measured.filter(|measured| measured.is_finite()) else {
             return Verdict::NotMeasured;
@@ -145,7 +146,7 @@ impl Serialize for Goal {
     }
 }
 
-/// All of them, under one head.
+/// Returns a table of the goals.
 pub(crate) fn table(goals: &[Goal]) -> Table {
     let header = ["goal", "floor", "moon", "measured", "interval of 95 %", "verdict"];
     let mut table = Table::new("goals", header);
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_costs_less_is_better() {
+    fn lower_is_better_for_cost_goals() {
         let bytes = |measured| Goal {
             interval: None,
             ..goal(Unit::AtMost("bytes"), 96.0, 72.0, measured, (0.0, 0.0))

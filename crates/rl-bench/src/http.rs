@@ -1,11 +1,13 @@
-//! What a limit costs a web service: axum and actix-web without one, with ours, and with those of
-//! others, all served by this process and asked in turns.
+//! The cost of a limit in a web service.
+//!
+//! axum and actix-web are measured without a limit, with ours, and with those of other crates. All
+//! servers run in this process, and get requests in turns.
 
 mod allocations;
 mod client;
+mod latency;
 mod on_actix;
 mod on_axum;
-mod pace;
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -24,43 +26,43 @@ use crate::redis::Server as Redis;
 use crate::report::Report;
 use crate::table::Table;
 
-/// Connections that ask at the same time.
+/// Concurrent connections.
 const CONNECTIONS: usize = 32;
-/// One turn of a server.
+/// The duration of one turn of a server.
 const SLICE: Duration = Duration::from_millis(120);
-/// Rounds in which each server has two turns, there and back.
+/// Rounds in which each server has two turns, in forward and in reverse order.
 const ROUNDS: usize = 40;
 
-/// Never used up.
+/// A limit that no measurement uses up.
 const ENDLESS: u32 = 1_000_000_000;
-/// What is used up, and how often each connection asks for it.
+/// A limit that is used up, and the number of requests of each connection.
 const PRESSED: u32 = 100;
 const TRIES: usize = 25;
 
 static CORES: LazyLock<usize> =
     LazyLock::new(|| std::thread::available_parallelism().map_or(1, |count| count.get()));
 
-/// A server under its name, and those who ask it.
-struct Server {
+/// A server with its name and its clients.
+struct MeasuredServer {
     name: &'static str,
-    /// The place of the one that it is compared with.
+    /// The index of the server that it is compared with.
     beside: usize,
     address: SocketAddr,
     clients: Vec<Client>,
-    /// Requests in a second in each turn.
+    /// Requests per second in each turn.
     rates: Vec<f64>,
-    /// How many passed beyond a limit that was pressed; none if there is no limit.
+    /// Requests allowed beyond the limit; `None` without a limit.
     too_many: Option<usize>,
     _running: Option<Running>,
 }
 
-/// Places among the servers.
+/// Indices of servers.
 const AXUM: usize = 1;
 const OURS_ON_AXUM: usize = 4;
 const ACTIX: usize = 8;
 const OURS_ON_ACTIX: usize = 11;
 
-/// Measures, prints, and keeps what was promised.
+/// Runs all measurements over HTTP, prints them, and adds the goals to the report.
 pub(crate) fn run(report: &mut Report) -> Result<(), Box<dyn Error>> {
     let versions = ["rl-tower", "rl-actix", "axum", "tower_governor", "axum-governor", "actix-web"]
         .into_iter()
@@ -74,7 +76,7 @@ pub(crate) fn run(report: &mut Report) -> Result<(), Box<dyn Error>> {
         "servers and clients in one process over loopback, each server alone at its time, turns \
          there and back; beside a layer or middleware that does nothing, on the same \
          framework; medians, a ratio with its bootstrap interval of 95 %",
-        ROUNDS + pace::BLOCKS + 2,
+        ROUNDS + latency::BLOCKS + 2,
     );
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let mut goals = allocations::measure()?;
@@ -83,7 +85,7 @@ pub(crate) fn run(report: &mut Report) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// At most `max` in each of six periods.
+/// Returns a policy of `max` units in each of six periods.
 fn policy(max: u32) -> Result<Policy, Box<dyn Error>> {
     let periods = Period::NAMED.map(|period| Limit::new(max.into(), period));
     Ok(Policy::new(periods.into_iter().collect::<Result<Vec<_>, _>>()?)?)
@@ -101,12 +103,16 @@ async fn measure(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
             servers[place].take_turn().await?;
         }
     }
-    let paced = pace::measure(&servers, report)?;
-    Ok(tell(&servers, &paced, report))
+    let paced = latency::measure(&servers, report)?;
+    Ok(report_goals(&servers, &paced, report))
 }
 
-/// All servers, with limits of `max`; what is on Redis in databases from `database` on.
-async fn start(redis: &Redis, max: u32, database: usize) -> Result<Vec<Server>, Box<dyn Error>> {
+/// Starts all servers with limits of `max`. Those on Redis use databases from `database` on.
+async fn start(
+    redis: &Redis,
+    max: u32,
+    database: usize,
+) -> Result<Vec<MeasuredServer>, Box<dyn Error>> {
     let url = |n| redis.url(database + n);
     let on_axum = |address| (address, None);
     let on_actix = |running: Running| (running.address, Some(running));
@@ -147,13 +153,13 @@ async fn start(redis: &Redis, max: u32, database: usize) -> Result<Vec<Server>, 
             clients.push(Client::connect(address).await?);
         }
         let (rates, too_many, _running) = (Vec::new(), None, running);
-        started.push(Server { name, beside, address, clients, rates, too_many, _running });
+        started.push(MeasuredServer { name, beside, address, clients, rates, too_many, _running });
     }
     Ok(started)
 }
 
-/// Whether more pass at once than may.
-async fn press(servers: &mut [Server], redis: &Redis) -> Result<(), Box<dyn Error>> {
+/// Counts the requests allowed beyond a limit under concurrent requests.
+async fn press(servers: &mut [MeasuredServer], redis: &Redis) -> Result<(), Box<dyn Error>> {
     let pressed = start(redis, PRESSED, 3).await?;
     for (server, pressed) in servers.iter_mut().zip(pressed) {
         let asking = pressed.clients.into_iter().map(|mut client| {
@@ -176,7 +182,7 @@ async fn press(servers: &mut [Server], redis: &Redis) -> Result<(), Box<dyn Erro
     Ok(())
 }
 
-impl Server {
+impl MeasuredServer {
     async fn take_turn(&mut self) -> Result<(), Box<dyn Error>> {
         let begun = Instant::now();
         let asking = self.clients.drain(..).map(|client| tokio::spawn(ask(client)));
@@ -192,7 +198,7 @@ impl Server {
     }
 }
 
-/// Asks until the turn has ended. Returns how many answers came.
+/// Sends requests until the turn ends. Returns the number of responses.
 async fn ask(mut client: Client) -> Result<(Client, usize), Box<dyn Error + Send + Sync>> {
     let (end, mut answers) = (Instant::now() + SLICE, 0);
     while Instant::now() < end {
@@ -206,7 +212,11 @@ async fn ask(mut client: Client) -> Result<(Client, usize), Box<dyn Error + Send
     Ok((client, answers))
 }
 
-fn tell(servers: &[Server], paced: &pace::Paced, report: &mut Report) -> Vec<Goal> {
+fn report_goals(
+    servers: &[MeasuredServer],
+    paced: &latency::Latencies,
+    report: &mut Report,
+) -> Vec<Goal> {
     let millis = SLICE.as_millis();
     let title = format!(
         "requests ({CONNECTIONS} connections, two turns of {millis} ms in each of {ROUNDS} rounds; \
@@ -215,9 +225,9 @@ fn tell(servers: &[Server], paced: &pace::Paced, report: &mut Report) -> Vec<Goa
     );
     let head = ["server", "thousand/s", "beside no-op", "too many"];
     let mut table = Table::new(&title, head);
-    let ratio = |server: &Server| {
-        // There and back together, so that what drifts is even.
-        let rounds = |server: &Server| -> Vec<f64> {
+    let ratio = |server: &MeasuredServer| {
+        // Both turns of a round together even out any drift.
+        let rounds = |server: &MeasuredServer| -> Vec<f64> {
             server.rates.chunks(2).map(|pair| pair.iter().sum()).collect()
         };
         let (mine, base) = (rounds(server), rounds(&servers[server.beside]));

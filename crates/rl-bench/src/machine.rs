@@ -1,8 +1,8 @@
-//! On what, and with which versions, something was measured.
+//! The machine and the versions of a measurement.
 
 use std::process::Command;
 
-/// The processor and how many cores of it there are.
+/// Returns the processor and its number of cores.
 pub(crate) fn cores() -> String {
     let count = std::thread::available_parallelism().map_or(1, |count| count.get());
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -11,7 +11,7 @@ pub(crate) fn cores() -> String {
     format!("{model}, {count} cores, {}", std::env::consts::OS)
 }
 
-/// What a program answers to `--version`, in its first line.
+/// Returns the first line of a program's `--version`.
 pub(crate) fn program(name: &str) -> String {
     let output = Command::new(name).arg("--version").output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
@@ -19,7 +19,8 @@ pub(crate) fn program(name: &str) -> String {
     line.unwrap_or_else(|| format!("{name} of unknown version"))
 }
 
-/// A crate with its version in the workspace's lock file: the newest, if others need older ones.
+/// Returns a crate with its version in the workspace's lock file. If there are several, it is the
+/// newest.
 pub(crate) fn library(name: &str) -> String {
     let lock = include_str!("../../../Cargo.lock");
     let version =
@@ -28,7 +29,7 @@ pub(crate) fn library(name: &str) -> String {
     format!("{name} {version}")
 }
 
-/// Whether the optimiser was at work: a ratio of unoptimised programs says nothing.
+/// Returns the profile. Ratios of unoptimised programs mean nothing.
 pub(crate) const fn profile() -> &'static str {
     if cfg!(debug_assertions) { "DEBUG BUILD: RUN WITH --release" } else { "release" }
 }

@@ -1,4 +1,4 @@
-//! Side-by-side measurements of rl-core and what else there is.
+//! Side-by-side measurements of rl-core and other rate limiters.
 //!
 //! ```text
 //! cargo run --release -p rl-bench -- memory
@@ -13,20 +13,20 @@
 //! cargo run -p rl-bench -- pictures
 //! ```
 //!
-//! What counts are ratios taken in one run: absolute times differ from machine to machine, and on
-//! one machine from hour to hour. What the pictures show does not depend on the machine.
+//! Compare the ratios of one run only. Absolute times differ between machines, and between hours on one
+//! machine. The pictures do not depend on the machine.
 //!
-//! Who is not compared, and why:
+//! These limiters are not compared:
 //!
-//! | | |
+//! | limiter | reason |
 //! |---|---|
-//! | actix-governor | GPL-3.0: nothing of it may become part of this workspace |
-//! | tower-rate-limiter | needs a newer compiler than the workspace is built with |
-//! | limitador on Redis | links the system's TLS library; its commands are sent through our client instead |
-//! | trypema on Redis | needs a server of 7.2 or newer |
-//! | redis-cell (`CL.THROTTLE`) | a module of the server; one GCRA script stands for it |
+//! | actix-governor | its licence, GPL-3.0, does not permit a dependency |
+//! | tower-rate-limiter | it needs a newer compiler than this workspace |
+//! | limitador on Redis | it links the system's TLS library; our client sends its commands instead |
+//! | trypema on Redis | it needs Redis 7.2 or newer |
+//! | redis-cell (`CL.THROTTLE`) | it is a server module; a GCRA script represents it |
 
-#![expect(clippy::print_stdout, reason = "its output is what it is run for")]
+#![expect(clippy::print_stdout, reason = "a program that prints results")]
 
 mod algorithms;
 mod charts;
@@ -43,7 +43,7 @@ mod records;
 mod redis;
 mod report;
 mod table;
-mod visits;
+mod workload;
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -51,7 +51,7 @@ use std::process::ExitCode;
 use report::Report;
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
-/// The system's allocator, counting.
+/// The system's allocator, which also counts allocations.
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<std::alloc::System> = &INSTRUMENTED_SYSTEM;
 
@@ -60,25 +60,24 @@ usage: cargo run --release -p rl-bench -- memory|http|redis|all [--goals] [--jso
        cargo run --release -p rl-bench -- outage|overload|records|scripts|pictures
        cargo run -p rl-bench -- charts FILE
 
-  memory    decisions in this process, beside other limiters, the price of each algorithm, and what of
-            the goals is reached
-  http      what a limit costs a service on axum and on actix-web, beside none and beside others
-  redis     decisions on a Redis server of its own, beside plain commands, the usual script and other
-            limiters; on several nodes, whose connections are cut; on a cluster
-  all       memory, http and redis, and the goals of all in one table
-  outage    what requests wait for while Redis is down
-  overload  what a flood of invented subjects beyond capacity does, while one address is denied
-  records   look-ups and pages of 300 000 records of 100 000 consumers on SQLite
-  scripts   the longest that one script keeps a Redis server from others, under the heaviest policies
-  pictures  draws what each algorithm admits into crates/rl-core/docs/pictures, and prints how
-            much of two bursts passes
-  charts    draws what --json has written into crates/rl-core/docs/charts
+  memory    measures decisions in this process, beside other limiters, and the cost of each algorithm
+  http      measures the cost of a limit on axum and on actix-web, beside none and beside other limiters
+  redis     measures decisions on a Redis server, beside plain commands, the usual script and other
+            limiters; on several nodes whose connections are cut; and on a cluster
+  all       runs memory, http and redis, and prints the goals of all in one table
+  outage    measures the latency of requests while Redis is down
+  overload  measures a flood of invented subjects beyond capacity, while one address is denied
+  records   measures look-ups and pages of 300 000 records of 100 000 consumers on SQLite
+  scripts   measures the longest time that one script blocks a Redis server, under the heaviest policies
+  pictures  draws the decisions of each algorithm into crates/rl-core/docs/pictures, and prints how many
+            requests of two bursts are allowed
+  charts    draws the charts of a file that --json has written into crates/rl-core/docs/charts
 
-  --goals       measures what the goals of memory and redis need, and nothing else
-  --json FILE   writes goals, tables and charts to a file, too
-  --charts      draws the charts of this run, too";
+  --goals       runs only the measurements of the goals of memory and redis
+  --json FILE   also writes goals, tables and charts to a file
+  --charts      also draws the charts of this run";
 
-/// What is to be done with what a run finds.
+/// The options of a measurement.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Options {
     json: Option<String>,
@@ -90,14 +89,14 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match words[..] {
-        [] => return refuse("which measurement?"),
+        [] => return refuse("name a measurement"),
         ["outage"] => outage::run(),
         ["overload"] => overload::run(),
         ["records"] => records::run(),
         ["scripts"] => redis::scripts(),
         ["pictures"] => pictures::run(),
         ["charts", file] => charts::draw_from(file),
-        ["charts"] => return refuse("charts wants the name of a file that --json has written"),
+        ["charts"] => return refuse("charts needs the name of a file that --json has written"),
         // One of the processes that `redis` starts.
         ["node", ref words @ ..] => redis::node(words),
         [name @ ("memory" | "http" | "redis" | "all"), ref words @ ..] => match options(words) {
@@ -106,9 +105,9 @@ fn main() -> ExitCode {
         },
         ["outage" | "overload" | "records" | "scripts" | "pictures", extra, ..]
         | ["charts", _, extra, ..] => {
-            return refuse(&format!("{extra:?} is one word too many"));
+            return refuse(&format!("unexpected argument {extra:?}"));
         }
-        [unknown, ..] => return refuse(&format!("there is no measurement {unknown:?}")),
+        [unknown, ..] => return refuse(&format!("unknown measurement {unknown:?}")),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -124,12 +123,12 @@ fn options(words: &[&str]) -> Result<Options, String> {
     while let Some(word) = words.next() {
         match *word {
             "--json" => {
-                let file = words.next().ok_or("--json wants the name of a file")?;
+                let file = words.next().ok_or("--json needs the name of a file")?;
                 options.json = Some((*file).to_owned());
             }
             "--charts" => options.charts = true,
             "--goals" => options.goals_only = true,
-            extra => return Err(format!("{extra:?} is one word too many")),
+            extra => return Err(format!("unexpected argument {extra:?}")),
         }
     }
     Ok(options)
@@ -144,7 +143,7 @@ fn measure(name: &str, options: &Options) -> Result<(), Box<dyn Error>> {
         "redis" => redis::run(&mut report),
         _ => all(&mut report),
     };
-    // What was found before something failed is worth its minutes.
+    // Also writes the results before a failure.
     if let Some(file) = &options.json {
         report.write(file)?;
     }
@@ -175,7 +174,7 @@ mod tests {
         assert_eq!(options(&["--charts", "--json", "run.json"]).as_ref(), Ok(&wanted));
         assert_eq!(options(&["--json", "run.json", "--charts"]).as_ref(), Ok(&wanted));
         assert_eq!(options(&[]), Ok(Options::default()));
-        assert_eq!(options(&["--json"]), Err("--json wants the name of a file".to_owned()));
-        assert_eq!(options(&["twice"]), Err("\"twice\" is one word too many".to_owned()));
+        assert_eq!(options(&["--json"]), Err("--json needs the name of a file".to_owned()));
+        assert_eq!(options(&["twice"]), Err("unexpected argument \"twice\"".to_owned()));
     }
 }

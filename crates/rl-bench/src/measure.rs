@@ -1,5 +1,5 @@
-//! How two things are compared on a machine that is never quiet: in one process, in short blocks
-//! that take turns, so that whatever slows the machine down slows both.
+//! Comparisons on a noisy machine: both sides run in one process, in short blocks that take turns,
+//! so that a slow phase slows both.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -8,10 +8,10 @@ use fastrand::Rng;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
-/// Draws for an interval: enough for two digits of its ends.
+/// Samples for an interval: enough for two digits of its ends.
 const RESAMPLES: usize = 2_000;
 
-/// How long `work` took.
+/// Returns how long `work` took.
 #[expect(clippy::disallowed_methods, reason = "measuring time is what this program is for")]
 pub(crate) fn time<T>(work: impl FnOnce() -> T) -> (Duration, T) {
     let start = Instant::now();
@@ -19,27 +19,27 @@ pub(crate) fn time<T>(work: impl FnOnce() -> T) -> (Duration, T) {
     (start.elapsed(), result)
 }
 
-/// How long a processor was at `work`, which is done by this thread alone: what others make of the
-/// machine meanwhile does not count.
+/// Returns the processor time of `work`, which must run on this thread alone. Other processes do
+/// not affect it.
 pub(crate) fn time_on_processor<T>(work: impl FnOnce() -> T) -> (Duration, T) {
     let start = processor_time();
     let result = work();
     (processor_time() - start, result)
 }
 
-/// The time of a processor that this thread has had.
+/// Returns the processor time of this thread.
 fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::try_from(time).expect("it begins at 0")
 }
 
-/// Returns the processor time that all threads of this process have had.
+/// Returns the processor time of all threads of this process.
 pub(crate) fn process_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::try_from(time).expect("it begins at 0")
 }
 
-/// How long `work` took.
+/// Returns how long `work` took.
 #[expect(clippy::disallowed_methods, reason = "measuring time is what this program is for")]
 pub(crate) async fn time_async<T>(work: impl Future<Output = T>) -> (Duration, T) {
     let start = Instant::now();
@@ -47,12 +47,12 @@ pub(crate) async fn time_async<T>(work: impl Future<Output = T>) -> (Duration, T
     (start.elapsed(), result)
 }
 
-/// The value in the middle; not a number if there are none.
+/// Returns the median; NaN if there are no samples.
 pub(crate) fn median(samples: &[f64]) -> f64 {
     quantile(&sorted(samples), 0.5)
 }
 
-/// A median, and the interval that holds the true one in 95 of 100 runs.
+/// A median, with the interval that contains the true one in 95 of 100 runs.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Estimate {
     pub(crate) median: f64,
@@ -61,7 +61,8 @@ pub(crate) struct Estimate {
 }
 
 impl Estimate {
-    /// The interval is a bootstrap: the spread of the medians of samples drawn from `samples`.
+    /// Estimates the median of `samples`. The interval is a bootstrap: the spread of medians of
+    /// samples drawn from `samples`.
     pub(crate) fn of(samples: &[f64]) -> Self {
         let mut rng = Rng::with_seed(1);
         let mut resample = || -> f64 {
@@ -84,9 +85,10 @@ impl fmt::Display for Estimate {
     }
 }
 
-/// Measures rounds of four blocks: ours, theirs, theirs, ours. A block is given the number of the
-/// slice of work to do, and returns nanoseconds for each decision; both sides do every slice once.
-/// Theirs to ours: how many times as fast we are.
+/// Returns how many times as fast our side is.
+///
+/// Each round has four blocks: ours, theirs, theirs, ours. A block gets the number of the slice of
+/// work to do, and returns nanoseconds for each decision. Both sides do every slice once.
 pub(crate) fn compare(
     rounds: usize,
     mut ours: impl FnMut(usize) -> f64,
@@ -104,19 +106,19 @@ pub(crate) fn compare(
     Estimate::of(&ratios)
 }
 
-/// The value that 99 of 100 do not exceed; not a number if there are none.
+/// Returns the 99th percentile; NaN if there are no samples.
 pub(crate) fn p99(samples: &[f64]) -> f64 {
     quantile(&sorted(samples), 0.99)
 }
 
-/// In ascending order.
+/// Returns the samples in ascending order.
 pub(crate) fn sorted(samples: &[f64]) -> Vec<f64> {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted
 }
 
-/// Between the two neighbours of the place, in proportion.
+/// Returns a quantile, interpolated between its two neighbours.
 pub(crate) fn quantile(sorted: &[f64], q: f64) -> f64 {
     let place = q * sorted.len().saturating_sub(1) as f64;
     let (below, above) = (place.floor() as usize, place.ceil() as usize);
@@ -131,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_takes_no_time_of_a_processor() {
+    fn a_waiting_thread_takes_no_processor_time() {
         let (wait, (elapsed, ())) = time(|| {
             time_on_processor(|| {
                 let (_keep, never) = std::sync::mpsc::channel::<()>();
@@ -145,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn medians() {
+    fn medians_of_odd_even_and_no_samples() {
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
         assert!(median(&[]).is_nan());

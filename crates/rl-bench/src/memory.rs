@@ -1,20 +1,20 @@
-//! Decisions in this process: six periods of ours beside other limiters of one and of six.
+//! Decisions in this process: ours on six periods, beside other limiters on one period and on six.
 
 mod algorithms;
 mod cases;
-mod contender;
 mod flood;
-mod floors;
 mod growth;
+mod limiters;
 mod long_logs;
 mod matrix;
-mod peers;
+mod other_limiters;
+mod primitives;
 
 use std::error::Error;
 use std::hint::black_box;
 use std::thread;
 
-use contender::{Contender, ENDLESS, Governors, Keys, Ours};
+use limiters::{ENDLESS, Governors, Keys, Limiter, Ours};
 pub(crate) use long_logs::speed as long_logs;
 use stats_alloc::Region;
 
@@ -24,19 +24,19 @@ use crate::measure::time_on_processor;
 use crate::report::Report;
 use crate::table::Table;
 
-/// Keys of the measurements out of cache.
+/// The number of keys where they do not fit into the processor's caches.
 const MANY: usize = 1_000_000;
-/// Keys of the measurements in cache that are not of one key.
+/// The number of keys where they fit into the caches.
 const FEW: usize = 1_000;
-/// Decisions of a block in cache, for each thread.
+/// Decisions in one block, for each thread, if the keys fit into the caches.
 const WARM_BLOCK: usize = 100_000;
 /// Rounds of four blocks.
 const WARM_ROUNDS: usize = 31;
 
-/// Measurements, and the blocks of the flood.
+/// The steps that the progress bar shows: measurements, and the blocks of the flood.
 const STEPS: usize = 6 + matrix::STEPS + growth::STEPS + 100;
 
-/// Measures all of it, prints it, and keeps what was promised.
+/// Runs all measurements in memory, prints them, and adds the goals to the report.
 pub(crate) fn run(report: &mut Report) -> Result<(), Box<dyn Error>> {
     let versions =
         ["rl-core", "governor", "actix-extensible-rate-limit", "throttlecrab", "trypema"]
@@ -48,18 +48,18 @@ pub(crate) fn run(report: &mut Report) -> Result<(), Box<dyn Error>> {
     report.begin(
         "rl-core in memory: six periods, second to month, in each decision",
         &versions,
-        "in one process without a runtime, in blocks that take turns, there and back; ns for each \
-         decision of a thread are medians, by the processor's time of one thread and by the clock \
-         of several, a ratio is the median over rounds with its \
-         bootstrap interval of 95 %; above 1x we are faster; keys are built beforehand \
-         on all sides; too many: what passed beyond the limits while the rate was taken",
+        "in one process without a runtime, in blocks that take turns, in forward and in reverse order; \
+         ns for each decision of a thread are medians, by processor time for one thread and by wall \
+         time for several; a ratio is the median over rounds with its bootstrap interval of 95 %, and \
+         above 1x we are faster; keys are created beforehand for all limiters; too many: requests \
+         allowed beyond the limits",
         STEPS,
     );
     let keys = Keys::new(MANY);
     let mut goals = Vec::new();
     if !report.goals_only {
-        report.step("floors");
-        report.table("memory-floors", floors::measure(&keys));
+        report.step("primitive operations");
+        report.table("memory-floors", primitives::measure(&keys));
     }
     matrix::measure(&keys, report, &mut goals)?;
     if !report.goals_only {
@@ -92,30 +92,30 @@ pub(crate) fn run(report: &mut Report) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// 1 thread, 2, 4 and so on, up to one for each core; 2 in any case.
+/// Returns the numbers of threads: 1, 2, 4 and so on, up to the number of cores, and at least 2.
 fn threads() -> impl Iterator<Item = usize> {
     let cores = thread::available_parallelism().map_or(1, |count| count.get());
     (0..).map(|power| 1 << power).take_while(move |count| *count <= cores.max(2))
 }
 
-/// Ours under six periods of which nothing is ever used up.
+/// Returns our limiter on six periods, under limits that are never used up.
 fn endless(subjects: usize) -> Result<Ours, Box<dyn Error>> {
     Ours::six(ENDLESS, subjects)
 }
 
-/// Nanoseconds for each of `visits`, which all pass or all do not.
-fn block(contender: &dyn Contender, keys: &Keys, visits: &[u32], passes: bool) -> f64 {
-    let (elapsed, admitted) = time_on_processor(|| contender.admitted(keys, visits));
+/// Returns the nanoseconds for each decision. All of `visits` are allowed, or all are denied.
+fn block(limiter: &dyn Limiter, keys: &Keys, visits: &[u32], passes: bool) -> f64 {
+    let (elapsed, admitted) = time_on_processor(|| limiter.count_allowed(keys, visits));
     assert_eq!(admitted, if passes { visits.len() } else { 0 }, "the limits are set so");
     elapsed.as_secs_f64() * 1e9 / visits.len() as f64
 }
 
-/// How many pass when each thread makes its visits, all at the same time.
-fn admitted_by_all(contender: &dyn Contender, keys: &Keys, visits: &[&[u32]]) -> usize {
+/// Returns how many visits are allowed when all threads make theirs at the same time.
+fn count_allowed_by_threads(limiter: &dyn Limiter, keys: &Keys, visits: &[&[u32]]) -> usize {
     match visits {
-        [visits] => contender.admitted(keys, visits),
+        [visits] => limiter.count_allowed(keys, visits),
         _ => thread::scope(|scope| {
-            let start = |visits| scope.spawn(move || contender.admitted(keys, visits));
+            let start = |visits| scope.spawn(move || limiter.count_allowed(keys, visits));
             let threads: Vec<_> = visits.iter().copied().map(start).collect();
             let admitted = |thread: thread::ScopedJoinHandle<'_, usize>| {
                 thread.join().expect("deciding does not panic")
@@ -125,19 +125,19 @@ fn admitted_by_all(contender: &dyn Contender, keys: &Keys, visits: &[&[u32]]) ->
     }
 }
 
-/// What a million subjects take, and how often the allocator is asked for those who are known.
+/// Measures the memory of a million subjects, and the allocations of decisions on known subjects.
 fn space(keys: &Keys, report: &mut Report, goals: &mut Vec<Goal>) -> Result<(), Box<dyn Error>> {
     let ours = endless(MANY)?;
-    // Not in the order of the visits: a table that keeps the order of its entries would be read
-    // from front to back.
+    // The order differs from that of later visits, which would otherwise read a table that keeps
+    // insertion order from front to back.
     let numbers: Vec<u32> = (0..).take(MANY).collect();
     let mut table = Table::new(
         "memory (bytes asked of the allocator by a million subjects)",
-        ["contender", "bytes for each"],
+        ["limiter", "bytes for each"],
     );
-    let mut fill = |name: &str, contender: &dyn Contender| {
+    let mut fill = |name: &str, limiter: &dyn Limiter| {
         let region = Region::new(crate::ALLOCATOR);
-        block(contender, keys, &numbers, true);
+        block(limiter, keys, &numbers, true);
         let change = region.change();
         let held = change.bytes_allocated.saturating_sub(change.bytes_deallocated);
         table.row([name.to_owned(), (held / MANY).to_string()]);
@@ -154,7 +154,7 @@ fn space(keys: &Keys, report: &mut Report, goals: &mut Vec<Goal>) -> Result<(), 
     Ok(())
 }
 
-/// How often the allocator is asked while known subjects are decided.
+/// Returns a table of the allocations of decisions on known subjects.
 fn allocations(known: &Ours, keys: &Keys, goals: &mut Vec<Goal>) -> Result<Table, Box<dyn Error>> {
     let exhausted = Ours::new([1; 6], MANY)?;
     block(&exhausted, keys, &[0], true);
@@ -164,7 +164,7 @@ fn allocations(known: &Ours, keys: &Keys, goals: &mut Vec<Goal>) -> Result<Table
         ("ours, one known key, denied", &exhausted, &[0; WARM_BLOCK]),
     ] {
         let region = Region::new(crate::ALLOCATOR);
-        black_box(ours.admitted(keys, visits));
+        black_box(ours.count_allowed(keys, visits));
         let change = region.change();
         let count = (change.allocations + change.reallocations) as f64 / visits.len() as f64;
         let what = format!("{case}: allocations for each decision");

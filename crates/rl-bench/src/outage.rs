@@ -1,5 +1,5 @@
-//! What a request waits for while Redis is down: requests at a steady rate through axum, without
-//! limits, and with limits on a server that is gone.
+//! The latency of requests while Redis is down, at a steady rate through axum, without limits and
+//! with limits on an unreachable server.
 
 use std::error::Error;
 use std::net::{Ipv4Addr, TcpListener};
@@ -21,12 +21,12 @@ use crate::machine;
 use crate::measure::{quantile, sorted, time_async};
 use crate::table::Table;
 
-/// Requests a second.
+/// Requests per second.
 const RATE: usize = 2_000;
 
 const SECONDS: usize = 10;
 
-/// So many set out together.
+/// Requests that start at the same time.
 const AT_ONCE: usize = 10;
 
 pub(crate) fn run() -> Result<(), Box<dyn Error>> {
@@ -38,7 +38,7 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
     println!("measured  in the process, from the call of the router to its response\n");
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let limited = runtime.block_on(limited())?;
-    // For a second: after the first 0.3 s the breaker is open.
+    // One second, so that the breaker opens, which takes 0.3 s.
     runtime.block_on(latencies(limited.clone(), RATE));
     let mut table = Table::new("microseconds", ["", "p50", "p99", "p99.9", "slowest"]);
     let plain = runtime.block_on(latencies(router(), RATE * SECONDS));
@@ -59,7 +59,7 @@ fn router() -> Router {
     Router::new().route("/", get(async || "hello"))
 }
 
-/// With limits that are kept on a server that is not there.
+/// Returns a service with limits on a server that does not exist.
 async fn limited() -> Result<Router, Box<dyn Error>> {
     let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
     let store = RedisStore::connect(&format!("redis://127.0.0.1:{port}/")).await?;
@@ -68,7 +68,7 @@ async fn limited() -> Result<Router, Box<dyn Error>> {
     Ok(router().layer(RateLimitLayer::new(Gate::new(limiter).key(Constant))))
 }
 
-/// How long each of so many requests took, in microseconds, in ascending order.
+/// Returns the latencies of the requests in µs, in ascending order.
 async fn latencies(router: Router, requests: usize) -> Vec<f64> {
     let mut ticks = interval(Duration::from_secs(1) / (RATE / AT_ONCE) as u32);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);

@@ -83,13 +83,13 @@ async fn measure() -> Result<(), Box<dyn Error>> {
         let server = Server::start()?;
         let store = RedisStore::connect(&server.url(0)).await?;
         let limiter = RateLimiter::builder().limit(Limit::per_minute(5)).store(store).build()?;
-        let mut bystander = server.bystander().await?;
+        let mut monitor = server.monitor().await?;
         let found = Arc::new(Found::default());
-        let before = (process_time(), bystander.processor_time().await?);
+        let before = (process_time(), monitor.processor_time().await?);
         let denied = flood(&limiter, clients, &found).await;
         let cores = |time: Duration| time.as_secs_f64() / SECONDS as f64;
         let process = cores(process_time() - before.0);
-        let redis = cores(bystander.processor_time().await? - before.1);
+        let redis = cores(monitor.processor_time().await? - before.1);
         let each_second = |count: &AtomicU64| count.load(Ordering::Relaxed) / SECONDS;
         let counts = [&found.decided, &found.rejected, &found.open].map(each_second);
         let by_clients = counts.iter().sum::<u64>() as f64 * own * 1e-9;
@@ -123,20 +123,21 @@ fn processors() -> usize {
     available_parallelism().map_or(1, NonZero::get)
 }
 
-/// Returns the nanoseconds of a processor that a client takes for a request, without what the limiter does.
+/// Returns the processor time in ns that a client takes for a request, without the limiter's.
 fn cost_of_clients() -> f64 {
     cost(|_| Origin::Disabled)
 }
 
-/// Returns the nanoseconds of a processor that the limiter takes to reject a request, because the only
-/// request that may be in flight waits for a server that does not respond.
+/// Returns the processor time in ns that the limiter takes to reject a request.
+///
+/// The only request that may be in flight waits for a server that does not respond.
 async fn cost_of_rejections() -> Result<f64, Box<dyn Error>> {
     let server = Server::start()?;
     let store = RedisStore::connect(&server.url(0)).await?;
     let limiter = RateLimiter::builder().limit(Limit::per_minute(5)).store(store);
     let limiter = limiter.max_in_flight(1).deadline(Duration::from_secs(60)).build()?;
     limiter.check(&Subject::global(), 1).await;
-    server.bystander().await?.ask("CLIENT PAUSE 60000 ALL").await?;
+    server.monitor().await?.ask("CLIENT PAUSE 60000 ALL").await?;
     let waiting = limiter.clone();
     let waiting = tokio::spawn(async move { waiting.check(&Subject::global(), 1).await });
     while limiter.in_flight() == 0 {
@@ -150,7 +151,7 @@ async fn cost_of_rejections() -> Result<f64, Box<dyn Error>> {
     Ok(with - cost_of_clients())
 }
 
-/// Returns the nanoseconds of a processor that a request takes which `ask` answers at once.
+/// Returns the processor time in ns of a request that `ask` answers at once.
 fn cost(mut ask: impl FnMut(&Subject) -> Origin) -> f64 {
     let found = Found::default();
     let mut clients = Clients::new(0, CLIENTS[2], 1);

@@ -1,4 +1,4 @@
-//! What each algorithm makes of the same requests, drawn for the documents from its own decisions.
+//! Pictures of the decisions of each algorithm on the same requests, for the documents.
 
 mod bars;
 mod edge;
@@ -32,7 +32,7 @@ fn folder() -> PathBuf {
 struct Picture {
     name: &'static str,
     svg: String,
-    /// How a document shows it, to those who do not see it as well.
+    /// The HTML that embeds the picture, with its numbers in words.
     embedding: String,
 }
 
@@ -58,13 +58,13 @@ impl Picture {
     }
 }
 
-/// What has an edge at a full hour, and its limit of 240.
+/// Returns the algorithms with an edge at a full hour, under a limit of 240.
 fn with_edges() -> impl Iterator<Item = (&'static Algorithm, String)> {
     let rates = ALGORITHMS.iter().filter(|algorithm| !algorithm.is_held);
     rates.map(|algorithm| (algorithm, with_max(algorithm.limit, 240)))
 }
 
-/// How many pass of two bursts at an hour's edge.
+/// Returns a table of how many requests of two bursts at the edge of an hour are allowed.
 fn bursts() -> Result<Table, Box<dyn Error>> {
     let mut table = Table::new(
         "240 per hour: 200 requests at 6:59, 240 at 7:00",
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn the_document_tells_how_much_of_two_bursts_passes() {
+    fn the_document_states_how_much_of_two_bursts_is_allowed() {
         for (algorithm, limit) in with_edges() {
             let [first, second] = edge::passed(&limit).unwrap();
             let row = format!("| {} | `{limit}` | {} |", algorithm.name, first + second);

@@ -1,8 +1,8 @@
-//! What a terminal shows while measurements run. Nothing, where the output is not read by a person.
+//! The progress bar of the measurements. It is hidden unless the output is a terminal.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// How far a measurement is. The one by default shows nothing.
+/// A progress bar. The default one is hidden.
 #[derive(Debug)]
 pub(crate) struct Progress(ProgressBar);
 
@@ -13,7 +13,7 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// A measurement of so many steps. It draws on the standard error, if that is a terminal.
+    /// Creates a progress bar of `steps` steps. It draws on standard error, if that is a terminal.
     pub(crate) fn of(steps: usize) -> Self {
         let bar = ProgressBar::with_draw_target(Some(steps as u64), ProgressDrawTarget::stderr());
         let style =
@@ -24,13 +24,13 @@ impl Progress {
         })
     }
 
-    /// One step is done, and this is what comes next.
+    /// Advances by one step, and shows the name of the next one.
     pub(crate) fn step(&self, next: &str) {
         self.0.inc(1);
         self.0.set_message(next.to_owned());
     }
 
-    /// Does something else on the terminal.
+    /// Hides the bar while `work` prints.
     pub(crate) fn beside<T>(&self, work: impl FnOnce() -> T) -> T {
         self.0.suspend(work)
     }

@@ -1,4 +1,4 @@
-//! How long a question to 300 000 records takes.
+//! The duration of queries on 300 000 records.
 
 use std::error::Error;
 
@@ -18,10 +18,10 @@ use crate::table::Table;
 
 const CONSUMERS: u32 = 100_000;
 
-/// Consumers that are looked up, each once.
+/// Consumers that are looked up once each.
 const LOOK_UPS: usize = 10_000;
 
-/// Pages of each kind.
+/// Pages of each kind of list.
 const PAGES: usize = 200;
 
 pub(crate) fn run() -> Result<(), Box<dyn Error>> {
@@ -61,7 +61,7 @@ async fn measure() -> Result<(), Box<dyn Error>> {
         ("active now", RecordQuery { active_at: Some(now), ..RecordQuery::default() }),
         ("search that finds many", search("consumer")),
         ("search that finds the last", search("CONSUMER-99999")),
-        ("search that finds none", search("nobody")),
+        ("search that finds none", search("no-such-consumer")),
     ] {
         row(name, &pages(&records, &query).await?, "100");
     }
@@ -91,7 +91,7 @@ async fn measure() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Looks up consumers that were never asked for, from number `first` on.
+/// Looks up consumers that are not cached, from number `first` on.
 async fn cold(records: &Records, first: u32) -> Result<Vec<f64>, Box<dyn Error>> {
     let source = RecordSource::start(records);
     let mut numbers: Vec<u32> = (first..first + CONSUMERS - 1).collect();
@@ -106,7 +106,7 @@ async fn cold(records: &Records, first: u32) -> Result<Vec<f64>, Box<dyn Error>>
     Ok(samples)
 }
 
-/// Looks one consumer up that has just been.
+/// Looks up one consumer that is cached.
 async fn kept(records: &Records) -> Result<Vec<f64>, Box<dyn Error>> {
     let source = RecordSource::start(records);
     let who = Subject::consumer("consumer-00001");
@@ -130,18 +130,18 @@ async fn pages(records: &Records, query: &RecordQuery) -> Result<Vec<f64>, Box<d
     Ok(samples)
 }
 
-/// A place in the middle of the list.
+/// Returns a cursor in the middle of the list.
 async fn cursor(records: &Records) -> Result<RecordCursor, Box<dyn Error>> {
     let consumer = Some("consumer-50000".into());
     let page = records.list(&RecordQuery { consumer, limit: 1, ..RecordQuery::default() }).await?;
     Ok(page.next.expect("it has three records"))
 }
 
-/// Writes all records and their history with two statements: through the API it would take minutes.
+/// Writes all records and their history with two statements. Through the API it would take minutes.
 async fn fill(url: &str, now: Timestamp) -> Result<(), Box<dyn Error>> {
     let database = SqlitePool::connect(url).await?;
     let now = i64::try_from(now.as_micros())?;
-    // Of the three, one is over, one is active, and one has not begun.
+    // Of three records, one has expired, one is active, and one has not begun.
     sqlx::query(
         "WITH RECURSIVE consumer (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM consumer WHERE n < $1), \
          part (p) AS (VALUES (0), (1), (2)) \

@@ -1,12 +1,13 @@
-//! Decisions on a Redis server: ours beside plain commands and beside the usual script.
+//! Decisions on a Redis server: ours beside plain commands, the usual script and other limiters.
 
 mod algorithms;
+mod candidate;
 mod cluster;
-mod contender;
+mod fixtures;
 mod long_log;
 mod node;
 mod nodes;
-mod peers;
+mod other_limiters;
 mod refunds;
 mod scripts;
 mod server;
@@ -17,9 +18,10 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use contender::{Contender, SUBJECTS};
+use candidate::Candidate;
+use fixtures::SUBJECTS;
 use rl_core::store::redis::Layout;
-use server::Bystander;
+use server::Monitor;
 pub(crate) use server::Server;
 
 use crate::charts::{Axis, Chart, Line, Lines, Plot};
@@ -29,14 +31,14 @@ use crate::measure::{Estimate, median, time_async};
 use crate::report::Report;
 use crate::table::{Cell, Table};
 
-/// What is done in a block.
+/// The requests of one block.
 #[derive(Clone, Copy, Debug)]
 struct Load {
-    /// Requests at once.
+    /// Concurrent requests.
     in_flight: usize,
     /// Requests in all.
     decisions: usize,
-    /// Whom they are for, in turn.
+    /// The number of subjects, visited in turn.
     subjects: usize,
 }
 
@@ -46,7 +48,7 @@ impl Load {
     }
 }
 
-/// About 0.1 s of work each.
+/// The loads, each of about 0.1 s.
 const LOADS: [Load; 6] = [
     Load::on_all(1, 1_500),
     Load::on_all(4, 4_000),
@@ -55,21 +57,21 @@ const LOADS: [Load; 6] = [
     Load::on_all(256, 16_000),
     Load::on_all(1_024, 20_480),
 ];
-/// Rounds for each load; in each, everybody has two blocks, there and back.
+/// Rounds for each load. In each, every candidate has two blocks, in forward and in reverse order.
 const ROUNDS: usize = 7;
-/// The load at which the processor time of a decision is shown.
+/// The concurrency at which the processor time of a decision is shown.
 const SHOWN: usize = 64;
-/// Places among the contenders.
+/// Indices of candidates.
 const INCR: usize = 0;
 const SIX_KEYS: usize = 2;
 const OURS: [usize; 3] = [3, 4, 5];
-/// More than is ever asked for.
+/// A limit that no measurement uses up.
 const ENDLESS: u32 = 1_000_000_000;
 
-/// The measurements of this file and what the others count.
+/// The steps that the progress bar shows.
 const STEPS: usize = LOADS.len() + 10 + nodes::STEPS;
 
-/// Measures all of it, prints it, and keeps what was promised.
+/// Runs all measurements on Redis, prints them, and adds the goals to the report.
 pub(crate) fn run(report: &mut Report) -> Result<(), Box<dyn Error>> {
     let redis = machine::program("redis-server");
     let versions = ["rl-core", "redis", "actix-extensible-rate-limit", "actix-limitation"]
@@ -86,7 +88,7 @@ pub(crate) fn run(report: &mut Report) -> Result<(), Box<dyn Error>> {
     );
     let title = "rl-core on Redis: six periods, second to month, in each decision";
     report.begin(title, &versions, &how, STEPS);
-    // One thread for all clients: the other core is the server's.
+    // One thread for all clients leaves the other core to the server.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let goals = runtime.block_on(measure(report))?;
     report.end(goals);
@@ -98,7 +100,7 @@ pub(crate) fn scripts() -> Result<(), Box<dyn Error>> {
     scripts::run()
 }
 
-/// What a process does that [`nodes`] has started.
+/// Runs a process that [`nodes`] has started.
 pub(crate) fn node(words: &[&str]) -> Result<(), Box<dyn Error>> {
     node::run(words)
 }
@@ -126,41 +128,41 @@ async fn measure(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
 }
 
 async fn beside_others(server: &Server, report: &mut Report) -> Result<(), Box<dyn Error>> {
-    let contenders = [
-        Contender::incr(server, 0).await?,
-        Contender::return_1(server, 1).await?,
-        Contender::six_keys(server, 2, ENDLESS).await?,
-        Contender::store(server, 3, Layout::Packed, ENDLESS).await?,
-        Contender::store(server, 4, Layout::Readable, ENDLESS).await?,
-        Contender::limiter(server, 5, ENDLESS).await?,
+    let candidates = [
+        Candidate::incr(server, 0).await?,
+        Candidate::return_1(server, 1).await?,
+        Candidate::six_keys(server, 2, ENDLESS).await?,
+        Candidate::store(server, 3, Layout::Packed, ENDLESS).await?,
+        Candidate::store(server, 4, Layout::Readable, ENDLESS).await?,
+        Candidate::limiter(server, 5, ENDLESS).await?,
     ]
     .map(Arc::new);
-    let mut bystander = server.bystander().await?;
+    let mut monitor = server.monitor().await?;
     let mut results = Vec::new();
     for load in LOADS {
         report.step(&format!("{} in flight", load.in_flight));
-        let rounds = rounds(&contenders, load, ROUNDS, &mut bystander).await?;
+        let rounds = rounds(&candidates, load, ROUNDS, &mut monitor).await?;
         let blocks = || rounds.iter().flatten().flatten();
         assert!(blocks().all(|block| block.admitted == 1.0), "the limits are out of reach");
         results.push(rounds);
     }
     let too_many = exactness(server, report).await?;
-    let (table, chart) = rates(&contenders, &results, &too_many);
+    let (table, chart) = rates(&candidates, &results, &too_many);
     report.table("redis-rates", table);
     report.chart(chart);
-    report.table("redis-costs", costs(&contenders, &results));
+    report.table("redis-costs", costs(&candidates, &results));
     for (name, theirs) in [("redis-beside-incr", INCR), ("redis-beside-six-keys", SIX_KEYS)] {
-        report.table(name, ratios(&contenders, &results, theirs));
+        report.table(name, ratios(&candidates, &results, theirs));
     }
     Ok(())
 }
 
-/// What one block of decisions cost, for each decision.
+/// The cost of one block, for each decision.
 #[derive(Clone, Copy, Debug)]
 struct Block {
-    /// Seconds from the first to the last, over their number.
+    /// Seconds from the first decision to the last, divided by their number.
     seconds: f64,
-    /// µs of the server in the command itself, by its own account.
+    /// The server's µs in the command itself, by its own statistics.
     command: f64,
     /// Calls of that command.
     calls: f64,
@@ -168,48 +170,48 @@ struct Block {
     server: f64,
     /// µs of our processor in all.
     client: f64,
-    /// The part that passed.
+    /// The share of allowed requests.
     admitted: f64,
 }
 
-/// The blocks of each contender, there and back.
+/// The two blocks of each candidate.
 type Round = Vec<[Block; 2]>;
 
 async fn rounds(
-    contenders: &[Arc<Contender>],
+    candidates: &[Arc<Candidate>],
     load: Load,
     count: usize,
-    bystander: &mut Bystander,
+    monitor: &mut Monitor,
 ) -> Result<Vec<Round>, Box<dyn Error>> {
     let mut rounds = Vec::new();
     for _ in 0..=count {
         let (mut there, mut back) = (Vec::new(), Vec::new());
-        for contender in contenders {
-            there.push(block(contender, load, bystander).await?);
+        for candidate in candidates {
+            there.push(block(candidate, load, monitor).await?);
         }
-        for contender in contenders.iter().rev() {
-            back.push(block(contender, load, bystander).await?);
+        for candidate in candidates.iter().rev() {
+            back.push(block(candidate, load, monitor).await?);
         }
         back.reverse();
         rounds.push(there.into_iter().zip(back).map(|(there, back)| [there, back]).collect());
     }
-    // The first creates the keys.
+    // The first round creates the keys.
     Ok(rounds.split_off(1))
 }
 
 async fn block(
-    contender: &Arc<Contender>,
+    candidate: &Arc<Candidate>,
     load: Load,
-    bystander: &mut Bystander,
+    monitor: &mut Monitor,
 ) -> Result<Block, Box<dyn Error>> {
-    bystander.forget_commands().await?;
-    let (server, client) = (bystander.processor_time().await?, client_time()?);
-    let (elapsed, admitted) = time_async(admitted(contender, load)).await;
+    monitor.forget_commands().await?;
+    let (server, client) = (monitor.processor_time().await?, client_time()?);
+    let (elapsed, admitted) = time_async(count_allowed(candidate, load)).await;
     let client = client_time()? - client;
-    let server = bystander.processor_time().await? - server;
+    let server = monitor.processor_time().await? - server;
     let made = (load.decisions / load.in_flight * load.in_flight) as f64;
     let each = |total: Duration| total.as_secs_f64() * 1e6 / made;
-    let (calls, command) = bystander.command(contender.command).await?;
+    let (calls, command) = monitor.command(candidate.command).await?;
     Ok(Block {
         seconds: elapsed.as_secs_f64() / made,
         command: command / made,
@@ -220,16 +222,16 @@ async fn block(
     })
 }
 
-/// How many of the load's requests pass.
-async fn admitted(contender: &Arc<Contender>, load: Load) -> usize {
+/// Returns how many requests of the load are allowed.
+async fn count_allowed(candidate: &Arc<Candidate>, load: Load) -> usize {
     let Load { in_flight, decisions, subjects } = load;
     let task = |first: usize| {
-        let contender = Arc::clone(contender);
+        let candidate = Arc::clone(candidate);
         tokio::spawn(async move {
             let mut admitted = 0;
             for n in 0..decisions / in_flight {
                 let subject = (first + n * in_flight) % subjects;
-                admitted += usize::from(contender.admits(subject).await);
+                admitted += usize::from(candidate.allows(subject).await);
             }
             admitted
         })
@@ -242,21 +244,22 @@ async fn admitted(contender: &Arc<Contender>, load: Load) -> usize {
     admitted
 }
 
-/// The processor time of this thread, on which all clients run, since it started.
+/// Returns the processor time of this thread, on which all clients run.
 fn client_time() -> Result<Duration, Box<dyn Error>> {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat")?;
     let nanos = stat.split(' ').next().ok_or("an empty schedstat")?;
     Ok(Duration::from_nanos(nanos.parse()?))
 }
 
-/// The median of something over all blocks of a contender.
-fn typical(rounds: &[Round], contender: usize, of: impl Fn(&Block) -> f64) -> f64 {
-    median(&rounds.iter().flat_map(|round| &round[contender]).map(of).collect::<Vec<_>>())
+/// Returns the median of a quantity over all blocks of a candidate.
+fn typical(rounds: &[Round], candidate: usize, of: impl Fn(&Block) -> f64) -> f64 {
+    median(&rounds.iter().flat_map(|round| &round[candidate]).map(of).collect::<Vec<_>>())
 }
 
-/// The table has beside each row how many passed beyond a limit, the chart how ours and others grow.
+/// Adds the rates to the report: a table with the requests allowed beyond a limit, and a chart of
+/// the rate by concurrency.
 fn rates(
-    contenders: &[Arc<Contender>],
+    candidates: &[Arc<Candidate>],
     results: &[Vec<Round>],
     too_many: &[(&str, usize)],
 ) -> (Table, Chart) {
@@ -264,13 +267,13 @@ fn rates(
     let header = ["in flight"].into_iter().chain(loads.iter().map(String::as_str));
     let mut table = Table::new("thousand decisions per second", header.chain(["too many"]));
     let mut lines = Vec::new();
-    for (place, contender) in contenders.iter().enumerate() {
+    for (place, candidate) in candidates.iter().enumerate() {
         let rates = results.iter().map(|rounds| 1.0 / typical(rounds, place, |b| b.seconds));
         let rates: Vec<f64> = rates.collect();
-        let beyond = too_many.iter().find(|(name, _)| *name == contender.name);
+        let beyond = too_many.iter().find(|(name, _)| *name == candidate.name);
         let beyond = beyond.map_or("no limit".to_owned(), |(_, count)| count.to_string());
         let cells = rates.iter().map(|rate| format!("{:.1}", 1e-3 * rate));
-        table.row([contender.name.to_owned()].into_iter().chain(cells).chain([beyond]));
+        table.row([candidate.name.to_owned()].into_iter().chain(cells).chain([beyond]));
         let name = match place {
             INCR => "INCR, no limit",
             SIX_KEYS => "script of six keys",
@@ -279,7 +282,7 @@ fn rates(
         };
         lines.push(Line::new(name, LOADS.map(|load| load.in_flight as f64).into_iter().zip(rates)));
     }
-    // Ours is drawn as the first.
+    // Our line is drawn first.
     lines.rotate_right(1);
     let chart = Chart {
         name: "in-flight".to_owned(),
@@ -295,23 +298,23 @@ fn rates(
     (table, chart)
 }
 
-fn costs(contenders: &[Arc<Contender>], results: &[Vec<Round>]) -> Table {
+fn costs(candidates: &[Arc<Candidate>], results: &[Vec<Round>]) -> Table {
     let mut table = Table::new(
         &format!("µs of processor for each decision, {SHOWN} in flight"),
         ["", "server, command", "server, all", "client, all"],
     );
     let rounds = &results[LOADS.iter().position(|load| load.in_flight == SHOWN).unwrap_or(0)];
-    for (place, contender) in contenders.iter().enumerate() {
+    for (place, candidate) in candidates.iter().enumerate() {
         let micros = |of: fn(&Block) -> f64| format!("{:.2}", typical(rounds, place, of));
         let cells = [micros(|b| b.command), micros(|b| b.server), micros(|b| b.client)];
-        table.row([contender.name.to_owned()].into_iter().chain(cells));
+        table.row([candidate.name.to_owned()].into_iter().chain(cells));
     }
     table
 }
 
-fn ratios(contenders: &[Arc<Contender>], results: &[Vec<Round>], theirs: usize) -> Table {
-    let title = format!("ours beside {}: decisions per second", contenders[theirs].name);
-    let names = OURS.map(|ours| contenders[ours].name);
+fn ratios(candidates: &[Arc<Candidate>], results: &[Vec<Round>], theirs: usize) -> Table {
+    let title = format!("ours beside {}: decisions per second", candidates[theirs].name);
+    let names = OURS.map(|ours| candidates[ours].name);
     let mut table = Table::new(&title, [""].into_iter().chain(names).chain(["noise"]));
     let ratio = |rounds: &[Round], of: &dyn Fn(&Round) -> f64| {
         Cell::from(Estimate::of(&rounds.iter().map(of).collect::<Vec<_>>()))
@@ -322,7 +325,7 @@ fn ratios(contenders: &[Arc<Contender>], results: &[Vec<Round>], theirs: usize) 
     };
     for (load, rounds) in LOADS.iter().zip(results) {
         let speeds = ours(rounds, |block| block.seconds);
-        // Who is compared with himself should come out at 1.
+        // A candidate compared with itself should come out at 1.
         let noise = ratio(rounds, &|round| round[OURS[0]][1].seconds / round[OURS[0]][0].seconds);
         let name = format!("{} in flight", load.in_flight);
         table.row([name.into()].into_iter().chain(speeds).chain([noise]));
@@ -332,35 +335,35 @@ fn ratios(contenders: &[Arc<Contender>], results: &[Vec<Round>], theirs: usize) 
     table
 }
 
-/// What each subject may, when a limit is pressed, how many there are, and how often each is tried.
+/// The limit, the number of subjects, and the requests of each, in the measurement of exactness.
 const PRESSED: u32 = 20;
 const PRESSED_LOAD: Load = Load { in_flight: 64, decisions: 10_000, subjects: 100 };
 
-/// How many pass beyond limits that many requests press against at once.
-async fn too_many(contender: Contender) -> (usize, usize) {
+/// Returns how many concurrent requests are allowed, and how many of those are beyond the limits.
+async fn too_many(candidate: Candidate) -> (usize, usize) {
     let allowed = PRESSED as usize * PRESSED_LOAD.subjects;
-    let admitted = admitted(&Arc::new(contender), PRESSED_LOAD).await;
+    let admitted = count_allowed(&Arc::new(candidate), PRESSED_LOAD).await;
     (admitted, admitted.saturating_sub(allowed))
 }
 
-/// How many pass small limits that 64 requests press against at once, beside how many may.
+/// Returns a table of how many of 64 concurrent requests small limits allow, and how many may be.
 async fn exactness(
     server: &Server,
     report: &mut Report,
 ) -> Result<Vec<(&'static str, usize)>, Box<dyn Error>> {
     let mut table = Table::new(
         "exactness (64 in flight, 100 subjects, 20 in each period, 100 tries for each subject)",
-        ["contender", "allowed", "admitted", "too many"],
+        ["candidate", "allowed", "admitted", "too many"],
     );
     let mut all = Vec::new();
-    for contender in [
-        Contender::six_keys(server, 6, PRESSED).await?,
-        Contender::store(server, 7, Layout::Packed, PRESSED).await?,
-        Contender::store(server, 8, Layout::Readable, PRESSED).await?,
-        Contender::limiter(server, 9, PRESSED).await?,
+    for candidate in [
+        Candidate::six_keys(server, 6, PRESSED).await?,
+        Candidate::store(server, 7, Layout::Packed, PRESSED).await?,
+        Candidate::store(server, 8, Layout::Readable, PRESSED).await?,
+        Candidate::limiter(server, 9, PRESSED).await?,
     ] {
-        let name = contender.name;
-        let (admitted, beyond) = too_many(contender).await;
+        let name = candidate.name;
+        let (admitted, beyond) = too_many(candidate).await;
         let allowed = PRESSED as usize * PRESSED_LOAD.subjects;
         let numbers = [allowed, admitted, beyond].map(|number| number.to_string());
         table.row([name.to_owned()].into_iter().chain(numbers));

@@ -1,15 +1,15 @@
-//! What a run has found: on the terminal as it comes, and as a file for other programs.
+//! The results of a run: printed as they come, and written to a file for other programs.
 //!
 //! `--json FILE` writes one object. Its fields keep their names:
 //!
-//! | field | what |
+//! | field | content |
 //! |---|---|
-//! | `format` | 1; another number if a field changes its meaning |
+//! | `format` | 1; a change of a field's meaning gets another number |
 //! | `machine`, `profile` | the processor, its cores and the system; `release` or a warning |
-//! | `versions` | of what was compared, each as `name version` |
-//! | `goals` | `name`, `what`, `floor`, `moon`, `unit` (`times`: more is better; all others: less is), `measured`, `interval` of 95 % or `null`, `verdict` |
+//! | `versions` | the compared libraries and servers, each as `name version` |
+//! | `goals` | `name`, `what`, `floor`, `moon`, `unit` (`times`: more is better; otherwise less is better), `measured`, `interval` of 95 % or `null`, `verdict` |
 //! | `tables` | by name: `title`, `columns`, `rows`; a cell is a number, a text, or a ratio with `median`, `low` and `high` |
-//! | `charts` | what [`charts`](crate::charts) draws, with all its numbers |
+//! | `charts` | the charts that [`charts`](crate::charts) draws, with all their numbers |
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -22,7 +22,7 @@ use crate::machine;
 use crate::progress::Progress;
 use crate::table::Table;
 
-/// All that is found in one run.
+/// The results of one run.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     format: u32,
@@ -32,7 +32,7 @@ pub(crate) struct Report {
     goals: Vec<Goal>,
     tables: BTreeMap<&'static str, Table>,
     charts: Vec<Chart>,
-    /// Whether only what the goals need is measured.
+    /// Whether only the measurements of the goals run.
     #[serde(skip)]
     pub(crate) goals_only: bool,
     #[serde(skip)]
@@ -54,7 +54,7 @@ impl Report {
         }
     }
 
-    /// A measurement of so many steps begins, on these versions.
+    /// Begins a measurement of `steps` steps, and prints the versions and the method.
     pub(crate) fn begin(&mut self, title: &str, versions: &[String], how: &str, steps: usize) {
         println!("{title}\n\nmachine   {}", self.machine);
         println!("versions  {}, {}", versions.join(", "), self.profile);
@@ -67,23 +67,23 @@ impl Report {
         self.progress = Progress::of(steps);
     }
 
-    /// One step more is done, and this is what comes next.
+    /// Advances the progress bar, and shows the name of the next step.
     pub(crate) fn step(&self, next: &str) {
         self.progress.step(next);
     }
 
-    /// Prints a line for those who read along.
+    /// Prints a line without adding it to the report.
     pub(crate) fn say(&self, text: &str) {
         self.progress.beside(|| println!("{text}\n"));
     }
 
-    /// Prints a table and keeps it under a name.
+    /// Prints a table and adds it under a name.
     pub(crate) fn table(&mut self, name: &'static str, table: Table) {
         self.progress.beside(|| println!("{table}"));
         self.tables.insert(name, table);
     }
 
-    /// Keeps what is to be drawn.
+    /// Adds a chart.
     pub(crate) fn chart(&mut self, chart: Chart) {
         self.charts.push(chart);
     }
@@ -92,7 +92,7 @@ impl Report {
         &self.charts
     }
 
-    /// Ends a measurement with what was promised of it.
+    /// Ends a measurement: prints its goals and adds them.
     pub(crate) fn end(&mut self, mut goals: Vec<Goal>) {
         self.progress = Progress::default();
         goals.sort_by_key(|goal| goal.name[1..].parse::<u32>().unwrap_or_default());
@@ -112,7 +112,7 @@ impl Report {
     }
 }
 
-/// The text in lines, the second and all below it `indent` to the right.
+/// Wraps the text. Lines after the first are indented by `indent`.
 fn wrapped(text: &str, indent: usize) -> String {
     const WIDTH: usize = 110;
     let mut lines = vec![String::new()];

@@ -4,7 +4,7 @@ use serde::{Serialize, Serializer};
 
 use crate::measure::Estimate;
 
-/// A table of plain text: the first column to the left, the others to the right.
+/// A table of plain text. The first column is aligned to the left, the others to the right.
 #[derive(Debug, Serialize)]
 pub(crate) struct Table {
     title: String,
@@ -12,10 +12,10 @@ pub(crate) struct Table {
     rows: Vec<Vec<Cell>>,
 }
 
-/// What stands in a cell, as it is shown.
+/// A cell.
 #[derive(Clone, Debug)]
 pub(crate) enum Cell {
-    /// For programs a number, if it is one.
+    /// Text, which the JSON report contains as a number if it is one.
     Text(String),
     Ratio(Estimate),
 }

@@ -30,13 +30,13 @@ impl Service<Request<()>> for Handler {
     }
 }
 
-/// Sends a request so often, the first of them uncounted.
+/// Sends `times` requests, and one before that is not counted.
 pub(crate) fn send(limiter: RateLimiter, times: u64) {
     let gate = Gate::new(limiter).decision_in_response(false);
     let mut service = RateLimitLayer::new(gate).layer(Handler);
-    answered(&mut service, request());
+    respond(&mut service, request());
     for request in std::iter::repeat_with(request).take(times as usize) {
-        crate::counted(|| answered(&mut service, request));
+        crate::counted(|| respond(&mut service, request));
     }
 }
 
@@ -45,8 +45,8 @@ fn request() -> Request<()> {
     Request::builder().extension(peer).body(()).expect("a request")
 }
 
-fn answered(service: &mut impl Service<Request<()>>, request: Request<()>) {
+fn respond(service: &mut impl Service<Request<()>>, request: Request<()>) {
     let answer = pin!(service.call(request));
     let answer = answer.poll(&mut Context::from_waker(Waker::noop()));
-    assert!(black_box(answer).is_ready(), "there is nothing to wait for");
+    assert!(black_box(answer).is_ready(), "the response is ready at once");
 }

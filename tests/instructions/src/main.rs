@@ -14,17 +14,19 @@ use std::process::ExitCode;
 use rl_core::store::MemoryStore;
 use rl_core::{Limit, MaybeReady, Period, Policy, RateLimiter, Subject};
 
-/// More than is ever asked for.
+/// A limit that is never used up.
 const ENDLESS: u64 = 1_000_000_000;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [what, times] = &arguments[..] else { return refuse("expected WHAT TIMES") };
-    let Ok(times) = times.parse() else { return refuse("expected a number of times") };
-    let (limits, cost) = match what.as_str() {
+    let [operation, times] = &arguments[..] else {
+        return refuse("usage: rl-instructions OPERATION TIMES");
+    };
+    let Ok(times) = times.parse() else { return refuse("TIMES must be a number") };
+    let (limits, cost) = match operation.as_str() {
         "allowed" | "axum" | "axum-plain" | "axum-lines" => (six(""), 1),
         "actix" | "actix-plain" | "actix-lines" => (six(""), 1),
-        "newcomer" => (worth_a_look(), 1),
+        "newcomer" => (with_a_small_hour(), 1),
         "http-allowed" => (vec!["5000/hour".to_owned()], 1),
         "denied" | "axum-denied" => (used_up_for_a_month(), 1),
         "too-much" => (six(""), ENDLESS + 1),
@@ -34,11 +36,11 @@ fn main() -> ExitCode {
         "counter" => (six(":sliding-window-counter"), 1),
         "log" => (vec!["100000/hour:sliding-log".to_owned()], 1),
         "http-denied" => (vec!["1/hour".to_owned()], 1),
-        _ => return refuse("no such thing"),
+        _ => return refuse("unknown operation"),
     };
     let limits = limits.iter().map(|limit| limit.parse::<Limit>().expect("a limit"));
     let policy = Policy::new(limits).expect("a policy");
-    match what.as_str() {
+    match operation.as_str() {
         "newcomer" => flood(policy, times),
         "http-allowed" | "http-denied" => http::send(limiter(policy), times),
         "axum" | "axum-denied" => on_axum::send(Around::Limiter(limiter(policy)), times),
@@ -52,7 +54,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The layers around a service.
+/// The layer or middleware around a service.
 enum Around {
     Nothing,
     /// A layer that adds three header lines and does nothing else.
@@ -69,12 +71,15 @@ fn decide(limiter: &RateLimiter, cost: u64, times: u64) {
     counted(|| {
         for _ in 0..times {
             let answer = limiter.check(black_box(&subject), cost);
-            assert!(matches!(black_box(&answer), MaybeReady::Ready(Some(_))), "it decides at once");
+            assert!(
+                matches!(black_box(&answer), MaybeReady::Ready(Some(_))),
+                "a decision in memory is ready at once"
+            );
         }
     });
 }
 
-/// Subjects that were never seen before, each once, where there is no room: each takes the place of another.
+/// Decides for new subjects, once each, in a full store: each evicts another.
 fn flood(policy: Policy, times: u64) {
     const CAPACITY: u64 = 6_400;
 
@@ -83,7 +88,7 @@ fn flood(policy: Policy, times: u64) {
     let newcomers = |from: u64, count: u64| -> Vec<Subject> {
         (from..from + count).map(|n| Subject::consumer(&format!("consumer-{n:08}"))).collect()
     };
-    // Some shards get more than others: it takes more than there is room for until all are full.
+    // Shards fill unevenly, so twice the capacity fills all of them.
     for subject in newcomers(0, 2 * CAPACITY) {
         drop(black_box(limiter.check(&subject, 1)));
     }
@@ -91,7 +96,10 @@ fn flood(policy: Policy, times: u64) {
     counted(|| {
         for subject in &newcomers {
             let answer = limiter.check(black_box(subject), 1);
-            assert!(matches!(black_box(&answer), MaybeReady::Ready(Some(_))), "it decides at once");
+            assert!(
+                matches!(black_box(&answer), MaybeReady::Ready(Some(_))),
+                "a decision in memory is ready at once"
+            );
         }
     });
 }
@@ -100,7 +108,7 @@ fn limiter(policy: Policy) -> RateLimiter {
     RateLimiter::builder().policy(policy).build().expect("a limiter")
 }
 
-/// The function whose instructions callgrind counts, by its name.
+/// Runs `work`. callgrind counts the instructions of this function.
 #[inline(never)]
 fn counted(work: impl FnOnce()) {
     work();
@@ -110,23 +118,25 @@ fn six(algorithm: &str) -> Vec<String> {
     Period::NAMED.iter().map(|period| format!("{ENDLESS}/{period}{algorithm}")).collect()
 }
 
-/// But for the month: on the 29th and after it is not known by its least length to be open, and its end is
-/// computed each time, so the count would depend on the day.
+/// Returns six clock-aligned limits, except for the month. A calendar month lasts 28 days at least,
+/// so from the 29th on its end is computed for each decision, and the count would depend on the
+/// day.
 fn on_the_clock() -> Vec<String> {
     let mut limits = six(":clock");
     limits[5] = format!("{ENDLESS}/month");
     limits
 }
 
-/// Of the last of six, one unit that the warm-up takes.
+/// Returns six limits, of which the month has one unit. The warm-up takes it.
 fn used_up_for_a_month() -> Vec<String> {
     let mut limits = six("");
     limits[5] = "1/month".to_owned();
     limits
 }
 
-/// One unit is a part of the hour: who has used up least is not found at the first look.
-fn worth_a_look() -> Vec<String> {
+/// Returns six limits of which the hour is small, so that one unit is a noticeable fraction.
+/// Eviction then inspects several entries.
+fn with_a_small_hour() -> Vec<String> {
     let mut limits = six("");
     limits[2] = "3/hour".to_owned();
     limits

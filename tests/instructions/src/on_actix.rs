@@ -1,5 +1,5 @@
-//! A service on actix-web as it stands behind a server, with a middleware around it: ours, one that
-//! does nothing, or one that adds three header lines.
+//! A service on actix-web, as it runs behind a server, with a middleware around it: ours, an empty
+//! one, or one that adds three header lines.
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -14,7 +14,7 @@ use rl_actix::RateLimit;
 
 use crate::Around;
 
-/// Sends a request so often, the first of them uncounted.
+/// Sends `times` requests, and one before that is not counted.
 pub(crate) fn send(around: Around, times: u64) {
     let hello = || web::get().to(async || "Hello");
     let request = || {
@@ -60,13 +60,13 @@ where
     S: Service<R, Response = ServiceResponse<B>, Error = Error>,
     B: MessageBody,
 {
-    answered(service, request());
+    respond(service, request());
     for request in std::iter::repeat_with(request).take(times as usize) {
-        crate::counted(|| answered(service, request));
+        crate::counted(|| respond(service, request));
     }
 }
 
-fn answered<S, R, B>(service: &S, request: R)
+fn respond<S, R, B>(service: &S, request: R)
 where
     S: Service<R, Response = ServiceResponse<B>, Error = Error>,
     B: MessageBody,
@@ -74,9 +74,9 @@ where
     let mut context = Context::from_waker(Waker::noop());
     assert!(service.poll_ready(&mut context).is_ready());
     let answer = pin!(service.call(request)).poll(&mut context);
-    let Poll::Ready(Ok(answer)) = answer else { panic!("there is nothing to wait for") };
+    let Poll::Ready(Ok(answer)) = answer else { panic!("the response is ready at once") };
     let mut body = pin!(answer.into_body());
     while let Poll::Ready(Some(bytes)) = body.as_mut().poll_next(&mut context) {
-        assert!(bytes.is_ok(), "a text is there");
+        assert!(bytes.is_ok(), "the body is a text");
     }
 }

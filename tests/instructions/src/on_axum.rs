@@ -1,5 +1,5 @@
-//! A service on axum as it stands behind a server, with a layer around it: ours, one that does
-//! nothing, or one that adds three header lines.
+//! A service on axum, as it runs behind a server, with a layer around it: ours, an empty one, or
+//! one that adds three header lines.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use tower_service::Service;
 
 use crate::Around;
 
-/// Sends a request so often, the first of them uncounted.
+/// Sends `times` requests, and one before that is not counted.
 pub(crate) fn send(around: Around, times: u64) {
     let router = Router::new().route("/", get(async || "Hello"));
     let mut service: Router = match around {
@@ -32,9 +32,9 @@ pub(crate) fn send(around: Around, times: u64) {
         })),
         Around::Limiter(limiter) => router.layer(RateLimitLayer::new(limiter)),
     };
-    answered(&mut service, request());
+    respond(&mut service, request());
     for request in std::iter::repeat_with(request).take(times as usize) {
-        crate::counted(|| answered(&mut service, request));
+        crate::counted(|| respond(&mut service, request));
     }
 }
 
@@ -51,16 +51,16 @@ fn request() -> Request {
     request
 }
 
-fn answered(
+fn respond(
     service: &mut impl Service<Request, Response = Response, Error = Infallible>,
     request: Request,
 ) {
     let mut context = Context::from_waker(Waker::noop());
     assert!(service.poll_ready(&mut context).is_ready());
     let answer = pin!(service.call(request)).poll(&mut context);
-    let Poll::Ready(Ok(answer)) = answer else { panic!("there is nothing to wait for") };
+    let Poll::Ready(Ok(answer)) = answer else { panic!("the response is ready at once") };
     let mut body = pin!(answer.into_body());
     while let Poll::Ready(Some(frame)) = body.as_mut().poll_frame(&mut context) {
-        assert!(frame.is_ok(), "a text is there");
+        assert!(frame.is_ok(), "the body is a text");
     }
 }

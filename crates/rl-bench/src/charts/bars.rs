@@ -1,4 +1,4 @@
-//! Ours beside others: a bar for each, named before it, with its number behind it.
+//! Bar charts: a bar for each limiter, with its name to the left and its value to the right.
 
 use std::fmt::Write;
 
@@ -6,18 +6,18 @@ use super::frame::{WIDTH, escape, head};
 use super::scale::{Scale, label, logarithmic_ticks};
 use super::{Bars, Chart};
 
-/// Where bars begin and where the longest ends, in px. Before them stand the names.
+/// The left end of all bars and the right end of the longest, in px. Names are to the left.
 const LEFT: f64 = 300.0;
 const RIGHT: f64 = WIDTH - 76.0;
 const TOP: f64 = 72.0;
-/// How far bars are apart, and how thick one is.
+/// The distance between bars, and the thickness of a bar.
 const PITCH: f64 = 25.0;
 const BAR: f64 = 15.0;
 
 pub(super) fn draw(chart: &Chart, bars: &Bars) -> String {
     let values = || bars.bars.iter().map(|bar| bar.value);
     let (low, high) = (values().fold(f64::INFINITY, f64::min), values().fold(0.0, f64::max));
-    // The shortest bar must be seen, too.
+    // The shortest bar must be visible, too.
     let ticks = logarithmic_ticks(low / 2.0, high);
     let x = Scale::logarithmic((ticks[0], ticks[ticks.len() - 1]), LEFT, RIGHT);
     let bottom = TOP + PITCH * bars.bars.len() as f64;

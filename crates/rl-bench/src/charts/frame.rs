@@ -1,10 +1,10 @@
-//! What all charts begin with.
+//! The frame of all charts.
 
 use super::Chart;
 
 pub(super) const WIDTH: f64 = 760.0;
 
-/// Colours for both grounds; the ground is painted, so that a page's own cannot make text vanish.
+/// Colours for light and dark pages. The background is painted, so that text stays visible on both.
 const STYLE: &str = "\
 text{font:13px system-ui,sans-serif;fill:#59636e}.name{font-size:17px;font-weight:600;fill:#1f2328}
 .ground{fill:#fff}.grid{stroke:#d1d9e0}.axis{stroke:#818b98}.strong{fill:#1f2328;font-weight:600}
@@ -19,10 +19,11 @@ path{fill:none}.line{stroke-width:2;stroke-linejoin:round}
 .c3{stroke:#3fb950}.f3{fill:#3fb950}.c4{stroke:#db61a2}.f4{fill:#db61a2}.c5{stroke:#9198a1}.f5{fill:#9198a1}
 .other{fill:#656c76}.value{stroke:#0d1117}}";
 
-/// How many colours there are.
+/// The number of colours.
 pub(super) const COLOURS: usize = 6;
 
-/// The beginning of a chart of this height; `described` tells its numbers to those who do not see it.
+/// Returns the beginning of a chart of this height. `described` gives its numbers to readers who do
+/// not see it.
 pub(super) fn head(chart: &Chart, height: f64, described: &str) -> String {
     let (title, note, described) = (escape(&chart.title), escape(&chart.note), escape(described));
     format!(
@@ -37,7 +38,7 @@ pub(super) fn head(chart: &Chart, height: f64, described: &str) -> String {
     )
 }
 
-/// Text as it may stand between tags.
+/// Escapes text for use between tags.
 pub(super) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

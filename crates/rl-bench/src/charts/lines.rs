@@ -1,4 +1,4 @@
-//! How something grows: a line for each of those who are compared, named at its end.
+//! Line charts: a line for each limiter, with its name at the end.
 
 use std::fmt::Write;
 
@@ -7,12 +7,12 @@ use super::scale::{Scale, label, linear_ticks, logarithmic_ticks};
 use super::{Chart, Line, Lines};
 
 const HEIGHT: f64 = 400.0;
-/// The edges of the plot, in px. To its right stand the names.
+/// The edges of the plot, in px. Names are to the right.
 const LEFT: f64 = 64.0;
 const RIGHT: f64 = WIDTH - 214.0;
 const TOP: f64 = 92.0;
 const BOTTOM: f64 = 344.0;
-/// How far names are apart at least.
+/// The least distance between names.
 const NAME: f64 = 17.0;
 
 pub(super) fn draw(chart: &Chart, lines: &Lines) -> String {
@@ -64,7 +64,7 @@ pub(super) fn draw(chart: &Chart, lines: &Lines) -> String {
     svg + "</svg>\n"
 }
 
-/// All places at which something was measured.
+/// Returns all positions with a measured value.
 fn columns(lines: &Lines) -> Vec<f64> {
     let mut all: Vec<f64> =
         lines.lines.iter().flat_map(|line| &line.points).map(|point| point.0).collect();
@@ -85,7 +85,7 @@ fn curve(number: usize, line: &Line, x: Scale, y: Scale) -> String {
     format!("<path class=\"line{ours} c{colour}\" d=\"{path}\"/>\n{marks}")
 }
 
-/// The names beside the ends of their lines, moved apart where those are close.
+/// Draws the names at the ends of their lines. Names that are too close are moved apart.
 fn names(lines: &Lines, x: Scale, y: Scale) -> String {
     let mut ends: Vec<(usize, f64)> = lines
         .lines
@@ -113,7 +113,8 @@ fn names(lines: &Lines, x: Scale, y: Scale) -> String {
     names
 }
 
-/// The same places in ascending order, at least as far apart as names need, and not below the plot.
+/// Returns the positions in ascending order, moved apart as far as names need, and not below the
+/// plot.
 fn apart(ends: &[f64]) -> Vec<f64> {
     let mut places = ends.to_vec();
     for place in 1..places.len() {
@@ -127,7 +128,7 @@ fn apart(ends: &[f64]) -> Vec<f64> {
     places
 }
 
-/// The numbers of all lines in words.
+/// Returns the numbers of all lines in words.
 fn describe(lines: &Lines) -> String {
     let one = |line: &Line| {
         let points: Vec<String> =
@@ -138,7 +139,7 @@ fn describe(lines: &Lines) -> String {
     format!("{} by {}. {}", lines.y.label, lines.x.label, all.join(" "))
 }
 
-/// With three digits.
+/// Formats a number with three digits.
 fn number(value: f64) -> String {
     match value {
         value if value >= 100.0 => format!("{value:.0}"),

@@ -1,25 +1,25 @@
-//! Where a number is between two edges, and which numbers stand at an axis.
+//! Scales: the position of a number between two edges, and the numbers at an axis.
 
-/// From numbers to px.
+/// A scale from numbers to px.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scale {
     low: f64,
     high: f64,
     is_logarithmic: bool,
-    /// Where `low` and `high` are, in px.
+    /// The positions of `low` and `high`, in px.
     from: f64,
     to: f64,
 }
 
 impl Scale {
-    /// By factors, between numbers above 0.
+    /// Creates a logarithmic scale between positive numbers.
     pub(super) fn logarithmic((low, high): (f64, f64), from: f64, to: f64) -> Self {
-        // One number alone would have no scale.
+        // A single number would give an empty scale.
         let high = if high > low { high } else { low * 2.0 };
         Self { low, high, is_logarithmic: true, from, to }
     }
 
-    /// From 0.
+    /// Creates a linear scale from 0.
     pub(super) fn linear(high: f64, from: f64, to: f64) -> Self {
         Self { low: 0.0, high, is_logarithmic: false, from, to }
     }
@@ -34,8 +34,8 @@ impl Scale {
     }
 }
 
-/// The round numbers of an axis by factors from the one at or below `low` to the one at or above
-/// `high`: powers of ten, or 1, 2 and 5 of each where few powers are spanned.
+/// Returns the round numbers of a logarithmic axis, from at or below `low` to at or above `high`:
+/// powers of ten, or 1, 2 and 5 of each if the axis spans few powers.
 pub(super) fn logarithmic_ticks(low: f64, high: f64) -> Vec<f64> {
     let (first, last) = (low.log10().floor() as i32, high.log10().ceil() as i32);
     let steps: &[f64] = if last - first > 3 { &[1.0] } else { &[1.0, 2.0, 5.0] };
@@ -47,7 +47,7 @@ pub(super) fn logarithmic_ticks(low: f64, high: f64) -> Vec<f64> {
     all[from..=to.max(from)].to_vec()
 }
 
-/// Round numbers from 0 to the one at or above `high`, about five of them.
+/// Returns about five round numbers from 0 to at or above `high`.
 pub(super) fn linear_ticks(high: f64) -> Vec<f64> {
     let power = 10_f64.powi((high / 5.0).log10().floor() as i32);
     let steps = [1.0, 2.0, 2.5, 5.0, 10.0].map(|step| step * power);
@@ -56,7 +56,7 @@ pub(super) fn linear_ticks(high: f64) -> Vec<f64> {
     (0..=count).map(|n| f64::from(n) * step).collect()
 }
 
-/// A number as it stands at an axis: `0.5`, `250`, `1 024`, `10 k`, `2 M`.
+/// Formats a number for an axis: `0.5`, `250`, `1 024`, `10 k`, `2 M`.
 pub(super) fn label(value: f64) -> String {
     let short = |value: f64, unit: &str| {
         let text = format!("{value:.2}");
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn factors_are_distances() {
+    fn equal_factors_have_equal_distances_on_a_logarithmic_scale() {
         let scale = Scale::logarithmic((1.0, 10_000.0), 0.0, 400.0);
         assert_eq!([1.0, 10.0, 10_000.0].map(|value| scale.at(value).round()), [0.0, 100.0, 400.0]);
         let linear = Scale::linear(20.0, 300.0, 100.0);

@@ -1,4 +1,4 @@
-//! How often a request through our layer asks the allocator, beyond what the service behind it does.
+//! Allocations of a request through our layer, beyond those of the service behind it.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -17,12 +17,12 @@ use super::policy;
 use crate::goals::{Goal, Unit};
 
 const REQUESTS: u32 = 1_000;
-/// Four digits in the headers, as services have them.
+/// A limit of four digits, which is usual in headers.
 const MAX: u32 = 9_999;
 
-/// A response with the headers of six periods, to a request that has extensions, as axum's have.
+/// Measures a response with the headers of six periods. The request has extensions, as in axum.
 pub(super) fn measure() -> Result<Vec<Goal>, Box<dyn Error>> {
-    // A response of a service has a header at least.
+    // A usual response has at least one header.
     let plain = service_fn(|_: Request<Body>| async {
         let response = Response::builder().header("content-type", "text/plain");
         Ok::<_, Infallible>(response.body(Body::empty()).expect("a response"))
@@ -38,7 +38,7 @@ pub(super) fn measure() -> Result<Vec<Goal>, Box<dyn Error>> {
     Ok(vec![goal("", true)?, goal(", which outer layers do not read", false)?])
 }
 
-/// Allocations for each request.
+/// Returns the allocations for each request.
 fn count<S, B>(mut service: S) -> f64
 where
     S: Service<Request<Body>, Response = Response<B>>,
@@ -51,7 +51,7 @@ where
         let answered = pin!(service.call(request)).poll(&mut context);
         assert!(is_ready && matches!(answered, Poll::Ready(Ok(_))), "nothing here waits");
     };
-    // The subject becomes known.
+    // Makes the subject known.
     ask();
     let region = Region::new(crate::ALLOCATOR);
     (0..REQUESTS).for_each(|_| ask());

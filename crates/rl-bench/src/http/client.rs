@@ -1,4 +1,4 @@
-//! Who asks the servers: as little work as can be, so that what is measured is the servers'.
+//! A client with as little work as possible, so that the servers are measured.
 
 use std::io::{self, Error, ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -6,10 +6,11 @@ use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// More than the longest answer.
+/// More bytes than the longest response.
 const ROOM: usize = 4_096;
 
-/// The status and the length of the answer at the beginning of `bytes`, once all of it is there.
+/// Returns the status and the length of the response at the beginning of `bytes`, once it is
+/// complete.
 fn answer(bytes: &[u8]) -> Option<(u16, usize)> {
     let head = bytes.windows(4).position(|end| end == b"\r\n\r\n")? + 4;
     let text = std::str::from_utf8(&bytes[..head]).ok()?;
@@ -27,10 +28,10 @@ fn request(address: SocketAddr) -> Vec<u8> {
 }
 
 fn too_long() -> Error {
-    Error::new(ErrorKind::InvalidData, "an answer without an end")
+    Error::new(ErrorKind::InvalidData, "the response is longer than the buffer")
 }
 
-/// One of many connections.
+/// One of many connections on a runtime.
 #[derive(Debug)]
 pub(super) struct Client {
     stream: TcpStream,
@@ -44,7 +45,7 @@ impl Client {
         Ok(Self { stream, request: request(address) })
     }
 
-    /// The status of the answer.
+    /// Sends a request and returns the status of the response.
     pub(super) async fn ask(&mut self) -> io::Result<u16> {
         self.stream.write_all(&self.request).await?;
         let (mut buffer, mut read) = ([0; ROOM], 0);
@@ -60,7 +61,7 @@ impl Client {
     }
 }
 
-/// A connection of a thread of its own, without a runtime between it and the system.
+/// A connection with a thread of its own, without a runtime.
 #[derive(Debug)]
 pub(super) struct LoneClient {
     stream: std::net::TcpStream,
@@ -74,7 +75,7 @@ impl LoneClient {
         Ok(Self { stream, request: request(address) })
     }
 
-    /// The status of the answer.
+    /// Sends a request and returns the status of the response.
     pub(super) fn ask(&mut self) -> io::Result<u16> {
         self.stream.write_all(&self.request)?;
         let (mut buffer, mut read) = ([0; ROOM], 0);
@@ -95,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_ends_with_its_body() {
+    fn a_response_ends_with_its_body() {
         let text = b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 5\r\nx: y\r\n\r\nHello";
         assert_eq!(answer(text), Some((429, text.len())));
         for cut in 0..text.len() {

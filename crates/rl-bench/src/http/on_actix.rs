@@ -1,4 +1,4 @@
-//! Services on actix-web, with limits and without, each with its workers on threads of their own.
+//! Services on actix-web, with and without limits. Each has its workers on threads of their own.
 
 use std::error::Error;
 use std::net::{SocketAddr, TcpListener};
@@ -20,7 +20,7 @@ use super::{CORES, policy};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// A server that ends when it is dropped.
+/// A server that stops when it is dropped.
 #[derive(Debug)]
 pub(super) struct Running {
     pub(super) address: SocketAddr,
@@ -29,7 +29,8 @@ pub(super) struct Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Told, not awaited: the future is only the answer.
+        // The stop is requested by the call itself. Its future only resolves when the server has
+        // stopped.
         drop(self.handle.stop(false));
     }
 }
@@ -46,17 +47,17 @@ macro_rules! serve {
     };
 }
 
-/// Without anything around it.
+/// Starts a service without middleware.
 pub(super) fn bare() -> Result<Running, Box<dyn Error>> {
     serve!(|app| app)
 }
 
-/// With a middleware that does nothing: what any middleware costs.
+/// Starts a service with an empty middleware: the cost of any middleware.
 pub(super) fn no_op() -> Result<Running, Box<dyn Error>> {
     serve!(|app| app.wrap_fn(|request, service| service.call(request)))
 }
 
-/// With a middleware that adds three header lines, always the same: what they cost by themselves.
+/// Starts a service with a middleware that adds three constant header lines.
 pub(super) fn lines() -> Result<Running, Box<dyn Error>> {
     serve!(|app| app.wrap_fn(|request, service| {
         let answer = service.call(request);
@@ -76,22 +77,22 @@ static LINES: [HeaderName; 3] = [
     HeaderName::from_static("x-rate-limit-reset"),
 ];
 
-/// Six periods of ours, for each address.
+/// Starts a service with our limiter on six periods, by client address.
 pub(super) fn ours(max: u32) -> Result<Running, Box<dyn Error>> {
     let limiter = RateLimiter::builder().policy(policy(max)?).build()?;
     serve!(|app| app.wrap(RateLimit::new(limiter.clone())))
 }
 
-/// The same on Redis.
+/// Starts a service with our limiter on Redis.
 pub(super) async fn ours_on_redis(max: u32, url: &str) -> Result<Running, Box<dyn Error>> {
     let store = RedisStore::connect(url).await?;
     let limiter = RateLimiter::builder().policy(policy(max)?).store(store);
-    // What is measured is the price, on a machine that may stall.
+    // The deadline is long, because the machine may stall, and only the cost is measured.
     let limiter = limiter.deadline(Duration::from_secs(20)).build()?;
     serve!(|app| app.wrap(RateLimit::new(limiter.clone())))
 }
 
-/// One period.
+/// Starts a service with actix-extensible-rate-limit on one period.
 pub(super) fn extensible(max: u32) -> Result<Running, Box<dyn Error>> {
     let backend = InMemoryBackend::builder().with_gc_interval(None).build();
     serve!(|app| app.wrap(
@@ -104,7 +105,7 @@ pub(super) fn extensible(max: u32) -> Result<Running, Box<dyn Error>> {
     ))
 }
 
-/// One period.
+/// Starts a service with actix-extensible-rate-limit on one period, on Redis.
 pub(super) async fn extensible_on_redis(max: u32, url: &str) -> Result<Running, Box<dyn Error>> {
     let client = redis_0_26::Client::open(url)?;
     let connection = redis_0_26::aio::ConnectionManager::new(client).await?;
@@ -119,7 +120,7 @@ pub(super) async fn extensible_on_redis(max: u32, url: &str) -> Result<Running, 
     ))
 }
 
-/// One period.
+/// Starts a service with actix-limitation on one period.
 pub(super) fn limitation(max: u32, url: &str) -> Result<Running, Box<dyn Error>> {
     let mut limiter = actix_limitation::Limiter::builder(url);
     let address = |request: &ServiceRequest| Some(request.peer_addr()?.ip().to_string());
@@ -128,7 +129,7 @@ pub(super) fn limitation(max: u32, url: &str) -> Result<Running, Box<dyn Error>>
     serve!(|app| app.wrap(actix_limitation::RateLimiter::default()).app_data(limiter.clone()))
 }
 
-/// Runs a server in a thread, where its system lives.
+/// Starts a server in a thread, which owns its actix system.
 fn start(
     serve: impl FnOnce(TcpListener) -> std::io::Result<Server> + Send + 'static,
 ) -> Result<Running, Box<dyn Error>> {

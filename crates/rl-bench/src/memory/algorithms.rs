@@ -1,26 +1,27 @@
-//! What each algorithm costs in this process: time for a decision, memory for a subject.
+//! The cost of each algorithm in this process: time for a decision, memory for a subject.
 
 use std::error::Error;
 
 use stats_alloc::Region;
 
-use super::contender::{Contender, Keys, Ours, Served};
+use super::limiters::{Keys, Limiter, Ours, OursWithPermits};
 use super::{FEW, block};
 use crate::algorithms::Row;
 use crate::measure::median;
 use crate::table::Table;
 
-/// Timed requests of each subject in a block; one before them creates what is kept of it.
+/// Timed requests of each subject in a block. One request before them creates the subject's entry.
 const VISITS: usize = 16;
-/// Rounds of two blocks, there and back.
+/// Rounds of two blocks, in forward and in reverse order.
 const ROUNDS: usize = 31;
-/// Subjects of which the memory of one is told.
+/// The number of subjects by which the memory of one is measured.
 const SUBJECTS: usize = 100_000;
-/// Subjects that make many requests, and the requests by when most limits of the list are used up.
+/// Subjects that make many requests, and the number of requests after which most limits are used
+/// up.
 const BUSY: usize = 100;
 const FULL: usize = 10_000;
 
-/// ns for each decision.
+/// Returns a table of the ns for each decision.
 pub(super) fn speed(keys: &Keys) -> Result<Table, Box<dyn Error>> {
     let rows = Row::all();
     let mut nanos = vec![[Vec::new(), Vec::new()]; rows.len()];
@@ -42,22 +43,22 @@ pub(super) fn speed(keys: &Keys) -> Result<Table, Box<dyn Error>> {
     Ok(table)
 }
 
-/// Nanoseconds for each decision on subjects that are new but for one request, which keeps its place.
+/// Returns the ns for each decision on subjects that have made one request before.
 fn fresh(row: &Row, keys: &Keys, passes: bool) -> Result<f64, Box<dyn Error>> {
     let policy = if passes { row.roomy()? } else { row.tight()? };
-    // So much room that no part of the store is full by chance.
+    // The capacity is large, so that no shard is full by chance.
     let ours = Ours::under(&policy, 100 * FEW)?;
     let few = &keys.order[..FEW];
     block(&ours, keys, few, true);
     let visits = few.repeat(VISITS);
     if row.is_held && passes {
-        Ok(block(&Served::by(ours)?, keys, &visits, true))
+        Ok(block(&OursWithPermits::by(ours)?, keys, &visits, true))
     } else {
         Ok(block(&ours, keys, &visits, passes))
     }
 }
 
-/// Bytes for each subject.
+/// Returns a table of the bytes for each subject.
 pub(super) fn space(keys: &Keys) -> Result<Table, Box<dyn Error>> {
     let mut table = Table::new(
         "memory per subject by algorithm: bytes asked of the allocator by 100 000 subjects",
@@ -67,14 +68,14 @@ pub(super) fn space(keys: &Keys) -> Result<Table, Box<dyn Error>> {
     for row in Row::all() {
         let ours = Ours::under(&row.roomy()?, SUBJECTS)?;
         let first = held(|| block(&ours, keys, all, true)) / SUBJECTS as f64;
-        let more = held(|| ours.admitted(keys, &busy.repeat(FULL - 1))) / BUSY as f64;
+        let more = held(|| ours.count_allowed(keys, &busy.repeat(FULL - 1))) / BUSY as f64;
         let cells = [first, first + more].map(|bytes| format!("{bytes:.0}"));
         table.row([row.name.to_owned()].into_iter().chain(cells));
     }
     Ok(table)
 }
 
-/// Bytes that `work` has asked for and not given back.
+/// Returns the bytes that `work` has allocated and not freed.
 fn held<T>(work: impl FnOnce() -> T) -> f64 {
     let region = Region::new(crate::ALLOCATOR);
     work();

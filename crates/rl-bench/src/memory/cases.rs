@@ -1,4 +1,4 @@
-//! What is promised of ours beside itself, and what limits cost by their number.
+//! Goals that compare our limiter with itself, and the cost by the number of limits.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -11,7 +11,7 @@ use rl_core::store::MemoryStore;
 use rl_core::time::{ManualClock, Timestamp};
 use rl_core::{Limit, MaybeReady, Period, Policy, RateLimiter, Subject};
 
-use super::contender::{ENDLESS, Keys, Ours};
+use super::limiters::{ENDLESS, Keys, Ours};
 use super::{MANY, WARM_BLOCK, WARM_ROUNDS, block, endless};
 use crate::charts::{Axis, Chart, Line, Lines, Plot};
 use crate::goals::{Goal, Unit};
@@ -19,7 +19,7 @@ use crate::measure::{compare, median, time_on_processor};
 use crate::report::Report;
 use crate::table::Table;
 
-/// What a denial costs beside what is granted.
+/// Compares a denial with an allowed request.
 pub(super) fn denial(keys: &Keys, goals: &mut Vec<Goal>) -> Result<(), Box<dyn Error>> {
     let mut month_is_full = [ENDLESS; 6];
     month_is_full[5] = 1;
@@ -36,7 +36,7 @@ pub(super) fn denial(keys: &Keys, goals: &mut Vec<Goal>) -> Result<(), Box<dyn E
     Ok(())
 }
 
-/// Policies of one limit to sixteen, measured in turns.
+/// Measures policies of one to sixteen limits, in turns.
 pub(super) fn counts(keys: &Keys, report: &mut Report) -> Result<(), Box<dyn Error>> {
     const COUNTS: [u64; 8] = [1, 2, 3, 4, 6, 8, 12, 16];
     let mut all = Vec::new();
@@ -55,7 +55,7 @@ pub(super) fn counts(keys: &Keys, report: &mut Report) -> Result<(), Box<dyn Err
     }
     let title = "by the number of limits: ns for each decision, one subject";
     let mut table = Table::new(title, ["limits", "ns"]);
-    // The first round warms caches up.
+    // The first round warms up the caches.
     let nanos: Vec<f64> = all.iter().map(|(_, nanos)| median(&nanos[2..])).collect();
     for (count, nanos) in COUNTS.into_iter().zip(&nanos) {
         table.row([count.to_string(), format!("{nanos:.0}")]);
@@ -74,7 +74,7 @@ pub(super) fn counts(keys: &Keys, report: &mut Report) -> Result<(), Box<dyn Err
     Ok(())
 }
 
-/// Full logs of ten entries and of a hundred thousand: for each request one leaves.
+/// Compares full logs of ten entries with full logs of 100 000. One entry leaves for each request.
 pub(super) fn logs(goals: &mut Vec<Goal>) -> Result<(), Box<dyn Error>> {
     let log = |entries: u64| -> Result<_, Box<dyn Error>> {
         let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_767_225_600)));
@@ -83,7 +83,7 @@ pub(super) fn logs(goals: &mut Vec<Goal>) -> Result<(), Box<dyn Error>> {
         let policy = Policy::new(limits.collect::<Result<Vec<_>, _>>()?)?;
         let store = MemoryStore::builder().clock(Arc::clone(&clock)).build();
         let limiter = RateLimiter::builder().store(store).policy(policy).build()?;
-        // Two hours for as many as all logs may hold.
+        // Each log holds the requests of one or two hours.
         let pause = Duration::from_micros(2 * 3_600_000_000 / entries + 1);
         Ok(move |times: u64| {
             let subject = Subject::user("alice");
@@ -99,7 +99,7 @@ pub(super) fn logs(goals: &mut Vec<Goal>) -> Result<(), Box<dyn Error>> {
         })
     };
     let (short, long) = (log(10)?, log(100_000)?);
-    // Until the longest is full.
+    // Fills the longest log.
     let _ = (short(100), long(100_000));
     let times = WARM_BLOCK as u64 / 10;
     let compared = compare(WARM_ROUNDS, |_| short(times), |_| long(times));
@@ -107,7 +107,7 @@ pub(super) fn logs(goals: &mut Vec<Goal>) -> Result<(), Box<dyn Error>> {
     let what = "two logs of 100 000 entries beside two of 10";
     goals.push(Goal::measured("M11", what, lines, compared));
 
-    // It counts by the millisecond, and adds all of them up for each request.
+    // burster counts by the millisecond, and adds up all of them for each request.
     let mut burster = Box::new(burster::sliding_window_log::<60_000>(u64::MAX));
     let mut theirs = |times: u64| {
         let (elapsed, passed) =
@@ -121,7 +121,8 @@ pub(super) fn logs(goals: &mut Vec<Goal>) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Instructions of a decision, as the tests count them; nothing if there is no valgrind.
+/// Counts the instructions of a decision, as the performance tests do. The goal has no value
+/// without valgrind.
 pub(super) fn instructions() -> Goal {
     let count = || -> Option<f64> {
         let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());

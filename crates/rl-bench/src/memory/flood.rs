@@ -1,11 +1,11 @@
-//! Ten million invented subjects against a store for a million: what they cost, what they fill, and
-//! whom they free.
+//! A flood of ten million invented subjects against a store for a million: its cost, its memory,
+//! and whether a denied subject is evicted.
 
 use std::error::Error;
 
 use rl_core::{Limit, Policy, Subject};
 
-use super::contender::{Contender, Keys, Ours};
+use super::limiters::{Keys, Limiter, Ours};
 use crate::goals::{Goal, Unit};
 use crate::measure::{Estimate, time_on_processor};
 use crate::report::Report;
@@ -13,10 +13,10 @@ use crate::table::Table;
 
 const CAPACITY: usize = 1_000_000;
 const INVENTED: usize = 10_000_000;
-/// Decisions between two looks at the clock.
+/// Decisions between two readings of the clock.
 const BLOCK: usize = 100_000;
 
-/// Who is over the limit and must stay so.
+/// A denied subject, which must stay denied.
 const VICTIM: &str = "victim";
 
 pub(super) fn run(
@@ -33,32 +33,32 @@ pub(super) fn run(
         Limit::per_month(1_000_000),
     ])?;
     let (ours, quiet) = (Ours::with_room(&policy, CAPACITY)?, super::endless(CAPACITY)?);
-    let victim = || ours.admits_subject(&Subject::consumer(VICTIM));
+    let victim = || ours.allows_subject(&Subject::consumer(VICTIM));
     while victim() {}
 
     let invent = |from: usize| {
         let (elapsed, ()) = time_on_processor(|| {
             for n in from..from + BLOCK {
-                ours.admits_subject(&Subject::consumer(&format!("invented-{n:09}")));
+                ours.allows_subject(&Subject::consumer(&format!("invented-{n:09}")));
             }
         });
         elapsed.as_secs_f64() * 1e9 / BLOCK as f64
     };
-    // Full to the last place before anything is measured.
+    // Fills the store before anything is measured.
     for block in 0..2 * CAPACITY / BLOCK {
         invent(INVENTED + block * BLOCK);
     }
-    quiet.admitted(keys, &keys.order);
+    quiet.count_allowed(keys, &keys.order);
     let (before, mut freed) = (resident(), 0_u32);
     let (mut costs, mut ratios) = ([Vec::new(), Vec::new()], Vec::new());
     for block in 0..INVENTED / BLOCK {
         let flooded = invent(block * BLOCK);
         freed += u32::from(victim());
-        // As many who are known, named anew each time as those are.
+        // As many known subjects, whose ids are formatted in the same way.
         let visits = &keys.order[block * BLOCK % CAPACITY..][..BLOCK];
         let (elapsed, _) = time_on_processor(|| {
             for key in visits {
-                quiet.admits_subject(&Subject::consumer(&format!("consumer-{key:08}")));
+                quiet.allows_subject(&Subject::consumer(&format!("consumer-{key:08}")));
             }
         });
         let known = elapsed.as_secs_f64() * 1e9 / BLOCK as f64;
@@ -93,7 +93,7 @@ pub(super) fn run(
     Ok(table)
 }
 
-/// Bytes of memory that the process has now.
+/// Returns the bytes of memory that the process uses.
 fn resident() -> u64 {
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = pages.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok());

@@ -3,18 +3,19 @@
 use std::error::Error;
 
 use super::block;
-use super::contender::{Contender, ENDLESS, Governors, Keys, Ours};
-use super::peers::FastGovernor;
+use super::limiters::{ENDLESS, Governors, Keys, Limiter, Ours};
+use super::other_limiters::FastGovernor;
 use crate::charts::{Axis, Chart, Line, Lines, Plot};
 use crate::measure::median;
 use crate::report::Report;
 use crate::table::Table;
-use crate::visits::uniform;
+use crate::workload::uniform;
 
 const SIZES: [usize; 8] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000];
-/// Of more, only one of each kind is measured: ten million take memory.
+/// The largest size at which all limiters are measured. Beyond it, memory is needed for one of each
+/// kind only.
 const ALL: usize = 1_000_000;
-/// What ten million subjects take in all, with their names, in bytes.
+/// Bytes of memory that ten million subjects take, names included.
 const MEMORY: u64 = 9 << 30;
 const BLOCK: usize = 50_000;
 const SLICES: usize = 8;
@@ -49,31 +50,31 @@ pub(super) fn measure(report: &mut Report) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Median ns of each column, if it is measured.
+/// Returns the median ns of each column, or `None` if it is not measured at this size.
 fn of(keys: &Keys, subjects: usize) -> Result<[Option<f64>; 5], Box<dyn Error>> {
-    let again = || -> Result<Box<dyn Contender>, Box<dyn Error>> {
+    let again = || -> Result<Box<dyn Limiter>, Box<dyn Error>> {
         Ok(Box::new(Ours::six(ENDLESS, subjects)?))
     };
     let is_all = subjects <= ALL;
-    let all: [Option<Box<dyn Contender>>; 5] = [
+    let all: [Option<Box<dyn Limiter>>; 5] = [
         Some(again()?),
         is_all.then(again).transpose()?,
         Some(Box::new(Governors::one(ENDLESS))),
         Some(Box::new(FastGovernor::new(ENDLESS))),
-        is_all.then(|| Box::new(Governors::six([ENDLESS; 6])) as Box<dyn Contender>),
+        is_all.then(|| Box::new(Governors::six([ENDLESS; 6])) as Box<dyn Limiter>),
     ];
     let everybody: Vec<u32> = (0..).take(subjects).collect();
-    for contender in all.iter().flatten() {
-        block(&**contender, keys, &everybody, true);
+    for limiter in all.iter().flatten() {
+        block(&**limiter, keys, &everybody, true);
     }
     let slices: Vec<Vec<u32>> =
         (0..).take(SLICES).map(|seed| uniform(subjects, BLOCK, seed)).collect();
     let mut nanos: [Vec<f64>; 5] = Default::default();
     for round in 0..=ROUNDS {
         for place in (0..all.len()).chain((0..all.len()).rev()) {
-            let Some(contender) = &all[place] else { continue };
-            let each = block(&**contender, keys, &slices[round % SLICES], true);
-            // The first warms caches up.
+            let Some(limiter) = &all[place] else { continue };
+            let each = block(&**limiter, keys, &slices[round % SLICES], true);
+            // The first round warms up the caches.
             if round > 0 {
                 nanos[place].push(each);
             }
@@ -100,7 +101,7 @@ fn chart([ours, _, one, fast, six]: [Vec<(f64, f64)>; 5]) -> Chart {
     }
 }
 
-/// Bytes of memory that nobody needs; all, where the system does not tell.
+/// Returns the bytes of available memory, or the maximum if the system does not report it.
 fn available() -> u64 {
     let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"));

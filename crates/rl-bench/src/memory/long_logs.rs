@@ -1,5 +1,5 @@
-//! What a refund in a long log and the release of one of many places cost in this process, and a
-//! request when half of a log leaves at once.
+//! The cost, in this process, of a refund in a long log, of the release of one of many permits, and
+//! of a request after half of a log has expired at once.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use rl_core::{Cost, Decision, LimitSet, MaybeReady, Policy, Subject};
 use crate::measure::{sorted, time_on_processor};
 use crate::table::Table;
 
-/// The limit, and the entries of its log.
+/// The cases: name, limit, and entries of its log.
 const CASES: [(&str, &str, u64); 3] = [
     ("log of 60 000", "100000/hour:sliding-log", 60_000),
     ("log of 100 000", "100000/hour:sliding-log", 100_000),
     ("10 000 places", "10000:concurrency:lease=1h", 10_000),
 ];
-/// Refunds of each case; requests after half of a log has left.
+/// The number of refunds of each case, and the number of requests after half of a log has expired.
 const REFUNDS: usize = 1_001;
 const LEAVES: usize = 11;
 const HOUR: u64 = 3_600_000_000;
@@ -30,7 +30,7 @@ struct Log {
     charged: Vec<Decision>,
 }
 
-/// µs of a processor for each operation.
+/// Returns a table of the processor's µs for each operation.
 pub(crate) fn speed() -> Result<Table, Box<dyn Error>> {
     let title = "one operation in this process, in no order: µs of a processor";
     let mut table = Table::new(title, ["operation", "fastest", "median", "worst"]);
@@ -58,7 +58,7 @@ pub(crate) fn speed() -> Result<Table, Box<dyn Error>> {
 }
 
 impl Log {
-    /// Entries a millisecond apart.
+    /// Creates a log whose entries are a millisecond apart.
     fn filled(limit: &str, entries: u64) -> Result<Self, Box<dyn Error>> {
         let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_769_905_800)));
         let store = MemoryStore::builder().clock(Arc::clone(&clock)).build();
@@ -84,12 +84,12 @@ impl Log {
         }
     }
 
-    /// Returns µs of a request.
+    /// Returns the µs of a request.
     fn check(&mut self, cost: u64) -> f64 {
         time_on_processor(|| self.decide(cost)).0.as_secs_f64() * 1e6
     }
 
-    /// Returns µs of a refund of some charge.
+    /// Returns the µs of a refund of one charge.
     fn refund(&mut self, n: usize) -> f64 {
         let place = n * 7_919 % self.charged.len();
         let charged = self.charged.swap_remove(place).at();

@@ -1,52 +1,52 @@
-//! Everybody beside everybody: over working sets, parts that are denied, and threads.
+//! Compares all limiters over working sets, shares of denied requests, and numbers of threads.
 
 use std::error::Error;
 
-use super::contender::{Contender, Governors, Keys, Mixed, Ours, SCARCE};
-use super::peers::{
+use super::limiters::{Governors, Keys, Limiter, Mixed, Ours, SCARCE};
+use super::other_limiters::{
     BareLock, DirectGovernor, Extensible, FastGovernor, Limitador, ThrottleCrab, Trypema,
 };
-use super::{admitted_by_all, threads};
+use super::{count_allowed_by_threads, threads};
 use crate::charts::{Bar, Bars, Chart, Plot};
 use crate::goals::{Goal, Unit};
 use crate::measure::{Estimate, median, time, time_on_processor};
 use crate::report::Report;
 use crate::table::{Cell, Table};
-use crate::visits::{Mix, ZIPF, may_pass, uniform, zipf};
+use crate::workload::{Mix, ZIPF, count_to_allow, uniform, zipf};
 
-/// The most visits of a block for each thread.
+/// The most visits in one block, for each thread.
 const BLOCK: usize = 50_000;
-/// Blocks that come to other keys, where there are more keys than visits.
+/// The number of different sequences of keys, if there are more keys than visits.
 const SLICES: usize = 8;
 const ROUNDS: usize = 11;
-/// Where everybody has so many subjects, the others have taken the caches meanwhile: visits before those
-/// that are timed, for each thread, and rounds of which there are fewer instead.
+/// From this number of subjects on, one limiter evicts the others from the caches. Untimed visits
+/// precede each block there, and rounds are fewer.
 const LARGE: usize = 100_000;
 const BEFORE: usize = 25_000;
 const LARGE_ROUNDS: usize = 7;
 
-/// Subjects under a name, and how they come.
-struct Set {
+/// A working set: its subjects, and the sequences in which they are visited.
+struct KeySet {
     name: &'static str,
     subjects: usize,
     slices: Vec<Vec<u32>>,
 }
 
-/// Somebody in a cell of the matrix.
-struct Rival {
+/// A limiter with its name.
+struct MeasuredLimiter {
     name: &'static str,
-    /// Visits of a block for each thread: fewer of those that are slow.
+    /// Visits in one block, for each thread. Slow limiters get fewer.
     block: usize,
-    contender: Box<dyn Contender>,
+    limiter: Box<dyn Limiter>,
 }
 
-/// What came of a rival in a cell.
-struct Outcome {
+/// The results of a limiter in one cell of the matrix.
+struct CellResult {
     nanos: Vec<f64>,
     too_many: usize,
 }
 
-/// How many steps it takes.
+/// The steps that the progress bar shows.
 pub(super) const STEPS: usize = 4;
 
 pub(super) fn measure(
@@ -56,14 +56,14 @@ pub(super) fn measure(
 ) -> Result<(), Box<dyn Error>> {
     let slices = |subjects| (0..).take(SLICES).map(|n| uniform(subjects, BLOCK, n)).collect();
     let sets = [
-        ("memory-one", Set { name: "one subject", subjects: 1, slices: vec![vec![0; BLOCK]] }),
+        ("memory-one", KeySet { name: "one subject", subjects: 1, slices: vec![vec![0; BLOCK]] }),
         (
             "memory-10k",
-            Set { name: "10 000 subjects at random", subjects: 10_000, slices: slices(10_000) },
+            KeySet { name: "10 000 subjects at random", subjects: 10_000, slices: slices(10_000) },
         ),
         (
             "memory-zipf",
-            Set {
+            KeySet {
                 name: "a million subjects, Zipf 0.99",
                 subjects: keys.order.len(),
                 slices: (0..).take(SLICES).map(|n| zipf(&keys.order, ZIPF, BLOCK, n)).collect(),
@@ -71,20 +71,20 @@ pub(super) fn measure(
         ),
         (
             "memory-million",
-            Set {
+            KeySet {
                 name: "a million subjects at random",
                 subjects: keys.order.len(),
                 slices: slices(keys.order.len()),
             },
         ),
     ];
-    let mut known: (usize, Vec<Rival>) = (0, Vec::new());
+    let mut known: (usize, Vec<MeasuredLimiter>) = (0, Vec::new());
     for (name, set) in sets {
         report.step(set.name);
         if known.0 != set.subjects {
-            // What nobody asks any longer gives its memory back before more is taken.
+            // Frees the memory of the previous limiters before more is allocated.
             known.1.clear();
-            known = (set.subjects, rivals(keys, set.subjects)?);
+            known = (set.subjects, limiters(keys, set.subjects)?);
         }
         let table = cells(keys, &set, &known.1, report, goals);
         report.table(name, table);
@@ -92,55 +92,55 @@ pub(super) fn measure(
     Ok(())
 }
 
-/// Those who are compared on so many subjects, and know them: ours first, and once more at the end, which
-/// is the noise.
-fn rivals(keys: &Keys, all: usize) -> Result<Vec<Rival>, Box<dyn Error>> {
-    let rival = |name, contender| Rival { name, block: BLOCK, contender };
-    let slow = |name, contender, times| Rival { name, block: BLOCK / times, contender };
+/// Creates the limiters that are compared on `all` subjects, and makes the subjects known to them.
+/// Ours comes first, and again last: their difference is the noise.
+fn limiters(keys: &Keys, all: usize) -> Result<Vec<MeasuredLimiter>, Box<dyn Error>> {
+    let limiter = |name, limiter| MeasuredLimiter { name, block: BLOCK, limiter };
+    let slow = |name, limiter, times| MeasuredLimiter { name, block: BLOCK / times, limiter };
     let ours = || Mixed::of(|max| Ours::six(max, all));
     let one = || Mixed::of(|max| Ours::one(max, all));
-    let mut rivals = vec![
-        rival("ours, six periods", Box::new(ours()?)),
-        rival("ours, one period", Box::new(one()?)),
-        rival("governor, one", Box::new(Mixed::of(|max| Ok(Governors::one(max)))?)),
-        rival("governor with ahash, one", Box::new(Mixed::of(|max| Ok(FastGovernor::new(max)))?)),
+    let mut limiters = vec![
+        limiter("ours, six periods", Box::new(ours()?)),
+        limiter("ours, one period", Box::new(one()?)),
+        limiter("governor, one", Box::new(Mixed::of(|max| Ok(Governors::one(max)))?)),
+        limiter("governor with ahash, one", Box::new(Mixed::of(|max| Ok(FastGovernor::new(max)))?)),
         slow("six governors", Box::new(Mixed::of(|max| Ok(Governors::six([max; 6])))?), 5),
-        rival("actix-extensible, one", Box::new(Mixed::of(|max| Ok(Extensible::new(max)))?)),
-        rival(
+        limiter("actix-extensible, one", Box::new(Mixed::of(|max| Ok(Extensible::new(max)))?)),
+        limiter(
             "throttlecrab in a lock, one",
             Box::new(Mixed::of(|max| Ok(ThrottleCrab::new(max, all)))?),
         ),
-        rival("trypema, one", Box::new(Mixed::of(Trypema::new)?)),
+        limiter("trypema, one", Box::new(Mixed::of(Trypema::new)?)),
     ];
     if all <= 10_000 {
-        // What it is told of each subject takes too much memory for more.
+        // The values that it needs for each subject take too much memory for more.
         let limitador = |max| Ok(Limitador::six(max, keys, all));
-        rivals.push(slow("limitador, six periods", Box::new(Mixed::of(limitador)?), 50));
+        limiters.push(slow("limitador, six periods", Box::new(Mixed::of(limitador)?), 50));
     }
     if all == 1 {
         let direct = Mixed::of(|max| Ok(DirectGovernor::new(max)))?;
-        rivals.push(rival("governor without keys, one", Box::new(direct)));
+        limiters.push(limiter("governor without keys, one", Box::new(direct)));
         let lock = Mixed::of(|max| Ok(BareLock::new(max)))?;
-        rivals.push(rival("a lock and one number", Box::new(lock)));
+        limiters.push(limiter("a lock and one number", Box::new(lock)));
     }
-    rivals.push(rival("ours, again: the noise", Box::new(ours()?)));
+    limiters.push(limiter("ours, again: the noise", Box::new(ours()?)));
 
-    // Creates what is kept of everybody, and uses up what is to be used up.
+    // Creates the entries of all subjects, and uses up the scarce limits.
     let everybody: Vec<u32> = (0..).take(all).collect();
     let used_up = Mix::Denied.of(&everybody);
-    for rival in &rivals {
-        rival.contender.admitted(keys, &everybody);
+    for limiter in &limiters {
+        limiter.limiter.count_allowed(keys, &everybody);
         for _ in 0..SCARCE {
-            rival.contender.admitted(keys, &used_up);
+            limiter.limiter.count_allowed(keys, &used_up);
         }
     }
-    Ok(rivals)
+    Ok(limiters)
 }
 
 fn cells(
     keys: &Keys,
-    set: &Set,
-    rivals: &[Rival],
+    set: &KeySet,
+    limiters: &[MeasuredLimiter],
     report: &mut Report,
     goals: &mut Vec<Goal>,
 ) -> Table {
@@ -150,15 +150,15 @@ fn cells(
     });
     let columns: Vec<String> = columns.collect();
     let title = format!("{}: ns for each decision of a thread", set.name);
-    let head = ["contender", "mix"].into_iter().chain(columns.iter().map(String::as_str));
+    let head = ["limiter", "mix"].into_iter().chain(columns.iter().map(String::as_str));
     let mut table = Table::new(&title, head.chain(["too many"]));
     // No goal is about denied requests.
     let mixes = if report.goals_only { &Mix::ALL[..1] } else { &Mix::ALL[..] };
     for &mix in mixes {
-        let by_threads: Vec<Vec<Outcome>> =
-            threads().map(|threads| compete(keys, set, rivals, mix, threads)).collect();
-        for (place, rival) in rivals.iter().enumerate() {
-            let mut row: Vec<Cell> = vec![rival.name.into(), mix.name().into()];
+        let by_threads: Vec<Vec<CellResult>> =
+            threads().map(|threads| compete(keys, set, limiters, mix, threads)).collect();
+        for (place, limiter) in limiters.iter().enumerate() {
+            let mut row: Vec<Cell> = vec![limiter.name.into(), mix.name().into()];
             for outcomes in &by_threads {
                 row.push(format!("{:.0}", median(&outcomes[place].nanos)).into());
                 row.push(faster(outcomes, place).into());
@@ -168,51 +168,57 @@ fn cells(
             table.row(row);
         }
         if mix == Mix::Allowed {
-            promised(set, rivals, &by_threads, goals);
+            promised(set, limiters, &by_threads, goals);
         }
         if mix == Mix::Allowed && set.subjects == 1 {
-            report.chart(bars(rivals, &by_threads[0]));
+            report.chart(bars(limiters, &by_threads[0]));
         }
     }
     table
 }
 
-/// How many times as fast as the one at this place the first is.
-fn faster(outcomes: &[Outcome], place: usize) -> Estimate {
+/// Returns how many times as fast our limiter is as the one at `place`.
+fn faster(outcomes: &[CellResult], place: usize) -> Estimate {
     let pairs = outcomes[place].nanos.iter().zip(&outcomes[0].nanos);
     Estimate::of(&pairs.map(|(theirs, ours)| theirs / ours).collect::<Vec<_>>())
 }
 
-/// Rounds in which everybody has two blocks, there and back. What a round says of somebody is the
-/// mean of both.
-fn compete(keys: &Keys, set: &Set, rivals: &[Rival], mix: Mix, threads: usize) -> Vec<Outcome> {
+/// Runs rounds in which each limiter has two blocks, in forward and in reverse order. The result of
+/// a round is the mean of both.
+fn compete(
+    keys: &Keys,
+    set: &KeySet,
+    limiters: &[MeasuredLimiter],
+    mix: Mix,
+    threads: usize,
+) -> Vec<CellResult> {
     let slices: Vec<Vec<u32>> = set.slices.iter().map(|slice| mix.of(slice)).collect();
     let is_large = set.subjects >= LARGE;
     let rounds = if is_large { LARGE_ROUNDS } else { ROUNDS };
-    let block = |rival: &Rival, round: usize| {
+    let block = |limiter: &MeasuredLimiter, round: usize| {
         if is_large {
             let other = &slices[(round * threads + threads) % slices.len()];
-            let before = &other[..BEFORE.min(rival.block)];
-            admitted_by_all(&*rival.contender, keys, &vec![before; threads]);
+            let before = &other[..BEFORE.min(limiter.block)];
+            count_allowed_by_threads(&*limiter.limiter, keys, &vec![before; threads]);
         }
         let visits: Vec<&[u32]> = (0..threads)
-            .map(|thread| &slices[(round * threads + thread) % slices.len()][..rival.block])
+            .map(|thread| &slices[(round * threads + thread) % slices.len()][..limiter.block])
             .collect();
-        let work = || admitted_by_all(&*rival.contender, keys, &visits);
+        let work = || count_allowed_by_threads(&*limiter.limiter, keys, &visits);
         let (elapsed, admitted) = if threads == 1 { time_on_processor(work) } else { time(work) };
-        let may: usize = visits.iter().map(|visits| may_pass(visits)).sum();
-        (elapsed.as_secs_f64() * 1e9 / rival.block as f64, admitted.saturating_sub(may))
+        let may: usize = visits.iter().map(|visits| count_to_allow(visits)).sum();
+        (elapsed.as_secs_f64() * 1e9 / limiter.block as f64, admitted.saturating_sub(may))
     };
-    let mut outcomes: Vec<Outcome> =
-        rivals.iter().map(|_| Outcome { nanos: Vec::new(), too_many: 0 }).collect();
+    let mut outcomes: Vec<CellResult> =
+        limiters.iter().map(|_| CellResult { nanos: Vec::new(), too_many: 0 }).collect();
     for round in 0..=rounds {
-        let mut sums = vec![0.0; rivals.len()];
-        for place in (0..rivals.len()).chain((0..rivals.len()).rev()) {
-            let (nanos, too_many) = block(&rivals[place], round);
+        let mut sums = vec![0.0; limiters.len()];
+        for place in (0..limiters.len()).chain((0..limiters.len()).rev()) {
+            let (nanos, too_many) = block(&limiters[place], round);
             sums[place] += nanos / 2.0;
             outcomes[place].too_many += too_many;
         }
-        // The first warms caches and branch predictors up.
+        // The first round warms up caches and branch predictors.
         if round > 0 {
             outcomes.iter_mut().zip(sums).for_each(|(outcome, nanos)| outcome.nanos.push(nanos));
         }
@@ -220,10 +226,15 @@ fn compete(keys: &Keys, set: &Set, rivals: &[Rival], mix: Mix, threads: usize) -
     outcomes
 }
 
-/// What is promised of requests that pass.
-fn promised(set: &Set, rivals: &[Rival], by_threads: &[Vec<Outcome>], goals: &mut Vec<Goal>) {
+/// Adds the goals about allowed requests.
+fn promised(
+    set: &KeySet,
+    limiters: &[MeasuredLimiter],
+    by_threads: &[Vec<CellResult>],
+    goals: &mut Vec<Goal>,
+) {
     let mut promise = |goal, what: &str, threads: usize, theirs: &str, floor, moon| {
-        let place = rivals.iter().position(|rival| rival.name == theirs);
+        let place = limiters.iter().position(|limiter| limiter.name == theirs);
         let outcomes = by_threads.get(threads - 1);
         if let (Some(place), Some(outcomes)) = (place, outcomes) {
             let lines = (floor, moon, Unit::Times);
@@ -251,14 +262,15 @@ fn promised(set: &Set, rivals: &[Rival], by_threads: &[Vec<Outcome>], goals: &mu
     }
 }
 
-/// Ours beside others, on one subject.
-fn bars(rivals: &[Rival], outcomes: &[Outcome]) -> Chart {
-    let named = rivals.iter().zip(outcomes).filter(|(rival, _)| !rival.name.contains("again"));
+/// Returns a chart of all limiters on one subject.
+fn bars(limiters: &[MeasuredLimiter], outcomes: &[CellResult]) -> Chart {
+    let named =
+        limiters.iter().zip(outcomes).filter(|(limiter, _)| !limiter.name.contains("again"));
     let mut bars: Vec<Bar> = named
-        .map(|(rival, outcome)| Bar {
-            name: rival.name.to_owned(),
+        .map(|(limiter, outcome)| Bar {
+            name: limiter.name.to_owned(),
             value: median(&outcome.nanos),
-            is_ours: rival.name.starts_with("ours"),
+            is_ours: limiter.name.starts_with("ours"),
         })
         .collect();
     bars.sort_by(|one, other| one.value.total_cmp(&other.value));
@@ -272,19 +284,20 @@ fn bars(rivals: &[Rival], outcomes: &[Outcome]) -> Chart {
     }
 }
 
-/// How many pass small limits that threads press against at once, beside how many may.
+/// Returns a table of how many requests several threads get under small limits, and how many are
+/// allowed to.
 pub(super) fn exactness(keys: &Keys) -> Result<Table, Box<dyn Error>> {
     const EACH: u32 = 50;
     const SUBJECTS: usize = 1_000;
     let mut table = Table::new(
         "exactness (two threads on the same subjects, 50 for each, 200 tries for each)",
-        ["contender", "subjects", "allowed", "admitted", "too many"],
+        ["limiter", "subjects", "allowed", "admitted", "too many"],
     );
     for count in [1, SUBJECTS] {
         let tries = keys.order[..count].repeat(100);
         let limitador = Limitador::six(EACH, keys, keys.order.len().min(10 * SUBJECTS));
         let few: Vec<u32> = (0..).take(count).collect();
-        let contenders: [(&str, &dyn Contender); 8] = [
+        let limiters: [(&str, &dyn Limiter); 8] = [
             ("ours, six periods", &Ours::six(EACH, keys.order.len())?),
             ("governor, one", &Governors::one(EACH)),
             ("governor with ahash, one", &FastGovernor::new(EACH)),
@@ -294,9 +307,9 @@ pub(super) fn exactness(keys: &Keys) -> Result<Table, Box<dyn Error>> {
             ("trypema, one", &Trypema::new(EACH)?),
             ("limitador, six periods", &limitador),
         ];
-        for (name, contender) in contenders {
+        for (name, limiter) in limiters {
             let tries = if name.starts_with("limitador") { &few.repeat(100) } else { &tries };
-            let admitted = admitted_by_all(contender, keys, &[tries, tries]);
+            let admitted = count_allowed_by_threads(limiter, keys, &[tries, tries]);
             let allowed = EACH as usize * count;
             let too_many = admitted.saturating_sub(allowed);
             let numbers = [count, allowed, admitted, too_many].map(|number| number.to_string());

@@ -20,7 +20,7 @@ const BATCH: usize = 64;
 
 /// A client, and the number of its requests.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Client {
+pub(super) struct FloodClient {
     number: usize,
     requests: u64,
 }
@@ -29,7 +29,7 @@ pub(super) struct Client {
 #[derive(Debug)]
 pub(super) struct Clients {
     // All pauses are equal: in the order in which they end.
-    pausing: VecDeque<(Instant, Client)>,
+    pausing: VecDeque<(Instant, FloodClient)>,
     id: String,
 }
 
@@ -39,13 +39,13 @@ impl Clients {
         let now = Instant::now();
         let client = |number| {
             let start = now + PAUSE.mul_f64(number as f64 / count as f64);
-            (start, Client { number, requests: 0 })
+            (start, FloodClient { number, requests: 0 })
         };
         Self { pausing: (first..count).step_by(step).map(client).collect(), id: String::new() }
     }
 
     /// Returns a client whose pause is over.
-    pub(super) fn next(&mut self, now: Instant) -> Option<Client> {
+    pub(super) fn next(&mut self, now: Instant) -> Option<FloodClient> {
         let (end, _) = self.pausing.front()?;
         if *end > now {
             return None;
@@ -55,15 +55,15 @@ impl Clients {
         Some(client)
     }
 
-    pub(super) fn pause(&mut self, client: Client, now: Instant) {
+    pub(super) fn pause(&mut self, client: FloodClient, now: Instant) {
         self.pausing.push_back((now + PAUSE, client));
     }
 
     /// Returns a subject that no request has had.
-    pub(super) fn subject(&mut self, client: Client) -> Subject {
+    pub(super) fn subject(&mut self, client: FloodClient) -> Subject {
         self.id.clear();
-        let Client { number, requests } = client;
-        write!(self.id, "{number}-{requests}").expect("memory is there");
+        let FloodClient { number, requests } = client;
+        write!(self.id, "{number}-{requests}").expect("a string can be written to");
         Subject::consumer(&self.id)
     }
 
@@ -84,7 +84,7 @@ impl Clients {
                 asked += 1;
                 match limiter.check(&self.subject(client), 1) {
                     MaybeReady::Ready(decision) => {
-                        found.note(decision.expect("nobody has taken it").origin());
+                        found.note(decision.expect("the decision was taken before").origin());
                         self.pause(client, now);
                     }
                     later => waiting.push(async move { (client, later.await.origin()) }),

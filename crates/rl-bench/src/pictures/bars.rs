@@ -1,28 +1,29 @@
-//! Requests in flight as an SVG: a bar for each above, how many places are taken below.
+//! Requests in flight as an SVG: a bar for each at the top, the number of held permits at the
+//! bottom.
 
 use std::fmt::Write;
 
 use super::in_flight::{END, InFlight};
 use super::svg::{LEFT, LEVELS, RIGHT, head, steps};
 
-/// The bottom of the requests that were denied, and what one takes of the height.
+/// The bottom of the denied requests, and the height of one.
 const DENIED: f64 = 151.0;
 const PITCH: f64 = 10.0;
-/// Those of so many ms stand on each other.
+/// The width of a column of denied requests, in ms.
 const COLUMN: u64 = 1_000;
-/// The middle of the lowest line of bars, how far the lines are apart, and how thick a bar is.
+/// The middle of the lowest line of bars, the distance between lines, and the thickness of a bar.
 const LINES: f64 = 212.0;
 const LINE: f64 = 15.0;
 const BAR: f64 = 10.0;
 /// The height of the levels.
 const HEIGHT: f64 = 72.0;
 
-/// A place that its holder will not free.
+/// The style of a permit that is not released.
 const STYLE: &str = "
 .lease{fill:none;stroke:#9a6700;stroke-width:1.6;stroke-dasharray:4 3}
 @media(prefers-color-scheme:dark){.lease{stroke:#d29922}}";
 
-/// The picture of what `limit` did.
+/// Draws the decisions of `limit`.
 pub(super) fn draw(limit: &str, in_flight: &InFlight) -> String {
     let (summary, details) = (in_flight.summary(), in_flight.details());
     let details = format!("Requests over one minute: {details}.");
@@ -48,7 +49,7 @@ fn legend() -> String {
     .to_owned()
 }
 
-/// Where a time is, in px from the left.
+/// Returns the horizontal position of a time, in px.
 fn x(at: u64) -> f64 {
     LEFT + (RIGHT - LEFT) * at as f64 / END as f64
 }
@@ -69,12 +70,12 @@ fn axes(capacity: u64) -> String {
     axes
 }
 
-/// Where a level is, in px from the top.
+/// Returns the vertical position of a level, in px.
 fn y(level: u64, capacity: u64) -> f64 {
     LEVELS - HEIGHT * level as f64 / capacity as f64
 }
 
-/// Those that come close together stand on the first of them.
+/// Draws the denied requests. Requests of one column are stacked.
 fn denied(in_flight: &InFlight) -> String {
     let denied: Vec<u64> = in_flight.requests.iter().filter(|r| !r.passed).map(|r| r.at).collect();
     let mut circles = String::new();
@@ -91,7 +92,7 @@ fn denied(in_flight: &InFlight) -> String {
 fn bars(in_flight: &InFlight) -> String {
     let mut bars = String::new();
     let mut bar = |class: &str, line: usize, from: u64, to: u64| {
-        // A hairline between a bar and the next one.
+        // A thin gap separates adjacent bars.
         let (x, width) = (x(from) + 0.7, x(to) - x(from) - 1.4);
         let y = LINES - LINE * line as f64 - BAR / 2.0;
         let _ = writeln!(
@@ -126,7 +127,7 @@ mod tests {
     fn every_request_is_a_bar_or_a_circle() {
         let in_flight = InFlight::of("4:concurrency").unwrap();
         let picture = draw("4:concurrency", &in_flight);
-        // One more of each is in the legend.
+        // The legend has one more of each.
         let drawn = ["class=\"pass\"", "class=\"deny\""].map(|of| picture.matches(of).count() - 1);
         assert_eq!(drawn.iter().sum::<usize>(), in_flight.requests.len());
         assert_eq!(picture.matches("class=\"lease\"").count() - 1, 1);

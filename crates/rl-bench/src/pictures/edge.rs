@@ -2,11 +2,11 @@
 
 use std::error::Error;
 
-use super::timeline::{Counted, START};
+use super::timeline::{START, SimulatedLimiter};
 
-/// How many pass under `limit` of 200 requests at 6:59 and of 240 at 7:00, one by one.
+/// Returns how many requests `limit` allows, of 200 at 6:59 and of 240 at 7:00, one by one.
 pub(super) fn passed(limit: &str) -> Result<[usize; 2], Box<dyn Error>> {
-    let counted = Counted::under(limit)?;
+    let counted = SimulatedLimiter::under(limit)?;
     Ok([(START - 60, 200), (START, 240)].map(|(second, requests)| {
         counted.set(second * 1_000);
         (0..requests).filter(|_| counted.passes()).count()
@@ -17,11 +17,10 @@ pub(super) fn passed(limit: &str) -> Result<[usize; 2], Box<dyn Error>> {
 mod tests {
     use super::*;
 
-    /// The window of the first request is an hour long whenever it began: what a window on the
-    /// clock does at every edge, it does where its own window ends.
+    /// A window from the first request has the same edge effect, at its own end.
     #[test]
-    fn a_window_that_began_at_six_lets_both_bursts_pass() {
-        let counted = Counted::under("240/hour").unwrap();
+    fn a_window_that_began_at_six_allows_both_bursts() {
+        let counted = SimulatedLimiter::under("240/hour").unwrap();
         counted.set((START - 3_600) * 1_000);
         assert!(counted.passes());
         counted.set((START - 60) * 1_000);
@@ -35,10 +34,11 @@ mod tests {
         assert_eq!(passed("240/hour:gcra:burst=20").unwrap(), [20, 4]);
     }
 
-    /// At 7:01 a sixtieth of the hour before has left the sliding window, and with it 4 of the 200.
+    /// At 7:01 a sixtieth of the previous hour has left the sliding window, and with it 4 of the
+    /// 200.
     #[test]
     fn the_counter_forgets_evenly() {
-        let counted = Counted::under("240/hour:sliding-window-counter").unwrap();
+        let counted = SimulatedLimiter::under("240/hour:sliding-window-counter").unwrap();
         counted.set((START - 60) * 1_000);
         assert_eq!((0..200).filter(|_| counted.passes()).count(), 200);
         counted.set((START + 60) * 1_000);

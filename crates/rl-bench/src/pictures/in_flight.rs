@@ -1,36 +1,36 @@
-//! A minute of requests that take their time, and what a concurrency limit makes of them.
+//! A minute of requests of some duration, under a concurrency limit.
 
 use std::error::Error;
 
 use rl_core::{Limit, Permit};
 
-use super::timeline::{Counted, START, TICK, push_change};
+use super::timeline::{START, SimulatedLimiter, TICK, push_change};
 
-/// How long the requests come, in ms.
+/// The time during which requests arrive, in ms.
 pub(super) const END: u64 = 60_000;
 
-/// A request that takes its time. Times are ms since the beginning.
+/// A request of some duration. Times are ms since the beginning.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Request {
+pub(super) struct LongRequest {
     pub(super) at: u64,
-    /// When it has ended, or when the process dies that works on it.
+    /// When the request ends, or its process dies.
     pub(super) until: u64,
     dies: bool,
     pub(super) passed: bool,
 }
 
-/// What was asked, what was decided, and how many places were taken meanwhile.
+/// The requests, the decisions, and the number of held permits.
 #[derive(Debug, Default)]
 pub(super) struct InFlight {
-    pub(super) requests: Vec<Request>,
-    /// The most that can be in flight at once.
+    pub(super) requests: Vec<LongRequest>,
+    /// The most requests in flight.
     pub(super) capacity: u64,
-    /// A level holds until the next one.
+    /// The held permits; each level holds until the next one.
     pub(super) used: Vec<(u64, u64)>,
     lease: u64,
 }
 
-/// Requests that take equally long, in ms.
+/// Requests of the same duration, in ms.
 struct Part {
     name: &'static str,
     times: Vec<u64>,
@@ -38,7 +38,8 @@ struct Part {
     dies: bool,
 }
 
-/// None lasts as long as a lease: on invented time nobody renews them.
+/// Returns the parts. No request lasts as long as a lease, because leases are not renewed on a
+/// manual clock.
 fn parts() -> [Part; 5] {
     let part = |name, begin: u64, step, count, lasts| {
         let times = (begin..).step_by(step).take(count).collect();
@@ -57,27 +58,27 @@ fn parts() -> [Part; 5] {
 }
 
 impl Part {
-    fn requests(self) -> impl Iterator<Item = Request> {
+    fn requests(self) -> impl Iterator<Item = LongRequest> {
         let Self { lasts, dies, .. } = self;
-        let request = move |at| Request { at, until: at + lasts, dies, passed: false };
+        let request = move |at| LongRequest { at, until: at + lasts, dies, passed: false };
         self.times.into_iter().map(request)
     }
 }
 
 impl InFlight {
-    /// What becomes of the requests under `limit`.
+    /// Decides the requests under `limit`.
     pub(super) fn of(limit: &str) -> Result<Self, Box<dyn Error>> {
         let parsed: Limit = limit.parse()?;
         let (capacity, lease) = (parsed.capacity(), parsed.period().as_millis());
         let mut picture = Self { capacity, lease, ..Self::default() };
-        let counted = Counted::under(limit)?;
+        let counted = SimulatedLimiter::under(limit)?;
         let mut coming = parts().into_iter().flat_map(Part::requests).peekable();
-        let mut held: Vec<(Request, Permit)> = Vec::new();
+        let mut held: Vec<(LongRequest, Permit)> = Vec::new();
         for at in (0..=END).step_by(TICK as usize) {
             counted.set(START * 1_000 + at);
             for (request, permit) in held.extract_if(.., |(request, _)| request.until <= at) {
                 if request.dies {
-                    // Who is dead settles nothing.
+                    // A process that dies does not release its permit.
                     std::mem::forget(permit);
                 }
             }
@@ -92,15 +93,15 @@ impl InFlight {
         Ok(picture)
     }
 
-    /// When the place of a request that passed is free again.
-    pub(super) fn freed(&self, request: &Request) -> u64 {
+    /// Returns when the permit of an allowed request is free again.
+    pub(super) fn freed(&self, request: &LongRequest) -> u64 {
         if request.dies { request.at + self.lease } else { request.until }
     }
 
-    /// The requests that passed, each on the lowest line, counted from 0, that those before it have
-    /// left free.
-    pub(super) fn lines(&self) -> Vec<(usize, Request)> {
-        let mut lines: Vec<(usize, Request)> = Vec::new();
+    /// Returns the allowed requests, each with its line: the lowest one, from 0, that earlier
+    /// requests leave free.
+    pub(super) fn lines(&self) -> Vec<(usize, LongRequest)> {
+        let mut lines: Vec<(usize, LongRequest)> = Vec::new();
         for request in self.requests.iter().filter(|request| request.passed) {
             let is_taken = |line: usize| {
                 lines.iter().any(|(other, by)| *other == line && self.freed(by) > request.at)
@@ -111,14 +112,14 @@ impl InFlight {
         lines
     }
 
-    /// The numbers of the picture in a sentence.
+    /// Returns the numbers of the picture in a sentence.
     pub(super) fn summary(&self) -> String {
         let passed = self.requests.iter().filter(|request| request.passed).count();
         let most = self.used.iter().map(|(_, used)| *used).max().unwrap_or_default();
         format!("{passed} of {} requests admitted, at most {most} at once", self.requests.len())
     }
 
-    /// The numbers of each part of the requests.
+    /// Returns the numbers of each part.
     pub(super) fn details(&self) -> String {
         let mut requests = self.requests.iter();
         let part = |Part { name, times, .. }| {
@@ -139,7 +140,7 @@ mod tests {
 
     #[test]
     fn requests_come_in_order_and_end_at_ticks() {
-        let requests: Vec<Request> = parts().into_iter().flat_map(Part::requests).collect();
+        let requests: Vec<LongRequest> = parts().into_iter().flat_map(Part::requests).collect();
         assert!(requests.is_sorted_by_key(|request| request.at));
         assert_eq!(in_flight().requests.len(), requests.len());
         for request in requests {
@@ -147,27 +148,28 @@ mod tests {
         }
     }
 
-    /// The bars are drawn from the times of the requests, the level is what the limit said.
+    /// Bars are drawn from the times of the requests, levels from the limit's usage.
     #[test]
-    fn as_many_places_are_taken_as_there_are_bars() {
+    fn as_many_permits_are_held_as_there_are_bars() {
         let in_flight = in_flight();
         let lines = in_flight.lines();
         assert!(lines.iter().all(|(line, _)| *line < 4));
         for at in (0..=END).step_by(TICK as usize) {
             let level = in_flight.used.iter().rev().find(|(since, _)| *since <= at);
-            let holds = |request: &Request| request.at <= at && at < in_flight.freed(request);
+            let holds = |request: &LongRequest| request.at <= at && at < in_flight.freed(request);
             let bars = lines.iter().filter(|(_, request)| holds(request)).count();
             assert_eq!(level.map(|(_, level)| *level), Some(bars as u64), "at {at} ms");
         }
     }
 
     #[test]
-    fn a_place_whose_holder_died_is_free_when_its_lease_ends() {
+    fn a_permit_of_a_dead_process_is_free_when_its_lease_ends() {
         let in_flight = in_flight();
         let died = in_flight.requests.iter().find(|request| request.dies).unwrap();
         assert_eq!((died.until, in_flight.freed(died)), (38_000, 46_000));
         let denied = |from: u64, to: u64| {
-            let comes = |request: &&Request| (from..to).contains(&request.at) && !request.passed;
+            let comes =
+                |request: &&LongRequest| (from..to).contains(&request.at) && !request.passed;
             in_flight.requests.iter().filter(comes).count()
         };
         assert_eq!((denied(37_000, 46_000), denied(46_000, END)), (2, 0));

@@ -1,23 +1,23 @@
-//! A timeline as an SVG: the requests above, what the limit counts below.
+//! A timeline as an SVG: the requests at the top, the limit's usage at the bottom.
 
 use std::fmt::Write;
 
 use super::timeline::{END, Request, Timeline};
 
-/// Where time begins and ends, in px.
+/// The left and the right end of the timeline, in px.
 pub(super) const LEFT: f64 = 48.0;
 pub(super) const RIGHT: f64 = 700.0;
-/// The bottom of the requests, and what one takes of the height.
+/// The bottom of the requests, and the height of one.
 const REQUESTS: f64 = 174.0;
 const PITCH: f64 = 12.0;
-/// Requests of so many ms stand on each other.
+/// The width of a column of requests, in ms.
 const COLUMN: u64 = 3_000;
 /// The bottom of the levels, their height, and the units at their top.
 pub(super) const LEVELS: f64 = 310.0;
 const HEIGHT: f64 = 110.0;
 const TOP: f64 = 20.0;
 
-/// Colours for both grounds; the ground is painted, so that a page's own cannot make text vanish.
+/// Colours for light and dark pages. The background is painted, so that text stays visible on both.
 const STYLE: &str = "\
 text{font:13px system-ui,sans-serif;fill:#59636e}.name{font-size:17px;font-weight:600;fill:#1f2328}
 .ground{fill:#fff}.grid{stroke:#d1d9e0}.max{stroke:#59636e;stroke-dasharray:5 4}
@@ -28,7 +28,7 @@ text{font:13px system-ui,sans-serif;fill:#59636e}.name{font-size:17px;font-weigh
 .grid{stroke:#3d444d}.max,.edge{stroke:#9198a1}.pass{fill:#4493f8}.deny{stroke:#f85149}
 .used{fill:#4493f8;fill-opacity:.3}.minute{stroke:#d29922}}";
 
-/// The picture of what `limit` did.
+/// Draws the decisions of `limit`.
 pub(super) fn draw(limit: &str, timeline: &Timeline) -> String {
     let (summary, details) = (timeline.summary(), timeline.details());
     let details = format!("Requests over three minutes: {details}.");
@@ -44,7 +44,7 @@ pub(super) fn draw(limit: &str, timeline: &Timeline) -> String {
     parts.concat()
 }
 
-/// What every picture begins with; `style` is added to the style of all.
+/// Returns the beginning of a picture. `style` is added to the common style.
 pub(super) fn head(limit: &str, summary: &str, details: &str, style: &str) -> String {
     format!(
         r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 340" width="720" height="340" role="img" aria-labelledby="title desc">
@@ -72,12 +72,12 @@ fn legend(has_edges: bool) -> String {
     )
 }
 
-/// Where a time is, in px from the left.
+/// Returns the horizontal position of a time, in px.
 fn x(at: u64) -> f64 {
     LEFT + (RIGHT - LEFT) * at as f64 / END as f64
 }
 
-/// Where a level is, in px from the top.
+/// Returns the vertical position of a level, in px.
 fn y(level: u64) -> f64 {
     LEVELS - HEIGHT * level as f64 / TOP
 }
@@ -106,7 +106,7 @@ fn edge_at(at: u64) -> String {
     format!("<path class=\"edge\" d=\"M{:.1} {}V{LEVELS}\"/>\n", x(at), y(20))
 }
 
-/// Those that come close together stand on each other, the first at the bottom.
+/// Draws the requests. Requests of one column are stacked, the first at the bottom.
 fn requests(requests: &[Request]) -> String {
     let mut circles = String::new();
     for (place, request) in requests.iter().enumerate() {
@@ -131,7 +131,7 @@ fn levels(timeline: &Timeline) -> String {
     )
 }
 
-/// Up or down at each change, and to the right in between.
+/// Draws a line of steps: vertical at each change, horizontal in between.
 pub(super) fn steps(
     levels: &[(u64, u64)],
     x: impl Fn(u64) -> f64,
@@ -154,7 +154,7 @@ mod tests {
         let limit = "10/minute";
         let draw = || draw(limit, &Timeline::of(limit).unwrap());
         let picture = draw();
-        // Two more are in the legend.
+        // The legend has two more.
         assert_eq!(picture.matches("<circle ").count(), 57 + 2);
         assert_eq!(picture, draw());
     }

@@ -1,4 +1,4 @@
-//! Three minutes of requests, the same for every algorithm, and what is decided on them.
+//! Three minutes of requests, the same for every algorithm, and the decisions on them.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -7,51 +7,51 @@ use rl_core::store::MemoryStore;
 use rl_core::time::{ManualClock, Timestamp};
 use rl_core::{Algorithm, Decision, Limit, MaybeReady, Permit, RateLimiter, Subject};
 
-/// Seven in the evening, in seconds since 1970.
+/// Seven in the evening, in seconds since the epoch.
 pub(super) const START: u64 = 1_769_886_000;
-/// How long the requests last, in ms.
+/// The duration of the timeline, in ms.
 pub(super) const END: u64 = 180_000;
-/// Requests come, and the level is read, at multiples of so many ms.
+/// The step of the timeline in ms: requests arrive and the usage is read at multiples of it.
 pub(super) const TICK: u64 = 100;
-/// The span in which those that passed are counted, in ms: the period of every limit that is drawn.
+/// The period of every limit that is drawn, in ms; allowed requests are counted over it.
 const MINUTE: u64 = 60_000;
 
-/// A limiter of one limit on invented time, and somebody who asks it.
-pub(super) struct Counted {
+/// A limiter of one limit on a manual clock, with one subject.
+pub(super) struct SimulatedLimiter {
     clock: Arc<ManualClock>,
     limiter: RateLimiter,
     subject: Subject,
 }
 
-impl Counted {
+impl SimulatedLimiter {
     pub(super) fn under(limit: &str) -> Result<Self, Box<dyn Error>> {
         let clock = Arc::new(ManualClock::default());
         let store = MemoryStore::builder().clock(Arc::clone(&clock)).build();
         let limiter = RateLimiter::builder().limit(limit.parse()?).store(store).build()?;
-        Ok(Self { clock, limiter, subject: Subject::consumer("somebody") })
+        Ok(Self { clock, limiter, subject: Subject::consumer("alice") })
     }
 
-    /// Shows so many ms since 1970.
+    /// Sets the clock to a time in ms since the epoch.
     pub(super) fn set(&self, millis: u64) {
         self.clock.set(Timestamp::from_micros(millis * 1_000));
     }
 
-    /// Whether a request passes.
+    /// Returns whether a request is allowed.
     pub(super) fn passes(&self) -> bool {
         at_once(self.limiter.check(&self.subject, 1)).is_allowed()
     }
 
-    /// A request that takes its time, as long as the permit is held.
+    /// Makes a request of some duration, which lasts as long as the permit is held.
     pub(super) fn acquire(&self) -> Permit {
         at_once(self.limiter.acquire(&self.subject, 1))
     }
 
-    /// How much is used.
+    /// Returns the used units.
     pub(super) fn used(&self) -> u64 {
         self.usage().limits().map(|limit| limit.used()).sum()
     }
 
-    /// Where the limit stands.
+    /// Returns the usage of the limit.
     fn usage(&self) -> Decision {
         at_once(self.limiter.usage(&self.subject)).expect("memory always answers")
     }
@@ -71,21 +71,21 @@ pub(super) struct Request {
     pub(super) passed: bool,
 }
 
-/// What was asked, what was decided, and where the limit stood meanwhile. Times are ms since the
-/// beginning; a level holds until the next one.
+/// The requests, the decisions, and the limit's usage. Times are ms since the beginning; a level
+/// holds until the next one.
 #[derive(Debug, Default)]
 pub(super) struct Timeline {
     pub(super) requests: Vec<Request>,
-    /// The most that can be used at once.
+    /// The most units that can be used at once.
     pub(super) capacity: u64,
     pub(super) used: Vec<(u64, u64)>,
-    /// How many passed in the minute before.
+    /// The requests allowed in the minute before.
     pub(super) passed: Vec<(u64, u64)>,
-    /// Where windows end that begin with a request.
+    /// The ends of windows that begin with a request.
     pub(super) edges: Vec<u64>,
 }
 
-/// The parts of the requests: their name, and when they come.
+/// Returns the parts of the requests: their names, and the times of arrival.
 fn parts() -> [(&'static str, Vec<u64>); 4] {
     let burst = |begin: u64| (begin..).step_by(600).take(10).collect();
     [
@@ -97,9 +97,9 @@ fn parts() -> [(&'static str, Vec<u64>); 4] {
 }
 
 impl Timeline {
-    /// What becomes of the requests under `limit`.
+    /// Decides the requests under `limit`.
     pub(super) fn of(limit: &str) -> Result<Self, Box<dyn Error>> {
-        let counted = Counted::under(limit)?;
+        let counted = SimulatedLimiter::under(limit)?;
         let parsed: Limit = limit.parse()?;
         let has_edges = matches!(parsed.algorithm(), Algorithm::FixedWindow { .. });
         let mut timeline = Self { capacity: parsed.capacity(), ..Self::default() };
@@ -125,25 +125,25 @@ impl Timeline {
         }
     }
 
-    /// How many passed in the minute that ends at `at`.
+    /// Returns the number of requests allowed in the minute that ends at `at`.
     fn passed_until(&self, at: u64) -> u64 {
         let counts = |request: &&Request| request.passed && at - request.at < MINUTE;
         self.requests.iter().filter(counts).count() as u64
     }
 
-    /// The most that passed in any minute.
+    /// Returns the most requests allowed in any minute.
     pub(super) fn most(&self) -> u64 {
         self.passed.iter().map(|(_, passed)| *passed).max().unwrap_or_default()
     }
 
-    /// The numbers of the picture in a sentence.
+    /// Returns the numbers of the picture in a sentence.
     pub(super) fn summary(&self) -> String {
         let passed = self.requests.iter().filter(|request| request.passed).count();
         let (all, most) = (self.requests.len(), self.most());
         format!("{passed} of {all} requests admitted, at most {most} in any minute")
     }
 
-    /// The numbers of each part of the requests.
+    /// Returns the numbers of each part.
     pub(super) fn details(&self) -> String {
         let mut requests = self.requests.iter();
         let part = |(name, times): (&str, Vec<u64>)| {
@@ -154,7 +154,7 @@ impl Timeline {
     }
 }
 
-/// Levels are kept where they change.
+/// Adds a level if it differs from the last one.
 pub(super) fn push_change(levels: &mut Vec<(u64, u64)>, at: u64, level: u64) {
     if levels.last().is_none_or(|(_, last)| *last != level) {
         levels.push((at, level));
@@ -170,7 +170,7 @@ mod tests {
         let timeline = Timeline::of("10/minute").unwrap();
         assert_eq!(timeline.requests.len(), 57);
         assert_eq!(timeline.edges, [60_000, 120_300]);
-        // The first request and nine of the burst before the edge, ten after it.
+        // The first request and nine of the burst before the edge, and those after it.
         assert_eq!(timeline.most(), 19);
     }
 

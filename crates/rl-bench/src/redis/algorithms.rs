@@ -1,44 +1,45 @@
-//! What each algorithm costs on a server: its processor for a decision, its memory for a subject.
+//! The cost of each algorithm on a server: processor time for a decision, memory for a subject.
 
 use std::error::Error;
 use std::sync::Arc;
 
 use rl_core::store::redis::Layout;
 
-use super::contender::{Contender, SUBJECTS, id};
+use super::candidate::Candidate;
+use super::fixtures::{SUBJECTS, id};
 use super::server::Server;
-use super::{Block, Load, SHOWN, admitted, rounds, typical};
+use super::{Block, Load, SHOWN, count_allowed, rounds, typical};
 use crate::algorithms::Row;
 use crate::table::Table;
 
-/// With the one that creates the keys, every subject is asked for 16 times.
+/// Together with the round that creates the keys, each subject is visited 16 times.
 const ROUNDS: usize = 7;
-/// Requests of one subject, by when most limits of the list are used up.
+/// The number of requests after which most limits are used up.
 const FULL: usize = 10_000;
 
-/// µs of the server for each decision.
+/// Returns a table of the server's µs for each decision.
 pub(super) async fn speed() -> Result<Table, Box<dyn Error>> {
     let server = Server::start()?;
-    let mut contenders = Vec::new();
+    let mut candidates = Vec::new();
     for row in Row::all() {
         for (policy, frees) in [(row.roomy()?, row.is_held), (row.tight()?, false)] {
-            let database = contenders.len();
-            let one = Contender::asking(&server, database, row.name, policy).await?;
-            contenders.push(Arc::new(if frees { one.freeing() } else { one }));
+            let database = candidates.len();
+            let one = Candidate::without_denial_cache(&server, database, row.name, policy).await?;
+            candidates.push(Arc::new(if frees { one.releasing_permits() } else { one }));
         }
     }
-    let mut bystander = server.bystander().await?;
-    let rounds = rounds(&contenders, Load::on_all(SHOWN, SUBJECTS), ROUNDS, &mut bystander).await?;
+    let mut monitor = server.monitor().await?;
+    let rounds = rounds(&candidates, Load::on_all(SHOWN, SUBJECTS), ROUNDS, &mut monitor).await?;
 
     let title = format!("server CPU per decision by algorithm: µs, {SHOWN} in flight");
     let columns = ["allowed: command", "all", "denied: command", "all"];
     let mut table = Table::new(&title, [""].into_iter().chain(columns));
-    for (place, contender) in contenders.iter().enumerate().step_by(2) {
-        let mut cells = vec![contender.name.to_owned()];
+    for (place, candidate) in candidates.iter().enumerate().step_by(2) {
+        let mut cells = vec![candidate.name.to_owned()];
         for (place, passes) in [(place, 1.0), (place + 1, 0.0)] {
-            // The median: a window on the clock may have ended meanwhile.
+            // The median, because a clock-aligned window may have ended meanwhile.
             let passed = typical(&rounds, place, |block| block.admitted);
-            assert_eq!(passed, passes, "{}: the limits are set so", contender.name);
+            assert_eq!(passed, passes, "{}: the limits are set so", candidate.name);
             let micros = |of: fn(&Block) -> f64| format!("{:.2}", typical(&rounds, place, of));
             cells.extend([micros(|block| block.command), micros(|block| block.server)]);
         }
@@ -47,7 +48,7 @@ pub(super) async fn speed() -> Result<Table, Box<dyn Error>> {
     Ok(table)
 }
 
-/// Bytes of the server for each subject.
+/// Returns a table of the server's bytes for each subject.
 pub(super) async fn space() -> Result<Table, Box<dyn Error>> {
     let server = Server::start()?;
     let mut table = Table::new(
@@ -57,12 +58,12 @@ pub(super) async fn space() -> Result<Table, Box<dyn Error>> {
     let rows = Row::all();
     for (database, row) in rows.iter().enumerate() {
         let policy = row.roomy()?;
-        let one = Contender::policy(&server, database, Layout::Packed, row.name, policy).await?;
+        let one = Candidate::policy(&server, database, Layout::Packed, row.name, policy).await?;
         let one = Arc::new(one);
         let mut cells = vec![row.name.to_owned()];
-        // The second after the first; 99 in flight divide what is left.
+        // The second request follows the first. Then 99 in flight make the others.
         for (in_flight, decisions) in [(1, 1), (99, FULL - 1)] {
-            admitted(&one, Load { in_flight, decisions, subjects: 1 }).await;
+            count_allowed(&one, Load { in_flight, decisions, subjects: 1 }).await;
             cells.push(server.bytes(database, &id(0)).await?.to_string());
         }
         table.row(cells);
@@ -76,7 +77,7 @@ pub(super) async fn space() -> Result<Table, Box<dyn Error>> {
     Ok(table)
 }
 
-/// What others keep for an exact log: a member for each request, of its time in µs.
+/// Writes the usual exact log: a sorted set with a member for each request, by its time in µs.
 pub(super) async fn log(
     server: &Server,
     database: usize,

@@ -1,10 +1,9 @@
-//! What one server carries, and three primaries of a cluster: what a decision costs each, and what that
-//! amounts to.
+//! The decisions per second of one server, and of three primaries of a cluster.
 //!
-//! All servers share the cores of this machine, so that three cannot decide three times as many here.
-//! What shows that they would is the processor time of a decision: if it stays what it is on one
-//! server, each primary more, on a core of its own, carries as much again. On a cluster every subject
-//! travels alone, so that is what three primaries are held against.
+//! All servers share the cores of this machine, so three primaries cannot decide three times as
+//! much here. The evidence is the processor time of one decision. If it is the same as on one
+//! server, each further primary on a core of its own adds the same rate. A cluster call carries one
+//! subject, so the cluster is compared with single calls.
 
 use std::error::Error;
 use std::net::{Ipv4Addr, TcpListener};
@@ -14,9 +13,10 @@ use std::time::Duration;
 use rl_core::{Policy, RedisStore};
 use tokio::time::interval;
 
-use super::contender::{Contender, limits, patient};
-use super::server::{Bystander, Server};
-use super::{ENDLESS, Load, admitted};
+use super::candidate::{Candidate, patient};
+use super::fixtures::limits;
+use super::server::{Monitor, Server};
+use super::{ENDLESS, Load, count_allowed};
 use crate::measure::{Estimate, median, time_async};
 use crate::report::Report;
 use crate::table::{Cell, Table};
@@ -24,23 +24,23 @@ use crate::table::{Cell, Table};
 const SHARES: [(u16, u16); 3] = [(0, 5_460), (5_461, 10_921), (10_922, 16_383)];
 const LOADS: [Load; 2] = [Load::on_all(64, 12_000), Load::on_all(256, 16_000)];
 const ROUNDS: usize = 9;
-/// For how many primaries the arithmetic is printed.
+/// The numbers of primaries for which the rate is projected.
 const PRIMARIES: [usize; 3] = [3, 6, 12];
-/// What of a core may be in use, so that answers do not wait.
+/// The share of a core that may be in use, so that replies do not wait.
 const BUSY: f64 = 0.7;
 
-/// Servers, somebody who asks each how it is, and our store on them.
-struct Setting {
+/// Servers with their monitors, and our store on them.
+struct Deployment {
     name: &'static str,
-    contender: Arc<Contender>,
-    bystanders: Vec<Bystander>,
+    candidate: Arc<Candidate>,
+    monitors: Vec<Monitor>,
     _servers: Vec<Server>,
 }
 
-/// Thousands of decisions per second, and µs of all servers for each.
+/// Thousands of decisions per second, and the µs of all servers for each decision.
 type Samples = (Vec<f64>, Vec<f64>);
 
-/// Decisions per second, on one server and on three.
+/// Measures the decisions per second on one server and on three.
 pub(super) async fn measure(report: &mut Report) -> Result<(), Box<dyn Error>> {
     let mut settings =
         [one("one server", true).await?, one("one, subjects alone", false).await?, three().await?];
@@ -69,7 +69,7 @@ pub(super) async fn measure(report: &mut Report) -> Result<(), Box<dyn Error>> {
                 format!("{:.1}", median(rates)).into(),
                 format!("{cost:.2}").into(),
                 Estimate::of(&ratios).into(),
-                format!("{:.0}", setting.bystanders.len() as f64 * 1e3 / cost).into(),
+                format!("{:.0}", setting.monitors.len() as f64 * 1e3 / cost).into(),
             ]);
         }
     }
@@ -90,20 +90,23 @@ pub(super) async fn measure(report: &mut Report) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Rounds in which each setting has two blocks, there and back.
-async fn rounds(settings: &mut [Setting; 3], load: Load) -> Result<[Samples; 3], Box<dyn Error>> {
+/// Runs rounds in which each deployment has two blocks, in forward and in reverse order.
+async fn rounds(
+    settings: &mut [Deployment; 3],
+    load: Load,
+) -> Result<[Samples; 3], Box<dyn Error>> {
     let mut samples: [Samples; 3] = Default::default();
     for round in 0..=ROUNDS {
         let mut sums = [(0.0, 0.0); 3];
         for place in [0, 1, 2, 2, 1, 0] {
             let setting = &mut settings[place];
-            let before = processor_time(&mut setting.bystanders).await?;
-            let (elapsed, passed) = time_async(admitted(&setting.contender, load)).await;
-            let spent = processor_time(&mut setting.bystanders).await? - before;
+            let before = processor_time(&mut setting.monitors).await?;
+            let (elapsed, passed) = time_async(count_allowed(&setting.candidate, load)).await;
+            let spent = processor_time(&mut setting.monitors).await? - before;
             sums[place].0 += passed as f64 / elapsed.as_secs_f64() / 2e3;
             sums[place].1 += spent.as_secs_f64() * 1e6 / passed as f64 / 2.0;
         }
-        // The first creates the keys.
+        // The first round creates the keys.
         if round > 0 {
             for ((rates, costs), (rate, cost)) in samples.iter_mut().zip(sums) {
                 rates.push(rate);
@@ -114,46 +117,46 @@ async fn rounds(settings: &mut [Setting; 3], load: Load) -> Result<[Samples; 3],
     Ok(samples)
 }
 
-async fn processor_time(bystanders: &mut [Bystander]) -> Result<Duration, Box<dyn Error>> {
+async fn processor_time(monitors: &mut [Monitor]) -> Result<Duration, Box<dyn Error>> {
     let mut sum = Duration::ZERO;
-    for bystander in bystanders {
-        sum += bystander.processor_time().await?;
+    for monitor in monitors {
+        sum += monitor.processor_time().await?;
     }
     Ok(sum)
 }
 
-fn contender(store: RedisStore, name: &'static str) -> Result<Arc<Contender>, Box<dyn Error>> {
-    Ok(Arc::new(Contender::of_store(store, name, Policy::new(limits(ENDLESS)?)?)))
+fn candidate(store: RedisStore, name: &'static str) -> Result<Arc<Candidate>, Box<dyn Error>> {
+    Ok(Arc::new(Candidate::of_store(store, name, Policy::new(limits(ENDLESS)?)?)))
 }
 
-async fn one(name: &'static str, coalesces: bool) -> Result<Setting, Box<dyn Error>> {
+async fn one(name: &'static str, coalesces: bool) -> Result<Deployment, Box<dyn Error>> {
     let server = Server::start()?;
     let store = patient(RedisStore::builder(&server.url(0))).coalesce(coalesces).connect().await?;
-    let (contender, bystanders) = (contender(store, name)?, vec![server.bystander().await?]);
-    Ok(Setting { name, contender, bystanders, _servers: vec![server] })
+    let (candidate, monitors) = (candidate(store, name)?, vec![server.monitor().await?]);
+    Ok(Deployment { name, candidate, monitors, _servers: vec![server] })
 }
 
-async fn three() -> Result<Setting, Box<dyn Error>> {
+async fn three() -> Result<Deployment, Box<dyn Error>> {
     let name = "three primaries";
-    let (servers, bystanders) = start().await?;
+    let (servers, monitors) = start().await?;
     let urls: Vec<String> = servers.iter().map(|server| server.url(0)).collect();
     let store = patient(RedisStore::cluster(urls)).connect().await?;
-    Ok(Setting { name, contender: contender(store, name)?, bystanders, _servers: servers })
+    Ok(Deployment { name, candidate: candidate(store, name)?, monitors, _servers: servers })
 }
 
-/// Servers that have found each other.
-async fn start() -> Result<(Vec<Server>, Vec<Bystander>), Box<dyn Error>> {
-    let (mut servers, mut bystanders, mut buses) = (Vec::new(), Vec::new(), Vec::new());
+/// Starts the servers of a cluster, and waits until they know each other.
+async fn start() -> Result<(Vec<Server>, Vec<Monitor>), Box<dyn Error>> {
+    let (mut servers, mut monitors, mut buses) = (Vec::new(), Vec::new(), Vec::new());
     for _ in SHARES {
         let bus = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
         let port = bus.to_string();
         let server = Server::start_with(&["--cluster-enabled", "yes", "--cluster-port", &port])?;
-        bystanders.push(server.bystander().await?);
+        monitors.push(server.monitor().await?);
         servers.push(server);
         buses.push(bus);
     }
     for (number, (from, to)) in SHARES.into_iter().enumerate() {
-        let one = &mut bystanders[number];
+        let one = &mut monitors[number];
         one.ask(&format!("CLUSTER SET-CONFIG-EPOCH {}", number + 1)).await?;
         one.ask(&format!("CLUSTER ADDSLOTSRANGE {from} {to}")).await?;
     }
@@ -162,17 +165,17 @@ async fn start() -> Result<(Vec<Server>, Vec<Bystander>), Box<dyn Error>> {
         if round % 20 == 0 {
             for (server, bus) in servers.iter().zip(&buses).skip(1) {
                 let meet = format!("CLUSTER MEET 127.0.0.1 {} {bus}", server.port());
-                bystanders[0].ask(&meet).await?;
+                monitors[0].ask(&meet).await?;
             }
         }
         let mut whole = 0;
-        for bystander in &mut bystanders {
-            let info = bystander.ask("CLUSTER INFO").await?;
+        for monitor in &mut monitors {
+            let info = monitor.ask("CLUSTER INFO").await?;
             let knows_all = info.contains("cluster_known_nodes:3");
             whole += usize::from(knows_all && info.contains("cluster_state:ok"));
         }
         if whole == servers.len() {
-            return Ok((servers, bystanders));
+            return Ok((servers, monitors));
         }
         ticks.tick().await;
     }

@@ -1,33 +1,34 @@
-//! What a long sliding log costs a server: a decision looks for entries in it, and writes one.
+//! The server's cost of a long sliding log: a decision searches it, and writes one entry.
 
 use std::error::Error;
 use std::sync::Arc;
 
 use rl_core::{Limit, Policy};
 
-use super::contender::{Contender, id};
+use super::candidate::Candidate;
+use super::fixtures::id;
 use super::server::Server;
-use super::{Load, SHOWN, admitted, rounds, typical};
+use super::{Load, SHOWN, count_allowed, rounds, typical};
 use crate::table::Table;
 
-/// Entries of each log before it is measured; 512 more come to those that grow.
+/// Entries of each log before the measurement. Growing logs get 512 more.
 const ENTRIES: usize = 10_000;
 const LOGS: usize = 100;
 const LOAD: Load = Load { in_flight: SHOWN, decisions: 3_200, subjects: LOGS };
 const ROUNDS: usize = 7;
-/// What the logs grow under, and what they have used up.
+/// The limits of the logs, and the units that are used.
 const LIMITS: [(&str, &str, f64); 2] =
     [("allowed", "100000/hour:sliding-log", 1.0), ("denied", "10000/hour:sliding-log", 0.0)];
 
-/// µs of the server for each decision.
+/// Returns a table of the server's µs for each decision.
 pub(super) async fn speed() -> Result<Table, Box<dyn Error>> {
     let server = Server::start()?;
-    let mut contenders = Vec::new();
+    let mut candidates = Vec::new();
     for (database, (name, limit, _)) in LIMITS.into_iter().enumerate() {
-        contenders.push(filled(&server, database, name, limit.parse()?).await?);
+        candidates.push(filled(&server, database, name, limit.parse()?).await?);
     }
-    let mut bystander = server.bystander().await?;
-    let rounds = rounds(&contenders, LOAD, ROUNDS, &mut bystander).await?;
+    let mut monitor = server.monitor().await?;
+    let rounds = rounds(&candidates, LOAD, ROUNDS, &mut monitor).await?;
 
     let title =
         format!("server CPU per decision of a log of 10 000 entries: µs, {SHOWN} in flight");
@@ -43,17 +44,17 @@ pub(super) async fn speed() -> Result<Table, Box<dyn Error>> {
     Ok(table)
 }
 
-/// Somebody whose logs are long: one that was filled by requests, and copies of it.
+/// Creates a candidate with long logs: one that is filled by requests, and copies of it.
 async fn filled(
     server: &Server,
     database: usize,
     name: &'static str,
     limit: Limit,
-) -> Result<Arc<Contender>, Box<dyn Error>> {
+) -> Result<Arc<Candidate>, Box<dyn Error>> {
     let policy = Policy::new([limit])?;
-    let one = Arc::new(Contender::asking(server, database, name, policy).await?);
+    let one = Arc::new(Candidate::without_denial_cache(server, database, name, policy).await?);
     let fill = Load { in_flight: 100, decisions: ENTRIES, subjects: 1 };
-    assert_eq!(admitted(&one, fill).await, ENTRIES, "{name}: there is room for all");
+    assert_eq!(count_allowed(&one, fill).await, ENTRIES, "{name}: there is room for all");
     server.copy(database, &id(0), (1..LOGS).map(id)).await?;
     Ok(one)
 }

@@ -1,4 +1,5 @@
-//! One of several processes that share limits: started by `nodes`, told what to do in its arguments.
+//! A node: one of several processes that share limits. `nodes` starts it, with its settings as
+//! arguments.
 
 use std::error::Error;
 use std::fmt;
@@ -11,38 +12,38 @@ use rl_core::store::{DecideRequest, Mode, Namespace, Part, Store};
 use rl_core::time::{Clock, SystemClock};
 use rl_core::{Cost, Period, Policy, RedisStore, Subject};
 
-use super::contender::limits;
+use super::fixtures::limits;
 use crate::measure::time_async;
 
-/// What a node is to do.
+/// The settings of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Orders {
-    /// What each subject may in every period from an hour on.
+pub(super) struct NodeSettings {
+    /// The limit of each subject in every period from an hour on.
     pub(super) max: u32,
     pub(super) subjects: usize,
-    /// How many ask at once, and how often each.
+    /// The number of concurrent tasks.
     pub(super) tasks: usize,
     pub(super) calls: usize,
-    /// Units of a lease; none, if 0.
+    /// Units of a lease; 0 turns leases off.
     pub(super) lease: u32,
     pub(super) coalesces: bool,
     pub(super) remembers_denials: bool,
 }
 
-impl fmt::Display for Orders {
+impl fmt::Display for NodeSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { max, subjects, tasks, calls, lease, coalesces, remembers_denials } = self;
         write!(f, "{max} {subjects} {tasks} {calls} {lease} {coalesces} {remembers_denials}")
     }
 }
 
-impl Orders {
+impl NodeSettings {
     fn parse(words: &[&str]) -> Result<Self, Box<dyn Error>> {
         let [max, subjects, tasks, calls, lease, coalesces, remembers_denials] = words else {
-            return Err(format!("a node wants seven orders, not {}", words.len()).into());
+            return Err(format!("a node needs seven settings, not {}", words.len()).into());
         };
         fn number<T: FromStr>(word: &str) -> Result<T, String> {
-            word.parse().map_err(|_| format!("{word:?} is no order for a node"))
+            word.parse().map_err(|_| format!("invalid node setting {word:?}"))
         }
         Ok(Self {
             max: number(max)?,
@@ -56,71 +57,72 @@ impl Orders {
     }
 }
 
-/// What a node has seen.
+/// The result of a node.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Outcome {
+pub(super) struct NodeResult {
     pub(super) seconds: f64,
-    /// Calls that the store did not answer.
+    /// Calls without a decision.
     pub(super) failed: u64,
-    /// Units of each subject that passed.
+    /// Allowed units of each subject.
     pub(super) admitted: Vec<u64>,
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for NodeResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.seconds, self.failed)?;
         self.admitted.iter().try_for_each(|admitted| write!(f, " {admitted}"))
     }
 }
 
-impl FromStr for Outcome {
+impl FromStr for NodeResult {
     type Err = Box<dyn Error>;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let mut words = text.split_whitespace();
-        let mut word = || words.next().ok_or("a node says its time and its failures");
+        let mut word = || words.next().ok_or("a node prints its time and its failures");
         let (seconds, failed) = (word()?.parse()?, word()?.parse()?);
         let admitted = words.map(str::parse).collect::<Result<_, _>>()?;
         Ok(Self { seconds, failed, admitted })
     }
 }
 
-/// Says `ready` and what its clock says once it is connected, waits for a line, does as it is told, and
-/// says what came of it.
+/// Runs a node: prints `ready` and its clock once it is connected, waits for a line, does its work
+/// and prints the result.
 pub(super) fn run(words: &[&str]) -> Result<(), Box<dyn Error>> {
-    let [url, orders @ ..] = words else { return Err("a node wants a URL".into()) };
-    let orders = Orders::parse(orders)?;
+    let [url, settings @ ..] = words else { return Err("a node needs a URL".into()) };
+    let settings = NodeSettings::parse(settings)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let store = RedisStore::builder(url)
             .connections(2)
-            .lease(orders.lease)
-            .coalesce(orders.coalesces)
-            .local_denial(orders.remembers_denials)
-            // Patient: a busy machine must not turn into a call without an answer.
+            .lease(settings.lease)
+            .coalesce(settings.coalesces)
+            .local_denial(settings.remembers_denials)
+            // Long, so that no call fails because the machine is busy.
             .connection_wait(Duration::from_secs(5))
             .connect()
             .await?;
         println!("ready {}", SystemClock.now().as_micros() / 1_000_000);
         stdin().read_line(&mut String::new())?;
-        println!("{}", work(store, orders).await?);
+        println!("{}", work(store, settings).await?);
         Ok(())
     })
 }
 
-async fn work(store: RedisStore, orders: Orders) -> Result<Outcome, Box<dyn Error>> {
-    // Windows that do not end while it runs.
-    let limits = limits(orders.max)?.into_iter().filter(|limit| limit.period() > Period::MINUTE);
+async fn work(store: RedisStore, settings: NodeSettings) -> Result<NodeResult, Box<dyn Error>> {
+    // Windows that do not end during the run.
+    let limits = limits(settings.max)?.into_iter().filter(|limit| limit.period() > Period::MINUTE);
     let policy = Arc::new(Policy::new(limits)?);
     let subjects: Arc<Vec<_>> =
-        Arc::new((0..orders.subjects).map(|n| Subject::user(&n.to_string())).collect());
+        Arc::new((0..settings.subjects).map(|n| Subject::user(&n.to_string())).collect());
     let start = |first| {
         let (policy, subjects) = (Arc::clone(&policy), Arc::clone(&subjects));
-        tokio::spawn(ask(store.clone(), policy, subjects, first, orders.calls))
+        tokio::spawn(ask(store.clone(), policy, subjects, first, settings.calls))
     };
     let (elapsed, outcome) = time_async(async {
-        let tasks: Vec<_> = (0..orders.tasks).map(start).collect();
-        let mut outcome = Outcome { admitted: vec![0; orders.subjects], ..Outcome::default() };
+        let tasks: Vec<_> = (0..settings.tasks).map(start).collect();
+        let mut outcome =
+            NodeResult { admitted: vec![0; settings.subjects], ..NodeResult::default() };
         for task in tasks {
             let (admitted, failed) = task.await?;
             outcome.admitted.iter_mut().zip(admitted).for_each(|(sum, count)| *sum += count);
@@ -129,10 +131,11 @@ async fn work(store: RedisStore, orders: Orders) -> Result<Outcome, Box<dyn Erro
         Ok::<_, Box<dyn Error>>(outcome)
     })
     .await;
-    Ok(Outcome { seconds: elapsed.as_secs_f64(), ..outcome? })
+    Ok(NodeResult { seconds: elapsed.as_secs_f64(), ..outcome? })
 }
 
-/// Asks in turn for each subject; returns how many passed of each, and how many calls failed.
+/// Makes requests for each subject in turn. Returns the allowed units of each subject, and the
+/// number of failed calls.
 async fn ask(
     store: RedisStore,
     policy: Arc<Policy>,
@@ -152,7 +155,7 @@ async fn ask(
             Ok(decision) => admitted[place] += decision.granted(),
             Err(_) => failed += 1,
         }
-        // Denials that are known take no time: others should have their turn.
+        // Cached denials do not wait, so other tasks need a chance to run.
         tokio::task::yield_now().await;
     }
     (admitted, failed)
@@ -163,8 +166,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn orders_arrive_as_they_were_given() {
-        let orders = Orders {
+    fn node_settings_survive_the_round_trip_through_arguments() {
+        let settings = NodeSettings {
             max: 2_000,
             subjects: 4,
             tasks: 16,
@@ -173,17 +176,17 @@ mod tests {
             coalesces: true,
             remembers_denials: false,
         };
-        let text = orders.to_string();
+        let text = settings.to_string();
         let words: Vec<&str> = text.split(' ').collect();
-        assert_eq!(Orders::parse(&words).unwrap(), orders);
-        let error = Orders::parse(&["many"; 7]).unwrap_err().to_string();
-        assert_eq!(error, "\"many\" is no order for a node");
+        assert_eq!(NodeSettings::parse(&words).unwrap(), settings);
+        let error = NodeSettings::parse(&["many"; 7]).unwrap_err().to_string();
+        assert_eq!(error, "invalid node setting \"many\"");
     }
 
     #[test]
-    fn an_outcome_is_told_in_a_line() {
-        let outcome = Outcome { seconds: 1.25, failed: 3, admitted: vec![2_000, 0, 1_999] };
-        assert_eq!(outcome.to_string().parse::<Outcome>().unwrap(), outcome);
-        assert!("1.25".parse::<Outcome>().is_err());
+    fn a_node_result_survives_the_round_trip_through_a_line() {
+        let outcome = NodeResult { seconds: 1.25, failed: 3, admitted: vec![2_000, 0, 1_999] };
+        assert_eq!(outcome.to_string().parse::<NodeResult>().unwrap(), outcome);
+        assert!("1.25".parse::<NodeResult>().is_err());
     }
 }

@@ -1,6 +1,7 @@
-//! Several instances of a service on one server, each a process of its own: how many pass beside how
-//! many may while connections are cut, scripts are forgotten and clocks are apart; and how many
-//! decisions they get in a second while nothing happens to them.
+//! Several instances of a service on one server, each in a process of its own.
+//!
+//! Measured are the allowed requests beyond the limits while connections are cut, scripts are
+//! flushed and clocks differ; and the decisions per second without faults.
 
 use std::error::Error;
 use std::process::Stdio;
@@ -13,53 +14,69 @@ use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::ENDLESS;
-use super::node::{Orders, Outcome};
-use super::server::{Bystander, Server};
+use super::node::{NodeResult, NodeSettings};
+use super::server::{Monitor, Server};
 use crate::charts::{self, Axis, Chart, Line, Plot};
 use crate::goals::{Goal, Unit};
 use crate::measure::median;
 use crate::report::Report;
 use crate::table::Table;
 
-/// Under which settings nodes run.
+/// The store's settings in one measurement.
 #[derive(Clone, Copy)]
-struct Way {
+struct NodeOptions {
     name: &'static str,
     coalesces: bool,
     remembers_denials: bool,
     lease: u32,
 }
 
-const WAYS: [Way; 4] = [
-    Way { name: "each call by itself", coalesces: false, remembers_denials: false, lease: 0 },
-    Way { name: "calls in flight together", coalesces: true, remembers_denials: false, lease: 0 },
-    Way { name: "and denials remembered", coalesces: true, remembers_denials: true, lease: 0 },
-    Way { name: "leases of 100", coalesces: true, remembers_denials: true, lease: 100 },
+const OPTIONS: [NodeOptions; 4] = [
+    NodeOptions {
+        name: "each call by itself",
+        coalesces: false,
+        remembers_denials: false,
+        lease: 0,
+    },
+    NodeOptions {
+        name: "calls in flight together",
+        coalesces: true,
+        remembers_denials: false,
+        lease: 0,
+    },
+    NodeOptions {
+        name: "and denials remembered",
+        coalesces: true,
+        remembers_denials: true,
+        lease: 0,
+    },
+    NodeOptions { name: "leases of 100", coalesces: true, remembers_denials: true, lease: 100 },
 ];
 const NODES: [usize; 4] = [1, 2, 4, 8];
-/// What each subject may, and how much is asked for in all.
+/// The limit of each subject, and the number of requests in all.
 const MAX: u32 = 2_000;
 const SUBJECTS: usize = 4;
 const ASKED: usize = 4 * MAX as usize * SUBJECTS;
-/// Tasks of each node.
+/// Concurrent tasks of each node.
 const TASKS: usize = 16;
-/// Between two cuts of all connections, and how often they are cut at most.
+/// The time between two cuts of all connections, and the most cuts.
 const CUT: Duration = Duration::from_millis(20);
 const CUTS: usize = 50;
-/// How far the clocks of nodes are off, in turn, in seconds.
+/// The clock offsets of the nodes, in turn, in seconds.
 const CLOCKS: [i64; 3] = [5, -5, 0];
-/// Rounds of the rates, of which each has all ways and all numbers of nodes.
+/// Rounds of the rate measurement. Each has all settings and all numbers of nodes.
 const ROUNDS: usize = 3;
 const BUSY_SUBJECTS: usize = 100;
 const BUSY_CALLS: usize = 48_000;
-/// So many times as many where units are leased: every node takes several leases for each subject.
+/// The factor by which there are more calls with leases: each node takes several leases for each
+/// subject.
 const LEASED_TIMES: usize = 10;
-/// How often a node is started until it is ready.
+/// The most attempts to start a node.
 const STARTS: usize = 5;
-/// After so long a node is not busy but stuck.
+/// The time after which a node counts as stuck.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-pub(super) const STEPS: usize = WAYS.len() * (NODES.len() - 1) + ROUNDS;
+pub(super) const STEPS: usize = OPTIONS.len() * (NODES.len() - 1) + ROUNDS;
 
 pub(super) async fn measure(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
     let goals = exactness(report).await?;
@@ -69,8 +86,11 @@ pub(super) async fn measure(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Er
 
 pub(super) async fn exactness(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
     let can_be_off = Command::new("faketime").arg("--version").output().await.is_ok();
-    let clocks =
-        if can_be_off { "clocks 5 s ahead and behind" } else { "no faketime: clocks even" };
+    let clocks = if can_be_off {
+        "clocks 5 s ahead and behind"
+    } else {
+        "faketime is missing: clocks are right"
+    };
     let title = format!(
         "nodes in trouble, each a process: {SUBJECTS} subjects, {MAX} for each, {} asked for; \
          all connections cut, scripts forgotten; {clocks}",
@@ -79,18 +99,18 @@ pub(super) async fn exactness(report: &mut Report) -> Result<Vec<Goal>, Box<dyn 
     let head = ["", "nodes", "cuts", "calls failed", "allowed", "admitted", "too many", "unused %"];
     let mut table = Table::new(&title, head);
     let (mut worst, mut worst_leased) = (0, 0);
-    for way in WAYS {
+    for options in OPTIONS {
         for nodes in NODES.into_iter().skip(1) {
             report.step(&format!("{nodes} nodes in trouble"));
-            let orders = way.orders(MAX, SUBJECTS, ASKED / (nodes * TASKS));
-            let (outcome, cuts) = run(orders, nodes, can_be_off, CUTS).await?;
+            let settings = options.settings(MAX, SUBJECTS, ASKED / (nodes * TASKS));
+            let (outcome, cuts) = run(settings, nodes, can_be_off, CUTS).await?;
             let allowed = u64::from(MAX) * SUBJECTS as u64;
             let admitted: u64 = outcome.admitted.iter().sum();
             let too_many: u64 =
                 outcome.admitted.iter().map(|count| count.saturating_sub(MAX.into())).sum();
             let unused = allowed.saturating_sub(admitted) as f64 * 100.0 / allowed as f64;
             table.row([
-                way.name.to_owned(),
+                options.name.to_owned(),
                 nodes.to_string(),
                 cuts.to_string(),
                 outcome.failed.to_string(),
@@ -99,7 +119,7 @@ pub(super) async fn exactness(report: &mut Report) -> Result<Vec<Goal>, Box<dyn 
                 too_many.to_string(),
                 format!("{unused:.1}"),
             ]);
-            let worst = if way.lease > 0 { &mut worst_leased } else { &mut worst };
+            let worst = if options.lease > 0 { &mut worst_leased } else { &mut worst };
             *worst = too_many.max(*worst);
         }
     }
@@ -113,13 +133,17 @@ pub(super) async fn exactness(report: &mut Report) -> Result<Vec<Goal>, Box<dyn 
 }
 
 async fn rates(report: &mut Report) -> Result<(), Box<dyn Error>> {
-    let mut seconds = vec![vec![Vec::new(); NODES.len()]; WAYS.len()];
+    let mut seconds = vec![vec![Vec::new(); NODES.len()]; OPTIONS.len()];
     for _ in 0..ROUNDS {
         report.step("nodes at work");
-        for (way, seconds) in WAYS.iter().zip(&mut seconds) {
+        for (options, seconds) in OPTIONS.iter().zip(&mut seconds) {
             for (nodes, seconds) in NODES.into_iter().zip(seconds) {
-                let orders = way.orders(ENDLESS, BUSY_SUBJECTS, way.busy_calls() / (nodes * TASKS));
-                let (outcome, _) = run(orders, nodes, false, 0).await?;
+                let settings = options.settings(
+                    ENDLESS,
+                    BUSY_SUBJECTS,
+                    options.busy_calls() / (nodes * TASKS),
+                );
+                let (outcome, _) = run(settings, nodes, false, 0).await?;
                 assert_eq!(outcome.failed, 0, "nothing happens to the server");
                 seconds.push(outcome.seconds);
             }
@@ -133,17 +157,17 @@ async fn rates(report: &mut Report) -> Result<(), Box<dyn Error>> {
     let head = ["nodes"].into_iter().chain(columns.iter().map(String::as_str));
     let mut table = Table::new(&title, head);
     let mut lines = Vec::new();
-    for (way, seconds) in WAYS.iter().zip(&seconds) {
-        // That denials are remembered changes nothing where there are none.
-        if way.remembers_denials && way.lease == 0 {
+    for (options, seconds) in OPTIONS.iter().zip(&seconds) {
+        // The denial cache changes nothing where nothing is denied.
+        if options.remembers_denials && options.lease == 0 {
             continue;
         }
-        let rates = seconds.iter().map(|seconds| way.busy_calls() as f64 / median(seconds));
+        let rates = seconds.iter().map(|seconds| options.busy_calls() as f64 / median(seconds));
         let rates: Vec<f64> = rates.collect();
         let cells = rates.iter().map(|rate| format!("{:.1}", rate / 1e3));
-        table.row([way.name.to_owned()].into_iter().chain(cells));
+        table.row([options.name.to_owned()].into_iter().chain(cells));
         let nodes = NODES.map(|nodes| nodes as f64);
-        lines.push(Line::new(way.name, nodes.into_iter().zip(rates)));
+        lines.push(Line::new(options.name, nodes.into_iter().zip(rates)));
     }
     report.table("redis-nodes-rates", table);
     report.chart(Chart {
@@ -162,41 +186,41 @@ async fn rates(report: &mut Report) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-impl Way {
-    /// What all nodes ask for together while their rate is taken.
+impl NodeOptions {
+    /// Returns the number of calls of all nodes while their rate is measured.
     const fn busy_calls(self) -> usize {
         if self.lease > 0 { BUSY_CALLS * LEASED_TIMES } else { BUSY_CALLS }
     }
 
-    const fn orders(self, max: u32, subjects: usize, calls: usize) -> Orders {
+    const fn settings(self, max: u32, subjects: usize, calls: usize) -> NodeSettings {
         let Self { coalesces, remembers_denials, lease, .. } = self;
-        Orders { max, subjects, tasks: TASKS, calls, lease, coalesces, remembers_denials }
+        NodeSettings { max, subjects, tasks: TASKS, calls, lease, coalesces, remembers_denials }
     }
 }
 
-/// What all nodes have seen together, how long the slowest took, and how often all were cut off
-/// meanwhile: `cuts` times at most.
+/// Runs all nodes. Returns their results together, the time of the slowest, and the number of cuts,
+/// at most `cuts`.
 async fn run(
-    orders: Orders,
+    settings: NodeSettings,
     nodes: usize,
     are_clocks_off: bool,
     cuts: usize,
-) -> Result<(Outcome, usize), Box<dyn Error>> {
+) -> Result<(NodeResult, usize), Box<dyn Error>> {
     let server = Server::start()?;
-    let bystander = server.bystander().await?;
+    let monitor = server.monitor().await?;
     let mut running = Vec::new();
     for number in 0..nodes {
         let clock = if are_clocks_off { CLOCKS[number % CLOCKS.len()] } else { 0 };
-        running.push(Node::start(&server, orders, clock).await?);
+        running.push(Node::start(&server, settings, clock).await?);
     }
     for node in &mut running {
         node.go().await?;
     }
     let made = Arc::new(AtomicUsize::new(0));
-    let trouble = tokio::spawn(trouble(bystander, cuts, Arc::clone(&made)));
-    let mut all = Outcome { admitted: vec![0; orders.subjects], ..Outcome::default() };
+    let trouble = tokio::spawn(trouble(monitor, cuts, Arc::clone(&made)));
+    let mut all = NodeResult { admitted: vec![0; settings.subjects], ..NodeResult::default() };
     for node in &mut running {
-        let Outcome { seconds, failed, admitted } = node.line().await?.parse()?;
+        let NodeResult { seconds, failed, admitted } = node.line().await?.parse()?;
         all.seconds = all.seconds.max(seconds);
         all.failed += failed;
         all.admitted.iter_mut().zip(admitted).for_each(|(sum, count)| *sum += count);
@@ -205,45 +229,49 @@ async fn run(
     Ok((all, made.load(Ordering::Relaxed)))
 }
 
-/// Cuts all connections and has the server forget its scripts, again and again.
-async fn trouble(mut bystander: Bystander, cuts: usize, made: Arc<AtomicUsize>) {
+/// Cuts all connections and flushes the scripts, repeatedly.
+async fn trouble(mut monitor: Monitor, cuts: usize, made: Arc<AtomicUsize>) {
     let mut ticks = interval(CUT);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks.tick().await;
     for cut in 0..cuts {
         ticks.tick().await;
         if cut % 2 == 0 {
-            let _ = bystander.ask("SCRIPT FLUSH").await;
+            let _ = monitor.ask("SCRIPT FLUSH").await;
         }
-        if bystander.kill_connections().await.is_ok() {
+        if monitor.kill_connections().await.is_ok() {
             made.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
 
-/// A process of ours that decides.
+/// A process that runs a node.
 struct Node {
     process: Child,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
 impl Node {
-    /// One that is connected, with a clock that is wrong by so many seconds.
+    /// Starts a node and waits until it is connected. Its clock is off by `clock` seconds.
     ///
-    /// faketime does not start where another that had the same process id left its semaphore behind:
-    /// the next one has another id.
-    async fn start(server: &Server, orders: Orders, clock: i64) -> Result<Self, Box<dyn Error>> {
+    /// faketime fails to start if a process with the same id has left its semaphore behind. Another
+    /// attempt gets another process id.
+    async fn start(
+        server: &Server,
+        settings: NodeSettings,
+        clock: i64,
+    ) -> Result<Self, Box<dyn Error>> {
         for _ in 1..STARTS {
-            if let Ok(node) = Self::start_once(server, orders, clock).await {
+            if let Ok(node) = Self::start_once(server, settings, clock).await {
                 return Ok(node);
             }
         }
-        Self::start_once(server, orders, clock).await
+        Self::start_once(server, settings, clock).await
     }
 
     async fn start_once(
         server: &Server,
-        orders: Orders,
+        settings: NodeSettings,
         clock: i64,
     ) -> Result<Self, Box<dyn Error>> {
         let program = std::env::current_exe()?;
@@ -251,13 +279,13 @@ impl Node {
             0 => Command::new(program),
             _ => {
                 let mut command = Command::new("faketime");
-                // Time limits are not of the calendar: they go on as they are.
+                // Time-outs use the monotonic clock, which must stay correct.
                 command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
                 command.args(["-f", &format!("{clock:+}s")]).arg(program);
                 command
             }
         };
-        command.args(["node", &server.url(0)]).args(orders.to_string().split(' '));
+        command.args(["node", &server.url(0)]).args(settings.to_string().split(' '));
         let mut process =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn()?;
         let lines = BufReader::new(process.stdout.take().ok_or("its output is piped")?).lines();
@@ -272,9 +300,9 @@ impl Node {
         Ok(input.write_all(b"go\n").await?)
     }
 
-    /// What it says next.
+    /// Returns the next line that the node prints.
     async fn line(&mut self) -> Result<String, Box<dyn Error>> {
         let line = timeout(PATIENCE, self.lines.next_line()).await??;
-        Ok(line.ok_or("a node ended without a word")?)
+        Ok(line.ok_or("a node ended without a line")?)
     }
 }

@@ -1,12 +1,12 @@
-//! Measures the cost of a refund in a long log and of the release of one of many places.
+//! The cost of a refund in a long log, and of the release of one of many permits.
 
 use std::error::Error;
 
 use rl_core::store::{DecideRequest, Mode, Namespace, Part, RedisStore, Refund, RefundOf, Store};
 use rl_core::{Cost, Decision, LimitSet, Policy, Subject};
 
-use super::contender::patient;
-use super::server::{Bystander, Server};
+use super::candidate::patient;
+use super::server::{Monitor, Server};
 use crate::measure::median;
 use crate::table::Table;
 
@@ -37,9 +37,9 @@ pub(super) async fn speed() -> Result<Table, Box<dyn Error>> {
                 charged.push((subject.clone(), decision));
             }
         }
-        let (mut bystander, mut micros, mut random) = (server.bystander().await?, Vec::new(), 1);
+        let (mut monitor, mut micros, mut random) = (server.monitor().await?, Vec::new(), 1);
         for _ in 0..ROUNDS {
-            micros.push(round(&store, &policy, &mut charged, &mut bystander, &mut random).await?);
+            micros.push(round(&store, &policy, &mut charged, &mut monitor, &mut random).await?);
         }
         let worst = micros.iter().copied().fold(0.0, f64::max);
         let cells = [median(&micros), worst].map(|micros| format!("{micros:.1}"));
@@ -59,16 +59,16 @@ async fn charge(
         .await?)
 }
 
-/// Gives back randomly chosen charges. Returns the server's µs for each.
+/// Refunds randomly chosen charges. Returns the server's µs for each.
 async fn round(
     store: &RedisStore,
     policy: &Policy,
     charged: &mut Vec<(Subject, Decision)>,
-    bystander: &mut Bystander,
+    monitor: &mut Monitor,
     random: &mut u64,
 ) -> Result<f64, Box<dyn Error>> {
     let namespace = &Namespace::default();
-    bystander.forget_commands().await?;
+    monitor.forget_commands().await?;
     for _ in 0..REFUNDS {
         *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let place = (*random >> 33) as usize % charged.len();
@@ -78,6 +78,6 @@ async fn round(
         let refund = Refund { namespace, subject, policy, charged, units: 1, of, uncharged };
         store.refund(refund).await?;
     }
-    let (calls, micros) = bystander.command("evalsha").await?;
+    let (calls, micros) = monitor.command("evalsha").await?;
     Ok(micros / calls)
 }

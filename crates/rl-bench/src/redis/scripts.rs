@@ -1,10 +1,10 @@
-//! The longest that one script keeps a Redis server from other clients, under the heaviest policies
-//! that the builder accepts.
+//! The longest time that one script blocks a Redis server, under the heaviest policies that the builder
+//! accepts.
 //!
-//! The clock is set by the measurement, so that half of a log leaves between two calls. `SLOWLOG` has how
-//! long each script took: in whole µs, on the clock of the wall, so a stall of the machine counts as well.
-//! After each sample a control script of constant work runs. It reads no key, so its slowest calls show
-//! the stalls alone, beside the slowest calls of the scripts that are measured.
+//! The measurement sets the clock, so that half of a log expires between two calls. `SLOWLOG` reports the
+//! duration of each script in whole µs of wall time, so it includes stalls of the machine. After each
+//! sample a control script of constant work runs. It reads no key, so its slowest calls show the stalls
+//! alone.
 
 mod cases;
 
@@ -22,7 +22,8 @@ use rl_core::time::{ManualClock, Timestamp};
 use rl_core::{Cost, Decision, LimitSet, Policy, Subject};
 use tokio::task::JoinSet;
 
-use super::contender::{id, patient};
+use super::candidate::patient;
+use super::fixtures::id;
 use super::server::Server;
 use crate::machine;
 use crate::measure::sorted;
@@ -62,7 +63,7 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
         ];
         let mut table = Table::new("server time of one script: µs", columns);
         let measured = cases::all(&mut table).await;
-        // The rows before a failure are worth their minutes.
+        // Also prints the rows that were measured before a failure.
         println!("{table}");
         measured
     })
@@ -105,7 +106,7 @@ impl Bench {
             redis::cmd("CONFIG").arg("SET").arg(&setting).exec_async(&mut operator).await?;
         }
         for script in RedisStore::scripts(layout) {
-            // The text that runs has the time of the clock that is set; it is compiled by a first call.
+            // The manual clock is part of the script's text. A first call compiles it.
             redis::cmd("SCRIPT").arg("LOAD").arg(script.text()).exec_async(&mut operator).await?;
         }
         Ok(Self {
@@ -138,7 +139,7 @@ impl Bench {
         decide(&self.store, policy, subject, mode, cost).await
     }
 
-    /// Charges one unit this many times, with pauses. Returns what was decided.
+    /// Charges `units` times one unit, with pauses. Returns the decisions.
     async fn fill(&self, subject: usize, units: usize, pause: u64) -> Vec<Decision> {
         const AT_ONCE: usize = 256;
         let mut charged = Vec::with_capacity(units);
@@ -172,7 +173,8 @@ impl Bench {
         Ok(redis::cmd("SLOWLOG").arg("RESET").exec_async(&mut self.operator).await?)
     }
 
-    /// Ends a sample: notes the scripts since the last call of [`Self::forget_calls`], and the control.
+    /// Ends a sample: records the scripts since the last [`Self::forget_calls`], and runs the
+    /// control.
     async fn note(&mut self) -> Result<(), Box<dyn Error>> {
         redis::cmd("EVAL").arg(CONTROL).arg(0).exec_async(&mut self.operator).await?;
         let mut get = redis::cmd("SLOWLOG");
@@ -189,7 +191,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Adds what was noted to the table, but for the first sample.
+    /// Adds the recorded samples except the first to the table.
     fn show(&mut self, table: &mut Table, operation: &str) {
         let (samples, control) = (sorted(&self.samples[1..]), sorted(&self.control[1..]));
         let at = |samples: &[f64], q: f64| {
@@ -207,7 +209,7 @@ impl Bench {
     }
 }
 
-/// A refund or a renewal that is to be made.
+/// A refund or a renewal to be made.
 struct RefundNow {
     store: RedisStore,
     policy: Policy,
@@ -247,7 +249,7 @@ async fn decide(
     store.decide(request).await.expect("the server is up")
 }
 
-/// Returns how long a call of the command took, from an entry of `SLOWLOG`.
+/// Returns the duration of a call of the command, from an entry of `SLOWLOG`.
 fn micros_of(command: &[u8], entry: &Value) -> Option<f64> {
     let Value::Array(fields) = entry else { return None };
     let (Value::Int(micros), Value::Array(words)) = (fields.get(2)?, fields.get(3)?) else {

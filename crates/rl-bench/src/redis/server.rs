@@ -8,23 +8,23 @@ use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
 use tempfile::TempDir;
 
-/// A redis-server of this measurement alone: a port of its own, a folder of its own, nothing
-/// written to disk, killed at the end.
+/// A redis-server for this measurement. It has a port and a folder of its own, writes nothing to
+/// disk, and is killed at the end.
 #[derive(Debug)]
 pub(crate) struct Server {
     port: u16,
     child: Child,
-    // Goes after the server.
+    // Dropped after the server.
     _folder: TempDir,
 }
 
 impl Server {
-    /// A server that accepts connections.
+    /// Starts a server and waits until it accepts connections.
     pub(crate) fn start() -> Result<Self, Box<dyn Error>> {
         Self::start_with(&[])
     }
 
-    /// The same, with these arguments besides.
+    /// Starts a server with further arguments.
     pub(super) fn start_with(arguments: &[&str]) -> Result<Self, Box<dyn Error>> {
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
         let folder = tempfile::tempdir()?;
@@ -38,7 +38,7 @@ impl Server {
             .spawn()
             .map_err(|error| match error.kind() {
                 ErrorKind::NotFound => {
-                    "there is no redis-server on the PATH; `tests/run` installs it".to_owned()
+                    "redis-server is not on the PATH; `tests/run` installs it".to_owned()
                 }
                 _ => format!("redis-server could not be started: {error}"),
             })?;
@@ -48,44 +48,44 @@ impl Server {
         let mut line = String::new();
         while log.read_line(&mut line)? > 0 {
             if line.contains("Ready to accept connections") {
-                // Somebody has to read on, or the server stops when the pipe is full.
+                // The server blocks once the pipe is full, so a thread reads the rest.
                 std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
                 return Ok(server);
             }
         }
-        Err(format!("redis-server did not come up:\n{line}").into())
+        Err(format!("redis-server did not start:\n{line}").into())
     }
 
-    /// The URL of one of its databases.
+    /// Returns the URL of a database.
     pub(crate) fn url(&self, database: usize) -> String {
         format!("redis://127.0.0.1:{}/{database}", self.port)
     }
 
-    /// Where it listens.
+    /// Returns the port of the server.
     pub(super) const fn port(&self) -> u16 {
         self.port
     }
 
-    /// Somebody who asks it how it is, and is in nobody's way.
-    pub(crate) async fn bystander(&self) -> Result<Bystander, Box<dyn Error>> {
-        Ok(Bystander(self.connect(0).await?))
+    /// Opens a connection for monitoring, apart from those that are measured.
+    pub(crate) async fn monitor(&self) -> Result<Monitor, Box<dyn Error>> {
+        Ok(Monitor(self.connect(0).await?))
     }
 
-    /// The bytes of all keys in whose names `id` stands: names, values and their places in the
-    /// table, but for the times at which they expire.
+    /// Returns the bytes of all keys whose names contain `id`: names, values and table slots,
+    /// without the table of expiries.
     pub(super) async fn bytes(&self, database: usize, id: &str) -> Result<u64, Box<dyn Error>> {
         let mut connection = self.connect(database).await?;
         let mut bytes = 0;
         for key in keys(&mut connection, id).await? {
             let mut usage = redis::cmd("MEMORY");
-            // All members and not some of them.
+            // All members, not a sample.
             usage.arg("USAGE").arg(key).arg("SAMPLES").arg(0);
             bytes += usage.query_async::<u64>(&mut connection).await?;
         }
         Ok(bytes)
     }
 
-    /// Gives each of `others` what is stored of `id`.
+    /// Copies the keys of `id` to each of `others`.
     pub(super) async fn copy(
         &self,
         database: usize,
@@ -104,7 +104,7 @@ impl Server {
         Ok(())
     }
 
-    /// A connection like the one that our store makes: without a timer for each command.
+    /// Opens a connection like that of our store, without a timer for each command.
     pub(super) async fn connect(
         &self,
         database: usize,
@@ -115,7 +115,7 @@ impl Server {
     }
 }
 
-/// All keys in whose names `id` stands.
+/// Returns all keys whose names contain `id`.
 async fn keys(
     connection: &mut MultiplexedConnection,
     id: &str,
@@ -140,37 +140,38 @@ impl Drop for Server {
     }
 }
 
-/// Somebody who asks the server how it is, on a connection apart.
-pub(crate) struct Bystander(MultiplexedConnection);
+/// A connection for monitoring, apart from those that are measured.
+pub(crate) struct Monitor(MultiplexedConnection);
 
-impl Bystander {
+impl Monitor {
     pub(super) async fn forget_commands(&mut self) -> Result<(), Box<dyn Error>> {
         Ok(redis::cmd("CONFIG").arg("RESETSTAT").query_async(&mut self.0).await?)
     }
 
-    /// All calls of the command since they were forgotten: how many, and µs in them.
+    /// Returns the number of calls of a command since the last reset of the statistics, and their
+    /// µs.
     pub(super) async fn command(&mut self, command: &str) -> Result<(f64, f64), Box<dyn Error>> {
         let of = self.info("commandstats", &format!("cmdstat_{command}")).await;
-        // One that was not called is not in the list.
+        // A command without calls is not in the list.
         let of = of.unwrap_or_default();
         let field =
             |name: &str| of.split(',').find_map(|field| field.strip_prefix(name)?.parse().ok());
         Ok((field("calls=").unwrap_or_default(), field("usec=").unwrap_or_default()))
     }
 
-    /// The bytes that all data takes.
+    /// Returns the bytes that all data takes.
     pub(super) async fn memory(&mut self) -> Result<f64, Box<dyn Error>> {
         Ok(self.info("memory", "used_memory").await?.parse()?)
     }
 
-    /// Ends all connections but its own.
+    /// Closes all connections except this one.
     pub(super) async fn kill_connections(&mut self) -> Result<(), Box<dyn Error>> {
         let mut kill = redis::cmd("CLIENT");
         kill.arg("KILL").arg("TYPE").arg("normal").arg("SKIPME").arg("yes");
         Ok(kill.query_async(&mut self.0).await?)
     }
 
-    /// Any command, in words.
+    /// Runs a command given as words.
     pub(crate) async fn ask(&mut self, words: &str) -> Result<String, Box<dyn Error>> {
         let mut words = words.split(' ');
         let mut command = redis::cmd(words.next().unwrap_or_default());
@@ -180,7 +181,7 @@ impl Bystander {
         Ok(command.query_async(&mut self.0).await?)
     }
 
-    /// The processor time of the server since it started.
+    /// Returns the processor time of the server since its start.
     pub(crate) async fn processor_time(&mut self) -> Result<Duration, Box<dyn Error>> {
         let mut sum = 0.0;
         for kind in ["used_cpu_user", "used_cpu_sys"] {

@@ -1,4 +1,4 @@
-//! What has to be reached on Redis, and what was.
+//! The goals on Redis.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -6,10 +6,11 @@ use std::sync::Arc;
 use rl_core::store::redis::Layout;
 use rl_core::{Limit, Period, Policy, RedisStore};
 
-use super::contender::{Contender, id, limits, patient};
-use super::peers::Peer;
+use super::candidate::{Candidate, patient};
+use super::fixtures::{id, limits};
+use super::other_limiters::OtherLimiter;
 use super::server::Server;
-use super::{Block, ENDLESS, Load, PRESSED, Round, admitted, rounds, too_many, typical};
+use super::{Block, ENDLESS, Load, PRESSED, Round, count_allowed, rounds, too_many, typical};
 use crate::charts::{Axis, Chart, Line, Lines, Plot};
 use crate::goals::{Goal, Unit};
 use crate::measure::Estimate;
@@ -19,20 +20,20 @@ use crate::table::{Cell, Table};
 /// Rounds of each comparison.
 const ROUNDS: usize = 7;
 
-/// The peers, on a load of many subjects.
+/// The load for the other limiters: many subjects.
 const DISTINCT: Load = Load::on_all(64, 12_000);
-/// For somebody who connects for each request.
+/// The load for limiters that connect for each request.
 const CONNECTING: Load = Load::on_all(64, 1_024);
 const ONE_BY_ONE: Load = Load::on_all(1, 1_500);
-/// Many tasks on one subject.
+/// The load of many tasks on one subject.
 const HOT: Load = Load { in_flight: 256, decisions: 25_600, subjects: 1 };
-/// Of this flood of a hundred subjects one in a hundred passes.
+/// A flood of a hundred subjects, of which one request in a hundred is allowed.
 const FLOOD: Load = Load { in_flight: 64, decisions: 64_000, subjects: 100 };
 const PASSING_FLOOD: u32 = 6;
-/// The same flood, one after the other: known denials instead of round trips. Of ten subjects: each is asked for anew
-/// after a second, and more of them would make that the measurement.
+/// The same flood with one request at a time, for the denial cache. A denial is cached for a second
+/// at most, so with more than ten subjects the calls after its expiry would be measured.
 const LONE_FLOOD: Load = Load { in_flight: 1, decisions: 2_000, subjects: 10 };
-/// Units of a lease, and who asks for them.
+/// Units of a lease, and the load with leases.
 const LEASE: u32 = 100;
 const LONE_LEASED: Load = Load { in_flight: 1, decisions: 2_000, subjects: 2 };
 const LEASED: Load = Load { in_flight: 64, decisions: 51_200, subjects: 16 };
@@ -49,19 +50,19 @@ pub(super) async fn measure(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Er
     Ok(goals)
 }
 
-/// A store with these settings, and the policy of six periods.
+/// Creates a candidate of our store with these settings, on six periods.
 async fn store(
     server: &Server,
     database: usize,
     name: &'static str,
     max: u32,
     lease: u32,
-) -> Result<Contender, Box<dyn Error>> {
+) -> Result<Candidate, Box<dyn Error>> {
     let store = patient(RedisStore::builder(&server.url(database))).lease(lease);
-    Ok(Contender::of_store(store.connect().await?, name, Policy::new(limits(max)?)?))
+    Ok(Candidate::of_store(store.connect().await?, name, Policy::new(limits(max)?)?))
 }
 
-/// Theirs to ours over the rounds: how many times as fast we are.
+/// Compares two candidates over the rounds: how many times as fast ours is.
 fn ratio(rounds: &[Round], ours: usize, theirs: usize, of: fn(&Block) -> f64) -> Estimate {
     let sum = |blocks: &[Block; 2]| of(&blocks[0]) + of(&blocks[1]);
     let ratios = rounds.iter().map(|round| sum(&round[theirs]) / sum(&round[ours]));
@@ -72,39 +73,40 @@ const fn seconds(block: &Block) -> f64 {
     block.seconds
 }
 
-/// Everybody who can be asked by many at once, with limits of `max`, in databases from `first` on.
-async fn peers(server: &Server, first: usize, max: u32) -> Result<[Contender; 7], Box<dyn Error>> {
-    let read_then_count = Peer::read_then_count(server, first + 4, max).await?;
-    let extensible = Peer::actix_extensible(server, first + 5, max).await?;
+/// Creates the candidates that take concurrent requests, with limits of `max`, in databases from
+/// `first` on.
+async fn peers(server: &Server, first: usize, max: u32) -> Result<[Candidate; 7], Box<dyn Error>> {
+    let read_then_count = OtherLimiter::read_then_count(server, first + 4, max).await?;
+    let extensible = OtherLimiter::actix_extensible(server, first + 5, max).await?;
     Ok([
         store(server, first, "ours", max, 0).await?,
-        Contender::incr(server, first + 1).await?,
-        Contender::six_keys(server, first + 2, max).await?,
-        Contender::gcra(server, first + 3, max).await?,
-        Contender::peer("MGET, then six scripts (limitador)", "evalsha", read_then_count),
-        Contender::peer("actix-extensible, one", "bitfield", extensible),
+        Candidate::incr(server, first + 1).await?,
+        Candidate::six_keys(server, first + 2, max).await?,
+        Candidate::gcra(server, first + 3, max).await?,
+        Candidate::peer("MGET, then six scripts (limitador)", "evalsha", read_then_count),
+        Candidate::peer("actix-extensible, one", "bitfield", extensible),
         store(server, first + 6, "ours, again: the noise", max, 0).await?,
     ])
 }
 
-/// Somebody who connects for each request.
-fn connecting(server: &Server, database: usize, max: u32) -> Result<Contender, Box<dyn Error>> {
-    let limitation = Peer::actix_limitation(server, database, max)?;
-    Ok(Contender::peer("actix-limitation, one", "incr", limitation))
+/// Creates the candidate that connects for each request.
+fn connecting(server: &Server, database: usize, max: u32) -> Result<Candidate, Box<dyn Error>> {
+    let limitation = OtherLimiter::actix_limitation(server, database, max)?;
+    Ok(Candidate::peer("actix-limitation, one", "incr", limitation))
 }
 
 async fn beside_peers(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
     let server = Server::start()?;
-    let mut bystander = server.bystander().await?;
-    let contenders = peers(&server, 1, ENDLESS).await?.map(Arc::new);
-    let many = rounds(&contenders, DISTINCT, ROUNDS, &mut bystander).await?;
-    let pair = [Arc::clone(&contenders[0]), Arc::new(connecting(&server, 8, ENDLESS)?)];
-    let few = rounds(&pair, CONNECTING, 3, &mut bystander).await?;
+    let mut monitor = server.monitor().await?;
+    let candidates = peers(&server, 1, ENDLESS).await?.map(Arc::new);
+    let many = rounds(&candidates, DISTINCT, ROUNDS, &mut monitor).await?;
+    let pair = [Arc::clone(&candidates[0]), Arc::new(connecting(&server, 8, ENDLESS)?)];
+    let few = rounds(&pair, CONNECTING, 3, &mut monitor).await?;
     let mut beyond = Vec::new();
-    for contender in peers(&server, 11, PRESSED).await? {
-        // There is no limit to go beyond.
-        let is_limited = contender.command != "incr";
-        let (_, count) = too_many(contender).await;
+    for candidate in peers(&server, 11, PRESSED).await? {
+        // `INCR` has no limit to exceed.
+        let is_limited = candidate.command != "incr";
+        let (_, count) = too_many(candidate).await;
         beyond.push(if is_limited { count.to_string() } else { "no limit".to_owned() });
     }
     beyond.push(too_many(connecting(&server, 18, PRESSED)?).await.1.to_string());
@@ -121,11 +123,11 @@ async fn beside_peers(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> 
         "too many",
     ];
     let mut table = Table::new(title, head);
-    let rows = contenders.iter().enumerate().map(|(place, contender)| (contender, &many, place));
-    for ((contender, rounds, place), beyond) in rows.chain([(&pair[1], &few, 1)]).zip(beyond) {
+    let rows = candidates.iter().enumerate().map(|(place, candidate)| (candidate, &many, place));
+    for ((candidate, rounds, place), beyond) in rows.chain([(&pair[1], &few, 1)]).zip(beyond) {
         let show = |of: fn(&Block) -> f64| format!("{:.2}", typical(rounds, place, of)).into();
         table.row::<Cell>([
-            contender.name.into(),
+            candidate.name.into(),
             format!("{:.1}", 1e-3 / typical(rounds, place, seconds)).into(),
             ratio(rounds, 0, place, seconds).into(),
             show(|b| b.command),
@@ -159,13 +161,13 @@ async fn beside_peers(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> 
     ])
 }
 
-/// One request after the other, beside the round trip alone.
+/// Compares single requests with the round trip alone.
 async fn latency(report: &Report) -> Result<Goal, Box<dyn Error>> {
     let server = Server::start()?;
-    let mut bystander = server.bystander().await?;
-    let contenders =
-        [store(&server, 1, "ours", ENDLESS, 0).await?, Contender::ping(&server).await?];
-    let rounds = rounds(&contenders.map(Arc::new), ONE_BY_ONE, 15, &mut bystander).await?;
+    let mut monitor = server.monitor().await?;
+    let candidates =
+        [store(&server, 1, "ours", ENDLESS, 0).await?, Candidate::ping(&server).await?];
+    let rounds = rounds(&candidates.map(Arc::new), ONE_BY_ONE, 15, &mut monitor).await?;
     let micros = |place| 1e6 * typical(&rounds, place, seconds);
     report.say(&format!("one at a time: {:.1} µs, PING {:.1} µs", micros(0), micros(1)));
     let more = ratio(&rounds, 1, 0, seconds);
@@ -173,30 +175,30 @@ async fn latency(report: &Report) -> Result<Goal, Box<dyn Error>> {
     Ok(Goal::measured("R7", what, (1.25, 1.1, Unit::AtMost("x")), more))
 }
 
-/// One subject of many tasks, a flood of denials, and leases.
+/// Measures many tasks on one subject, a flood of denials, and leases.
 async fn shortcuts(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
     let server = Server::start()?;
-    let mut bystander = server.bystander().await?;
+    let mut monitor = server.monitor().await?;
     let hot = [
         store(&server, 1, "hot subject, 256 tasks", ENDLESS, 0).await?,
-        Contender::incr(&server, 2).await?,
+        Candidate::incr(&server, 2).await?,
     ];
-    let hot = rounds(&hot.map(Arc::new), HOT, ROUNDS, &mut bystander).await?;
+    let hot = rounds(&hot.map(Arc::new), HOT, ROUNDS, &mut monitor).await?;
 
     let flood =
-        [store(&server, 3, "flood", PASSING_FLOOD, 0).await?, Contender::incr(&server, 4).await?]
+        [store(&server, 3, "flood", PASSING_FLOOD, 0).await?, Candidate::incr(&server, 4).await?]
             .map(Arc::new);
-    // The first round is not counted: in it those pass who may.
-    let passed = admitted(&flood[0], FLOOD).await;
-    let lone_flood = rounds(&flood, LONE_FLOOD, ROUNDS, &mut bystander).await?;
-    let flood = rounds(&flood, FLOOD, ROUNDS, &mut bystander).await?;
+    // The first round is not counted, because some of its requests are allowed.
+    let passed = count_allowed(&flood[0], FLOOD).await;
+    let lone_flood = rounds(&flood, LONE_FLOOD, ROUNDS, &mut monitor).await?;
+    let flood = rounds(&flood, FLOOD, ROUNDS, &mut monitor).await?;
     let more: f64 = flood.iter().flat_map(|round| &round[0]).map(|block| block.admitted).sum();
 
     let leased =
-        [store(&server, 5, "leases", ENDLESS, LEASE).await?, Contender::incr(&server, 6).await?];
+        [store(&server, 5, "leases", ENDLESS, LEASE).await?, Candidate::incr(&server, 6).await?];
     let leased = leased.map(Arc::new);
-    let lone_leased = rounds(&leased, LONE_LEASED, ROUNDS, &mut bystander).await?;
-    let leased = rounds(&leased, LEASED, ROUNDS, &mut bystander).await?;
+    let lone_leased = rounds(&leased, LONE_LEASED, ROUNDS, &mut monitor).await?;
+    let leased = rounds(&leased, LEASED, ROUNDS, &mut monitor).await?;
 
     let mut table = Table::new(
         "shortcuts",
@@ -219,7 +221,7 @@ async fn shortcuts(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
     }
     report.table("redis-shortcuts", table);
     assert_eq!(passed, allowed, "the limits are set so");
-    assert_eq!(more, 0.0, "nobody passes after that");
+    assert_eq!(more, 0.0, "no further request is allowed");
 
     let times = |floor, moon| (floor, moon, Unit::Times);
     let calls: Vec<f64> =
@@ -265,31 +267,31 @@ async fn shortcuts(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
     ])
 }
 
-/// Bytes of the server for each subject, its table of expiries included.
+/// Measures the server's bytes for each subject, its table of expiries included.
 async fn space(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
     const SUBJECTS: usize = 8_192;
     let load = Load { in_flight: 64, decisions: SUBJECTS, subjects: SUBJECTS };
     let server = Server::start()?;
-    let mut bystander = server.bystander().await?;
+    let mut monitor = server.monitor().await?;
     let of = async |limits: [&str; 6], database| {
         let limits = limits.map(|limit| limit.parse::<Limit>());
         let limits = limits.into_iter().collect::<Result<Vec<_>, _>>()?;
-        Contender::policy(&server, database, Layout::Packed, "", Policy::new(limits)?).await
+        Candidate::policy(&server, database, Layout::Packed, "", Policy::new(limits)?).await
     };
-    let contenders = [
-        ("six keys", Contender::six_keys(&server, 1, ENDLESS).await?),
+    let candidates = [
+        ("six keys", Candidate::six_keys(&server, 1, ENDLESS).await?),
         ("ours, fixed windows", of(FIXED, 2).await?),
         ("ours, sliding window counters", of(COUNTERS, 3).await?),
         ("ours, GCRA", of(GCRA, 4).await?),
     ];
     let mut table = Table::new("memory of six limits", ["", "bytes for each subject"]);
     let mut bytes = Vec::new();
-    // What the server takes for itself when it is first asked is nobody's.
-    admitted(&Arc::new(of(FIXED, 5).await?), load).await;
-    for (name, contender) in contenders {
-        let before = bystander.memory().await?;
-        admitted(&Arc::new(contender), load).await;
-        let each = (bystander.memory().await? - before) / SUBJECTS as f64;
+    // The first requests let the server allocate memory for itself.
+    count_allowed(&Arc::new(of(FIXED, 5).await?), load).await;
+    for (name, candidate) in candidates {
+        let before = monitor.memory().await?;
+        count_allowed(&Arc::new(candidate), load).await;
+        let each = (monitor.memory().await? - before) / SUBJECTS as f64;
         table.row([name.to_owned(), format!("{each:.0}")]);
         bytes.push(each);
     }
@@ -324,15 +326,15 @@ const COUNTERS: [&str; 6] = [
 const GCRA: [&str; 6] =
     ["9/minute:gcra", "9/hour:gcra", "9/day:gcra", "9/week:gcra", "9/month:gcra", "9/second:gcra"];
 
-/// A log of 10 000 requests under six limits, beside six sorted sets.
+/// Compares a log of 10 000 requests under six limits with six sorted sets.
 async fn log_space(server: &Server) -> Result<Goal, Box<dyn Error>> {
     const FULL: usize = 10_000;
     let limits = ["minute", "hour", "day", "week", "month", "second"]
         .map(|period| format!("{FULL}/{period}:sliding-log").parse::<Limit>());
     let limits = limits.into_iter().collect::<Result<Vec<_>, _>>()?;
     let policy = Policy::new(limits)?;
-    let one = Contender::policy(server, 8, Layout::Packed, "", policy).await?;
-    admitted(&Arc::new(one), Load { in_flight: 50, decisions: FULL, subjects: 1 }).await;
+    let one = Candidate::policy(server, 8, Layout::Packed, "", policy).await?;
+    count_allowed(&Arc::new(one), Load { in_flight: 50, decisions: FULL, subjects: 1 }).await;
     let ours = server.bytes(8, &id(0)).await? as f64;
     super::algorithms::log(server, 9, FULL).await?;
     let theirs = 6.0 * server.bytes(9, &id(0)).await? as f64;
@@ -340,12 +342,12 @@ async fn log_space(server: &Server) -> Result<Goal, Box<dyn Error>> {
     Ok(Goal::counted("R11", what, (10.0, 25.0, Unit::Times), theirs / ours))
 }
 
-/// What a decision costs the server by the number of limits, beside a script of as many keys.
+/// Measures the server's cost by the number of limits, beside a script with as many keys.
 pub(super) async fn by_limits(report: &mut Report) -> Result<(), Box<dyn Error>> {
     const COUNTS: [u64; 7] = [1, 2, 4, 6, 8, 12, 16];
     let server = Server::start()?;
-    let mut bystander = server.bystander().await?;
-    let mut contenders = Vec::new();
+    let mut monitor = server.monitor().await?;
+    let mut candidates = Vec::new();
     for (database, count) in COUNTS.into_iter().enumerate() {
         let periods: Vec<u64> = (1..=count).map(|n| 60_000 * n).collect();
         let mut limits = Vec::new();
@@ -353,12 +355,12 @@ pub(super) async fn by_limits(report: &mut Report) -> Result<(), Box<dyn Error>>
             limits.push(Limit::new(ENDLESS.into(), Period::from_millis(*period)?)?);
         }
         let policy = Policy::new(limits)?;
-        let ours = Contender::policy(&server, database, Layout::Packed, "", policy).await?;
+        let ours = Candidate::policy(&server, database, Layout::Packed, "", policy).await?;
         let database = COUNTS.len() + database;
-        let theirs = Contender::a_key_each(&server, database, ENDLESS, &periods).await?;
-        contenders.extend([ours, theirs].map(Arc::new));
+        let theirs = Candidate::key_per_limit(&server, database, ENDLESS, &periods).await?;
+        candidates.extend([ours, theirs].map(Arc::new));
     }
-    let rounds = rounds(&contenders, DISTINCT, 3, &mut bystander).await?;
+    let rounds = rounds(&candidates, DISTINCT, 3, &mut monitor).await?;
     let title = "by the number of limits: fixed windows, 64 in flight, µs";
     let head =
         ["limits", "server, command", "server, all", "client, all", "a key each: server, command"];

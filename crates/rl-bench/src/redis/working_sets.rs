@@ -1,20 +1,20 @@
-//! One subject, ten thousand, a million, and a million of which some come often.
+//! Working sets: one subject, ten thousand, a million, and a million with Zipf frequencies.
 
 use std::error::Error;
 use std::sync::Arc;
 
 use rl_core::store::redis::Layout;
 
-use super::contender::Contender;
+use super::candidate::Candidate;
 use super::server::Server;
-use super::{Block, ENDLESS, Load, SHOWN, admitted, rounds, typical};
+use super::{Block, ENDLESS, Load, SHOWN, count_allowed, rounds, typical};
 use crate::measure::Estimate;
 use crate::report::Report;
 use crate::table::{Cell, Table};
-use crate::visits::{ZIPF, uniform, zipf};
+use crate::workload::{ZIPF, uniform, zipf};
 
 const MILLION: usize = 1_000_000;
-/// Visits of a block.
+/// Visits in one block.
 const VISITS: usize = 12_000;
 const ROUNDS: usize = 5;
 
@@ -31,21 +31,21 @@ pub(super) async fn measure(report: &mut Report) -> Result<(), Box<dyn Error>> {
     let mut table = Table::new(&title, head);
     for (name, subjects, order) in sets {
         let server = Server::start()?;
-        let mut bystander = server.bystander().await?;
+        let mut monitor = server.monitor().await?;
         let pair = [
-            Contender::store(&server, 0, Layout::Packed, ENDLESS).await?,
-            Contender::incr(&server, 1).await?,
+            Candidate::store(&server, 0, Layout::Packed, ENDLESS).await?,
+            Candidate::incr(&server, 1).await?,
         ];
-        // Everybody is known before anybody is measured.
+        // All subjects have keys before anything is measured.
         let mut ready = Vec::new();
-        for contender in pair {
-            let contender = Arc::new(contender.visiting(subjects, Vec::new()));
-            admitted(&contender, Load { in_flight: 256, decisions: subjects, subjects }).await;
-            let contender = Arc::into_inner(contender).ok_or("nobody else has it")?;
-            ready.push(Arc::new(contender.visiting(subjects, order.clone())));
+        for candidate in pair {
+            let candidate = Arc::new(candidate.with_order(subjects, Vec::new()));
+            count_allowed(&candidate, Load { in_flight: 256, decisions: subjects, subjects }).await;
+            let candidate = Arc::into_inner(candidate).ok_or("the candidate is still shared")?;
+            ready.push(Arc::new(candidate.with_order(subjects, order.clone())));
         }
         let load = Load { in_flight: SHOWN, decisions: VISITS, subjects: VISITS };
-        let rounds = rounds(&ready, load, ROUNDS, &mut bystander).await?;
+        let rounds = rounds(&ready, load, ROUNDS, &mut monitor).await?;
         let rate = |place| 1e-3 / typical(&rounds, place, |block| block.seconds);
         let sum = |blocks: &[Block; 2]| blocks[0].seconds + blocks[1].seconds;
         let ratios = rounds.iter().map(|round| sum(&round[1]) / sum(&round[0]));

@@ -1,4 +1,4 @@
-//! The policies that are heaviest for one algorithm or one operation, and what is asked under them.
+//! The heaviest policies for each algorithm and each operation.
 
 use std::error::Error;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use rl_core::store::{DecideRequest, Mode, Namespace, Part, RefundOf, Reservation
 use rl_core::{Cost, Policy, Subject};
 use tokio::task::JoinSet;
 
-use super::super::contender::id;
+use super::super::fixtures::id;
 use super::{Bench, MANY_SAMPLES, SAMPLES, decide, policy};
 use crate::table::Table;
 
@@ -32,7 +32,7 @@ pub(super) async fn all(table: &mut Table) -> Done {
     two_logs(table).await
 }
 
-/// Refunds and requests in a log with this many entries.
+/// Measures refunds and requests in a log with this many entries.
 async fn one_log(table: &mut Table, entries: usize) -> Done {
     let name = if entries == 60_000 { "log of 60 000" } else { "log of 100 000" };
     let mut bench = Bench::new(name, policy(["100000/hour:sliding-log"])?).await?;
@@ -48,7 +48,8 @@ async fn one_log(table: &mut Table, entries: usize) -> Done {
     sample_decisions(&mut bench, table).await
 }
 
-/// Two logs of 100 000 units, which is all that a policy may have: all full, and half of them leave.
+/// Measures two logs of 100 000 units, the most of a policy: both full, and half of the entries
+/// expired.
 async fn two_logs(table: &mut Table) -> Done {
     let limits = ["100000/hour:sliding-log", "100000/2h:sliding-log"];
     let mut bench = Bench::new("two logs of 100 000", policy(limits)?).await?;
@@ -60,7 +61,7 @@ async fn two_logs(table: &mut Table) -> Done {
     leave(&mut bench, table, 49_000_000 + HOUR / 2, "nearly all leaves").await
 }
 
-/// As many logs as a policy may have limits, each of as many units as all may weigh.
+/// Measures the most logs of a policy, each of as many units as the weight allows.
 async fn many_logs(table: &mut Table) -> Done {
     let limits =
         (2..=8_u64).rev().flat_map(|logs| (1_u64..=120).rev().map(move |max| (logs, max * 100)));
@@ -72,11 +73,11 @@ async fn many_logs(table: &mut Table) -> Done {
     bench.fill(0, max as usize / 256 * 256, 1_000).await;
     sample_decisions(&mut bench, table).await?;
     bench.advance(1);
-    // All but the last entry of a block have left.
+    // All entries of a block except the last have expired.
     leave(&mut bench, table, 8 * HOUR - 100_000, "nearly all leaves").await
 }
 
-/// 10 000 places, all of which are taken.
+/// Measures 10 000 permits, all of which are held.
 async fn places(table: &mut Table) -> Done {
     let limits = policy(["10000:concurrency:lease=1h"])?;
     let mut bench = Bench::new("10 000 places", limits).await?;
@@ -101,7 +102,7 @@ async fn places(table: &mut Table) -> Done {
     Ok(())
 }
 
-/// As many sliding windows of 200 buckets as a policy may have.
+/// Returns a policy of the most sliding windows of 200 buckets.
 fn windows_of(first: u64) -> Result<Policy, Box<dyn Error>> {
     let windows = |count| {
         (first..first + count)
@@ -128,7 +129,7 @@ async fn windows(table: &mut Table) -> Done {
     Ok(())
 }
 
-/// States of other policies beside those of the policy: of 200 buckets each, and 16 of 16.
+/// Measures states that other policies left: some of 200 buckets each, and 16 of 16.
 async fn others(table: &mut Table) -> Done {
     let mut bench = Bench::new("windows beside windows of others", windows_of(1)?).await?;
     for first in [21, 41] {
@@ -148,7 +149,7 @@ async fn others(table: &mut Table) -> Done {
     sample_decisions(&mut bench, table).await
 }
 
-/// Sixteen limits whose arithmetic is the longest.
+/// Measures sixteen limits with the longest arithmetic.
 async fn counters(table: &mut Table) -> Done {
     let max = 9_007_199_254_740_991_u64;
     let counters = (1..=16).map(|n| format!("{max}/{}days:sliding-window-counter", 18_000 + n));
@@ -162,7 +163,7 @@ async fn counters(table: &mut Table) -> Done {
     sample_decisions(&mut bench, table).await
 }
 
-/// Requests of one subject and of many that share a call.
+/// Measures batches of one subject, and of many.
 async fn batches(table: &mut Table) -> Done {
     let max = 9_007_199_254_740_991_u64;
     let kinds: [(&'static str, Policy); 6] = [
@@ -196,7 +197,7 @@ async fn batches(table: &mut Table) -> Done {
                 for call in 0..128 {
                     let (store, policy) = (bench.store.clone(), bench.policy.clone());
                     let (subject, cost) = (call % subjects, 1 + (call % costs) as u64);
-                    // Every other sample is denied.
+                    // Every second sample is denied.
                     let cost = if n % 2 == 0 { cost } else { cost + 999_990 };
                     calls.spawn(async move {
                         decide(&store, &policy, subject, Mode::Check, cost).await
@@ -228,7 +229,7 @@ async fn readable(table: &mut Table) -> Done {
     Ok(())
 }
 
-/// Reservations that have all expired when a request comes.
+/// Measures a request after many reservations have expired.
 async fn reservations(table: &mut Table) -> Done {
     let windows = windows_of(1)?;
     let kinds: [(&'static str, Policy); 6] = [
@@ -267,7 +268,8 @@ async fn reserve(bench: &Bench, subject: &Subject, lifetime: Option<Duration>) -
     Ok(())
 }
 
-/// Requests of one unit, of as many as fit, of more than fits; then resets of copies.
+/// Measures requests of one unit, of all remaining units, and of more; then resets, on copies of
+/// the keys.
 async fn sample_decisions(bench: &mut Bench, table: &mut Table) -> Done {
     let used = bench.decide(0, Mode::Peek, 0).await;
     let fits = used.limits().map(|limit| limit.remaining()).min().unwrap_or_default();
@@ -306,7 +308,8 @@ async fn sample_decisions(bench: &mut Bench, table: &mut Table) -> Done {
     Ok(())
 }
 
-/// What has left since the last request, `micros` ago, at the next: of copies.
+/// Measures a request `micros` after the last one, which drops expired entries, on copies of the
+/// keys.
 async fn leave(bench: &mut Bench, table: &mut Table, micros: u64, operation: &str) -> Done {
     bench.copy(SAMPLES + 1).await?;
     bench.advance(micros);

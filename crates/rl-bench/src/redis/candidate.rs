@@ -1,5 +1,7 @@
-//! Who is compared: all through redis-rs, over one multiplexed connection each, each in a database
-//! of its own. Keys and subjects are built beforehand; what is done with them is done in each call.
+//! The candidates of the comparison: ways to decide with Redis, and commands that do less.
+//!
+//! All use redis-rs over one multiplexed connection each, and a database of their own. Keys and
+//! subjects are created before the measurement.
 
 use std::error::Error;
 use std::time::Duration;
@@ -9,34 +11,30 @@ use redis::aio::MultiplexedConnection;
 use rl_core::limiter::OnFailure;
 use rl_core::store::redis::{Layout, RedisStoreBuilder};
 use rl_core::store::{DecideRequest, Mode, Namespace, Part, Refund, RefundOf, Store};
-use rl_core::{
-    Cost, Decision, Limit, MaybeReady, Period, Policy, RateLimiter, RedisStore, Subject,
-};
+use rl_core::{Cost, Decision, MaybeReady, Period, Policy, RateLimiter, RedisStore, Subject};
 
-use super::peers::Peer;
+use super::fixtures::{self, SUBJECTS, id, limits, subjects};
+use super::other_limiters::OtherLimiter;
 use super::server::Server;
 
-/// How many subjects there are.
-pub(super) const SUBJECTS: usize = 10_000;
-
-/// What decides, or does the least that something has to.
-pub(super) struct Contender {
+/// A measured way to decide, or a command as a lower bound.
+pub(super) struct Candidate {
     pub(super) name: &'static str,
-    /// What the server calls the command that does it.
+    /// The name of the command in the server's statistics.
     pub(super) command: &'static str,
-    way: Way,
-    /// Whom it is asked for, one after the other; all in turn, if empty.
+    kind: Kind,
+    /// The order of the subjects; if empty, all in turn.
     order: Vec<u32>,
 }
 
-enum Way {
+enum Kind {
     Command(Command),
-    Store(Stored),
+    Store(StoreCall),
     Limiter(RateLimiter, Vec<Subject>),
-    Peer(Peer),
+    OtherLimiter(OtherLimiter),
 }
 
-/// A command that is the same for all subjects but for its keys.
+/// A command that differs between subjects only in its keys.
 struct Command {
     connection: MultiplexedConnection,
     head: Vec<String>,
@@ -44,18 +42,18 @@ struct Command {
     tail: Vec<u64>,
 }
 
-/// Our store, and what it is asked.
-struct Stored {
+/// Our store, and the decision that is requested.
+struct StoreCall {
     store: RedisStore,
     namespace: Namespace,
     policy: Policy,
     subjects: Vec<Subject>,
-    /// Whether a request that passes frees its place.
+    /// Whether an allowed request releases its permit at once.
     frees: bool,
 }
 
-impl Contender {
-    /// `INCR` of one key: no limit, no window, no expiry.
+impl Candidate {
+    /// Creates the candidate `INCR`: no limit, no window, no expiry.
     pub(super) async fn incr(server: &Server, database: usize) -> Result<Self, Box<dyn Error>> {
         let command = Command {
             connection: server.connect(database).await?,
@@ -63,10 +61,10 @@ impl Contender {
             keys: keys(&[""], SUBJECTS),
             tail: Vec::new(),
         };
-        Ok(Self { name: "INCR", command: "incr", way: Way::Command(command), order: Vec::new() })
+        Ok(Self { name: "INCR", command: "incr", kind: Kind::Command(command), order: Vec::new() })
     }
 
-    /// A command that does nothing: the round trip alone.
+    /// Creates the candidate `PING`: the round trip alone.
     pub(super) async fn ping(server: &Server) -> Result<Self, Box<dyn Error>> {
         let command = Command {
             connection: server.connect(0).await?,
@@ -74,55 +72,55 @@ impl Contender {
             keys: vec![Vec::new(); SUBJECTS],
             tail: Vec::new(),
         };
-        Ok(Self { name: "PING", command: "ping", way: Way::Command(command), order: Vec::new() })
+        Ok(Self { name: "PING", command: "ping", kind: Kind::Command(command), order: Vec::new() })
     }
 
-    /// One limit in a script, by the generic cell rate algorithm.
+    /// Creates a candidate of one limit, by a script of the generic cell rate algorithm.
     pub(super) async fn gcra(
         server: &Server,
         database: usize,
         max: u32,
     ) -> Result<Self, Box<dyn Error>> {
-        // So much in a month, and at once.
+        // `max` units in a month, and as many at once.
         let pause = 1_000 * Period::MONTH.as_millis() / u64::from(max);
         let (text, tail) = (include_str!("gcra.lua"), vec![pause, pause * u64::from(max)]);
         let command = Command::script(server, database, text, keys(&[""], SUBJECTS), tail).await?;
         Ok(Self {
             name: "GCRA script, one limit",
             command: "evalsha",
-            way: Way::Command(command),
+            kind: Kind::Command(command),
             order: Vec::new(),
         })
     }
 
-    /// A library of others, or what it does.
-    pub(super) fn peer(name: &'static str, command: &'static str, peer: Peer) -> Self {
-        Self { name, command, way: Way::Peer(peer), order: Vec::new() }
+    /// Creates a candidate from another library.
+    pub(super) fn peer(name: &'static str, command: &'static str, peer: OtherLimiter) -> Self {
+        Self { name, command, kind: Kind::OtherLimiter(peer), order: Vec::new() }
     }
 
-    /// The least that a script costs.
+    /// Creates the candidate of an empty script: the lower bound of every script.
     pub(super) async fn return_1(server: &Server, database: usize) -> Result<Self, Box<dyn Error>> {
         let keys = keys(&[""], SUBJECTS);
         let command = Command::script(server, database, "return 1", keys, Vec::new()).await?;
         Ok(Self {
             name: "EVALSHA return 1",
             command: "evalsha",
-            way: Way::Command(command),
+            kind: Kind::Command(command),
             order: Vec::new(),
         })
     }
 
-    /// Six periods, at most `max` in each, the usual way.
+    /// Creates the usual script: one key for each of six periods, with `max` units in each.
     pub(super) async fn six_keys(
         server: &Server,
         database: usize,
         max: u32,
     ) -> Result<Self, Box<dyn Error>> {
-        Self::a_key_each(server, database, max, &Period::NAMED.map(Period::as_millis)).await
+        Self::key_per_limit(server, database, max, &Period::NAMED.map(Period::as_millis)).await
     }
 
-    /// The usual way, of as many limits as there are periods, in ms.
-    pub(super) async fn a_key_each(
+    /// Creates the usual script for any periods, in ms.
+    pub(super) async fn key_per_limit(
         server: &Server,
         database: usize,
         max: u32,
@@ -136,12 +134,12 @@ impl Contender {
         Ok(Self {
             name: "six-key script",
             command: "evalsha",
-            way: Way::Command(command),
+            kind: Kind::Command(command),
             order: Vec::new(),
         })
     }
 
-    /// Our store, without the limiter around it.
+    /// Creates a candidate of our store on six periods, without a limiter around it.
     pub(super) async fn store(
         server: &Server,
         database: usize,
@@ -156,7 +154,7 @@ impl Contender {
         Self::policy(server, database, layout, name, policy).await
     }
 
-    /// Our store with limits of any kind, without the limiter around it.
+    /// Creates a candidate of our store under any policy, without a limiter around it.
     pub(super) async fn policy(
         server: &Server,
         database: usize,
@@ -167,8 +165,8 @@ impl Contender {
         Ok(Self::of_store(connect(server, database, layout).await?, name, policy))
     }
 
-    /// Our store, which asks the server for denials that it knows as well.
-    pub(super) async fn asking(
+    /// Creates a candidate of our store without the denial cache.
+    pub(super) async fn without_denial_cache(
         server: &Server,
         database: usize,
         name: &'static str,
@@ -178,32 +176,32 @@ impl Contender {
         Ok(Self::of_store(store.connect().await?, name, policy))
     }
 
-    /// Our store, made elsewhere.
+    /// Creates a candidate of the given store.
     pub(super) fn of_store(store: RedisStore, name: &'static str, policy: Policy) -> Self {
         let (namespace, subjects) = (Namespace::default(), subjects(SUBJECTS));
-        let way = Way::Store(Stored { store, namespace, policy, subjects, frees: false });
-        Self { name, command: "evalsha", way, order: Vec::new() }
+        let kind = Kind::Store(StoreCall { store, namespace, policy, subjects, frees: false });
+        Self { name, command: "evalsha", kind, order: Vec::new() }
     }
 
-    /// The same, and a request that passes frees its place under concurrency limits.
-    pub(super) fn freeing(mut self) -> Self {
-        if let Way::Store(stored) = &mut self.way {
+    /// Releases the permit of each allowed request, for concurrency limits.
+    pub(super) fn releasing_permits(mut self) -> Self {
+        if let Kind::Store(stored) = &mut self.kind {
             stored.frees = true;
         }
         self
     }
 
-    /// The same for so many subjects, who are asked for in this order.
-    pub(super) fn visiting(mut self, subjects: usize, order: Vec<u32>) -> Self {
-        match &mut self.way {
-            Way::Command(command) => command.keys = keys(&[""], subjects),
-            Way::Store(stored) => stored.subjects = self::subjects(subjects),
-            Way::Limiter(..) | Way::Peer(..) => unreachable!("nobody asks them for more"),
+    /// Sets the number of subjects, and the order in which they are visited.
+    pub(super) fn with_order(mut self, subjects: usize, order: Vec<u32>) -> Self {
+        match &mut self.kind {
+            Kind::Command(command) => command.keys = keys(&[""], subjects),
+            Kind::Store(stored) => stored.subjects = fixtures::subjects(subjects),
+            Kind::Limiter(..) | Kind::OtherLimiter(..) => unreachable!("their subjects are fixed"),
         }
         Self { order, ..self }
     }
 
-    /// All of ours, as an application calls it.
+    /// Creates a candidate of our limiter, as an application calls it.
     pub(super) async fn limiter(
         server: &Server,
         database: usize,
@@ -211,38 +209,38 @@ impl Contender {
     ) -> Result<Self, Box<dyn Error>> {
         let mut limiter = RateLimiter::builder()
             .store(connect(server, database, Layout::Packed).await?)
-            // What is measured is the price, on a machine that may stall.
+            // The deadline is long, because the machine may stall, and only the cost is measured.
             .deadline(Duration::from_secs(20))
             .on_store_failure(OnFailure::Reject);
         for limit in limits(max)? {
             limiter = limiter.limit(limit);
         }
-        let way = Way::Limiter(limiter.build()?, subjects(SUBJECTS));
-        Ok(Self { name: "ours, packed, in a limiter", command: "evalsha", way, order: Vec::new() })
+        let kind = Kind::Limiter(limiter.build()?, subjects(SUBJECTS));
+        Ok(Self { name: "ours, packed, in a limiter", command: "evalsha", kind, order: Vec::new() })
     }
 
-    /// Whether the subject with this number passes.
-    pub(super) async fn admits(&self, subject: usize) -> bool {
+    /// Returns whether a request of the subject is allowed.
+    pub(super) async fn allows(&self, subject: usize) -> bool {
         let subject = self.order.get(subject).map_or(subject, |number| *number as usize);
-        match &self.way {
-            Way::Command(command) => command.send(subject).await,
-            Way::Peer(peer) => peer.admits(subject).await,
-            Way::Limiter(limiter, subjects) => match limiter.check(&subjects[subject], 1) {
+        match &self.kind {
+            Kind::Command(command) => command.send(subject).await,
+            Kind::OtherLimiter(peer) => peer.allows(subject).await,
+            Kind::Limiter(limiter, subjects) => match limiter.check(&subjects[subject], 1) {
                 MaybeReady::Ready(Some(ref decision)) => is_allowed(decision),
                 later => is_allowed(&later.await),
             },
-            Way::Store(stored) => stored.admits(&stored.subjects[subject]).await,
+            Kind::Store(stored) => stored.allows(&stored.subjects[subject]).await,
         }
     }
 }
 
-impl Stored {
-    async fn admits(&self, subject: &Subject) -> bool {
+impl StoreCall {
+    async fn allows(&self, subject: &Subject) -> bool {
         let Self { store, namespace, policy, .. } = self;
         let (mode, cost) = (Mode::Check, Cost::ONE);
         let parts = [Part::new(subject, policy, cost)];
         let request = DecideRequest::new(namespace, &parts, mode);
-        // What is there at once is read where it is, as in memory: whoever awaits it moves it four times.
+        // A result that is ready is read in place. Awaiting it would move it four times.
         let mut answer = store.decide(request);
         if let MaybeReady::Boxed(later) = &mut answer {
             answer = MaybeReady::ready(later.await);
@@ -258,9 +256,9 @@ impl Stored {
     }
 }
 
-/// Whether a decision of the store's lets pass.
+/// Returns whether a decision of the store allows the request.
 fn is_allowed(decision: &Decision) -> bool {
-    assert!(decision.policy().is_some(), "{:?}: nobody stands in for the store", decision.origin());
+    assert!(decision.policy().is_some(), "{:?}: only the store decides", decision.origin());
     decision.is_allowed()
 }
 
@@ -297,20 +295,6 @@ fn keys(suffixes: &[&str], subjects: usize) -> Vec<Vec<String>> {
     (0..subjects).map(keys).collect()
 }
 
-fn subjects(count: usize) -> Vec<Subject> {
-    (0..count).map(|n| Subject::consumer(&id(n))).collect()
-}
-
-/// What the subject with this number is called, in every key.
-pub(super) fn id(n: usize) -> String {
-    format!("consumer-{n:08}")
-}
-
-pub(super) fn limits(max: u32) -> Result<Vec<Limit>, Box<dyn Error>> {
-    let limit = |period| Ok(Limit::new(max.into(), period)?);
-    Period::NAMED.into_iter().map(limit).collect()
-}
-
 async fn connect(
     server: &Server,
     database: usize,
@@ -319,7 +303,7 @@ async fn connect(
     Ok(patient(RedisStore::builder(&server.url(database)).layout(layout)).connect().await?)
 }
 
-/// One connection, and all the time that a machine may stall.
+/// Sets one connection and long time-outs, because the machine may stall.
 pub(super) fn patient(store: RedisStoreBuilder) -> RedisStoreBuilder {
     let patience = Duration::from_secs(20);
     store.connections(1).connection_wait(patience).response_timeout(patience)

@@ -1,5 +1,5 @@
-//! What nobody who decides for keys can go below: a look at the clock, a hash, a lock, a place in a
-//! table.
+//! The cost of the operations that every decision on keys needs: a clock reading, a hash, a lock,
+//! and a look-up in a table.
 
 use std::collections::HashMap;
 use std::hint::black_box;
@@ -8,17 +8,17 @@ use std::time::{Instant, SystemTime};
 
 use rl_core::time::{Clock, SystemClock};
 
-use super::contender::Keys;
+use super::limiters::Keys;
 use crate::measure::{median, time_on_processor};
 use crate::table::Table;
 
 const BLOCK: u32 = 50_000;
 const ROUNDS: usize = 15;
 
-/// Something that a decision does.
-type Part<'a> = Box<dyn FnMut() + 'a>;
+/// One operation.
+type Operation<'a> = Box<dyn FnMut() + 'a>;
 
-/// ns for each of them, by themselves, on one key.
+/// Returns a table of the ns of each operation on one key.
 #[expect(clippy::disallowed_methods, reason = "what clocks cost is what is asked")]
 pub(super) fn measure(keys: &Keys) -> Table {
     let name = keys.names[0].as_str();
@@ -27,7 +27,7 @@ pub(super) fn measure(keys: &Keys) -> Table {
     let map: Mutex<HashMap<&str, u64, ahash::RandomState>> =
         Mutex::new(keys.names[..100].iter().map(|name| (name.as_str(), 0)).collect());
     let quanta = quanta::Clock::new();
-    let mut all: [(&str, Part<'_>); 8] = [
+    let mut all: [(&str, Operation<'_>); 8] = [
         (
             "Instant::now",
             Box::new(|| {
@@ -65,7 +65,7 @@ pub(super) fn measure(keys: &Keys) -> Table {
             }),
         ),
         (
-            "a lock that nobody holds",
+            "a lock without contention",
             Box::new(|| *locked.lock().unwrap_or_else(PoisonError::into_inner) += 1),
         ),
         (
@@ -88,7 +88,7 @@ pub(super) fn measure(keys: &Keys) -> Table {
         }
     }
     let mut table =
-        Table::new("floors: what the parts of a decision cost by themselves", ["", "ns"]);
+        Table::new("floors: the cost of each operation of a decision by itself", ["", "ns"]);
     for ((name, _), nanos) in all.iter().zip(nanos) {
         table.row([(*name).to_owned(), format!("{:.1}", median(&nanos))]);
     }

@@ -1,5 +1,5 @@
-//! Who else limits with Redis: published libraries as they are, and what others do, in commands of
-//! ours.
+//! Other limiters on Redis: published libraries, and the commands of limitador sent through our
+//! client.
 
 use std::error::Error;
 use std::time::Duration;
@@ -9,17 +9,17 @@ use actix_extensible_rate_limit::backend::{Backend, SimpleInput};
 use redis::aio::MultiplexedConnection;
 use rl_core::Period;
 
-use super::contender::{SUBJECTS, id};
+use super::fixtures::{SUBJECTS, id};
 use super::server::Server;
 
-/// A library of others.
-pub(super) enum Peer {
+/// A limiter of another library.
+pub(super) enum OtherLimiter {
     /// One period, in a transaction of three commands.
     ActixExtensible(RedisBackend, u32, Vec<String>),
-    /// One period, on a connection made for each request.
+    /// One period, on a new connection for each request.
     ActixLimitation(Box<actix_limitation::Limiter>, Vec<String>),
-    /// Six counters: all are read, and if there is room, each is raised by a script of its own, in one
-    /// pipeline. So does limitador, through whatever client.
+    /// Six counters, as limitador uses them. One command reads all of them. If all have capacity, a
+    /// pipeline increments each with a script of its own.
     ReadThenCount {
         connection: MultiplexedConnection,
         sha: String,
@@ -34,7 +34,7 @@ fn ids() -> Vec<String> {
     (0..SUBJECTS).map(id).collect()
 }
 
-impl Peer {
+impl OtherLimiter {
     pub(super) async fn actix_extensible(
         server: &Server,
         database: usize,
@@ -70,8 +70,8 @@ impl Peer {
         Ok(Self::ReadThenCount { connection, sha, max, keys })
     }
 
-    /// Whether the subject with this number passes.
-    pub(super) async fn admits(&self, subject: usize) -> bool {
+    /// Returns whether a request of the subject is allowed.
+    pub(super) async fn allows(&self, subject: usize) -> bool {
         match self {
             Self::ActixExtensible(backend, max, keys) => {
                 let input = SimpleInput {

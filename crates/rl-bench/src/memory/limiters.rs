@@ -1,4 +1,4 @@
-//! Who is compared, and whom they are asked for.
+//! The limiters that are compared, and the keys that they decide on.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -12,19 +12,19 @@ use rl_core::{Limit, MaybeReady, Period, Policy, RateLimiter, Subject};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::yield_now;
 
-use crate::visits::USED_UP;
+use crate::workload::USED_UP;
 
-/// More than is ever asked for.
+/// A limit that no measurement uses up.
 pub(super) const ENDLESS: u32 = 1_000_000_000;
 
-/// Requests that hold permits at the same time, all of different subjects.
+/// Requests that hold a permit at the same time, each of another subject.
 const SERVED_AT_ONCE: usize = 64;
 
-/// Everybody who is asked for, under a number.
+/// The keys of a measurement. A key is a number; limiters need its name or its subject.
 pub(super) struct Keys {
     subjects: Vec<Subject>,
     pub(super) names: Vec<String>,
-    /// All numbers, in random order.
+    /// All keys, in random order.
     pub(super) order: Vec<u32>,
 }
 
@@ -39,21 +39,22 @@ impl Keys {
     }
 }
 
-/// What decides whether a key passes.
-pub(super) trait Contender: Sync {
-    fn admits(&self, keys: &Keys, key: u32) -> bool;
+/// A limiter that can be measured.
+pub(super) trait Limiter: Sync {
+    fn allows(&self, keys: &Keys, key: u32) -> bool;
 
-    /// How many of `visits` pass. Called once for a block, so that the calls in it are direct.
-    fn admitted(&self, keys: &Keys, visits: &[u32]) -> usize {
-        visits.iter().filter(|key| self.admits(keys, **key)).count()
+    /// Returns how many of `visits` are allowed. One dynamic call for a block keeps the calls
+    /// within it direct.
+    fn count_allowed(&self, keys: &Keys, visits: &[u32]) -> usize {
+        visits.iter().filter(|key| self.allows(keys, **key)).count()
     }
 }
 
-/// One limiter for all limits.
+/// Our limiter.
 pub(super) struct Ours(RateLimiter);
 
 impl Ours {
-    /// `max` says for each of six periods how much passes.
+    /// Creates a limiter with a maximum for each of six periods.
     pub(super) fn new(max: [u32; 6], subjects: usize) -> Result<Self, Box<dyn Error>> {
         let mut policy = Policy::builder();
         for (max, period) in max.into_iter().zip(Period::NAMED) {
@@ -62,23 +63,23 @@ impl Ours {
         Self::under(&policy.build()?, subjects)
     }
 
-    /// At most `max` in each of six periods.
+    /// Creates a limiter of `max` units in each of six periods.
     pub(super) fn six(max: u32, subjects: usize) -> Result<Self, Box<dyn Error>> {
         Self::new([max; 6], subjects)
     }
 
-    /// At most `max` in a month.
+    /// Creates a limiter of `max` units in a month.
     pub(super) fn one(max: u32, subjects: usize) -> Result<Self, Box<dyn Error>> {
         Self::under(&Policy::new([Limit::new(max.into(), Period::MONTH)?])?, subjects)
     }
 
-    /// Under limits of any kind; there is room for twice as many as `subjects`, because by chance
-    /// some of the store's parts hold more than others.
+    /// Creates a limiter under any policy. Its capacity is twice `subjects`, because shards fill
+    /// unevenly.
     pub(super) fn under(policy: &Policy, subjects: usize) -> Result<Self, Box<dyn Error>> {
         Self::with_room(policy, 2 * subjects)
     }
 
-    /// With room for so many subjects in all.
+    /// Creates a limiter with the given capacity.
     pub(super) fn with_room(policy: &Policy, capacity: usize) -> Result<Self, Box<dyn Error>> {
         let store = MemoryStore::builder().capacity(capacity).build();
         let limiter = RateLimiter::builder().store(store).policy(policy.clone());
@@ -87,8 +88,8 @@ impl Ours {
 }
 
 impl Ours {
-    /// Whether somebody passes who is not among the keys.
-    pub(super) fn admits_subject(&self, subject: &Subject) -> bool {
+    /// Returns whether a request of a subject that is not among the keys is allowed.
+    pub(super) fn allows_subject(&self, subject: &Subject) -> bool {
         match &self.0.check(subject, 1) {
             MaybeReady::Ready(Some(decision)) => decision.is_allowed(),
             _ => unreachable!("decisions in memory are there at once"),
@@ -96,8 +97,8 @@ impl Ours {
     }
 }
 
-impl Contender for Ours {
-    fn admits(&self, keys: &Keys, key: u32) -> bool {
+impl Limiter for Ours {
+    fn allows(&self, keys: &Keys, key: u32) -> bool {
         match &self.0.check(&keys.subjects[key as usize], 1) {
             MaybeReady::Ready(Some(decision)) => black_box(decision).is_allowed(),
             _ => unreachable!("decisions in memory are there at once"),
@@ -105,11 +106,11 @@ impl Contender for Ours {
     }
 }
 
-/// What every subject has that is to be denied. Not one unit: throttlecrab lets all pass where the
-/// burst is one.
+/// The limit of subjects that are to be denied. It is two because throttlecrab allows everything at
+/// a burst of one.
 pub(super) const SCARCE: u32 = 2;
 
-/// Two limiters of a kind: one that is never used up, and one of which every subject has little.
+/// Two limiters of the same kind: one with an endless limit, and one with a scarce limit.
 pub(super) struct Mixed<C> {
     open: C,
     used_up: C,
@@ -123,25 +124,25 @@ impl<C> Mixed<C> {
     }
 }
 
-impl<C: Contender> Contender for Mixed<C> {
-    fn admits(&self, keys: &Keys, visit: u32) -> bool {
+impl<C: Limiter> Limiter for Mixed<C> {
+    fn allows(&self, keys: &Keys, visit: u32) -> bool {
         match visit & USED_UP {
-            0 => self.open.admits(keys, visit),
-            _ => self.used_up.admits(keys, visit & !USED_UP),
+            0 => self.open.allows(keys, visit),
+            _ => self.used_up.allows(keys, visit & !USED_UP),
         }
     }
 }
 
-/// Ours as a service asks it under a concurrency limit: each request holds a permit until it has
-/// ended.
-pub(super) struct Served {
+/// Our limiter under a concurrency limit, as a service uses it: a request holds a permit until it
+/// ends.
+pub(super) struct OursWithPermits {
     limiter: RateLimiter,
     runtime: Runtime,
 }
 
-impl Served {
+impl OursWithPermits {
     pub(super) fn by(ours: Ours) -> Result<Self, Box<dyn Error>> {
-        // All tasks have had their turn when the measurement goes on.
+        // Lets all tasks run before the measurement continues.
         let mut runtime = Builder::new_current_thread();
         let runtime = runtime.enable_time().event_interval(2 * SERVED_AT_ONCE as u32).build()?;
         Ok(Self { limiter: ours.0, runtime })
@@ -152,7 +153,7 @@ impl Served {
         for key in visits {
             permits.push(self.limiter.acquire(&keys.subjects[*key as usize], 1).await);
         }
-        // Here those who are to renew the leases begin to wait, and below they end.
+        // The tasks that renew leases start here, and end after the second yield.
         yield_now().await;
         let passed = permits.iter().filter(|permit| permit.decision().is_allowed()).count();
         drop(permits);
@@ -161,12 +162,12 @@ impl Served {
     }
 }
 
-impl Contender for Served {
-    fn admits(&self, keys: &Keys, key: u32) -> bool {
-        self.admitted(keys, &[key]) == 1
+impl Limiter for OursWithPermits {
+    fn allows(&self, keys: &Keys, key: u32) -> bool {
+        self.count_allowed(keys, &[key]) == 1
     }
 
-    fn admitted(&self, keys: &Keys, visits: &[u32]) -> usize {
+    fn count_allowed(&self, keys: &Keys, visits: &[u32]) -> usize {
         self.runtime.block_on(async {
             let mut admitted = 0;
             for visits in visits.chunks(SERVED_AT_ONCE) {
@@ -177,7 +178,7 @@ impl Contender for Served {
     }
 }
 
-/// One or more of governor's limiters, asked one after the other until one denies.
+/// One or more limiters of governor, called one after the other until one denies.
 pub(super) struct Governors(Vec<DefaultKeyedRateLimiter<String>>);
 
 impl Governors {
@@ -185,7 +186,7 @@ impl Governors {
         Self(vec![DefaultKeyedRateLimiter::keyed(quota(max, Period::MONTH))])
     }
 
-    /// The shortest period is asked first.
+    /// Creates one limiter for each of six periods, of which the shortest is called first.
     pub(super) fn six(max: [u32; 6]) -> Self {
         let limits = max.into_iter().zip(Period::NAMED);
         let limiter = |(max, period)| DefaultKeyedRateLimiter::keyed(quota(max, period));
@@ -193,16 +194,16 @@ impl Governors {
     }
 }
 
-/// At most `max` at once, and as many in each period.
+/// Returns a quota of `max` units at once, and as many in each period.
 pub(super) fn quota(max: u32, period: Period) -> Quota {
     let max = NonZeroU32::new(max).expect("limits here are above 0");
-    // Of the shortest period, one for each nanosecond is the most that it takes.
+    // A pause of one nanosecond is the shortest that governor accepts.
     let pause = (Duration::from(period) / max.get()).max(Duration::from_nanos(1));
     Quota::with_period(pause).expect("a pause above 0").allow_burst(max)
 }
 
-impl Contender for Governors {
-    fn admits(&self, keys: &Keys, key: u32) -> bool {
+impl Limiter for Governors {
+    fn allows(&self, keys: &Keys, key: u32) -> bool {
         let name = &keys.names[key as usize];
         self.0.iter().all(|limiter| limiter.check_key(name).is_ok())
     }

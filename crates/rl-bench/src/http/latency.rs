@@ -1,34 +1,37 @@
-//! How long an answer takes at a steady rate that no server here is busy with.
+//! Latency at a steady rate that keeps no server busy.
 //!
-//! A thread asks at times that are fixed beforehand, the servers in turn, for so short a time each
-//! that what slows the machine down slows all of them. The wait counts from the time at which the
-//! request was due. Where an answer takes longer than the pause, the next request is due at once: what
-//! one server delays is not told of another.
+//! A thread sends requests at times that are fixed beforehand, to the servers in short turns, so
+//! that a slow phase of the machine slows all of them. Latency counts from the time at which the
+//! request was due. If a response takes longer than the pause, the next request is due when it
+//! arrives, so that a slow server does not delay the next one.
 
 use std::error::Error;
 use std::hint::spin_loop;
 use std::time::{Duration, Instant};
 
-use super::Server;
+use super::MeasuredServer;
 use super::client::LoneClient;
 use crate::measure::{Estimate, median, quantile, sorted};
 use crate::report::Report;
 use crate::table::Table;
 
-/// Between two requests, to whatever server.
+/// The pause between two requests, to any server.
 const PAUSE: Duration = Duration::from_micros(250);
-/// Requests to a server before the next one has its turn. The caches know it after the first of them,
-/// which are too few to be seen at p99.
+/// Requests in one turn of a server. The first of them warm up the caches, and are too few to
+/// affect the 99th percentile.
 const TURN: usize = 200;
-/// Requests to each server in a block, and blocks.
+/// Requests to each server in a block, and the number of blocks.
 const REQUESTS: usize = 2 * TURN;
 pub(super) const BLOCKS: usize = 25;
 
-/// For each server and block the waits in µs, in ascending order.
-pub(super) struct Paced(Vec<Vec<Vec<f64>>>);
+/// For each server and block, the latencies in µs, in ascending order.
+pub(super) struct Latencies(Vec<Vec<Vec<f64>>>);
 
 #[expect(clippy::disallowed_methods, reason = "measuring time is what this program is for")]
-pub(super) fn measure(servers: &[Server], report: &Report) -> Result<Paced, Box<dyn Error>> {
+pub(super) fn measure(
+    servers: &[MeasuredServer],
+    report: &Report,
+) -> Result<Latencies, Box<dyn Error>> {
     let mut clients = Vec::new();
     for server in servers {
         clients.push(LoneClient::connect(server.address)?);
@@ -52,25 +55,26 @@ pub(super) fn measure(servers: &[Server], report: &Report) -> Result<Paced, Box<
                 waits[place].push(due.elapsed().as_secs_f64() * 1e6);
             }
         }
-        // The first warms everything up.
+        // The first block warms everything up.
         if block > 0 {
             for (paced, waits) in paced.iter_mut().zip(waits) {
                 paced.push(sorted(&waits));
             }
         }
     }
-    Ok(Paced(paced))
+    Ok(Latencies(paced))
 }
 
-impl Paced {
-    /// What a quantile is beyond that of another server: the median of the blocks.
+impl Latencies {
+    /// Returns how much larger a quantile is than that of another server: the median over the
+    /// blocks.
     pub(super) fn added(&self, place: usize, beside: usize, q: f64) -> Estimate {
         let blocks = self.0[place].iter().zip(&self.0[beside]);
         let added = blocks.map(|(mine, base)| quantile(mine, q) - quantile(base, q));
         Estimate::of(&added.collect::<Vec<_>>())
     }
 
-    pub(super) fn table(&self, servers: &[Server]) -> Table {
+    pub(super) fn table(&self, servers: &[MeasuredServer]) -> Table {
         let rate = 1.0 / PAUSE.as_secs_f64();
         let title = format!(
             "µs for an answer, {rate:.0} requests a second in all, {REQUESTS} of each server in \

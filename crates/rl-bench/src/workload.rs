@@ -1,14 +1,14 @@
-//! Who is asked for, in which order, and who of them has nothing left.
+//! Sequences of keys that the measurements visit, and the share of visits that is to be denied.
 
 use fastrand::Rng;
 
-/// Set in the number of a key whose limit is used up.
+/// The bit that marks a visit under a scarce limit.
 pub(crate) const USED_UP: u32 = 1 << 31;
 
-/// How much more often the frequent come than the others, where some come more often.
+/// The exponent of the Zipf distribution.
 pub(crate) const ZIPF: f64 = 0.99;
 
-/// What part of the requests is denied.
+/// The share of denied requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mix {
     Allowed,
@@ -27,7 +27,7 @@ impl Mix {
         }
     }
 
-    /// Which of the visits come to those whose limit is used up.
+    /// Marks visits that are to be denied, at random.
     pub(crate) fn of(self, visits: &[u32]) -> Vec<u32> {
         let mut rng = Rng::with_seed(4);
         let used_up = |rng: &mut Rng| match self {
@@ -39,18 +39,19 @@ impl Mix {
     }
 }
 
-/// How many of the visits may pass.
-pub(crate) fn may_pass(visits: &[u32]) -> usize {
+/// Returns how many of the visits are to be allowed.
+pub(crate) fn count_to_allow(visits: &[u32]) -> usize {
     visits.iter().filter(|key| *key & USED_UP == 0).count()
 }
 
-/// So many visits of `keys` keys at random, each as likely as the others.
+/// Returns `count` visits of keys below `keys`, uniformly distributed.
 pub(crate) fn uniform(keys: usize, count: usize, seed: u64) -> Vec<u32> {
     let mut rng = Rng::with_seed(seed);
     (0..count).map(|_| rng.u32(..keys as u32)).collect()
 }
 
-/// So many visits of `keys`, of which the n-th is as likely as `1 / n^exponent`.
+/// Returns `count` visits of `keys`, of which the n-th has a probability in proportion to `1 /
+/// n^exponent`.
 pub(crate) fn zipf(keys: &[u32], exponent: f64, count: usize, seed: u64) -> Vec<u32> {
     let mut sum = 0.0;
     let sums: Vec<f64> = (1..=keys.len())
@@ -69,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn zipf_comes_to_the_first_as_often_as_its_formula_says() {
+    fn a_zipf_workload_has_the_frequencies_of_its_formula() {
         const COUNT: usize = 200_000;
         let keys: Vec<u32> = (0..1_000).rev().collect();
         let visits = zipf(&keys, 0.99, COUNT, 1);
@@ -77,13 +78,13 @@ mod tests {
         for rank in [1_u32, 2, 10, 100] {
             let expected = COUNT as f64 * f64::from(rank).powf(-0.99) / sum;
             let came = visits.iter().filter(|key| **key == 1_000 - rank).count() as f64;
-            // Five standard deviations.
+            // Within five standard deviations.
             assert!((came - expected).abs() < 5.0 * expected.sqrt(), "{rank}: {came}, {expected}");
         }
     }
 
     #[test]
-    fn visits_at_random_come_to_all_keys() {
+    fn a_uniform_workload_visits_all_keys() {
         let mut visits = uniform(100, 10_000, 1);
         visits.sort_unstable();
         visits.dedup();
@@ -91,12 +92,12 @@ mod tests {
     }
 
     #[test]
-    fn a_mix_changes_nobody_but_says_who_passes() {
+    fn a_mix_marks_denied_visits_and_keeps_the_keys() {
         let visits = uniform(100, 10_000, 1);
         for (mix, part) in [(Mix::Allowed, 1.0), (Mix::Half, 0.5), (Mix::Denied, 0.0)] {
             let mixed = mix.of(&visits);
             assert!(mixed.iter().zip(&visits).all(|(mixed, key)| mixed & !USED_UP == *key));
-            let passing = may_pass(&mixed) as f64 / 10_000.0;
+            let passing = count_to_allow(&mixed) as f64 / 10_000.0;
             assert!((passing - part).abs() < 0.05, "{mix:?}: {passing}");
         }
     }

@@ -1,4 +1,4 @@
-//! Other limiters in memory, each asked as its documentation shows.
+//! Other limiters in memory, each called as its documentation shows.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -19,9 +19,9 @@ use throttlecrab::AdaptiveStore;
 use trypema::local::LocalRateLimiterProvider;
 use trypema::{BucketSize, RateLimit, RateLimitDecision, RateLimiterBuilder, WindowSize};
 
-use super::contender::{Contender, Keys, quota};
+use super::limiters::{Keys, Limiter, quota};
 
-/// governor with the fastest hasher that it can be given.
+/// governor with ahash, its fastest hasher.
 pub(super) struct FastGovernor(
     RateLimiter<
         String,
@@ -37,13 +37,13 @@ impl FastGovernor {
     }
 }
 
-impl Contender for FastGovernor {
-    fn admits(&self, keys: &Keys, key: u32) -> bool {
+impl Limiter for FastGovernor {
+    fn allows(&self, keys: &Keys, key: u32) -> bool {
         self.0.check_key(&keys.names[key as usize]).is_ok()
     }
 }
 
-/// governor without keys: one number for everybody.
+/// governor without keys: a single limiter for all requests.
 pub(super) struct DirectGovernor(
     RateLimiter<NotKeyed, InMemoryState, DefaultClock, NoOpMiddleware>,
 );
@@ -54,13 +54,13 @@ impl DirectGovernor {
     }
 }
 
-impl Contender for DirectGovernor {
-    fn admits(&self, _: &Keys, _: u32) -> bool {
+impl Limiter for DirectGovernor {
+    fn allows(&self, _: &Keys, _: u32) -> bool {
         self.0.check().is_ok()
     }
 }
 
-/// A lock around one number: what an exact decision on several numbers cannot do without.
+/// A mutex around one number: the least that an exact decision on several numbers needs.
 pub(super) struct BareLock(Mutex<u32>, u32);
 
 impl BareLock {
@@ -69,8 +69,8 @@ impl BareLock {
     }
 }
 
-impl Contender for BareLock {
-    fn admits(&self, _: &Keys, _: u32) -> bool {
+impl Limiter for BareLock {
+    fn allows(&self, _: &Keys, _: u32) -> bool {
         let mut used = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let passes = *used < self.1;
         *used += u32::from(passes);
@@ -78,18 +78,18 @@ impl Contender for BareLock {
     }
 }
 
-/// limitador with one limit for each of six periods.
+/// limitador with a limit for each of six periods.
 pub(super) struct Limitador {
     limiter: limitador::RateLimiter,
     namespace: Namespace,
-    /// What it is told of each key: made beforehand.
+    /// The descriptor values of each key, built before the measurement.
     values: Vec<Values<'static>>,
 }
 
 impl Limitador {
-    /// For the first `count` keys.
+    /// Creates a limiter for the first `count` keys.
     pub(super) fn six(max: u32, keys: &Keys, count: usize) -> Self {
-        // Room for the counters of all, and no chance that some are forgotten.
+        // Large enough that no counter is evicted.
         let limiter = limitador::RateLimiter::new(12 * count as u64);
         let namespace = Namespace::from("bench");
         for period in Period::NAMED {
@@ -104,15 +104,15 @@ impl Limitador {
     }
 }
 
-impl Contender for Limitador {
-    fn admits(&self, _: &Keys, key: u32) -> bool {
+impl Limiter for Limitador {
+    fn allows(&self, _: &Keys, key: u32) -> bool {
         let values = &self.values[key as usize];
         let checked = self.limiter.check_rate_limited_and_update(&self.namespace, values, 1);
         !checked.expect("its store is in memory").limited
     }
 }
 
-/// The store in memory of actix-extensible-rate-limit: one period.
+/// The in-memory store of actix-extensible-rate-limit, on one period.
 pub(super) struct Extensible {
     backend: InMemoryBackend,
     max: u64,
@@ -125,8 +125,8 @@ impl Extensible {
     }
 }
 
-impl Contender for Extensible {
-    fn admits(&self, keys: &Keys, key: u32) -> bool {
+impl Limiter for Extensible {
+    fn allows(&self, keys: &Keys, key: u32) -> bool {
         let interval = Period::MONTH.into();
         let key = keys.names[key as usize].clone();
         let input = SimpleInput { interval, max_requests: self.max, key };
@@ -138,7 +138,7 @@ impl Contender for Extensible {
     }
 }
 
-/// throttlecrab behind the lock that it needs to be shared: one period.
+/// throttlecrab on one period, behind the lock that it needs to be shared.
 pub(super) struct ThrottleCrab {
     limiter: Mutex<throttlecrab::RateLimiter<AdaptiveStore>>,
     max: i64,
@@ -151,9 +151,9 @@ impl ThrottleCrab {
     }
 }
 
-impl Contender for ThrottleCrab {
+impl Limiter for ThrottleCrab {
     #[expect(clippy::disallowed_methods, reason = "it is given the time")]
-    fn admits(&self, keys: &Keys, key: u32) -> bool {
+    fn allows(&self, keys: &Keys, key: u32) -> bool {
         let mut limiter = self.limiter.lock().unwrap_or_else(PoisonError::into_inner);
         let name = &keys.names[key as usize];
         let (max, month) = (self.max, Duration::from(Period::MONTH).as_secs() as i64);
@@ -162,7 +162,7 @@ impl Contender for ThrottleCrab {
     }
 }
 
-/// The local limiter of trypema: one period.
+/// The local limiter of trypema, on one period.
 pub(super) struct Trypema {
     provider: std::sync::Arc<LocalRateLimiterProvider>,
     rate: RateLimit,
@@ -179,8 +179,8 @@ impl Trypema {
     }
 }
 
-impl Contender for Trypema {
-    fn admits(&self, keys: &Keys, key: u32) -> bool {
+impl Limiter for Trypema {
+    fn allows(&self, keys: &Keys, key: u32) -> bool {
         let name = &keys.names[key as usize];
         matches!(self.provider.absolute().inc(name, &self.rate, 1), RateLimitDecision::Allowed)
     }
