@@ -15,27 +15,27 @@ use rl_core::source::PolicySource;
 use rl_core::time::Timestamp;
 use rl_core::{Policy, Subject};
 use rl_records::{
-    CallLimits, RecordContent, RecordSource, RecordSourceBuilder, Records, RecordsBuilder,
+    CallLimits, RecordContent, RecordSource, RecordSourceBuilder, Records, RecordsOptions,
 };
 use rl_tests::PostgresServer;
 use sqlx::{AnyConnection, Connection};
 use tempfile::TempDir;
 
-/// A condition that does not come about by then never will.
+/// How long a test waits for a condition before it fails.
 const GIVE_UP: Duration = Duration::from_secs(30);
 
-/// Nothing happens by itself for so long.
+/// An interval that no test outlasts.
 const NEVER: Duration = Duration::from_secs(86_400);
 
-/// Noon of a day long ago.
+/// Noon of a day in 2026.
 const NOON: Timestamp = Timestamp::from_secs(1_769_947_200);
 
 const HOUR: u64 = 3_600_000_000;
 
-/// An empty database, that is gone at the end of the test.
+/// An empty database, which is deleted at the end of the test.
 pub(crate) struct Database {
     pub(crate) url: String,
-    // Whether a second connection finds what the first one wrote.
+    // Several connections see the same data.
     is_shared: bool,
     _folder: Option<TempDir>,
     _server: Option<Arc<PostgresServer>>,
@@ -58,16 +58,16 @@ impl Database {
         Self { url: server.new_database(), is_shared: true, _folder: None, _server: Some(server) }
     }
 
-    fn builder(&self) -> RecordsBuilder {
-        Records::builder(&self.url)
-    }
-
     async fn connect(&self) -> Records {
-        self.builder().connect().await.unwrap()
+        self.connect_with(|options| options).await
     }
 
-    /// Opens an unrelated connection, after the first of the store.
-    async fn somebody(&self) -> AnyConnection {
+    async fn connect_with(&self, set: impl FnOnce(RecordsOptions) -> RecordsOptions) -> Records {
+        Records::connect_with(set(RecordsOptions::new(&self.url))).await.unwrap()
+    }
+
+    /// Connects without the crate under test, after its first connection.
+    async fn connect_directly(&self) -> AnyConnection {
         AnyConnection::connect(&self.url).await.unwrap()
     }
 }
@@ -78,18 +78,18 @@ async fn on_every_database(test: impl AsyncFn(Database)) {
     }
 }
 
-/// The six numbers that tests use when they are about something else.
+/// Makes limits from six valid numbers.
 fn limits(numbers: [i64; 6]) -> CallLimits {
     CallLimits::from_numbers(numbers).unwrap()
 }
 
-/// Creates a record with this number of calls per hour, from long ago to far in the future.
+/// Returns a record of `calls` per hour from noon on, without an end that a test reaches.
 fn per_hour(consumer: &str, calls: i64) -> RecordContent {
     let (from, to) = (NOON, NOON.plus_micros(1_000_000 * HOUR));
     RecordContent::new(consumer, from, to, limits([-1, -1, calls, -1, -1, -1]))
 }
 
-/// A source that waits as long as a busy machine takes.
+/// Returns a source that waits for changed limits even on a busy machine.
 fn patient(records: &Records) -> RecordSourceBuilder {
     RecordSource::builder(records).deadline(GIVE_UP)
 }
@@ -98,21 +98,21 @@ async fn policy(source: &RecordSource, consumer: &str) -> Option<Policy> {
     source.policy(&Subject::consumer(consumer)).await.unwrap()
 }
 
-/// The limits of a consumer as text; `-` if there is none.
+/// Returns the policy of a consumer as text, or `-` without one.
 async fn policy_text(source: &RecordSource, consumer: &str) -> String {
     policy(source, consumer).await.map_or_else(|| "-".to_owned(), |policy| policy.to_string())
 }
 
-/// Waits until the source returns these limits, and returns the time that it took.
+/// Waits until the policy of a consumer reads like `text`. Returns the time that this took.
 async fn until_policy(source: &RecordSource, consumer: &str, text: &str) -> Duration {
     let began = tokio::time::Instant::now();
-    let mut looks = tokio::time::interval(Duration::from_millis(2));
+    let mut polls = tokio::time::interval(Duration::from_millis(2));
     loop {
-        looks.tick().await;
+        polls.tick().await;
         let found = policy_text(source, consumer).await;
         if found == text {
             return began.elapsed();
         }
-        assert!(began.elapsed() < GIVE_UP, "{found} and not {text}");
+        assert!(began.elapsed() < GIVE_UP, "{found} instead of {text}");
     }
 }

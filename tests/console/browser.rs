@@ -114,7 +114,7 @@ async fn an_owner_adds_a_record_sees_it_used_up_and_raises_it() {
         house.records.create(content, "otto").await.unwrap();
     }
     let gold = TierContent { name: "gold".into(), limits: numbers };
-    house.records.create_tier(gold, "otto").await.unwrap();
+    house.records.tiers().create(gold, "otto").await.unwrap();
     for _ in 0..4 {
         assert_eq!(house.call("acme-mobile").await, 200);
     }
@@ -245,7 +245,7 @@ async fn every_page_has_names_labels_and_headings_and_works_by_keyboard() {
     let house = House::new().await;
     let record = house.record("abc", 10, 100).await;
     let gold = TierContent { name: "gold".into(), limits: record.content.limits };
-    house.records.create_tier(gold, "otto").await.unwrap();
+    house.records.tiers().create(gold, "otto").await.unwrap();
     let browser = Browser::start().await;
     browser.open(&house.site.url("/console")).await;
     assert_eq!(browser.script(OBSTACLES).await, serde_json::json!([]), "login");
@@ -357,9 +357,14 @@ async fn the_bars_follow_whatever_happens() {
 async fn a_record_without_limits_is_saved_only_after_confirmation() {
     let house = House::new().await;
     let limits = CallLimits::from_numbers([2, 20, 100, 500, -1, -1]).unwrap();
-    house.records.create_tier(TierContent { name: "free".into(), limits }, "otto").await.unwrap();
+    house
+        .records
+        .tiers()
+        .create(TierContent { name: "free".into(), limits }, "otto")
+        .await
+        .unwrap();
     let consumer = rl_core::Subject::consumer("acme");
-    house.records.set_tier(&consumer, Some("free"), 0, "otto").await.unwrap();
+    house.records.tiers().set_member(&consumer, Some("free"), 0, "otto").await.unwrap();
     let stored = async || {
         let all = rl_records::RecordQuery::default();
         house.records.list(&all).await.unwrap().records.len()

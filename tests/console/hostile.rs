@@ -86,7 +86,7 @@ async fn every_edit_of_a_viewer_is_refused() {
     let record = house.record("abc", 10, 100).await;
     let limits = record.content.limits;
     let gold = TierContent { name: "gold".into(), limits };
-    let tier = house.records.create_tier(gold, "otto").await.unwrap();
+    let tier = house.records.tiers().create(gold, "otto").await.unwrap();
     let viewer = house.log_in(VIEWER).await;
     let (id, revision) = (record.id.to_string(), tier.revision.to_string());
     let forged = [
@@ -124,7 +124,7 @@ async fn every_edit_of_a_viewer_is_refused() {
         assert!(!own.contains(control), "{control}: {own}");
     }
     assert_eq!(house.records.list(&RecordQuery::default()).await.unwrap().records, [record]);
-    assert_eq!(house.records.list_tiers(None, 10).await.unwrap(), [tier]);
+    assert_eq!(house.records.tiers().list(None, 10).await.unwrap(), [tier]);
 }
 
 /// A refusal of the console was a line in the log, and in no history.
@@ -145,7 +145,7 @@ async fn refusals_of_the_console_are_in_the_history_with_the_consumer_and_the_pa
     let written = async {
         loop {
             looks.tick().await;
-            let entries = house.records.audit(&query).await.unwrap();
+            let entries = house.records.audit_log().entries(&query).await.unwrap();
             if entries.len() == 2 {
                 return entries;
             }

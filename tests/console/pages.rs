@@ -139,8 +139,13 @@ async fn the_limits_at_a_time_are_shown_with_their_reason() {
         .await
         .unwrap();
     let gold = TierContent { name: "gold".into(), limits: limits([7, -1, -1, -1, -1, -1]) };
-    house.records.create_tier(gold, "otto").await.unwrap();
-    house.records.set_tier(&Subject::consumer("abc"), Some("gold"), 0, "otto").await.unwrap();
+    house.records.tiers().create(gold, "otto").await.unwrap();
+    house
+        .records
+        .tiers()
+        .set_member(&Subject::consumer("abc"), Some("gold"), 0, "otto")
+        .await
+        .unwrap();
     #[rustfmt::skip]
     let table = [
         ("2026-02-01T12:30:00", "One record was active then",  10, "One record is active then; it decides alone"),
@@ -213,7 +218,7 @@ async fn tiers_are_managed_and_members_moved() {
     let out = [("id", "abc"), ("tier", ""), ("revision", &*field_of(section, "revision"))];
     assert_eq!(owner.post("/console/consumer/tier", &out).await.status, 303);
     assert_eq!(owner.post("/console/tier/delete", &delete).await.status, 303);
-    assert_eq!(house.records.list_tiers(None, 10).await.unwrap(), []);
+    assert_eq!(house.records.tiers().list(None, 10).await.unwrap(), []);
 }
 
 #[tokio::test]
@@ -245,12 +250,12 @@ async fn the_changes_are_those_of_tiers_members_counters_and_refusals_too() {
     let hostile = "<b>gold</b>";
     let limits = CallLimits::from_numbers([-1, 2, -1, -1, -1, -1]).unwrap();
     let tier = TierContent { name: hostile.into(), limits };
-    house.records.create_tier(tier, "otto").await.unwrap();
+    house.records.tiers().create(tier, "otto").await.unwrap();
     let member = [("id", "abc"), ("tier", hostile), ("revision", "0")];
     assert_eq!(owner.post("/console/consumer/tier", &member).await.status, 303);
     assert_eq!(owner.post("/console/consumer/reset", &[("id", "abc")]).await.status, 303);
     let minute = Some("minute");
-    house.records.note_reset(&Subject::ip("192.0.2.7"), minute, "otto").await.unwrap();
+    house.records.audit_log().note_reset(&Subject::ip("192.0.2.7"), minute, "otto").await.unwrap();
     let refusal = Refusal {
         role: "CanSetCallLimits".into(),
         method: "PUT".into(),
@@ -258,7 +263,7 @@ async fn the_changes_are_those_of_tiers_members_counters_and_refusals_too() {
         consumer: Some("abc".into()),
         count: 1_234,
     };
-    house.records.note_refusal(refusal, "<i>mallory</i>").await.unwrap();
+    house.records.audit_log().note_refusal(refusal, "<i>mallory</i>").await.unwrap();
     house.record("abc", 10, 100).await;
 
     let viewer = house.log_in(VIEWER).await;

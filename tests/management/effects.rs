@@ -87,6 +87,37 @@ async fn a_tier_of_zero_needs_the_roles_of_a_block() {
     .await;
 }
 
+/// The limit of a resource with 0 tokens blocked its applications without the role for that.
+#[tokio::test]
+async fn a_resource_limit_of_zero_needs_the_roles_of_a_block() {
+    in_both_worlds(async |bank: Bank| {
+        let updater = token_of(Role::CanUpdateRateLimits);
+        let block = Role::CanCreateRateLimits;
+        let unblock = Role::CanDeleteRateLimits;
+        let path = "/management/resources/payments";
+        let limit = |apps: &[&str], max_permits: u64, rate: u64| {
+            Some(json!({ "apps": apps, "max_permits": max_permits, "rate": rate }))
+        };
+        let created = json!({ "name": "payments", "apps": ["shop"], "max_permits": 3, "rate": 1 });
+        let created = bank.manage("POST", "/management/resources", Some(created)).await;
+        assert_eq!(created.status, 201, "{}", created.body);
+
+        refused(&bank.as_who(&updater, "PUT", path, limit(&["shop"], 0, 1)).await, block);
+        refused(&bank.as_who(&updater, "PUT", path, limit(&["shop"], 3, 0)).await, block);
+        let updated = bank.as_who(&updater, "PUT", path, limit(&["shop"], 2, 1)).await;
+        assert_eq!(updated.status, 200, "{}", updated.body);
+        assert_eq!(bank.manage("PUT", path, limit(&["shop"], 0, 1)).await.status, 200);
+
+        // Listing another application blocks it, and removing one unblocks it.
+        refused(&bank.as_who(&updater, "PUT", path, limit(&["shop", "app"], 0, 1)).await, block);
+        refused(&bank.as_who(&updater, "PUT", path, limit(&[], 0, 1)).await, unblock);
+        refused(&bank.as_who(&updater, "PUT", path, limit(&["shop"], 3, 1)).await, unblock);
+        let same = bank.as_who(&updater, "PUT", path, limit(&["shop"], 5, 0)).await;
+        assert_eq!(same.status, 200, "{}", same.body);
+    })
+    .await;
+}
+
 /// A record without limits replaces the tier, and is easily made by mistake.
 #[tokio::test]
 async fn a_record_that_lifts_a_tier_is_answered_with_a_warning() {

@@ -69,7 +69,8 @@ async fn a_list_goes_on_after_whatever_name_it_has_shown() {
             let content = RecordContent::new(name, now, now, limits);
             bank.records.create(content, "otto").await.unwrap();
             bank.records
-                .create_tier(TierContent { name: name.into(), limits }, "otto")
+                .tiers()
+                .create(TierContent { name: name.into(), limits }, "otto")
                 .await
                 .unwrap();
         }

@@ -37,7 +37,7 @@ use rl_core::limiter::OnFailure;
 use rl_core::store::{MemoryStore, RedisStore};
 use rl_core::time::{ManualClock, Timestamp};
 use rl_core::{Gate, RateLimiter, Subject};
-use rl_records::{RecordSource, Records};
+use rl_records::{RecordSource, Records, RecordsOptions};
 use rl_tests::RedisServer;
 use rl_tests::web::{Answer, Fetch, Site, axum};
 use rl_tower::RateLimitLayer;
@@ -92,7 +92,8 @@ impl Bank {
 
     async fn open(database: Database, redis: Option<RedisServer>, wait: Duration) -> Self {
         let clock = Arc::new(ManualClock::at(Timestamp::from_secs(NOW_SECONDS)));
-        let records = Records::builder(&database.url).clock(clock.clone()).connect().await.unwrap();
+        let options = RecordsOptions::new(&database.url).clock(clock.clone());
+        let records = Records::connect_with(options).await.unwrap();
         let source =
             RecordSource::builder(&records).deadline(PATIENCE).count_unlimited(true).start();
         // A failed decision must not look like an allowed one.

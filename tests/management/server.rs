@@ -122,7 +122,7 @@ async fn the_server_does_not_start_open_and_says_what_is_wrong() {
         (&[good[0], ("RL_ADMIN_TOKENS", "[]")], "RL_ADMIN_TOKENS: expected one token at least"),
         (&[good[0], ("RL_ADMIN_TOKENS_FILE", short)], "the token of \"bob\": expected 20 bytes or more"),
         (&[good[0], ("RL_ADMIN_TOKENS", &unknown_role)], "role \"CanDoAnything\": expected one of CanRead"),
-        (&[good[1], ("DATABASE_URL", "mysql://root:swordfish@host/x")], "DATABASE_URL: no database that is known"),
+        (&[good[1], ("DATABASE_URL", "mysql://root:swordfish@host/x")], "DATABASE_URL: unknown kind of database"),
         (&[good[1], ("DATABASE_URL", "postgres://rl:swordfish@127.0.0.1:1/x")], "DATABASE_URL: the database"),
         (&[good[0], good[1], ("RL_REDIS_URL", "swordfish")], "RL_REDIS_URL: "),
         (&[good[0], good[1], ("RL_LOG_SECRET", "swordfish")], "RL_LOG_SECRET: log secret is too short: expected at least 16 bytes"),

@@ -84,7 +84,7 @@ async fn keys_are_in_tiers_by_their_hash() {
         let path = format!("/management/subjects/key/{}/tier", key.id());
         let member = bank.manage("PUT", &path, Some(json!({ "tier": "gold" }))).await;
         assert_eq!(member.status, 200, "{}", member.body);
-        let stored = bank.records.tier_of(&key).await.unwrap().unwrap();
+        let stored = bank.records.tiers().member(&key).await.unwrap().unwrap();
         assert_eq!((&*stored.tier, &*stored.updated_by), ("gold", "alice"));
         for who in ["ip/192.0.2.7", "key/plain", "user/alice"] {
             let path = format!("/management/subjects/{who}/tier");

@@ -1,4 +1,4 @@
-//! Connections that one kind of work leaves to the others.
+//! Separate connections for look-ups, changes and other reads.
 
 use std::time::Duration;
 
@@ -7,15 +7,16 @@ use sqlx::{Executor, Row};
 
 use super::{Database, GIVE_UP, patient, per_hour, policy_text};
 
-/// Eight edits that waited for a lock had every connection, and who wanted to call waited with them.
+/// Eight edits that waited for a lock had taken every connection, so look-ups waited as well.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn edits_that_wait_for_somebody_keep_no_look_up_waiting() {
+async fn edits_that_wait_for_a_lock_delay_no_look_up() {
     let database = Database::postgres();
     let records = database.connect().await;
     let record = records.create(per_hour("abc", 5), "alice").await.unwrap();
     let source = patient(&records).start();
-    let (mut somebody, mut observer) = (database.somebody().await, database.somebody().await);
-    somebody.execute("BEGIN; SELECT * FROM rl_changes FOR UPDATE").await.unwrap();
+    let mut other = database.connect_directly().await;
+    let mut observer = database.connect_directly().await;
+    other.execute("BEGIN; SELECT * FROM rl_changes FOR UPDATE").await.unwrap();
     let edits: Vec<_> = (0..8)
         .map(|number| {
             let records = records.clone();
@@ -34,7 +35,7 @@ async fn edits_that_wait_for_somebody_keep_no_look_up_waiting() {
 
     assert_eq!(policy_text(&source, "abc").await, "hour=5/hour");
     assert_eq!(records.read(record.id).await.unwrap().unwrap().revision, 1);
-    // No connection is released, and still the calls end.
+    // The lock is never released, and the edits end nevertheless.
     let ended = async {
         for edit in edits {
             let error = edit.await.unwrap().unwrap_err();
@@ -42,14 +43,14 @@ async fn edits_that_wait_for_somebody_keep_no_look_up_waiting() {
         }
     };
     tokio::time::timeout(GIVE_UP, ended).await.unwrap();
-    somebody.execute("ROLLBACK").await.unwrap();
+    other.execute("ROLLBACK").await.unwrap();
     records.update(record.id, per_hour("abc", 9), 1, "bob").await.unwrap();
     assert_eq!(policy_text(&source, "abc").await, "hour=9/hour");
 }
 
-/// Callers who go away do not take connections with them.
+/// A cancelled caller must not keep a connection.
 #[tokio::test]
-async fn work_that_is_given_up_leaves_its_place_to_others() {
+async fn cancelled_work_releases_its_connection() {
     for database in [Database::memory(), Database::file(), Database::postgres()] {
         let records = database.connect().await;
         let record = records.create(per_hour("abc", 5), "alice").await.unwrap();

@@ -1,4 +1,4 @@
-//! A change of one instance on another.
+//! The effect of a change by one instance on another.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,10 +11,10 @@ use sqlx::Executor;
 
 use super::{Database, NEVER, on_every_database, patient, per_hour, policy_text, until_policy};
 
-/// The delay that a busy machine may add to the stated second. A quiet machine takes half of that second.
+/// The time that a busy machine may add to the documented second.
 const SLACK: Duration = Duration::from_secs(2);
 
-/// Creates, changes and deletes on one instance, and returns the delay of the other.
+/// Creates, changes and deletes a record on one instance. Returns the longest delay on the other.
 async fn follow(one: &Records, other: &rl_records::RecordSource) -> Duration {
     assert_eq!(policy_text(other, "abc").await, "-");
     let record = one.create(per_hour("abc", 5), "alice").await.unwrap();
@@ -29,10 +29,10 @@ async fn follow(one: &Records, other: &rl_records::RecordSource) -> Duration {
 }
 
 #[tokio::test]
-async fn a_change_binds_the_next_request_of_the_same_process() {
+async fn a_change_applies_to_the_next_request_of_the_same_process() {
     on_every_database(async |database: Database| {
         let records = database.connect().await;
-        // No notification arrives except the change itself.
+        // Without polling, only the change itself notifies the source.
         let source = patient(&records).poll_every(NEVER).start();
         assert_eq!(policy_text(&source, "abc").await, "-");
         let mut record = records.create(per_hour("abc", 1), "alice").await.unwrap();
@@ -46,7 +46,7 @@ async fn a_change_binds_the_next_request_of_the_same_process() {
 }
 
 #[tokio::test]
-async fn a_change_reaches_other_instances_within_the_second_that_is_stated() {
+async fn a_change_reaches_other_instances_within_a_second() {
     for database in [Database::file(), Database::postgres()] {
         let (one, other) = (database.connect().await, database.connect().await);
         let longest = follow(&one, &patient(&other).start()).await;
@@ -65,20 +65,19 @@ async fn postgresql_announces_changes() {
 async fn redis_announces_changes() {
     let redis = RedisServer::start();
     let database = Database::file();
-    let connect = async || {
-        let builder = database.builder().announce_on_redis(&redis.url());
-        builder.connect().await.unwrap()
-    };
+    let connect =
+        async || database.connect_with(|options| options.announce_on_redis(&redis.url())).await;
     let (one, other) = (connect().await, connect().await);
     follow(&one, &patient(&other).poll_every(NEVER).start()).await;
 }
 
-/// More changes than are reported one by one, while the other instance did not poll.
+/// The other instance has missed more changes than the change log returns at once.
 #[tokio::test]
-async fn an_instance_that_is_far_behind_looks_everything_up() {
+async fn an_instance_that_is_far_behind_looks_up_everything_again() {
     let redis = RedisServer::start();
     let database = Database::file();
-    let loud = async || database.builder().announce_on_redis(&redis.url()).connect().await.unwrap();
+    let loud =
+        async || database.connect_with(|options| options.announce_on_redis(&redis.url())).await;
     let (quiet, loud, other) = (database.connect().await, loud().await, loud().await);
     let source = patient(&other).poll_every(NEVER).start();
     assert_eq!(policy_text(&source, "abc").await, "-");
@@ -88,16 +87,16 @@ async fn an_instance_that_is_far_behind_looks_everything_up() {
         let content = per_hour("busy", calls);
         record = quiet.update(record.id, content, record.revision, "alice").await.unwrap();
     }
-    // This notification causes the first poll since then.
+    // This announcement causes the first poll since the changes.
     loud.create(per_hour("else", 1), "alice").await.unwrap();
     until_policy(&source, "abc", "hour=5/hour").await;
     until_policy(&source, "busy", "hour=1099/hour").await;
 }
 
-/// Fail-over to a replica that had not heard everything: the next change has the number of one that is
-/// lost, and no instance polled it.
+/// After a failover to a lagging replica, the next change got the number of a lost one, and no instance
+/// noticed it.
 #[tokio::test]
-async fn a_database_that_went_back_is_looked_up_again() {
+async fn limits_are_looked_up_again_after_the_database_went_back() {
     for database in [Database::file(), Database::postgres()] {
         let (one, other) = (database.connect().await, database.connect().await);
         let source = patient(&other).start();
@@ -108,30 +107,30 @@ async fn a_database_that_went_back_is_looked_up_again() {
 
         let lost = "DELETE FROM rl_history WHERE change = 2; UPDATE rl_changes SET change = 1; \
                     UPDATE rl_records SET revision = 1, per_hour_call_limit = 5";
-        let mut somebody = database.somebody().await;
-        somebody.execute(lost).await.unwrap();
+        let mut other_program = database.connect_directly().await;
+        other_program.execute(lost).await.unwrap();
         until_policy(&source, "abc", "hour=5/hour").await;
         one.update(record.id, per_hour("abc", 6), 1, "alice").await.unwrap();
         until_policy(&source, "abc", "hour=6/hour").await;
 
-        // The counter falls back, and reaches its old value before the next poll.
+        // The database goes back and reaches the same number between two polls.
         let replaced = "BEGIN; \
                         UPDATE rl_history SET changed_at = changed_at + 1 WHERE change = 2; \
                         UPDATE rl_records SET per_hour_call_limit = 7; \
                         COMMIT";
-        somebody.execute(replaced).await.unwrap();
+        other_program.execute(replaced).await.unwrap();
         until_policy(&source, "abc", "hour=7/hour").await;
 
-        // An operator deletes all old changes.
-        somebody.execute("DELETE FROM rl_history").await.unwrap();
+        // Another program deletes the whole history.
+        other_program.execute("DELETE FROM rl_history").await.unwrap();
         one.update(record.id, per_hour("abc", 8), 2, "alice").await.unwrap();
         until_policy(&source, "abc", "hour=8/hour").await;
-        somebody.execute("DELETE FROM rl_history").await.unwrap();
+        other_program.execute("DELETE FROM rl_history").await.unwrap();
         until_policy(&source, "abc", "hour=8/hour").await;
     }
 }
 
-/// A future that is dropped after this number of polls.
+/// A future that is dropped after `left` polls.
 struct Polls<F> {
     future: Pin<Box<F>>,
     left: usize,
@@ -147,22 +146,21 @@ impl<F: Future> Future for Polls<F> {
     }
 }
 
-/// Wherever the caller goes away, also while the change is committed: it is made and announced, or it
-/// is not made. A change that was committed without its caller was not announced.
+/// A change that was committed after its caller was cancelled was not announced.
 #[tokio::test]
-async fn a_change_whose_caller_goes_away_binds_if_it_is_made() {
+async fn a_change_applies_even_if_its_caller_is_cancelled_during_the_commit() {
     let calls = |record: &Record| match record.content.limits.get(CallPeriod::Hour) {
         CallLimit::AtMost(calls) => calls.cast_signed(),
         CallLimit::Unlimited => panic!("it has a limit"),
     };
     let records = Database::memory().connect().await;
-    // No notification arrives except the change itself.
+    // Without polling, only the change itself notifies the source.
     let source = patient(&records).poll_every(NEVER).start();
     let mut record = records.create(per_hour("abc", 1), "alice").await.unwrap();
     let (mut left, mut made) = (1, 0);
     loop {
         let mut ended = 0;
-        // How often it is polled is not the same each time.
+        // The number of polls differs from run to run.
         for _ in 0..20 {
             assert_eq!(policy_text(&source, "abc").await, format!("hour={}/hour", calls(&record)));
             let next = calls(&record) + 1;
@@ -177,6 +175,6 @@ async fn a_change_whose_caller_goes_away_binds_if_it_is_made() {
         }
         left += 1;
     }
-    assert!(made > 0, "nobody went away while it was committed");
+    assert!(made > 0, "no caller was cancelled during a commit");
     assert_eq!(policy_text(&source, "abc").await, format!("hour={}/hour", calls(&record)));
 }

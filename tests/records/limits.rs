@@ -1,4 +1,4 @@
-//! The aggregated limits of a consumer's records, and their enforcement.
+//! The combined limits of the records of a consumer, and their enforcement.
 
 use std::any::Any;
 use std::net::IpAddr;
@@ -9,7 +9,9 @@ use rl_core::limiter::OnFailure;
 use rl_core::source::PolicySource;
 use rl_core::time::{Clock, ManualClock, Timestamp};
 use rl_core::{FailureKind, Limit, Policy, RateLimiter, Realm, Subject};
-use rl_records::{CallPeriod, RecordContent, Records, ResourceLimitContent, ZeroMeans};
+use rl_records::{
+    CallPeriod, RecordContent, Records, RecordsOptions, ResourceLimitContent, ZeroMeans,
+};
 
 use super::{
     Database, GIVE_UP, HOUR, NOON, limits, on_every_database, patient, per_hour, policy_text,
@@ -50,7 +52,7 @@ async fn records_that_overlap_add_up_from_edge_to_edge() {
             let active = records.active_limits("abc", at(now)).await.unwrap();
             assert_eq!(active.considered_ids().collect::<Vec<_>>(), ids, "{now}");
             assert_eq!(active.limits().numbers(), numbers, "{now}");
-            assert_eq!(active.are_defaults(), ids.is_empty());
+            assert_eq!(active.is_default(), ids.is_empty());
         }
         let active = records.active_limits("abc", at(40)).await.unwrap();
         assert_eq!(active.limits().numbers(), [0, 0, -1, -1, -1, -1]);
@@ -61,28 +63,29 @@ async fn records_that_overlap_add_up_from_edge_to_edge() {
             both.contributions().iter().map(|record| record.added(CallPeriod::Minute)).collect();
         assert_eq!(why, [100, 50]);
         let hour = records.active_limits_during("abc", at(0), at(29)).await.unwrap();
-        assert_eq!(hour.considered_ids().count(), 2, "all that touch the hour");
+        assert_eq!(hour.considered_ids().count(), 2, "all that overlap with the hour");
     })
     .await;
 }
 
 #[tokio::test]
-async fn without_a_record_the_defaults_hold_and_zero_means_what_is_set() {
+async fn without_a_record_the_defaults_apply_and_zero_means_what_is_configured() {
     on_every_database(async |database: Database| {
         let defaults = limits([7, 0, -1, -1, -1, -1]);
-        let blocks = database.builder().defaults(defaults).connect().await.unwrap();
+        let blocks = database.connect_with(|options| options.defaults(defaults)).await;
         let active = blocks.active_limits("abc", NOON).await.unwrap();
-        assert!(active.are_defaults());
+        assert!(active.is_default());
         assert_eq!(active.limits(), defaults);
         add(&blocks, NOON, NOON, [-1, -1, 0, -1, -1, -1]).await;
         let active = blocks.active_limits("abc", NOON).await.unwrap().limits().numbers();
-        assert_eq!(active, [-1, -1, 0, -1, -1, -1], "a record puts the defaults aside");
+        assert_eq!(active, [-1, -1, 0, -1, -1, -1], "a record replaces the defaults");
 
-        let literal = database.builder().defaults(defaults).zero_means(ZeroMeans::Unlimited);
-        let literal = literal.connect().await.unwrap();
+        let literal =
+            |options: RecordsOptions| options.defaults(defaults).zero_means(ZeroMeans::Unlimited);
+        let literal = database.connect_with(literal).await;
         if database.is_shared {
             let active = literal.active_limits("abc", NOON).await.unwrap();
-            assert!(!active.are_defaults() && active.policy().is_none());
+            assert!(!active.is_default() && active.policy().is_none());
         }
         let active = literal.active_limits("nobody", NOON).await.unwrap().limits().numbers();
         assert_eq!(active, [7, -1, -1, -1, -1, -1]);
@@ -90,9 +93,9 @@ async fn without_a_record_the_defaults_hold_and_zero_means_what_is_set() {
     .await;
 }
 
-/// A record of 0 beside one of 10, as people block and unblock a consumer.
+/// A record of 0 and one of 10 come and go.
 #[tokio::test]
-async fn zero_blocks_alone_and_adds_nothing_beside_others() {
+async fn a_record_of_zero_blocks_alone_and_adds_nothing_to_others() {
     on_every_database(async |database: Database| {
         let records = database.connect().await;
         let limiter = RateLimiter::builder().policies(patient(&records).start());
@@ -118,12 +121,12 @@ async fn zero_blocks_alone_and_adds_nothing_beside_others() {
 async fn records_begin_and_end_on_time_although_they_were_looked_up_before() {
     on_every_database(async |database: Database| {
         let clock = Arc::new(ManualClock::at(NOON));
-        let records = database.builder().clock(clock.clone()).connect().await.unwrap();
+        let records = database.connect_with(|options| options.clock(clock.clone())).await;
         let (from, to) = (NOON.plus_micros(HOUR / 2), NOON.plus_micros(3 * HOUR));
         add(&records, from, to, [1, -1, -1, -1, -1, -1]).await;
         let source = patient(&records).start();
         assert_eq!(policy_text(&source, "abc").await, "-");
-        // The cached limits suffice: the database is gone.
+        // No more look-ups are possible.
         records.close().await;
         let micro = |time: Timestamp| Timestamp::from_micros(time.as_micros() - 1);
         for (now, expected) in [
@@ -141,7 +144,7 @@ async fn records_begin_and_end_on_time_although_they_were_looked_up_before() {
 }
 
 #[tokio::test]
-async fn consumers_have_records_and_everybody_else_has_policies() {
+async fn consumers_have_records_and_other_subjects_have_policies() {
     on_every_database(async |database: Database| {
         let records = database.connect().await;
         records.create(per_hour("10.0.0.1", 5), "alice").await.unwrap();
@@ -163,7 +166,7 @@ async fn consumers_have_records_and_everybody_else_has_policies() {
 }
 
 #[tokio::test]
-async fn an_application_that_is_not_listed_is_not_configured() {
+async fn an_application_that_a_resource_does_not_list_has_no_limit() {
     on_every_database(async |database: Database| {
         let records = database.connect().await;
         let content = |rate| ResourceLimitContent {
@@ -177,17 +180,18 @@ async fn an_application_that_is_not_listed_is_not_configured() {
         let bucket = Subject::new(Realm::custom("resource").unwrap(), "payments");
         assert!(source.resource("payments", "shop").await.unwrap().is_none());
 
-        let created = records.create_resource(content(1), "alice").await.unwrap();
+        let created = records.resources().create(content(1), "alice").await.unwrap();
         let policy = source.resource("payments", "shop").await.unwrap().unwrap();
         assert_eq!(policy.to_string(), "resource=1/second:token-bucket:capacity=3");
         assert!(source.resource("payments", "Shop").await.unwrap().is_none());
         assert!(!limiter.check_with_policy(&policy, &bucket, 4).await.is_allowed());
         assert!(limiter.check_with_policy(&policy, &bucket, 3).await.is_allowed());
 
-        let updated = records.update_resource(content(0), created.revision, "bob").await.unwrap();
+        let updated =
+            records.resources().update(content(0), created.revision, "bob").await.unwrap();
         let policy = source.resource("payments", "shop").await.unwrap().unwrap();
         assert!(!limiter.check_with_policy(&policy, &bucket, 1).await.is_allowed());
-        records.delete_resource("payments", updated.revision, "bob").await.unwrap();
+        records.resources().delete("payments", updated.revision, "bob").await.unwrap();
         assert!(source.resource("payments", "shop").await.unwrap().is_none());
     })
     .await;
@@ -231,10 +235,10 @@ impl RequestInfo for Request {
     }
 }
 
-/// Two subjects as one are known by a digest, which was taken for an id that is too long to have
-/// records: a client that was counted by route had no limit at all.
+/// The digest of a combined subject was mistaken for an id that is too long to have records. So consumers
+/// that were counted by route had no limit.
 #[tokio::test]
-async fn a_consumer_who_is_counted_by_route_is_under_the_records_of_the_consumer() {
+async fn a_consumer_counted_by_route_has_the_records_of_the_consumer() {
     let records = Database::memory().connect().await;
     records.create(per_hour("blocked", 0), "alice").await.unwrap();
     records.create(per_hour("abc", 1), "alice").await.unwrap();
@@ -257,9 +261,9 @@ async fn a_consumer_who_is_counted_by_route_is_under_the_records_of_the_consumer
     assert_eq!(is_allowed(&unlimited, "/a").await, [true; 2], "no record has so long an id");
 }
 
-/// No record can exist for it, so allowing it without a limit would go unnoticed.
+/// No record can name a digest, so such a consumer would silently have no limit.
 #[tokio::test]
-async fn a_consumer_that_is_known_by_a_digest_only_is_a_mistake_of_the_configuration() {
+async fn a_consumer_known_only_by_a_digest_is_a_configuration_error() {
     let records = Database::memory().connect().await;
     let source = patient(&records).start();
     let secret = KeySecret::new(b"a secret of the tests").unwrap();

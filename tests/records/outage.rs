@@ -1,4 +1,4 @@
-//! Limits while the database is down.
+//! Limits and changes while the database is down.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use rl_tests::PostgresServer;
 use super::{GIVE_UP, NEVER, limits, patient, per_hour, policy_text, until_policy};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_the_database_is_away_the_last_limits_hold_and_then_it_is_heard_again() {
+async fn the_last_limits_apply_while_the_database_is_down_and_changes_follow_after_it() {
     let mut server = PostgresServer::start();
     let records = Records::connect(&server.url()).await.unwrap();
     let record = records.create(per_hour("abc", 5), "alice").await.unwrap();
     let source = RecordSource::start(&records);
     until_policy(&source, "abc", "hour=5/hour").await;
-    // One that learns of changes from announcements alone.
+    // This instance learns of changes only through announcements.
     let quiet = Records::connect(&server.url()).await.unwrap();
-    let hears = patient(&quiet).poll_every(NEVER).start();
-    until_policy(&hears, "abc", "hour=5/hour").await;
+    let listening = patient(&quiet).poll_every(NEVER).start();
+    until_policy(&listening, "abc", "hour=5/hour").await;
 
     server.stop();
     let limiter = RateLimiter::builder().policies(source.clone());
@@ -42,20 +42,20 @@ async fn while_the_database_is_away_the_last_limits_hold_and_then_it_is_heard_ag
     let changed = until_changed(&records, &record, 6).await;
     assert_eq!(changed.revision, 2);
     until_policy(&source, "abc", "hour=6/hour").await;
-    until_policy(&hears, "abc", "hour=6/hour").await;
+    until_policy(&listening, "abc", "hour=6/hour").await;
     until_known(&source, "never seen").await;
 
-    // And the announcements of others.
+    // Announcements of other instances work again, too.
     let other = Records::connect(&server.url()).await.unwrap();
     other.update(record.id, per_hour("abc", 7), 2, "carol").await.unwrap();
     until_policy(&source, "abc", "hour=7/hour").await;
-    until_policy(&hears, "abc", "hour=7/hour").await;
+    until_policy(&listening, "abc", "hour=7/hour").await;
     assert_eq!(policy_text(&source, "never seen").await, "-");
 }
 
-/// The fault: the instance knew only that it had changed something, and let the consumer pass.
+/// The instance knew only that the record had changed, and allowed the consumer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_block_holds_on_its_instance_when_the_database_is_lost_before_the_next_call() {
+async fn a_block_applies_on_its_instance_although_the_database_is_lost_before_the_next_call() {
     let mut server = PostgresServer::start();
     let records = Records::connect(&server.url()).await.unwrap();
     let source = patient(&records).start();
@@ -73,9 +73,9 @@ async fn a_block_holds_on_its_instance_when_the_database_is_lost_before_the_next
     }
 }
 
-/// Members of a tier were looked up when they called: by then the change of the tier was lost here.
+/// Members of a tier were looked up with their next request, which was too late after the database was lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tier_changed_here_binds_its_members_here_although_the_database_is_lost_before_they_call()
+async fn a_changed_tier_applies_on_its_instance_although_the_database_is_lost_before_the_next_call()
 {
     let mut server = PostgresServer::start();
     let records = Records::connect(&server.url()).await.unwrap();
@@ -84,17 +84,17 @@ async fn a_tier_changed_here_binds_its_members_here_although_the_database_is_los
         name: "gold".into(),
         limits: limits([-1, -1, per_hour, -1, -1, -1]),
     };
-    records.create_tier(tier(5), "alice").await.unwrap();
+    records.tiers().create(tier(5), "alice").await.unwrap();
     let mut members: Vec<Subject> =
         (0..20).map(|number| Subject::consumer(&format!("member {number}"))).collect();
     members.push(Subject::digest(Realm::Key, [7; 16]));
     let policy_of = async |member: &Subject| source.policy(member).await.unwrap().unwrap();
     for member in &members {
-        records.set_tier(member, Some("gold"), 0, "alice").await.unwrap();
+        records.tiers().set_member(member, Some("gold"), 0, "alice").await.unwrap();
         assert_eq!(policy_of(member).await.to_string(), "hour=5/hour");
     }
 
-    records.update_tier(tier(0), Expected::Any, "alice").await.unwrap();
+    records.tiers().update(tier(0), Expected::Any, "alice").await.unwrap();
     server.stop();
     for member in &members {
         assert_eq!(policy_of(member).await.to_string(), "hour=0/hour", "{}", member.id());
@@ -102,7 +102,7 @@ async fn a_tier_changed_here_binds_its_members_here_although_the_database_is_los
 }
 
 #[tokio::test]
-async fn a_database_that_cannot_be_reached_is_named_with_the_cause_and_without_the_login() {
+async fn an_unreachable_database_is_reported_with_its_cause_and_without_the_login() {
     let port = rl_tests::free_port();
     for (url, words) in [
         ("sqlite:///nonexistent/folder/x.db".to_owned(), "unable to open database file".to_owned()),
@@ -122,9 +122,9 @@ async fn a_database_that_cannot_be_reached_is_named_with_the_cause_and_without_t
     }
 }
 
-/// It accepts connections and says nothing, as a server does whose disk is stuck.
+/// The server accepts connections and never replies, like one whose disk hangs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_the_database_hangs_the_last_limits_hold_and_everything_ends() {
+async fn the_last_limits_apply_while_the_database_hangs_and_every_call_ends() {
     let server = PostgresServer::start();
     let records = Records::connect(&server.url()).await.unwrap();
     let record = records.create(per_hour("abc", 5), "alice").await.unwrap();
@@ -135,9 +135,9 @@ async fn while_the_database_hangs_the_last_limits_hold_and_everything_ends() {
     let hanging = async {
         let unknown = (0..1_000).map(|number| Subject::consumer(&format!("new {number}")));
         let asked: Vec<_> = unknown.map(|consumer| source.policy(&consumer)).collect();
-        // Requests beyond the bound do not wait.
-        let at_once = asked.iter().filter(|policy| matches!(policy, MaybeReady::Ready(_))).count();
-        assert!(at_once > 500, "{at_once}");
+        // Look-ups beyond the queue fail without waiting.
+        let refused = asked.iter().filter(|policy| matches!(policy, MaybeReady::Ready(_))).count();
+        assert!(refused > 500, "{refused}");
         for policy in futures::future::join_all(asked).await {
             let kind = policy.unwrap_err().kind();
             assert!(!kind.is_configuration(), "{kind}");
@@ -161,7 +161,7 @@ async fn while_the_database_hangs_the_last_limits_hold_and_everything_ends() {
 
 /// Names that no record can have are neither looked up nor cached.
 #[tokio::test]
-async fn an_impossible_name_of_a_record_needs_no_database() {
+async fn a_name_that_no_record_can_have_needs_no_database() {
     let records = Records::connect("sqlite::memory:").await.unwrap();
     let source = patient(&records).start();
     records.close().await;
@@ -173,14 +173,14 @@ async fn an_impossible_name_of_a_record_needs_no_database() {
     }
 }
 
-/// Changes the record of "abc" as soon as the database answers.
+/// Changes the record of "abc" as soon as the database has recovered.
 async fn until_changed(records: &Records, record: &Record, calls: i64) -> Record {
     let attempts = async {
         let mut attempts = tokio::time::interval(Duration::from_millis(20));
         loop {
             attempts.tick().await;
             let content = per_hour("abc", calls);
-            // Connections of before are found broken one by one.
+            // Each connection from before the outage fails once.
             match records.update(record.id, content, record.revision, "bob").await {
                 Ok(changed) => return changed,
                 Err(ChangeError::Database(_)) => {}
@@ -188,7 +188,7 @@ async fn until_changed(records: &Records, record: &Record, calls: i64) -> Record
             }
         }
     };
-    tokio::time::timeout(GIVE_UP, attempts).await.expect("the database answers again")
+    tokio::time::timeout(GIVE_UP, attempts).await.expect("the database recovers")
 }
 
 async fn until_known(source: &RecordSource, consumer: &str) {
@@ -198,5 +198,5 @@ async fn until_known(source: &RecordSource, consumer: &str) {
             attempts.tick().await;
         }
     };
-    tokio::time::timeout(GIVE_UP, attempts).await.expect("the database answers again");
+    tokio::time::timeout(GIVE_UP, attempts).await.expect("the database recovers");
 }

@@ -1,4 +1,4 @@
-//! Which rights a service needs on PostgreSQL.
+//! The rights that a service needs on PostgreSQL.
 
 use rl_core::FailureKind;
 use rl_records::Records;
@@ -6,21 +6,21 @@ use sqlx::{AnyConnection, AssertSqlSafe, Executor};
 
 use super::{Database, per_hour};
 
-/// A role that may not make tables, and the URL under which it connects.
+/// Creates a role without the right to create tables. Returns its name and its URL.
 async fn role(database: &Database, owner: &mut AnyConnection) -> (String, String) {
     let role = format!("{}_app", database.url.rsplit('/').next().unwrap());
-    let made = format!("CREATE ROLE {role} LOGIN; REVOKE CREATE ON SCHEMA public FROM PUBLIC");
-    owner.execute(AssertSqlSafe(made)).await.unwrap();
+    let create = format!("CREATE ROLE {role} LOGIN; REVOKE CREATE ON SCHEMA public FROM PUBLIC");
+    owner.execute(AssertSqlSafe(create)).await.unwrap();
     let url = database.url.replace("rl@", &format!("{role}@"));
     (role, url)
 }
 
-/// The tables were made anew at every start, which only their owner may.
+/// The tables were created at every start, which only their owner may do.
 #[tokio::test]
-async fn a_role_that_may_read_and_write_the_tables_can_start() {
+async fn a_role_that_may_only_read_and_write_the_tables_can_connect() {
     let database = Database::postgres();
     database.connect().await;
-    let mut owner = database.somebody().await;
+    let mut owner = database.connect_directly().await;
     let (role, url) = role(&database, &mut owner).await;
     let rights =
         format!("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {role}");
@@ -31,10 +31,10 @@ async fn a_role_that_may_read_and_write_the_tables_can_start() {
 }
 
 #[tokio::test]
-async fn a_role_that_may_not_create_missing_tables_gets_an_error() {
+async fn a_role_without_the_right_to_create_missing_tables_gets_an_error() {
     let database = Database::postgres();
     Database::memory().connect().await;
-    let mut owner = database.somebody().await;
+    let mut owner = database.connect_directly().await;
     let (_, url) = role(&database, &mut owner).await;
     let refused = Records::connect(&url).await.unwrap_err();
     assert_eq!(refused.kind(), FailureKind::Refused, "{refused:?}");

@@ -1,4 +1,4 @@
-//! Records: stored, found, rejected, and their history.
+//! Records and resources: storing, listing, invalid values and the history.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ fn whole(consumer: &str) -> RecordContent {
 async fn a_record_is_created_read_changed_and_deleted() {
     on_every_database(async |database: Database| {
         let clock = Arc::new(ManualClock::at(NOON));
-        let records = database.builder().clock(clock.clone()).connect().await.unwrap();
+        let records = database.connect_with(|options| options.clock(clock.clone())).await;
         let created = records.create(whole("abc"), "alice").await.unwrap();
         assert_eq!(created.content, whole("abc"));
         assert_eq!((&*created.created_by, &*created.updated_by), ("alice", "alice"));
@@ -58,7 +58,7 @@ async fn a_record_is_created_read_changed_and_deleted() {
 }
 
 #[tokio::test]
-async fn an_invalid_record_is_named_and_not_stored() {
+async fn an_invalid_field_is_named_and_nothing_is_stored() {
     on_every_database(async |database: Database| {
         let records = database.connect().await;
         let stored = records.create(per_hour("abc", MAX_UNITS.cast_signed()), "al").await.unwrap();
@@ -80,7 +80,7 @@ async fn an_invalid_record_is_named_and_not_stored() {
             for error in [
                 records.create(content.clone(), "alice").await.unwrap_err(),
                 records.update(stored.id, content, 1, "alice").await.err().unwrap_or_else(|| {
-                    // Alone, one call per hour is no overflow.
+                    // The update replaces the large limit, so it does not overflow.
                     ChangeError::NotFound
                 }),
             ] {
@@ -106,7 +106,7 @@ async fn an_invalid_record_is_named_and_not_stored() {
 }
 
 #[tokio::test]
-async fn hostile_text_comes_back_as_it_was_and_does_nothing() {
+async fn hostile_text_is_returned_unchanged() {
     on_every_database(async |database: Database| {
         let records = database.connect().await;
         let long = "ü".repeat(125);
@@ -149,8 +149,8 @@ async fn hostile_text_comes_back_as_it_was_and_does_nothing() {
         for text in ["\0", "a\0", "' OR ''='"] {
             let query = RecordQuery { search: Some(text.into()), ..RecordQuery::default() };
             assert!(records.list(&query).await.unwrap().records.is_empty(), "{text:?}");
-            assert!(records.active_limits(text, NOON).await.unwrap().are_defaults());
-            assert_eq!(records.read_resource(text).await.unwrap(), None);
+            assert!(records.active_limits(text, NOON).await.unwrap().is_default());
+            assert_eq!(records.resources().read(text).await.unwrap(), None);
         }
     })
     .await;
@@ -174,7 +174,7 @@ async fn the_list_has_pages_and_can_be_searched() {
             assert!(page.records.len() <= 10);
             seen.extend(page.records);
             let Some(next) = page.next else { break };
-            // Through the hands of a client, and past a record that is gone meanwhile.
+            // Send the cursor through its text, and delete the record that it points to.
             query.after = Some(next.to_string().parse().unwrap());
             if seen.len() == 10 {
                 records.delete(seen[9].id, 1, "alice").await.unwrap();
@@ -199,10 +199,10 @@ async fn the_list_has_pages_and_can_be_searched() {
     .await;
 }
 
-/// Pages go on after the last id, so the database has to sort as we compare: by bytes, also where its
-/// language has another order.
+/// A page begins after the last id of the previous one, so the database must sort like Rust: by bytes,
+/// whatever its locale.
 #[tokio::test]
-async fn text_has_one_order_on_every_database() {
+async fn text_is_ordered_by_bytes_on_every_database() {
     let order = ["-", "B", "_", "a", "ä"];
     on_every_database(async |database: Database| {
         let records = database.connect().await;
@@ -210,10 +210,10 @@ async fn text_has_one_order_on_every_database() {
             records.create(per_hour(name, 1), "alice").await.unwrap();
             let limits = CallLimits::UNLIMITED;
             let tier = rl_records::TierContent { name: name.into(), limits };
-            records.create_tier(tier, "alice").await.unwrap();
+            records.tiers().create(tier, "alice").await.unwrap();
             let (name, apps) = (name.into(), vec!["shop".into()]);
             let resource = ResourceLimitContent { name, apps, max_permits: 1, rate: 1 };
-            records.create_resource(resource, "alice").await.unwrap();
+            records.resources().create(resource, "alice").await.unwrap();
         }
         let (mut after, mut seen) = (None, Vec::new());
         loop {
@@ -228,7 +228,7 @@ async fn text_has_one_order_on_every_database() {
         assert_eq!(seen, order, "records");
         let mut seen: Vec<String> = Vec::new();
         while let Some(tier) =
-            records.list_tiers(seen.last().map(|name| &**name), 1).await.unwrap().pop()
+            records.tiers().list(seen.last().map(|name| &**name), 1).await.unwrap().pop()
         {
             seen.push(tier.content.name);
         }
@@ -238,8 +238,8 @@ async fn text_has_one_order_on_every_database() {
             loop {
                 let after = seen.last().map(|name| &**name);
                 let page = match of {
-                    None => records.list_resources(after, 1).await,
-                    Some(app) => records.list_resources_of(app, after, 1).await,
+                    None => records.resources().list(after, 1).await,
+                    Some(app) => records.resources().list_for_application(app, after, 1).await,
                 };
                 let Some(found) = page.unwrap().pop() else { break };
                 seen.push(found.content.name);
@@ -255,18 +255,18 @@ async fn text_has_one_order_on_every_database() {
 }
 
 #[tokio::test]
-async fn every_change_is_remembered_with_who_and_when_and_what() {
+async fn the_history_has_the_author_the_time_and_the_content_of_every_change() {
     on_every_database(async |database: Database| {
         let clock = Arc::new(ManualClock::at(NOON));
-        let records = database.builder().clock(clock.clone()).connect().await.unwrap();
+        let records = database.connect_with(|options| options.clock(clock.clone())).await;
         let record = records.create(whole("abc"), "alice").await.unwrap();
         clock.set(NOON.plus_micros(7));
         records.update(record.id, per_hour("abc", 5), 1, "bob").await.unwrap();
         records.create(per_hour("other", 1), "alice").await.unwrap();
         records.delete(record.id, 2, "carol").await.unwrap();
 
-        let of = Some("abc".to_owned());
-        let query = HistoryQuery { of: of.clone(), ..HistoryQuery::default() };
+        let owner = Some("abc".to_owned());
+        let query = HistoryQuery { owner: owner.clone(), ..HistoryQuery::default() };
         let history = records.history(&query).await.unwrap();
         let [deleted, updated, created] = &history[..] else { panic!("{history:?}") };
         assert_eq!((&created.before, &created.after), (&None, &Some(whole("abc"))));
@@ -280,18 +280,18 @@ async fn every_change_is_remembered_with_who_and_when_and_what() {
         assert!(history.iter().all(|change| change.item == record.id.to_string()));
 
         let before = Some(updated.number);
-        let older = HistoryQuery { of, before, ..HistoryQuery::default() };
+        let older = HistoryQuery { owner, before, ..HistoryQuery::default() };
         assert_eq!(&records.history(&older).await.unwrap()[..], std::slice::from_ref(created));
         let item = Some(record.id.to_string());
         let of_one = HistoryQuery { item, limit: 2, ..HistoryQuery::default() };
         assert_eq!(records.history(&of_one).await.unwrap(), [deleted.clone(), updated.clone()]);
-        assert!(records.resource_history(&HistoryQuery::default()).await.unwrap().is_empty());
+        assert!(records.resources().history(&HistoryQuery::default()).await.unwrap().is_empty());
     })
     .await;
 }
 
 #[tokio::test]
-async fn one_of_several_concurrent_edits_wins_and_the_others_conflict() {
+async fn of_concurrent_edits_one_succeeds_and_the_others_conflict() {
     on_every_database(async |database: Database| {
         let records = database.connect().await;
         let other = if database.is_shared { database.connect().await } else { records.clone() };
@@ -312,7 +312,7 @@ async fn one_of_several_concurrent_edits_wins_and_the_others_conflict() {
             }
         }
         assert_eq!((won.len(), lost.len()), (1, 9));
-        assert!(lost.iter().all(|current| *current == won[0]), "they see who won");
+        assert!(lost.iter().all(|current| *current == won[0]), "a conflict has the current record");
         assert_eq!(records.read(record.id).await.unwrap(), won.pop());
         let late = records.delete(record.id, 1, "carol").await.unwrap_err();
         assert!(matches!(late, ChangeError::Conflict { .. }), "{late:?}");
@@ -322,7 +322,7 @@ async fn one_of_several_concurrent_edits_wins_and_the_others_conflict() {
 }
 
 #[tokio::test]
-async fn limits_of_resources_are_kept_like_records() {
+async fn limits_of_resources_have_revisions_and_a_history() {
     on_every_database(async |database: Database| {
         let records = database.connect().await;
         let content = |rate| ResourceLimitContent {
@@ -331,24 +331,24 @@ async fn limits_of_resources_are_kept_like_records() {
             max_permits: 50,
             rate,
         };
-        let created = records.create_resource(content(10), "alice").await.unwrap();
-        let again = records.create_resource(content(11), "bob").await.unwrap_err();
+        let created = records.resources().create(content(10), "alice").await.unwrap();
+        let again = records.resources().create(content(11), "bob").await.unwrap_err();
         let ChangeError::Conflict { current } = again else { panic!("{again}") };
         assert_eq!(*current, created);
-        let changed = records.update_resource(content(11), created.revision, "bob").await;
+        let changed = records.resources().update(content(11), created.revision, "bob").await;
         let changed = changed.unwrap();
         assert!(changed.revision > created.revision);
         assert_eq!((&*changed.created_by, &*changed.updated_by), ("alice", "bob"));
         let late =
-            records.update_resource(content(12), created.revision, "carol").await.unwrap_err();
+            records.resources().update(content(12), created.revision, "carol").await.unwrap_err();
         assert!(matches!(late, ChangeError::Conflict { .. }));
-        assert_eq!(records.read_resource("payments").await.unwrap(), Some(changed.clone()));
-        assert_eq!(records.read_resource("payment").await.unwrap(), None);
+        assert_eq!(records.resources().read("payments").await.unwrap(), Some(changed.clone()));
+        assert_eq!(records.resources().read("payment").await.unwrap(), None);
         assert_eq!(
-            records.list_resources(None, 10).await.unwrap()[..],
+            records.resources().list(None, 10).await.unwrap()[..],
             std::slice::from_ref(&changed)[..]
         );
-        assert_eq!(records.list_resources(Some("payments"), 10).await.unwrap(), []);
+        assert_eq!(records.resources().list(Some("payments"), 10).await.unwrap(), []);
 
         let policy = changed.content.policy_for("Shop 2").unwrap();
         assert_eq!(policy.to_string(), "resource=11/second:token-bucket:capacity=50");
@@ -356,33 +356,33 @@ async fn limits_of_resources_are_kept_like_records() {
             assert!(changed.content.policy_for(app).is_none(), "{app:?}");
         }
         let wrong = ResourceLimitContent { apps: vec!["a\nb".into()], ..content(1) };
-        let wrong = records.update_resource(wrong, changed.revision, "bob").await.unwrap_err();
+        let wrong = records.resources().update(wrong, changed.revision, "bob").await.unwrap_err();
         assert!(wrong.to_string().starts_with("apps \"a\\nb\": expected"), "{wrong}");
         let huge = ResourceLimitContent { max_permits: MAX_UNITS, ..content(2) };
-        let huge = records.update_resource(huge, changed.revision, "bob").await.unwrap_err();
+        let huge = records.resources().update(huge, changed.revision, "bob").await.unwrap_err();
         assert!(huge.to_string().starts_with("max_permits"), "{huge}");
 
-        records.delete_resource("payments", changed.revision, "carol").await.unwrap();
-        let history = records.resource_history(&HistoryQuery::default()).await.unwrap();
+        records.resources().delete("payments", changed.revision, "carol").await.unwrap();
+        let history = records.resources().history(&HistoryQuery::default()).await.unwrap();
         assert_eq!(history.len(), 3);
         assert_eq!((&*history[0].by, history[0].after.is_none()), ("carol", true));
         assert_eq!(history[1].before, Some(content(10)));
 
-        // Another one of the same name is not the one that was seen.
-        let other = records.create_resource(content(20), "dora").await.unwrap();
+        // A new limit of the same name has another revision.
+        let other = records.resources().create(content(20), "dora").await.unwrap();
         for seen in [created.revision, changed.revision] {
-            let late = records.update_resource(content(12), seen, "carol").await.unwrap_err();
+            let late = records.resources().update(content(12), seen, "carol").await.unwrap_err();
             assert!(matches!(late, ChangeError::Conflict { .. }), "{late}");
-            let late = records.delete_resource("payments", seen, "carol").await.unwrap_err();
+            let late = records.resources().delete("payments", seen, "carol").await.unwrap_err();
             assert!(matches!(late, ChangeError::Conflict { .. }), "{late}");
         }
-        assert_eq!(records.read_resource("payments").await.unwrap(), Some(other));
+        assert_eq!(records.resources().read("payments").await.unwrap(), Some(other));
     })
     .await;
 }
 
 #[tokio::test]
-async fn records_are_visible_to_later_and_concurrent_connections() {
+async fn stored_records_are_visible_to_concurrent_and_later_connections() {
     on_every_database(async |database: Database| {
         if !database.is_shared {
             return;
@@ -402,7 +402,7 @@ async fn records_are_visible_to_later_and_concurrent_connections() {
 }
 
 #[tokio::test]
-async fn a_database_that_is_none_is_an_error_without_its_password() {
+async fn an_invalid_url_is_an_error_without_the_password() {
     for (url, kind) in [
         ("mysql://root:hunter2@localhost/db", FailureKind::Unsupported),
         ("", FailureKind::Unsupported),

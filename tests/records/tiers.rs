@@ -1,4 +1,4 @@
-//! Tiers: what consumers and keys are under that have no record of their own.
+//! Tiers: the limits of consumers and keys without an active record.
 
 use rl_core::key::KeySecret;
 use rl_core::source::PolicySource;
@@ -16,12 +16,12 @@ fn tier(name: &str, per_hour: i64) -> TierContent {
 }
 
 async fn put(records: &Records, consumer: &str, tier: &str) -> i64 {
-    let who = Subject::consumer(consumer);
-    records.set_tier(&who, Some(tier), 0, "alice").await.unwrap().unwrap().revision
+    let subject = Subject::consumer(consumer);
+    records.tiers().set_member(&subject, Some(tier), 0, "alice").await.unwrap().unwrap().revision
 }
 
-async fn text_of(source: &RecordSource, who: &Subject) -> String {
-    let policy = source.policy(who).await.unwrap();
+async fn text_of(source: &RecordSource, subject: &Subject) -> String {
+    let policy = source.policy(subject).await.unwrap();
     policy.map_or_else(|| "-".to_owned(), |policy| policy.to_string())
 }
 
@@ -29,16 +29,16 @@ async fn text_of(source: &RecordSource, who: &Subject) -> String {
 async fn records_come_before_the_tier_and_the_tier_before_the_defaults() {
     on_every_database(async |database: Database| {
         let defaults = limits([-1, -1, 7, -1, -1, -1]);
-        let records = database.builder().defaults(defaults).connect().await.unwrap();
+        let records = database.connect_with(|options| options.defaults(defaults)).await;
         let source = patient(&records).poll_every(NEVER).start();
         assert_eq!(policy_text(&source, "abc").await, "hour=7/hour");
 
-        let gold = records.create_tier(tier("gold", 100), "alice").await.unwrap();
+        let gold = records.tiers().create(tier("gold", 100), "alice").await.unwrap();
         let revision = put(&records, "abc", "gold").await;
         assert_eq!(policy_text(&source, "abc").await, "hour=100/hour");
         assert_eq!(policy_text(&source, "else").await, "hour=7/hour");
         let active = records.active_limits("abc", NOON).await.unwrap();
-        assert_eq!((active.tier(), active.are_defaults()), (Some("gold"), false));
+        assert_eq!((active.tier(), active.is_default()), (Some("gold"), false));
         assert_eq!(active.limits().numbers()[2], 100);
 
         let record = records.create(per_hour("abc", 3), "alice").await.unwrap();
@@ -48,27 +48,27 @@ async fn records_come_before_the_tier_and_the_tier_before_the_defaults() {
         records.delete(record.id, 1, "alice").await.unwrap();
         assert_eq!(policy_text(&source, "abc").await, "hour=100/hour");
 
-        records.update_tier(tier("gold", 200), gold.revision, "bob").await.unwrap();
-        assert_eq!(policy_text(&source, "abc").await, "hour=200/hour", "a changed tier binds");
+        records.tiers().update(tier("gold", 200), gold.revision, "bob").await.unwrap();
+        assert_eq!(policy_text(&source, "abc").await, "hour=200/hour", "the changed tier applies");
         let abc = Subject::consumer("abc");
-        assert!(records.set_tier(&abc, None, revision, "bob").await.unwrap().is_none());
+        assert!(records.tiers().set_member(&abc, None, revision, "bob").await.unwrap().is_none());
         assert_eq!(policy_text(&source, "abc").await, "hour=7/hour");
-        assert!(records.active_limits("abc", NOON).await.unwrap().are_defaults());
+        assert!(records.active_limits("abc", NOON).await.unwrap().is_default());
     })
     .await;
 }
 
-/// A record that begins later puts the tier aside when it begins, with no look-up between.
+/// A record that begins later replaces the tier without another look-up.
 #[tokio::test]
-async fn a_dated_record_puts_the_tier_aside_from_its_first_to_its_last_microsecond() {
+async fn a_record_replaces_the_tier_from_its_first_to_its_last_microsecond() {
     use std::sync::Arc;
 
     use rl_core::time::ManualClock;
     use rl_records::RecordContent;
 
     let clock = Arc::new(ManualClock::at(NOON));
-    let records = Database::memory().builder().clock(clock.clone()).connect().await.unwrap();
-    records.create_tier(tier("gold", 100), "alice").await.unwrap();
+    let records = Database::memory().connect_with(|options| options.clock(clock.clone())).await;
+    records.tiers().create(tier("gold", 100), "alice").await.unwrap();
     put(&records, "abc", "gold").await;
     let (from, to) = (NOON.plus_micros(10), NOON.plus_micros(20));
     let content = RecordContent::new("abc", from, to, limits([-1, -1, 3, -1, -1, -1]));
@@ -81,7 +81,7 @@ async fn a_dated_record_puts_the_tier_aside_from_its_first_to_its_last_microseco
 }
 
 #[tokio::test]
-async fn a_key_is_under_its_tier_or_under_the_policies_of_the_others() {
+async fn a_key_has_its_tier_or_else_the_policies_of_other_subjects() {
     on_every_database(async |database: Database| {
         let records = database.connect().await;
         let secret = KeySecret::new(b"a secret of the tests").unwrap();
@@ -89,86 +89,91 @@ async fn a_key_is_under_its_tier_or_under_the_policies_of_the_others() {
         let others = || Policy::builder().limit(Limit::per_hour(9)).build().unwrap();
         let source = patient(&records).others(others()).tiers_of_keys().poll_every(NEVER).start();
         let without = patient(&records).others(others()).poll_every(NEVER).start();
-        records.create_tier(tier("gold", 100), "alice").await.unwrap();
+        records.tiers().create(tier("gold", 100), "alice").await.unwrap();
         records
-            .create_tier(TierContent { limits: CallLimits::UNLIMITED, ..tier("free", 0) }, "alice")
+            .tiers()
+            .create(TierContent { limits: CallLimits::UNLIMITED, ..tier("free", 0) }, "alice")
             .await
             .unwrap();
         assert_eq!(text_of(&source, &key("one")).await, "hour=9/hour");
-        let member = records.set_tier(&key("one"), Some("gold"), 0, "alice").await.unwrap();
+        let member =
+            records.tiers().set_member(&key("one"), Some("gold"), 0, "alice").await.unwrap();
         assert_eq!(text_of(&source, &key("one")).await, "hour=100/hour");
         assert_eq!(text_of(&source, &key("two")).await, "hour=9/hour");
-        assert_eq!(text_of(&without, &key("one")).await, "hour=9/hour", "it was not asked for");
+        assert_eq!(text_of(&without, &key("one")).await, "hour=9/hour", "tiers of keys are off");
 
         let revision = member.unwrap().revision;
-        records.set_tier(&key("one"), Some("free"), revision, "alice").await.unwrap();
-        assert_eq!(text_of(&source, &key("one")).await, "-", "a tier without limits is one");
-        let history = records.tier_history_of(&key("one"), &HistoryQuery::default()).await.unwrap();
+        records.tiers().set_member(&key("one"), Some("free"), revision, "alice").await.unwrap();
+        assert_eq!(text_of(&source, &key("one")).await, "-", "the tier has no limits");
+        let history =
+            records.tiers().member_history(&key("one"), &HistoryQuery::default()).await.unwrap();
         let steps: Vec<_> = history
             .iter()
             .map(|change| (change.before.as_deref(), change.after.as_deref()))
             .collect();
         assert_eq!(steps, [(Some("gold"), Some("free")), (None, Some("gold"))]);
 
-        // The consumer of the same text is another subject.
+        // A consumer with the same text is another subject.
         let consumer = Subject::consumer(&key("one").id().to_string());
-        assert_eq!(records.tier_of(&consumer).await.unwrap(), None);
-        assert_eq!(records.tier_of(&key("one")).await.unwrap().unwrap().tier, "free");
+        assert_eq!(records.tiers().member(&consumer).await.unwrap(), None);
+        assert_eq!(records.tiers().member(&key("one")).await.unwrap().unwrap().tier, "free");
     })
     .await;
 }
 
 #[tokio::test]
-async fn an_edit_of_a_tier_that_somebody_else_changed_is_refused_and_all_is_remembered() {
+async fn an_edit_of_another_revision_of_a_tier_conflicts_and_changes_are_in_the_history() {
     on_every_database(async |database: Database| {
         let records = database.connect().await;
-        let gold = records.create_tier(tier("gold", 1), "alice").await.unwrap();
-        let twice = records.create_tier(tier("gold", 2), "alice").await.unwrap_err();
+        let gold = records.tiers().create(tier("gold", 1), "alice").await.unwrap();
+        let twice = records.tiers().create(tier("gold", 2), "alice").await.unwrap_err();
         assert!(matches!(twice, ChangeError::Conflict { current } if *current == gold));
-        let changed = records.update_tier(tier("gold", 3), gold.revision, "bob").await.unwrap();
-        let late = records.update_tier(tier("gold", 4), gold.revision, "carol").await.unwrap_err();
+        let changed = records.tiers().update(tier("gold", 3), gold.revision, "bob").await.unwrap();
+        let late =
+            records.tiers().update(tier("gold", 4), gold.revision, "carol").await.unwrap_err();
         assert!(matches!(late, ChangeError::Conflict { current } if *current == changed));
-        assert_eq!(records.read_tier("gold").await.unwrap(), Some(changed.clone()));
+        assert_eq!(records.tiers().read("gold").await.unwrap(), Some(changed.clone()));
 
         let abc = Subject::consumer("abc");
-        let none = records.set_tier(&abc, Some("silver"), 0, "alice").await.unwrap_err();
+        let none = records.tiers().set_member(&abc, Some("silver"), 0, "alice").await.unwrap_err();
         assert!(none.to_string().contains("tier \"silver\": expected the name"), "{none}");
         let revision = put(&records, "abc", "gold").await;
-        let late = records.set_tier(&abc, None, 0, "bob").await.unwrap_err();
+        let late = records.tiers().set_member(&abc, None, 0, "bob").await.unwrap_err();
         assert!(matches!(late, ChangeError::Conflict { .. }), "{late:?}");
-        let used = records.delete_tier("gold", changed.revision, "bob").await.unwrap_err();
+        let used = records.tiers().delete("gold", changed.revision, "bob").await.unwrap_err();
         assert!(used.to_string().contains("without members"), "{used}");
-        records.set_tier(&abc, None, revision, "bob").await.unwrap();
-        // A request that names the first membership does not change the next one.
+        records.tiers().set_member(&abc, None, revision, "bob").await.unwrap();
+        // The revision of the first membership does not match the next one.
         put(&records, "abc", "gold").await;
-        let late = records.set_tier(&abc, None, revision, "carol").await.unwrap_err();
+        let late = records.tiers().set_member(&abc, None, revision, "carol").await.unwrap_err();
         assert!(matches!(late, ChangeError::Conflict { .. }), "{late:?}");
-        let revision = records.tier_of(&abc).await.unwrap().unwrap().revision;
-        records.set_tier(&abc, None, revision, "bob").await.unwrap();
-        records.delete_tier("gold", changed.revision, "bob").await.unwrap();
-        assert_eq!(records.list_tiers(None, 10).await.unwrap(), []);
+        let revision = records.tiers().member(&abc).await.unwrap().unwrap().revision;
+        records.tiers().set_member(&abc, None, revision, "bob").await.unwrap();
+        records.tiers().delete("gold", changed.revision, "bob").await.unwrap();
+        assert_eq!(records.tiers().list(None, 10).await.unwrap(), []);
 
-        let history = records.tier_history(&HistoryQuery::default()).await.unwrap();
+        let history = records.tiers().history(&HistoryQuery::default()).await.unwrap();
         let by: Vec<_> = history.iter().map(|change| &*change.by).collect();
         assert_eq!(by, ["bob", "bob", "alice"]);
         assert_eq!(history[1].before.as_ref(), Some(&tier("gold", 1)));
         assert_eq!(history[1].after.as_ref(), Some(&tier("gold", 3)));
 
-        for who in [Subject::ip("10.0.0.1"), Subject::consumer(&"a".repeat(5_000))] {
-            let error = records.set_tier(&who, Some("gold"), 0, "alice").await.unwrap_err();
+        for subject in [Subject::ip("10.0.0.1"), Subject::consumer(&"a".repeat(5_000))] {
+            let error =
+                records.tiers().set_member(&subject, Some("gold"), 0, "alice").await.unwrap_err();
             assert!(matches!(error, ChangeError::Invalid(_)), "{error:?}");
         }
-        let empty = records.create_tier(tier("", 1), "alice").await.unwrap_err();
+        let empty = records.tiers().create(tier("", 1), "alice").await.unwrap_err();
         assert!(matches!(empty, ChangeError::Invalid(field) if field.field() == "name"));
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_tier_of_zero_blocks_or_not_as_records_do() {
+async fn a_limit_of_zero_means_the_same_in_a_tier_as_in_a_record() {
     for (meaning, text) in [(ZeroMeans::Blocked, "hour=0/hour"), (ZeroMeans::Unlimited, "-")] {
-        let records = Database::memory().builder().zero_means(meaning).connect().await.unwrap();
-        records.create_tier(tier("closed", 0), "alice").await.unwrap();
+        let records = Database::memory().connect_with(|options| options.zero_means(meaning)).await;
+        records.tiers().create(tier("closed", 0), "alice").await.unwrap();
         put(&records, "abc", "closed").await;
         assert_eq!(policy_text(&patient(&records).start(), "abc").await, text);
     }
@@ -180,10 +185,10 @@ async fn a_changed_tier_reaches_other_instances() {
         let (one, other) = (database.connect().await, database.connect().await);
         let source = patient(&other).start();
         assert_eq!(policy_text(&source, "abc").await, "-");
-        let gold = one.create_tier(tier("gold", 5), "alice").await.unwrap();
+        let gold = one.tiers().create(tier("gold", 5), "alice").await.unwrap();
         put(&one, "abc", "gold").await;
         until_policy(&source, "abc", "hour=5/hour").await;
-        one.update_tier(tier("gold", 6), gold.revision, "alice").await.unwrap();
+        one.tiers().update(tier("gold", 6), gold.revision, "alice").await.unwrap();
         until_policy(&source, "abc", "hour=6/hour").await;
     }
 }
@@ -194,7 +199,7 @@ async fn consumers_with_records_or_a_tier_are_listed_by_their_ids() {
         use rl_records::ConsumerQuery;
 
         let records = database.connect().await;
-        records.create_tier(tier("gold", 1), "alice").await.unwrap();
+        records.tiers().create(tier("gold", 1), "alice").await.unwrap();
         for name in ["b", "Bob", "c%"] {
             records.create(per_hour(name, 1), "alice").await.unwrap();
             records.create(per_hour(name, 2), "alice").await.unwrap();

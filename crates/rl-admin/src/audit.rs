@@ -56,7 +56,7 @@ pub(crate) async fn reset(admin: &Admin, actor: &Actor, subject: &Subject, limit
     tracing::info!(
         target: "rl_admin::audit", actor = name, realm, subject = %hash, limit, "counters reset"
     );
-    if let Err(error) = admin.records().note_reset(subject, limit, name).await {
+    if let Err(error) = admin.records().audit_log().note_reset(subject, limit, name).await {
         let kind = error.kind().as_str();
         tracing::error!(
             target: "rl_admin::audit", actor = name, realm, subject = %hash, kind,
@@ -88,7 +88,7 @@ pub(crate) fn refuse(admin: &Admin, actor: &Actor, role: Role, asked: &Asked) {
     let refusal = Refusal { role: role.to_string(), method, path, consumer, count };
     let (records, name) = (admin.records().clone(), actor.name().to_owned());
     tokio::spawn(async move {
-        if let Err(error) = records.note_refusal(refusal, &name).await {
+        if let Err(error) = records.audit_log().note_refusal(refusal, &name).await {
             let kind = error.kind().as_str();
             tracing::error!(target: "rl_admin::audit", kind, "refusal not written to the history");
         }

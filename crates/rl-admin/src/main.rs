@@ -14,7 +14,7 @@ use rl_admin::{Admin, AdminBuilder};
 use rl_core::source::{ByRealm, Preset};
 use rl_core::store::RedisStore;
 use rl_core::{Limit, Period, Policy, RateLimiter, Realm, Subject};
-use rl_records::{CallLimit, RecordSource, Records};
+use rl_records::{CallLimit, RecordSource, Records, RecordsOptions};
 use settings::Settings;
 use tokio::net::TcpListener;
 
@@ -68,12 +68,11 @@ fn warn_about(settings: &Settings, address: SocketAddr) {
 }
 
 async fn admin(settings: &Settings) -> Result<Admin, Box<dyn Error>> {
-    let records = Records::builder(&settings.database)
+    let options = RecordsOptions::new(&settings.database)
         .defaults(settings.defaults)
-        .zero_means(settings.zero_means)
-        .connect()
-        .await
-        .map_err(|error| format!("DATABASE_URL: {error}"))?;
+        .zero_means(settings.zero_means);
+    let records =
+        Records::connect_with(options).await.map_err(|error| format!("DATABASE_URL: {error}"))?;
     let source = RecordSource::builder(&records).others(others(settings.anonymous)).tiers_of_keys();
     let source = source.start();
     let limiter = RateLimiter::builder()

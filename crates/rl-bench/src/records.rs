@@ -38,7 +38,7 @@ async fn measure() -> Result<(), Box<dyn Error>> {
     let records = Records::connect(&url).await?;
     let now = SystemClock.now();
     let limits = CallLimits::from_numbers([10, 100, 1_000, -1, -1, -1])?;
-    records.create_tier(TierContent { name: "gold".into(), limits }, "bench").await?;
+    records.tiers().create(TierContent { name: "gold".into(), limits }, "bench").await?;
     fill(&url, now).await?;
 
     let mut table = Table::new("milliseconds", ["question", "median", "p99", "bound"]);
@@ -80,8 +80,8 @@ async fn measure() -> Result<(), Box<dyn Error>> {
     }
     let mut history = Vec::new();
     for page in 0..PAGES {
-        let of = Some(format!("consumer-{page:05}"));
-        let query = HistoryQuery { of, ..HistoryQuery::default() };
+        let owner = Some(format!("consumer-{page:05}"));
+        let query = HistoryQuery { owner, ..HistoryQuery::default() };
         let (took, found) = time_async(records.history(&query)).await;
         assert_eq!(found?.len(), 3, "each record was created");
         history.push(took.as_secs_f64() * 1e3);

@@ -1,11 +1,12 @@
 use rl_core::time::Timestamp;
 use rl_core::{MAX_UNITS, Policy};
 
-use crate::{
-    CallLimit, CallLimits, CallPeriod, Record, RecordContent, RecordId, TierContent, ZeroMeans,
-};
+use crate::limits::{CallLimit, CallLimits, CallPeriod, ZeroMeans};
+use crate::record::{Record, RecordContent};
+use crate::record_id::RecordId;
+use crate::tier::TierContent;
 
-/// How the records of one consumer become one limit for each period.
+/// The rules that combine the records of a consumer into one limit for each period.
 ///
 /// # Examples
 ///
@@ -20,38 +21,37 @@ use crate::{
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aggregation {
-    /// What holds for a consumer without any active record, and without a tier.
+    /// The limits of a consumer without an active record and without a tier.
     pub defaults: CallLimits,
-    /// What 0 means when no record has more.
+    /// The meaning of 0 where no record has a larger limit.
     pub zero_means: ZeroMeans,
 }
 
 impl Default for Aggregation {
-    /// No limits without records; 0 blocks.
+    /// Returns rules without default limits, under which 0 blocks.
     fn default() -> Self {
         Self { defaults: CallLimits::UNLIMITED, zero_means: ZeroMeans::Blocked }
     }
 }
 
 impl Aggregation {
-    /// The same, if these are the limits of the consumer's tier.
-    pub(crate) fn in_tier(self, tier: Option<&TierContent>) -> Self {
+    /// Returns these rules with the limits of `tier` as the defaults, if there is a tier.
+    pub(crate) fn with_tier(self, tier: Option<&TierContent>) -> Self {
         Self { defaults: tier.map_or(self.defaults, |tier| tier.limits), ..self }
     }
 
     /// Returns whether a member of `tier` is blocked while it has no active record.
     pub(crate) fn is_blocked_in(self, tier: Option<&TierContent>) -> bool {
-        let none = [];
-        self.in_tier(tier).limits(&none).has_zero()
+        self.with_tier(tier).limits([]).has_zero()
     }
 
-    /// The limits that these records make together. In the answer 0 always blocks.
+    /// Returns the combined limits of these records. In the result, 0 always blocks.
     #[must_use]
     pub fn limits<'a>(&self, records: impl IntoIterator<Item = &'a CallLimits>) -> CallLimits {
         let mut records = records.into_iter();
-        // A record among the others adds nothing to itself: the first is the beginning of the sum.
+        // Start with the first record instead of the defaults, which records replace.
         let sum = match records.next() {
-            Some(first) => records.fold(*first, plus),
+            Some(first) => records.fold(*first, add),
             None => self.defaults,
         };
         CallPeriod::ALL.into_iter().fold(sum, |limits, period| match limits.get(period) {
@@ -63,11 +63,11 @@ impl Aggregation {
     }
 }
 
-fn plus(sum: CallLimits, other: &CallLimits) -> CallLimits {
+fn add(sum: CallLimits, other: &CallLimits) -> CallLimits {
     CallPeriod::ALL.into_iter().fold(sum, |limits, period| {
         let limit = match (sum.get(period), other.get(period)) {
             (CallLimit::Unlimited, limit) | (limit, CallLimit::Unlimited) => limit,
-            // Sums are checked when a record is stored; who writes past this crate gets the largest.
+            // Sums are checked when a record is stored. Clamp those that another program wrote.
             (CallLimit::AtMost(a), CallLimit::AtMost(b)) => {
                 CallLimit::AtMost(a.saturating_add(b).min(MAX_UNITS))
             }
@@ -76,10 +76,10 @@ fn plus(sum: CallLimits, other: &CallLimits) -> CallLimits {
     })
 }
 
-/// Returns whether `record` lifts limits while it is active: it has no limit and does not block, but
-/// `tier`, the tier or the defaults that it replaces, has limits.
+/// Returns whether `record` removes all limits of its consumer while it is active.
 ///
-/// A record of -1 in every period does that. It is easily made by mistake, so warn about it.
+/// A record of −1 in every period does so if `replaced`, the limits of the tier or the defaults, has any
+/// limit. Such a record is easily made by mistake, so warn about it.
 ///
 /// # Examples
 ///
@@ -97,15 +97,15 @@ fn plus(sum: CallLimits, other: &CallLimits) -> CallLimits {
 /// # Ok::<(), rl_records::InvalidField>(())
 /// ```
 #[must_use]
-pub fn lifts(tier: &CallLimits, record: &RecordContent) -> bool {
-    !record.blocks && record.limits == CallLimits::UNLIMITED && *tier != CallLimits::UNLIMITED
+pub fn lifts(replaced: &CallLimits, record: &RecordContent) -> bool {
+    !record.blocks && record.limits == CallLimits::UNLIMITED && *replaced != CallLimits::UNLIMITED
 }
 
-/// Returns the end of the block that holds at `now`, if there is one: the first instant at which no
-/// record blocks. It is `None` if the block never ends.
+/// Returns the end of the block that is active at `now`, if there is one.
 ///
-/// `blocks` are the first and the last instants of all records that block. Blocks that overlap, or follow
-/// without a gap, count as one.
+/// The end is the first instant at which no record blocks; `Some(None)` is a block without an end.
+/// `blocks` are the first and the last instants of all records that block. Blocks that overlap, or that
+/// follow each other without a gap, count as one.
 pub(crate) fn block_at(
     blocks: impl Iterator<Item = (Timestamp, Timestamp)>,
     now: Timestamp,
@@ -119,30 +119,30 @@ pub(crate) fn block_at(
         }
         end = end.max(to.plus_micros(1));
     }
-    (end > now).then(|| (end < FOR_EVER).then_some(end))
+    (end > now).then(|| (end < NO_END).then_some(end))
 }
 
-/// The beginning of the year 9999, which stands for "for ever".
-const FOR_EVER: Timestamp = Timestamp::from_secs(253_370_764_800);
+/// The beginning of the year 9999. A block that reaches it has no end.
+const NO_END: Timestamp = Timestamp::from_secs(253_370_764_800);
 
-/// What one record has to do with the limits that hold.
+/// The contribution of one record to the limits of its consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Contribution {
-    /// The record.
+    /// The id of the record.
     pub id: RecordId,
-    /// What it says.
+    /// The limits of the record.
     pub limits: CallLimits,
-    /// The first instant at which it is active.
+    /// The first instant at which the record is active.
     pub from_date: Timestamp,
-    /// The last instant at which it is active.
+    /// The last instant at which the record is active.
     pub to_date: Timestamp,
-    /// Whether it blocks, whatever the others say.
+    /// Whether the record blocks the consumer.
     pub blocks: bool,
 }
 
 impl Contribution {
-    /// The calls it adds to the limit of `period`: 0 unless it has a limit above 0.
+    /// Returns the number of calls that the record adds to the limit of `period`.
     #[must_use]
     pub const fn added(&self, period: CallPeriod) -> u64 {
         match self.limits.get(period) {
@@ -152,28 +152,28 @@ impl Contribution {
     }
 }
 
-/// The limits of a consumer at a time, and why.
+/// The limits of a consumer at a time, and where they come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ActiveLimits {
     limits: CallLimits,
-    considered: Vec<Contribution>,
+    contributions: Vec<Contribution>,
     tier: Option<String>,
 }
 
 impl ActiveLimits {
-    /// Of a consumer in `tier`, which counts if there is no record.
-    pub(crate) fn of(
+    /// Combines the active records of a consumer. Its tier counts if there is no record.
+    pub(crate) fn new(
         records: &[Record],
         tier: Option<TierContent>,
         aggregation: Aggregation,
     ) -> Self {
-        let aggregation = aggregation.in_tier(tier.as_ref());
+        let aggregation = aggregation.with_tier(tier.as_ref());
         let limits = if records.iter().any(|record| record.content.blocks) {
             CallLimits::BLOCKED
         } else {
             aggregation.limits(records.iter().map(|record| &record.content.limits))
         };
-        let considered = records.iter().map(|record| Contribution {
+        let contributions = records.iter().map(|record| Contribution {
             id: record.id,
             limits: record.content.limits,
             from_date: record.content.from_date,
@@ -181,58 +181,59 @@ impl ActiveLimits {
             blocks: record.content.blocks,
         });
         let tier = tier.filter(|_| records.is_empty()).map(|tier| tier.name);
-        Self { limits, considered: considered.collect(), tier }
+        Self { limits, contributions: contributions.collect(), tier }
     }
 
-    /// The limit of each period. 0 blocks: [`ZeroMeans`] is accounted for.
+    /// Returns the limit of each period. [`ZeroMeans`] has been applied, so 0 blocks.
     #[must_use]
     pub const fn limits(&self) -> CallLimits {
         self.limits
     }
 
-    /// The records that were considered, in the order in which they begin.
+    /// Returns the ids of the records that were combined, in the order in which they begin.
     pub fn considered_ids(&self) -> impl Iterator<Item = RecordId> + '_ {
-        self.considered.iter().map(|record| record.id)
+        self.contributions.iter().map(|record| record.id)
     }
 
-    /// What each of them says.
+    /// Returns the contribution of each record, in the order in which they begin.
     #[must_use]
     pub fn contributions(&self) -> &[Contribution] {
-        &self.considered
+        &self.contributions
     }
 
-    /// The tier whose limits hold, because there was no record.
+    /// Returns the name of the tier that supplied the limits, if no record did.
     #[must_use]
     pub fn tier(&self) -> Option<&str> {
         self.tier.as_deref()
     }
 
-    /// Whether one of the records blocks.
+    /// Returns whether one of the records blocks the consumer.
     #[must_use]
-    pub fn are_blocked(&self) -> bool {
-        self.considered.iter().any(|record| record.blocks)
+    pub fn is_blocked(&self) -> bool {
+        self.contributions.iter().any(|record| record.blocks)
     }
 
-    /// Whether there was no record and no tier, so that the configured defaults hold.
+    /// Returns whether the limits are the configured defaults, for want of a record and a tier.
     #[must_use]
-    pub fn are_defaults(&self) -> bool {
-        self.considered.is_empty() && self.tier.is_none()
+    pub fn is_default(&self) -> bool {
+        self.contributions.is_empty() && self.tier.is_none()
     }
 
-    /// Returns the end of the block: the first instant at which none of these records blocks. `None` if there
-    /// is no block, or it never ends (a `to_date` in the year 9999).
+    /// Returns the first instant at which none of these records blocks.
+    ///
+    /// Returns `None` without a block, and for a block without an end: a `to_date` in the year 9999.
     #[must_use]
     pub fn block_end(&self) -> Option<Timestamp> {
-        let blocking = self.considered.iter().filter(|record| record.blocks);
+        let blocking = self.contributions.iter().filter(|record| record.blocks);
         let last = blocking.map(|record| record.to_date.plus_micros(1)).max();
-        last.filter(|end| *end < FOR_EVER)
+        last.filter(|end| *end < NO_END)
     }
 
-    /// The policy they make; `None` if there is no limit.
+    /// Returns the policy of these limits, or `None` without any limit.
     #[must_use]
     pub fn policy(&self) -> Option<Policy> {
         let policy = self.limits.policy();
-        if self.are_blocked() {
+        if self.is_blocked() {
             policy.map(|policy| policy.blocked_until(self.block_end()))
         } else {
             policy

@@ -1,14 +1,15 @@
 use rl_core::time::Timestamp;
 use serde_json::{Value, json};
 
-use crate::history::Stored;
-use crate::{RecordContent, TierContent};
+use crate::history::HistoryValue;
+use crate::record::RecordContent;
+use crate::tier::TierContent;
 
 /// One entry of the audit history: a change, or a request that was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AuditEntry {
-    /// Its number. Later entries have larger ones.
+    /// The number of the entry. Later entries have larger numbers.
     pub number: i64,
     /// The time.
     pub at: Timestamp,
@@ -18,30 +19,31 @@ pub struct AuditEntry {
     pub event: AuditEvent,
 }
 
-/// The event of an [`AuditEntry`]. Subjects are named in clear: show them only to actors who may read the
-/// history.
+/// The event of an [`AuditEntry`].
+///
+/// It names subjects in clear, so show it only to actors who may read the history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[expect(clippy::large_enum_variant, reason = "entries are made one page at a time")]
 pub enum AuditEvent {
     /// A record was created, changed or deleted.
     Record {
-        /// Its id.
+        /// The id of the record.
         id: String,
-        /// The consumer that it belongs to.
+        /// The consumer of the record.
         consumer: String,
-        /// How it was; `None` if it was created.
+        /// The content before; `None` if it was created.
         before: Option<RecordContent>,
-        /// How it is since; `None` if it was deleted.
+        /// The content after; `None` if it was deleted.
         after: Option<RecordContent>,
     },
     /// A tier was created, changed or deleted.
     Tier {
-        /// Its name.
+        /// The name of the tier.
         name: String,
-        /// How it was; `None` if it was created.
+        /// The content before; `None` if it was created.
         before: Option<TierContent>,
-        /// How it is since; `None` if it was deleted.
+        /// The content after; `None` if it was deleted.
         after: Option<TierContent>,
     },
     /// A consumer or an API key was put into a tier, or taken out of it.
@@ -50,9 +52,9 @@ pub enum AuditEvent {
         realm: String,
         /// The id of the consumer, or the keyed hash of the key.
         id: String,
-        /// The tier it was in.
+        /// The tier before; `None` if there was none.
         before: Option<String>,
-        /// The tier it is in now.
+        /// The tier after; `None` if there is none.
         after: Option<String>,
     },
     /// Counters were reset.
@@ -75,20 +77,20 @@ pub struct Refusal {
     pub role: String,
     /// The method of the request.
     pub method: String,
-    /// The path of the request; 500 characters are kept.
+    /// The path of the request, cut to 500 characters.
     pub path: String,
-    /// The consumer that the request was about, if it was about one.
+    /// The consumer that the request names, if any.
     pub consumer: Option<String>,
-    /// The requests that this entry stands for: itself, and earlier ones without an entry.
+    /// The number of requests that this entry stands for: this one, and earlier ones without an entry.
     pub count: u64,
 }
 
 /// Selects entries of the audit history, which are listed with the newest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditQuery {
-    /// Only those about this consumer.
+    /// Selects the entries about this consumer.
     pub consumer: Option<String>,
-    /// Only those before this number: the last of the page before.
+    /// Selects entries with a smaller number: pass the last number of the previous page.
     pub before: Option<i64>,
     /// The largest number of entries: 1 to 1 000.
     pub limit: u32,
@@ -108,7 +110,7 @@ pub(crate) struct StoredReset {
     pub(crate) limit: Option<String>,
 }
 
-impl Stored for StoredReset {
+impl HistoryValue for StoredReset {
     fn to_json(&self) -> Value {
         json!({ "realm": self.realm, "limit": self.limit })
     }
@@ -119,7 +121,7 @@ impl Stored for StoredReset {
     }
 }
 
-impl Stored for Refusal {
+impl HistoryValue for Refusal {
     fn to_json(&self) -> Value {
         let Self { role, method, path, consumer, count } = self;
         json!({

@@ -1,6 +1,9 @@
-use crate::ChangeError;
+use crate::effect::Effect;
+use crate::error::ChangeError;
 
-/// The person or program that makes a change, and whether it may block or unblock consumers by it.
+/// The person or program that makes a change.
+///
+/// An author may or may not block and unblock consumers, and the applications of resources.
 ///
 /// A name alone (`"alice"`) converts to an author who may do both.
 ///
@@ -36,15 +39,18 @@ impl<'a> Author<'a> {
         Self { name, may_block: true, may_unblock: true }
     }
 
-    /// Sets whether the author may make a change after which a consumer is blocked at a time at which
-    /// it was not: by a block, or by limits of 0 that nothing else exceeds. Defaults to `true`.
+    /// Sets whether the author may make a change that blocks. Defaults to `true`.
+    ///
+    /// A change blocks if a consumer or an application is blocked at a time at which it was not before. A block
+    /// does so, and a limit of 0 that nothing else exceeds.
     pub const fn may_block(mut self, may: bool) -> Self {
         self.may_block = may;
         self
     }
 
-    /// Sets whether the author may make a change after which a consumer is no longer blocked at a
-    /// time at which it was. Defaults to `true`.
+    /// Sets whether the author may make a change that unblocks. Defaults to `true`.
+    ///
+    /// A change unblocks if a consumer or an application is not blocked at a time at which it was before.
     pub const fn may_unblock(mut self, may: bool) -> Self {
         self.may_unblock = may;
         self
@@ -78,26 +84,5 @@ impl<'a> From<&'a str> for Author<'a> {
 impl<'a> From<&'a String> for Author<'a> {
     fn from(name: &'a String) -> Self {
         Self::new(name)
-    }
-}
-
-/// The effect of a change on a consumer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Effect {
-    /// At some time the consumer is blocked, and was not before the change.
-    pub(crate) blocks: bool,
-    /// At some time the consumer is not blocked, and was before the change.
-    pub(crate) unblocks: bool,
-}
-
-impl Effect {
-    /// Returns the effect at one time.
-    pub(crate) const fn of(was_blocked: bool, is_blocked: bool) -> Self {
-        Self { blocks: !was_blocked && is_blocked, unblocks: was_blocked && !is_blocked }
-    }
-
-    /// Combines the effects at two times.
-    pub(crate) const fn and(self, other: Self) -> Self {
-        Self { blocks: self.blocks || other.blocks, unblocks: self.unblocks || other.unblocks }
     }
 }

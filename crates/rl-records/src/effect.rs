@@ -1,11 +1,32 @@
-//! Computes whether a change of a record blocks its consumer, or unblocks it.
+//! Computes whether a change of a record blocks or unblocks its consumer.
 
 use rl_core::time::Timestamp;
 
-use crate::author::Effect;
-use crate::{CallLimit, CallLimits, CallPeriod, RecordContent, ZeroMeans};
+use crate::limits::{CallLimit, CallLimits, CallPeriod, ZeroMeans};
+use crate::record::RecordContent;
 
-/// One record that holds before a change, after it, or both.
+/// The effect of a change on consumers, or on the applications of a resource.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Effect {
+    /// At some time, one of them is blocked that was not blocked before.
+    pub(crate) blocks: bool,
+    /// At some time, one of them is not blocked that was blocked before.
+    pub(crate) unblocks: bool,
+}
+
+impl Effect {
+    /// Returns the effect at one time.
+    pub(crate) const fn of(was_blocked: bool, is_blocked: bool) -> Self {
+        Self { blocks: !was_blocked && is_blocked, unblocks: was_blocked && !is_blocked }
+    }
+
+    /// Combines the effects at two times.
+    pub(crate) const fn and(self, other: Self) -> Self {
+        Self { blocks: self.blocks || other.blocks, unblocks: self.unblocks || other.unblocks }
+    }
+}
+
+/// A record that exists before a change, after it, or both.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span<'a> {
     pub(crate) content: &'a RecordContent,
@@ -39,11 +60,11 @@ pub(crate) fn effect(
     of_blocks.and(of_limits)
 }
 
-/// The records that are active at a time, counted.
+/// Counts the records that are active at a time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Active {
     count: u64,
-    // For each period, those with a limit of 0, and those with more.
+    // The number of records with a limit of 0, and with a larger one, for each period.
     zero: [u64; 6],
     positive: [u64; 6],
 }
@@ -106,7 +127,7 @@ mod tests {
         RecordContent::block("abc", Timestamp::from_secs(from), Timestamp::from_secs(to))
     }
 
-    fn of(
+    fn effect_of(
         others: &[RecordContent],
         before: Option<&RecordContent>,
         after: Option<&RecordContent>,
@@ -140,7 +161,7 @@ mod tests {
         ];
         for (before, after, expected) in table {
             for others in [&[][..], &[block(1, 30)]] {
-                let found = of(others, before.as_ref(), after.as_ref(), false);
+                let found = effect_of(others, before.as_ref(), after.as_ref(), false);
                 assert_eq!(found, expected, "{others:?} {before:?} {after:?}");
             }
         }
@@ -168,7 +189,7 @@ mod tests {
             (vec![block(10, 20)],     Some(record(0, 10, 20)),  Some(record(5, 10, 20)),  false, unblocks),
         ];
         for (others, before, after, fallback, expected) in table {
-            let found = of(&others, before.as_ref(), after.as_ref(), fallback);
+            let found = effect_of(&others, before.as_ref(), after.as_ref(), fallback);
             assert_eq!(found, expected, "{others:?} {before:?} {after:?} {fallback}");
         }
     }

@@ -1,12 +1,11 @@
 use std::error::Error;
 use std::fmt;
 
-use rl_core::FailureKind;
-use rl_core::StoreError;
+use rl_core::{FailureKind, StoreError};
 
-use crate::RecordId;
+use crate::record_id::RecordId;
 
-/// A value that cannot be stored: which field, what was given, and what was expected.
+/// A field whose value cannot be stored, with what was expected instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidField {
     field: &'static str,
@@ -20,24 +19,24 @@ impl InvalidField {
         value: impl fmt::Display,
         expected: &'static str,
     ) -> Self {
-        // Long values would drown the sentence.
+        // A long value would make the message unreadable.
         let value = value.to_string().chars().take(80).collect();
         Self { field, value, expected }
     }
 
-    /// The field, as tables and documents call it.
+    /// Returns the name of the field, as in tables and documents.
     #[must_use]
     pub const fn field(&self) -> &'static str {
         self.field
     }
 
-    /// What was given, or its first 80 characters. It came from a client: escape it where it is shown.
+    /// Returns the first 80 characters of the value. A client sent it, so escape it where it is shown.
     #[must_use]
     pub fn value(&self) -> &str {
         &self.value
     }
 
-    /// What was expected, in words.
+    /// Returns what was expected, in words.
     #[must_use]
     pub const fn expected(&self) -> &'static str {
         self.expected
@@ -52,11 +51,11 @@ impl fmt::Display for InvalidField {
 
 impl Error for InvalidField {}
 
-/// The database could not answer.
+/// A failure of the database.
 ///
-/// The text names the failure, its cause, and a server that was not reached. It holds no user and no
-/// password. [`Error::source`] is the failure beneath; its type is not part of the API, and its text may name
-/// the user.
+/// The text names the failure, its cause, and the server if it was not reached. It holds no user name and no
+/// password. [`Error::source`] is the failure of the driver: its type is not part of the API, and its text
+/// may name the user.
 #[derive(Debug)]
 pub struct DatabaseError {
     kind: FailureKind,
@@ -69,14 +68,14 @@ impl DatabaseError {
         Self { kind, detail: None, source: None }
     }
 
-    /// Sets a detail for operators: no user, no password, nothing that a client sent.
+    /// Sets a detail for operators. It must hold no user name, no password and no input of clients.
     pub(crate) fn with_detail(mut self, detail: impl Into<String>) -> Self {
         self.detail = Some(detail.into());
         self
     }
 
     /// Adds the server that could not be reached to the detail.
-    pub(crate) fn at_connecting_to(self, server: &str) -> Self {
+    pub(crate) fn while_connecting_to(self, server: &str) -> Self {
         let detail = match &self.detail {
             Some(detail) => format!("could not connect to {server}: {detail}"),
             None => format!("could not connect to {server}"),
@@ -89,14 +88,12 @@ impl DatabaseError {
         self
     }
 
-    /// Why there is no answer, in the words that stores use.
+    /// Returns the kind of the failure.
     #[must_use]
     pub const fn kind(&self) -> FailureKind {
         self.kind
     }
-}
 
-impl DatabaseError {
     /// Returns the failure without its cause, as clients may see it.
     #[must_use]
     pub const fn summary(&self) -> &'static str {
@@ -104,9 +101,9 @@ impl DatabaseError {
             FailureKind::Unavailable => "the database is unavailable",
             FailureKind::TimedOut => "the database did not answer in time",
             FailureKind::Refused => "the database refused the credentials or a permission",
-            FailureKind::Corrupt => "the database holds what was not written by this crate",
+            FailureKind::Corrupt => "the database holds data that this crate did not write",
             FailureKind::Unsupported => {
-                "no database that is known: expected a URL of sqlite: or postgres:"
+                "unknown kind of database: expected a URL of sqlite: or postgres:"
             }
             _ => "the database rejected the request",
         }
@@ -135,33 +132,31 @@ impl From<DatabaseError> for StoreError {
     }
 }
 
-/// Why a change was not made. Nothing was stored.
+/// The reason why a change was not made. Nothing was stored.
 ///
-/// `T` is what was to be changed: a [`Record`](crate::Record) or a
-/// [`ResourceLimit`](crate::ResourceLimit).
+/// `T` is the type of the object to change, such as [`Record`](crate::Record).
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ChangeError<T> {
-    /// A value that cannot be stored.
+    /// A field has a value that cannot be stored.
     Invalid(InvalidField),
-    /// There is none of this id or name.
+    /// There is no object of this id or name.
     NotFound,
-    /// Somebody else changed it meanwhile.
+    /// The object is not as [expected](crate::Expected): another change came first.
     Conflict {
-        /// As it is.
+        /// The current object.
         current: Box<T>,
     },
-    /// There are several that could be meant.
+    /// Several records match.
     Several {
-        /// Their ids, ten at most.
+        /// The ids of the first ten.
         ids: Vec<RecordId>,
     },
-    /// The change would block a consumer, which its author may not do.
+    /// The change would block a consumer or an application, which its author may not do.
     MayNotBlock,
-    /// The change would unblock a consumer, which its author may not do.
+    /// The change would unblock a consumer or an application, which its author may not do.
     MayNotUnblock,
-    /// The database could not answer. If that was while the change was committed, it may have been
-    /// made.
+    /// The database failed. If it failed during the commit, the change may have been made.
     Database(DatabaseError),
 }
 
@@ -181,16 +176,18 @@ impl<T> fmt::Display for ChangeError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Invalid(error) => error.fmt(f),
-            Self::NotFound => f.write_str("there is no such limit"),
+            Self::NotFound => f.write_str("the object to change was not found"),
             Self::Conflict { .. } => {
-                f.write_str("somebody else changed it meanwhile: look at it and try again")
+                f.write_str("another change came first: read the object and try again")
             }
             Self::Several { ids } => {
-                write!(f, "{} limits match:", ids.len())?;
+                write!(f, "{} records match:", ids.len())?;
                 ids.iter().try_for_each(|id| write!(f, " {id}"))
             }
-            Self::MayNotBlock => f.write_str("the change would block a consumer"),
-            Self::MayNotUnblock => f.write_str("the change would unblock a consumer"),
+            Self::MayNotBlock => f.write_str("the change would block a consumer or an application"),
+            Self::MayNotUnblock => {
+                f.write_str("the change would unblock a consumer or an application")
+            }
             Self::Database(error) => error.fmt(f),
         }
     }

@@ -1,46 +1,46 @@
 use rl_core::time::Timestamp;
 use serde_json::Value;
 
-/// One change of a record or a resource limit, written in the same transaction as the change.
+/// One change of an object. It is written in the same transaction as the change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Change<T> {
-    /// Its number. Later changes have larger ones, over all records and resources.
+    /// The number of the change. Later changes of any object have larger numbers.
     pub number: i64,
-    /// The `rate_limiting_id` of the record, or the name of the resource.
+    /// The `rate_limiting_id` of the record, or the name of the object.
     pub item: String,
-    /// When.
+    /// The time of the change.
     pub at: Timestamp,
-    /// Who.
+    /// The name of the author.
     pub by: String,
-    /// How it was before; `None` if it was created.
+    /// The content before the change; `None` if the object was created.
     pub before: Option<T>,
-    /// How it is since; `None` if it was deleted.
+    /// The content after the change; `None` if the object was deleted.
     pub after: Option<T>,
 }
 
-/// Which changes to list; the newest come first.
+/// Selects changes, which are listed with the newest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HistoryQuery {
-    /// Only those of this consumer, or of the resource of this name.
-    pub of: Option<String>,
-    /// Only those of this record.
+    /// Selects the changes of this consumer, or of the tier or resource of this name.
+    pub owner: Option<String>,
+    /// Selects the changes of this record.
     pub item: Option<String>,
-    /// Only those before this number: the last of the page before.
+    /// Selects changes with a smaller number: pass the last number of the previous page.
     pub before: Option<i64>,
-    /// At most so many: 1 to 1 000.
+    /// The largest number of changes: 1 to 1 000.
     pub limit: u32,
 }
 
 impl Default for HistoryQuery {
-    /// The newest 50.
+    /// Returns a query for the newest 50 changes.
     fn default() -> Self {
-        Self { of: None, item: None, before: None, limit: 50 }
+        Self { owner: None, item: None, before: None, limit: 50 }
     }
 }
 
-/// What the history keeps, as JSON.
-pub(crate) trait Stored: Sized {
+/// A value that the history keeps as JSON.
+pub(crate) trait HistoryValue: Sized {
     fn to_json(&self) -> Value;
 
     fn from_json(json: &Value) -> Option<Self>;

@@ -1,7 +1,7 @@
-//! Limits that people manage: dated records per consumer in a database, and the policy they make.
+//! Limits that people manage: dated records per consumer in a database, as a source of policies.
 //!
-//! A record says how often a consumer may call in each of six periods, from one date to another.
-//! The records that are active at the same time add up; a change of one binds the next request.
+//! A record limits the calls of a consumer in each of six periods, from one date to another. The limits of
+//! records that are active at the same time are added up. A change applies to the next request.
 //!
 //! ```
 //! use rl_core::time::{Clock, SystemClock};
@@ -32,44 +32,44 @@
 //!
 //! # Which limits apply
 //!
-//! | active records, for one period | what holds |
+//! | active records, for one period | limit |
 //! |---|---|
-//! | no record at all | that of its tier, if it is in one; else the default ([`RecordsBuilder::defaults`]), no limit unless said |
-//! | one or more above 0 | their sum; 0 and −1 add nothing |
-//! | none above 0, one or more 0 | 0: every call is denied, or no limit with [`ZeroMeans::Unlimited`] |
-//! | all −1 | no limit; the default does not apply, since there is a record |
-//! | one that [blocks](RecordContent::block) | 0 in every period, whatever the others say |
+//! | no record | the limit of the tier of the consumer, else the default ([`RecordsOptions::defaults`]), else none |
+//! | one or more above 0 | the sum of the records; 0 and −1 add nothing |
+//! | none above 0, one or more 0 | 0, which rejects every call, or no limit with [`ZeroMeans::Unlimited`] |
+//! | all −1 | no limit; the default does not apply, because there is a record |
+//! | one that [blocks](RecordContent::block) | 0 in every period, whatever the other records contain |
 //!
-//! So −1 beside 100 gives 100: "no limit" does not win. A record is active from its `from_date` to
-//! its `to_date`, both included, to the microsecond. [`Records::active_limits`] tells what holds at
-//! a time and which record contributed what; [`RecordSource`] enforces the same answer.
+//! So −1 and 100 make 100. A record is active from its `from_date` to its `to_date`, both included, to the
+//! microsecond. [`Records::active_limits`] returns the limits at a time and the contribution of each record.
+//! [`RecordSource`] enforces the same limits.
 //!
-//! A tier ([`Records::create_tier`]) has six limits and no dates: it is what its consumers have instead
-//! of the defaults. A record of a consumer's own puts them aside as long as it is active, in every
-//! period. API keys can be in a tier too, and have no records: see
-//! [`RecordSourceBuilder::tiers_of_keys`].
+//! A [tier](Tiers) has six limits and no dates. Its limits replace the defaults for its members. While a
+//! member has an active record, the record replaces the tier in every period. API keys can have a tier too,
+//! but no records: see [`RecordSourceBuilder::tiers_of_keys`].
 //!
 //! # When a change takes effect
 //!
-//! In the process that made it: with the next request. In others that share the database, as soon as
-//! they learn of it: through `LISTEN/NOTIFY` on PostgreSQL or Redis publish/subscribe (feature
-//! `redis`) within milliseconds, and in any case at the next look at the change counter, which is half
-//! a second after the last one unless [`RecordSourceBuilder::poll_every`] says otherwise. So the bound
-//! is that interval and the time of two look-ups: below one second with a database that answers. While the
-//! database is down, the last policies hold, and records begin and end as they were dated.
+//! * In the process that made it: with the next request.
+//! * In other processes on the same database: as soon as they are notified, within milliseconds. The
+//!   notification goes through `LISTEN/NOTIFY` on PostgreSQL, or through Redis publish/subscribe (feature
+//!   `redis`).
+//! * In any case: with the next poll of the change log, half a second after the last one
+//!   ([`RecordSourceBuilder::poll_every`]). With two look-ups, this stays below one second.
 //!
-//! A change whose caller goes away, or that cannot tell whether it was committed, is announced all the
-//! same. A database that went back to an earlier state (fail-over, a restored file) is noticed at the
-//! next look, and everything is looked up again.
+//! While the database is down, the last policies apply, and records still begin and end on time.
 //!
-//! # When many ask
+//! A change is announced even if its caller is cancelled, or if the outcome of its commit is unknown. The
+//! next poll also notices a database that went back to an earlier state, after a failover or with a restored
+//! file. All limits are then looked up again.
 //!
-//! Look-ups, changes and whatever else is read have connections apart
-//! ([`RecordsBuilder::max_connections`]), and everything that is waited for ends: a change after seconds,
-//! a look-up after three. However many consumers somebody invents, a few look-ups run at once and a few
-//! hundred wait; those beyond are told so at once and are under the failure policy of the limiter. They
-//! displace nothing that is known unless they are found. After a look-up that failed there is one each
-//! second, for all, until one succeeds.
+//! # Under load
+//!
+//! Look-ups, changes and other reads have separate connections ([`RecordsOptions::max_connections`]). Every
+//! wait is bounded: a change fails after seconds, a look-up after three. Few look-ups run at once and a few
+//! hundred wait, however many consumers clients invent. Beyond that, a request falls under the failure policy
+//! of the limiter without waiting. Unknown consumers evict no cached value. After a look-up that failed, one
+//! is tried each second until one succeeds.
 //!
 //! # Features
 //!
@@ -82,16 +82,18 @@
 mod error;
 mod limits;
 
+mod author;
+mod effect;
+mod history;
+mod record_id;
+mod revision;
+
 mod record;
 mod resource;
 mod tier;
 
 mod active;
 mod audit;
-mod author;
-mod effect;
-mod expected;
-mod history;
 
 mod database;
 mod source;
@@ -100,14 +102,15 @@ pub use active::{ActiveLimits, Aggregation, Contribution, lifts};
 pub use audit::{AuditEntry, AuditEvent, AuditQuery, Refusal};
 pub use author::Author;
 pub use database::{
-    ConsumerPage, ConsumerQuery, ConsumerSummary, RecordCursor, RecordPage, RecordQuery, Records,
-    RecordsBuilder,
+    AuditLog, ConsumerPage, ConsumerQuery, ConsumerSummary, RecordCursor, RecordPage, RecordQuery,
+    Records, RecordsOptions, Resources, Tiers,
 };
 pub use error::{ChangeError, DatabaseError, InvalidField};
-pub use expected::Expected;
 pub use history::{Change, HistoryQuery};
 pub use limits::{CallLimit, CallLimits, CallPeriod, ZeroMeans};
-pub use record::{InvalidRecordId, Record, RecordContent, RecordId};
+pub use record::{Record, RecordContent};
+pub use record_id::{InvalidRecordId, RecordId};
 pub use resource::{ResourceLimit, ResourceLimitContent};
+pub use revision::{Expected, Revised, Revisioned};
 pub use source::{RecordSource, RecordSourceBuilder};
 pub use tier::{Tier, TierContent, TierMember};

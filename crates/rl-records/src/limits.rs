@@ -2,7 +2,7 @@ use std::fmt;
 
 use rl_core::{Limit, MAX_UNITS, Period, Policy};
 
-use crate::InvalidField;
+use crate::error::InvalidField;
 
 /// One of the six periods of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,11 +22,11 @@ pub enum CallPeriod {
 }
 
 impl CallPeriod {
-    /// All six, the shortest first.
+    /// All six periods, the shortest first.
     pub const ALL: [Self; 6] =
         [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month];
 
-    /// The name of the field, such as `per_minute_call_limit`.
+    /// Returns the name of the field, such as `per_minute_call_limit`.
     #[must_use]
     pub const fn field(self) -> &'static str {
         match self {
@@ -39,7 +39,7 @@ impl CallPeriod {
         }
     }
 
-    /// The period as limits have it.
+    /// Returns the period of a [`Limit`].
     #[must_use]
     pub const fn period(self) -> Period {
         match self {
@@ -53,28 +53,28 @@ impl CallPeriod {
     }
 }
 
-/// What a record says of one period.
+/// The limit of a record for one period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CallLimit {
-    /// No limit from this record: −1 outside.
+    /// No limit from this record, written as −1.
     Unlimited,
-    /// At most so many calls. What 0 means is decided by [`ZeroMeans`].
+    /// This number of calls at most. [`ZeroMeans`] decides what 0 means.
     AtMost(u64),
 }
 
 impl CallLimit {
-    /// The number that stands for it in tables and documents: −1 is no limit.
+    /// Returns the number that stands for the limit in tables and documents: −1 is no limit.
     #[must_use]
     pub const fn as_number(self) -> i64 {
         match self {
             Self::Unlimited => -1,
-            // Checked wherever limits come in; the cast is saturating all the same.
+            // Limits are checked before they are stored; saturate in case one was not.
             Self::AtMost(max) if max <= MAX_UNITS => max.cast_signed(),
             Self::AtMost(_) => MAX_UNITS.cast_signed(),
         }
     }
 
-    /// Reads the number of `field`.
+    /// Reads the limit of `field` from its number.
     ///
     /// # Errors
     ///
@@ -87,7 +87,7 @@ impl CallLimit {
         limit.checked().map_err(|expected| InvalidField::new(field, number, expected))
     }
 
-    pub(crate) const fn checked(self) -> Result<Self, &'static str> {
+    const fn checked(self) -> Result<Self, &'static str> {
         match self {
             Self::AtMost(max) if max > MAX_UNITS => {
                 Err("-1 (no limit), or 0 to 9007199254740991 calls")
@@ -125,11 +125,11 @@ impl CallLimits {
     /// 0 in every period.
     pub const BLOCKED: Self = Self([CallLimit::AtMost(0); 6]);
 
-    /// Reads the six numbers, the shortest period first.
+    /// Reads the limits from six numbers, the shortest period first.
     ///
     /// # Errors
     ///
-    /// As [`CallLimit::from_number`].
+    /// Returns the error of [`CallLimit::from_number`].
     pub fn from_numbers(numbers: [i64; 6]) -> Result<Self, InvalidField> {
         let mut limits = Self::UNLIMITED;
         for (period, number) in CallPeriod::ALL.into_iter().zip(numbers) {
@@ -138,23 +138,38 @@ impl CallLimits {
         Ok(limits)
     }
 
-    /// The six numbers, the shortest period first.
+    /// Returns the six numbers, the shortest period first.
     #[must_use]
     pub fn numbers(&self) -> [i64; 6] {
         self.0.map(CallLimit::as_number)
     }
 
-    /// The limit of one period.
+    /// Returns the limit of one period.
     #[must_use]
     pub const fn get(&self, period: CallPeriod) -> CallLimit {
         self.0[period as usize]
     }
 
-    /// The same limits but for one period.
+    /// Returns these limits with another limit for one period.
     #[must_use]
     pub const fn with(mut self, period: CallPeriod, limit: CallLimit) -> Self {
         self.0[period as usize] = limit;
         self
+    }
+
+    /// Checks that every limit can be stored.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that names the first period whose limit is above [`MAX_UNITS`].
+    pub(crate) fn check(&self) -> Result<(), InvalidField> {
+        for period in CallPeriod::ALL {
+            let limit = self.get(period);
+            if let (Err(expected), CallLimit::AtMost(max)) = (limit.checked(), limit) {
+                return Err(InvalidField::new(period.field(), max, expected));
+            }
+        }
+        Ok(())
     }
 
     /// Returns whether a period has a limit of 0.
@@ -162,7 +177,7 @@ impl CallLimits {
         self.0.contains(&CallLimit::AtMost(0))
     }
 
-    /// The policy they make: fixed windows from the first request; `None` if there is no limit.
+    /// Returns a policy of fixed windows that begin with the first request, or `None` without any limit.
     #[must_use]
     #[expect(clippy::missing_panics_doc, reason = "limits of different periods make a policy")]
     pub fn policy(&self) -> Option<Policy> {
@@ -170,25 +185,25 @@ impl CallLimits {
         for period in CallPeriod::ALL {
             if let CallLimit::AtMost(max) = self.get(period) {
                 let limit = Limit::new(max.min(MAX_UNITS), period.period());
-                policy = policy.limit(limit.expect("it is not above the largest number"));
+                policy = policy.limit(limit.expect("a limit is at most MAX_UNITS"));
             }
         }
         let is_empty = policy.is_empty();
-        (!is_empty).then(|| policy.build().expect("limits of different periods"))
+        (!is_empty).then(|| policy.build().expect("the periods differ"))
     }
 
-    /// Returns whether a limit of [`counting_policy`](Self::counting_policy) only counts a period that has no
-    /// limit. Show such a limit as unlimited.
+    /// Returns whether a limit of [`counting_policy`](Self::counting_policy) only counts and never denies.
+    /// Show such a limit as unlimited.
     #[must_use]
     pub const fn only_counts(limit: Limit) -> bool {
         limit.is_shadow() && limit.max() == MAX_UNITS
     }
 
-    /// The same policy, with the periods that have no limit counted: in each of them a limit that is in
-    /// shadow and out of reach.
+    /// Returns a policy that also counts the periods without a limit.
     ///
-    /// What a consumer uses can be seen before anybody limits it, and a limit that is set later finds
-    /// it counted. It costs what six limits cost.
+    /// Each of those periods has a limit of [`MAX_UNITS`] in shadow, which never denies. So the usage is
+    /// known before somebody sets a limit, and a new limit includes the calls made before. Such a
+    /// policy costs as much as six limits.
     ///
     /// # Examples
     ///
@@ -208,12 +223,12 @@ impl CallLimits {
             CallLimit::AtMost(max) => Limit::new(max.min(MAX_UNITS), period.period()),
             CallLimit::Unlimited => Limit::new(MAX_UNITS, period.period()).map(Limit::in_shadow),
         });
-        let limits = limits.map(|limit| limit.expect("it is not above the largest number"));
-        Policy::new(limits).expect("limits of different periods")
+        let limits = limits.map(|limit| limit.expect("a limit is at most MAX_UNITS"));
+        Policy::new(limits).expect("the periods differ")
     }
 }
 
-/// The six numbers, the shortest period first.
+/// Writes the six numbers, the shortest period first.
 impl fmt::Debug for CallLimits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("CallLimits").field(&self.numbers()).finish()
@@ -223,9 +238,9 @@ impl fmt::Debug for CallLimits {
 /// What a limit of 0 means when no active record has more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ZeroMeans {
-    /// Nothing passes: a person who types 0 means that.
+    /// No call is allowed.
     #[default]
     Blocked,
-    /// No limit, as for −1: the older reading of open banking systems.
+    /// There is no limit, as for −1. Older open banking systems read 0 in this way.
     Unlimited,
 }

@@ -1,62 +1,19 @@
-use std::fmt;
-use std::str::FromStr;
-
 use rl_core::time::Timestamp;
 use serde_json::{Value, json};
-use uuid::Uuid;
 
-use crate::history::Stored;
-use crate::{CallLimits, CallPeriod, InvalidField};
+use crate::error::InvalidField;
+use crate::history::HistoryValue;
+use crate::limits::{CallLimits, CallPeriod};
+use crate::record_id::RecordId;
+use crate::revision::Revised;
 
-/// The last microsecond of the year 9999: what dates as text can say.
+/// The last microsecond of the year 9999, the last one that RFC 3339 can write.
 const LAST_DATE: Timestamp = Timestamp::from_micros(253_402_300_799_999_999);
 
-/// The `rate_limiting_id` of a record: a random UUID.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RecordId(Uuid);
-
-impl RecordId {
-    pub(crate) fn random() -> Self {
-        Self(Uuid::new_v4())
-    }
-}
-
-impl fmt::Display for RecordId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.hyphenated().fmt(f)
-    }
-}
-
-impl fmt::Debug for RecordId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RecordId({self})")
-    }
-}
-
-impl FromStr for RecordId {
-    type Err = InvalidRecordId;
-
-    fn from_str(text: &str) -> Result<Self, InvalidRecordId> {
-        Uuid::try_parse(text).map(Self).map_err(|_| InvalidRecordId)
-    }
-}
-
-/// A text that is no [`RecordId`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InvalidRecordId;
-
-impl fmt::Display for InvalidRecordId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("not the id of a record: expected a UUID")
-    }
-}
-
-impl std::error::Error for InvalidRecordId {}
-
-/// What people write into a record.
+/// The content of a record: the limits of a consumer from one date to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordContent {
-    /// Who is limited: 1 to 250 bytes. A record stays with its consumer.
+    /// The consumer that is limited: 1 to 250 bytes. A record never moves to another consumer.
     pub consumer_id: String,
     /// An endpoint, for information only.
     pub api_name: Option<String>,
@@ -66,32 +23,38 @@ pub struct RecordContent {
     pub bank_id: Option<String>,
     /// The limits of the six periods.
     pub limits: CallLimits,
-    /// The first instant at which it is active.
+    /// The first instant at which the record is active.
     pub from_date: Timestamp,
-    /// The last instant at which it is active.
+    /// The last instant at which the record is active.
     pub to_date: Timestamp,
-    /// Whether it blocks the consumer while it is active, whatever this and other records say: unlike
-    /// a limit of 0, which adds nothing to the limits of others.
+    /// Whether the record blocks the consumer while it is active. A block overrides the limits of all
+    /// records, whereas a limit of 0 only adds nothing to them.
     pub blocks: bool,
 }
 
 impl RecordContent {
-    /// A record for all that the consumer calls.
+    /// Creates the content of a record without an API name, a version or a bank.
     #[must_use]
     pub fn new(consumer_id: &str, from: Timestamp, to: Timestamp, limits: CallLimits) -> Self {
-        let (api_name, api_version, bank_id) = (None, None, None);
-        let consumer_id = consumer_id.to_owned();
-        let (from_date, to_date, blocks) = (from, to, false);
-        Self { consumer_id, api_name, api_version, bank_id, limits, from_date, to_date, blocks }
+        Self {
+            consumer_id: consumer_id.to_owned(),
+            api_name: None,
+            api_version: None,
+            bank_id: None,
+            limits,
+            from_date: from,
+            to_date: to,
+            blocks: false,
+        }
     }
 
-    /// A record that blocks the consumer.
+    /// Creates the content of a record that blocks the consumer.
     #[must_use]
     pub fn block(consumer_id: &str, from: Timestamp, to: Timestamp) -> Self {
         Self { blocks: true, ..Self::new(consumer_id, from, to, CallLimits::BLOCKED) }
     }
 
-    /// Checks every field; an empty name, version or bank becomes none.
+    /// Checks every field. An empty API name, version or bank becomes `None`.
     ///
     /// # Errors
     ///
@@ -106,12 +69,7 @@ impl RecordContent {
             *value = value.take().filter(|value| !value.is_empty());
             value.as_deref().map_or(Ok(()), |value| check_name(field, value))?;
         }
-        for period in CallPeriod::ALL {
-            let limit = self.limits.get(period);
-            if let (Err(expected), crate::CallLimit::AtMost(max)) = (limit.checked(), limit) {
-                return Err(InvalidField::new(period.field(), max, expected));
-            }
-        }
+        self.limits.check()?;
         if self.to_date > LAST_DATE {
             let expected = "a time before the year 10000";
             return Err(InvalidField::new("to_date", self.to_date.as_micros(), expected));
@@ -123,19 +81,20 @@ impl RecordContent {
         Ok(self)
     }
 
-    /// Whether it is active at some instant from `start` to `end`, both included.
+    /// Returns whether the record is active at some instant from `start` to `end`, both included.
     #[must_use]
-    pub fn touches(&self, start: Timestamp, end: Timestamp) -> bool {
+    pub fn overlaps(&self, start: Timestamp, end: Timestamp) -> bool {
         self.from_date <= end && self.to_date >= start
     }
 }
 
-/// A name that fits into an index, a line of text and the id of a subject.
+/// Checks that `value` fits into a database index, a log line and the id of a subject.
 pub(crate) fn check_name(field: &'static str, value: &str) -> Result<(), InvalidField> {
     let expected = "1 to 250 bytes of text without control characters";
     if is_name(value) { Ok(()) } else { Err(InvalidField::new(field, value, expected)) }
 }
 
+/// Returns whether [`check_name`] accepts `value`.
 pub(crate) fn is_name(value: &str) -> bool {
     (1..=250).contains(&value.len()) && !value.chars().any(char::is_control)
 }
@@ -144,24 +103,34 @@ pub(crate) fn is_name(value: &str) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Record {
-    /// Its `rate_limiting_id`.
+    /// The `rate_limiting_id`.
     pub id: RecordId,
-    /// What people wrote.
+    /// The content that people write.
     pub content: RecordContent,
-    /// Who created it.
+    /// The name of the author who created the record.
     pub created_by: String,
-    /// Who changed it last.
+    /// The name of the author of the last change.
     pub updated_by: String,
-    /// When it was created.
+    /// The time at which the record was created.
     pub created_at: Timestamp,
-    /// When it was changed last.
+    /// The time of the last change.
     pub updated_at: Timestamp,
-    /// How often it was written, 1 at first. Who changes it says which revision they saw.
+    /// The number of times that the record was written. A change can [expect](crate::Expected) it.
     pub revision: i64,
 }
 
-/// In the history, under the names of the columns.
-impl Stored for RecordContent {
+impl Revised for Record {
+    fn revision(&self) -> i64 {
+        self.revision
+    }
+
+    fn updated_by(&self) -> &str {
+        &self.updated_by
+    }
+}
+
+/// Uses the names of the columns as field names.
+impl HistoryValue for RecordContent {
     fn to_json(&self) -> Value {
         let Self {
             consumer_id,
@@ -199,7 +168,7 @@ impl Stored for RecordContent {
             limits: CallLimits::from_numbers(numbers).ok()?,
             from_date: time("from_date")?,
             to_date: time("to_date")?,
-            // Entries of before there were blocks do not have it.
+            // Entries that are older than this field lack it.
             blocks: json["blocks"].as_bool().unwrap_or_default(),
         })
     }

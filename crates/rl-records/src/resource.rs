@@ -1,24 +1,27 @@
-use rl_core::time::Timestamp;
+use std::collections::BTreeSet;
+
 use rl_core::{Algorithm, Limit, MAX_UNITS, Period, Policy, Refill};
 use serde_json::{Value, json};
 
-use crate::InvalidField;
-use crate::history::Stored;
+use crate::effect::Effect;
+use crate::error::InvalidField;
+use crate::history::HistoryValue;
 use crate::record::check_name;
+use crate::revision::Revisioned;
 
-/// The most applications one resource lists.
+/// The largest number of applications that one resource lists.
 const MAX_APPS: usize = 1_000;
 
-/// The limit of a resource, for the applications that may use it: a token bucket.
+/// The limit of a resource: a token bucket that the listed applications share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResourceLimitContent {
-    /// The resource: 1 to 250 bytes, unique. A limit keeps its name.
+    /// The name of the resource: 1 to 250 bytes, unique. A limit keeps its name.
     pub name: String,
-    /// The applications that are under it, by their exact names. For others it is not configured.
+    /// The exact names of the applications under this limit. Others have no limit here.
     pub apps: Vec<String>,
-    /// The most tokens the bucket holds. 0 blocks.
+    /// The capacity of the bucket in tokens. 0 blocks.
     pub max_permits: u64,
-    /// The tokens that are added each second. 0 blocks.
+    /// The number of tokens that are added each second. 0 blocks.
     pub rate: u64,
 }
 
@@ -41,7 +44,8 @@ impl ResourceLimitContent {
             }
         }
         if self.limit().is_none() {
-            let expected = "at most 9007199254740991 / rate, and what is full within 50 years";
+            let expected =
+                "at most 9007199254740991 / rate, and a bucket that fills within 50 years";
             return Err(InvalidField::new("max_permits", self.max_permits, expected));
         }
         Ok(self)
@@ -55,34 +59,35 @@ impl ResourceLimitContent {
         Limit::new(self.rate, Period::SECOND).ok()?.counted_by(bucket).ok()
     }
 
-    /// The policy `app` is under; `None` if the resource is not configured for it.
+    /// Returns the policy of `app`, or `None` if the resource does not list it.
     #[must_use]
     pub fn policy_for(&self, app: &str) -> Option<Policy> {
         let is_listed = self.apps.iter().any(|listed| listed == app);
         let limit = is_listed.then(|| self.limit()).flatten()?;
         Policy::builder().named("resource", limit).build().ok()
     }
+
+    /// Returns the effect of a change from `before` to `after` on the listed applications.
+    pub(crate) fn effect(before: Option<&Self>, after: Option<&Self>) -> Effect {
+        let blocked = |content: Option<&Self>| -> BTreeSet<String> {
+            let content = content.filter(|content| content.is_blocking());
+            content.map(|content| content.apps.iter().cloned().collect()).unwrap_or_default()
+        };
+        let before = blocked(before);
+        let after = blocked(after);
+        Effect { blocks: !after.is_subset(&before), unblocks: !before.is_subset(&after) }
+    }
+
+    /// Returns whether the bucket never holds a token, or never gets one back.
+    const fn is_blocking(&self) -> bool {
+        self.max_permits == 0 || self.rate == 0
+    }
 }
 
 /// The limit of a resource as it is stored.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ResourceLimit {
-    /// What people wrote.
-    pub content: ResourceLimitContent,
-    /// Who created it.
-    pub created_by: String,
-    /// Who changed it last.
-    pub updated_by: String,
-    /// When it was created.
-    pub created_at: Timestamp,
-    /// When it was changed last.
-    pub updated_at: Timestamp,
-    /// The number of the change that wrote it. Who changes it says which revision they saw.
-    pub revision: i64,
-}
+pub type ResourceLimit = Revisioned<ResourceLimitContent>;
 
-impl Stored for ResourceLimitContent {
+impl HistoryValue for ResourceLimitContent {
     fn to_json(&self) -> Value {
         let Self { name, apps, max_permits, rate } = self;
         json!({ "name": name, "apps": apps, "max_permits": max_permits, "rate": rate })

@@ -2,17 +2,18 @@ use rl_core::time::Timestamp;
 use rl_core::{Realm, Subject};
 use serde_json::{Value, json};
 
-use crate::history::Stored;
+use crate::error::InvalidField;
+use crate::history::HistoryValue;
+use crate::limits::{CallLimits, CallPeriod};
 use crate::record::check_name;
-use crate::{CallLimit, CallLimits, CallPeriod, InvalidField};
+use crate::revision::{Revised, Revisioned};
 
-/// The limits of a tier, such as `gold`: what holds for each of its consumers and keys that has no
-/// active record of its own.
+/// The content of a tier, such as `gold`: the limits of each member without an active record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TierContent {
-    /// Its name: 1 to 250 bytes, unique. A tier keeps its name.
+    /// The name: 1 to 250 bytes, unique. A tier keeps its name.
     pub name: String,
-    /// What each of its members may call. They share no counter.
+    /// The limits of each member. Members share no counter.
     pub limits: CallLimits,
 }
 
@@ -24,63 +25,53 @@ impl TierContent {
     /// Returns an error that names the first field that cannot be stored.
     pub fn checked(self) -> Result<Self, InvalidField> {
         check_name("name", &self.name)?;
-        for period in CallPeriod::ALL {
-            let limit = self.limits.get(period);
-            if let (Err(expected), CallLimit::AtMost(max)) = (limit.checked(), limit) {
-                return Err(InvalidField::new(period.field(), max, expected));
-            }
-        }
+        self.limits.check()?;
         Ok(self)
     }
 }
 
 /// A tier as it is stored.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Tier {
-    /// What people wrote.
-    pub content: TierContent,
-    /// Who created it.
-    pub created_by: String,
-    /// Who changed it last.
-    pub updated_by: String,
-    /// When it was created.
-    pub created_at: Timestamp,
-    /// When it was changed last.
-    pub updated_at: Timestamp,
-    /// The number of the change that wrote it. Who changes it says which revision they saw.
-    pub revision: i64,
-}
+pub type Tier = Revisioned<TierContent>;
 
-/// Which tier a consumer or a key is in.
+/// The membership of a consumer or a key in a tier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TierMember {
     /// The name of the tier.
     pub tier: String,
-    /// Who said so.
+    /// The name of the author of the last change.
     pub updated_by: String,
-    /// When.
+    /// The time of the last change.
     pub updated_at: Timestamp,
-    /// The number of the change that wrote it. Who changes it says which revision they saw.
+    /// The number of the change that wrote it. A change can [expect](crate::Expected) it.
     pub revision: i64,
 }
 
-/// Under which realm and id a subject is in the table of members; `None` if it can have no tier.
+impl Revised for TierMember {
+    fn revision(&self) -> i64 {
+        self.revision
+    }
+
+    fn updated_by(&self) -> &str {
+        &self.updated_by
+    }
+}
+
+/// Returns the realm and the id under which the table of members keeps a subject.
 ///
-/// A consumer has a text, a key the digest that `KeySecret` makes: one of each realm and kind, so
-/// that no two subjects are the same line.
-pub(crate) fn member_key(who: &Subject) -> Option<(&'static str, String)> {
-    // Who is counted together with a route is in the tier of who it is.
-    let owner = who.owner().id();
-    match (who.realm(), owner.as_text()) {
+/// Returns `None` if the subject cannot have a tier. A consumer needs a textual id, and a key the digest
+/// that `KeySecret` makes, so that no two subjects have the same row.
+pub(crate) fn member_key(subject: &Subject) -> Option<(&'static str, String)> {
+    // A subject with a route has the tier of its owner.
+    let owner = subject.owner().id();
+    match (subject.realm(), owner.as_text()) {
         (Realm::Consumer, Some(id)) => Some(("consumer", id.to_owned())),
         (Realm::Key, None) if !owner.is_of_long_text() => Some(("key", owner.to_string())),
         _ => None,
     }
 }
 
-impl Stored for TierContent {
+impl HistoryValue for TierContent {
     fn to_json(&self) -> Value {
         let mut json = json!({ "name": self.name });
         for (period, number) in CallPeriod::ALL.into_iter().zip(self.limits.numbers()) {
@@ -99,8 +90,8 @@ impl Stored for TierContent {
     }
 }
 
-/// The name of the tier a member is in.
-impl Stored for String {
+/// The history of a member keeps the name of its tier.
+impl HistoryValue for String {
     fn to_json(&self) -> Value {
         self.as_str().into()
     }

@@ -82,12 +82,12 @@ fn reason(limits: &ActiveLimits, at: Asked) -> Markup {
     let count = limits.contributions().len();
     let be = |now: &'static str, then: &'static str| if at.is_now { now } else { then };
     html! {
-        @if limits.are_blocked() {
+        @if limits.is_blocked() {
             strong { "Blocked." } " One of the records blocks this consumer: no call passes, whatever \
             the others say."
         } @else if let Some(tier) = limits.tier() {
             "No record is active " (be("now", "then")) ": the limits of the tier " strong { (tier) } " hold."
-        } @else if limits.are_defaults() {
+        } @else if limits.is_default() {
             "No record is active " (be("now", "then")) ", and there is no tier: the configured defaults hold."
         } @else if count == 1 {
             "One record is active " (be("now", "then")) "; it decides alone."

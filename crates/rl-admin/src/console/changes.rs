@@ -27,7 +27,7 @@ pub(super) async fn list(
         before: query.get("before").parse().ok(),
         limit: PAGE,
     };
-    let history = console.admin().records().audit(&asked).await?;
+    let history = console.admin().records().audit_log().entries(&asked).await?;
     let path = format!("{}/changes", console.path());
     let main = html! {
         h1 { "Changes" }

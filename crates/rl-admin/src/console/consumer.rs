@@ -33,9 +33,9 @@ pub(super) async fn show(
     let records = admin.records().list(&records).await?;
     let limits = admin.records().active_limits(id, asked.time).await?;
     let history = AuditQuery { consumer: Some(id.into()), before: None, limit: 10 };
-    let history = admin.records().audit(&history).await?;
-    let member = admin.records().tier_of(&Subject::consumer(id)).await?;
-    let known = admin.records().list_tiers(None, 1_000).await?;
+    let history = admin.records().audit_log().entries(&history).await?;
+    let member = admin.records().tiers().member(&Subject::consumer(id)).await?;
+    let known = admin.records().tiers().list(None, 1_000).await?;
 
     let here = |path: &str| link(&format!("{}{path}", console.path()), &[("id", id)]);
     let main = html! {

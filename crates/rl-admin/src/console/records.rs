@@ -223,7 +223,7 @@ impl Console {
         let holds = records.active_limits(consumer, from).await?;
         let own = before.map(|before| before.id);
         let has_others = holds.contributions().iter().any(|record| Some(record.id) != own);
-        let tier = records.tier_of(&Subject::consumer(consumer)).await?;
+        let tier = records.tiers().member(&Subject::consumer(consumer)).await?;
         let notice = html! {
             div.conflict role="alert" tabindex="-1" {
                 h2 { "Nothing was saved: this record has no limit in any period" }

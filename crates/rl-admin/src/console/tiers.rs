@@ -25,9 +25,9 @@ pub(super) async fn list(
 ) -> Result<Markup, Failure> {
     let query = Fields::read(request.uri().query().unwrap_or_default().as_bytes());
     let records = console.admin().records();
-    let tiers = records.list_tiers(None, 1_000).await?;
+    let tiers = records.tiers().list(None, 1_000).await?;
     let history =
-        records.tier_history(&HistoryQuery { limit: 20, ..HistoryQuery::default() }).await?;
+        records.tiers().history(&HistoryQuery { limit: 20, ..HistoryQuery::default() }).await?;
     let path = console.path();
     let main = html! {
         div.head {
@@ -178,7 +178,7 @@ pub(super) async fn edit(
 ) -> Result<Response, Failure> {
     visitor.needs(Role::CanUpdateRateLimits)?;
     let query = Fields::read(request.uri().query().unwrap_or_default().as_bytes());
-    let tier = console.admin().records().read_tier(query.get("name")).await?;
+    let tier = console.admin().records().tiers().read(query.get("name")).await?;
     let tier = tier.ok_or_else(no_tier)?;
     Ok(console.tier_page(&visitor, false, &fields_of(&tier), plain()))
 }
@@ -211,8 +211,8 @@ async fn save(
     let content = TierContent { name: form.get("name").to_owned(), limits };
     let revision = form.get("revision").parse::<i64>().unwrap_or_default();
     let saved = match is_new {
-        true => records.create_tier(content, by).await,
-        false => records.update_tier(content, revision, visitor.actor.author()).await,
+        true => records.tiers().create(content, by).await,
+        false => records.tiers().update(content, revision, visitor.actor.author()).await,
     };
     match saved {
         Ok(tier) => {
@@ -262,7 +262,7 @@ pub(super) async fn delete(
     visitor.needs(Role::CanDeleteRateLimits)?;
     let (name, by) = (form.get("name"), visitor.actor.name());
     let revision = form.get("revision").parse::<i64>().unwrap_or_default();
-    match console.admin().records().delete_tier(name, revision, by).await {
+    match console.admin().records().tiers().delete(name, revision, by).await {
         Ok(tier) => {
             audit::tier_changed(&visitor.actor, "deleted", name, tier.revision);
             Ok(Redirect::to(&format!("{}/tiers?done=tier-deleted", console.path())).into_response())
@@ -328,7 +328,8 @@ pub(super) async fn put(
     let id = known_id(form.raw("id"))?;
     let revision = form.get("revision").parse::<i64>().unwrap_or_default();
     let (who, by) = (Subject::consumer(id), visitor.actor.author());
-    match console.admin().records().set_tier(&who, form.given("tier"), revision, by).await {
+    match console.admin().records().tiers().set_member(&who, form.given("tier"), revision, by).await
+    {
         Ok(_) => {
             audit::moved(&visitor.actor, &who, form.given("tier"));
             let to =

@@ -154,10 +154,10 @@ pub(super) async fn bars(console: &Console, consumer: &str) -> Markup {
 /// of the consumer. It is empty if they cannot be read.
 async fn version(console: &Console, consumer: &str) -> String {
     let (records, now) = (console.admin().records(), console.admin().now());
-    let last = HistoryQuery { of: Some(consumer.into()), limit: 1, ..HistoryQuery::default() };
+    let last = HistoryQuery { owner: Some(consumer.into()), limit: 1, ..HistoryQuery::default() };
     let Ok(changes) = records.history(&last).await else { return String::new() };
     let Ok(holds) = records.active_limits(consumer, now).await else { return String::new() };
-    let Ok(tier) = records.tier_of(&Subject::consumer(consumer)).await else {
+    let Ok(tier) = records.tiers().member(&Subject::consumer(consumer)).await else {
         return String::new();
     };
     let change = changes.first().map(|change| change.number);

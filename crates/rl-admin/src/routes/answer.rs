@@ -44,8 +44,8 @@ pub(super) async fn warning(admin: &Admin, record: &Record) -> Option<String> {
 async fn lifted(admin: &Admin, record: &Record) -> Result<Option<String>, DatabaseError> {
     let (records, content) = (admin.records(), &record.content);
     let consumer = Subject::consumer(&content.consumer_id);
-    let (limits, of) = match records.tier_of(&consumer).await? {
-        Some(member) => match records.read_tier(&member.tier).await? {
+    let (limits, of) = match records.tiers().member(&consumer).await? {
+        Some(member) => match records.tiers().read(&member.tier).await? {
             Some(tier) => (tier.content.limits, format!("of the tier {}", tier.content.name)),
             None => return Ok(None),
         },

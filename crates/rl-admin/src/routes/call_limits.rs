@@ -58,7 +58,7 @@ pub(super) async fn put(
 ) -> Result<Response, ApiError> {
     let edit = Edit { admin: &admin, actor: &actor, asked: &asked, if_match: &if_match };
     let content = input.into_content(&consumer);
-    let put = admin.records().put(content, edit.expected(), edit.author()).await;
+    let put = admin.records().upsert(content, edit.expected(), edit.author()).await;
     let record =
         put.map_err(|error| edit.not_made(error, || ApiError::not_found("a record to set")))?;
     let id = record.id.to_string();

@@ -102,8 +102,8 @@ async fn explain(admin: &Admin, subject: &Subject, cost: u64) -> Result<Explanat
     let source = match &active {
         None => Source::Service,
         Some(active) if active.tier().is_some() => Source::Tier,
-        Some(active) if active.are_defaults() => Source::Defaults,
-        Some(active) if active.are_blocked() => Source::Block,
+        Some(active) if active.is_default() => Source::Defaults,
+        Some(active) if active.is_blocked() => Source::Block,
         Some(_) => Source::Records,
     };
     let records = active.as_ref().map_or(&[][..], ActiveLimits::contributions);

@@ -16,7 +16,7 @@ async fn page(
 ) -> Result<Json<Changes<HistoryEntry>>, ApiError> {
     let limit = history.limit.0;
     let query = AuditQuery { consumer, before: history.before, limit };
-    let entries = admin.records().audit(&query).await?;
+    let entries = admin.records().audit_log().entries(&query).await?;
     let next = next(limit, entries.iter().map(|entry| entry.number));
     let changes = entries.into_iter().map(HistoryEntry::of).collect();
     Ok(Json(Changes { changes, next }))
@@ -70,9 +70,10 @@ pub(super) async fn of_record(
     In(RateLimitingId(id)): In<RateLimitingId>,
     Parameters(history): Parameters<History>,
 ) -> Result<Json<Changes<HistoryEntry>>, ApiError> {
-    let (of, item) = (Some(consumer.as_str().to_owned()), Some(id.to_string()));
+    let owner = Some(consumer.as_str().to_owned());
+    let item = Some(id.to_string());
     let limit = history.limit.0;
-    let query = HistoryQuery { of, item, before: history.before, limit };
+    let query = HistoryQuery { owner, item, before: history.before, limit };
     let changes = admin.records().history(&query).await?;
     let next = next(limit, changes.iter().map(|change| change.number));
     let changes = changes.into_iter().map(HistoryEntry::of_record).collect();
@@ -89,9 +90,9 @@ pub(super) async fn of_resource(
     In(ResourceName(name)): In<ResourceName>,
     Parameters(FewChanges { limit, before }): Parameters<FewChanges>,
 ) -> Result<Json<Changes<ResourceChange>>, ApiError> {
-    let of = Some(name.as_str().to_owned());
-    let query = HistoryQuery { of, item: None, before, limit: limit.0 };
-    let changes = admin.records().resource_history(&query).await?;
+    let owner = Some(name.as_str().to_owned());
+    let query = HistoryQuery { owner, item: None, before, limit: limit.0 };
+    let changes = admin.records().resources().history(&query).await?;
     let next = next(query.limit, changes.iter().map(|change| change.number));
     let changes = changes.iter().map(ResourceChange::of).collect();
     Ok(Json(Changes { changes, next }))

@@ -7,7 +7,7 @@ use rl_records::{ChangeError, Expected, ResourceLimit, ResourceLimitContent};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::answer::{Edit, resource};
+use super::answer::{Edit, refused, resource};
 use crate::access::Actor;
 use crate::error::{ChangeRefusals, Refusals};
 use crate::read::{
@@ -25,7 +25,7 @@ pub(super) async fn list(
     _: Allowed<ToGet>,
     Parameters(FewNames { limit, after }): Parameters<FewNames>,
 ) -> Result<Json<Resources>, ApiError> {
-    let found = admin.records().list_resources(after.as_deref(), limit.0).await?;
+    let found = admin.records().resources().list(after.as_deref(), limit.0).await?;
     Ok(page(found, limit.0))
 }
 
@@ -38,7 +38,11 @@ pub(super) async fn of_application(
     In(ApplicationName(app)): In<ApplicationName>,
     Parameters(FewNames { limit, after }): Parameters<FewNames>,
 ) -> Result<Json<Resources>, ApiError> {
-    let found = admin.records().list_resources_of(app.as_str(), after.as_deref(), limit.0).await?;
+    let found = admin
+        .records()
+        .resources()
+        .list_for_application(app.as_str(), after.as_deref(), limit.0)
+        .await?;
     Ok(page(found, limit.0))
 }
 
@@ -55,18 +59,18 @@ fn page(found: Vec<ResourceLimit>, limit: u32) -> Json<Resources> {
     responses((status = CREATED, body = Resource, headers(("ETag" = String))), ChangeRefusals))]
 pub(super) async fn create(
     State(admin): State<Admin>,
-    Allowed { actor, .. }: Allowed<ToCreate>,
+    Allowed { actor, asked, .. }: Allowed<ToCreate>,
     Body(input): Body<ResourceInput>,
 ) -> Result<Response, ApiError> {
     let content = input.into_content();
     owned(&actor, &content.apps)?;
-    let created = admin.records().create_resource(content, actor.name()).await;
+    let created = admin.records().resources().create(content, actor.author()).await;
     let created = created.map_err(|error| match error {
         ChangeError::Conflict { current } => {
             let message = format!("resource {} has a limit already", current.content.name);
             ApiError::new(StatusCode::CONFLICT, message)
         }
-        error => error.into(),
+        error => refused(&admin, &actor, &asked, error),
     })?;
     let name = &created.content.name;
     audit::resource_changed(&actor, "created", name, created.revision);
@@ -87,7 +91,7 @@ fn owned<'a>(
 }
 
 async fn there(admin: &Admin, name: &Name) -> Result<ResourceLimit, ApiError> {
-    let found = admin.records().read_resource(name.as_str()).await?;
+    let found = admin.records().resources().read(name.as_str()).await?;
     found.ok_or_else(|| not_limited(name))
 }
 
@@ -109,7 +113,8 @@ pub(super) async fn read(
 
 /// Writes over the limit of a resource
 ///
-/// With `If-Match`, only if nobody changed it since: 412 otherwise.
+/// With `If-Match`, only if nobody changed it since: 412 otherwise. A change that blocks or unblocks
+/// applications needs the role for that, too.
 #[utoipa::path(put, path = "/management/resources/{RESOURCE}", tag = "resources",
     params(In<ResourceName>, IfMatch), request_body = ResourceUpdate,
     responses((status = OK, body = Resource, headers(("ETag" = String))), ChangeRefusals))]
@@ -137,11 +142,11 @@ async fn change(
     name: &Name,
     content: Option<&ResourceLimitContent>,
 ) -> Result<ResourceLimit, ApiError> {
-    let (records, by) = (edit.admin.records(), edit.actor.name());
+    let (records, by) = (edit.admin.records(), edit.author());
     let owns_all = edit.actor.owns([""; 0]);
     let mut attempts = 0;
     loop {
-        let there = records.read_resource(name.as_str()).await?;
+        let there = records.resources().read(name.as_str()).await?;
         let there = there.ok_or_else(|| edit.missing(not_limited(name)))?;
         owned(edit.actor, &there.content.apps)?;
         let expected = match edit.expected() {
@@ -155,8 +160,8 @@ async fn change(
         let may_repeat = expected == Expected::from(there.revision)
             && matches!(edit.if_match, IfMatch::Absent | IfMatch::Any);
         let made = match content {
-            Some(content) => records.update_resource(content.clone(), expected, by).await,
-            None => records.delete_resource(name.as_str(), expected, by).await,
+            Some(content) => records.resources().update(content.clone(), expected, by).await,
+            None => records.resources().delete(name.as_str(), expected, by).await,
         };
         attempts += 1;
         match made {

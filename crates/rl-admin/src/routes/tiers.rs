@@ -18,7 +18,7 @@ fn answer(status: StatusCode, tier: &StoredTier) -> Response {
 }
 
 async fn there(admin: &Admin, name: &Name) -> Result<StoredTier, ApiError> {
-    let found = admin.records().read_tier(name.as_str()).await?;
+    let found = admin.records().tiers().read(name.as_str()).await?;
     found.ok_or_else(|| no_tier(name))
 }
 
@@ -34,7 +34,7 @@ pub(super) async fn list(
     _: Allowed<ToGet>,
     Parameters(Names { limit, after }): Parameters<Names>,
 ) -> Result<Json<Tiers>, ApiError> {
-    let found = admin.records().list_tiers(after.as_deref(), limit.0).await?;
+    let found = admin.records().tiers().list(after.as_deref(), limit.0).await?;
     // A page that is not full is the last.
     let next = found.last().filter(|_| found.len() == limit.0 as usize);
     let next = next.map(|last| last.content.name.clone());
@@ -62,7 +62,7 @@ pub(super) async fn create(
     In(TierName(name)): In<TierName>,
     Body(input): Body<TierUpdate>,
 ) -> Result<Response, ApiError> {
-    let created = admin.records().create_tier(input.into_content(&name), actor.name()).await;
+    let created = admin.records().tiers().create(input.into_content(&name), actor.name()).await;
     let created = created.map_err(|error| match error {
         ChangeError::Conflict { .. } => {
             let message = format!("there is a tier {} already", name.as_str());
@@ -90,7 +90,7 @@ pub(super) async fn update(
 ) -> Result<Response, ApiError> {
     let edit = Edit { admin: &admin, actor: &actor, asked: &asked, if_match: &if_match };
     let content = input.into_content(&name);
-    let updated = admin.records().update_tier(content, edit.expected(), edit.author()).await;
+    let updated = admin.records().tiers().update(content, edit.expected(), edit.author()).await;
     let updated = updated.map_err(|error| edit.not_made(error, || no_tier(&name)))?;
     audit::tier_changed(&actor, "updated", name.as_str(), updated.revision);
     Ok(answer(StatusCode::OK, &updated))
@@ -106,7 +106,7 @@ pub(super) async fn delete(
     if_match: IfMatch,
 ) -> Result<StatusCode, ApiError> {
     let edit = Edit { admin: &admin, actor: &actor, asked: &asked, if_match: &if_match };
-    let gone = admin.records().delete_tier(name.as_str(), edit.expected(), actor.name()).await;
+    let gone = admin.records().tiers().delete(name.as_str(), edit.expected(), actor.name()).await;
     let gone = gone.map_err(|error| match error {
         ChangeError::Invalid(why) => ApiError::new(StatusCode::CONFLICT, why.to_string()),
         error => edit.not_made(error, || no_tier(&name)),
@@ -130,7 +130,7 @@ pub(super) async fn read_member(
     _: Allowed<ToRead>,
     OfSubject(subject): OfSubject,
 ) -> Result<Response, ApiError> {
-    let member = admin.records().tier_of(&subject).await?;
+    let member = admin.records().tiers().member(&subject).await?;
     Ok(membership(&member.ok_or_else(in_no_tier)?))
 }
 
@@ -154,7 +154,7 @@ pub(super) async fn put_member(
 ) -> Result<Response, ApiError> {
     let edit = Edit { admin: &admin, actor: &actor, asked: &asked, if_match: &if_match };
     let (tier, expected) = (Some(tier.as_str()), edit.expected());
-    let put = admin.records().set_tier(&subject, tier, expected, edit.author()).await;
+    let put = admin.records().tiers().set_member(&subject, tier, expected, edit.author()).await;
     let put = put.map_err(|error| edit.not_made(error, in_no_tier))?;
     audit::moved(&actor, &subject, tier);
     Ok(membership(&put.ok_or_else(in_no_tier)?))
@@ -171,7 +171,8 @@ pub(super) async fn delete_member(
     if_match: IfMatch,
 ) -> Result<StatusCode, ApiError> {
     let edit = Edit { admin: &admin, actor: &actor, asked: &asked, if_match: &if_match };
-    let gone = admin.records().set_tier(&subject, None, edit.expected(), edit.author()).await;
+    let gone =
+        admin.records().tiers().set_member(&subject, None, edit.expected(), edit.author()).await;
     gone.map_err(|error| edit.not_made(error, in_no_tier))?;
     audit::moved(&actor, &subject, None);
     Ok(StatusCode::NO_CONTENT)

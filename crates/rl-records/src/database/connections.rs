@@ -13,38 +13,39 @@ use sqlx::{Any, AnyConnection, Connection, Executor};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-use super::failure::failed;
-use crate::DatabaseError;
+use super::driver_error::database_error;
+use crate::error::DatabaseError;
 
-/// How long is waited for a place.
-const PLACE: Duration = Duration::from_secs(5);
+/// The longest wait for a free connection.
+const WAIT: Duration = Duration::from_secs(5);
 
-/// How long it may take to connect.
+/// The time limit for connecting.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// How long it may take to find out whether a connection still works.
-const TRY: Duration = Duration::from_secs(1);
+/// The time limit for a ping.
+const PING: Duration = Duration::from_secs(1);
 
-/// How long a statement may take.
+/// The time limit for a statement.
 const STATEMENT: Duration = Duration::from_secs(10);
 
-/// After how long without work a connection is tried before it is used.
+/// The idle time after which a connection is pinged before it is used.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// How old a connection becomes: addresses change, and who answered at first may no longer lead.
-const OLDEST: Duration = Duration::from_secs(1_800);
+/// The greatest age of a connection. After a failover, an old one may lead to a server that no longer
+/// accepts writes.
+const MAX_AGE: Duration = Duration::from_secs(1_800);
 
-/// Where connections lead to.
+/// The database that connections lead to.
 pub(super) enum Target {
-    /// Its only connection is the database: it is kept as long as the set.
+    /// A database in memory. Its only connection is the database, and must never be closed.
     Memory(String),
     File(String),
     Postgres(String),
 }
 
 impl Target {
-    /// A database of one of the schemes that are known.
-    pub(super) fn of(url: &str) -> Option<Self> {
+    /// Reads a URL, if its scheme is known.
+    pub(super) fn parse(url: &str) -> Option<Self> {
         if url.starts_with("postgres:") || url.starts_with("postgresql:") {
             return Some(Self::Postgres(url.to_owned()));
         }
@@ -71,7 +72,7 @@ impl Target {
         let (Self::Memory(url) | Self::File(url) | Self::Postgres(url)) = self;
         let mut connection = AnyConnection::connect(url).await?;
         if let Self::File(_) = self {
-            // Readers and the writer do not wait for each other, also of other processes.
+            // With a write-ahead log, readers and the writer do not block each other across processes either.
             connection.execute("PRAGMA journal_mode = WAL").await?;
             connection.execute("PRAGMA synchronous = NORMAL").await?;
         }
@@ -80,7 +81,7 @@ impl Target {
 }
 
 impl fmt::Debug for Target {
-    /// Without the URL, which may hold a password.
+    /// Omits the URL, which may hold a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Memory(_) | Self::File(_) => "SQLite",
@@ -89,42 +90,40 @@ impl fmt::Debug for Target {
     }
 }
 
-/// At most so many connections for one kind of work, which no other kind can take; made when they are
-/// needed.
+/// A pool of connections for one kind of work, made on demand.
 ///
-/// Whatever is waited for ends: no connection is tried, tidied up or closed while somebody waits for
-/// it without a limit.
+/// Every wait has a time limit: for a free connection, for connecting, for a ping, and for a statement.
 #[derive(Debug)]
 pub(super) struct Connections {
     target: Arc<Target>,
     count: u32,
-    places: Arc<Semaphore>,
-    idle: Mutex<VecDeque<Work>>,
+    free: Arc<Semaphore>,
+    idle: Mutex<VecDeque<Pooled>>,
 }
 
 #[derive(Debug)]
-struct Work {
+struct Pooled {
     connection: AnyConnection,
     made_at: Instant,
-    since: Instant,
-    // What was begun on it was not ended.
-    is_left: bool,
+    idle_since: Instant,
+    // A transaction may be open on it.
+    is_dirty: bool,
 }
 
-impl Work {
-    fn on(connection: AnyConnection) -> Self {
+impl Pooled {
+    fn new(connection: AnyConnection) -> Self {
         let now = Instant::now();
-        Self { connection, made_at: now, since: now, is_left: false }
+        Self { connection, made_at: now, idle_since: now, is_dirty: false }
     }
 }
 
 impl Connections {
     pub(super) fn new(target: Arc<Target>, count: u32) -> Arc<Self> {
-        let places = Arc::new(Semaphore::new(count as usize));
-        Arc::new(Self { target, count, places, idle: Mutex::default() })
+        let free = Arc::new(Semaphore::new(count as usize));
+        Arc::new(Self { target, count, free, idle: Mutex::default() })
     }
 
-    fn idle(&self) -> MutexGuard<'_, VecDeque<Work>> {
+    fn idle(&self) -> MutexGuard<'_, VecDeque<Pooled>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -132,36 +131,36 @@ impl Connections {
         matches!(*self.target, Target::Memory(_))
     }
 
-    /// A connection that works, for one piece of work.
+    /// Takes a working connection from the pool, or connects.
     pub(super) async fn take(self: &Arc<Self>) -> Result<Lease, DatabaseError> {
-        let place = within(PLACE, async { Ok(self.places.clone().acquire_owned().await) }).await?;
-        // There are none after `close`.
-        let place = place.map_err(|_| DatabaseError::new(FailureKind::Unavailable))?;
-        let mut lease = Lease { set: self.clone(), work: None, _place: place };
+        let permit = within(WAIT, async { Ok(self.free.clone().acquire_owned().await) }).await?;
+        // The semaphore is closed by `close`.
+        let permit = permit.map_err(|_| DatabaseError::new(FailureKind::Unavailable))?;
+        let mut lease = Lease { pool: self.clone(), pooled: None, _permit: permit };
         loop {
-            lease.work = self.idle().pop_back();
-            if lease.work.is_none() {
-                let connecting = async { self.target.connect().await.map_err(failed) };
+            lease.pooled = self.idle().pop_back();
+            if lease.pooled.is_none() {
+                let connecting = async { self.target.connect().await.map_err(database_error) };
                 let connected = within(CONNECT, connecting).await;
                 let located = |error: DatabaseError| match self.target.server() {
-                    Some(server) => error.at_connecting_to(&server),
+                    Some(server) => error.while_connecting_to(&server),
                     None => error,
                 };
-                lease.work = Some(Work::on(connected.map_err(located)?));
+                lease.pooled = Some(Pooled::new(connected.map_err(located)?));
                 return Ok(lease);
             }
-            if lease.works().await {
+            if lease.is_usable().await {
                 return Ok(lease);
             }
-            // The others are as old, or lost what this one has lost.
+            // The other idle connections are as old, or lead to the same lost server.
             self.idle().clear();
         }
     }
 
-    /// Waits for those who are at work, and closes every connection.
+    /// Waits for the leased connections, and closes every connection.
     pub(super) async fn close(&self) {
-        let _all = tokio::time::timeout(PLACE, self.places.acquire_many(self.count)).await;
-        self.places.close();
+        let _all = tokio::time::timeout(WAIT, self.free.acquire_many(self.count)).await;
+        self.free.close();
         let idle = std::mem::take(&mut *self.idle());
         for idle in idle {
             let _ = tokio::time::timeout(CONNECT, idle.connection.close()).await;
@@ -169,58 +168,60 @@ impl Connections {
     }
 }
 
-/// A connection at work. It is closed unless it is [put back](Self::put_back): the work failed or was
-/// cancelled, and nobody knows how it left the connection.
+/// A connection that is in use.
+///
+/// It is closed when it is dropped, because the state of a connection is unknown after work that failed or
+/// was cancelled. [`put_back`](Self::put_back) returns it to the pool instead.
 #[derive(Debug)]
 pub(super) struct Lease {
-    set: Arc<Connections>,
-    work: Option<Work>,
-    _place: OwnedSemaphorePermit,
+    pool: Arc<Connections>,
+    pooled: Option<Pooled>,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl Lease {
-    /// The work has ended as it should: the connection is free for the next.
+    /// Returns the connection to the pool, after work that succeeded.
     pub(super) fn put_back(mut self) {
-        if let Some(work) = self.work.take() {
-            self.keep(Work { is_left: false, ..work });
+        if let Some(pooled) = self.pooled.take() {
+            self.keep(Pooled { is_dirty: false, ..pooled });
         }
     }
 
-    fn keep(&self, work: Work) {
-        if !self.set.places.is_closed() {
-            self.set.idle().push_back(Work { since: Instant::now(), ..work });
+    fn keep(&self, pooled: Pooled) {
+        if !self.pool.free.is_closed() {
+            self.pool.idle().push_back(Pooled { idle_since: Instant::now(), ..pooled });
         }
     }
 
-    /// Whether it can be used; what somebody left on it is undone.
-    async fn works(&mut self) -> bool {
-        let is_memory = self.set.is_memory();
-        let Some(work) = &mut self.work else { return false };
+    /// Returns whether the connection works. Rolls back a transaction that was left open on it.
+    async fn is_usable(&mut self) -> bool {
+        let is_memory = self.pool.is_memory();
+        let Some(pooled) = &mut self.pooled else { return false };
         if is_memory {
-            if work.is_left {
-                // An error says that there is nothing to undo.
-                let _ = work.connection.execute("ROLLBACK").await;
-                work.is_left = false;
+            if pooled.is_dirty {
+                // This fails if no transaction is open.
+                let _ = pooled.connection.execute("ROLLBACK").await;
+                pooled.is_dirty = false;
             }
             return true;
         }
-        if work.made_at.elapsed() >= OLDEST {
+        if pooled.made_at.elapsed() >= MAX_AGE {
             return false;
         }
-        if work.since.elapsed() < IDLE {
+        if pooled.idle_since.elapsed() < IDLE {
             return true;
         }
-        let trying = tokio::time::timeout(TRY, work.connection.ping()).await;
-        trying.is_ok_and(|answer| answer.is_ok())
+        let ping = tokio::time::timeout(PING, pooled.connection.ping()).await;
+        ping.is_ok_and(|answer| answer.is_ok())
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if let Some(work) = self.work.take()
-            && self.set.is_memory()
+        if let Some(pooled) = self.pooled.take()
+            && self.pool.is_memory()
         {
-            self.keep(Work { is_left: true, ..work });
+            self.keep(Pooled { is_dirty: true, ..pooled });
         }
     }
 }
@@ -229,17 +230,21 @@ impl Deref for Lease {
     type Target = AnyConnection;
 
     fn deref(&self) -> &AnyConnection {
-        &self.work.as_ref().expect("taken when it is put back, which ends the lease").connection
+        &self.pooled.as_ref().expect("present until the lease ends").connection
     }
 }
 
 impl DerefMut for Lease {
     fn deref_mut(&mut self) -> &mut AnyConnection {
-        &mut self.work.as_mut().expect("taken when it is put back, which ends the lease").connection
+        &mut self.pooled.as_mut().expect("present until the lease ends").connection
     }
 }
 
-/// The end of `work`, or an error when it takes longer than `limit`.
+/// Runs `work` with a time limit.
+///
+/// # Errors
+///
+/// Returns [`FailureKind::TimedOut`] if `work` takes longer than `limit`.
 pub(super) async fn within<T, E: From<DatabaseError>>(
     limit: Duration,
     work: impl Future<Output = Result<T, E>>,
@@ -248,17 +253,18 @@ pub(super) async fn within<T, E: From<DatabaseError>>(
     tokio::time::timeout(limit, work).await.unwrap_or_else(late)
 }
 
-/// Where a statement runs: on a connection that is taken for it alone, or on the one of some work.
-///
-/// A statement that takes too long is an error, and the end of its connection.
-pub(super) trait Place: Send {
+/// Something that runs a statement: a pool, which takes a connection for it, or a leased connection.
+pub(super) trait Runner: Send {
+    /// Runs a statement and returns its rows.
+    ///
+    /// A statement that exceeds its time limit returns an error, and its connection must be closed.
     fn rows(
         self,
         query: Query<'_, Any, AnyArguments>,
     ) -> impl Future<Output = Result<Vec<AnyRow>, DatabaseError>> + Send;
 }
 
-impl Place for &Arc<Connections> {
+impl Runner for &Arc<Connections> {
     async fn rows(self, query: Query<'_, Any, AnyArguments>) -> Result<Vec<AnyRow>, DatabaseError> {
         let mut lease = self.take().await?;
         let rows = (&mut *lease).rows(query).await?;
@@ -267,9 +273,9 @@ impl Place for &Arc<Connections> {
     }
 }
 
-impl Place for &mut AnyConnection {
+impl Runner for &mut AnyConnection {
     async fn rows(self, query: Query<'_, Any, AnyArguments>) -> Result<Vec<AnyRow>, DatabaseError> {
-        within(STATEMENT, async { query.fetch_all(self).await.map_err(failed) }).await
+        within(STATEMENT, async { query.fetch_all(self).await.map_err(database_error) }).await
     }
 }
 
@@ -278,14 +284,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_connections_lead_is_shown_without_the_password() {
+    fn the_target_of_connections_is_shown_without_the_password() {
         for url in [
             "postgres://rl:hunter2@host/db",
             "postgres://rl:hun/hunter2@host/db",
             "sqlite://hunter2.db",
             "sqlite::memory:?hunter2",
         ] {
-            let target = Target::of(url).unwrap();
+            let target = Target::parse(url).unwrap();
             assert!(!format!("{:?}", target.server()).contains("hunter2"));
             let connections = Connections::new(Arc::new(target), 1);
             assert!(!format!("{connections:?}").contains("hunter2"), "{connections:?}");

@@ -7,16 +7,18 @@ use sqlx::{AnyConnection, Connection, Executor, Row, SqlSafeStr};
 use tokio::time::Instant;
 
 use super::connections::{Connections, Lease, Target, within};
-use super::failure::failed;
-use super::sql::Statement;
-use super::{Gate, Inner, Records, RecordsBuilder};
-use crate::DatabaseError;
+use super::driver_error::database_error;
+use super::handle::Database;
+use super::lookup_limiter::LookupLimiter;
+use super::options::RecordsOptions;
+use super::statement::Statement;
+use crate::error::DatabaseError;
 
-/// How long it is tried to reach a PostgreSQL that starts at the same time.
-const STARTING: Duration = Duration::from_secs(5);
+/// How long to wait for a PostgreSQL that starts at the same time.
+const STARTUP: Duration = Duration::from_secs(5);
 
-/// How long it may take to make the tables, also by another process that starts at the same time.
-const MIGRATING: Duration = Duration::from_secs(60);
+/// The time limit for creating the tables, including the wait for another process that does so.
+const MIGRATION: Duration = Duration::from_secs(60);
 
 const SQLITE: [(&str, &str); 4] = [
     ("records", include_str!("../../migrations/sqlite/0001_records.sql")),
@@ -31,61 +33,52 @@ const POSTGRES: [(&str, &str); 4] = [
     ("audit", include_str!("../../migrations/postgres/0004_audit.sql")),
 ];
 
-impl RecordsBuilder {
-    /// Connects and brings the tables up to date.
-    ///
-    /// # Errors
-    ///
-    /// As [`Records::connect`].
-    pub async fn connect(self) -> Result<Records, DatabaseError> {
-        sqlx::any::install_default_drivers();
-        let unknown = || DatabaseError::new(FailureKind::Unsupported);
-        let target = Arc::new(Target::of(&self.url).ok_or_else(unknown)?);
+/// Connects to a database, and creates or upgrades its tables.
+pub(super) async fn open(options: RecordsOptions) -> Result<Database, DatabaseError> {
+    sqlx::any::install_default_drivers();
+    let unsupported = || DatabaseError::new(FailureKind::Unsupported);
+    let target = Arc::new(Target::parse(&options.url).ok_or_else(unsupported)?);
+    let is_memory = matches!(*target, Target::Memory(_));
+    let is_postgres = matches!(*target, Target::Postgres(_));
+    #[cfg(feature = "redis")]
+    let redis = options.redis.map(redis::Client::open).transpose().map_err(|_| {
+        // Leave out the error of the driver, which may quote the URL.
+        unsupported().with_detail("the URL of the Redis for announcements is invalid")
+    })?;
+    let for_lookups = options.max_connections / 2;
+    let for_edits = (options.max_connections - for_lookups) / 2;
+    let for_reads = options.max_connections - for_lookups - for_edits;
+    let pool = |count| Connections::new(target.clone(), count);
+    let (lookups, edits, reads) = if is_memory {
+        let all = pool(1);
+        (all.clone(), all.clone(), all)
+    } else {
+        (pool(for_lookups), pool(for_edits), pool(for_reads))
+    };
+    let mut first = first_connection(&edits, is_postgres).await?;
+    migrate(&mut first, is_postgres).await?;
+    first.put_back();
+    Ok(Database {
+        lookups,
+        edits,
+        reads,
+        // One connection remains for the reader of the change log.
+        lookup_limiter: LookupLimiter::new(for_lookups as usize - 1),
+        url: options.url,
+        is_postgres,
+        clock: options.clock,
+        aggregation: options.aggregation,
         #[cfg(feature = "redis")]
-        let redis = match self.redis.map(redis::Client::open).transpose() {
-            Ok(redis) => redis,
-            // Without its source, which may show the URL.
-            Err(_) => {
-                let error = DatabaseError::new(FailureKind::Unsupported);
-                return Err(
-                    error.with_detail("the URL of the Redis for announcements cannot be read")
-                );
-            }
-        };
-        let (is_memory, is_postgres) =
-            (matches!(*target, Target::Memory(_)), matches!(*target, Target::Postgres(_)));
-        let at_once = self.max_connections / 2;
-        let set = |count| Connections::new(target.clone(), count);
-        let (look_ups, edits, reads) = if is_memory {
-            let all = set(1);
-            (all.clone(), all.clone(), all)
-        } else {
-            let edits = (self.max_connections - at_once) / 2;
-            (set(at_once), set(edits), set(self.max_connections - at_once - edits))
-        };
-        let mut first = first(&edits, is_postgres).await?;
-        migrate(&mut first, is_postgres).await?;
-        first.put_back();
-        let inner = Inner {
-            look_ups,
-            edits,
-            reads,
-            // One is left to those who look for changes.
-            gate: Gate::new(at_once as usize - 1),
-            url: self.url,
-            is_postgres,
-            clock: self.clock,
-            aggregation: self.aggregation,
-            #[cfg(feature = "redis")]
-            redis,
-            listeners: Mutex::default(),
-        };
-        Ok(Records { inner: Arc::new(inner) })
-    }
+        redis,
+        listeners: Mutex::default(),
+    })
 }
 
-/// The first connection; a server that does not listen yet is waited for.
-async fn first(edits: &Arc<Connections>, is_server: bool) -> Result<Lease, DatabaseError> {
+/// Returns the first connection. Waits for a server that does not listen yet.
+async fn first_connection(
+    edits: &Arc<Connections>,
+    is_server: bool,
+) -> Result<Lease, DatabaseError> {
     let began = Instant::now();
     let mut attempts = tokio::time::interval(Duration::from_millis(100));
     loop {
@@ -94,7 +87,7 @@ async fn first(edits: &Arc<Connections>, is_server: bool) -> Result<Lease, Datab
             Err(error)
                 if is_server
                     && error.kind() == FailureKind::Unavailable
-                    && began.elapsed() < STARTING => {}
+                    && began.elapsed() < STARTUP => {}
             result => return result,
         }
     }
@@ -109,33 +102,33 @@ async fn migrate(connection: &mut AnyConnection, is_postgres: bool) -> Result<()
     if is_current(connection, &migrations).await {
         return Ok(());
     }
-    // A table of our own: the application may keep its migrations in the same database.
+    // Use a table of our own, because the application may keep its migrations in the same database.
     let mut migrator = Migrator::with_migrations(migrations);
     migrator.dangerous_set_table_name("rl_migrations");
-    // Of processes that start at the same time one does it, and the others find it done: SQLite has no
-    // lock of its own for that, and that of the migrator is of a session, which a pooler may share.
+    // Of several processes that start at the same time, one migrates and the others find it done. The
+    // transaction below is the lock: SQLite has no other, and the migrator's lock on PostgreSQL belongs
+    // to a session, which a connection pooler may share.
     migrator.set_locking(false);
     let work = async {
         let begin = if is_postgres { "BEGIN" } else { "BEGIN IMMEDIATE" };
-        let mut transaction = connection.begin_with(begin).await.map_err(failed)?;
+        let mut transaction = connection.begin_with(begin).await.map_err(database_error)?;
         if is_postgres {
             let lock = "SELECT pg_advisory_xact_lock(hashtext('rl_migrations'))";
-            transaction.execute(lock).await.map_err(failed)?;
+            transaction.execute(lock).await.map_err(database_error)?;
         }
         let migrated = migrator.run_direct(None, &mut *transaction, false).await;
         migrated.map_err(|error| match error {
             MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => {
-                failed(error)
+                database_error(error)
             }
             error => DatabaseError::new(FailureKind::Corrupt).with_source(error),
         })?;
-        transaction.commit().await.map_err(failed)
+        transaction.commit().await.map_err(database_error)
     };
-    within(MIGRATING, work).await
+    within(MIGRATION, work).await
 }
 
-/// Whether every table is there as it should be: then nothing is written, and a role that may not make
-/// tables is enough.
+/// Returns whether all migrations were applied. A role without the right to create tables then suffices.
 async fn is_current(connection: &mut AnyConnection, migrations: &[Migration]) -> bool {
     let query = "SELECT version, checksum FROM rl_migrations WHERE success ORDER BY version";
     let Ok(rows) = sqlx::query(query).on(connection).await else { return false };

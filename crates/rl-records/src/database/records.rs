@@ -1,29 +1,99 @@
-use rl_core::FailureKind;
+use std::sync::Arc;
+
 #[cfg(doc)]
 use rl_core::MAX_UNITS;
 use rl_core::time::Timestamp;
-use sqlx::Row;
-use sqlx::any::AnyRow;
 
-use super::connections::Place;
-use super::failure::failed;
-use super::members::tier_limits;
-use super::sql::{Sql, Statement};
-use super::{Kind, Records, micros, time_of};
-use crate::record::check_name;
-use crate::{
-    ActiveLimits, Author, CallLimits, CallPeriod, ChangeError, DatabaseError, Expected,
-    InvalidField, Record, RecordContent, RecordId, RecordPage, RecordQuery,
-};
+use super::audit_log::AuditLog;
+use super::consumers::{self, ConsumerPage, ConsumerQuery};
+use super::handle::Database;
+use super::history;
+use super::kind::Kind;
+use super::open;
+use super::options::RecordsOptions;
+use super::record_query::{RecordPage, RecordQuery};
+use super::record_table;
+use super::resources::Resources;
+use super::tier_members;
+use super::tiers::Tiers;
+use super::transaction::Transaction;
+use crate::active::{ActiveLimits, Aggregation};
+use crate::author::Author;
+use crate::error::{ChangeError, DatabaseError, InvalidField};
+use crate::history::{Change, HistoryQuery};
+use crate::record::{Record, RecordContent, check_name};
+use crate::record_id::RecordId;
+use crate::revision::Expected;
+
+/// The limits in a database: dated records of consumers, [tiers](Self::tiers), and limits of
+/// [resources](Self::resources).
+///
+/// Clones are cheap and share the connections.
+#[derive(Clone, Debug)]
+pub struct Records {
+    database: Arc<Database>,
+}
 
 impl Records {
-    /// Stores a new record.
+    /// Connects to `sqlite::memory:`, `sqlite://file` or `postgres://…`, and creates or upgrades the tables.
     ///
     /// # Errors
     ///
-    /// Returns an error if a field cannot be stored, if the limits of all records that are active at
-    /// the same time could add up to more than [`MAX_UNITS`], if `by` may not block or unblock and
-    /// the record does, or if the database does not answer.
+    /// Returns an error if the URL names no such database, if the database fails, or if the tables cannot be
+    /// created.
+    pub async fn connect(url: &str) -> Result<Self, DatabaseError> {
+        Self::connect_with(RecordsOptions::new(url)).await
+    }
+
+    /// Connects like [`connect`](Self::connect), with other options.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`connect`](Self::connect).
+    pub async fn connect_with(options: RecordsOptions) -> Result<Self, DatabaseError> {
+        Ok(Self { database: Arc::new(open::open(options).await?) })
+    }
+
+    /// Returns the rules that combine records into limits.
+    #[must_use]
+    pub fn aggregation(&self) -> Aggregation {
+        self.database.aggregation()
+    }
+
+    /// Returns the tiers.
+    #[must_use]
+    pub fn tiers(&self) -> Tiers<'_> {
+        Tiers::new(&self.database)
+    }
+
+    /// Returns the limits of resources.
+    #[must_use]
+    pub fn resources(&self) -> Resources<'_> {
+        Resources::new(&self.database)
+    }
+
+    /// Returns the audit history.
+    #[must_use]
+    pub fn audit_log(&self) -> AuditLog<'_> {
+        AuditLog::new(&self.database)
+    }
+
+    /// Closes every connection. Later calls return an error.
+    pub async fn close(&self) {
+        self.database.close().await;
+    }
+
+    pub(crate) const fn database(&self) -> &Arc<Database> {
+        &self.database
+    }
+
+    /// Creates a record.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a field cannot be stored, and if the limits of records that are active at the same
+    /// time could add up to more than [`MAX_UNITS`]. Returns an error if the record blocks or unblocks the
+    /// consumer and the author may not do that, and if the database fails.
     pub async fn create(
         &self,
         content: RecordContent,
@@ -32,37 +102,37 @@ impl Records {
         let by = by.into();
         let content = content.checked()?;
         check_name("created_by", by.name())?;
-        let (mut edit, change) = self.begin().await?;
-        let record = self.insert(&mut edit, change, content, by).await?;
-        edit.commit(Kind::Record, &record.content.consumer_id).await?;
+        let mut transaction = Transaction::begin(&self.database).await?;
+        let record = record_table::insert(&mut transaction, content, by).await?;
+        transaction.commit(Kind::Record, &record.content.consumer_id).await?;
         Ok(record)
     }
 
-    /// The record of this id, if there is one.
+    /// Returns the record with this id, if there is one.
     ///
     /// # Errors
     ///
-    /// Returns an error if the database does not answer.
+    /// Returns an error if the database fails.
     pub async fn read(&self, id: RecordId) -> Result<Option<Record>, DatabaseError> {
-        read(&self.inner.reads, id).await
+        record_table::find(&self.database.reads, id).await
     }
 
-    /// A page of the list of records.
+    /// Returns a page of the list of records.
     ///
     /// # Errors
     ///
-    /// Returns an error if the database does not answer.
+    /// Returns an error if the database fails.
     pub async fn list(&self, query: &RecordQuery) -> Result<RecordPage, DatabaseError> {
-        let rows = query.sql(self.inner.is_postgres).on(&self.inner.reads).await?;
-        Ok(query.page_of(records_of(&rows)?))
+        let rows = query.sql(self.database.is_postgres).on(&self.database.reads).await?;
+        Ok(query.page_of(record_table::records(&rows)?))
     }
 
-    /// Writes `content` over the record, if it is as `expected`, for instance at a revision.
+    /// Replaces the content of a record, if the record is as `expected`.
     ///
     /// # Errors
     ///
-    /// As [`create`](Self::create); [`ChangeError::NotFound`] if there is no such record,
-    /// [`ChangeError::Conflict`] if it is not as expected, and an error if the record belongs to
+    /// Returns the errors of [`create`](Self::create), [`ChangeError::NotFound`] if there is no such record,
+    /// and [`ChangeError::Conflict`] if it is not as expected. Returns an error if the record belongs to
     /// another consumer.
     pub async fn update(
         &self,
@@ -72,14 +142,14 @@ impl Records {
         by: impl Into<Author<'_>>,
     ) -> Result<Record, ChangeError<Record>> {
         let blocks = Some(content.blocks);
-        self.change(id, content, blocks, expected.into(), by.into()).await
+        self.replace(id, content, blocks, expected.into(), by.into()).await
     }
 
-    /// Updates a record like [`update`](Self::update), but keeps whether it blocks.
+    /// Replaces the content of a record like [`update`](Self::update), but keeps whether it blocks.
     ///
     /// # Errors
     ///
-    /// As [`update`](Self::update).
+    /// Returns the errors of [`update`](Self::update).
     pub async fn update_limits(
         &self,
         id: RecordId,
@@ -87,10 +157,10 @@ impl Records {
         expected: impl Into<Expected>,
         by: impl Into<Author<'_>>,
     ) -> Result<Record, ChangeError<Record>> {
-        self.change(id, content, None, expected.into(), by.into()).await
+        self.replace(id, content, None, expected.into(), by.into()).await
     }
 
-    async fn change(
+    async fn replace(
         &self,
         id: RecordId,
         content: RecordContent,
@@ -100,46 +170,81 @@ impl Records {
     ) -> Result<Record, ChangeError<Record>> {
         let content = content.checked()?;
         check_name("updated_by", by.name())?;
-        let (mut edit, change) = self.begin().await?;
-        let before = expected.check_existing(read(&mut *edit, id).await?)?;
+        let mut transaction = Transaction::begin(&self.database).await?;
+        let current = record_table::find(&mut *transaction, id).await?;
+        let before = expected.check_existing(current)?;
         if content.consumer_id != before.content.consumer_id {
             let expected = "the consumer that the record belongs to";
             return Err(InvalidField::new("consumer_id", content.consumer_id, expected).into());
         }
         let content = RecordContent { blocks: blocks.unwrap_or(before.content.blocks), ..content };
-        let record = self.overwrite(&mut edit, change, before, content, by).await?;
-        edit.commit(Kind::Record, &record.content.consumer_id).await?;
+        let record = record_table::update(&mut transaction, &before, content, by).await?;
+        transaction.commit(Kind::Record, &record.content.consumer_id).await?;
         Ok(record)
     }
 
-    /// Deletes the record, if that is as `expected`; returns it as it was.
+    /// Updates the one record of the consumer with the same API name, version and bank, or creates it.
+    ///
+    /// Records that block are not considered.
     ///
     /// # Errors
     ///
-    /// [`ChangeError::NotFound`] if there is no such record, [`ChangeError::Conflict`] if it is not as
-    /// expected, and an error if `by` may not block or unblock and the deletion does, or if the
-    /// database does not answer.
+    /// Returns the errors of [`update`](Self::update), [`ChangeError::NotFound`] if a record was expected and
+    /// there is none, and [`ChangeError::Several`] if several records match.
+    pub async fn upsert(
+        &self,
+        content: RecordContent,
+        expected: impl Into<Expected>,
+        by: impl Into<Author<'_>>,
+    ) -> Result<Record, ChangeError<Record>> {
+        let expected: Expected = expected.into();
+        let by = by.into();
+        let content = content.checked()?;
+        check_name("created_by", by.name())?;
+        let mut transaction = Transaction::begin(&self.database).await?;
+        let mut found = record_table::similar(&mut *transaction, &content).await?;
+        if found.len() > 1 {
+            let ids = found.iter().map(|record| record.id).collect();
+            return Err(ChangeError::Several { ids });
+        }
+        let record = match expected.check(found.pop())? {
+            Some(before) => record_table::update(&mut transaction, &before, content, by).await?,
+            None => record_table::insert(&mut transaction, content, by).await?,
+        };
+        transaction.commit(Kind::Record, &record.content.consumer_id).await?;
+        Ok(record)
+    }
+
+    /// Deletes a record, if it is as `expected`. Returns the deleted record.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`ChangeError::NotFound`] if there is no such record, and [`ChangeError::Conflict`] if it is
+    /// not as expected. Returns an error if the deletion blocks or unblocks the consumer and the author may
+    /// not do that, and if the database fails.
     pub async fn delete(
         &self,
         id: RecordId,
         expected: impl Into<Expected>,
         by: impl Into<Author<'_>>,
     ) -> Result<Record, ChangeError<Record>> {
-        let (expected, by) = (expected.into(), by.into());
+        let by = by.into();
         check_name("updated_by", by.name())?;
-        let (mut edit, change) = self.begin().await?;
-        let before = expected.check_existing(read(&mut *edit, id).await?)?;
-        self.remove(&mut edit, change, &before, by).await?;
-        edit.commit(Kind::Record, &before.content.consumer_id).await?;
+        let mut transaction = Transaction::begin(&self.database).await?;
+        let current = record_table::find(&mut *transaction, id).await?;
+        let before = expected.into().check_existing(current)?;
+        record_table::delete(&mut transaction, &before, by).await?;
+        transaction.commit(Kind::Record, &before.content.consumer_id).await?;
         Ok(before)
     }
 
-    /// What `consumer` may do at an instant, and which records or which tier say so. The tier is the
-    /// one that it is in today, whatever the instant.
+    /// Returns the limits of a consumer at an instant, and the records or the tier that they come from.
+    ///
+    /// The tier is always the current one of the consumer.
     ///
     /// # Errors
     ///
-    /// Returns an error if the database does not answer.
+    /// Returns an error if the database fails.
     pub async fn active_limits(
         &self,
         consumer: &str,
@@ -148,83 +253,124 @@ impl Records {
         self.active_limits_during(consumer, at, at).await
     }
 
-    /// The limits of all records that are active at some instant from `start` to `end`: those of an
-    /// hour, for instance.
+    /// Returns the combined limits of all records that are active at some instant from `start` to `end`.
     ///
     /// # Errors
     ///
-    /// Returns an error if the database does not answer.
+    /// Returns an error if the database fails.
     pub async fn active_limits_during(
         &self,
         consumer: &str,
         start: Timestamp,
         end: Timestamp,
     ) -> Result<ActiveLimits, DatabaseError> {
-        let records = overlapping(&self.inner.reads, consumer, start, end).await?;
-        // What holds without a record is asked for when there is none.
+        let reads = &self.database.reads;
+        let records = record_table::overlapping(reads, consumer, start, end).await?;
+        // The tier matters only without a record.
         let tier = match records.is_empty() {
-            true => tier_limits(&self.inner.reads, "consumer", consumer).await?,
+            true => tier_members::find_tier(reads, "consumer", consumer).await?,
             false => None,
         };
-        Ok(ActiveLimits::of(&records, tier, self.inner.aggregation))
+        Ok(ActiveLimits::new(&records, tier, self.aggregation()))
     }
-}
 
-async fn read(place: impl Place, id: RecordId) -> Result<Option<Record>, DatabaseError> {
-    let rows = sqlx::query("SELECT * FROM rl_records WHERE rate_limiting_id = $1")
-        .bind(id.to_string())
-        .on(place)
-        .await?;
-    rows.first().map(record_of).transpose()
-}
-
-pub(super) async fn overlapping(
-    place: impl Place,
-    consumer: &str,
-    start: Timestamp,
-    end: Timestamp,
-) -> Result<Vec<Record>, DatabaseError> {
-    if consumer.contains('\0') {
-        // PostgreSQL refuses the question; no record has such a consumer.
-        return Ok(Vec::new());
+    /// Returns the current block of a consumer, if it is blocked. Of several blocks, this is the one that
+    /// ends last.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the database fails.
+    pub async fn block_of(&self, consumer: &str) -> Result<Option<Record>, DatabaseError> {
+        let now = self.database.now();
+        let mut blocks = record_table::blocks(&self.database.reads, consumer, now).await?;
+        Ok(blocks.pop())
     }
-    let mut sql = Sql::new("SELECT * FROM rl_records WHERE");
-    sql.push(
-        " consumer_id = ? AND to_date >= ? AND from_date <= ? ORDER BY from_date, rate_limiting_id",
-        [consumer.into(), micros(start).into(), micros(end).into()],
-    );
-    records_of(&sql.on(place).await?)
-}
 
-pub(super) fn records_of(rows: &[AnyRow]) -> Result<Vec<Record>, DatabaseError> {
-    rows.iter().map(record_of).collect()
-}
-
-fn record_of(row: &AnyRow) -> Result<Record, DatabaseError> {
-    let corrupt = || DatabaseError::new(FailureKind::Corrupt);
-    let text = |column: &str| row.try_get::<Option<String>, _>(column).map_err(failed);
-    let needed = |column: &str| row.try_get::<String, _>(column).map_err(failed);
-    let time = |column: &str| time_of(row, column).map_err(failed);
-    let mut numbers = [0; 6];
-    for (period, number) in CallPeriod::ALL.into_iter().zip(&mut numbers) {
-        *number = row.try_get(period.field()).map_err(failed)?;
+    /// Blocks a consumer from now until a time, in one step. The last of several concurrent calls decides.
+    ///
+    /// If the consumer is blocked already, the block that ends last must be as `expected`. It then ends at
+    /// the new time, and other blocks that would last longer are deleted.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`create`](Self::create) and [`update`](Self::update).
+    pub async fn block(
+        &self,
+        consumer: &str,
+        until: Timestamp,
+        expected: impl Into<Expected>,
+        by: impl Into<Author<'_>>,
+    ) -> Result<Record, ChangeError<Record>> {
+        let expected: Expected = expected.into();
+        let by = by.into();
+        let now = self.database.now();
+        let content = RecordContent::block(consumer, now, until).checked()?;
+        check_name("created_by", by.name())?;
+        let mut transaction = Transaction::begin(&self.database).await?;
+        let mut found = record_table::blocks(&mut *transaction, consumer, now).await?;
+        let block = match expected.check(found.pop())? {
+            Some(last) => {
+                let content = RecordContent { to_date: until, ..last.content.clone() };
+                record_table::update(&mut transaction, &last, content, by).await?
+            }
+            None => record_table::insert(&mut transaction, content, by).await?,
+        };
+        for longer in found.iter().filter(|other| other.content.to_date > until) {
+            record_table::delete(&mut transaction, longer, by).await?;
+        }
+        transaction.commit(Kind::Record, consumer).await?;
+        Ok(block)
     }
-    Ok(Record {
-        id: needed("rate_limiting_id")?.parse().map_err(|_| corrupt())?,
-        content: RecordContent {
-            consumer_id: needed("consumer_id")?,
-            api_name: text("api_name")?,
-            api_version: text("api_version")?,
-            bank_id: text("bank_id")?,
-            limits: CallLimits::from_numbers(numbers).map_err(|_| corrupt())?,
-            from_date: time("from_date")?,
-            to_date: time("to_date")?,
-            blocks: row.try_get::<i64, _>("blocks").map_err(failed)? != 0,
-        },
-        created_by: needed("created_by")?,
-        updated_by: needed("updated_by")?,
-        created_at: time("created_at")?,
-        updated_at: time("updated_at")?,
-        revision: row.try_get("revision").map_err(failed)?,
-    })
+
+    /// Deletes all current blocks of a consumer, in one step. Returns the block that would have ended last,
+    /// which must be as `expected`.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`ChangeError::NotFound`] if the consumer is not blocked, and else the errors of
+    /// [`delete`](Self::delete).
+    pub async fn unblock(
+        &self,
+        consumer: &str,
+        expected: impl Into<Expected>,
+        by: impl Into<Author<'_>>,
+    ) -> Result<Record, ChangeError<Record>> {
+        let by = by.into();
+        let now = self.database.now();
+        check_name("updated_by", by.name())?;
+        let mut transaction = Transaction::begin(&self.database).await?;
+        let mut found = record_table::blocks(&mut *transaction, consumer, now).await?;
+        let last = expected.into().check_existing(found.pop())?;
+        record_table::delete(&mut transaction, &last, by).await?;
+        for other in &found {
+            record_table::delete(&mut transaction, other, by).await?;
+        }
+        transaction.commit(Kind::Record, consumer).await?;
+        Ok(last)
+    }
+
+    /// Returns a page of the list of consumers that have records or a tier, as of the instant `at`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the database fails.
+    pub async fn consumers(
+        &self,
+        query: &ConsumerQuery,
+        at: Timestamp,
+    ) -> Result<ConsumerPage, DatabaseError> {
+        consumers::page(&self.database, query, at).await
+    }
+
+    /// Lists changes of records, the newest first.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the database fails.
+    pub async fn history(
+        &self,
+        query: &HistoryQuery,
+    ) -> Result<Vec<Change<RecordContent>>, DatabaseError> {
+        history::list(&self.database.reads, Kind::Record, query).await
+    }
 }

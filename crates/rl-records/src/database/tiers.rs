@@ -1,26 +1,40 @@
-use rl_core::FailureKind;
-use sqlx::Row;
+use std::sync::Arc;
+
+use rl_core::Subject;
 use sqlx::any::AnyRow;
 
-use super::connections::Place;
-use super::edit::Edit;
-use super::failure::failed;
-use super::sql::{Sql, Statement};
-use super::{Kind, Records, micros, time_of};
-use crate::author::Effect;
-use crate::record::check_name;
-use crate::{
-    Author, CallLimits, CallPeriod, ChangeError, DatabaseError, Expected, InvalidField, Tier,
-    TierContent,
-};
+use super::handle::Database;
+use super::history;
+use super::kind::Kind;
+use super::row::{LIMIT_COLUMNS, limit_values, limits, text};
+use super::statement::Bound;
+use super::table::{self, METADATA, NamedContent};
+use super::tier_members;
+use super::transaction::Transaction;
+use crate::author::Author;
+use crate::effect::Effect;
+use crate::error::{ChangeError, DatabaseError, InvalidField};
+use crate::history::{Change, HistoryQuery};
+use crate::revision::{Expected, Revisioned};
+use crate::tier::{Tier, TierContent, TierMember, member_key};
 
-impl Records {
-    /// Stores a new tier.
+/// The tiers of a database, and the members of each.
+#[derive(Clone, Copy, Debug)]
+pub struct Tiers<'a> {
+    database: &'a Arc<Database>,
+}
+
+impl<'a> Tiers<'a> {
+    pub(super) const fn new(database: &'a Arc<Database>) -> Self {
+        Self { database }
+    }
+
+    /// Creates a tier.
     ///
     /// # Errors
     ///
-    /// Returns an error if a field cannot be stored, [`ChangeError::Conflict`] if there is a tier of
-    /// this name, and an error if the database does not answer.
+    /// Returns an error if a field cannot be stored, [`ChangeError::Conflict`] if a tier has this name, and an
+    /// error if the database fails.
     ///
     /// # Examples
     ///
@@ -32,202 +46,192 @@ impl Records {
     /// # use rl_core::time::{Clock, SystemClock};
     /// let records = Records::connect("sqlite::memory:").await?;
     /// let limits = CallLimits::from_numbers([10, 100, -1, -1, -1, -1])?;
-    /// records.create_tier(TierContent { name: "gold".into(), limits }, "alice").await?;
+    /// records.tiers().create(TierContent { name: "gold".into(), limits }, "alice").await?;
     ///
-    /// records.set_tier(&Subject::consumer("abc123"), Some("gold"), 0, "alice").await?;
+    /// records.tiers().set_member(&Subject::consumer("abc123"), Some("gold"), 0, "alice").await?;
     /// let active = records.active_limits("abc123", SystemClock.now()).await?;
     /// assert_eq!((active.tier(), active.limits()), (Some("gold"), limits));
     /// # Ok(()) }
     /// ```
-    pub async fn create_tier(
-        &self,
+    pub async fn create(
+        self,
         content: TierContent,
-        by: &str,
+        by: impl Into<Author<'_>>,
     ) -> Result<Tier, ChangeError<Tier>> {
-        let content = content.checked()?;
-        check_name("created_by", by)?;
-        let (mut edit, change) = self.begin().await?;
-        if let Some(current) = read_tier(&mut *edit, &content.name).await? {
-            return Err(ChangeError::Conflict { current: Box::new(current) });
-        }
-        let now = self.clock().now();
-        let [second, minute, hour, day, week, month] = content.limits.numbers();
-        sqlx::query(
-            "INSERT INTO rl_tiers (name, per_second_call_limit, per_minute_call_limit, \
-             per_hour_call_limit, per_day_call_limit, per_week_call_limit, per_month_call_limit, \
-             created_by, updated_by, created_at, updated_at, revision) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
-        )
-        .bind(&content.name)
-        .bind(second)
-        .bind(minute)
-        .bind(hour)
-        .bind(day)
-        .bind(week)
-        .bind(month)
-        .bind(by)
-        .bind(by)
-        .bind(micros(now))
-        .bind(micros(now))
-        .bind(change)
-        .on(&mut *edit)
-        .await?;
-        let entry = self.entry(change, Kind::Tier, &content.name, by);
-        entry.write(&mut *edit, &content.name, None, Some(&content)).await?;
-        edit.commit(Kind::Tier, &content.name).await?;
-        let (created_by, updated_by) = (by.to_owned(), by.to_owned());
-        let (created_at, updated_at, revision) = (now, now, change);
-        Ok(Tier { content, created_by, updated_by, created_at, updated_at, revision })
+        table::create_named(self.database, content, by.into()).await
     }
 
-    /// The tier of this name, if there is one.
+    /// Returns the tier of this name, if there is one.
     ///
     /// # Errors
     ///
-    /// Returns an error if the database does not answer.
-    pub async fn read_tier(&self, name: &str) -> Result<Option<Tier>, DatabaseError> {
-        read_tier(&self.inner.reads, name).await
+    /// Returns an error if the database fails.
+    pub async fn read(self, name: &str) -> Result<Option<Tier>, DatabaseError> {
+        table::find(&self.database.reads, name).await
     }
 
-    /// Tiers by name: at most `limit`, those after the name `after`.
+    /// Lists at most `limit` tiers by name, beginning after the name `after`.
     ///
     /// # Errors
     ///
-    /// Returns an error if the database does not answer.
-    pub async fn list_tiers(
-        &self,
-        after: Option<&str>,
-        limit: u32,
-    ) -> Result<Vec<Tier>, DatabaseError> {
-        let mut sql = Sql::new("SELECT * FROM rl_tiers WHERE");
-        let after = after.unwrap_or_default().replace('\0', "\u{1}");
-        let limit = i64::from(limit.clamp(1, 1_000));
-        sql.push(" name > ? ORDER BY name LIMIT ?", [after.into(), limit.into()]);
-        let rows = sql.on(&self.inner.reads).await?;
-        rows.iter().map(tier_of).collect()
+    /// Returns an error if the database fails.
+    pub async fn list(self, after: Option<&str>, limit: u32) -> Result<Vec<Tier>, DatabaseError> {
+        table::list_named(&self.database.reads, after, limit).await
     }
 
-    /// Writes `content` over the tier of its name, if that is as `expected`. It binds the next request of every member.
+    /// Replaces the limits of a tier. They apply to the next request of every member.
     ///
     /// # Errors
     ///
-    /// Returns an error if a field cannot be stored, [`ChangeError::NotFound`] if there is no such
-    /// tier, [`ChangeError::Conflict`] if it is not as expected, and an error if `by` may not block or
-    /// unblock and the tier does that to its members, or if the database does not answer.
-    pub async fn update_tier(
-        &self,
+    /// Returns an error if a field cannot be stored, and [`ChangeError::NotFound`] if no tier has this name.
+    /// Returns [`ChangeError::Conflict`] if the tier is not as expected, and an error if the database fails.
+    /// Returns an error if the change blocks or unblocks members and the author may not do that.
+    pub async fn update(
+        self,
         content: TierContent,
         expected: impl Into<Expected>,
         by: impl Into<Author<'_>>,
     ) -> Result<Tier, ChangeError<Tier>> {
-        let (expected, author) = (expected.into(), by.into());
-        let by = author.name();
-        let content = content.checked()?;
-        check_name("updated_by", by)?;
-        let (mut edit, change) = self.begin().await?;
-        let before = expected.check_existing(read_tier(&mut *edit, &content.name).await?)?;
-        let blocked = |tier| self.inner.aggregation.is_blocked_in(Some(tier));
-        let effect = Effect::of(blocked(&before.content), blocked(&content));
-        if author.check::<Tier>(effect).is_err() && has_members(&mut edit, &content.name).await? {
-            author.check(effect)?;
-        }
-        let after = Tier {
-            content,
-            updated_by: by.to_owned(),
-            updated_at: self.clock().now(),
-            revision: change,
-            ..before.clone()
-        };
-        let content = &after.content;
-        let [second, minute, hour, day, week, month] = content.limits.numbers();
-        sqlx::query(
-            "UPDATE rl_tiers SET per_second_call_limit = $2, per_minute_call_limit = $3, \
-             per_hour_call_limit = $4, per_day_call_limit = $5, per_week_call_limit = $6, \
-             per_month_call_limit = $7, updated_by = $8, updated_at = $9, revision = $10 \
-             WHERE name = $1",
-        )
-        .bind(&content.name)
-        .bind(second)
-        .bind(minute)
-        .bind(hour)
-        .bind(day)
-        .bind(week)
-        .bind(month)
-        .bind(&after.updated_by)
-        .bind(micros(after.updated_at))
-        .bind(after.revision)
-        .on(&mut *edit)
-        .await?;
-        let entry = self.entry(change, Kind::Tier, &content.name, by);
-        let name = &content.name;
-        entry.write(&mut *edit, name, Some(&before.content), Some(content)).await?;
-        edit.commit(Kind::Tier, name).await?;
-        Ok(after)
+        table::update_named(self.database, content, expected.into(), by.into()).await
     }
 
-    /// Deletes a tier that nobody is in, if that is as `expected`; returns it as it was.
+    /// Deletes a tier without members. Returns the deleted tier.
     ///
     /// # Errors
     ///
-    /// Returns an error if it has members, who would fall to the defaults and perhaps to no limit;
-    /// [`ChangeError::NotFound`] if there is no such tier, [`ChangeError::Conflict`] if it is not as
-    /// expected, and an error if the database does not answer.
-    pub async fn delete_tier(
-        &self,
+    /// Returns an error if the tier has members, because they would fall back to the defaults. Returns
+    /// [`ChangeError::NotFound`] if no tier has this name, [`ChangeError::Conflict`] if the tier is not as
+    /// expected, and an error if the database fails.
+    pub async fn delete(
+        self,
         name: &str,
         expected: impl Into<Expected>,
-        by: &str,
+        by: impl Into<Author<'_>>,
     ) -> Result<Tier, ChangeError<Tier>> {
-        check_name("updated_by", by)?;
-        let (mut edit, change) = self.begin().await?;
-        let before = expected.into().check_existing(read_tier(&mut *edit, name).await?)?;
-        if has_members(&mut edit, name).await? {
-            let expected = "a tier without members: move them to another one first";
-            return Err(InvalidField::new("name", name, expected).into());
+        table::delete_named(self.database, name, expected.into(), by.into()).await
+    }
+
+    /// Lists changes of tiers, the newest first.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the database fails.
+    pub async fn history(
+        self,
+        query: &HistoryQuery,
+    ) -> Result<Vec<Change<TierContent>>, DatabaseError> {
+        history::list(&self.database.reads, Kind::Tier, query).await
+    }
+
+    /// Puts a consumer or an API key into a tier, or removes it from its tier with `None`.
+    ///
+    /// `expected` is about the current membership: a revision, or 0 for none. Returns the new membership.
+    /// A key is the subject that [`KeySecret`](rl_core::key::KeySecret) makes of it; the key itself is never
+    /// stored.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `subject` is neither a consumer nor a key, and if no tier has this name. Returns
+    /// [`ChangeError::Conflict`] if the membership is not as expected. Returns [`ChangeError::NotFound`] if
+    /// there is none although one was expected, or although it is to be removed. Returns an error if the
+    /// change blocks or unblocks the subject and the author may not do that, and if the database fails.
+    pub async fn set_member(
+        self,
+        subject: &Subject,
+        tier: Option<&str>,
+        expected: impl Into<Expected>,
+        by: impl Into<Author<'_>>,
+    ) -> Result<Option<TierMember>, ChangeError<TierMember>> {
+        tier_members::set(self.database, subject, tier, expected.into(), by.into()).await
+    }
+
+    /// Returns the membership of a consumer or an API key, if it is in a tier.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the database fails.
+    pub async fn member(self, subject: &Subject) -> Result<Option<TierMember>, DatabaseError> {
+        match member_key(subject) {
+            Some((realm, id)) => tier_members::find(&self.database.reads, realm, &id).await,
+            None => Ok(None),
         }
-        sqlx::query("DELETE FROM rl_tiers WHERE name = $1").bind(name).on(&mut *edit).await?;
-        let entry = self.entry(change, Kind::Tier, name, by);
-        entry.write(&mut *edit, name, Some(&before.content), None).await?;
-        edit.commit(Kind::Tier, name).await?;
-        Ok(before)
+    }
+
+    /// Lists the names of the tiers that a consumer or an API key has been in, the newest change first.
+    ///
+    /// Only the page of `query` is used, which means `before` and `limit`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the database fails.
+    pub async fn member_history(
+        self,
+        subject: &Subject,
+        query: &HistoryQuery,
+    ) -> Result<Vec<Change<String>>, DatabaseError> {
+        let Some((realm, id)) = member_key(subject) else { return Ok(Vec::new()) };
+        let query = HistoryQuery { owner: Some(id), item: None, ..query.clone() };
+        history::list(&self.database.reads, tier_members::kind(realm), &query).await
     }
 }
 
-async fn has_members(edit: &mut Edit, tier: &str) -> Result<bool, DatabaseError> {
-    let members = sqlx::query("SELECT 1 FROM rl_tier_members WHERE tier = $1 LIMIT 1");
-    Ok(!members.bind(tier).on(&mut **edit).await?.is_empty())
-}
+impl NamedContent for TierContent {
+    const KIND: Kind = Kind::Tier;
+    const TABLE: &'static str = "rl_tiers";
+    const COLUMNS: &'static [&'static str] = &[
+        LIMIT_COLUMNS[0],
+        LIMIT_COLUMNS[1],
+        LIMIT_COLUMNS[2],
+        LIMIT_COLUMNS[3],
+        LIMIT_COLUMNS[4],
+        LIMIT_COLUMNS[5],
+        METADATA[0],
+        METADATA[1],
+        METADATA[2],
+        METADATA[3],
+        METADATA[4],
+    ];
 
-pub(super) async fn read_tier(
-    place: impl Place,
-    name: &str,
-) -> Result<Option<Tier>, DatabaseError> {
-    if name.contains('\0') {
-        return Ok(None);
+    fn name(&self) -> &str {
+        &self.name
     }
-    let rows = sqlx::query("SELECT * FROM rl_tiers WHERE name = $1").bind(name).on(place).await?;
-    rows.first().map(tier_of).transpose()
-}
 
-fn tier_of(row: &AnyRow) -> Result<Tier, DatabaseError> {
-    let text = |column: &str| row.try_get::<String, _>(column).map_err(failed);
-    let time = |column: &str| time_of(row, column).map_err(failed);
-    Ok(Tier {
-        content: content_of(row)?,
-        created_by: text("created_by")?,
-        updated_by: text("updated_by")?,
-        created_at: time("created_at")?,
-        updated_at: time("updated_at")?,
-        revision: row.try_get("revision").map_err(failed)?,
-    })
-}
-
-pub(super) fn content_of(row: &AnyRow) -> Result<TierContent, DatabaseError> {
-    let mut numbers = [0; 6];
-    for (period, number) in CallPeriod::ALL.into_iter().zip(&mut numbers) {
-        *number = row.try_get(period.field()).map_err(failed)?;
+    fn values(&self) -> Vec<Bound> {
+        limit_values(&self.limits).into()
     }
-    let limits = CallLimits::from_numbers(numbers);
-    let limits = limits.map_err(|_| DatabaseError::new(FailureKind::Corrupt))?;
-    Ok(TierContent { name: row.try_get("name").map_err(failed)?, limits })
+
+    fn from_row(row: &AnyRow) -> Result<Self, DatabaseError> {
+        Ok(Self { name: text(row, "name")?, limits: limits(row)? })
+    }
+
+    fn checked(self) -> Result<Self, InvalidField> {
+        self.checked()
+    }
+
+    async fn check_change(
+        transaction: &mut Transaction,
+        before: Option<&Self>,
+        after: Option<&Self>,
+        author: Author<'_>,
+    ) -> Result<(), ChangeError<Revisioned<Self>>> {
+        match (before, after) {
+            (Some(before), Some(after)) => {
+                let aggregation = transaction.aggregation();
+                let is_blocked = |tier| aggregation.is_blocked_in(Some(tier));
+                let effect = Effect::of(is_blocked(before), is_blocked(after));
+                // A tier without members blocks and unblocks nothing.
+                if author.check::<Tier>(effect).is_err()
+                    && tier_members::exist(transaction, &after.name).await?
+                {
+                    author.check(effect)?;
+                }
+                Ok(())
+            }
+            (Some(before), None) if tier_members::exist(transaction, &before.name).await? => {
+                let expected = "a tier without members: move them to another one first";
+                Err(InvalidField::new("name", &before.name, expected).into())
+            }
+            _ => Ok(()),
+        }
+    }
 }

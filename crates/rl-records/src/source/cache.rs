@@ -12,162 +12,179 @@ use rl_core::time::Timestamp;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use crate::database::{Gate, PAUSE_MICROS, Ticket, pauses};
+use crate::database::{LookupLimiter, LookupPermit, PAUSE_MICROS, is_paused};
 
-/// How many entries are compared to find one that has not been used for long.
+/// The number of random entries among which the least recently used one is evicted.
 const SAMPLE: usize = 8;
 
-/// How long a look-up may take from its turn on, whoever waits for it.
-const LONGEST: Duration = Duration::from_secs(3);
+/// The time limit of one read, however many callers wait for it.
+const TIME_LIMIT: Duration = Duration::from_secs(3);
 
-/// How often a value is read in one look-up while it changes.
-const ROUNDS: usize = 4;
+/// The largest number of reads in one look-up of a value that keeps changing.
+const MAX_READS: usize = 4;
 
-/// How many values that changed together are looked up at once, so that requests get their turn between.
-const TOGETHER: usize = 4;
+/// The number of concurrent refreshes after one change, small enough that requests get their turn.
+const CONCURRENT_REFRESHES: usize = 4;
 
-/// The most keys of which is kept that they cannot be read.
-const MOST_DAMAGED: usize = 1_024;
+/// The largest number of keys that are remembered as unreadable.
+const MAX_DAMAGED: usize = 1_024;
 
-/// Looks a value up; shared by all who wait for it.
-type Flight<V> = Shared<BoxFuture<'static, Result<Arc<V>, FailureKind>>>;
+/// A look-up that all callers of one key share.
+pub(super) type Lookup<V> = Shared<BoxFuture<'static, Result<Arc<V>, FailureKind>>>;
 
 /// Reads the value of a key.
 pub(super) trait Load<V>: Send + Sync + 'static {
+    /// Reads the value of a key from the database.
     fn load(&self, key: Arc<str>) -> BoxFuture<'static, Result<V, FailureKind>>;
 
+    /// Returns the time.
     fn now(&self) -> Timestamp;
 }
 
-/// What was looked up, at most `capacity` values: refreshed one at a time for each key, kept when that
-/// fails.
+/// A cache of values from the database, with at most `capacity` entries.
+///
+/// There is one look-up at a time for each key. If it fails, the last known value stays.
 pub(super) struct Cache<V> {
     state: Mutex<State<V>>,
     load: Box<dyn Load<V>>,
-    gate: Arc<Gate>,
+    limiter: Arc<LookupLimiter>,
     capacity: usize,
     fresh_micros: u64,
-    // Look-ups run where the source was made: the runtime of a worker may end before them.
+    // Look-ups run on the runtime of the source. The runtime of a caller may end before them.
     runtime: Handle,
 }
 
-/// A look-up takes no room among what is known before it has found something: what is asked in vain
-/// displaces nothing.
+/// The entries, and the look-ups in flight.
+///
+/// A look-up takes no entry before it has found a value, so look-ups of unknown keys evict nothing.
 struct State<V> {
-    known: IndexMap<Arc<str>, Known<V>>,
-    // No more than the gate lets wait and ask.
-    flights: HashMap<Arc<str>, Flying<V>>,
-    // What the database refuses to tell, and until when it is not asked again.
+    entries: IndexMap<Arc<str>, Entry<V>>,
+    // Bounded by the limiter.
+    in_flight: HashMap<Arc<str>, InFlight<V>>,
+    // The keys that the database cannot read, each with the end of the pause before the next attempt.
     damaged: HashMap<Arc<str>, (FailureKind, Timestamp)>,
-    // Counts uses; orders them.
+    // Counts uses, to order them.
     tick: u64,
 }
 
-struct Known<V> {
+struct Entry<V> {
     value: Arc<V>,
     read_at: Timestamp,
-    // It is older than a change.
-    is_changed: bool,
+    // The value was read before the last change of its key.
+    is_stale: bool,
     used_at: u64,
 }
 
-struct Flying<V> {
-    flight: Flight<V>,
-    // There was a change since it began to read.
-    is_changed: bool,
-    // It takes longer than anybody should wait who can have the last value.
+struct InFlight<V> {
+    lookup: Lookup<V>,
+    // The key changed after the read began.
+    is_stale: bool,
+    // A caller has given up waiting, so callers with a last value no longer wait.
     is_late: bool,
 }
 
 /// The answer of a [`Cache`].
-pub(super) enum Found<V> {
-    /// It is known.
-    Known(Arc<V>),
-    /// It is being looked up; until then, and if that fails, this is the last that was known.
-    Wait(Flight<V>, Option<Arc<V>>),
-    /// Nothing is known, and the database is not asked.
-    No(FailureKind),
+pub(super) enum Cached<V> {
+    /// The value.
+    Value(Arc<V>),
+    /// A look-up is in flight. Until it ends, or if it fails, the last value applies.
+    Pending { lookup: Lookup<V>, last: Option<Arc<V>> },
+    /// No value is known, and the database cannot be asked.
+    Failed(FailureKind),
 }
 
 impl<V: Send + Sync + 'static> Cache<V> {
     pub(super) fn new(
         load: impl Load<V>,
-        gate: Arc<Gate>,
+        limiter: Arc<LookupLimiter>,
         capacity: usize,
         fresh_micros: u64,
         runtime: Handle,
     ) -> Self {
-        let (known, flights, damaged) = (IndexMap::new(), HashMap::new(), HashMap::new());
-        let state = Mutex::new(State { known, flights, damaged, tick: 0 });
-        Self { state, load: Box::new(load), gate, capacity: capacity.max(1), fresh_micros, runtime }
+        let state = State {
+            entries: IndexMap::new(),
+            in_flight: HashMap::new(),
+            damaged: HashMap::new(),
+            tick: 0,
+        };
+        Self {
+            state: Mutex::new(state),
+            load: Box::new(load),
+            limiter,
+            capacity: capacity.max(1),
+            fresh_micros,
+            runtime,
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State<V>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn get(self: &Arc<Self>, key: &str) -> Found<V> {
+    /// Returns the value of a key, or begins to look it up.
+    pub(super) fn get(self: &Arc<Self>, key: &str) -> Cached<V> {
         let mut state = self.state();
-        // Read under the lock: what was looked up before is not from the future.
+        // Read the clock under the lock, so that no entry was read later than `now`.
         let now = self.load.now();
-        let (last, is_changed) = match state.used(key) {
-            Some(known) => {
-                // A clock that was set back tells nothing about an age.
-                let is_changed = known.is_changed || now < known.read_at;
-                let age = now.micros_since(known.read_at);
-                if !is_changed && age < self.fresh_micros {
-                    return Found::Known(known.value.clone());
+        let (last, is_stale) = match state.touch(key) {
+            Some(entry) => {
+                // After the clock was set back, the age of the entry is unknown.
+                let is_stale = entry.is_stale || now < entry.read_at;
+                let age = now.micros_since(entry.read_at);
+                if !is_stale && age < self.fresh_micros {
+                    return Cached::Value(entry.value.clone());
                 }
-                (Some(known.value.clone()), is_changed)
+                (Some(entry.value.clone()), is_stale)
             }
             None => (None, true),
         };
-        let flying = state.flights.get(key);
-        let is_late = flying.is_some_and(|flying| flying.is_late);
-        let flight = match flying {
-            Some(flying) => flying.flight.clone(),
+        let in_flight = state.in_flight.get(key);
+        let is_late = in_flight.is_some_and(|in_flight| in_flight.is_late);
+        let lookup = match in_flight {
+            Some(in_flight) => in_flight.lookup.clone(),
             None => match self.start(state, key, last.is_some(), now) {
-                Ok(flight) => flight,
-                Err(kind) => return last.map_or(Found::No(kind), Found::Known),
+                Ok(lookup) => lookup,
+                Err(kind) => return last.map_or(Cached::Failed(kind), Cached::Value),
             },
         };
         match last {
-            // What is merely old is served while somebody looks whether it still holds.
-            Some(value) if !is_changed || is_late => Found::Known(value),
-            last => Found::Wait(flight, last),
+            // A value that is merely old applies while it is looked up again.
+            Some(value) if !is_stale || is_late => Cached::Value(value),
+            last => Cached::Pending { lookup, last },
         }
     }
 
-    /// Begins a look-up, if the database is to be asked.
+    /// Begins a look-up, if the database may be asked.
     fn start(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, State<V>>,
         key: &str,
         is_known: bool,
         now: Timestamp,
-    ) -> Result<Flight<V>, FailureKind> {
+    ) -> Result<Lookup<V>, FailureKind> {
         if let Some((kind, until)) = state.damaged.get(key)
-            && pauses(now, *until)
+            && is_paused(now, *until)
         {
             return Err(*kind);
         }
-        let ticket = self.gate.enter(is_known, now)?;
-        let (tell, told) = oneshot::channel();
-        let told = told.map(|told| told.unwrap_or(Err(FailureKind::Unavailable)));
-        let flight = told.boxed().shared();
+        let permit = self.limiter.enqueue(is_known, now)?;
+        let (sender, receiver) = oneshot::channel();
+        let result = receiver.map(|sent| sent.unwrap_or(Err(FailureKind::Unavailable)));
+        let lookup = result.boxed().shared();
         let key: Arc<str> = key.into();
-        let flying = Flying { flight: flight.clone(), is_changed: false, is_late: false };
-        state.flights.insert(key.clone(), flying);
+        let in_flight = InFlight { lookup: lookup.clone(), is_stale: false, is_late: false };
+        state.in_flight.insert(key.clone(), in_flight);
         drop(state);
-        let landing = Landing { cache: self.clone(), key, has_landed: false };
-        // A task of its own: whoever asked first may go away.
+        let task = LookupTask { cache: self.clone(), key, is_done: false };
+        // A task of its own, because the caller that began it may be cancelled.
         self.runtime.spawn(async move {
-            let _ = tell.send(landing.look_up(ticket).await);
+            let _ = sender.send(task.run(permit).await);
         });
-        Ok(flight)
+        Ok(lookup)
     }
 
-    /// Keeps what was loaded; `None` if it changed while it was read and is to be read again.
+    /// Stores the result of a read. Returns `None` if the key changed during the read, so that it must be
+    /// read again.
     fn finish(
         &self,
         key: &Arc<str>,
@@ -177,180 +194,181 @@ impl<V: Send + Sync + 'static> Cache<V> {
         let mut state = self.state();
         let now = self.load.now();
         let loaded = loaded.map(Arc::new);
-        let is_changed = state.flights.get(key).is_some_and(|flying| flying.is_changed);
+        let is_stale = state.in_flight.get(key).is_some_and(|in_flight| in_flight.is_stale);
         match &loaded {
             Ok(value) => {
                 let value = value.clone();
-                state.keep(key, value, now, is_changed, self.capacity);
+                state.insert(key, value, now, is_stale, self.capacity);
             }
             Err(kind) if kind.is_configuration() => {
-                state.damaged.retain(|_, (_, until)| pauses(now, *until));
-                if state.damaged.len() < MOST_DAMAGED {
+                state.damaged.retain(|_, (_, until)| is_paused(now, *until));
+                if state.damaged.len() < MAX_DAMAGED {
                     let until = now.plus_micros(PAUSE_MICROS);
                     state.damaged.insert(key.clone(), (*kind, until));
                 }
             }
             Err(_) => {}
         }
-        if is_changed && !is_last && loaded.is_ok() {
-            state.flights.entry(key.clone()).and_modify(|flying| flying.is_changed = false);
+        if is_stale && !is_last && loaded.is_ok() {
+            state.in_flight.entry(key.clone()).and_modify(|in_flight| in_flight.is_stale = false);
             return None;
         }
-        state.flights.remove(key);
+        state.in_flight.remove(key);
         Some(loaded)
     }
 
-    /// Somebody has waited long enough for `key`: until its look-up ends, nobody waits who can have the
-    /// last value.
+    /// Notes that a caller stopped waiting for `key`. Until the look-up ends, callers get the last value
+    /// without waiting, if there is one.
     pub(super) fn give_up(&self, key: &str) {
-        if let Some(flying) = self.state().flights.get_mut(key) {
-            flying.is_late = true;
+        if let Some(in_flight) = self.state().in_flight.get_mut(key) {
+            in_flight.is_late = true;
         }
     }
 
-    /// Looks up a value that has just been changed, so that it is known even if the database is lost before
-    /// the next request. Returns `None` if the database must not be asked now.
+    /// Looks up a value that has just changed, so that it is known even if the database is lost before the
+    /// next request. Returns `None` if the database may not be asked now.
     pub(super) fn refresh(self: &Arc<Self>, key: &str) -> Option<BoxFuture<'static, ()>> {
         let state = self.state();
-        let flight = match state.flights.get(key) {
-            Some(flying) => flying.flight.clone(),
+        let lookup = match state.in_flight.get(key) {
+            Some(in_flight) => in_flight.lookup.clone(),
             None => {
                 let now = self.load.now();
                 self.start(state, key, true, now).ok()?
             }
         };
-        Some(flight.map(drop).boxed())
+        Some(lookup.map(drop).boxed())
     }
 
-    /// Looks up the values that were marked as changed and of which `is_concerned` is true, those that
-    /// were used last first. Whoever has waited long enough drops the future: the rest is looked up when
-    /// it is asked for.
+    /// Looks up the stale values that satisfy `is_concerned`, the most recently used ones first.
+    ///
+    /// Dropping the future stops it. The remaining values are looked up when they are requested.
     pub(super) fn refresh_if(
         self: &Arc<Self>,
         is_concerned: impl Fn(&V) -> bool,
     ) -> BoxFuture<'static, ()> {
         let state = self.state();
-        let concerned = |known: &Known<V>| known.is_changed && is_concerned(&known.value);
-        let concerned = state.known.iter().filter(|(_, known)| concerned(known));
+        let is_concerned = |entry: &Entry<V>| entry.is_stale && is_concerned(&entry.value);
+        let concerned = state.entries.iter().filter(|(_, entry)| is_concerned(entry));
         let mut keys: Vec<_> =
-            concerned.map(|(key, known)| (Reverse(known.used_at), key.clone())).collect();
+            concerned.map(|(key, entry)| (Reverse(entry.used_at), key.clone())).collect();
         drop(state);
         keys.sort_unstable();
         let cache = self.clone();
-        let refreshing = stream::iter(keys).for_each_concurrent(TOGETHER, move |(_, key)| {
-            let cache = cache.clone();
-            async move {
-                // A request may have looked it up meanwhile.
-                let is_changed =
-                    cache.state().known.get(&key).is_some_and(|known| known.is_changed);
-                if is_changed && let Some(refreshing) = cache.refresh(&key) {
-                    refreshing.await;
+        let refreshes =
+            stream::iter(keys).for_each_concurrent(CONCURRENT_REFRESHES, move |(_, key)| {
+                let cache = cache.clone();
+                async move {
+                    // A request may have looked it up in the meantime.
+                    let is_stale =
+                        cache.state().entries.get(&key).is_some_and(|entry| entry.is_stale);
+                    if is_stale && let Some(refresh) = cache.refresh(&key) {
+                        refresh.await;
+                    }
                 }
-            }
-        });
-        refreshing.boxed()
+            });
+        refreshes.boxed()
     }
 
-    /// The value of `key` is another one: the next who asks waits for it.
-    pub(super) fn changed(&self, key: &str) {
+    /// Marks the value of `key` as stale. The next caller waits for the new one.
+    pub(super) fn invalidate(&self, key: &str) {
         let mut state = self.state();
         state.damaged.remove(key);
-        if let Some(known) = state.known.get_mut(key) {
-            known.is_changed = true;
+        if let Some(entry) = state.entries.get_mut(key) {
+            entry.is_stale = true;
         }
-        if let Some(flying) = state.flights.get_mut(key) {
-            flying.is_changed = true;
+        if let Some(in_flight) = state.in_flight.get_mut(key) {
+            in_flight.is_stale = true;
         }
     }
 
-    /// Every value may be another one.
-    pub(super) fn all_changed(&self) {
-        self.changed_if(|_| true);
+    /// Marks every value as stale.
+    pub(super) fn invalidate_all(&self) {
+        self.invalidate_if(|_| true);
     }
 
-    /// The values of which `is_concerned` is true may be other ones, and those that are being looked up.
-    pub(super) fn changed_if(&self, is_concerned: impl Fn(&V) -> bool) {
+    /// Marks the values that satisfy `is_concerned` as stale, and all that are being looked up.
+    pub(super) fn invalidate_if(&self, is_concerned: impl Fn(&V) -> bool) {
         let mut state = self.state();
         state.damaged.clear();
-        for known in state.known.values_mut() {
-            known.is_changed |= is_concerned(&known.value);
+        for entry in state.entries.values_mut() {
+            entry.is_stale |= is_concerned(&entry.value);
         }
-        state.flights.values_mut().for_each(|flying| flying.is_changed = true);
+        state.in_flight.values_mut().for_each(|in_flight| in_flight.is_stale = true);
     }
 
     #[cfg(test)]
     fn len(&self) -> usize {
-        self.state().known.len()
+        self.state().entries.len()
     }
 }
 
-/// A look-up on its way. However it ends, also with its runtime, somebody else can begin another.
-struct Landing<V: Send + Sync + 'static> {
+/// The task of a look-up. Dropping it, for example with its runtime, allows another one to begin.
+struct LookupTask<V: Send + Sync + 'static> {
     cache: Arc<Cache<V>>,
     key: Arc<str>,
-    has_landed: bool,
+    is_done: bool,
 }
 
-impl<V: Send + Sync + 'static> Landing<V> {
-    async fn look_up(mut self, mut ticket: Ticket) -> Result<Arc<V>, FailureKind> {
-        ticket.turn().await?;
-        let mut round = 1;
+impl<V: Send + Sync + 'static> LookupTask<V> {
+    async fn run(mut self, mut permit: LookupPermit) -> Result<Arc<V>, FailureKind> {
+        permit.acquire().await?;
+        let mut reads = 1;
         loop {
-            let loading = tokio::time::timeout(LONGEST, self.cache.load.load(self.key.clone()));
+            let loading = tokio::time::timeout(TIME_LIMIT, self.cache.load.load(self.key.clone()));
             let loaded = loading.await.unwrap_or(Err(FailureKind::TimedOut));
-            if let Some(found) = self.cache.finish(&self.key, loaded, round == ROUNDS) {
-                self.has_landed = true;
-                ticket.ended(found.as_ref().err().copied(), self.cache.load.now());
+            if let Some(found) = self.cache.finish(&self.key, loaded, reads == MAX_READS) {
+                self.is_done = true;
+                permit.finish(found.as_ref().err().copied(), self.cache.load.now());
                 return found;
             }
-            round += 1;
+            reads += 1;
         }
     }
 }
 
-impl<V: Send + Sync + 'static> Drop for Landing<V> {
+impl<V: Send + Sync + 'static> Drop for LookupTask<V> {
     fn drop(&mut self) {
-        if !self.has_landed {
-            self.cache.state().flights.remove(&self.key);
+        if !self.is_done {
+            self.cache.state().in_flight.remove(&self.key);
         }
     }
 }
 
 impl<V> State<V> {
-    /// What is known of a key that is asked for.
-    fn used(&mut self, key: &str) -> Option<&Known<V>> {
+    /// Returns the entry of a key, as the most recently used one.
+    fn touch(&mut self, key: &str) -> Option<&Entry<V>> {
         self.tick += 1;
-        let known = self.known.get_mut(key)?;
-        known.used_at = self.tick;
-        Some(known)
+        let entry = self.entries.get_mut(key)?;
+        entry.used_at = self.tick;
+        Some(entry)
     }
 
-    fn keep(
+    fn insert(
         &mut self,
         key: &Arc<str>,
         value: Arc<V>,
         read_at: Timestamp,
-        is_changed: bool,
+        is_stale: bool,
         capacity: usize,
     ) {
-        // To be looked up is not to be used.
-        let used_at = match self.known.get(key) {
-            Some(known) => known.used_at,
+        // A look-up is no use.
+        let used_at = match self.entries.get(key) {
+            Some(entry) => entry.used_at,
             None => {
                 self.make_room(capacity);
                 self.tick
             }
         };
-        let known = Known { value, read_at, is_changed, used_at };
-        self.known.insert(key.clone(), known);
+        let entry = Entry { value, read_at, is_stale, used_at };
+        self.entries.insert(key.clone(), entry);
     }
 
     fn make_room(&mut self, capacity: usize) {
-        while self.known.len() >= capacity {
-            let count = self.known.len();
-            let places = (0..SAMPLE).map(|_| fastrand::usize(..count));
-            let idle = places.min_by_key(|place| self.known[*place].used_at);
-            self.known.swap_remove_index(idle.unwrap_or_default());
+        while self.entries.len() >= capacity {
+            let count = self.entries.len();
+            let indexes = (0..SAMPLE).map(|_| fastrand::usize(..count));
+            let idlest = indexes.min_by_key(|index| self.entries[*index].used_at);
+            self.entries.swap_remove_index(idlest.unwrap_or_default());
         }
     }
 }

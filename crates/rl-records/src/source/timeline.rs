@@ -3,11 +3,15 @@ use std::sync::{PoisonError, RwLock};
 use rl_core::Policy;
 use rl_core::time::Timestamp;
 
-use super::PolicyOf;
-use crate::{Aggregation, CallLimits, Record, TierContent};
+use crate::active::{Aggregation, block_at};
+use crate::limits::CallLimits;
+use crate::record::Record;
+use crate::tier::TierContent;
 
-/// The records of one consumer from a time on: enough to tell its policy at any later time without
-/// asking again.
+/// Converts limits into a policy.
+pub(super) type PolicyOf = fn(&CallLimits) -> Option<Policy>;
+
+/// The records of one consumer from a time on. They determine its policy at any later time.
 #[derive(Debug)]
 pub(super) struct Timeline {
     spans: Vec<Span>,
@@ -25,7 +29,7 @@ struct Span {
     blocks: bool,
 }
 
-/// A policy, and from when to when it holds, both included.
+/// A policy, with the first and the last instant at which it holds.
 #[derive(Clone, Debug)]
 struct Stretch {
     from: Timestamp,
@@ -34,7 +38,7 @@ struct Stretch {
 }
 
 impl Timeline {
-    /// Of a consumer in `tier`, which holds whenever no record does.
+    /// Creates the timeline of a consumer. The limits of its tier apply whenever no record is active.
     pub(super) fn new(
         records: &[Record],
         tier: Option<TierContent>,
@@ -42,11 +46,15 @@ impl Timeline {
         policy_of: PolicyOf,
         now: Timestamp,
     ) -> Self {
-        let aggregation = aggregation.in_tier(tier.as_ref());
+        let aggregation = aggregation.with_tier(tier.as_ref());
         let spans = records.iter().map(|record| {
             let content = &record.content;
-            let (from, to) = (content.from_date, content.to_date);
-            Span { from, to, limits: content.limits, blocks: content.blocks }
+            Span {
+                from: content.from_date,
+                to: content.to_date,
+                limits: content.limits,
+                blocks: content.blocks,
+            }
         });
         let spans: Vec<Span> = spans.collect();
         let current = RwLock::new(stretch(&spans, &aggregation, policy_of, now));
@@ -54,12 +62,12 @@ impl Timeline {
         Self { spans, aggregation, policy_of, tier, current }
     }
 
-    /// The tier that it was read with.
+    /// Returns the name of the tier.
     pub(super) fn tier(&self) -> Option<&str> {
         self.tier.as_deref()
     }
 
-    /// The policy at `now`; `None` if there is no limit.
+    /// Returns the policy at `now`, or `None` without any limit.
     pub(super) fn policy(&self, now: Timestamp) -> Option<Policy> {
         {
             let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
@@ -74,7 +82,7 @@ impl Timeline {
     }
 }
 
-/// What holds at `now`, and between which edges of records.
+/// Returns the policy at `now`, and the stretch between the nearest edges of records.
 fn stretch(
     spans: &[Span],
     aggregation: &Aggregation,
@@ -87,14 +95,15 @@ fn stretch(
         if span.from > now {
             to = to.min(Timestamp::from_micros(span.from.as_micros() - 1));
         } else if span.to >= now {
-            (from, to) = (from.max(span.from), to.min(span.to));
+            from = from.max(span.from);
+            to = to.min(span.to);
         } else {
             from = from.max(span.to.plus_micros(1));
         }
     }
     let active = || spans.iter().filter(|span| (span.from..=span.to).contains(&now));
     let blocks = spans.iter().filter(|span| span.blocks).map(|span| (span.from, span.to));
-    let policy = match crate::active::block_at(blocks, now) {
+    let policy = match block_at(blocks, now) {
         Some(until) => policy_of(&CallLimits::BLOCKED).map(|policy| policy.blocked_until(until)),
         None => policy_of(&aggregation.limits(active().map(|span| &span.limits))),
     };
@@ -127,13 +136,13 @@ mod tests {
     }
 
     #[test]
-    fn a_record_holds_from_its_first_to_its_last_microsecond() {
+    fn a_record_is_active_from_its_first_to_its_last_microsecond() {
         let timeline = timeline(&[(100, 199, 10), (150, 300, 5), (301, 301, 1)]);
         #[rustfmt::skip]
         let edges = [
             (0, None), (99, None), (100, Some(10)), (149, Some(10)), (150, Some(15)),
             (199, Some(15)), (200, Some(5)), (300, Some(5)), (301, Some(1)), (302, None),
-            // A clock that is set back finds what held then.
+            // The clock was set back.
             (150, Some(15)), (u64::MAX, None),
         ];
         for (now, expected) in edges {
@@ -148,12 +157,12 @@ mod tests {
     }
 
     #[test]
-    fn a_block_ends_when_no_record_blocks_any_more() {
+    fn a_block_ends_after_the_last_record_that_blocks() {
         let in_year_9999 = 253_370_764_800_000_000;
         let mut timeline = timeline(&[
             (0, u64::MAX, 9),
             (100, 199, 0),
-            // A block that begins where another ends, and one that began before.
+            // One block begins where another ends, and one overlaps with both.
             (200, 299, 0),
             (150, 250, 0),
             (500, 500, 0),
@@ -179,7 +188,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn at_every_time_exactly_the_records_of_that_time_count(
+        fn the_records_that_are_active_at_a_time_add_up(
             spans in prop::collection::vec((0_u64..40, 0_u64..20, 1_u64..100), 0..6),
             times in prop::collection::vec(0_u64..70, 1..20),
         ) {

@@ -1,10 +1,9 @@
-//! Learning of the changes that other instances make.
+//! Invalidates the caches when other instances change something.
 //!
-//! One task looks at the changes since the last that it knows, at an interval and whenever it is
-//! woken. Announcements only wake it: one that is lost, or a connection that breaks, costs time and
-//! loses no change.
+//! One task polls the change log, at an interval and whenever it is woken. Announcements only wake it, so
+//! a lost announcement or a broken connection delays a change and never loses one.
 
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -14,48 +13,56 @@ use rl_core::FailureKind;
 use rl_core::observe::Transition;
 use sqlx::postgres::PgListener;
 use tokio::sync::Notify;
+use tokio::task::AbortHandle;
 use tokio::time::{MissedTickBehavior, timeout};
 
-use super::Inner;
-use crate::database::{CHANNEL, Listener, Mark, Since};
-use crate::{DatabaseError, Records};
+use super::caches::Caches;
+use crate::database::{
+    CHANNEL, ChangesSince, Database, Listener, Position, changes_since, last_change,
+};
+use crate::error::DatabaseError;
 
-/// How long is waited before a broken connection is made again, or a look that failed is repeated.
-const AGAIN: Duration = Duration::from_secs(1);
+/// The pause before another attempt to connect, or to poll.
+const RETRY: Duration = Duration::from_secs(1);
 
-/// How long a look at the changes, or a connection for announcements, may take.
-const LONGEST: Duration = Duration::from_secs(5);
+/// The time limit for a poll, and for connecting to a channel of announcements.
+const TIME_LIMIT: Duration = Duration::from_secs(5);
 
-/// For how long nothing may be announced before the connection is made anew: one whose other end has
-/// gone without a word is as quiet as one on which nothing happens.
+/// The time without announcements after which the connection is replaced. A connection whose other end
+/// vanished without closing it looks like a quiet one.
 const QUIET: Duration = Duration::from_secs(60);
 
-pub(super) fn start(inner: &Arc<Inner>, poll_every: Duration) {
+/// Starts the tasks that poll and listen.
+pub(super) fn start(
+    database: &Arc<Database>,
+    caches: &Arc<Caches>,
+    poll_every: Duration,
+) -> Vec<AbortHandle> {
     let wake = Arc::new(Notify::new());
-    let watch = tokio::spawn(watch(Arc::downgrade(inner), wake.clone(), poll_every));
-    let mut tasks = vec![watch.abort_handle()];
-    if let Some(url) = inner.records.postgres_url() {
+    let poll = poll(database.clone(), Arc::downgrade(caches), wake.clone(), poll_every);
+    let mut tasks = vec![tokio::spawn(poll).abort_handle()];
+    if let Some(url) = database.postgres_url() {
         let url: Arc<str> = url.into();
         let connect = move || on_postgres(url.clone()).boxed();
         tasks.push(tokio::spawn(listen("PostgreSQL", wake.clone(), connect)).abort_handle());
     }
     #[cfg(feature = "redis")]
-    if let Some(client) = inner.records.redis().cloned() {
+    if let Some(client) = database.redis().cloned() {
         let connect = move || on_redis(client.clone()).boxed();
         tasks.push(tokio::spawn(listen("Redis", wake, connect)).abort_handle());
     }
-    *inner.tasks.lock().unwrap_or_else(PoisonError::into_inner) = tasks;
+    tasks
 }
 
-async fn watch(inner: Weak<Inner>, wake: Arc<Notify>, every: Duration) {
+async fn poll(database: Arc<Database>, caches: Weak<Caches>, wake: Arc<Notify>, every: Duration) {
     let mut last = None;
-    let outage = Transition::new(2 * AGAIN);
+    let outage = Transition::new(2 * RETRY);
     loop {
-        let Some(watched) = inner.upgrade() else { return };
-        let looking = timeout(LONGEST, look(&watched, last.as_ref()));
-        let looked = looking.await.unwrap_or(Err(DatabaseError::new(FailureKind::TimedOut)));
+        let Some(watched) = caches.upgrade() else { return };
+        let polling = timeout(TIME_LIMIT, poll_once(&database, &watched, last.as_ref()));
+        let polled = polling.await.unwrap_or(Err(DatabaseError::new(FailureKind::TimedOut)));
         drop(watched);
-        match looked {
+        match polled {
             Ok(newest) => {
                 if let Some(ended) = outage.ended() {
                     let outage_ms = u64::try_from(ended.lasted.as_millis()).unwrap_or(u64::MAX);
@@ -65,59 +72,63 @@ async fn watch(inner: Weak<Inner>, wake: Arc<Notify>, every: Duration) {
             }
             Err(error) => {
                 if outage.occurred() {
-                    let (kind, cause) = (error.kind().as_str(), tracing::field::display(&error));
-                    let consequence = "the last limits hold";
+                    let kind = error.kind().as_str();
+                    let cause = tracing::field::display(&error);
+                    let consequence = "the last limits apply";
                     tracing::warn!(target: "rl_records", kind, cause, consequence, "database failing");
                 }
             }
         }
-        // A failed look-up is repeated soon, because the announcement that caused it is not repeated.
-        let pause = if outage.is_on() { every.min(AGAIN) } else { every };
+        // Retry soon after a failure, because the announcement that caused the poll is not repeated.
+        let pause = if outage.is_on() { every.min(RETRY) } else { every };
         let _ = timeout(pause, wake.notified()).await;
     }
 }
 
-/// Marks what changed after `last`; tells the newest change.
-async fn look(inner: &Inner, last: Option<&Mark>) -> Result<Mark, DatabaseError> {
-    let records: &Records = &inner.records;
+/// Invalidates what has changed after `last`. Returns the position of the newest change.
+async fn poll_once(
+    database: &Database,
+    caches: &Caches,
+    last: Option<&Position>,
+) -> Result<Position, DatabaseError> {
     if let Some(last) = last
-        && let Since::Changes(changes, newest) = records.changes_since(last).await?
+        && let ChangesSince::Known(changes, newest) = changes_since(database, last).await?
     {
-        changes.iter().for_each(|(kind, owner)| inner.changed(*kind, owner));
+        changes.iter().for_each(|(kind, owner)| caches.changed(*kind, owner));
         return Ok(newest);
     }
-    let newest = records.last_change().await?;
-    // Whatever was looked up before is from an unknown time.
-    inner.all_changed();
+    let newest = last_change(database).await?;
+    // The changes between the cached values and this position are unknown.
+    caches.invalidate_all();
     Ok(newest)
 }
 
-/// An item for each announcement; ends with the connection.
-type Announced = BoxStream<'static, ()>;
+/// One item for each announcement. The stream ends with the connection.
+type Announcements = BoxStream<'static, ()>;
 
-/// Wakes when something is announced, and when something may have been that was not heard.
+/// Wakes the poll after each announcement, and after each reconnection.
 async fn listen(
-    of: &'static str,
+    channel: &'static str,
     wake: Arc<Notify>,
-    connect: impl Fn() -> BoxFuture<'static, Option<Announced>>,
+    connect: impl Fn() -> BoxFuture<'static, Option<Announcements>>,
 ) {
-    let mut attempts = tokio::time::interval(AGAIN);
+    let mut attempts = tokio::time::interval(RETRY);
     attempts.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut is_deaf = false;
+    let mut is_unavailable = false;
     loop {
         attempts.tick().await;
-        let Some(mut announced) = timeout(LONGEST, connect()).await.ok().flatten() else {
-            if !is_deaf {
-                tracing::warn!(target: "rl_records", of, "announcements unavailable; changes are polled");
+        let Some(mut announced) = timeout(TIME_LIMIT, connect()).await.ok().flatten() else {
+            if !is_unavailable {
+                tracing::warn!(target: "rl_records", channel, "announcements unavailable; changes are polled");
             }
-            is_deaf = true;
+            is_unavailable = true;
             continue;
         };
-        if is_deaf {
-            tracing::info!(target: "rl_records", of, "announcements recovered");
+        if is_unavailable {
+            tracing::info!(target: "rl_records", channel, "announcements recovered");
         }
-        is_deaf = false;
-        // What was announced before, or while a connection was broken, was not heard.
+        is_unavailable = false;
+        // Announcements before this connection were missed.
         wake.notify_one();
         while let Ok(Some(())) = timeout(QUIET, announced.next()).await {
             wake.notify_one();
@@ -125,7 +136,7 @@ async fn listen(
     }
 }
 
-async fn on_postgres(url: Arc<str>) -> Option<Announced> {
+async fn on_postgres(url: Arc<str>) -> Option<Announcements> {
     let mut listener = PgListener::connect(&url).await.ok()?;
     listener.eager_reconnect(false);
     listener.listen(CHANNEL).await.ok()?;
@@ -137,7 +148,7 @@ async fn on_postgres(url: Arc<str>) -> Option<Announced> {
 }
 
 #[cfg(feature = "redis")]
-async fn on_redis(client: redis::Client) -> Option<Announced> {
+async fn on_redis(client: redis::Client) -> Option<Announcements> {
     let mut connection = client.get_async_pubsub().await.ok()?;
     connection.subscribe(CHANNEL).await.ok()?;
     Some(connection.into_on_message().map(|_| ()).boxed())
@@ -149,19 +160,19 @@ mod tests {
 
     use super::*;
 
-    /// Connections on which nothing is ever heard, as many as are asked for.
-    fn silent(made: Arc<AtomicUsize>) -> impl Fn() -> BoxFuture<'static, Option<Announced>> {
+    /// Returns a function that makes silent connections, and counts them.
+    fn silent(made: Arc<AtomicUsize>) -> impl Fn() -> BoxFuture<'static, Option<Announcements>> {
         move || {
             made.fetch_add(1, Ordering::SeqCst);
             async { Some(stream::pending().boxed()) }.boxed()
         }
     }
 
-    /// A connection that had ended without a word was listened to for ever.
+    /// A connection whose other end had vanished was kept for ever.
     #[tokio::test(start_paused = true)]
-    async fn a_connection_that_says_nothing_is_made_anew_and_changes_are_looked_for() {
+    async fn a_quiet_connection_is_replaced_and_the_changes_are_polled() {
         let (wake, made) = (Arc::new(Notify::new()), Arc::new(AtomicUsize::new(0)));
-        let listening = tokio::spawn(listen("nobody", wake.clone(), silent(made.clone())));
+        let listening = tokio::spawn(listen("silent", wake.clone(), silent(made.clone())));
         for connections in 1..5 {
             wake.notified().await;
             assert_eq!(made.load(Ordering::SeqCst), connections);
@@ -170,34 +181,34 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn each_announcement_wakes_and_a_connection_that_ends_or_hangs_is_made_again() {
+    async fn each_announcement_wakes_and_a_lost_connection_is_replaced() {
         let (wake, made) = (Arc::new(Notify::new()), Arc::new(AtomicUsize::new(0)));
-        let (say, said) = tokio::sync::mpsc::unbounded_channel();
-        let said = std::sync::Mutex::new(Some(said));
+        let (announce, announcements) = tokio::sync::mpsc::unbounded_channel();
+        let announcements = std::sync::Mutex::new(Some(announcements));
         let counted = made.clone();
-        let connect = move || -> BoxFuture<'static, Option<Announced>> {
+        let connect = move || -> BoxFuture<'static, Option<Announcements>> {
             counted.fetch_add(1, Ordering::SeqCst);
-            match said.lock().unwrap().take() {
-                Some(said) => {
-                    let next = |mut said: tokio::sync::mpsc::UnboundedReceiver<()>| async move {
-                        said.recv().await.map(|()| ((), said))
+            match announcements.lock().unwrap().take() {
+                Some(receiver) => {
+                    let next = |mut receiver: tokio::sync::mpsc::UnboundedReceiver<()>| async move {
+                        receiver.recv().await.map(|()| ((), receiver))
                     };
-                    let announced: Announced = stream::unfold(said, next).boxed();
+                    let announced: Announcements = stream::unfold(receiver, next).boxed();
                     std::future::ready(Some(announced)).boxed()
                 }
                 None => std::future::pending().boxed(),
             }
         };
-        let listening = tokio::spawn(listen("somebody", wake.clone(), connect));
+        let listening = tokio::spawn(listen("talking", wake.clone(), connect));
         wake.notified().await;
         for _ in 0..3 {
-            say.send(()).unwrap();
+            announce.send(()).unwrap();
             wake.notified().await;
         }
         assert_eq!(made.load(Ordering::SeqCst), 1);
-        drop(say);
+        drop(announce);
         while made.load(Ordering::SeqCst) < 4 {
-            tokio::time::advance(AGAIN).await;
+            tokio::time::advance(RETRY).await;
         }
         listening.abort();
     }

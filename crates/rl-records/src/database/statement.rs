@@ -4,11 +4,10 @@ use sqlx::any::{AnyArguments, AnyRow};
 use sqlx::query::Query;
 use sqlx::{Any, AssertSqlSafe};
 
-use super::connections::Place;
-use super::query::without_nul;
-use crate::DatabaseError;
+use super::connections::Runner;
+use crate::error::DatabaseError;
 
-/// A statement that is put together from parts of the source code; what people gave is bound.
+/// A statement that is assembled from parts of the source code. All other values are bound.
 #[derive(Debug)]
 pub(super) struct Sql {
     text: String,
@@ -19,6 +18,7 @@ pub(super) struct Sql {
 #[derive(Clone, Debug)]
 pub(super) enum Bound {
     Text(String),
+    OptionalText(Option<String>),
     Number(i64),
 }
 
@@ -40,34 +40,45 @@ impl From<&str> for Bound {
     }
 }
 
+impl From<Option<String>> for Bound {
+    fn from(text: Option<String>) -> Self {
+        Self::OptionalText(text)
+    }
+}
+
 impl Sql {
     pub(super) fn new(text: &'static str) -> Self {
         Self { text: text.to_owned(), values: Vec::new() }
     }
 
-    /// Adds a part; each `?` in it is the place of one value.
+    /// Adds a part. Each `?` in it is the placeholder of one value.
     pub(super) fn push<const N: usize>(&mut self, part: &'static str, values: [Bound; N]) {
         let mut values = values.into_iter();
         for piece in part.split_inclusive('?') {
             match piece.strip_suffix('?') {
                 Some(before) => {
                     self.text.push_str(before);
-                    self.values.push(values.next().expect("a value for each place"));
-                    self.text.push('$');
-                    self.text.push_str(&self.values.len().to_string());
+                    self.push_value(values.next().expect("one value for each placeholder"));
                 }
                 None => self.text.push_str(piece),
             }
         }
     }
 
-    /// Adds that the consumer has this text in its id, in large or small letters (of ASCII).
+    /// Adds a placeholder with its value.
+    pub(super) fn push_value(&mut self, value: Bound) {
+        self.values.push(value);
+        self.text.push('$');
+        self.text.push_str(&self.values.len().to_string());
+    }
+
+    /// Adds a condition: the id of the consumer contains this text, whatever the case of ASCII letters.
     pub(super) fn push_search(&mut self, text: &str, is_postgres: bool) {
         let text = without_nul(text).to_ascii_lowercase();
         let pattern = ['!', '%', '_']
             .iter()
             .fold(text, |text, special| text.replace(*special, &format!("!{special}")));
-        // LIKE of SQLite takes large for small letters, and in half the time.
+        // LIKE of SQLite ignores the case of ASCII letters, and takes half the time of `lower`.
         let is_like = if is_postgres {
             " AND lower(consumer_id) LIKE ? ESCAPE '!'"
         } else {
@@ -76,7 +87,7 @@ impl Sql {
         self.push(is_like, [format!("%{pattern}%").into()]);
     }
 
-    /// Adds ` IN (…)`; of no values, nothing is in it.
+    /// Adds ` IN (…)`. Nothing is in an empty list.
     pub(super) fn push_list(&mut self, values: &[String]) {
         self.push(" IN (NULL", []);
         for value in values {
@@ -85,33 +96,40 @@ impl Sql {
         self.push(")", []);
     }
 
-    pub(super) async fn on(self, place: impl Place) -> Result<Vec<AnyRow>, DatabaseError> {
-        self.query().on(place).await
+    /// Runs the statement and returns its rows.
+    pub(super) async fn on(self, runner: impl Runner) -> Result<Vec<AnyRow>, DatabaseError> {
+        self.query().on(runner).await
     }
 
     fn query(self) -> Query<'static, Any, AnyArguments> {
         let query = sqlx::query(AssertSqlSafe(self.text));
         self.values.into_iter().fold(query, |query, value| match value {
             Bound::Text(text) => query.bind(text),
+            Bound::OptionalText(text) => query.bind(text),
             Bound::Number(number) => query.bind(number),
         })
     }
 }
 
-/// A statement, and where it runs.
+/// A statement that a [`Runner`] can run.
 pub(super) trait Statement {
-    /// Runs it; tells the rows that it returns.
+    /// Runs the statement and returns its rows.
     fn on(
         self,
-        place: impl Place,
+        runner: impl Runner,
     ) -> impl Future<Output = Result<Vec<AnyRow>, DatabaseError>> + Send;
 }
 
 impl Statement for Query<'_, Any, AnyArguments> {
     fn on(
         self,
-        place: impl Place,
+        runner: impl Runner,
     ) -> impl Future<Output = Result<Vec<AnyRow>, DatabaseError>> + Send {
-        place.rows(self)
+        runner.rows(self)
     }
+}
+
+/// Replaces NUL, which PostgreSQL refuses in text. No stored text has NUL or its replacement.
+pub(super) fn without_nul(text: &str) -> String {
+    text.replace('\0', "\u{1}")
 }

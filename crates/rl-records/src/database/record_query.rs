@@ -3,11 +3,12 @@ use std::str::FromStr;
 
 use rl_core::time::Timestamp;
 
-use super::micros;
-use super::sql::Sql;
-use crate::{InvalidRecordId, Record, RecordId};
+use super::row::micros;
+use super::statement::{Sql, without_nul};
+use crate::record::Record;
+use crate::record_id::{InvalidRecordId, RecordId};
 
-/// Which records to list, in the order of consumer, beginning and id.
+/// Selects records, which are listed by consumer, first instant and id.
 ///
 /// # Examples
 ///
@@ -24,38 +25,38 @@ use crate::{InvalidRecordId, Record, RecordId};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordQuery {
-    /// Only those of this consumer.
+    /// Selects the records of this consumer.
     pub consumer: Option<String>,
-    /// Only those whose consumer has this text in its id, in large or small letters (of ASCII).
+    /// Selects the records whose consumer id contains this text, whatever the case of ASCII letters.
     pub search: Option<String>,
-    /// Only those that are active at this time.
+    /// Selects the records that are active at this time.
     pub active_at: Option<Timestamp>,
-    /// Only those after this place: [`RecordPage::next`] of the page before.
+    /// Selects the records after this cursor: pass [`RecordPage::next`] of the previous page.
     pub after: Option<RecordCursor>,
-    /// At most so many: 1 to 1 000.
+    /// The largest number of records: 1 to 1 000.
     pub limit: u32,
 }
 
 impl Default for RecordQuery {
-    /// The first 50 of all.
+    /// Returns a query for the first 50 records.
     fn default() -> Self {
         Self { consumer: None, search: None, active_at: None, after: None, limit: 50 }
     }
 }
 
-/// A page of a list.
+/// A page of a list of records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecordPage {
     /// The records.
     pub records: Vec<Record>,
-    /// Where the next page begins, if there is one.
+    /// The cursor of the next page, if there is one.
     pub next: Option<RecordCursor>,
 }
 
-/// A place in the list of records. It stays valid when the record that was there is deleted.
+/// A position in the list of records. It stays valid if the record at this position is deleted.
 ///
-/// As text it is safe to hand to a client and to take back.
+/// Its text can be sent to a client and read back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordCursor {
     id: RecordId,
@@ -65,8 +66,11 @@ pub struct RecordCursor {
 
 impl RecordCursor {
     fn of(record: &Record) -> Self {
-        let (id, content) = (record.id, &record.content);
-        Self { id, from_date: content.from_date, consumer_id: content.consumer_id.clone() }
+        Self {
+            id: record.id,
+            from_date: record.content.from_date,
+            consumer_id: record.content.consumer_id.clone(),
+        }
     }
 }
 
@@ -85,7 +89,7 @@ impl FromStr for RecordCursor {
         let id = part()?.parse()?;
         let from_date = part()?.parse().map_err(|_| InvalidRecordId)?;
         let from_date = Timestamp::from_micros(from_date);
-        // A NUL is no text for PostgreSQL, and no stored id has one.
+        // PostgreSQL refuses NUL in text, and no stored id has one.
         let consumer_id = part()?.to_owned();
         if consumer_id.contains('\0') {
             return Err(InvalidRecordId);
@@ -95,12 +99,12 @@ impl FromStr for RecordCursor {
 }
 
 impl RecordQuery {
-    /// How many rows make a page.
-    pub(super) fn page(&self) -> u32 {
+    /// Returns the number of records on a page.
+    fn page_size(&self) -> u32 {
         self.limit.clamp(1, 1_000)
     }
 
-    /// The statement; it asks for one row more than the page has, to see whether there is a next one.
+    /// Returns the statement. It selects one row more than a page has, to find out whether a next page exists.
     pub(super) fn sql(&self, is_postgres: bool) -> Sql {
         let mut sql = Sql::new("SELECT * FROM rl_records WHERE 1 = 1");
         if let Some(consumer) = &self.consumer {
@@ -119,21 +123,17 @@ impl RecordQuery {
                 [consumer_id.as_str().into(), micros(*from_date).into(), id.to_string().into()],
             );
         }
-        let rows = i64::from(self.page()) + 1;
+        let rows = i64::from(self.page_size()) + 1;
         sql.push(" ORDER BY consumer_id, from_date, rate_limiting_id LIMIT ?", [rows.into()]);
         sql
     }
 
+    /// Makes a page of the rows of [`sql`](Self::sql).
     pub(super) fn page_of(&self, mut records: Vec<Record>) -> RecordPage {
-        let page = self.page() as usize;
+        let page = self.page_size() as usize;
         let has_more = records.len() > page;
         records.truncate(page);
         let next = if has_more { records.last().map(RecordCursor::of) } else { None };
         RecordPage { records, next }
     }
-}
-
-/// PostgreSQL refuses NUL in text. No stored id has one or the character that stands for it.
-pub(super) fn without_nul(text: &str) -> String {
-    text.replace('\0', "\u{1}")
 }

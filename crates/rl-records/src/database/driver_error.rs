@@ -1,9 +1,9 @@
 use rl_core::FailureKind;
 
-use crate::DatabaseError;
+use crate::error::DatabaseError;
 
-/// What a failure of the driver means.
-pub(super) fn failed(error: sqlx::Error) -> DatabaseError {
+/// Converts an error of the driver.
+pub(super) fn database_error(error: sqlx::Error) -> DatabaseError {
     let kind = match &error {
         sqlx::Error::Database(error) => kind_of_code(error.code().as_deref().unwrap_or_default()),
         sqlx::Error::PoolTimedOut => FailureKind::TimedOut,
@@ -15,19 +15,19 @@ pub(super) fn failed(error: sqlx::Error) -> DatabaseError {
         sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) => FailureKind::Corrupt,
         _ => FailureKind::Protocol,
     };
-    let failed = DatabaseError::new(kind);
-    let failed = match detail(&error) {
-        Some(detail) => failed.with_detail(detail),
-        None => failed,
+    let converted = DatabaseError::new(kind);
+    let converted = match detail(&error) {
+        Some(detail) => converted.with_detail(detail),
+        None => converted,
     };
-    // Of a URL that cannot be read, the driver may show parts: of a password, for example.
+    // For an invalid URL, the text of the driver may quote parts of it, such as the password.
     match error {
-        sqlx::Error::Configuration(_) => failed,
-        error => failed.with_source(error),
+        sqlx::Error::Configuration(_) => converted,
+        error => converted.with_source(error),
     }
 }
 
-/// Returns the cause in words that name no user, as messages of PostgreSQL may.
+/// Returns the cause in words. Messages of PostgreSQL are left out, because they may name the user.
 fn detail(error: &sqlx::Error) -> Option<String> {
     match error {
         sqlx::Error::Io(why) => Some(why.to_string()),
@@ -38,24 +38,24 @@ fn detail(error: &sqlx::Error) -> Option<String> {
             }
             let why = match &code[..2] {
                 "28" => "the login was refused",
-                "3D" => "there is no database of this name",
-                "53" => "no resources are left",
+                "3D" => "no database of this name",
+                "53" => "out of resources",
                 _ if code == "42501" => "a permission is missing",
                 _ => "see the server's log",
             };
-            Some(format!("PostgreSQL answered {code}, {why}"))
+            Some(format!("PostgreSQL error {code}, {why}"))
         }
         sqlx::Error::Configuration(_) => Some("the URL cannot be read".to_owned()),
-        sqlx::Error::Tls(_) => Some("no TLS connection that is trusted".to_owned()),
+        sqlx::Error::Tls(_) => Some("the TLS connection is not trusted".to_owned()),
         sqlx::Error::PoolClosed => Some("the connections are closed".to_owned()),
         _ => None,
     }
 }
 
-/// By SQLSTATE, or by the primary code of SQLite in the low byte.
+/// Classifies an SQLSTATE, or an error code of SQLite, whose low byte is the primary code.
 fn kind_of_code(code: &str) -> FailureKind {
     if code.len() == 5 {
-        // Connection, transaction, resources, objects in use, intervention of an operator, system.
+        // Classes: connection, transaction, resources, object in use, operator intervention, system.
         return match &code[..2] {
             "08" | "25" | "40" | "53" | "55" | "57" | "58" => FailureKind::Unavailable,
             "28" | "3D" => FailureKind::Refused,

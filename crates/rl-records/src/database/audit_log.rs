@@ -1,0 +1,145 @@
+use std::sync::Arc;
+
+use rl_core::{FailureKind, Realm, Subject};
+use sqlx::any::AnyRow;
+
+use super::handle::Database;
+use super::history::{self, HistoryRow};
+use super::kind::Kind;
+use super::row::{number, text, time};
+use super::statement::{Sql, without_nul};
+use super::transaction::Transaction;
+use crate::audit::{AuditEntry, AuditEvent, AuditQuery, Refusal, StoredReset};
+use crate::error::DatabaseError;
+use crate::history::{Change, HistoryValue};
+
+/// The largest number of characters of a path or an id that an entry stores.
+const MAX_CHARS: usize = 500;
+
+/// The audit history: changes of records and tiers, resets of counters, and refused requests.
+#[derive(Clone, Copy, Debug)]
+pub struct AuditLog<'a> {
+    database: &'a Arc<Database>,
+}
+
+impl<'a> AuditLog<'a> {
+    pub(super) const fn new(database: &'a Arc<Database>) -> Self {
+        Self { database }
+    }
+
+    /// Lists entries, the newest first.
+    ///
+    /// Limits of resources have a [history of their own](crate::Resources::history).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the database fails.
+    pub async fn entries(self, query: &AuditQuery) -> Result<Vec<AuditEntry>, DatabaseError> {
+        let mut sql = Sql::new("SELECT * FROM rl_history WHERE");
+        match &query.consumer {
+            Some(consumer) => sql.push(
+                " kind IN ('record', 'consumer', 'reset', 'refusal') AND owner = ?",
+                [without_nul(consumer).into()],
+            ),
+            None => sql.push(
+                " kind IN ('record', 'tier', 'consumer', 'key', 'reset', 'subject_reset', \
+                 'refusal')",
+                [],
+            ),
+        }
+        if let Some(before) = query.before {
+            sql.push(" AND change < ?", [before.into()]);
+        }
+        let limit = i64::from(query.limit.clamp(1, 1_000));
+        sql.push(" ORDER BY change DESC LIMIT ?", [limit.into()]);
+        sql.on(&self.database.reads).await?.iter().map(entry).collect()
+    }
+
+    /// Writes a reset of counters: of the limit with this name, or of all limits with `None`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the database fails.
+    pub async fn note_reset(
+        self,
+        subject: &Subject,
+        limit: Option<&str>,
+        by: &str,
+    ) -> Result<(), DatabaseError> {
+        let kind = match subject.realm() {
+            Realm::Consumer => Kind::Reset,
+            _ => Kind::SubjectReset,
+        };
+        let id = shortened(&subject.id().to_string());
+        let realm = subject.realm().as_str().to_owned();
+        let reset = StoredReset { realm, limit: limit.map(ToOwned::to_owned) };
+        self.write(kind, &id, &id, by, &reset).await
+    }
+
+    /// Writes a refused request.
+    ///
+    /// Every token can cause refusals, so the caller must bound how many it writes.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the database fails.
+    pub async fn note_refusal(self, refusal: Refusal, by: &str) -> Result<(), DatabaseError> {
+        let consumer = refusal.consumer.as_deref().map(shortened);
+        let owner = consumer.clone().unwrap_or_default();
+        let refusal = Refusal { path: shortened(&refusal.path), consumer, ..refusal };
+        self.write(Kind::Refusal, &owner, &refusal.role, by, &refusal).await
+    }
+
+    async fn write<T: HistoryValue>(
+        self,
+        kind: Kind,
+        owner: &str,
+        item: &str,
+        by: &str,
+        event: &T,
+    ) -> Result<(), DatabaseError> {
+        let mut transaction = Transaction::begin(self.database).await?;
+        let change = transaction.next_change().await?;
+        let row = HistoryRow { change, kind, owner, item, by };
+        history::write(&mut transaction, row, None, Some(event)).await?;
+        transaction.commit(kind, owner).await
+    }
+}
+
+/// Shortens a text, and replaces control characters, which databases refuse.
+fn shortened(text: &str) -> String {
+    text.chars().take(MAX_CHARS).map(|char| if char.is_control() { '?' } else { char }).collect()
+}
+
+fn entry(row: &AnyRow) -> Result<AuditEntry, DatabaseError> {
+    let corrupt = || DatabaseError::new(FailureKind::Corrupt);
+    let kind = text(row, "kind")?;
+    let owner = text(row, "owner")?;
+    let event = match Kind::from_name(&kind).ok_or_else(corrupt)? {
+        Kind::Record => {
+            let Change { item, before, after, .. } = history::change(row)?;
+            AuditEvent::Record { id: item, consumer: owner, before, after }
+        }
+        Kind::Tier => {
+            let Change { before, after, .. } = history::change(row)?;
+            AuditEvent::Tier { name: owner, before, after }
+        }
+        Kind::Consumer | Kind::Key => {
+            let Change { before, after, .. } = history::change(row)?;
+            AuditEvent::Member { realm: kind, id: owner, before, after }
+        }
+        Kind::Reset | Kind::SubjectReset => {
+            let reset: Option<StoredReset> = history::content(row, "after")?;
+            let StoredReset { realm, limit } = reset.ok_or_else(corrupt)?;
+            AuditEvent::Reset { realm, id: owner, limit }
+        }
+        Kind::Refusal => AuditEvent::Refusal(history::content(row, "after")?.ok_or_else(corrupt)?),
+        Kind::Resource => return Err(corrupt()),
+    };
+    Ok(AuditEntry {
+        number: number(row, "change")?,
+        at: time(row, "changed_at")?,
+        by: text(row, "changed_by")?,
+        event,
+    })
+}

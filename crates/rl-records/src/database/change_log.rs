@@ -1,0 +1,86 @@
+//! Finds the changes of other instances: the history, read forward from a known position.
+
+use rl_core::FailureKind;
+use sqlx::Row;
+use sqlx::any::AnyRow;
+
+use super::driver_error::database_error;
+use super::handle::Database;
+use super::kind::Kind;
+use super::row::{number, optional_text, text};
+use super::statement::{Sql, Statement};
+use crate::error::DatabaseError;
+
+/// The largest number of changes that are read at once. After more changes, all caches are invalidated.
+const MAX_CHANGES: i64 = 1_000;
+
+/// A position in the log of changes: the number of the last change that was seen, and its row.
+///
+/// The number alone is not enough. A database that went back to an earlier state, such as a lagging replica
+/// or a backup, may have reached the same number again with other changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Position {
+    number: i64,
+    // The item and the time of the change. There is no row before the first change.
+    row: Option<(String, i64)>,
+}
+
+/// The changes after a position.
+#[derive(Debug)]
+pub(crate) enum ChangesSince {
+    /// The kind and the owner of each change, and the new position.
+    Known(Vec<(Kind, String)>, Position),
+    /// There are too many changes, or the log no longer contains the position.
+    Unknown,
+}
+
+/// Returns the current end of the log.
+pub(crate) async fn last_change(database: &Database) -> Result<Position, DatabaseError> {
+    let query = "SELECT c.change, h.item, h.changed_at FROM rl_changes c \
+                 LEFT JOIN rl_history h ON h.change = c.change";
+    let rows = sqlx::query(query).on(&database.lookups).await?;
+    let row = rows.first().ok_or_else(|| DatabaseError::new(FailureKind::Corrupt))?;
+    position(row)
+}
+
+/// Returns the changes after `last`.
+pub(crate) async fn changes_since(
+    database: &Database,
+    last: &Position,
+) -> Result<ChangesSince, DatabaseError> {
+    let mut sql = Sql::new("SELECT change, kind, owner, item, changed_at FROM rl_history WHERE");
+    let values = [last.number.into(), (MAX_CHANGES + 2).into()];
+    sql.push(" change >= ? ORDER BY change LIMIT ?", values);
+    let rows = sql.on(&database.lookups).await?;
+    if rows.len() as i64 > MAX_CHANGES + 1 {
+        return Ok(ChangesSince::Unknown);
+    }
+    let mut rows = rows.iter();
+    if last.row.is_some() && rows.next().map(position).transpose()?.as_ref() != Some(last) {
+        return Ok(ChangesSince::Unknown);
+    }
+    let mut newest = last.clone();
+    let mut changes = Vec::with_capacity(rows.len());
+    for row in rows {
+        let position = position(row)?;
+        // Every change has a row, so a gap means that rows were deleted or the database went back.
+        if position.number != newest.number + 1 {
+            return Ok(ChangesSince::Unknown);
+        }
+        newest = position;
+        // A later version of this crate may write other kinds. No cache here holds them.
+        if let Some(kind) = Kind::from_name(&text(row, "kind")?) {
+            changes.push((kind, text(row, "owner")?));
+        }
+    }
+    if newest.row.is_none() && last_change(database).await? != newest {
+        return Ok(ChangesSince::Unknown);
+    }
+    Ok(ChangesSince::Known(changes, newest))
+}
+
+fn position(row: &AnyRow) -> Result<Position, DatabaseError> {
+    let item = optional_text(row, "item")?;
+    let changed_at: Option<i64> = row.try_get("changed_at").map_err(database_error)?;
+    Ok(Position { number: number(row, "change")?, row: item.zip(changed_at) })
+}

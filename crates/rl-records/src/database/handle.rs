@@ -1,0 +1,123 @@
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use futures::future::BoxFuture;
+use rl_core::time::{Clock, Timestamp};
+
+use super::connections::Connections;
+use super::kind::Kind;
+use super::lookup_limiter::LookupLimiter;
+use crate::active::Aggregation;
+
+/// The channel on PostgreSQL and on Redis on which changes are announced.
+pub(crate) const CHANNEL: &str = "rl_records";
+
+/// A cache that is notified of changes.
+pub(crate) trait Listener: Send + Sync {
+    /// Marks the values of `owner` as changed.
+    fn changed(&self, kind: Kind, owner: &str);
+
+    /// Looks up the values of `owner` after a change by this process, if they are cached here.
+    fn refresh(&self, kind: Kind, owner: &str) -> Option<BoxFuture<'static, ()>>;
+}
+
+/// A database: its connections, its settings, and the caches of this process.
+pub(crate) struct Database {
+    // Separate pools, so that edits and lists never delay the look-ups of requests.
+    pub(super) lookups: Arc<Connections>,
+    pub(super) edits: Arc<Connections>,
+    pub(super) reads: Arc<Connections>,
+    pub(super) lookup_limiter: Arc<LookupLimiter>,
+    pub(super) url: String,
+    pub(super) is_postgres: bool,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) aggregation: Aggregation,
+    #[cfg(feature = "redis")]
+    pub(super) redis: Option<redis::Client>,
+    // Notified of a change before the call that makes it returns.
+    pub(super) listeners: Mutex<Vec<Weak<dyn Listener>>>,
+}
+
+impl Database {
+    /// Closes every connection. Later calls return an error.
+    pub(super) async fn close(&self) {
+        for connections in [&self.lookups, &self.edits, &self.reads] {
+            connections.close().await;
+        }
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    pub(crate) const fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    pub(crate) const fn aggregation(&self) -> Aggregation {
+        self.aggregation
+    }
+
+    pub(crate) const fn lookup_limiter(&self) -> &Arc<LookupLimiter> {
+        &self.lookup_limiter
+    }
+
+    /// Returns the URL of the PostgreSQL that announces changes, if this is one.
+    pub(crate) fn postgres_url(&self) -> Option<&str> {
+        self.is_postgres.then_some(&*self.url)
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) const fn redis(&self) -> Option<&redis::Client> {
+        self.redis.as_ref()
+    }
+
+    /// Notifies `listener` of changes until it is dropped.
+    pub(crate) fn add_listener(&self, listener: Weak<dyn Listener>) {
+        let mut listeners = self.listeners();
+        listeners.retain(|listener| listener.strong_count() > 0);
+        listeners.push(listener);
+    }
+
+    /// Notifies the caches of this process of a change, and announces it on Redis. Returns those caches.
+    pub(super) fn announce(&self, kind: Kind, owner: &str) -> Vec<Arc<dyn Listener>> {
+        let listeners: Vec<_> = self.listeners().iter().filter_map(Weak::upgrade).collect();
+        for listener in &listeners {
+            listener.changed(kind, owner);
+        }
+        #[cfg(feature = "redis")]
+        self.publish();
+        listeners
+    }
+
+    /// Announces a change on Redis in the background. Instances that miss it find the change by polling.
+    #[cfg(feature = "redis")]
+    fn publish(&self) {
+        let Some(client) = self.redis.clone() else { return };
+        tokio::spawn(async move {
+            let announced = async {
+                let mut connection = client.get_multiplexed_async_connection().await?;
+                redis::cmd("PUBLISH").arg(CHANNEL).arg("").query_async::<()>(&mut connection).await
+            };
+            if let Err(error) = announced.await {
+                let kind = error.kind();
+                tracing::debug!(target: "rl_records", ?kind, "change not announced on Redis");
+            }
+        });
+    }
+
+    fn listeners(&self) -> MutexGuard<'_, Vec<Weak<dyn Listener>>> {
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Database {
+    /// Omits the URL, which may hold a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let database = if self.is_postgres { "PostgreSQL" } else { "SQLite" };
+        f.debug_struct("Database")
+            .field("database", &database)
+            .field("aggregation", &self.aggregation)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,45 @@
+/// The kind of object that a change is about, as the history stores it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Record,
+    Resource,
+    Tier,
+    // The tier of a consumer, and of a key.
+    Consumer,
+    Key,
+    // A reset of a consumer's counters, and of another subject's. It changes no limit.
+    Reset,
+    SubjectReset,
+    // A request that was refused for lack of a role.
+    Refusal,
+}
+
+impl Kind {
+    const ALL: [Self; 8] = [
+        Self::Record,
+        Self::Resource,
+        Self::Tier,
+        Self::Consumer,
+        Self::Key,
+        Self::Reset,
+        Self::SubjectReset,
+        Self::Refusal,
+    ];
+
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Record => "record",
+            Self::Resource => "resource",
+            Self::Tier => "tier",
+            Self::Consumer => "consumer",
+            Self::Key => "key",
+            Self::Reset => "reset",
+            Self::SubjectReset => "subject_reset",
+            Self::Refusal => "refusal",
+        }
+    }
+
+    pub(super) fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
+    }
+}

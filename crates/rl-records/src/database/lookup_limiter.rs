@@ -1,0 +1,145 @@
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rl_core::FailureKind;
+use rl_core::time::Timestamp;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// The pause between look-ups after a failure.
+pub(crate) const PAUSE_MICROS: u64 = 1_000_000;
+
+/// The largest number of waiting look-ups for values that are not cached.
+///
+/// Clients can invent names, but they can only fill this queue.
+const MAX_UNKNOWN: usize = 256;
+
+/// The largest number of waiting look-ups for cached values that may have changed.
+const MAX_KNOWN: usize = 4_096;
+
+/// Limits the look-ups of all caches: how many run at once, how many wait, and how often one is tried
+/// while the database is down.
+#[derive(Debug)]
+pub(crate) struct LookupLimiter {
+    running: Arc<Semaphore>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    // The number of waiting look-ups for unknown values, and for known ones.
+    waiting: [usize; 2],
+    outage: Option<Outage>,
+}
+
+/// The state after a look-up that failed, until one succeeds. Only one look-up at a time probes the database.
+#[derive(Debug)]
+struct Outage {
+    pause_until: Timestamp,
+    is_probing: bool,
+}
+
+impl LookupLimiter {
+    pub(crate) fn new(max_running: usize) -> Arc<Self> {
+        let running = Arc::new(Semaphore::new(max_running.max(1)));
+        Arc::new(Self { running, state: Mutex::default() })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Enqueues a look-up, of a value that is cached already or of an unknown one.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error without waiting if the database is down, or if the queue is full.
+    pub(crate) fn enqueue(
+        self: &Arc<Self>,
+        is_known: bool,
+        now: Timestamp,
+    ) -> Result<LookupPermit, FailureKind> {
+        let mut state = self.state();
+        let is_closed = |outage: &Outage| outage.is_probing || is_paused(now, outage.pause_until);
+        if state.outage.as_ref().is_some_and(is_closed) {
+            return Err(FailureKind::Unavailable);
+        }
+        let (queue, max) = if is_known { (1, MAX_KNOWN) } else { (0, MAX_UNKNOWN) };
+        if state.waiting[queue] >= max {
+            return Err(FailureKind::Overloaded);
+        }
+        state.waiting[queue] += 1;
+        let is_probe = state.outage.is_some();
+        if let Some(outage) = &mut state.outage {
+            outage.is_probing = true;
+        }
+        Ok(LookupPermit { limiter: self.clone(), queue: Some(queue), is_probe, running: None })
+    }
+}
+
+/// The right of one look-up to wait, and then to run. Dropping it ends the look-up.
+#[derive(Debug)]
+pub(crate) struct LookupPermit {
+    limiter: Arc<LookupLimiter>,
+    queue: Option<usize>,
+    is_probe: bool,
+    running: Option<OwnedSemaphorePermit>,
+}
+
+impl LookupPermit {
+    /// Waits until the look-up may run.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if another look-up has found the database down in the meantime.
+    pub(crate) async fn acquire(&mut self) -> Result<(), FailureKind> {
+        let running = self.limiter.running.clone().acquire_owned().await;
+        self.running = Some(running.map_err(|_| FailureKind::Unavailable)?);
+        let limiter = self.limiter.clone();
+        let mut state = limiter.state();
+        self.leave_queue(&mut state);
+        let is_closed = state.outage.is_some() && !self.is_probe;
+        if is_closed { Err(FailureKind::Unavailable) } else { Ok(()) }
+    }
+
+    fn leave_queue(&mut self, state: &mut State) {
+        if let Some(queue) = self.queue.take() {
+            state.waiting[queue] -= 1;
+        }
+    }
+
+    /// Ends the look-up with its outcome.
+    pub(crate) fn finish(mut self, failure: Option<FailureKind>, now: Timestamp) {
+        let limiter = self.limiter.clone();
+        let mut state = limiter.state();
+        match failure {
+            Some(kind) if !kind.is_configuration() => {
+                let is_probing =
+                    !self.is_probe && state.outage.as_ref().is_some_and(|outage| outage.is_probing);
+                let pause_until = now.plus_micros(PAUSE_MICROS);
+                state.outage = Some(Outage { pause_until, is_probing });
+            }
+            // A damaged record says nothing about the database, which did reply.
+            Some(_) if !self.is_probe => {}
+            _ => state.outage = None,
+        }
+        self.is_probe = false;
+    }
+}
+
+impl Drop for LookupPermit {
+    fn drop(&mut self) {
+        let limiter = self.limiter.clone();
+        let mut state = limiter.state();
+        self.leave_queue(&mut state);
+        if let Some(outage) = &mut state.outage
+            && self.is_probe
+        {
+            outage.is_probing = false;
+        }
+    }
+}
+
+/// Returns whether a pause still holds. A clock that was set back does not prolong it.
+pub(crate) const fn is_paused(now: Timestamp, until: Timestamp) -> bool {
+    let left = until.micros_since(now);
+    0 < left && left <= PAUSE_MICROS
+}

@@ -1,0 +1,80 @@
+use std::fmt;
+use std::sync::Arc;
+
+use rl_core::time::{Clock, SystemClock};
+
+use crate::active::Aggregation;
+use crate::limits::{CallLimits, ZeroMeans};
+
+/// The options of a connection to [`Records`](crate::Records).
+#[must_use]
+pub struct RecordsOptions {
+    pub(super) url: String,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) aggregation: Aggregation,
+    pub(super) max_connections: u32,
+    #[cfg(feature = "redis")]
+    pub(super) redis: Option<String>,
+}
+
+impl RecordsOptions {
+    /// Creates the default options for `sqlite::memory:`, `sqlite://file` or `postgres://…`.
+    pub fn new(url: &str) -> Self {
+        Self {
+            url: url.to_owned(),
+            clock: Arc::new(SystemClock),
+            aggregation: Aggregation::default(),
+            max_connections: 8,
+            #[cfg(feature = "redis")]
+            redis: None,
+        }
+    }
+
+    /// Sets the limits of a consumer without an active record. Defaults to no limit in any period.
+    pub const fn defaults(mut self, limits: CallLimits) -> Self {
+        self.aggregation.defaults = limits;
+        self
+    }
+
+    /// Sets the meaning of a limit of 0 where no active record has a larger one. Defaults to
+    /// [`ZeroMeans::Blocked`].
+    pub const fn zero_means(mut self, meaning: ZeroMeans) -> Self {
+        self.aggregation.zero_means = meaning;
+        self
+    }
+
+    /// Sets the clock. Defaults to the clock of the system.
+    pub fn clock(mut self, clock: impl Clock) -> Self {
+        self.clock = Arc::new(clock);
+        self
+    }
+
+    /// Sets the largest number of connections. Defaults to 8. Fewer than 4 count as 4, and a database in
+    /// memory has one.
+    ///
+    /// Half of the connections serve the look-ups of sources, and a quarter serves changes. The others serve
+    /// all other reads. None of the three waits for another. A source that listens for announcements
+    /// of PostgreSQL or Redis has one more connection.
+    pub const fn max_connections(mut self, count: u32) -> Self {
+        self.max_connections = if count < 4 { 4 } else { count };
+        self
+    }
+
+    /// Announces changes to other instances on the Redis at `url`. PostgreSQL announces them itself.
+    #[cfg(feature = "redis")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
+    pub fn announce_on_redis(mut self, url: &str) -> Self {
+        self.redis = Some(url.to_owned());
+        self
+    }
+}
+
+impl fmt::Debug for RecordsOptions {
+    /// Omits the URL, which may hold a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecordsOptions")
+            .field("aggregation", &self.aggregation)
+            .field("max_connections", &self.max_connections)
+            .finish_non_exhaustive()
+    }
+}

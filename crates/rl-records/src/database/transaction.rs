@@ -1,0 +1,118 @@
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use rl_core::FailureKind;
+use rl_core::time::Timestamp;
+use sqlx::{AnyConnection, Executor, Row};
+
+use super::connections::{Lease, within};
+use super::driver_error::database_error;
+use super::handle::{CHANNEL, Database};
+use super::kind::Kind;
+use super::statement::Statement;
+use crate::active::Aggregation;
+use crate::error::DatabaseError;
+
+/// The longest time that a change waits for the caches of this process.
+const REFRESH: Duration = Duration::from_secs(1);
+
+/// The time limit for the begin of a change, and for its commit.
+const TIME_LIMIT: Duration = Duration::from_secs(10);
+
+/// The server enforces these limits, because a change that hangs holds up all others. They also apply
+/// after this process has died.
+const BEGIN_ON_POSTGRES: &str = "BEGIN; SET LOCAL lock_timeout = '2s'; \
+                                 SET LOCAL idle_in_transaction_session_timeout = '10s'";
+
+/// Takes the write lock at once. A transaction that has read first cannot wait for it.
+const BEGIN_ON_SQLITE: &str = "BEGIN IMMEDIATE";
+
+/// A change in progress. It is rolled back unless it is [committed](Self::commit).
+pub(super) struct Transaction {
+    database: Arc<Database>,
+    lease: Lease,
+    // The number of the next history row, if it was drawn already.
+    next_change: Option<i64>,
+}
+
+impl Transaction {
+    /// Begins a change.
+    ///
+    /// The first statement locks the row that every change locks, so changes run one after the other and
+    /// what a change reads stays as it is until the commit.
+    pub(super) async fn begin(database: &Arc<Database>) -> Result<Self, DatabaseError> {
+        let mut lease = database.edits.take().await?;
+        let begin = if database.is_postgres { BEGIN_ON_POSTGRES } else { BEGIN_ON_SQLITE };
+        within(TIME_LIMIT, async { lease.execute(begin).await.map_err(database_error) }).await?;
+        let mut transaction = Self { database: database.clone(), lease, next_change: None };
+        let first = transaction.draw_number().await?;
+        transaction.next_change = Some(first);
+        Ok(transaction)
+    }
+
+    /// Returns the number of the next change. The caller must write one history row with it.
+    pub(super) async fn next_change(&mut self) -> Result<i64, DatabaseError> {
+        match self.next_change.take() {
+            Some(number) => Ok(number),
+            None => self.draw_number().await,
+        }
+    }
+
+    async fn draw_number(&mut self) -> Result<i64, DatabaseError> {
+        let rows = sqlx::query("UPDATE rl_changes SET change = change + 1 RETURNING change")
+            .on(&mut **self)
+            .await?;
+        let row = rows.first().ok_or_else(|| DatabaseError::new(FailureKind::Corrupt))?;
+        row.try_get(0).map_err(database_error)
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.database.now()
+    }
+
+    pub(super) fn aggregation(&self) -> Aggregation {
+        self.database.aggregation()
+    }
+
+    /// Commits the change, and announces it to all caches that hold limits of `owner`.
+    ///
+    /// The commit goes on if the caller is cancelled. The change is announced even if the outcome of the
+    /// commit is unknown.
+    pub(super) async fn commit(self, kind: Kind, owner: &str) -> Result<(), DatabaseError> {
+        let owner = owner.to_owned();
+        let committing = tokio::spawn(async move {
+            let Self { database, mut lease, .. } = self;
+            // PostgreSQL delivers the notification only if the transaction commits. It carries no
+            // owner, because an id may be longer than a payload.
+            let notify = format!("NOTIFY {CHANNEL}; COMMIT");
+            let commit = if database.is_postgres { notify } else { "COMMIT".to_owned() };
+            let commit =
+                async { lease.execute(sqlx::AssertSqlSafe(commit)).await.map_err(database_error) };
+            let committed = within(TIME_LIMIT, commit).await;
+            let listeners = database.announce(kind, &owner);
+            committed?;
+            lease.put_back();
+            // A change made here must take effect here, even if the database is lost right afterwards.
+            let refreshing = listeners.iter().filter_map(|caches| caches.refresh(kind, &owner));
+            let _ = tokio::time::timeout(REFRESH, join_all(refreshing)).await;
+            Ok(())
+        });
+        committing.await.unwrap_or_else(|_| Err(DatabaseError::new(FailureKind::Unavailable)))
+    }
+}
+
+impl Deref for Transaction {
+    type Target = AnyConnection;
+
+    fn deref(&self) -> &AnyConnection {
+        &self.lease
+    }
+}
+
+impl DerefMut for Transaction {
+    fn deref_mut(&mut self) -> &mut AnyConnection {
+        &mut self.lease
+    }
+}

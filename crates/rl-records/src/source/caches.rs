@@ -1,0 +1,164 @@
+use std::sync::Arc;
+
+use futures::future::{BoxFuture, FutureExt, join_all};
+use rl_core::time::Timestamp;
+use rl_core::{FailureKind, Policy};
+use tokio::runtime::Handle;
+
+use super::cache::{Cache, Load};
+use super::timeline::{PolicyOf, Timeline};
+use crate::database::{Database, Kind, Listener, consumer_records, key_tier, resource_limit};
+use crate::error::DatabaseError;
+use crate::resource::ResourceLimitContent;
+
+/// The caches of a source: what it has looked up for consumers, resources and keys.
+pub(super) struct Caches {
+    pub(super) consumers: Arc<Cache<Timeline>>,
+    pub(super) resources: Arc<Cache<Option<ResourceLimitContent>>>,
+    pub(super) keys: Option<Arc<Cache<Option<KeyTier>>>>,
+}
+
+/// The tier of a key.
+pub(super) struct KeyTier {
+    pub(super) name: String,
+    pub(super) policy: Option<Policy>,
+}
+
+/// The settings of the caches.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CacheSettings {
+    pub(super) policy_of: PolicyOf,
+    pub(super) capacity: usize,
+    pub(super) fresh_micros: u64,
+    pub(super) has_keys: bool,
+}
+
+impl Caches {
+    pub(super) fn new(database: &Arc<Database>, settings: CacheSettings) -> Self {
+        Self {
+            consumers: Arc::new(cache(database, settings)),
+            resources: Arc::new(cache(database, settings)),
+            keys: settings.has_keys.then(|| Arc::new(cache(database, settings))),
+        }
+    }
+
+    /// Marks everything as stale.
+    pub(super) fn invalidate_all(&self) {
+        self.consumers.invalidate_all();
+        self.resources.invalidate_all();
+        self.keys.iter().for_each(|keys| keys.invalidate_all());
+    }
+}
+
+fn cache<V: Send + Sync + 'static>(database: &Arc<Database>, settings: CacheSettings) -> Cache<V>
+where
+    Loader: Load<V>,
+{
+    let loader = Loader { database: database.clone(), policy_of: settings.policy_of };
+    let limiter = database.lookup_limiter().clone();
+    Cache::new(loader, limiter, settings.capacity, settings.fresh_micros, Handle::current())
+}
+
+impl Listener for Caches {
+    fn changed(&self, kind: Kind, owner: &str) {
+        match kind {
+            Kind::Record | Kind::Consumer => self.consumers.invalidate(owner),
+            Kind::Resource => self.resources.invalidate(owner),
+            Kind::Key => self.keys.iter().for_each(|keys| keys.invalidate(owner)),
+            Kind::Tier => {
+                self.consumers.invalidate_if(|timeline| timeline.tier() == Some(owner));
+                self.keys.iter().for_each(|keys| keys.invalidate_if(|tier| is_in(tier, owner)));
+            }
+            // These kinds change no limit.
+            Kind::Reset | Kind::SubjectReset | Kind::Refusal => {}
+        }
+    }
+
+    fn refresh(&self, kind: Kind, owner: &str) -> Option<BoxFuture<'static, ()>> {
+        match kind {
+            Kind::Record | Kind::Consumer => self.consumers.refresh(owner),
+            Kind::Resource => self.resources.refresh(owner),
+            Kind::Key => self.keys.as_ref()?.refresh(owner),
+            Kind::Tier => {
+                let consumers = self.consumers.refresh_if(|member| member.tier() == Some(owner));
+                let keys = self.keys.as_ref();
+                let keys = keys.map(|keys| keys.refresh_if(|tier| is_in(tier, owner)));
+                Some(join_all(keys.into_iter().chain([consumers])).map(drop).boxed())
+            }
+            Kind::Reset | Kind::SubjectReset | Kind::Refusal => None,
+        }
+    }
+}
+
+fn is_in(member: &Option<KeyTier>, tier: &str) -> bool {
+    member.as_ref().is_some_and(|member| member.name == tier)
+}
+
+/// Reads the values of the caches.
+struct Loader {
+    database: Arc<Database>,
+    policy_of: PolicyOf,
+}
+
+fn log_failure(error: &DatabaseError) -> FailureKind {
+    let kind = error.kind().as_str();
+    let cause = tracing::field::display(error);
+    tracing::debug!(target: "rl_records", kind, cause, "look-up failed");
+    error.kind()
+}
+
+impl Load<Timeline> for Loader {
+    fn load(&self, consumer: Arc<str>) -> BoxFuture<'static, Result<Timeline, FailureKind>> {
+        let database = self.database.clone();
+        let policy_of = self.policy_of;
+        async move {
+            let now = database.now();
+            let found = consumer_records(&database, &consumer, now).await;
+            let (found, tier) = found.map_err(|error| log_failure(&error))?;
+            Ok(Timeline::new(&found, tier, database.aggregation(), policy_of, now))
+        }
+        .boxed()
+    }
+
+    fn now(&self) -> Timestamp {
+        self.database.now()
+    }
+}
+
+impl Load<Option<ResourceLimitContent>> for Loader {
+    fn load(
+        &self,
+        name: Arc<str>,
+    ) -> BoxFuture<'static, Result<Option<ResourceLimitContent>, FailureKind>> {
+        let database = self.database.clone();
+        async move {
+            let found = resource_limit(&database, &name).await;
+            let found = found.map_err(|error| log_failure(&error))?;
+            Ok(found.map(|resource| resource.content))
+        }
+        .boxed()
+    }
+
+    fn now(&self) -> Timestamp {
+        self.database.now()
+    }
+}
+
+impl Load<Option<KeyTier>> for Loader {
+    fn load(&self, key: Arc<str>) -> BoxFuture<'static, Result<Option<KeyTier>, FailureKind>> {
+        let database = self.database.clone();
+        let policy_of = self.policy_of;
+        async move {
+            let tier = key_tier(&database, &key).await.map_err(|error| log_failure(&error))?;
+            Ok(tier.map(|tier| {
+                let aggregation = database.aggregation().with_tier(Some(&tier));
+                KeyTier { name: tier.name, policy: policy_of(&aggregation.limits([])) }
+            }))
+        }
+        .boxed()
+    }
+
+    fn now(&self) -> Timestamp {
+        self.database.now()
+    }
+}

@@ -1,0 +1,372 @@
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use rl_core::source::{PolicyFuture, PolicySource, Preset};
+use rl_core::{FailureKind, MaybeReady, Realm, StoreError, Subject};
+use tokio::task::AbortHandle;
+
+use super::cache::{Cache, Cached};
+use super::caches::{CacheSettings, Caches, KeyTier};
+use super::timeline::PolicyOf;
+use super::watch;
+use crate::database::Records;
+use crate::limits::CallLimits;
+use crate::record::is_name;
+
+/// The policies that records make, as a [`PolicySource`].
+///
+/// # Which policy applies
+///
+/// | subject | policy |
+/// |---|---|
+/// | a consumer ([`Realm::Consumer`]) | its records, else its tier, else the defaults |
+/// | an API key ([`Realm::Key`]) | its tier, with [`tiers_of_keys`](RecordSourceBuilder::tiers_of_keys) |
+/// | any other | the policies of [`others`](RecordSourceBuilder::others) |
+///
+/// For combined subjects ([`KeyExtractor::and`](rl_core::key::KeyExtractor::and)), the first one decides: a
+/// consumer on each route has the records of the consumer. A consumer that is known only by a digest
+/// ([`Subject::digest`]) cannot have records, which is an error of the configuration.
+///
+/// # Look-ups
+///
+/// Limits are cached for at most [capacity](RecordSourceBuilder::capacity) consumers. After an hour they are
+/// looked up again in the background. Records begin and end on time without a look-up. After a change, the
+/// next request waits for the new limits until the [deadline](RecordSourceBuilder::deadline). While the
+/// database is down, the last limits apply. A consumer that was never looked up then falls under the failure
+/// policy of the limiter.
+///
+/// A change through these [`Records`] is looked up before the call returns, for at most one second. So it
+/// takes effect here even if the database is lost right afterwards. A change of a tier looks up the most
+/// recently used members first. The others are looked up with their next request.
+///
+/// Few look-ups run at once and few wait, however many consumers clients invent. Beyond that, a request
+/// gets an error ([`FailureKind::Overloaded`]) without waiting. After a look-up that failed, one is
+/// tried each second until one succeeds.
+///
+/// Clones are cheap and share the caches.
+#[derive(Clone)]
+pub struct RecordSource {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    caches: Arc<Caches>,
+    records: Records,
+    others: Arc<dyn PolicySource>,
+    policy_of: PolicyOf,
+    deadline: Duration,
+    // These end with the last clone of the source.
+    tasks: Vec<AbortHandle>,
+}
+
+impl RecordSource {
+    /// Creates a source with the default settings, and begins to listen for changes.
+    ///
+    /// # Panics
+    ///
+    /// Panics outside a tokio runtime.
+    #[must_use]
+    pub fn start(records: &Records) -> Self {
+        Self::builder(records).start()
+    }
+
+    /// Returns a builder for a source with settings of its own.
+    pub fn builder(records: &Records) -> RecordSourceBuilder {
+        RecordSourceBuilder {
+            records: records.clone(),
+            others: Arc::new(Preset::OpenBank),
+            counts_all: false,
+            capacity: 100_000,
+            deadline: Duration::from_millis(50),
+            refresh_after: Duration::from_secs(3_600),
+            poll_every: Duration::from_millis(500),
+            has_keys: false,
+        }
+    }
+
+    /// Returns the policy of an application that uses a resource, or `None` if the resource does not list
+    /// it.
+    ///
+    /// # Errors
+    ///
+    /// Resolves to an error if the resource was never looked up and the database fails.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use rl_core::{Limit, RateLimiter, Realm, Subject};
+    /// use rl_records::{RecordSource, Records, ResourceLimitContent};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let records = Records::connect("sqlite::memory:").await?;
+    /// let content = ResourceLimitContent {
+    ///     name: "payments".into(),
+    ///     apps: vec!["shop".into()],
+    ///     max_permits: 2,
+    ///     rate: 1,
+    /// };
+    /// records.resources().create(content, "alice").await?;
+    ///
+    /// let source = RecordSource::start(&records);
+    /// let limiter = RateLimiter::builder().policies(source.clone()).build()?;
+    /// let bucket = Subject::new(Realm::custom("resource")?, "payments");
+    ///
+    /// let policy = source.resource("payments", "shop").await?.expect("it is listed");
+    /// assert!(limiter.check_with_policy(&policy, &bucket, 2).await.is_allowed());
+    /// assert!(!limiter.check_with_policy(&policy, &bucket, 1).await.is_allowed());
+    /// assert!(source.resource("payments", "sho").await?.is_none());
+    /// # Ok(()) }
+    /// ```
+    pub fn resource(&self, name: &str, app: &str) -> PolicyFuture {
+        if !is_name(name) {
+            return MaybeReady::ready(Ok(None));
+        }
+        let app = app.to_owned();
+        self.cached(&self.inner.caches.resources, name, move |resource| {
+            resource.as_ref().and_then(|resource| resource.policy_for(&app))
+        })
+    }
+
+    fn consumer_policy(&self, consumer: &Subject) -> PolicyFuture {
+        let records = &self.inner.records;
+        let owner = consumer.owner().id();
+        match owner.as_text() {
+            Some(id) if is_name(id) => {
+                let clock = records.database().clock().clone();
+                let consumers = &self.inner.caches.consumers;
+                self.cached(consumers, id, move |timeline| timeline.policy(clock.now()))
+            }
+            // Nobody can write records for a digest, so the defaults would be a guess.
+            None if !owner.is_of_long_text() => {
+                let error = StoreError::new(FailureKind::Unsupported);
+                let detail = "a consumer that is known only by a digest has no records";
+                MaybeReady::ready(Err(error.with_detail(detail)))
+            }
+            // No record can have this id.
+            _ => {
+                let limits = records.aggregation().limits([]);
+                MaybeReady::ready(Ok((self.inner.policy_of)(&limits)))
+            }
+        }
+    }
+
+    fn key_policy(&self, keys: &Arc<Cache<Option<KeyTier>>>, key: &Subject) -> PolicyFuture {
+        let id = key.owner().id().to_string();
+        let policy = self.cached(keys, &id, |tier| tier.as_ref().map(|tier| tier.policy.clone()));
+        let pending = match policy {
+            MaybeReady::Ready(Some(Ok(None))) => return self.inner.others.policy(key),
+            MaybeReady::Ready(policy) => {
+                return MaybeReady::Ready(policy.map(|policy| policy.map(Option::flatten)));
+            }
+            MaybeReady::Boxed(pending) => pending,
+        };
+        let others = self.inner.others.clone();
+        let key = key.clone();
+        MaybeReady::later(async move {
+            match pending.await? {
+                Some(policy) => Ok(policy),
+                None => others.policy(&key).await,
+            }
+        })
+    }
+
+    /// Converts the cached value of `key`, or waits for it until the deadline.
+    fn cached<V: Send + Sync + 'static, T: Send + 'static>(
+        &self,
+        cache: &Arc<Cache<V>>,
+        key: &str,
+        convert: impl Fn(&V) -> T + Send + 'static,
+    ) -> MaybeReady<Result<T, StoreError>> {
+        let (lookup, last) = match cache.get(key) {
+            Cached::Value(value) => return MaybeReady::ready(Ok(convert(&value))),
+            Cached::Failed(kind) => return MaybeReady::ready(Err(source_error(kind))),
+            Cached::Pending { lookup, last } => (lookup, last),
+        };
+        let Some(last) = last else {
+            return MaybeReady::later(async move {
+                lookup.await.map(|value| convert(&value)).map_err(source_error)
+            });
+        };
+        let deadline = self.inner.deadline;
+        let cache = cache.clone();
+        let key = key.to_owned();
+        MaybeReady::later(async move {
+            let value = match tokio::time::timeout(deadline, lookup).await {
+                Ok(Ok(value)) => value,
+                Ok(Err(_)) => last,
+                Err(_) => {
+                    cache.give_up(&key);
+                    last
+                }
+            };
+            Ok(convert(&value))
+        })
+    }
+}
+
+impl PolicySource for RecordSource {
+    fn policy(&self, subject: &Subject) -> PolicyFuture {
+        match (subject.realm(), subject.owner().id().as_text()) {
+            (Realm::Consumer, _) => self.consumer_policy(subject),
+            (Realm::Key, None) => match &self.inner.caches.keys {
+                Some(keys) => self.key_policy(keys, subject),
+                None => self.inner.others.policy(subject),
+            },
+            _ => self.inner.others.policy(subject),
+        }
+    }
+}
+
+fn source_error(kind: FailureKind) -> StoreError {
+    StoreError::new(kind).with_detail("the database of records")
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(AbortHandle::abort);
+    }
+}
+
+impl fmt::Debug for RecordSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecordSource")
+            .field("records", &self.inner.records)
+            .field("consumers", &self.inner.caches.consumers)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The settings of a [`RecordSource`].
+#[must_use]
+pub struct RecordSourceBuilder {
+    records: Records,
+    others: Arc<dyn PolicySource>,
+    counts_all: bool,
+    capacity: usize,
+    deadline: Duration,
+    refresh_after: Duration,
+    poll_every: Duration,
+    has_keys: bool,
+}
+
+impl RecordSourceBuilder {
+    /// Sets the policies of subjects that are no consumers. Defaults to [`Preset::OpenBank`]: 1 000 requests
+    /// per hour for an anonymous address.
+    pub fn others(mut self, policies: impl PolicySource) -> Self {
+        self.others = Arc::new(policies);
+        self
+    }
+
+    /// Sets whether periods without a limit are counted too, so that reports show the usage of all six.
+    /// Defaults to `false`. Such a policy costs as much as six limits.
+    pub const fn count_unlimited(mut self, counts: bool) -> Self {
+        self.counts_all = counts;
+        self
+    }
+
+    /// Looks up the tiers of API keys ([`Realm::Key`]). Keys without a tier are under the policies of
+    /// [`others`](Self::others), which is the default for all keys.
+    ///
+    /// Every unknown key costs a look-up. So put the limiter behind the authentication, or clients that
+    /// invent keys keep the database busy.
+    pub const fn tiers_of_keys(mut self) -> Self {
+        self.has_keys = true;
+        self
+    }
+
+    /// Sets the capacity of each of the three caches: of consumers, of keys and of resources. Defaults to
+    /// 100 000. Entries that were not used for long are evicted.
+    pub const fn capacity(mut self, count: usize) -> Self {
+        self.capacity = count;
+        self
+    }
+
+    /// Sets how long a request waits for a limit that has changed. Defaults to 50 ms. After that, the last
+    /// limit applies until the look-up has ended.
+    ///
+    /// Choose less than the [deadline of the limiter](rl_core::RateLimiterBuilder::deadline). Otherwise its
+    /// failure policy applies although a limit is known.
+    pub const fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Sets the age at which limits are looked up again without a change. Defaults to one hour.
+    pub const fn refresh_after(mut self, age: Duration) -> Self {
+        self.refresh_after = age;
+        self
+    }
+
+    /// Sets the interval at which the change log of the database is polled. Defaults to half a second, so
+    /// that changes of other instances take effect within a second.
+    ///
+    /// Each poll reads one row by its primary key. Announcements of PostgreSQL or Redis only cause a poll at
+    /// once, so a lost announcement loses no change. The shortest interval is one millisecond.
+    pub const fn poll_every(mut self, interval: Duration) -> Self {
+        self.poll_every = interval;
+        self
+    }
+
+    /// Starts the source, which begins to listen for changes.
+    ///
+    /// # Panics
+    ///
+    /// Panics outside a tokio runtime.
+    #[must_use]
+    pub fn start(self) -> RecordSource {
+        let policy_of: PolicyOf = if self.counts_all {
+            |limits| Some(limits.counting_policy())
+        } else {
+            CallLimits::policy
+        };
+        let settings = CacheSettings {
+            policy_of,
+            capacity: self.capacity,
+            fresh_micros: u64::try_from(self.refresh_after.as_micros()).unwrap_or(u64::MAX),
+            has_keys: self.has_keys,
+        };
+        let database = self.records.database();
+        let caches = Arc::new(Caches::new(database, settings));
+        let listener: Weak<Caches> = Arc::downgrade(&caches);
+        database.add_listener(listener);
+        let poll_every = self.poll_every.max(Duration::from_millis(1));
+        let tasks = watch::start(database, &caches, poll_every);
+        let inner = Inner {
+            caches,
+            records: self.records,
+            others: self.others,
+            policy_of,
+            deadline: self.deadline,
+            tasks,
+        };
+        RecordSource { inner: Arc::new(inner) }
+    }
+}
+
+impl fmt::Debug for RecordSourceBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecordSourceBuilder")
+            .field("records", &self.records)
+            .field("capacity", &self.capacity)
+            .field("deadline", &self.deadline)
+            .field("refresh_after", &self.refresh_after)
+            .field("poll_every", &self.poll_every)
+            .field("has_keys", &self.has_keys)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A poll of one second and the look-ups after it took a little longer than the documented second.
+    #[tokio::test]
+    async fn a_poll_and_the_look_ups_after_it_take_less_than_a_second() {
+        let records = Records::connect("sqlite::memory:").await.unwrap();
+        let settings = RecordSource::builder(&records);
+        let longest = settings.poll_every + 2 * settings.deadline;
+        assert!(longest < Duration::from_millis(900), "{longest:?}");
+    }
+}
