@@ -7,8 +7,8 @@ use rl_tests::{Bystander, RedisServer, free_port};
 
 use super::GIVE_UP;
 use super::scripted_store::ScriptedStore;
-use crate::redis_failure::PASSWORD;
-use crate::redis_failure::log::Log;
+use crate::redis::failure::PASSWORD;
+use crate::redis::failure::log::Log;
 
 fn builder(url: &str) -> RedisStoreBuilder {
     RedisStore::builder(url).connection_wait(GIVE_UP).connect_timeout(GIVE_UP).local_denial(false)

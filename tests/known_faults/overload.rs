@@ -23,7 +23,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, advance, timeout};
 
 use super::GIVE_UP;
-use crate::redis_failure::log::Log;
+use crate::redis::failure::log::Log;
 
 /// Lets this time pass on a clock that stands still until all wait for it.
 async fn pass(time: Duration) {

@@ -7,8 +7,8 @@ use rl_tests::web::eventually;
 use rl_tests::{Bystander, RedisCluster, RedisServer};
 use tracing::Level;
 
-use crate::redis_behaviour::access::documented_user;
-use crate::redis_failure::log::Log;
+use crate::redis::behaviour::access::documented_user;
+use crate::redis::failure::log::Log;
 
 const FORGETS: (Level, &str) = (Level::WARN, "Redis may evict counters");
 

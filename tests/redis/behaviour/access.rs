@@ -11,7 +11,7 @@ use super::{LAYOUTS, PATIENCE};
 
 /// The user that the documentation tells operators to make: what it prints is what must work.
 pub(crate) fn documented_user(layout: Layout) -> String {
-    let page = include_str!("../../crates/rl-core/docs/REDIS.md");
+    let page = include_str!("../../../crates/rl-core/docs/REDIS.md");
     let keys = match layout {
         Layout::Packed => " resetkeys ~rl:* resetchannels ",
         Layout::Readable => " resetkeys ~*_PER_* resetchannels ",

@@ -11,7 +11,7 @@ use rl_tests::Sentinels;
 
 use super::load::{Load, first_asked};
 use super::{PATIENCE, assert_exactly_five_of_twenty_pass, patient};
-use crate::redis_behaviour::access::documented_user;
+use crate::redis::behaviour::access::documented_user;
 use crate::store_conformance::{ServerTime, manual_clock};
 
 /// Every server has the user of the documentation, with the password that its test gives it.

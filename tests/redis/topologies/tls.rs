@@ -12,7 +12,7 @@ use rl_tests::{RedisCluster, RedisServer, free_port};
 
 use super::authority::{Authority, Identity};
 use super::{PATIENCE, assert_exactly_five_of_twenty_pass, patient};
-use crate::redis_failure::log::Log;
+use crate::redis::failure::log::Log;
 use crate::store_conformance::{ServerTime, manual_clock};
 
 /// A server on a port with TLS, besides the one without that bystanders use.
@@ -220,7 +220,7 @@ async fn a_server_that_asks_for_a_client_certificate_is_given_one() {
 /// Each option that can hold a secret holds one, right and wrong; nothing that is shown does.
 #[tokio::test]
 async fn no_secret_is_shown_whatever_goes_wrong() {
-    const SECRET: &str = crate::redis_failure::PASSWORD;
+    const SECRET: &str = crate::redis::failure::PASSWORD;
 
     let (log, _guard) = Log::capture();
     let authority = Authority::new();

@@ -11,7 +11,7 @@ use rl_tests::{Bystander, RedisCluster};
 
 use super::load::{Load, first_asked, subject, subjects};
 use super::{PATIENCE, assert_exactly_five_of_twenty_pass, patient};
-use crate::redis_behaviour::access::documented_user;
+use crate::redis::behaviour::access::documented_user;
 use crate::store_conformance::{ServerTime, manual_clock};
 
 /// What the user of the documentation needs besides on a cluster, as the same page says.
@@ -19,7 +19,7 @@ const ON_A_CLUSTER: &str = "+cluster|slots +asking";
 
 /// Every server has the user of the documentation, with the password that its test gives it.
 async fn start() -> RedisCluster {
-    let page = include_str!("../../crates/rl-core/docs/REDIS.md");
+    let page = include_str!("../../../crates/rl-core/docs/REDIS.md");
     assert!(page.contains(ON_A_CLUSTER));
     let cluster = RedisCluster::start().await;
     for mut operator in cluster.operators().await {
