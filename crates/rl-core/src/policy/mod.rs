@@ -6,12 +6,8 @@ mod invalid_policy;
 mod limit_set;
 mod weight;
 
-#[cfg(feature = "redis")]
-use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
-#[cfg(feature = "redis")]
-use std::sync::OnceLock;
 
 pub use block::Block;
 pub use builder::PolicyBuilder;
@@ -57,9 +53,6 @@ struct Inner {
     // grant at once, and 0 under a block.
     denied_from: u64,
     block: Option<Block>,
-    // What a store has worked out for itself.
-    #[cfg(feature = "redis")]
-    worked_out: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 impl PartialEq for Inner {
@@ -124,17 +117,8 @@ impl Policy {
         let shortest =
             enforced.min_by_key(|(_, named)| named.limit.period()).map(|(place, _)| place);
         let denied_from = if block.is_some() { 0 } else { smallest_denied(&limits) };
-        let inner = Inner {
-            limits,
-            windows,
-            has_permits,
-            has_shadow,
-            shortest,
-            denied_from,
-            block,
-            #[cfg(feature = "redis")]
-            worked_out: OnceLock::new(),
-        };
+        let inner =
+            Inner { limits, windows, has_permits, has_shadow, shortest, denied_from, block };
         Self { inner: Arc::new(inner) }
     }
 
@@ -242,13 +226,6 @@ impl Policy {
     #[inline]
     pub(crate) fn has_permits(&self) -> bool {
         self.inner.has_permits
-    }
-
-    /// What a store works out of the policy with `work`, once for all its handles: of one type only.
-    #[cfg(feature = "redis")]
-    pub(crate) fn worked_out<T: Any + Send + Sync>(&self, work: impl FnOnce(&Self) -> T) -> &T {
-        let known = self.inner.worked_out.get_or_init(|| Box::new(work(self)));
-        known.downcast_ref().expect("it is always the same that is worked out")
     }
 
     /// The policy with the limits alone for which `is_kept` is true of their place and themselves, if

@@ -1,11 +1,12 @@
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 
 use super::super::fingerprint::Fingerprinter;
+use super::batching::{BatchSettings, Batcher};
 #[cfg(feature = "redis-cluster")]
 use super::connection::Cluster;
 #[cfg(feature = "redis-sentinel")]
@@ -15,20 +16,15 @@ use super::connection::Tls;
 use super::connection::{
     ConnectionSettings, Login, Pool, PoolTarget, Router, Server, redacted_url,
 };
+use super::encoding::request::RequestEncoder;
+use super::executor::ScriptExecutor;
+use super::shortcuts::{DenialCache, LeaseSettings, Leases, MonotonicClock};
 use super::{ConnectError, Inner, Layout, RedisStore, scripts};
 use crate::model::StoreError;
-use crate::observe::{self, Transition};
+use crate::observe;
 use crate::store::LimiterRegistry;
-use crate::store::redis::batching::Combiner;
-use crate::store::redis::encoding::request::Commands;
-use crate::store::redis::shortcuts::denial_cache::Denials;
-use crate::store::redis::shortcuts::leases::{LeaseSettings, Leases};
-use crate::store::redis::shortcuts::monotonic::Watch;
 #[cfg(feature = "conformance")]
 use crate::time::ManualClock;
-
-/// The time without a counter that lacks its expiry, after which the log reports the end.
-const HEALING_CALM: Duration = Duration::from_secs(10);
 
 /// Makes a [`RedisStore`].
 #[derive(Clone)]
@@ -277,41 +273,41 @@ impl RedisStoreBuilder {
             Err(error) => observe::not_connected(&label, &error),
             Ok(()) => {}
         }
-        let is_cluster = router.is_cluster();
-        let (watch, remembers) = self.watch();
+        let response_timeout = self.response_timeout;
         let is_packed = self.layout == Layout::Packed;
-        let leases = self.lease.units > 0 && is_packed;
-        let patience = self.response_timeout;
-        let combines = self.coalesce && is_packed;
-        let store = RedisStore {
-            inner: Arc::new(Inner {
-                combiner: combines.then(|| Combiner::new(is_cluster, patience)),
-                denials: remembers.then(Denials::new),
-                leases: leases.then(|| Leases::new(self.lease, patience)),
-                watch,
-                fingerprinter: Fingerprinter::random(),
-                commands: Commands { layout: self.layout, prefix, tagged: is_cluster },
-                router,
-                healed: AtomicU64::new(0),
-                healing: Transition::new(HEALING_CALM),
-                label,
-                registry: LimiterRegistry::default(),
-                #[cfg(feature = "conformance")]
-                clock: self.clock,
-            }),
-        };
-        store.start_sweeping();
-        Ok(store)
+        let is_cluster = router.is_cluster();
+        let (clock, caches_denials) = self.clock_and_cache();
+        let encoder = RequestEncoder { layout: self.layout, prefix, tagged: is_cluster };
+        let executor = ScriptExecutor::new(
+            router,
+            encoder,
+            response_timeout,
+            label,
+            #[cfg(feature = "conformance")]
+            self.clock,
+        );
+        let is_enabled = self.coalesce && is_packed;
+        let batches = BatchSettings { is_enabled, is_cluster, response_timeout };
+        let batcher = Batcher::new(executor.clone(), batches);
+        let cache = DenialCache::new(batcher, caches_denials, Arc::clone(&clock));
+        let units = if is_packed { self.lease.units } else { 0 };
+        let leases = LeaseSettings { units, ..self.lease };
+        let layers = Leases::new(cache, leases, response_timeout, Arc::clone(&clock));
+        let fingerprinter = Fingerprinter::random();
+        let registry = LimiterRegistry::default();
+        Ok(RedisStore {
+            inner: Arc::new(Inner { layers, executor, fingerprinter, clock, registry }),
+        })
     }
 
-    /// What measures the time here, and whether denials are remembered.
-    fn watch(&self) -> (Watch, bool) {
+    /// Returns the clock that measures time here, and whether denials are cached.
+    fn clock_and_cache(&self) -> (Arc<MonotonicClock>, bool) {
         #[cfg(feature = "conformance")]
         let clock = self.clock.clone();
         #[cfg(not(feature = "conformance"))]
         let clock = None;
-        let remembers = self.local_denial.unwrap_or(clock.is_none());
-        (Watch::new(clock), remembers)
+        let caches_denials = self.local_denial.unwrap_or(clock.is_none());
+        (Arc::new(MonotonicClock::new(clock)), caches_denials)
     }
 
     fn checked_prefix(&self) -> Result<String, ConnectError> {

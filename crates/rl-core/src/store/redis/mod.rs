@@ -8,13 +8,16 @@
 //!   `redis-cli` and for services that follow the same format.
 //! * **Every key has an expiry**, on every path. A counter that lost its expiry is given one by the
 //!   next request that would charge it; [`RedisStore::healed`] counts what was found.
-//! * **Connections** are multiplexed: the commands of many requests travel together. A connection
-//!   that fails leaves the pool at once. A command that may have been executed is never sent again.
+//! * **Connections** are multiplexed: many requests share one. A connection that fails leaves the pool at
+//!   once. A command that may have been executed is never sent again.
 //! * **One server, sentinels or a cluster**, over TLS or not: [`RedisStore::connect`],
 //!   `RedisStore::sentinel`, `RedisStore::cluster`, each with a feature of its own.
 //! * A service **starts when Redis is down** and enforces its limits when Redis comes up.
 //! * Connections live in the tokio runtime in which the store is made, and work while it does: make
 //!   it in the main function, not in a worker.
+//!
+//! A request passes through layers, each of which answers what it can: leased units, cached denials,
+//! batching, and at last the script on the server. Each file of `store/redis` is one of them.
 //!
 //! `crates/rl-core/docs/REDIS.md` describes connections, keys, scripts and permissions.
 //!
@@ -38,49 +41,41 @@ mod builder;
 mod connection;
 mod encoding;
 mod error;
-mod reservations;
+mod executor;
+mod layer;
 mod scripts;
 mod shortcuts;
 mod subject_key;
+#[cfg(test)]
+mod test_layer;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use batching::{Combiner, Joined, Question};
+use batching::Batcher;
 pub use builder::RedisStoreBuilder;
 use builder::Servers;
 #[cfg(feature = "redis-tls")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis-tls")))]
 pub use connection::Tls;
-use connection::{Command, Router};
 pub use encoding::Layout;
-use encoding::policy::coded;
-use encoding::reply::Asked;
-use encoding::request::{Commands, OnePart};
-use encoding::{arguments, reply_reader};
+use encoding::arguments;
 pub use error::ConnectError;
+use executor::ScriptExecutor;
+use layer::{AmendOperation, Amendment, Layer, PartRequest};
 pub use scripts::Script;
-use shortcuts::denial_cache::{Asking, Denials, Forgetting};
-use shortcuts::leases::Leases;
-use shortcuts::monotonic::Watch;
-use subject_key::WhoRef;
+use shortcuts::{Leases, MonotonicClock};
+use subject_key::{KeyedSubjectRef, SubjectKey};
 
 use super::fingerprint::Fingerprinter;
 use super::{
-    DecideRequest, LimiterRegistry, Mode, Namespace, Refund, Renewal, Reservation,
-    ReservationChange, ReservationStatus, Reservations, Reset, Store, StoreFuture,
+    DecideRequest, LimiterRegistry, Namespace, Refund, Renewal, Reservation, ReservationChange,
+    ReservationStatus, Reset, Store, StoreFuture,
 };
 use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
-use crate::model::StoreError;
-use crate::model::{Cost, Subject};
-use crate::observe;
-use crate::observe::Transition;
-use crate::policy::Policy;
+use crate::model::{StoreError, Subject};
 use crate::time::Timestamp;
-#[cfg(feature = "conformance")]
-use crate::time::{Clock, ManualClock};
 
 /// Counters on Redis. The [module](self) says what it guarantees.
 ///
@@ -91,24 +86,12 @@ pub struct RedisStore {
 }
 
 struct Inner {
-    router: Router,
-    commands: Commands,
+    /// Leases, over the denial cache, over the batcher, over the executor.
+    layers: Leases<Batcher<ScriptExecutor>>,
+    executor: ScriptExecutor,
     fingerprinter: Fingerprinter,
-    watch: Watch,
-    /// Unless every call travels alone.
-    combiner: Option<Combiner>,
-    /// Unless every denial is asked for.
-    denials: Option<Denials>,
-    /// Unless every unit is asked for.
-    leases: Option<Leases>,
-    healed: AtomicU64,
-    /// The condition that counters without expiry are found.
-    healing: Transition,
-    /// The kind of store and its server, for the log.
-    label: String,
+    clock: Arc<MonotonicClock>,
     registry: LimiterRegistry,
-    #[cfg(feature = "conformance")]
-    clock: Option<Arc<ManualClock>>,
 }
 
 impl RedisStore {
@@ -128,7 +111,7 @@ impl RedisStore {
         RedisStoreBuilder::new(Servers::One(url.to_owned()))
     }
 
-    /// A store on the primary that the sentinels at these URLs call `name`, made step by step.
+    /// Returns a builder of a store on the primary that the sentinels at these URLs call `name`.
     ///
     /// Connections follow a fail-over by themselves. The URLs say how to log in to the sentinels,
     /// [`user`](RedisStoreBuilder::user) and [`password`](RedisStoreBuilder::password) how to log in
@@ -151,11 +134,11 @@ impl RedisStore {
         RedisStoreBuilder::new(Servers::Sentinels { urls, name: name.to_owned() })
     }
 
-    /// A store on the cluster that has servers at these URLs, made step by step. The others are
-    /// found by asking these.
+    /// Returns a builder of a store on the cluster that has servers at these URLs. The store finds the other
+    /// servers by itself.
     ///
-    /// All keys of a subject are on one server; subjects spread over all. Commands follow slots that
-    /// move to other servers, and replicas that are promoted.
+    /// All keys of a subject are on one server, and subjects spread over all servers. Commands follow slots
+    /// that move to other servers, and replicas that are promoted.
     ///
     /// ```no_run
     /// # use rl_core::RedisStore;
@@ -170,171 +153,95 @@ impl RedisStore {
         RedisStoreBuilder::new(Servers::Cluster(urls))
     }
 
-    /// The scripts of a layout, for operators who load them ahead of the service.
+    /// Returns the scripts of a layout, for operators who load them ahead of the service.
     pub fn scripts(layout: Layout) -> impl Iterator<Item = &'static Script> {
         scripts::of_layout(layout).into_iter()
     }
 
-    /// How many counters without expiry were found and given one since the store was made.
+    /// Returns how many counters without expiry were found, and given one, since the store was made.
     ///
-    /// In the packed layout a request that passes writes a new expiry in any case; only a denial
-    /// looks whether there was one.
+    /// In the packed layout an allowed request writes a new expiry in any case. Only a denial checks
+    /// whether there was one.
     #[must_use]
     pub fn healed(&self) -> u64 {
-        self.inner.healed.load(Ordering::Relaxed)
+        self.inner.executor.healed()
     }
 
-    fn who<'a>(&self, namespace: &'a Namespace, subject: &'a Subject) -> WhoRef<'a> {
-        let fingerprint = self.inner.fingerprinter.fingerprint(namespace, subject);
-        WhoRef { namespace, subject, fingerprint }
+    /// Gives back all [leased](RedisStoreBuilder::lease) units, and leases no more.
+    ///
+    /// A service calls it when it shuts down, after its last request. The store keeps deciding afterwards
+    /// and asks the server each time. [`RateLimiter::close`](crate::RateLimiter::close) does the same
+    /// through the limiter. Closing takes one round trip for each subject, 64 of them at once, and
+    /// 5 seconds at most. Without leases it does nothing.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if some units could not be given back. They stay charged until their windows end.
+    pub async fn close(&self) -> Result<(), StoreError> {
+        self.inner.layers.close().await
     }
 
-    /// Sends a command; returns what a script replied.
-    async fn send(&self, command: Command) -> Result<Vec<u8>, StoreError> {
-        #[cfg(feature = "conformance")]
-        let command = match &self.inner.clock {
-            Some(clock) => command.at(clock.now()),
-            None => command,
-        };
-        self.inner.router.send(&command).await
+    /// Gives back the units of leases that have expired or are idle.
+    ///
+    /// A task of the store does this regularly, except with a manual clock, where tests decide when units go
+    /// back.
+    #[cfg(feature = "conformance")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
+    pub async fn return_idle_leases(&self) {
+        self.inner.layers.return_idle().await;
     }
 
-    /// Counts counters that had no expiry, and logs one line when some are found and one when no more are.
-    fn note_healed(&self, healed: u64) {
-        let Inner { healing, label, .. } = &*self.inner;
-        if healed > 0 {
-            self.inner.healed.fetch_add(healed, Ordering::Relaxed);
-            if healing.occurred_times(healed) {
-                observe::healed(label, healed);
-            }
-        } else if let Some(ended) = healing.ended() {
-            observe::healing_ended(label, ended);
-        }
+    /// Returns the decision that follows from the reply of a script. For fuzzers.
+    #[cfg(feature = "conformance")]
+    #[doc(hidden)]
+    pub fn decision_of(
+        reply: &[u8],
+        policy: &crate::policy::Policy,
+        mode: super::Mode,
+        cost: crate::model::Cost,
+    ) -> Result<Decision, StoreError> {
+        use encoding::{policy::PolicyEncoding, reply::CallArgs, reply_reader};
+        let reply = reply_reader::read_one(reply, policy, &PolicyEncoding::new(policy), 1)?;
+        Ok(reply.decision(0, CallArgs { policy, mode, cost }))
     }
 
-    /// Checks, together with others if that is wanted; a denial is remembered if that is.
-    fn check(
-        &self,
-        who: WhoRef<'_>,
-        policy: &Policy,
-        cost: Cost,
-        asking: Option<Asking>,
-    ) -> StoreFuture<Decision> {
-        let lone = match &self.inner.combiner {
-            Some(combiner) => match self.join(combiner, who, policy, Question::Check(cost), asking)
-            {
-                Joined::Waiting(told) => return MaybeReady::later(batching::wait(told)),
-                Joined::Alone(lone) => Some(lone),
-            },
-            None => None,
-        };
-        let (this, who, policy) = (self.clone(), who.to_owned(), policy.clone());
-        MaybeReady::later(async move {
-            let _lone = lone;
-            this.check_and_note(who.as_ref(), &policy, cost, asking).await
+    fn keyed<'a>(&self, namespace: &'a Namespace, subject: &'a Subject) -> KeyedSubjectRef<'a> {
+        let key = SubjectKey::new(self.inner.fingerprinter.fingerprint(namespace, subject));
+        KeyedSubjectRef { namespace, subject, key }
+    }
+
+    /// Returns the request that the layers decide.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the request has no part or several.
+    fn part_request<'a>(&self, request: &DecideRequest<'a>) -> Result<PartRequest<'a>, StoreError> {
+        let part = request.sole_part()?;
+        Ok(PartRequest {
+            subject: self.keyed(request.namespace, part.subject),
+            policy: part.policy,
+            mode: request.mode,
+            cost: part.cost,
+            reservations: request.reservations,
+            now: self.inner.clock.now(),
         })
-    }
-
-    /// Asks the server, in a call of its own.
-    fn ask_for(&self, charge: OnePart<'_>) -> StoreFuture<Decision> {
-        let command = match self.inner.commands.decide(&charge) {
-            Ok(command) => command,
-            Err(error) => return MaybeReady::ready(Err(error)),
-        };
-        let (this, policy, mode, cost) =
-            (self.clone(), charge.policy.clone(), charge.mode, charge.cost);
-        MaybeReady::later(async move {
-            let reply = this.send(command).await?;
-            let asked = Asked { policy: &policy, mode, cost };
-            let answer = reply_reader::read_one(&reply, 1, asked)?;
-            this.note_healed(answer.healed);
-            Ok(answer.decision(0, asked))
-        })
-    }
-
-    /// Sends what has no answer but that it was done.
-    fn carry_out(
-        &self,
-        who: WhoRef<'_>,
-        command: Result<Command, StoreError>,
-        is_reset: bool,
-    ) -> StoreFuture<()> {
-        match command {
-            Ok(command) => {
-                let (this, who) = (self.clone(), who.to_owned());
-                MaybeReady::later(async move {
-                    let denials = this.inner.denials.as_ref();
-                    let forgetting = Forgetting { denials, who };
-                    // What is held was charged to counts that are about to go.
-                    let _nobody_spends = match &this.inner.leases {
-                        Some(leases) if is_reset => leases.give_up(forgetting.who.clone()).await,
-                        _ => None,
-                    };
-                    this.send(command).await.map(drop)
-                })
-            }
-            Err(error) => MaybeReady::ready(Err(error)),
-        }
     }
 }
 
 impl Store for RedisStore {
     fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision> {
-        let charge = match OnePart::try_from(&request) {
-            Ok(charge) => charge,
-            Err(error) => return MaybeReady::ready(Err(error)),
-        };
-        match request.reservations {
-            Reservations::Ignore => {}
-            Reservations::ReturnExpired => return self.decide_and_reserve(charge, None),
-            Reservations::Reserve(lifetime) => {
-                return self.decide_and_reserve(charge, Some(lifetime));
-            }
+        match self.part_request(&request) {
+            Ok(request) => self.inner.layers.decide(request),
+            Err(error) => MaybeReady::ready(Err(error)),
         }
-        let OnePart { namespace, subject, policy, mode, cost } = charge;
-        if mode == Mode::Check && cost > Cost::ZERO && !policy.has_permits() {
-            let (who, now) = (self.who(namespace, subject), self.inner.watch.now());
-            let leases = self.inner.leases.as_ref();
-            if let Some(leased) = leases.and_then(|leases| leases.spend(who, policy, cost, now)) {
-                return MaybeReady::ready(Ok(leased));
-            }
-            let asking = match &self.inner.denials {
-                Some(denials) => {
-                    let known = denials.known(who, now);
-                    if let Some((denial, micros)) = known.denial(who, policy, cost) {
-                        return MaybeReady::ready(Ok(denial.at_later(micros)));
-                    }
-                    Some(known.asking(who))
-                }
-                None => None,
-            };
-            if let Some(leases) = leases.filter(|_| coded(policy).is_all_fixed) {
-                return self.check_leased(leases, who, policy, cost, asking);
-            }
-            if self.inner.combiner.is_some() || asking.is_some() {
-                return self.check(who, policy, cost, asking);
-            }
-        }
-        self.ask_for(charge)
     }
 
     fn decide_locally(&self, request: &DecideRequest<'_>) -> Option<Decision> {
-        let OnePart { namespace, subject, policy, mode, cost } = OnePart::try_from(request).ok()?;
-        if mode != Mode::Check || cost == Cost::ZERO || policy.has_permits() {
-            return None;
-        }
-        let (who, now) = (self.who(namespace, subject), self.inner.watch.now());
-        let leases = self.inner.leases.as_ref();
-        if let Some(leased) = leases.and_then(|leases| leases.spend(who, policy, cost, now)) {
-            return Some(leased);
-        }
-        let known = self.inner.denials.as_ref()?.known(who, now);
-        let (denial, micros) = known.promised(who, policy, cost)?;
-        Some(denial.at_later(micros))
+        self.inner.layers.decide_locally(self.part_request(request).ok()?)
     }
 
     fn label(&self) -> &str {
-        &self.inner.label
+        self.inner.executor.label()
     }
 
     fn registry(&self) -> Option<&LimiterRegistry> {
@@ -345,28 +252,27 @@ impl Store for RedisStore {
         if refund.is_empty() {
             return MaybeReady::ready(Ok(()));
         }
-        let who = self.who(refund.namespace, refund.subject);
-        self.carry_out(who, self.inner.commands.refund(&refund), false)
+        let subject = self.keyed(refund.namespace, refund.subject);
+        let operation = AmendOperation::Refund(refund);
+        let amended = self.inner.layers.amend(Amendment { subject, operation });
+        amended.map(|reply| reply.map(drop))
     }
 
     fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
         if renewal.is_empty() {
             return MaybeReady::ready(Ok(Some(renewal.charged)));
         }
-        match self.inner.commands.renew(&renewal) {
-            Ok(command) => {
-                let this = self.clone();
-                MaybeReady::later(
-                    async move { arguments::read_renewed(&this.send(command).await?) },
-                )
-            }
-            Err(error) => MaybeReady::ready(Err(error)),
-        }
+        let subject = self.keyed(renewal.namespace, renewal.subject);
+        let operation = AmendOperation::Renew(renewal);
+        let amended = self.inner.layers.amend(Amendment { subject, operation });
+        amended.map(|reply| arguments::read_renewed(&reply?))
     }
 
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        let who = self.who(reset.namespace, reset.subject);
-        self.carry_out(who, self.inner.commands.reset(&reset), true)
+        let subject = self.keyed(reset.namespace, reset.subject);
+        let operation = AmendOperation::Reset(reset);
+        let amended = self.inner.layers.amend(Amendment { subject, operation });
+        amended.map(|reply| reply.map(drop))
     }
 
     fn change_reservation(
@@ -374,7 +280,11 @@ impl Store for RedisStore {
         reservation: Reservation<'_>,
         change: ReservationChange,
     ) -> StoreFuture<ReservationStatus> {
-        self.renew_or_settle(reservation, change)
+        let subject = self.keyed(reservation.namespace, reservation.subject);
+        let operation = AmendOperation::ChangeReservation(reservation, change);
+        let amended = self.inner.layers.amend(Amendment { subject, operation });
+        let expires = reservation.expires;
+        amended.map(move |reply| arguments::read_reservation_status(&reply?, expires))
     }
 
     fn close(&self) -> StoreFuture<()> {
@@ -387,7 +297,7 @@ impl Store for RedisStore {
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore")
-            .field("layout", &self.inner.commands.layout)
+            .field("layout", &self.inner.executor.layout())
             .finish_non_exhaustive()
     }
 }

@@ -1,80 +1,78 @@
-//! Whose counters, as a key of tables.
+//! Keys of maps by subject.
 
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
-use indexmap::{Equivalent, IndexMap};
+use indexmap::IndexMap;
 
 use crate::model::Subject;
 use crate::store::Namespace;
 use crate::store::fingerprint::Fingerprint;
 
-/// A subject in a namespace.
-#[derive(Clone, Debug)]
-pub(crate) struct Who {
-    pub(crate) namespace: Namespace,
-    pub(crate) subject: Subject,
-    /// Which of them it is: no two have the same.
-    pub(in crate::store::redis) fingerprint: Fingerprint,
-}
+/// The key of a subject in a namespace, for maps of this process.
+///
+/// It is the subject's fingerprint, so it is small and costs the same for every subject.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SubjectKey(Fingerprint);
 
-/// The same, borrowed.
+/// A map by subject. It keeps the order of insertion, so that entries can be visited by index.
+pub(crate) type SubjectMap<T> = IndexMap<SubjectKey, T, BuildHasherDefault<IdentityHasher>>;
+
+/// A subject in a namespace, with its key.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct WhoRef<'a> {
+pub(crate) struct KeyedSubjectRef<'a> {
     pub(crate) namespace: &'a Namespace,
     pub(crate) subject: &'a Subject,
-    pub(in crate::store::redis) fingerprint: Fingerprint,
+    pub(crate) key: SubjectKey,
 }
 
-/// A table by subjects. Fingerprints are spread already, by keys that nobody knows.
-pub(crate) type ByWho<T> = IndexMap<Who, T, BuildHasherDefault<AsSpread>>;
+/// An owned [`KeyedSubjectRef`], for tasks and futures.
+#[derive(Clone, Debug)]
+pub(crate) struct KeyedSubject {
+    pub(crate) namespace: Namespace,
+    pub(crate) subject: Subject,
+    pub(crate) key: SubjectKey,
+}
 
-impl Who {
-    pub(crate) const fn as_ref(&self) -> WhoRef<'_> {
-        let Self { namespace, subject, fingerprint } = self;
-        WhoRef { namespace, subject, fingerprint: *fingerprint }
+impl SubjectKey {
+    pub(in crate::store::redis) const fn new(fingerprint: Fingerprint) -> Self {
+        Self(fingerprint)
+    }
+
+    /// Returns the shard of the subject among `count`, a power of two up to 2^13.
+    #[inline]
+    pub(crate) const fn shard(self, count: usize) -> usize {
+        self.0.spread(count)
     }
 }
 
-impl WhoRef<'_> {
-    pub(crate) fn to_owned(self) -> Who {
-        let Self { namespace, subject, fingerprint } = self;
-        Who { namespace: namespace.clone(), subject: subject.clone(), fingerprint }
-    }
-}
-
-impl PartialEq for Who {
-    fn eq(&self, other: &Self) -> bool {
-        self.fingerprint == other.fingerprint
-    }
-}
-
-impl Eq for Who {}
-
-impl Hash for Who {
+impl Hash for SubjectKey {
+    #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.as_ref().hash(state);
+        state.write_u64(self.0.bits());
     }
 }
 
-impl Hash for WhoRef<'_> {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.fingerprint.bits());
+impl KeyedSubjectRef<'_> {
+    pub(crate) fn to_owned(self) -> KeyedSubject {
+        let Self { namespace, subject, key } = self;
+        KeyedSubject { namespace: namespace.clone(), subject: subject.clone(), key }
     }
 }
 
-impl Equivalent<Who> for WhoRef<'_> {
-    fn equivalent(&self, other: &Who) -> bool {
-        self.fingerprint == other.fingerprint
+impl KeyedSubject {
+    pub(crate) const fn as_ref(&self) -> KeyedSubjectRef<'_> {
+        let Self { namespace, subject, key } = self;
+        KeyedSubjectRef { namespace, subject, key: *key }
     }
 }
 
-/// Takes a number as it is.
+/// Uses the bits of a fingerprint as the hash: they are keyed and spread evenly already.
 #[derive(Debug, Default)]
-pub(crate) struct AsSpread(u64);
+pub(crate) struct IdentityHasher(u64);
 
-impl Hasher for AsSpread {
+impl Hasher for IdentityHasher {
     fn write(&mut self, _: &[u8]) {
-        unreachable!("of a fingerprint one number is written");
+        unreachable!("a subject key writes a single number");
     }
 
     fn write_u64(&mut self, bits: u64) {

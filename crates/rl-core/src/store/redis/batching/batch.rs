@@ -1,143 +1,136 @@
-//! Who can travel in one call. No I/O.
+//! Composes batches of calls that fit into one script call. No I/O.
 
 use std::collections::VecDeque;
 
-use tokio::sync::oneshot;
-
-use super::fan_out::Part;
-use crate::model::Cost;
-use crate::model::MAX_UNITS;
-use crate::model::StoreError;
+use super::fan_out::ReplySender;
+use crate::model::{Cost, MAX_UNITS};
 use crate::policy::Policy;
-use crate::store::redis::encoding::policy::coded;
-use crate::store::redis::shortcuts::denial_cache::Asking;
-use crate::store::redis::subject_key::Who;
+use crate::store::redis::encoding::policy::{
+    is_fixed_windows, max_evaluated_calls, max_subjects as max_subjects_of,
+};
+use crate::store::redis::subject_key::KeyedSubject;
 
-/// Calls of one subject and cost in one: under fixed windows they are decided by one division, unless
-/// the subject has counts under another policy as well.
-const MOST_ALIKE: usize = 256;
+/// The most calls of one subject and cost in one script call. Under fixed windows one division decides
+/// them all, unless the subject has counts under another policy as well.
+const MAX_SAME_CALLS: usize = 256;
 
-/// What somebody asks for.
+/// A call that waits to be sent.
+pub(super) struct QueuedCall {
+    pub(super) policy: Policy,
+    pub(super) kind: CallKind,
+    pub(super) reply: ReplySender,
+}
+
+/// The operation of a queued call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Question {
+pub(super) enum CallKind {
     /// A check of this cost.
     Check(Cost),
-    /// `units` checks of one unit with one answer, of which at least `least` pass, or none. The units belong
-    /// to this caller alone, so no other call shares the run.
+    /// A lease: `units` one-unit checks with one reply. If fewer than `least` would be allowed, none is.
+    ///
+    /// Never merged with other calls of the subject, because all granted units belong to this caller.
     Lease { units: u16, least: u16 },
 }
 
-/// One who asks.
-pub(crate) struct Caller {
-    pub(crate) policy: Policy,
-    pub(crate) question: Question,
-    pub(crate) asking: Option<Asking>,
-    pub(crate) tell: oneshot::Sender<Result<Part, StoreError>>,
+/// Calls of one subject under one policy, in the order of their arrival.
+pub(super) struct SubjectBatch {
+    pub(super) subject: KeyedSubject,
+    pub(super) calls: Vec<QueuedCall>,
 }
 
-/// Callers of one subject under one policy, in the order in which they came.
-pub(crate) struct Run {
-    pub(crate) who: Who,
-    pub(crate) callers: Vec<Caller>,
+/// The content of one script call.
+pub(super) struct Batch {
+    pub(super) policy: Policy,
+    pub(super) costs: BatchCosts,
+    pub(super) subjects: Vec<SubjectBatch>,
 }
 
-/// What travels in one script call.
-pub(crate) struct Batch {
-    pub(crate) policy: Policy,
-    pub(crate) costs: Costs,
-    pub(crate) runs: Vec<Run>,
-}
-
-/// What each subject of a batch is asked for.
+/// The costs of the calls of each subject of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Costs {
-    /// `calls` calls of one cost, of which at least `least` pass, or none.
-    Alike { cost: Cost, calls: u16, least: u16 },
-    /// Each caller's own.
+pub(super) enum BatchCosts {
+    /// `calls` calls of one cost. If fewer than `least` would be allowed, none is.
+    Same { cost: Cost, calls: u16, least: u16 },
+    /// Each call has a cost of its own.
     Mixed,
 }
 
-impl Question {
-    pub(crate) const fn cost(self) -> Cost {
+impl CallKind {
+    pub(super) const fn cost(self) -> Cost {
         match self {
             Self::Check(cost) => cost,
             Self::Lease { .. } => Cost::ONE,
         }
     }
 
-    pub(crate) const fn calls(self) -> u16 {
+    /// Returns the number of calls of the script that it stands for.
+    pub(super) const fn calls(self) -> u16 {
         match self {
             Self::Check(_) => 1,
             Self::Lease { units, .. } => units,
         }
     }
-
-    pub(crate) const fn least(self) -> u16 {
-        match self {
-            Self::Check(_) => 1,
-            Self::Lease { least, .. } => least,
-        }
-    }
 }
 
-pub(crate) fn fail(run: Run, error: &StoreError) {
-    for caller in run.callers {
-        let _ = caller.tell.send(Err(error.again()));
-    }
-}
-
-/// Those at the front of the line who can travel as one, without those who have given up.
-pub(crate) fn take_run(waiting: &mut VecDeque<Caller>) -> Option<(Costs, Vec<Caller>)> {
-    waiting.retain(|caller| !caller.tell.is_closed());
+/// Takes the calls at the front of a subject's queue that fit into one script call. Drops calls that were
+/// cancelled, and returns `None` if none is left.
+pub(super) fn take_batch(
+    waiting: &mut VecDeque<QueuedCall>,
+) -> Option<(BatchCosts, Vec<QueuedCall>)> {
+    waiting.retain(|call| !call.reply.is_closed());
     let first = waiting.front()?;
-    let Question::Check(cost) = first.question else {
-        let question = first.question;
-        let (cost, calls, least) = (question.cost(), question.calls(), question.least());
-        let costs = Costs::Alike { cost, calls, least };
-        return Some((costs, waiting.drain(..1).collect()));
+    let cost = match first.kind {
+        CallKind::Lease { units, least } => {
+            let costs = BatchCosts::Same { cost: Cost::ONE, calls: units, least };
+            return Some((costs, waiting.drain(..1).collect()));
+        }
+        CallKind::Check(cost) => cost,
     };
     let policy = &first.policy;
-    let like_first = |most: usize, is_like: &dyn Fn(Cost) -> bool| {
-        let goes_along = |caller: &&Caller| match caller.question {
-            Question::Check(cost) => is_like(cost) && caller.policy == *policy,
-            Question::Lease { .. } => false,
+    let count_checks = |max: usize, has_cost: &dyn Fn(Cost) -> bool| {
+        let is_like_first = |call: &&QueuedCall| match call.kind {
+            CallKind::Check(cost) => has_cost(cost) && call.policy == *policy,
+            CallKind::Lease { .. } => false,
         };
-        waiting.iter().take(most).take_while(goes_along).count()
+        waiting.iter().take(max).take_while(is_like_first).count()
     };
-    // Together they must not ask for more than can be counted.
-    let most = usize::try_from(MAX_UNITS / cost.units().max(1)).unwrap_or(usize::MAX).max(1);
-    // Where costs differ, and under other algorithms, the script evaluates each call, and blocks the
-    // server meanwhile.
-    let most_evaluated = coded(policy).most_evaluated;
-    let most_alike = if coded(policy).is_all_fixed { MOST_ALIKE } else { most_evaluated };
-    let alike = like_first(most_alike.min(most), &|other| other == cost);
-    let mixed = like_first(most_evaluated, &|_| true);
-    let (costs, count) = if mixed > alike {
-        (Costs::Mixed, mixed)
+    // The sum of all costs must be a number that Lua holds exactly.
+    let max_exact = usize::try_from(MAX_UNITS / cost.units().max(1)).unwrap_or(usize::MAX).max(1);
+    // The script evaluates calls one by one if their costs differ, and under other algorithms.
+    let max_evaluated = max_evaluated_calls(policy);
+    let max_same = if is_fixed_windows(policy) { MAX_SAME_CALLS } else { max_evaluated };
+    let same = count_checks(max_same.min(max_exact), &|other| other == cost);
+    let mixed = count_checks(max_evaluated, &|_| true);
+    let (costs, count) = if mixed > same {
+        (BatchCosts::Mixed, mixed)
     } else {
-        let calls = u16::try_from(alike).unwrap_or(1);
-        (Costs::Alike { cost, calls, least: 1 }, alike)
+        let calls = u16::try_from(same).unwrap_or(1);
+        (BatchCosts::Same { cost, calls, least: 1 }, same)
     };
     Some((costs, waiting.drain(..count).collect()))
 }
 
-/// Puts those together who can travel in one call.
-pub(crate) fn batches(runs: Vec<(Costs, Run)>, most_subjects: usize) -> Vec<Batch> {
-    /// How many are looked through for one to join.
-    const OPEN: usize = 8;
+/// Groups subjects into script calls of at most `max_subjects` subjects.
+pub(super) fn into_batches(
+    subjects: Vec<(BatchCosts, SubjectBatch)>,
+    max_subjects: usize,
+) -> Vec<Batch> {
+    /// The most batches that are tried for a subject.
+    const MAX_TRIED: usize = 8;
     let mut batches: Vec<Batch> = Vec::new();
-    for (costs, run) in runs {
-        let policy = &run.callers[0].policy;
-        let can_join = |batch: &&mut Batch| {
-            costs != Costs::Mixed
+    for (costs, subject) in subjects {
+        let policy = &subject.calls[0].policy;
+        let fits = |batch: &&mut Batch| {
+            costs != BatchCosts::Mixed
                 && batch.costs == costs
-                && batch.runs.len() < most_subjects.min(coded(policy).most_subjects)
+                && batch.subjects.len() < max_subjects.min(max_subjects_of(policy))
                 && batch.policy == *policy
-                && coded(policy).is_all_fixed
+                && is_fixed_windows(policy)
         };
-        match batches.iter_mut().rev().take(OPEN).find(can_join) {
-            Some(batch) => batch.runs.push(run),
-            None => batches.push(Batch { policy: policy.clone(), costs, runs: vec![run] }),
+        match batches.iter_mut().rev().take(MAX_TRIED).find(fits) {
+            Some(batch) => batch.subjects.push(subject),
+            None => {
+                batches.push(Batch { policy: policy.clone(), costs, subjects: vec![subject] });
+            }
         }
     }
     batches

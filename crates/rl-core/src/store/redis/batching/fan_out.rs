@@ -1,108 +1,100 @@
-//! How those are told who travelled for one subject.
+//! Hands the reply for a subject to the callers that wait for it.
 
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::batch::{Caller, Costs, Run};
+use super::batch::{QueuedCall, SubjectBatch};
 use crate::decision::Decision;
-use crate::model::Mode;
-use crate::model::StoreError;
-use crate::model::{Cost, FailureKind};
+use crate::model::{Cost, StoreError};
 use crate::policy::Policy;
-use crate::store::redis::RedisStore;
-use crate::store::redis::encoding::reply::{Answer, Asked};
-use crate::store::redis::subject_key::Who;
+use crate::store::Mode;
+use crate::store::redis::encoding::reply::{CallArgs, ScriptReply};
+use crate::store::redis::layer::runtime_has_ended;
 
-/// So many are not told at once.
-const MANY: usize = 16;
+/// The number of callers from which a fan-out is paced.
+const LARGE: usize = 16;
 
-/// Callers of one subject that are told, in the order in which they came.
-pub(crate) struct Telling<'a> {
-    store: &'a RedisStore,
-    who: Who,
-    callers: std::vec::IntoIter<Caller>,
-    answer: Arc<Answer>,
-    costs: Costs,
-    /// How many calls have been told.
-    told: u16,
-    is_noted: bool,
+pub(super) type ReplySender = oneshot::Sender<Result<CallerReply, StoreError>>;
+pub(super) type ReplyReceiver = oneshot::Receiver<Result<CallerReply, StoreError>>;
+
+/// The reply for one caller of a batch.
+///
+/// The waiting task makes the decision from it, because a decision is larger than this.
+pub(super) struct CallerReply {
+    reply: Arc<ScriptReply>,
+    policy: Policy,
+    cost: Cost,
+    /// The number of the caller's last call in the reply.
+    call: u16,
 }
 
-impl<'a> Telling<'a> {
-    pub(crate) fn new(store: &'a RedisStore, run: Run, answer: Answer, costs: Costs) -> Self {
-        store.note_healed(answer.healed);
-        let Run { who, callers } = run;
-        let (callers, answer) = (callers.into_iter(), Arc::new(answer));
-        Self { store, who, callers, answer, costs, told: 0, is_noted: false }
+impl CallerReply {
+    fn decision(&self) -> Decision {
+        let args = CallArgs { policy: &self.policy, mode: Mode::Check, cost: self.cost };
+        self.reply.decision(self.call, args)
+    }
+}
+
+/// The callers of a subject that still wait for the reply, in the order of their arrival.
+pub(super) struct FanOut {
+    callers: std::vec::IntoIter<QueuedCall>,
+    reply: Arc<ScriptReply>,
+    /// The number of calls whose callers have been woken.
+    completed: u16,
+}
+
+impl FanOut {
+    pub(super) fn new(batch: SubjectBatch, reply: ScriptReply) -> Self {
+        Self { callers: batch.calls.into_iter(), reply: Arc::new(reply), completed: 0 }
     }
 
-    /// Whether the server would wait for long if all were told at once.
-    pub(crate) fn are_many(&self) -> bool {
-        self.callers.len() >= MANY
+    /// Returns whether waking all callers at once would keep the server idle.
+    pub(super) fn is_large(&self) -> bool {
+        self.callers.len() >= LARGE
     }
 
-    /// Tells the first quarter. The fewer, the more are told while these are on their way; with nobody, calls
-    /// of a few and of all others would take turns for ever.
-    pub(crate) fn tell_some(&mut self) {
-        self.tell(self.callers.len() / 4);
+    /// Wakes the first quarter of the callers.
+    ///
+    /// A fraction, because a fixed number would let a small and a large group of callers alternate for
+    /// ever.
+    pub(super) fn complete_first_quarter(&mut self) {
+        self.wake(self.callers.len() / 4);
     }
 
-    /// Tells all that are left.
-    pub(crate) fn tell_all(mut self) {
-        self.tell(usize::MAX);
+    /// Wakes the remaining callers.
+    pub(super) fn complete(mut self) {
+        self.wake(usize::MAX);
     }
 
-    fn tell(&mut self, most: usize) {
-        let Self { store, who, callers, answer, costs, told, is_noted } = self;
-        for Caller { policy, question, asking, tell } in callers.take(most) {
-            *told += question.calls();
-            let (cost, call) = (question.cost(), *told - 1);
-            let part = Part { answer: Arc::clone(answer), policy, cost, call };
-            // All of one cost that are denied are denied alike.
-            let is_new = *costs == Costs::Mixed || !*is_noted;
-            let is_denied = !answer.passes(call);
-            let is_noted_later = asking.is_some_and(|asking| is_denied || asking.is_known);
-            if is_noted_later && is_new {
-                store.note_denial(who.as_ref(), &part.decision(), asking);
-                *is_noted |= is_denied;
-            }
-            // Who has given up stays charged: whether it was in time, nobody can tell.
-            let _ = tell.send(Ok(part));
+    fn wake(&mut self, count: usize) {
+        let Self { callers, reply, completed } = self;
+        for QueuedCall { policy, kind, reply: sender } in callers.take(count) {
+            *completed += kind.calls();
+            let (cost, call) = (kind.cost(), *completed - 1);
+            // A request that was cancelled stays charged: it may have been cancelled after the charge.
+            let _ = sender.send(Ok(CallerReply { reply: Arc::clone(reply), policy, cost, call }));
         }
     }
 }
 
-/// Where the answer comes.
-pub(crate) type Told = oneshot::Receiver<Result<Part, StoreError>>;
-
-/// Waits to be told. Small: it is made for each call.
-pub(crate) async fn wait(told: Told) -> Result<Decision, StoreError> {
-    wait_for_part(told).await.map(|part| part.decision())
-}
-
-pub(crate) async fn wait_for_part(told: Told) -> Result<Part, StoreError> {
-    // Whoever should have told is gone with its runtime.
-    told.await.unwrap_or_else(|_| Err(StoreError::new(FailureKind::Unavailable)))
-}
-
-/// What one of those is told who travelled for a subject. The decision is made where it is waited for: it
-/// is larger than this.
-pub(crate) struct Part {
-    answer: Arc<Answer>,
-    policy: Policy,
-    cost: Cost,
-    call: u16,
-}
-
-impl Part {
-    /// All that was answered of the subject.
-    pub(crate) fn into_answer(self) -> Answer {
-        Arc::unwrap_or_clone(self.answer)
+/// Fails all calls of a subject.
+pub(super) fn fail(batch: SubjectBatch, error: &StoreError) {
+    for call in batch.calls {
+        let _ = call.reply.send(Err(error.again()));
     }
+}
 
-    pub(crate) fn decision(&self) -> Decision {
-        let Self { ref policy, cost, call, .. } = *self;
-        self.answer.decision(call, Asked { policy, mode: Mode::Check, cost })
-    }
+/// Waits for the decision on a check. The future is small, because each queued request has one.
+pub(super) async fn wait_for_decision(receiver: ReplyReceiver) -> Result<Decision, StoreError> {
+    wait(receiver).await.map(|reply| reply.decision())
+}
+
+/// Waits for the reply to a lease, which is the only call of its subject in the batch.
+pub(super) async fn wait_for_reply(receiver: ReplyReceiver) -> Result<ScriptReply, StoreError> {
+    wait(receiver).await.map(|caller| Arc::unwrap_or_clone(caller.reply))
+}
+
+async fn wait(receiver: ReplyReceiver) -> Result<CallerReply, StoreError> {
+    receiver.await.unwrap_or_else(|_| Err(runtime_has_ended()))
 }

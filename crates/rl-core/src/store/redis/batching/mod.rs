@@ -1,20 +1,43 @@
-//! Calls that travel together.
+//! Sends the checks of concurrent requests in one script call.
 //!
-//! * **Many subjects in one call**: checks under one policy of fixed windows leave at once while fewer than
-//!   four such calls are on their way. Others gather until one of those is back, has been away for
-//!   [`LATE`], or a call is full. Those of other policies leave at once.
-//! * **One subject, one call at a time**, but for the one who left alone: who asks for a subject whose call
-//!   is in flight waits for it, and leaves with all who do. They are decided as if they had come one after
-//!   the other, first come first served.
-//! * **Cancel safe**: who gives up before the departure is not charged; who gives up later may have
-//!   been. The others do not notice.
-//! * **Nothing is sent twice**: if a call fails, all who travelled with it learn why.
-//! * **In halves**: those who leave when no call is in flight leave in two, and answers that come together are
-//!   told one after the other, so that the server works while we do. Of many callers of one subject a quarter
-//!   is told first, and leaves again with those who have come meanwhile; the others are told after that.
-//! * **Bounded**: so many subjects and so many costs in one call, so that the server is not kept from
-//!   others. The deadline of each caller is its own; a call that stays away for as long as a connection
-//!   may owe an answer is given up.
+//! ```text
+//!              nothing in flight
+//! request ──────────────────────────────► call of its own ──────────────► decision
+//!    │  a call of any subject is in flight
+//!    ▼
+//! queue ─► flush ─► batches ─► script call ─► fan-out ─► a decision for each request
+//!            ▲                     │
+//!            └─────────────────────┘  requests that arrived meanwhile leave with the next flush
+//! ```
+//!
+//! * **Several subjects in one call**: subjects under one policy of fixed windows share a call. Others
+//!   are sent in calls of their own.
+//! * **One call per subject at a time**: requests of a subject whose call is in flight wait for it, and leave
+//!   together. They are decided in the order of their arrival. A request that was sent alone, because
+//!   nothing was in flight, does not count.
+//! * **Cancel safe**: a request that is cancelled before the flush is not charged. One that is cancelled
+//!   later may be charged. Other requests of the batch are not affected.
+//! * **Nothing is sent twice**: if a call fails, all its requests fail with its error.
+//! * **Bounded**: a call has a bounded number of subjects and costs, so that it does not block the server.
+//!   A call without a reply is given up after the response timeout of its connection.
+//!
+//! # Pacing
+//!
+//! Sending each request as soon as possible would degenerate to one decision per call, because every reply
+//! wakes a single caller. Three rules keep client and server busy at the same time:
+//!
+//! ```text
+//! server    │ batch A │ batch B │ batch A' │ batch B' │
+//! client         A wakes ──► A'     B wakes ──► B'
+//! ```
+//!
+//! * At most [`queue::MAX_IN_FLIGHT`] shared calls are in flight. Further requests are collected until one
+//!   returns, is overdue, or a full call is there.
+//! * If nothing is in flight, a flush sends two halves. The task that handles the second reply yields to the
+//!   callers woken by the first, so that they are sent again before the second half is delivered.
+//!   Otherwise the halves merge, and client and server take turns.
+//! * If many callers share one subject, the first quarter is woken, and its next requests are sent, before
+//!   the others are woken.
 
 mod batch;
 mod fan_out;
@@ -22,336 +45,380 @@ mod queue;
 
 use std::collections::VecDeque;
 use std::pin::pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-pub(crate) use batch::Question;
-use batch::{Batch, Caller, Costs, Run, batches, fail, take_run};
-use fan_out::{Telling, Told};
-pub(crate) use fan_out::{wait, wait_for_part};
-use queue::{Line, can_gather};
+use batch::{Batch, BatchCosts, CallKind, QueuedCall, SubjectBatch, into_batches, take_batch};
+use fan_out::{FanOut, ReplyReceiver, fail};
+use queue::{BatchQueue, can_share_call};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+use tokio::task::yield_now;
+use tokio::time::timeout;
 
+use super::encoding::reply::ScriptReply;
+use super::encoding::reply_reader;
+use super::encoding::request::{CallCosts, DecideCall};
+use super::executor::Execute;
+use super::layer::{Amendment, Layer, LeaseRequest, PartRequest};
+use super::subject_key::{KeyedSubject, KeyedSubjectRef};
 use crate::decision::Decision;
-use crate::model::Mode;
-use crate::model::StoreError;
-use crate::model::{Cost, FailureKind};
+use crate::maybe_ready::MaybeReady;
+use crate::model::{Cost, FailureKind, StoreError};
 use crate::policy::Policy;
-use crate::store::redis::RedisStore;
-use crate::store::redis::encoding::reply::{Answer, Asked};
-use crate::store::redis::encoding::reply_reader;
-use crate::store::redis::shortcuts::denial_cache::Asking;
-use crate::store::redis::subject_key::{Who, WhoRef};
+use crate::store::{Mode, Reservations, StoreFuture};
 
-/// Subjects in one call: some 100 µs of the server.
-const MOST_SUBJECTS: usize = 32;
+/// The most subjects of one call: it keeps the server busy for some 100 µs.
+const MAX_SUBJECTS: usize = 32;
 
-/// Fewer are not divided among two calls.
-const LEAST_SUBJECTS: usize = 8;
+/// A batch of fewer subjects is not divided into halves.
+const MIN_HALF: usize = 8;
 
-/// A call that is away for longer is not waited for: the server is far, or gone.
-const LATE: Duration = Duration::from_millis(5);
+/// A call without a reply after this time is overdue, and requests no longer wait for it.
+const OVERDUE: Duration = Duration::from_millis(5);
 
-/// Who waits, and who is in flight.
-pub(crate) struct Combiner {
-    line: Mutex<Line>,
-    /// On a cluster subjects are on many servers, and travel alone.
-    pub(crate) most_subjects: usize,
-    /// How long a call may stay away.
-    patience: Duration,
+/// The layer that sends concurrent checks together.
+pub(crate) struct Batcher<E> {
+    shared: Arc<Shared<E>>,
+}
+
+struct Shared<E> {
+    inner: E,
+    settings: BatchSettings,
+    queue: Mutex<BatchQueue>,
     runtime: Handle,
 }
 
-impl Combiner {
-    pub(crate) fn new(is_cluster: bool, patience: Duration) -> Self {
-        let most_subjects = if is_cluster { 1 } else { MOST_SUBJECTS };
-        Self { line: Mutex::default(), most_subjects, patience, runtime: Handle::current() }
-    }
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BatchSettings {
+    /// Whether checks are sent together. If not, this layer forwards everything.
+    pub(crate) is_enabled: bool,
+    /// The subjects of a cluster are on many servers, so each is sent in a call of its own.
+    pub(crate) is_cluster: bool,
+    /// The longest time that a call may take.
+    pub(crate) response_timeout: Duration,
+}
 
-    fn lock(&self) -> MutexGuard<'_, Line> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+impl BatchSettings {
+    const fn max_subjects(&self) -> usize {
+        if self.is_cluster { 1 } else { MAX_SUBJECTS }
     }
 }
 
-impl RedisStore {
-    /// Gets in line, if anybody is under way.
-    pub(crate) fn join(
+impl<E> Clone for Batcher<E> {
+    fn clone(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl<E: Execute> Batcher<E> {
+    /// Creates the layer. Its tasks run in the runtime in which it is created.
+    pub(crate) fn new(inner: E, settings: BatchSettings) -> Self {
+        let (queue, runtime) = (Mutex::default(), Handle::current());
+        Self { shared: Arc::new(Shared { inner, settings, queue, runtime }) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BatchQueue> {
+        self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn max_subjects(&self) -> usize {
+        self.shared.settings.max_subjects()
+    }
+
+    /// Adds a call to the queue, unless nothing is in flight that it could wait for.
+    fn enqueue(
         &self,
-        combiner: &Combiner,
-        who: WhoRef<'_>,
+        subject: KeyedSubjectRef<'_>,
         policy: &Policy,
-        question: Question,
-        asking: Option<Asking>,
-    ) -> Joined {
-        let mut line = combiner.lock();
-        if line.subjects.is_empty() && !line.has_lone {
-            line.has_lone = true;
-            return Joined::Alone(Lone(self.clone()));
+        kind: CallKind,
+    ) -> Enqueued<E> {
+        let mut queue = self.lock();
+        if queue.subjects.is_empty() && !queue.has_solo {
+            queue.has_solo = true;
+            return Enqueued::Solo(SoloGuard(self.clone()));
         }
-        let (tell, told) = oneshot::channel();
-        let caller = Caller { policy: policy.clone(), question, asking, tell };
-        if let Some(waiting) = line.subjects.get_mut(&who) {
-            waiting.push_back(caller);
+        let (reply, receiver) = oneshot::channel();
+        let call = QueuedCall { policy: policy.clone(), kind, reply };
+        if let Some(waiting) = queue.subjects.get_mut(&subject.key) {
+            waiting.push_back(call);
         } else {
-            let who = who.to_owned();
-            line.subjects.insert(who.clone(), VecDeque::from([caller]));
-            line.make_ready(who, combiner.most_subjects);
-            self.depart_soon(combiner, line);
+            queue.subjects.insert(subject.key, VecDeque::from([call]));
+            queue.make_ready(subject.to_owned(), self.max_subjects());
+            self.flush_soon(queue);
         }
-        Joined::Waiting(told)
+        Enqueued::Queued(receiver)
     }
 
-    /// Checks `cost` in a call of its own.
-    pub(crate) async fn check_and_note(
-        &self,
-        who: WhoRef<'_>,
-        policy: &Policy,
-        cost: Cost,
-        asking: Option<Asking>,
-    ) -> Result<Decision, StoreError> {
-        let command = self.inner.commands.check(&[who], policy, cost, 1, 1)?;
-        let reply = self.send(command).await?;
-        let asked = Asked { policy, mode: Mode::Check, cost };
-        let answer = reply_reader::read_one(&reply, 1, asked)?;
-        self.note_healed(answer.healed);
-        let decision = answer.decision(0, asked);
-        self.note_denial(who, &decision, asking);
-        Ok(decision)
-    }
-
-    /// If somebody is due, sends them on their way as soon as all who are just getting ready are.
-    fn depart_soon(&self, combiner: &Combiner, mut line: MutexGuard<'_, Line>) {
-        if !line.is_first_to_depart(combiner.most_subjects) {
+    /// Starts a task that flushes the queue, if calls are due and no such task is on its way.
+    ///
+    /// The task runs after the tasks that are ready now, so their calls are part of the flush.
+    fn flush_soon(&self, mut queue: MutexGuard<'_, BatchQueue>) {
+        if !queue.begin_flush(self.max_subjects()) {
             return;
         }
-        // In a runtime that has ended the departure ends at once, and locks the line.
-        drop(line);
-        let mut departure = Departure(Some(self.clone()));
-        combiner.runtime.spawn(async move {
-            if let Some(store) = departure.0.take() {
-                store.depart();
+        // A runtime that has shut down drops the task at once, and dropping it locks the queue.
+        drop(queue);
+        let mut task = FlushTask(Some(self.clone()));
+        self.shared.runtime.spawn(async move {
+            if let Some(batcher) = task.0.take() {
+                batcher.flush();
             }
         });
     }
 
-    fn depart(self) {
-        let Some(combiner) = &self.inner.combiner else { return };
-        let (mut runs, mut most_subjects) = (Vec::new(), combiner.most_subjects);
+    /// Sends the calls that are due.
+    fn flush(&self) {
+        let mut max_subjects = self.max_subjects();
+        let mut subjects = Vec::new();
         {
-            let mut line = combiner.lock();
-            line.is_departing = false;
-            let gathered = line.gathered(most_subjects);
-            if line.in_flight == 0 {
-                let half = gathered.div_ceil(2).max(LEAST_SUBJECTS);
-                most_subjects = most_subjects.min(half);
+            let mut queue = self.lock();
+            queue.is_flushing = false;
+            let due = queue.collected_due(max_subjects);
+            if queue.in_flight == 0 {
+                max_subjects = max_subjects.min(due.div_ceil(2).max(MIN_HALF));
             }
-            let mut leaving = std::mem::take(&mut line.ready);
-            leaving.extend(line.gathering.drain(..gathered));
-            for who in leaving {
-                let run = line.subjects.get_mut(&who.as_ref()).and_then(take_run);
-                match run {
-                    Some((costs, callers)) => runs.push((costs, Run { who, callers })),
-                    // All have given up.
-                    None => drop(line.subjects.swap_remove(&who.as_ref())),
+            let mut ready = std::mem::take(&mut queue.ready);
+            ready.extend(queue.collected.drain(..due));
+            for subject in ready {
+                match queue.subjects.get_mut(&subject.key).and_then(take_batch) {
+                    Some((costs, calls)) => subjects.push((costs, SubjectBatch { subject, calls })),
+                    // All its requests were cancelled.
+                    None => drop(queue.subjects.swap_remove(&subject.key)),
                 }
             }
         }
-        let batches = batches(runs, most_subjects);
-        let count = |batch: &&Batch| can_gather(&batch.policy, combiner.most_subjects);
-        combiner.lock().in_flight += batches.iter().filter(count).count();
+        let batches = into_batches(subjects, max_subjects);
+        let is_shared = |batch: &Batch| can_share_call(&batch.policy, self.max_subjects());
+        self.lock().in_flight += batches.iter().filter(|batch| is_shared(batch)).count();
         for batch in batches {
-            let is_waited_for = count(&&batch);
-            self.carry_soon(combiner, batch, is_waited_for);
+            let is_counted = is_shared(&batch);
+            self.send_soon(batch, is_counted);
         }
     }
 
-    fn carry_soon(&self, combiner: &Combiner, batch: Batch, is_waited_for: bool) {
-        let who = batch.runs.iter().map(|run| run.who.clone()).collect();
-        // Made here: who travels in a runtime that has ended is let go at once.
-        let leaving = Leaving { store: self.clone(), who, is_waited_for };
-        combiner.runtime.spawn(carry(leaving, batch));
+    fn send_soon(&self, batch: Batch, is_counted: bool) {
+        let subjects = batch.subjects.iter().map(|batch| batch.subject.clone()).collect();
+        // Created outside of the task: if the runtime has shut down, dropping the task releases the queue.
+        let in_flight = InFlightBatch { batcher: self.clone(), subjects, is_counted };
+        self.shared.runtime.spawn(send(in_flight, batch));
     }
 
-    /// Tells those who travelled together. Returns those that were not decided.
-    async fn tell_all(
-        &self,
-        answers: Result<Vec<Option<Answer>>, StoreError>,
-        costs: Costs,
-        runs: Vec<Run>,
-        leaving: &mut Leaving,
-    ) -> Vec<Run> {
-        let (mut undecided, is_alone) = (Vec::new(), runs.len() == 1);
-        match answers {
-            Ok(answers) => {
-                for (run, answer) in runs.into_iter().zip(answers) {
-                    let Some(answer) = answer else {
-                        undecided.push(run);
-                        continue;
-                    };
-                    let mut telling = Telling::new(self, run, answer, costs);
-                    if is_alone && telling.are_many() {
-                        telling.tell_some();
-                        // They ask again,
-                        tokio::task::yield_now().await;
-                        // and leave with those who wait by now,
-                        leaving.let_go();
-                        // before the others are told.
-                        tokio::task::yield_now().await;
-                    }
-                    telling.tell_all();
-                }
-            }
-            Err(error) => runs.into_iter().for_each(|run| fail(run, &error)),
-        }
-        undecided
-    }
-
-    async fn ask(
+    /// Runs the script call of a batch.
+    async fn call(
         &self,
         policy: &Policy,
-        costs: Costs,
-        runs: &[Run],
-    ) -> Result<Vec<Option<Answer>>, StoreError> {
-        let commands = &self.inner.commands;
-        let who: Vec<WhoRef<'_>> = runs.iter().map(|run| run.who.as_ref()).collect();
-        let (command, cost, calls) = match costs {
-            Costs::Alike { cost, calls, least } => {
-                (commands.check(&who, policy, cost, calls, least)?, cost, calls)
-            }
-            Costs::Mixed => {
-                let callers = runs.iter().flat_map(|run| &run.callers);
-                let costs: Vec<Cost> = callers.map(|caller| caller.question.cost()).collect();
-                let calls = u16::try_from(costs.len()).unwrap_or(u16::MAX);
-                (commands.check_costs(who[0], policy, &costs)?, Cost::ZERO, calls)
+        costs: BatchCosts,
+        batches: &[SubjectBatch],
+    ) -> Result<Vec<Option<ScriptReply>>, StoreError> {
+        let subjects: Vec<_> = batches.iter().map(|batch| batch.subject.as_ref()).collect();
+        let each: Vec<Cost>;
+        let costs = match costs {
+            BatchCosts::Same { cost, calls, least } => CallCosts::Same { cost, calls, least },
+            BatchCosts::Mixed => {
+                let calls = batches.iter().flat_map(|batch| &batch.calls);
+                each = calls.map(|call| call.kind.cost()).collect();
+                CallCosts::Each(&each)
             }
         };
-        let reply = self.send(command).await?;
-        let asked = Asked { policy, mode: Mode::Check, cost };
-        reply_reader::read(&reply, runs.len(), calls, asked)
+        let (mode, reservations) = (Mode::Check, Reservations::Ignore);
+        let call = DecideCall { subjects: &subjects, policy, mode, costs, reservations };
+        self.shared.inner.execute(&call).await
     }
 
-    pub(crate) fn note_denial(&self, who: WhoRef<'_>, decision: &Decision, asking: Option<Asking>) {
-        if let (Some(denials), Some(asking)) = (&self.inner.denials, asking) {
-            if !decision.is_allowed() {
-                denials.note(who, decision, asking, self.inner.watch.now());
-            } else if asking.is_known {
-                denials.allowed(who, asking);
+    /// Waits for the reply of a batch. A call that is overdue no longer keeps others from being sent.
+    async fn reply(
+        &self,
+        batch: &Batch,
+        in_flight: &mut InFlightBatch<E>,
+    ) -> Result<Vec<Option<ScriptReply>>, StoreError> {
+        let mut call = pin!(self.call(&batch.policy, batch.costs, &batch.subjects));
+        if let Ok(replies) = timeout(OVERDUE, call.as_mut()).await {
+            return replies;
+        }
+        in_flight.stop_counting();
+        let rest = self.shared.settings.response_timeout.saturating_sub(OVERDUE);
+        let replies = timeout(rest, call).await;
+        replies.unwrap_or_else(|_| Err(StoreError::new(FailureKind::TimedOut)))
+    }
+}
+
+impl<E: Execute> Layer for Batcher<E> {
+    fn decide(&self, request: PartRequest<'_>) -> StoreFuture<Decision> {
+        let inner = &self.shared.inner;
+        let can_be_batched =
+            request.is_plain_check() && request.reservations == Reservations::Ignore;
+        if !self.shared.settings.is_enabled || !can_be_batched {
+            return inner.decide(request);
+        }
+        match self.enqueue(request.subject, request.policy, CallKind::Check(request.cost)) {
+            Enqueued::Solo(guard) => guard.hold_during(inner.decide(request)),
+            Enqueued::Queued(receiver) => MaybeReady::later(fan_out::wait_for_decision(receiver)),
+        }
+    }
+
+    fn lease(&self, request: LeaseRequest<'_>) -> StoreFuture<ScriptReply> {
+        let inner = &self.shared.inner;
+        if !self.shared.settings.is_enabled {
+            return inner.lease(request);
+        }
+        let kind = CallKind::Lease { units: request.units, least: request.least };
+        match self.enqueue(request.subject, request.policy, kind) {
+            Enqueued::Solo(guard) => guard.hold_during(inner.lease(request)),
+            Enqueued::Queued(receiver) => MaybeReady::later(fan_out::wait_for_reply(receiver)),
+        }
+    }
+
+    fn amend(&self, amendment: Amendment<'_>) -> StoreFuture<Vec<u8>> {
+        self.shared.inner.amend(amendment)
+    }
+}
+
+/// Sends a batch, and hands the replies to its callers.
+async fn send<E: Execute>(mut in_flight: InFlightBatch<E>, batch: Batch) {
+    let batcher = in_flight.batcher.clone();
+    let replies = batcher.reply(&batch, &mut in_flight).await;
+    let turn = DeliveryTurn::take(&batcher).await;
+    let is_alone = batch.subjects.len() == 1;
+    match replies {
+        Err(error) => batch.subjects.into_iter().for_each(|batch| fail(batch, &error)),
+        Ok(replies) => {
+            for (subject, reply) in batch.subjects.into_iter().zip(replies) {
+                match reply {
+                    Some(reply) if is_alone => {
+                        deliver_paced(FanOut::new(subject, reply), &mut in_flight).await;
+                    }
+                    Some(reply) => FanOut::new(subject, reply).complete(),
+                    None if is_alone => fail(subject, &reply_reader::undecided()),
+                    // The script changed nothing for this subject, so it is sent again, alone.
+                    None => {
+                        in_flight.subjects.retain(|other| other.key != subject.subject.key);
+                        let (policy, costs) = (batch.policy.clone(), batch.costs);
+                        batcher.send_soon(Batch { policy, costs, subjects: vec![subject] }, false);
+                    }
+                }
             }
         }
     }
+    drop(in_flight);
+    turn.end(&batcher).await;
 }
 
-/// Takes a batch to the server, and tells everybody in it.
-async fn carry(mut leaving: Leaving, Batch { policy, costs, runs }: Batch) {
-    let store = leaving.store.clone();
-    let Some(combiner) = &store.inner.combiner else { return };
-    let is_alone = runs.len() == 1;
-    let answers = {
-        let mut answers = pin!(store.ask(&policy, costs, &runs));
-        match tokio::time::timeout(LATE, answers.as_mut()).await {
-            Ok(answers) => answers,
-            Err(_) => {
-                leaving.stop_being_waited_for();
-                let patience = combiner.patience.saturating_sub(LATE);
-                let answers = tokio::time::timeout(patience, answers).await;
-                answers.unwrap_or_else(|_| Err(StoreError::new(FailureKind::TimedOut)))
-            }
+/// Hands a reply to the callers of one subject.
+///
+/// If they are many, the first quarter is woken first. Its next requests are enqueued at the first yield, and
+/// are sent at the second, so the server works while the others are woken.
+async fn deliver_paced<E: Execute>(mut fan_out: FanOut, in_flight: &mut InFlightBatch<E>) {
+    if fan_out.is_large() {
+        fan_out.complete_first_quarter();
+        yield_now().await;
+        in_flight.release();
+        yield_now().await;
+    }
+    fan_out.complete();
+}
+
+/// The turn of a task to wake callers. See [Pacing](self#pacing).
+struct DeliveryTurn {
+    is_first: bool,
+}
+
+impl DeliveryTurn {
+    /// Yields if another task is waking callers, so that they can enqueue again first.
+    async fn take<E: Execute>(batcher: &Batcher<E>) -> Self {
+        let is_first = !std::mem::replace(&mut batcher.lock().is_delivering, true);
+        if !is_first {
+            yield_now().await;
         }
-    };
-    // Answers that come together are not told together: who was told first asks again, and is on the way
-    // before the next are told. Else the halves would become one, and server and client take turns.
-    let is_first = !std::mem::replace(&mut combiner.lock().is_telling, true);
-    if !is_first {
-        tokio::task::yield_now().await;
+        Self { is_first }
     }
-    for run in store.tell_all(answers, costs, runs, &mut leaving).await {
-        if is_alone {
-            fail(run, &reply_reader::undecided());
-        } else {
-            // What is not decided in company, by which nothing has changed, goes again, each alone.
-            leaving.who.retain(|who| *who != run.who);
-            let batch = Batch { policy: policy.clone(), costs, runs: vec![run] };
-            store.carry_soon(combiner, batch, false);
+
+    async fn end<E: Execute>(self, batcher: &Batcher<E>) {
+        if self.is_first {
+            yield_now().await;
+            batcher.lock().is_delivering = false;
         }
     }
-    drop(leaving);
-    if is_first {
-        tokio::task::yield_now().await;
-        combiner.lock().is_telling = false;
+}
+
+/// The result of enqueuing a call.
+enum Enqueued<E: Execute> {
+    /// Nothing is in flight, so the caller sends the call itself.
+    Solo(SoloGuard<E>),
+    Queued(ReplyReceiver),
+}
+
+/// Marks that a call is in flight that was sent without the queue.
+struct SoloGuard<E: Execute>(Batcher<E>);
+
+impl<E: Execute> SoloGuard<E> {
+    fn hold_during<T: 'static>(self, future: StoreFuture<T>) -> StoreFuture<T>
+    where
+        StoreFuture<T>: Send,
+    {
+        MaybeReady::later(async move {
+            let _guard = self;
+            future.await
+        })
     }
 }
 
-/// What comes of getting in line.
-pub(crate) enum Joined {
-    /// Nobody waits for this one, who leaves without company: its thread may have other things to do than
-    /// to go on with it.
-    Alone(Lone),
-    Waiting(Told),
-}
-
-/// One who left without company.
-pub(crate) struct Lone(RedisStore);
-
-impl Drop for Lone {
+impl<E: Execute> Drop for SoloGuard<E> {
     fn drop(&mut self) {
-        if let Some(combiner) = &self.0.inner.combiner {
-            combiner.lock().has_lone = false;
-        }
+        self.0.lock().has_solo = false;
     }
 }
 
-/// The task that sends those who are ready on their way. If its runtime has ended, nobody does, and who
-/// waits is let go.
-struct Departure(Option<RedisStore>);
+/// The task that flushes the queue. If its runtime shuts down first, the calls that are due are dropped,
+/// which fails them.
+struct FlushTask<E: Execute>(Option<Batcher<E>>);
 
-impl Drop for Departure {
+impl<E: Execute> Drop for FlushTask<E> {
     fn drop(&mut self) {
-        let Some(store) = self.0.take() else { return };
-        let Some(combiner) = &store.inner.combiner else { return };
-        let mut line = combiner.lock();
-        line.is_departing = false;
-        let Line { subjects, ready, gathering, .. } = &mut *line;
-        for who in ready.drain(..).chain(gathering.drain(..)) {
-            subjects.swap_remove(&who.as_ref());
+        let Some(batcher) = self.0.take() else { return };
+        let mut queue = batcher.lock();
+        queue.is_flushing = false;
+        let BatchQueue { subjects, ready, collected, .. } = &mut *queue;
+        for subject in ready.drain(..).chain(collected.drain(..)) {
+            subjects.swap_remove(&subject.key);
         }
     }
 }
 
-/// Subjects whose call is in flight. When it is back, or given up, those who wait leave.
-struct Leaving {
-    store: RedisStore,
-    who: Vec<Who>,
-    is_waited_for: bool,
+/// The subjects of a call in flight. When it is dropped, their waiting requests can be sent.
+struct InFlightBatch<E: Execute> {
+    batcher: Batcher<E>,
+    subjects: Vec<KeyedSubject>,
+    /// Whether the call counts in [`BatchQueue::in_flight`].
+    is_counted: bool,
 }
 
-impl Leaving {
-    /// Those who wait for this call may leave.
-    fn let_go(&mut self) {
-        let Some(combiner) = &self.store.inner.combiner else { return };
-        let mut line = combiner.lock();
-        line.in_flight -= usize::from(std::mem::take(&mut self.is_waited_for));
-        for who in std::mem::take(&mut self.who) {
-            if line.subjects.get(&who.as_ref()).is_some_and(|waiting| !waiting.is_empty()) {
-                line.make_ready(who, combiner.most_subjects);
+impl<E: Execute> InFlightBatch<E> {
+    /// Lets the requests that wait for this call be sent.
+    fn release(&mut self) {
+        let batcher = &self.batcher;
+        let mut queue = batcher.lock();
+        queue.in_flight -= usize::from(std::mem::take(&mut self.is_counted));
+        for subject in self.subjects.drain(..) {
+            if queue.subjects.get(&subject.key).is_some_and(|waiting| !waiting.is_empty()) {
+                queue.make_ready(subject, batcher.max_subjects());
             } else {
-                line.subjects.swap_remove(&who.as_ref());
+                queue.subjects.swap_remove(&subject.key);
             }
         }
-        self.store.depart_soon(combiner, line);
+        batcher.flush_soon(queue);
     }
 
-    /// Others do not wait for this call any more.
-    fn stop_being_waited_for(&mut self) {
-        let Some(combiner) = &self.store.inner.combiner else { return };
-        let mut line = combiner.lock();
-        line.in_flight -= usize::from(std::mem::take(&mut self.is_waited_for));
-        self.store.depart_soon(combiner, line);
+    /// Lets other calls be sent while this one is still in flight.
+    fn stop_counting(&mut self) {
+        let mut queue = self.batcher.lock();
+        queue.in_flight -= usize::from(std::mem::take(&mut self.is_counted));
+        self.batcher.flush_soon(queue);
     }
 }
 
-impl Drop for Leaving {
+impl<E: Execute> Drop for InFlightBatch<E> {
     fn drop(&mut self) {
-        self.let_go();
+        self.release();
     }
 }

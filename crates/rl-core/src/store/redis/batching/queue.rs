@@ -1,58 +1,59 @@
-//! Who waits, who is about to leave, and who has to wait for others. No I/O.
+//! The calls that wait to be sent. No I/O.
 
 use std::collections::VecDeque;
 
-use super::batch::Caller;
+use super::batch::QueuedCall;
 use crate::policy::Policy;
-use crate::store::redis::encoding::policy::coded;
-use crate::store::redis::subject_key::{ByWho, Who};
+use crate::store::redis::encoding::policy::is_fixed_windows;
+use crate::store::redis::subject_key::{KeyedSubject, SubjectMap};
 
-/// Calls in flight that others wait for, to leave with those who come meanwhile. If everybody left at once,
-/// each who is told would ask again alone.
-const MOST_IN_FLIGHT: usize = 4;
+/// The most shared calls in flight. Further calls are collected until one of them returns.
+pub(super) const MAX_IN_FLIGHT: usize = 4;
 
 #[derive(Default)]
-pub(crate) struct Line {
-    /// Subjects with a call in flight or about to leave, and who waits for it.
-    pub(crate) subjects: ByWho<VecDeque<Caller>>,
-    /// Those about to leave, whoever else does.
-    pub(crate) ready: Vec<Who>,
-    /// Those about to leave with others like them.
-    pub(crate) gathering: Vec<Who>,
-    /// Calls on their way that those wait for.
-    pub(crate) in_flight: usize,
-    pub(crate) is_departing: bool,
-    /// Whether those of one call are being told, and ask again.
-    pub(crate) is_telling: bool,
-    /// Whether somebody is under way who left without company.
-    pub(crate) has_lone: bool,
+pub(super) struct BatchQueue {
+    /// The waiting calls of each subject that has a call in flight or due.
+    pub(super) subjects: SubjectMap<VecDeque<QueuedCall>>,
+    /// Subjects to send with the next flush.
+    pub(super) ready: Vec<KeyedSubject>,
+    /// Subjects to send in a shared call, as soon as few enough are in flight.
+    pub(super) collected: Vec<KeyedSubject>,
+    /// The number of shared calls in flight that are not overdue.
+    pub(super) in_flight: usize,
+    /// Whether a task is about to flush the queue.
+    pub(super) is_flushing: bool,
+    /// Whether a task is waking the callers of a batch.
+    pub(super) is_delivering: bool,
+    /// Whether a call is in flight that was sent without the queue.
+    pub(super) has_solo: bool,
 }
 
-impl Line {
-    /// Somebody waits for this one's next call.
-    pub(crate) fn make_ready(&mut self, who: Who, most_subjects: usize) {
-        let first = self.subjects.get(&who.as_ref()).and_then(VecDeque::front);
-        if first.is_some_and(|caller| can_gather(&caller.policy, most_subjects)) {
-            self.gathering.push(who);
+impl BatchQueue {
+    /// Marks the calls of a subject as due.
+    pub(super) fn make_ready(&mut self, subject: KeyedSubject, max_subjects: usize) {
+        let first = self.subjects.get(&subject.key).and_then(VecDeque::front);
+        if first.is_some_and(|call| can_share_call(&call.policy, max_subjects)) {
+            self.collected.push(subject);
         } else {
-            self.ready.push(who);
+            self.ready.push(subject);
         }
     }
 
-    /// How many of those who gather may leave.
-    pub(crate) fn gathered(&self, most_subjects: usize) -> usize {
-        let count = self.gathering.len();
-        if self.in_flight < MOST_IN_FLIGHT { count } else { count / most_subjects * most_subjects }
+    /// Returns how many of the collected subjects are due: all of them, or only full calls while too many
+    /// calls are in flight.
+    pub(super) fn collected_due(&self, max_subjects: usize) -> usize {
+        let count = self.collected.len();
+        if self.in_flight < MAX_IN_FLIGHT { count } else { count / max_subjects * max_subjects }
     }
 
-    /// Whether somebody has to leave, and nobody else sees to it.
-    pub(crate) fn is_first_to_depart(&mut self, most_subjects: usize) -> bool {
-        let is_due = !self.ready.is_empty() || self.gathered(most_subjects) > 0;
-        is_due && !std::mem::replace(&mut self.is_departing, true)
+    /// Returns true if subjects are due and no task is about to flush the queue. The caller starts that task.
+    pub(super) fn begin_flush(&mut self, max_subjects: usize) -> bool {
+        let is_due = !self.ready.is_empty() || self.collected_due(max_subjects) > 0;
+        is_due && !std::mem::replace(&mut self.is_flushing, true)
     }
 }
 
-/// Whether subjects under this policy can travel in one call.
-pub(crate) fn can_gather(policy: &Policy, most_subjects: usize) -> bool {
-    most_subjects > 1 && coded(policy).is_all_fixed
+/// Returns whether subjects under this policy can share a call.
+pub(super) fn can_share_call(policy: &Policy, max_subjects: usize) -> bool {
+    max_subjects > 1 && is_fixed_windows(policy)
 }

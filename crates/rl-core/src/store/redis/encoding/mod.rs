@@ -1,4 +1,4 @@
-//! The wire format: keys and arguments of the scripts, and their replies.
+//! The wire format: keys and arguments of the scripts, and their replies. No I/O.
 
 pub(crate) mod arguments;
 pub(crate) mod keys;
@@ -7,7 +7,7 @@ pub(crate) mod reply;
 pub(crate) mod reply_reader;
 pub(crate) mod request;
 
-/// How counters are kept.
+/// The format in which counters are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Layout {
     /// All limits of a subject in one key, as one binary string: the fastest and smallest.

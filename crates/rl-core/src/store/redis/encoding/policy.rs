@@ -1,116 +1,149 @@
-//! What is told of a policy in each call, worked out once.
-
-use std::fmt::Write;
+//! The encoding of a policy: which states it counts in, and how they are stored.
+//!
+//! A state that is stored begins with a header, the *shape*:
+//!
+//! ```text
+//!   byte 0     1           2                3 …
+//!   ┌─────────┬───────────┬────────────────┬──────────────────────┐
+//!   │ version │ width of  │ code           │ one tag per limit,   │
+//!   │ 3       │ a count   │                │ if the code is ≥ 128 │
+//!   └─────────┴───────────┴────────────────┴──────────────────────┘
+//!   code < 64    fixed windows from the first request, one bit for each named period
+//!   code < 128   sliding window counters, 64 + one bit for each named period
+//!   code ≥ 128   128 + the number of tags that follow
+//! ```
+//!
+//! `scripts/lib/slots.lua` describes the tags, and the numbers that follow the header.
 
 use smallvec::SmallVec;
 
 use crate::algorithm;
-use crate::model::{Algorithm, Anchor, Refill};
-use crate::model::{Limit, Period};
-use crate::policy::Policy;
-use crate::policy::weight;
+use crate::model::{Algorithm, Anchor, Limit, Period, Refill};
+use crate::policy::{Policy, weight};
 
 /// The version of the packed state, its first byte.
 pub(crate) const VERSION: u8 = 3;
 
+/// The most fixed windows that one script call decides, over all its subjects.
+const MAX_WINDOWS_PER_CALL: usize = 256;
+
+/// The bit of a tag for a limit that counts requests.
+const REQUESTS: u8 = 0x08;
+
 /// What scripts and their replies need to know of a policy.
+///
+/// It is made for each call. That takes a fraction of a microsecond, so it is not cached.
 #[derive(Debug)]
-pub(crate) struct Coded {
-    /// Which states it counts in, and in how many bytes: what `slots.lua` calls the shape.
+pub(crate) struct PolicyEncoding {
+    /// The header of a stored state.
     pub(crate) shape: Vec<u8>,
-    /// How `struct` reads and writes a state: its shape, the time, and the cells.
+    /// The format with which Lua's `struct` reads and writes a state: shape, time, and cells.
     pub(crate) format: Vec<u8>,
-    /// The places of its limits, in the order in which scripts know them: their own, but where the shape
-    /// has no tags that of their periods.
-    pub(crate) places: SmallVec<[usize; 6]>,
-    /// Whether all limits are fixed windows that begin with the first request: what decide_fixed.lua
-    /// decides, for many subjects at once.
-    pub(crate) is_all_fixed: bool,
-    /// The most calls that one script evaluates: fewer where each takes longer.
-    pub(crate) most_evaluated: usize,
-    /// How many subjects one script decides at most: fewer where each has more limits.
-    pub(crate) most_subjects: usize,
-    /// How long a state is, if they are.
+    /// The places of the policy's limits, in the order of the scripts.
+    ///
+    /// That is the order of the policy, or the order of the periods if the shape has no tags.
+    pub(crate) order: SmallVec<[usize; 6]>,
+    /// Whether `fixed_windows/*.lua` can decide the policy.
+    pub(crate) is_fixed_windows: bool,
+    /// The length of a stored state in bytes, for fixed windows.
     pub(crate) state_len: u16,
-    /// The fixed windows that begin with the first request, in the order of `places`.
+    /// The fixed windows that begin with the first request, in the order of the scripts.
     pub(crate) windows: SmallVec<[StoredWindow; 6]>,
 }
 
-/// How what is left of a fixed window is stored.
+/// The stored form of a fixed window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StoredWindow {
-    /// How many bytes hold what is left of it.
+    /// The number of bytes that hold the remaining time.
     pub(crate) bytes: usize,
-    /// How long it is, in µs.
+    /// The period in µs.
     pub(crate) micros: u64,
 }
 
-/// Fixed windows that one script decides at most, of all its subjects.
-const MOST_WINDOWS: usize = 256;
-
-/// What is told of this policy.
-pub(crate) fn coded(policy: &Policy) -> &Coded {
-    policy.worked_out(Coded::of)
-}
-
-impl Coded {
-    fn of(policy: &Policy) -> Self {
-        let limits = || policy.limits().iter().map(|named| named.limit());
-        let mut places: SmallVec<[usize; 6]> = (0..policy.limits().len()).collect();
+impl PolicyEncoding {
+    pub(crate) fn new(policy: &Policy) -> Self {
+        let mut order: SmallVec<[usize; 6]> = (0..policy.limits().len()).collect();
         if named_set(policy).is_some() {
-            places.sort_by_key(|place| policy.limits()[*place].limit().period());
+            order.sort_by_key(|place| policy.limits()[*place].limit().period());
         }
         let (shape, width) = (shape(policy), width(policy));
-        let mut format = format!(">c{}I7", shape.len());
+        let mut format = Format::new(shape.len());
         let mut state_len = shape.len() + 7;
         let mut windows = SmallVec::new();
-        for place in &places {
+        for place in &order {
             let limit = policy.limits()[*place].limit();
-            let _ = match limit.algorithm() {
+            match limit.algorithm() {
                 _ if is_window(limit) => {
                     let micros = limit.period().as_micros();
-                    let bytes = bytes_of(micros).into();
-                    windows.push(StoredWindow { bytes, micros });
-                    state_len += bytes + usize::from(width);
-                    write!(format, "I{bytes}I{width}")
+                    let bytes = bytes_of(micros);
+                    windows.push(StoredWindow { bytes: bytes.into(), micros });
+                    state_len += usize::from(bytes + width);
+                    format.push_integers(&[bytes, width]);
                 }
                 Algorithm::SlidingWindowCounter => {
                     let bytes = counter_bytes(limit);
-                    write!(format, "I{bytes}I{width}I{width}I{bytes}")
+                    format.push_integers(&[bytes, width, width, bytes]);
                 }
-                _ => write!(format, "{}", "I7".repeat(algorithm::stored_cells(limit))),
-            };
+                _ => (0..algorithm::stored_cells(limit)).for_each(|_| format.push_integers(&[7])),
+            }
         }
         Self {
             shape,
-            format: format.into_bytes(),
-            places,
-            most_evaluated: most_evaluated(limits().map(weight).sum()),
-            most_subjects: MOST_WINDOWS / policy.limits().len(),
-            is_all_fixed: limits().all(|limit| is_window(limit) && !has_mark(limit)),
+            format: format.0,
+            order,
+            is_fixed_windows: is_fixed_windows(policy),
             state_len: u16::try_from(state_len).expect("sixteen windows are a few hundred bytes"),
             windows,
         }
     }
 
-    /// The limits in the order in which scripts know them.
-    pub(crate) fn in_order<'a>(
+    /// Returns the limits in the order of the scripts.
+    pub(crate) fn limits<'a>(
         &self,
         policy: &'a Policy,
     ) -> impl Iterator<Item = Limit> + use<'_, 'a> {
-        self.places.iter().map(|place| policy.limits()[*place].limit())
+        self.order.iter().map(|place| policy.limits()[*place].limit())
     }
 }
 
-/// Returns the most calls that one script evaluates under limits of this weight, so that it does not block
-/// the server for a millisecond.
-fn most_evaluated(weight: u64) -> usize {
-    const MOST: u64 = 64;
-    const MOST_NUMBERS: u64 = 600;
-    (MOST_NUMBERS / weight.max(1)).clamp(1, MOST) as usize
+/// Returns whether all limits are fixed windows that begin with the first request, count units and are
+/// enforced. `fixed_windows/*.lua` decide such policies, for several subjects in one call.
+#[inline]
+pub(crate) fn is_fixed_windows(policy: &Policy) -> bool {
+    let mut limits = policy.limits().iter().map(|named| named.limit());
+    limits.all(|limit| is_window(limit) && !limit.is_shadow() && !limit.counts_requests())
 }
 
-/// Which states a policy counts in, and in how many bytes: what `slots.lua` calls the shape.
+/// Returns the most calls that one script evaluates one by one, so that it does not block the server for a
+/// millisecond. It is less for a policy whose calls take longer.
+pub(crate) fn max_evaluated_calls(policy: &Policy) -> usize {
+    const MAX_CALLS: u64 = 64;
+    const MAX_WEIGHT: u64 = 600;
+    let weight: u64 = policy.limits().iter().map(|named| weight(named.limit())).sum();
+    (MAX_WEIGHT / weight.max(1)).clamp(1, MAX_CALLS) as usize
+}
+
+/// Returns the most subjects that one script call decides. It is less for a policy of more limits.
+pub(crate) fn max_subjects(policy: &Policy) -> usize {
+    MAX_WINDOWS_PER_CALL / policy.limits().len()
+}
+
+/// A format of Lua's `struct`.
+struct Format(Vec<u8>);
+
+impl Format {
+    /// Creates a format that begins with a header of `header` bytes and a time.
+    fn new(header: usize) -> Self {
+        Self(format!(">c{header}I7").into_bytes())
+    }
+
+    /// Appends unsigned integers of these sizes in bytes.
+    fn push_integers(&mut self, sizes: &[u8]) {
+        sizes.iter().for_each(|size| self.0.extend([b'I', b'0' + size]));
+    }
+}
+
+/// Returns the header of a stored state.
 fn shape(policy: &Policy) -> Vec<u8> {
     let mut shape = Vec::with_capacity(3 + 13 * policy.limits().len());
     shape.extend([VERSION, width(policy)]);
@@ -125,14 +158,14 @@ fn shape(policy: &Policy) -> Vec<u8> {
     shape
 }
 
-/// The bytes of a count in a state that has short ones: as many as hold what passes.
+/// Returns the number of bytes of a short count: enough for the largest count that is allowed.
 fn width(policy: &Policy) -> u8 {
     let is_short = |limit: &Limit| is_window(*limit) || is_counter(*limit);
     let limits = policy.limits().iter().map(|named| named.limit()).filter(is_short);
     bytes_of(limits.map(Limit::max).max().unwrap_or_default())
 }
 
-/// How many bytes hold the number.
+/// Returns how many bytes hold `number`, at least one.
 fn bytes_of(number: u64) -> u8 {
     let bits = u64::BITS - number.leading_zeros();
     u8::try_from(bits.div_ceil(8).max(1)).expect("a number has at most 8 bytes")
@@ -146,8 +179,10 @@ const fn is_counter(limit: Limit) -> bool {
     matches!(limit.algorithm(), Algorithm::SlidingWindowCounter)
 }
 
-/// Returns all limits in a byte, if they count units over named periods, and all in such windows or
-/// all in such counters.
+/// Returns the code of a policy that needs no tags.
+///
+/// Its limits count units over named periods. They are all fixed windows that begin with the first
+/// request, or all sliding window counters.
 fn named_set(policy: &Policy) -> Option<u8> {
     let limits = || policy.limits().iter().map(|named| named.limit());
     let kind = match limits().all(is_window) {
@@ -161,14 +196,10 @@ fn named_set(policy: &Policy) -> Option<u8> {
     })
 }
 
-/// Returns the bytes of the age of a sliding window counter in a stored state, and of the time of its
-/// first charge.
+/// Returns the number of bytes that hold each of the two stored times of a sliding window counter.
 fn counter_bytes(limit: Limit) -> u8 {
     bytes_of(2 * limit.period().as_micros())
 }
-
-/// Bit of a tag that says that requests are counted.
-const REQUESTS: u8 = 0x08;
 
 /// Appends the tag of the state that the limit counts in.
 fn push_tag(shape: &mut Vec<u8>, limit: Limit) {
@@ -199,11 +230,7 @@ fn push_tag(shape: &mut Vec<u8>, limit: Limit) {
     }
 }
 
-const fn has_mark(limit: Limit) -> bool {
-    limit.is_shadow() || limit.counts_requests()
-}
-
-/// Six bytes hold every period in milliseconds.
+/// Appends a number as six bytes, which hold every period in milliseconds.
 fn push_u48(bytes: &mut Vec<u8>, number: u64) {
     bytes.extend_from_slice(&number.to_be_bytes()[2..]);
 }
@@ -213,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_shape_names_states_and_not_their_size() {
+    fn the_shape_names_the_states_of_a_policy_and_not_their_maxima() {
         let shape_of = |text: &str| shape(&Policy::new([text.parse().unwrap()]).unwrap());
         assert_eq!(shape_of("1/second")[..], [3, 1, 0x01]);
         assert_eq!(shape_of("256/month")[..], [3, 2, 0x20]);
@@ -233,15 +260,16 @@ mod tests {
     }
 
     #[test]
-    fn windows_of_named_periods_have_one_order_whatever_the_policy_s() {
-        let places_of = |limits: [&str; 3]| {
+    fn fixed_windows_of_named_periods_are_ordered_by_period() {
+        let encoded = |limits: [&str; 3]| {
             let policy = Policy::new(limits.map(|text| text.parse().unwrap())).unwrap();
-            (shape(&policy), coded(&policy).places.to_vec())
+            let encoding = PolicyEncoding::new(&policy);
+            (encoding.shape, encoding.order.to_vec())
         };
-        let (shape, places) = places_of(["9/minute", "9/day", "9/second"]);
-        assert_eq!((&shape[2..], &places[..]), (&[0b1011][..], &[2, 0, 1][..]));
-        assert_eq!(places_of(["9/second", "9/minute", "9/day"]), (shape, vec![0, 1, 2]));
-        let (_, places) = places_of(["9/minute", "9/day", "9/1500ms"]);
-        assert_eq!(places, [0, 1, 2], "by their tags");
+        let (shape, order) = encoded(["9/minute", "9/day", "9/second"]);
+        assert_eq!((&shape[2..], &order[..]), (&[0b1011][..], &[2, 0, 1][..]));
+        assert_eq!(encoded(["9/second", "9/minute", "9/day"]), (shape, vec![0, 1, 2]));
+        let (_, order) = encoded(["9/minute", "9/day", "9/1500ms"]);
+        assert_eq!(order, [0, 1, 2], "the tags keep the order of the policy");
     }
 }

@@ -1,163 +1,168 @@
-//! What a server has decided of one subject, and what each who asked is told of it. No I/O.
+//! The reply of a deciding script for one subject, and the decisions that follow from it.
 
 use smallvec::SmallVec;
 
 use crate::algorithm::fixed_window::{DecidedWindows, PackedStates};
 use crate::algorithm::{self, State};
-use crate::decision::Decision;
-use crate::decision::{Origin, Outcomes};
+use crate::decision::{Decision, Origin, Outcomes};
 use crate::model::Cost;
-use crate::model::Mode;
-use crate::policy::LimitSet;
-use crate::policy::Policy;
+use crate::policy::{LimitSet, Policy};
+use crate::store::Mode;
 use crate::time::Timestamp;
 
-/// What was asked of each subject, in each of the calls that came one after the other.
+/// The relative time that stands for *now* in [`FinalState::Windows`]: the middle of the 48-bit range, so
+/// that both earlier and later times fit.
+const RELATIVE_NOW: u64 = 1 << 47;
+
+/// What a call asked for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct CallArgs<'a> {
     pub(crate) policy: &'a Policy,
     pub(crate) mode: Mode,
     pub(crate) cost: Cost,
 }
 
-/// What a deciding script replied of one subject.
+/// The reply of a deciding script for one subject, whose calls were decided one after the other.
 #[derive(Clone, Debug)]
-pub(crate) struct Answer {
-    /// Counters that had no expiry and were given one.
+pub(crate) struct ScriptReply {
+    /// The number of counters that had no expiry and were given one.
     pub(crate) healed: u64,
-    pub(crate) told: Told,
+    pub(crate) body: ReplyBody,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum Told {
-    /// Of fixed windows: how many of the calls pass, and the state after the last of them.
-    Passing { passing: u16, after: After },
-    /// For each call the state after it, up to the last that differs from the one before.
-    Each(Vec<(LimitSet, u64, Each)>),
+pub(crate) enum ReplyBody {
+    /// The first `allowed` calls are allowed, and the last of them left the states in `last`.
+    Counted { allowed: u16, last: FinalState },
+    /// The result of each call, up to the last that differs from the one before. There is at least one.
+    PerCall(Vec<CallResult>),
 }
 
-/// How the last of the calls left the limits.
+/// The result of one call.
 #[derive(Clone, Debug)]
-pub(crate) enum After {
-    /// Windows that are decided in one pass, as decisions hold them: `now` is [`KEPT`] there.
-    Windows {
-        now: Timestamp,
-        states: PackedStates,
-    },
-    // Boxed, so that `Windows` is cheap to move.
-    Each(Box<Each>),
+pub(crate) struct CallResult {
+    /// The limits in shadow that were not charged, because they would have denied the call.
+    pub(crate) uncharged: LimitSet,
+    pub(crate) granted: u64,
+    pub(crate) states: States,
 }
 
-/// The states of the limits, in the order of the policy, and the time. Of logs what is told of them.
+/// The states of all limits after the last call.
 #[derive(Clone, Debug)]
-pub(crate) struct Each {
+pub(crate) enum FinalState {
+    /// Up to six fixed windows, in the form in which decisions hold them. There, [`RELATIVE_NOW`] is the
+    /// time of the reply.
+    Windows { now: Timestamp, states: PackedStates },
+    /// Boxed, so that `Windows` is cheap to move.
+    States(Box<States>),
+}
+
+/// The states of the limits, in the order of the policy, at a time.
+///
+/// For a sliding log, the script replies a summary instead of the state.
+#[derive(Clone, Debug)]
+pub(crate) struct States {
     pub(crate) now: Timestamp,
     pub(crate) states: SmallVec<[State; 6]>,
 }
 
-/// What now is in the times of [`After::Windows`]: in the middle of those that can be kept.
-const KEPT: u64 = 1 << 47;
-
-/// What has become of a state since it was told.
+/// The difference between the states of a reply and the states that a decision describes.
 #[derive(Clone, Copy, Debug)]
-struct Since {
-    /// Units that are counted in it and not for who is told.
+struct Adjustment {
+    /// The units that are charged in the states, and do not count as used for the decision.
     uncounted: u64,
-    micros: u64,
+    /// How much later than the reply the decision is made, in µs.
+    later_by: u64,
 }
 
-impl Since {
-    const NONE: Self = Self { uncounted: 0, micros: 0 };
+impl Adjustment {
+    const NONE: Self = Self { uncounted: 0, later_by: 0 };
 }
 
-impl Answer {
-    /// The decision on the call of this number, from 0.
-    pub(crate) fn decision(&self, call: u16, asked: Asked<'_>) -> Decision {
-        let Asked { policy, mode, cost } = asked;
-        match &self.told {
-            Told::Passing { passing, after } => {
-                let taken = if call < *passing { cost.units() } else { 0 };
-                // What those have taken that came after it.
-                let uncounted = u64::from(passing.saturating_sub(call + 1)) * cost.units();
-                let needed = mode.required_after(cost, taken, false);
-                after.decision(policy, cost, taken, Since { uncounted, micros: 0 }, needed)
+impl ScriptReply {
+    /// Returns the decision on a call. Calls are numbered from 0.
+    pub(crate) fn decision(&self, call: u16, args: CallArgs<'_>) -> Decision {
+        let CallArgs { policy, mode, cost } = args;
+        match &self.body {
+            ReplyBody::Counted { allowed, last } => {
+                let granted = if call < *allowed { cost.units() } else { 0 };
+                // The calls that were allowed after this one.
+                let uncounted = u64::from(allowed.saturating_sub(call + 1)) * cost.units();
+                let required = mode.required_after(cost, granted, false);
+                let adjustment = Adjustment { uncounted, later_by: 0 };
+                last.decision(policy, cost, granted, adjustment, required)
             }
-            Told::Each(calls) => {
+            ReplyBody::PerCall(calls) => {
                 let call = usize::from(call).min(calls.len() - 1);
-                let (uncharged, taken, after) = &calls[call];
-                let needed = |place| mode.required_after(cost, *taken, uncharged.contains(place));
-                after.decision(policy, cost, *taken, Since::NONE, needed)
+                let CallResult { uncharged, granted, states } = &calls[call];
+                let required =
+                    |place| mode.required_after(cost, *granted, uncharged.contains(place));
+                states.decision(policy, cost, *granted, Adjustment::NONE, required)
             }
         }
     }
 
-    /// The decision on a call that was given `taken` of units that were charged before, of which
-    /// `unspent` are not used yet, so many microseconds later. Of fixed windows that begin with the first
-    /// request: their length does not depend on when the decision was made, which is told as the time of
-    /// the charge.
+    /// Returns the decision on a call that was granted `granted` leased units, `later_by` µs after the reply.
+    ///
+    /// `unspent` leased units are left; they do not count as used. The policy must consist of fixed windows
+    /// that begin with the first request. The decision carries the time of the charge, which refunds refer
+    /// to.
     #[inline(always)]
-    pub(crate) fn with_unspent(
+    pub(crate) fn leased_decision(
         &self,
         policy: &Policy,
         cost: Cost,
-        taken: u64,
+        granted: u64,
         unspent: u64,
-        micros: u64,
+        later_by: u64,
     ) -> Decision {
-        let needed = if taken == 0 { cost.units() } else { 0 };
-        let since = Since { uncounted: unspent, micros };
-        self.after_all(policy, cost, taken, since, needed).with_origin(Origin::Leased)
+        let required = if granted == 0 { cost.units() } else { 0 };
+        let adjustment = Adjustment { uncounted: unspent, later_by };
+        self.final_decision(policy, cost, granted, adjustment, required).with_origin(Origin::Leased)
     }
 
-    /// Whether the call of this number, from 0, was given what it asked for.
-    pub(crate) fn passes(&self, call: u16) -> bool {
-        match &self.told {
-            Told::Passing { passing, .. } => call < *passing,
-            Told::Each(calls) => calls[usize::from(call).min(calls.len() - 1)].1 > 0,
-        }
-    }
-
-    /// How many of the calls pass. Of fixed windows.
-    pub(crate) fn passing(&self) -> u16 {
-        match &self.told {
-            Told::Passing { passing, .. } => *passing,
-            // No more are told than were asked for.
-            Told::Each(calls) => {
-                let passing = calls.iter().filter(|(_, taken, _)| *taken > 0).count();
-                u16::try_from(passing).unwrap_or(u16::MAX)
+    /// Returns how many of the calls are allowed. For fixed windows only.
+    pub(crate) fn allowed_calls(&self) -> u16 {
+        match &self.body {
+            ReplyBody::Counted { allowed, .. } => *allowed,
+            ReplyBody::PerCall(calls) => {
+                let allowed = calls.iter().filter(|call| call.granted > 0).count();
+                u16::try_from(allowed).unwrap_or(u16::MAX)
             }
         }
     }
 
-    /// The units that were left under the strictest limit. Of fixed windows.
-    pub(crate) fn least_left(&self, policy: &Policy) -> u64 {
-        let standing = self.after_all(policy, Cost::ZERO, 0, Since::NONE, 0);
-        standing.limits().map(|limit| limit.remaining()).min().unwrap_or_default()
+    /// Returns the remaining units of the strictest limit. For fixed windows only.
+    pub(crate) fn least_remaining(&self, policy: &Policy) -> u64 {
+        let status = self.final_decision(policy, Cost::ZERO, 0, Adjustment::NONE, 0);
+        status.limits().map(|limit| limit.remaining()).min().unwrap_or_default()
     }
 
-    /// A decision by what the last call has left.
+    /// Returns a decision on the states after the last call.
     #[inline(always)]
-    fn after_all(
+    fn final_decision(
         &self,
         policy: &Policy,
         cost: Cost,
-        taken: u64,
-        since: Since,
-        needed: u64,
+        granted: u64,
+        adjustment: Adjustment,
+        required: u64,
     ) -> Decision {
-        match &self.told {
-            Told::Passing { after, .. } => after.decision(policy, cost, taken, since, needed),
-            Told::Each(calls) => {
-                // There is one at least.
-                let (_, _, after) = &calls[calls.len() - 1];
-                after.decision(policy, cost, taken, since, |_| needed)
+        match &self.body {
+            ReplyBody::Counted { last, .. } => {
+                last.decision(policy, cost, granted, adjustment, required)
+            }
+            ReplyBody::PerCall(calls) => {
+                let states = &calls[calls.len() - 1].states;
+                states.decision(policy, cost, granted, adjustment, |_| required)
             }
         }
     }
 }
 
-impl After {
-    /// By since when windows last and what is used in them.
+impl FinalState {
+    /// Creates the states of fixed windows, each from the time of its first request and its used units. A
+    /// window that is not open has the time 0.
     pub(crate) fn of_windows(policy: &Policy, now: u64, windows: &[[u64; 2]]) -> Self {
         let states = policy.compiled_windows().and_then(|_| packed(now, windows));
         let now = Timestamp::from_micros(now);
@@ -165,7 +170,7 @@ impl After {
             Some(states) => Self::Windows { now, states },
             None => {
                 let state = |cells: &[u64; 2]| State::from_cells(cells.iter().copied());
-                Self::Each(Box::new(Each { now, states: windows.iter().map(state).collect() }))
+                Self::States(Box::new(States { now, states: windows.iter().map(state).collect() }))
             }
         }
     }
@@ -175,54 +180,56 @@ impl After {
         &self,
         policy: &Policy,
         cost: Cost,
-        taken: u64,
-        since: Since,
-        needed: u64,
+        granted: u64,
+        adjustment: Adjustment,
+        required: u64,
     ) -> Decision {
         match self {
             Self::Windows { now, states } => {
-                let (states, kept) = (states.less(since.uncounted), KEPT + since.micros);
-                let windows = DecidedWindows { states, decided_at: kept, required: needed };
-                // Of a grant it is known that no limit denies.
-                if taken > 0 {
+                let states = states.less(adjustment.uncounted);
+                let decided_at = RELATIVE_NOW + adjustment.later_by;
+                let windows = DecidedWindows { states, decided_at, required };
+                if granted > 0 {
+                    // No limit denies a call that was granted, so the outcomes need not be computed.
                     Decision::from_windows(policy, cost, *now, true, windows)
                 } else {
                     Decision::from_outcomes(policy, cost, 0, *now, Outcomes::Lazy(windows))
                 }
             }
-            Self::Each(after) => after.decision(policy, cost, taken, since, |_| needed),
+            Self::States(states) => {
+                states.decision(policy, cost, granted, adjustment, |_| required)
+            }
         }
     }
 }
 
-impl Each {
-    /// The decision by what is left, of which so much is needed under each limit. It is made at the time of
-    /// the answer, by which units are given back.
+impl States {
+    /// Returns the decision of a call that needs `required` units of each limit. It carries the time of the
+    /// script's reply, which later refunds refer to.
     fn decision(
         &self,
         policy: &Policy,
         cost: Cost,
-        taken: u64,
-        Since { uncounted, micros }: Since,
-        needed: impl Fn(usize) -> u64,
+        granted: u64,
+        adjustment: Adjustment,
+        required: impl Fn(usize) -> u64,
     ) -> Decision {
-        let now = self.now.plus_micros(micros);
+        let now = self.now.plus_micros(adjustment.later_by);
         let limits = policy.limits().iter().zip(&self.states).enumerate();
         let outcomes = limits.map(|(place, (limit, state))| {
-            let state = state.with_less(uncounted);
-            algorithm::replied_outcome(limit.limit(), &state, now, needed(place))
+            let state = state.with_less(adjustment.uncounted);
+            algorithm::replied_outcome(limit.limit(), &state, now, required(place))
         });
-        Decision::from_outcomes(policy, cost, taken, self.now, outcomes.collect())
+        Decision::from_outcomes(policy, cost, granted, self.now, outcomes.collect())
     }
 }
 
-/// Since when windows last and what is used in them, as decisions hold it, if it fits.
+/// Packs windows into the form in which decisions hold them; `None` if they do not fit.
 fn packed(now: u64, windows: &[[u64; 2]]) -> Option<PackedStates> {
     let mut states = PackedStates::EMPTY;
     for (place, [since, used]) in windows.iter().enumerate() {
-        // 0 is no window.
         if *since > 0 {
-            let begun = KEPT.checked_sub(now - since).filter(|begun| *begun > 0)?;
+            let begun = RELATIVE_NOW.checked_sub(now - since).filter(|begun| *begun > 0)?;
             states.set(place, begun, *used)?;
         }
     }

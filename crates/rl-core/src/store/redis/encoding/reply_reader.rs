@@ -1,37 +1,42 @@
-//! Between bytes and decisions: what the deciding scripts reply. No I/O.
+//! Decodes the replies of the deciding scripts.
+//!
+//! ```text
+//!   first byte   reply
+//!   0  PER_CALL  healed:1  { uncharged:2  granted:7  now:7  cells:7 … } for each call, for one subject
+//!   1  COUNTED   { healed:1  allowed:2  stored state } for each subject
+//!   2  TOGETHER  healed:1  allowed:2  now:7  cells:7 …, for one subject
+//!   3  STATES    a stored state for each subject, whose calls are all allowed
+//! ```
+//!
+//! A stored state begins with its version, 3, so a reply of states needs no byte of its own.
 
 use smallvec::{SmallVec, smallvec};
 
-use super::policy::{self, Coded, coded};
+use super::policy::{self, PolicyEncoding};
+use super::reply::{CallResult, FinalState, ReplyBody, ScriptReply, States};
 use crate::algorithm::{self, State};
-use crate::model::FailureKind;
-use crate::model::MAX_UNITS;
-use crate::model::StoreError;
-use crate::policy::LimitSet;
-use crate::policy::Policy;
-use crate::store::redis::encoding::reply::{After, Answer, Asked, Each, Told};
+use crate::model::{FailureKind, MAX_UNITS, StoreError};
+use crate::policy::{LimitSet, Policy};
 use crate::time::Timestamp;
 
-/// The first byte of a reply: what follows.
-const SINGLE: u8 = 0;
-/// A stored state begins with its version.
-const STATES: u8 = policy::VERSION;
+const PER_CALL: u8 = 0;
 const COUNTED: u8 = 1;
 const TOGETHER: u8 = 2;
+const STATES: u8 = policy::VERSION;
 
-/// Instead of a number of calls: the subject was not decided.
+/// Stands in a reply for the number of allowed calls if the subject was not decided.
 const UNDECIDED: u16 = u16::MAX;
 
-/// What is left to read of a reply.
+/// The rest of a reply.
 struct Reader<'a> {
     bytes: &'a [u8],
     policy: &'a Policy,
-    coded: &'a Coded,
-    /// How many calls were asked of each subject.
+    encoding: &'a PolicyEncoding,
+    /// The number of calls of each subject.
     calls: u16,
 }
 
-/// Why a reply is refused, in words.
+/// The reason why a reply is refused. `None` if its length is wrong.
 type Refusal = Option<&'static str>;
 
 impl<'a> Reader<'a> {
@@ -41,131 +46,137 @@ impl<'a> Reader<'a> {
         Ok(*bytes)
     }
 
+    /// Reads a number of seven bytes.
     fn number(&mut self) -> Result<u64, Refusal> {
         self.number_of(7)
     }
 
-    /// The number in so many bytes, 1 to 7.
-    fn number_of(&mut self, count: usize) -> Result<u64, Refusal> {
-        let (number, rest) = self.bytes.split_at_checked(count).ok_or(None)?;
-        let number = match self.bytes.first_chunk() {
-            // Eight are read where fewer are meant, as long as there are as many.
-            Some(eight) => u64::from_be_bytes(*eight) >> (64 - 8 * count),
-            None => number.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)),
-        };
+    /// Reads a number of `size` bytes, 1 to 7.
+    fn number_of(&mut self, size: usize) -> Result<u64, Refusal> {
+        let (bytes, rest) = self.bytes.split_at_checked(size).ok_or(None)?;
+        let mut padded = [0; 8];
+        padded[8 - size..].copy_from_slice(bytes);
+        let number = u64::from_be_bytes(padded);
         self.bytes = rest;
-        // No time and no count that a script replies is larger: with those, nothing overflows.
+        // Scripts reply no larger time or count, and smaller ones never overflow.
         if number > MAX_UNITS + 1 { Err(Some("a number beyond 2^53")) } else { Ok(number) }
     }
 
-    fn each(&mut self) -> Result<Each, Refusal> {
+    /// Reads a time and the cells of each limit.
+    fn states(&mut self) -> Result<States, Refusal> {
         let now = Timestamp::from_micros(self.number()?);
-        let (limits, places) = (self.policy.limits(), &self.coded.places);
-        let mut states = smallvec![State::default(); places.len()];
-        for &place in places {
+        let (limits, order) = (self.policy.limits(), &self.encoding.order);
+        let mut states = smallvec![State::default(); order.len()];
+        for &place in order {
             let count = algorithm::replied_cells(limits[place].limit());
             let cells: Result<SmallVec<[u64; 3]>, _> = (0..count).map(|_| self.number()).collect();
             states[place] = State::from_cells(cells?.into_iter());
         }
-        Ok(Each { now, states })
+        Ok(States { now, states })
     }
 
-    /// A state of fixed windows as it is stored, behind its shape.
-    fn stored(&mut self) -> Result<After, Refusal> {
-        let Coded { shape, places, windows: stored, .. } = self.coded;
-        let (head, rest) = self.bytes.split_at_checked(shape.len()).ok_or(None)?;
-        let &[STATES, width @ 1..=7, ..] = head else { return Err(None) };
+    /// Reads fixed windows in their stored form: the shape, the time, and for each window its remaining time
+    /// and its used units.
+    fn stored_windows(&mut self) -> Result<FinalState, Refusal> {
+        let PolicyEncoding { shape, order, windows: stored, .. } = self.encoding;
+        let (header, rest) = self.bytes.split_at_checked(shape.len()).ok_or(None)?;
+        let &[STATES, width @ 1..=7, ..] = header else { return Err(None) };
         self.bytes = rest;
         let now = self.number()?;
         let mut windows = [[0; 2]; Policy::MAX_LIMITS];
-        for (&place, window) in places.iter().zip(stored) {
-            let left = self.number_of(window.bytes)?;
+        for (&place, window) in order.iter().zip(stored) {
+            let remaining = self.number_of(window.bytes)?;
             let used = self.number_of(width.into())?;
-            let since = match left {
+            let since = match remaining {
                 0 => Some(0),
-                left => (now + left).checked_sub(window.micros),
+                remaining => (now + remaining).checked_sub(window.micros),
             };
-            let since = since.filter(|since| *since <= now).ok_or(Some("no window of ours"))?;
-            windows[place] = [since, used];
+            let since = since.filter(|since| *since <= now);
+            windows[place] = [since.ok_or(Some("a window that begins in the future"))?, used];
         }
-        Ok(After::of_windows(self.policy, now, &windows[..places.len()]))
+        Ok(FinalState::of_windows(self.policy, now, &windows[..order.len()]))
     }
 
-    fn single(&mut self) -> Result<Answer, Refusal> {
+    fn per_call(&mut self) -> Result<ScriptReply, Refusal> {
         let [_, healed] = self.take()?;
         let mut calls = Vec::with_capacity(1);
         while calls.is_empty() || !self.bytes.is_empty() {
             let uncharged = LimitSet::from_bits(u16::from_be_bytes(self.take()?));
-            let places = self.coded.places.iter().enumerate();
-            let uncharged = places.filter(|(told, _)| uncharged.contains(*told));
+            let order = self.encoding.order.iter().enumerate();
+            let uncharged = order.filter(|(index, _)| uncharged.contains(*index));
             let uncharged = uncharged.map(|(_, place)| *place).collect();
-            let taken = self.number()?;
-            calls.push((uncharged, taken, self.each()?));
+            let granted = self.number()?;
+            calls.push(CallResult { uncharged, granted, states: self.states()? });
             if calls.len() > usize::from(self.calls) {
                 return Err(None);
             }
         }
-        Ok(Answer { healed: healed.into(), told: Told::Each(calls) })
+        Ok(ScriptReply { healed: healed.into(), body: ReplyBody::PerCall(calls) })
     }
 
-    fn together(&mut self) -> Result<Answer, Refusal> {
-        let [_, healed, calls @ ..] = self.take::<4>()?;
-        let passing = u16::from_be_bytes(calls);
-        if passing > self.calls {
+    fn together(&mut self) -> Result<ScriptReply, Refusal> {
+        let [_, healed, allowed @ ..] = self.take::<4>()?;
+        let allowed = u16::from_be_bytes(allowed);
+        if allowed > self.calls {
             return Err(None);
         }
-        let told = Told::Passing { passing, after: After::Each(Box::new(self.each()?)) };
-        Ok(Answer { healed: healed.into(), told })
+        let last = FinalState::States(Box::new(self.states()?));
+        Ok(ScriptReply { healed: healed.into(), body: ReplyBody::Counted { allowed, last } })
     }
 
-    fn counted(&mut self) -> Result<Option<Answer>, Refusal> {
-        let [healed, calls @ ..] = self.take::<3>()?;
-        match u16::from_be_bytes(calls) {
+    fn counted(&mut self) -> Result<Option<ScriptReply>, Refusal> {
+        let [healed, allowed @ ..] = self.take::<3>()?;
+        match u16::from_be_bytes(allowed) {
             UNDECIDED => Ok(None),
-            passing if passing > self.calls => Err(None),
-            passing => {
-                let told = Told::Passing { passing, after: self.stored()? };
-                Ok(Some(Answer { healed: healed.into(), told }))
+            allowed if allowed > self.calls => Err(None),
+            allowed => {
+                let body = ReplyBody::Counted { allowed, last: self.stored_windows()? };
+                Ok(Some(ScriptReply { healed: healed.into(), body }))
             }
         }
     }
-}
 
-/// Reads what was replied of so many subjects, of so many calls each. A subject without an answer was not
-/// decided, and is to be asked for alone.
-pub(crate) fn read(
-    bytes: &[u8],
-    subjects: usize,
-    calls: u16,
-    asked: Asked<'_>,
-) -> Result<Vec<Option<Answer>>, StoreError> {
-    let mut reader = Reader { bytes, policy: asked.policy, coded: coded(asked.policy), calls };
-    let mut read = || -> Result<Vec<Option<Answer>>, Refusal> {
-        let answers = match bytes.first() {
-            Some(&SINGLE) if subjects == 1 => vec![Some(reader.single()?)],
-            Some(&TOGETHER) if subjects == 1 => vec![Some(reader.together()?)],
-            Some(&STATES) if reader.coded.is_all_fixed => {
-                let answer = |_| {
-                    let (passing, after) = (reader.calls, reader.stored()?);
-                    Ok(Some(Answer { healed: 0, told: Told::Passing { passing, after } }))
-                };
-                (0..subjects).map(answer).collect::<Result<_, Refusal>>()?
+    fn all_allowed(&mut self) -> Result<Option<ScriptReply>, Refusal> {
+        let body = ReplyBody::Counted { allowed: self.calls, last: self.stored_windows()? };
+        Ok(Some(ScriptReply { healed: 0, body }))
+    }
+
+    fn replies(&mut self, subjects: usize) -> Result<Vec<Option<ScriptReply>>, Refusal> {
+        let is_fixed_windows = self.encoding.is_fixed_windows;
+        let replies = match self.bytes.first() {
+            Some(&PER_CALL) if subjects == 1 => vec![Some(self.per_call()?)],
+            Some(&TOGETHER) if subjects == 1 => vec![Some(self.together()?)],
+            Some(&STATES) if is_fixed_windows => {
+                (0..subjects).map(|_| self.all_allowed()).collect::<Result<_, Refusal>>()?
             }
-            Some(&COUNTED) if reader.coded.is_all_fixed => {
-                let [_] = reader.take()?;
-                let answer = |_| reader.counted();
-                (0..subjects).map(answer).collect::<Result<_, Refusal>>()?
+            Some(&COUNTED) if is_fixed_windows => {
+                let [_] = self.take()?;
+                (0..subjects).map(|_| self.counted()).collect::<Result<_, Refusal>>()?
             }
             _ => return Err(None),
         };
-        if reader.bytes.is_empty() { Ok(answers) } else { Err(None) }
-    };
-    read().map_err(|refusal| {
+        if self.bytes.is_empty() { Ok(replies) } else { Err(None) }
+    }
+}
+
+/// Decodes the reply to a script call with `subjects` subjects, each with `calls` calls. Returns a reply for
+/// each subject, in their order.
+///
+/// A subject without a reply was not decided, and has to be sent in a call of its own.
+pub(crate) fn read(
+    bytes: &[u8],
+    policy: &Policy,
+    encoding: &PolicyEncoding,
+    subjects: usize,
+    calls: u16,
+) -> Result<Vec<Option<ScriptReply>>, StoreError> {
+    let mut reader = Reader { bytes, policy, encoding, calls };
+    reader.replies(subjects).map_err(|refusal| {
         let error = StoreError::new(FailureKind::Protocol);
         match refusal {
-            Some(why) => error.with_detail(format!("a script replied {why}")),
+            Some(found) => error.with_detail(format!("a script replied {found}")),
             None => {
-                let limits = asked.policy.limits().len();
+                let limits = policy.limits().len();
                 error.with_detail(format!(
                     "a script replied {} bytes for {limits} limits of {subjects} subjects",
                     bytes.len()
@@ -175,42 +186,33 @@ pub(crate) fn read(
     })
 }
 
-/// The answer of the only subject.
-pub(crate) fn read_one(bytes: &[u8], calls: u16, asked: Asked<'_>) -> Result<Answer, StoreError> {
-    read(bytes, 1, calls, asked)?.pop().flatten().ok_or_else(undecided)
+/// Decodes the reply to a script call with a single subject.
+pub(crate) fn read_one(
+    bytes: &[u8],
+    policy: &Policy,
+    encoding: &PolicyEncoding,
+    calls: u16,
+) -> Result<ScriptReply, StoreError> {
+    read(bytes, policy, encoding, 1, calls)?.pop().flatten().ok_or_else(undecided)
 }
 
-/// A subject that was asked for alone was not decided, which no script of ours does.
+/// Returns the error of a call for a single subject that was not decided. No script of this crate replies
+/// so.
 pub(crate) fn undecided() -> StoreError {
     StoreError::new(FailureKind::Protocol).with_detail("a script decided nothing")
 }
 
-#[cfg(any(test, feature = "conformance"))]
-impl crate::store::RedisStore {
-    /// The decision that a server tells with this reply, for those who try to break the reading of
-    /// it.
-    #[doc(hidden)]
-    pub fn decision_of(
-        reply: &[u8],
-        policy: &Policy,
-        mode: crate::model::Mode,
-        cost: crate::model::Cost,
-    ) -> Result<crate::decision::Decision, StoreError> {
-        let asked = Asked { policy, mode, cost };
-        Ok(read_one(reply, 1, asked)?.decision(0, asked))
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::reply::CallArgs;
     use super::*;
     use crate::decision::RetryAfter;
-    use crate::model::Mode;
     use crate::model::{Cost, Limit};
+    use crate::store::Mode;
     use crate::store::redis::encoding::arguments::push_u56;
     use proptest::prelude::*;
 
-    /// Limits whose replies have many shapes.
+    /// Generates policies whose replies differ in length.
     fn any_policy() -> impl Strategy<Value = Policy> {
         let limits = [
             "5/second",
@@ -231,15 +233,14 @@ mod tests {
         })
     }
 
-    /// The time, and of each limit since when its window lasts and what is used, as it is stored.
+    /// Encodes a stored state. `numbers` are the time, and the first request and used units of each window.
     fn stored(policy: &Policy, numbers: &[u64]) -> Vec<u8> {
-        let mut bytes = coded(policy).shape.clone();
+        let PolicyEncoding { shape: mut bytes, order, windows, .. } = PolicyEncoding::new(policy);
         let width = bytes[1].into();
         let mut push =
             |number: u64, count: usize| bytes.extend_from_slice(&number.to_be_bytes()[8 - count..]);
         push(numbers[0], 7);
-        let Coded { places, windows, .. } = coded(policy);
-        for (place, window) in places.iter().zip(windows) {
+        for (place, window) in order.iter().zip(windows) {
             let at = 1 + 2 * place;
             push(numbers[at] + window.micros - numbers[0], window.bytes);
             push(numbers[at + 1], width);
@@ -248,40 +249,43 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_came_together_are_told_one_after_the_other() {
+    fn calls_of_one_reply_are_decided_one_after_the_other() {
         let policy = Policy::new([Limit::per_second(9), Limit::per_day(50)]).unwrap();
-        let asked = Asked { policy: &policy, mode: Mode::Check, cost: Cost::new(2) };
+        let args = CallArgs { policy: &policy, mode: Mode::Check, cost: Cost::new(2) };
         let mut reply = vec![COUNTED, 0, 0, 3];
         reply.extend(stored(&policy, &[1_000, 1_000, 8, 400, 28]));
-        let answer = read(&reply, 1, 5, asked).unwrap().pop().unwrap().unwrap();
+        let encoding = PolicyEncoding::new(&policy);
+        let reply = read_one(&reply, &policy, &encoding, 5).unwrap();
         let used = |call| {
-            let decision = answer.decision(call, asked);
+            let decision = reply.decision(call, args);
             let used: Vec<u64> = decision.limits().map(|limit| limit.used()).collect();
             (decision.granted(), used)
         };
         assert_eq!(used(0), (2, vec![4, 24]));
         assert_eq!(used(2), (2, vec![8, 28]));
         assert_eq!(used(3), (0, vec![8, 28]));
-        assert!(matches!(answer.decision(4, asked).retry_after(), RetryAfter::In(_)));
+        assert!(matches!(reply.decision(4, args).retry_after(), RetryAfter::In(_)));
     }
 
     #[test]
-    fn of_many_subjects_each_has_its_own_answer() {
+    fn each_subject_of_a_call_has_a_reply_of_its_own() {
         let policy = Policy::new([Limit::per_second(9)]).unwrap();
-        let asked = Asked { policy: &policy, mode: Mode::Check, cost: Cost::ONE };
+        let args = CallArgs { policy: &policy, mode: Mode::Check, cost: Cost::ONE };
+        let encoding = PolicyEncoding::new(&policy);
+        let read = |bytes: &[u8], subjects| read(bytes, &policy, &encoding, subjects, 1);
         let state = |used| stored(&policy, &[2_000_000, 1_500_000, used]);
-        let all = read(&[state(3), state(4)].concat(), 2, 1, asked).unwrap();
-        assert!(all.iter().flatten().all(|answer| answer.decision(0, asked).is_allowed()));
+        let all = read(&[state(3), state(4)].concat(), 2).unwrap();
+        assert!(all.iter().flatten().all(|reply| reply.decision(0, args).is_allowed()));
 
         let some =
             [vec![COUNTED], vec![0, 255, 255], vec![1, 0, 0], state(9), vec![0, 0, 1], state(1)];
-        let some = read(&some.concat(), 3, 1, asked).unwrap();
-        let allowed = |answer: &Answer| answer.decision(0, asked).is_allowed();
-        let told: Vec<_> = some.iter().map(|told| told.as_ref().map(allowed)).collect();
-        assert_eq!(told, [None, Some(false), Some(true)]);
-        assert_eq!(some[1].as_ref().map(|answer| answer.healed), Some(1));
-        assert!(read(&state(3), 2, 1, asked).is_err(), "one is missing");
-        assert!(read(&[COUNTED, 0, 0, 2], 1, 1, asked).is_err(), "more than were asked for");
+        let some = read(&some.concat(), 3).unwrap();
+        let is_allowed = |reply: &ScriptReply| reply.decision(0, args).is_allowed();
+        let allowed: Vec<_> = some.iter().map(|reply| reply.as_ref().map(is_allowed)).collect();
+        assert_eq!(allowed, [None, Some(false), Some(true)]);
+        assert_eq!(some[1].as_ref().map(|reply| reply.healed), Some(1));
+        assert!(read(&state(3), 2).is_err(), "the reply of a subject is missing");
+        assert!(read(&[COUNTED, 0, 0, 2], 1).is_err(), "more calls are allowed than were sent");
     }
 
     proptest! {
@@ -291,17 +295,19 @@ mod tests {
             (subjects, calls) in (1..4_usize, 1..5_u16),
         ) {
             let policy = Policy::new([Limit::per_second(1), Limit::per_day(1)]).unwrap();
-            let asked = Asked { policy: &policy, mode: Mode::Check, cost: Cost::ONE };
-            for answer in read(&bytes, subjects, calls, asked).into_iter().flatten().flatten() {
+            let encoding = PolicyEncoding::new(&policy);
+            let args = CallArgs { policy: &policy, mode: Mode::Check, cost: Cost::ONE };
+            let replies = read(&bytes, &policy, &encoding, subjects, calls);
+            for reply in replies.into_iter().flatten().flatten() {
                 for call in 0..calls {
-                    prop_assert_eq!(answer.decision(call, asked).limits().len(), 2);
+                    prop_assert_eq!(reply.decision(call, args).limits().len(), 2);
                 }
             }
         }
 
-        /// A reply of the right length with any numbers in it: it can be told, or is refused.
+        /// Any numbers in a reply of the right length make a decision, or are refused.
         #[test]
-        fn any_numbers_of_a_reply_can_be_told(
+        fn any_numbers_of_a_reply_are_decided_or_refused(
             policy in any_policy(), head: [u8; 3], mode in 0..4_usize, cost: u64,
             numbers in prop::collection::vec(
                 prop_oneof![0..9_u64, Just(MAX_UNITS + 1), 0..=MAX_UNITS, 0..1_u64 << 56], 300,
@@ -309,10 +315,12 @@ mod tests {
         ) {
             let limits = policy.limits().iter().map(|limit| limit.limit());
             let count = 2 + limits.map(algorithm::replied_cells).sum::<usize>();
-            let mut reply = [&[SINGLE][..], &head].concat();
-            numbers.iter().take(count).for_each(|number| push_u56(&mut reply, *number));
+            let mut bytes = [&[PER_CALL][..], &head].concat();
+            numbers.iter().take(count).for_each(|number| push_u56(&mut bytes, *number));
             let mode = [Mode::Check, Mode::CheckUpTo, Mode::Peek, Mode::Charge][mode];
-            let decided = crate::store::RedisStore::decision_of(&reply, &policy, mode, Cost::new(cost));
+            let args = CallArgs { policy: &policy, mode, cost: Cost::new(cost) };
+            let reply = read_one(&bytes, &policy, &PolicyEncoding::new(&policy), 1);
+            let decided = reply.map(|reply| reply.decision(0, args));
             let is_sound = numbers.iter().take(count).all(|number| *number <= MAX_UNITS + 1);
             prop_assert_eq!(decided.is_ok(), is_sound);
             for limit in decided.iter().flat_map(|decision| decision.limits()) {

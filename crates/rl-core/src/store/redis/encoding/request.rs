@@ -1,158 +1,172 @@
-//! Which commands carry out what is asked, in each layout. No I/O.
+//! Makes the commands that carry out decisions and amendments, in each layout.
 
-use std::time::Duration;
-
+use super::policy::PolicyEncoding;
+use super::reply::CallArgs;
 use super::{Layout, arguments, keys};
-use crate::model::StoreError;
-use crate::model::{Algorithm, Anchor, Mode};
-use crate::model::{Cost, FailureKind, Period, Subject};
+use crate::model::{Algorithm, Anchor, Cost, FailureKind, Mode, Period, StoreError, Subject};
 use crate::policy::{LimitSet, Policy};
 use crate::store::redis::connection::Command;
-use crate::store::redis::encoding::policy::coded;
+use crate::store::redis::layer::AmendOperation;
 use crate::store::redis::scripts;
-use crate::store::redis::subject_key::WhoRef;
+use crate::store::redis::subject_key::KeyedSubjectRef;
 use crate::store::{
-    DecideRequest, Namespace, Refund, Renewal, Reservation, ReservationChange, Reset,
+    Namespace, Refund, Renewal, Reservation, ReservationChange, Reservations, Reset,
 };
+use std::time::Duration;
 
-/// A decision request of one part.
+/// One call of a deciding script: the same calls for each of its subjects.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct OnePart<'a> {
-    pub(crate) namespace: &'a Namespace,
-    pub(crate) subject: &'a Subject,
+pub(crate) struct DecideCall<'a> {
+    /// Several subjects need a policy of fixed windows only ([`is_fixed_windows`](super::policy)).
+    pub(crate) subjects: &'a [KeyedSubjectRef<'a>],
     pub(crate) policy: &'a Policy,
     pub(crate) mode: Mode,
-    pub(crate) cost: Cost,
+    pub(crate) costs: CallCosts<'a>,
+    pub(crate) reservations: Reservations,
 }
 
-impl<'a> TryFrom<&DecideRequest<'a>> for OnePart<'a> {
-    type Error = StoreError;
+/// The costs of the calls of each subject, which are decided one after the other.
+///
+/// More than one call needs the packed layout.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum CallCosts<'a> {
+    /// `calls` calls of one cost. If fewer than `least` of them would be allowed, none is.
+    Same { cost: Cost, calls: u16, least: u16 },
+    /// A call for each of these costs.
+    Each(&'a [Cost]),
+}
 
-    fn try_from(request: &DecideRequest<'a>) -> Result<Self, StoreError> {
-        let part = request.sole_part()?;
-        Ok(Self {
-            namespace: request.namespace,
-            subject: part.subject,
-            policy: part.policy,
-            mode: request.mode,
-            cost: part.cost,
-        })
+impl CallCosts<'_> {
+    /// Returns the costs of a single call.
+    pub(crate) const fn same(cost: Cost) -> Self {
+        Self::Same { cost, calls: 1, least: 1 }
     }
 }
 
-/// The arguments of the scripts of the packed layout.
-fn packed(policy: &Policy, plan: Vec<u8>) -> Vec<Vec<u8>> {
-    let coded = coded(policy);
-    vec![coded.shape.clone(), plan, coded.format.clone()]
+impl<'a> DecideCall<'a> {
+    /// Returns the number of calls of each subject.
+    pub(crate) fn calls(&self) -> u16 {
+        match self.costs {
+            CallCosts::Same { calls, .. } => calls,
+            CallCosts::Each(costs) => u16::try_from(costs.len()).unwrap_or(u16::MAX),
+        }
+    }
+
+    /// Returns what a decision on a call of `cost` needs to know.
+    pub(crate) const fn args(&self, cost: Cost) -> CallArgs<'a> {
+        CallArgs { policy: self.policy, mode: self.mode, cost }
+    }
+
+    /// Returns how long charged units are reserved.
+    ///
+    /// A peek charges nothing, and [`Mode::Charge`] is for work that is done already, so neither makes a
+    /// reservation.
+    pub(crate) fn lifetime(&self) -> Option<Duration> {
+        match self.reservations {
+            Reservations::Reserve(lifetime)
+                if self.mode != Mode::Peek && self.mode != Mode::Charge =>
+            {
+                Some(lifetime)
+            }
+            _ => None,
+        }
+    }
 }
 
-/// A layout and what its keys look like.
+/// Makes commands for a layout and a prefix of keys.
 #[derive(Debug)]
-pub(crate) struct Commands {
+pub(crate) struct RequestEncoder {
     pub(crate) layout: Layout,
     pub(crate) prefix: String,
     /// Whether readable keys have a hash tag too, so that a cluster keeps them together.
     pub(crate) tagged: bool,
 }
 
-impl Commands {
-    pub(crate) fn decide(&self, charge: &OnePart<'_>) -> Result<Command, StoreError> {
-        let OnePart { namespace, subject, policy, mode, cost } = *charge;
-        let arguments = match self.layout {
-            Layout::Packed => packed(policy, arguments::decide_plan(policy, mode, cost, 1, 1)),
-            Layout::Readable => {
-                vec![
-                    arguments::readable_periods(policy),
-                    arguments::readable_plan(policy, mode, cost),
-                ]
-            }
-        };
-        let keys = self.keys(namespace, subject, policy)?;
-        Ok(Command::Script { script: scripts::decide(self.layout), keys, arguments })
-    }
-
-    /// Makes the command of `calls` checks of one cost for each subject, of which at least `least` pass, or
-    /// none. Several subjects, or a `least` above one, need a policy of fixed windows only. Several calls
-    /// need the packed layout.
-    pub(crate) fn check(
+impl RequestEncoder {
+    /// Makes the command of a call of a deciding script.
+    ///
+    /// The readable layout makes no reservations.
+    pub(crate) fn decide(
         &self,
-        who: &[WhoRef<'_>],
-        policy: &Policy,
-        cost: Cost,
-        calls: u16,
-        least: u16,
+        call: &DecideCall<'_>,
+        encoding: &PolicyEncoding,
     ) -> Result<Command, StoreError> {
-        let arguments = match self.layout {
-            Layout::Packed => {
-                packed(policy, arguments::decide_plan(policy, Mode::Check, cost, calls, least))
-            }
-            Layout::Readable => {
-                let plan = arguments::readable_plan(policy, Mode::Check, cost);
-                vec![arguments::readable_periods(policy), plan]
-            }
+        let (policy, mode) = (call.policy, call.mode);
+        let (cost, calls, least) = match call.costs {
+            CallCosts::Same { cost, calls, least } => (cost, calls, least),
+            CallCosts::Each(_) => (Cost::ZERO, 0, 1),
         };
-        let mut keys = Vec::with_capacity(who.len());
-        for WhoRef { namespace, subject, .. } in who {
-            self.push_keys(&mut keys, namespace, subject, policy)?;
+        let mut keys = Vec::with_capacity(call.subjects.len());
+        for KeyedSubjectRef { namespace, subject, .. } in call.subjects {
+            self.push_keys(&mut keys, namespace, subject, policy, encoding)?;
         }
-        Ok(Command::Script { script: scripts::decide(self.layout), keys, arguments })
-    }
-
-    /// Checks of these costs, one after the other.
-    pub(crate) fn check_costs(
-        &self,
-        WhoRef { namespace, subject, .. }: WhoRef<'_>,
-        policy: &Policy,
-        costs: &[Cost],
-    ) -> Result<Command, StoreError> {
-        let plan = arguments::decide_plan(policy, Mode::Check, Cost::ZERO, 0, 1);
-        let mut arguments = packed(policy, plan);
-        arguments.push(arguments::costs(costs));
-        let keys = self.keys(namespace, subject, policy)?;
-        Ok(Command::Script { script: scripts::decide(self.layout), keys, arguments })
-    }
-
-    pub(crate) fn refund(&self, refund: &Refund<'_>) -> Result<Command, StoreError> {
-        let Refund { namespace, subject, policy, .. } = *refund;
-        let arguments = match self.layout {
-            Layout::Packed => packed(policy, arguments::refund_plan(refund)),
-            Layout::Readable => {
-                vec![arguments::readable_periods(policy), arguments::readable_refund_plan(refund)]
-            }
-        };
-        let keys = self.keys(namespace, subject, policy)?;
-        Ok(Command::Script { script: scripts::amend(self.layout), keys, arguments })
-    }
-
-    pub(crate) fn renew(&self, renewal: &Renewal<'_>) -> Result<Command, StoreError> {
-        let Renewal { namespace, subject, policy, .. } = *renewal;
-        // The readable layout holds no permits: its keys say so.
-        let keys = self.keys(namespace, subject, policy)?;
-        let arguments = packed(policy, arguments::renew_plan(renewal));
-        Ok(Command::Script { script: scripts::amend(self.layout), keys, arguments })
-    }
-
-    /// Makes the command that gives expired reservations back, decides `charge`, and reserves the charged
-    /// units for `lifetime`. Only in the packed layout.
-    pub(crate) fn reserve(
-        &self,
-        charge: &OnePart<'_>,
-        lifetime: Option<Duration>,
-    ) -> Result<Command, StoreError> {
-        let OnePart { namespace, subject, policy, mode, cost } = *charge;
-        let mut arguments = packed(policy, arguments::decide_plan(policy, mode, cost, 1, 1));
-        arguments.push(arguments::lifetime(lifetime));
-        let keys = self.keys_with_reservations(namespace, subject, policy)?;
+        if self.layout == Layout::Readable {
+            let arguments = vec![
+                arguments::readable_periods(policy, encoding),
+                arguments::readable_plan(policy, encoding, mode, cost),
+            ];
+            return Ok(Command::Script { script: scripts::decide(self.layout), keys, arguments });
+        }
+        let plan = arguments::decide_plan(policy, encoding, mode, cost, calls, least);
+        let mut arguments = packed_arguments(encoding, plan);
+        if let CallCosts::Each(costs) = call.costs {
+            arguments.push(arguments::costs(costs));
+        }
+        if call.reservations == Reservations::Ignore {
+            return Ok(Command::Script { script: scripts::decide(self.layout), keys, arguments });
+        }
+        arguments.push(arguments::lifetime(call.lifetime()));
+        keys.push(keys::reservations(&keys[0]));
         Ok(Command::Script { script: scripts::reserve(), keys, arguments })
     }
 
+    /// Makes the command of an amendment.
+    pub(crate) fn amend(&self, operation: &AmendOperation<'_>) -> Result<Command, StoreError> {
+        match operation {
+            AmendOperation::Refund(refund) => self.refund(refund),
+            AmendOperation::Renew(renewal) => self.renew(renewal),
+            AmendOperation::Reset(reset) => self.reset(reset),
+            AmendOperation::ChangeReservation(reservation, change) => {
+                self.change_reservation(reservation, *change)
+            }
+        }
+    }
+
+    fn refund(&self, refund: &Refund<'_>) -> Result<Command, StoreError> {
+        let Refund { namespace, subject, policy, .. } = *refund;
+        let encoding = PolicyEncoding::new(policy);
+        let arguments = match self.layout {
+            Layout::Packed => {
+                packed_arguments(&encoding, arguments::refund_plan(refund, &encoding))
+            }
+            Layout::Readable => vec![
+                arguments::readable_periods(policy, &encoding),
+                arguments::readable_refund_plan(refund, &encoding),
+            ],
+        };
+        let keys = self.keys(namespace, subject, policy, &encoding)?;
+        Ok(Command::Script { script: scripts::amend(self.layout), keys, arguments })
+    }
+
+    /// Makes the command that renews a permit.
+    ///
+    /// The readable layout refuses policies with permits when it makes their keys.
+    fn renew(&self, renewal: &Renewal<'_>) -> Result<Command, StoreError> {
+        let Renewal { namespace, subject, policy, .. } = *renewal;
+        let encoding = PolicyEncoding::new(policy);
+        let keys = self.keys(namespace, subject, policy, &encoding)?;
+        let arguments = packed_arguments(&encoding, arguments::renew_plan(renewal, &encoding));
+        Ok(Command::Script { script: scripts::amend(self.layout), keys, arguments })
+    }
+
     /// Makes the command that renews or settles a reservation. Only in the packed layout.
-    pub(crate) fn change_reservation(
+    fn change_reservation(
         &self,
         reservation: &Reservation<'_>,
         change: ReservationChange,
     ) -> Result<Command, StoreError> {
         let Reservation { namespace, subject, policy, .. } = *reservation;
+        let encoding = PolicyEncoding::new(policy);
         let (refund, lifetime) = match change {
             ReservationChange::Renew(lifetime) => {
                 (reservation.refund(0, LimitSet::EMPTY), Some(lifetime))
@@ -161,24 +175,26 @@ impl Commands {
                 (reservation.refund(returned, kept), None)
             }
         };
-        let mut arguments = packed(policy, arguments::refund_plan(&refund));
-        arguments.push(arguments::reservation(reservation));
+        let mut arguments = packed_arguments(&encoding, arguments::refund_plan(&refund, &encoding));
+        arguments.push(arguments::reservation(reservation, &encoding));
         arguments.push(arguments::lifetime(lifetime));
         arguments.push(arguments::expires(reservation));
-        let keys = self.keys_with_reservations(namespace, subject, policy)?;
+        let mut keys = self.keys(namespace, subject, policy, &encoding)?;
+        keys.push(keys::reservations(&keys[0]));
         Ok(Command::Script { script: scripts::change_reservation(), keys, arguments })
     }
 
-    pub(crate) fn reset(&self, reset: &Reset<'_>) -> Result<Command, StoreError> {
+    fn reset(&self, reset: &Reset<'_>) -> Result<Command, StoreError> {
         let Reset { namespace, subject, policy, limit } = *reset;
+        let encoding = PolicyEncoding::new(policy);
         let keys = match (self.layout, limit) {
             (Layout::Packed, limit) => {
                 let plan = match limit {
                     None => arguments::forget_all_plan(),
-                    Some(limit) => arguments::forget_plan(policy, limit),
+                    Some(limit) => arguments::forget_plan(policy, &encoding, limit),
                 };
-                let arguments = packed(policy, plan);
-                let keys = self.keys(namespace, subject, policy)?;
+                let arguments = packed_arguments(&encoding, plan);
+                let keys = self.keys(namespace, subject, policy, &encoding)?;
                 return Ok(Command::Script {
                     script: scripts::amend(self.layout),
                     keys,
@@ -186,48 +202,29 @@ impl Commands {
                 });
             }
             (Layout::Readable, None) => {
-                let key = self.readable(namespace, subject);
-                let key = |period| [key(period, false), key(period, true)];
-                Period::NAMED.into_iter().flat_map(key).flatten().collect()
+                let key = self.readable_key(namespace, subject);
+                let both = |period| [key(period, false), key(period, true)];
+                Period::NAMED.into_iter().flat_map(both).flatten().collect()
             }
             (Layout::Readable, Some(limit)) => {
-                let keys = self.keys(namespace, subject, policy)?;
-                let mut keys = coded(policy).places.iter().zip(keys);
+                let keys = self.keys(namespace, subject, policy, &encoding)?;
+                let mut keys = encoding.order.iter().zip(keys);
                 keys.find(|(place, _)| **place == limit).map(|(_, key)| key).into_iter().collect()
             }
         };
         Ok(Command::Delete { keys })
     }
 
-    fn readable<'a>(
-        &'a self,
-        namespace: &'a Namespace,
-        subject: &Subject,
-    ) -> impl Fn(Period, bool) -> Option<String> + use<'a> {
-        keys::readable(&self.prefix, namespace, subject, self.tagged)
-    }
-
-    /// The keys that hold the states of the policy's limits, in the order in which scripts know them.
+    /// Returns the keys that hold the states of the policy's limits, in the order of the scripts.
     fn keys(
         &self,
         namespace: &Namespace,
         subject: &Subject,
         policy: &Policy,
+        encoding: &PolicyEncoding,
     ) -> Result<Vec<String>, StoreError> {
         let mut keys = Vec::with_capacity(1);
-        self.push_keys(&mut keys, namespace, subject, policy)?;
-        Ok(keys)
-    }
-
-    /// Returns the same keys, and then the key of the subject's reservations.
-    fn keys_with_reservations(
-        &self,
-        namespace: &Namespace,
-        subject: &Subject,
-        policy: &Policy,
-    ) -> Result<Vec<String>, StoreError> {
-        let mut keys = self.keys(namespace, subject, policy)?;
-        keys.push(keys::reservations(&keys[0]));
+        self.push_keys(&mut keys, namespace, subject, policy, encoding)?;
         Ok(keys)
     }
 
@@ -237,6 +234,7 @@ impl Commands {
         namespace: &Namespace,
         subject: &Subject,
         policy: &Policy,
+        encoding: &PolicyEncoding,
     ) -> Result<(), StoreError> {
         if self.layout == Layout::Packed {
             let state = keys.len();
@@ -246,11 +244,11 @@ impl Commands {
             }
             return Ok(());
         }
-        let key = self.readable(namespace, subject);
-        for limit in coded(policy).in_order(policy) {
-            const HELD: Algorithm = Algorithm::FixedWindow { anchor: Anchor::FirstRequest };
+        let key = self.readable_key(namespace, subject);
+        for limit in encoding.limits(policy) {
+            const STORED: Algorithm = Algorithm::FixedWindow { anchor: Anchor::FirstRequest };
             let key = key(limit.period(), limit.counts_requests());
-            let key = key.filter(|_| limit.algorithm() == HELD);
+            let key = key.filter(|_| limit.algorithm() == STORED);
             keys.push(key.ok_or_else(|| {
                 StoreError::new(FailureKind::Unsupported).with_detail(format!(
                     "the readable layout holds fixed windows of the six named periods that begin \
@@ -260,4 +258,17 @@ impl Commands {
         }
         Ok(())
     }
+
+    fn readable_key<'a>(
+        &'a self,
+        namespace: &'a Namespace,
+        subject: &Subject,
+    ) -> impl Fn(Period, bool) -> Option<String> + use<'a> {
+        keys::readable(&self.prefix, namespace, subject, self.tagged)
+    }
+}
+
+/// Returns the arguments that all scripts of the packed layout begin with.
+fn packed_arguments(encoding: &PolicyEncoding, plan: Vec<u8>) -> Vec<Vec<u8>> {
+    vec![encoding.shape.clone(), plan, encoding.format.clone()]
 }

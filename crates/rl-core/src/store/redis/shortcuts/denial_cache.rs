@@ -1,211 +1,321 @@
-//! The denial cache: a subject that is denied until a time is not asked for again before it.
+//! Caches denials. Until a cached denial expires, further requests of the subject are rejected without a
+//! call to Redis.
 //!
-//! * **No false denial**: the server was asked no earlier than the reply says, so its clock has gone at
-//!   most as far since then as ours has since we sent. Other instances only use up more meanwhile, and
-//!   no limit that is remembered here lets go before the time that it told. `DESIGN.md` has the proof.
-//!   Limits of concurrency let go earlier, and are not remembered.
-//! * **What lowers a count is heeded**: a reset or a refund through this store at once, one by another
-//!   instance after [`LONGEST`] at the latest. Another policy is another question.
-//! * **Denials hold during an overload**: while the server cannot be asked again, a denial holds for the
-//!   whole wait that the server returned.
-//! * **Bounded**: [`MOST`] subjects. Requests of other subjects go to the server, or are rejected in an
-//!   overload.
+//! * **No false denial**: a denial is cached from the time at which its request was sent, less a margin for
+//!   clock drift, so it expires here before it does on the server. Meanwhile other instances can only use
+//!   up more. `DESIGN.md` has the proof. Concurrency limits allow earlier, and are not cached.
+//! * **Lower counts are noticed**: a reset or a refund through this store invalidates the denial at once. One
+//!   by another instance is noticed after [`MAX_AGE`] at the latest. A denial under another policy or
+//!   cost is not repeated.
+//! * **Denials hold during an overload**: while the server cannot be asked again, a denial is repeated for
+//!   the whole wait that the server returned.
+//! * **Bounded**: at most [`MAX_DENIALS`] are cached. Requests of other subjects go to the server, or are
+//!   rejected in an overload.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::monotonic::{MonotonicClock, safe_deadline};
 use crate::decision::{Decision, RetryAfter};
+use crate::maybe_ready::MaybeReady;
 use crate::model::Cost;
 use crate::policy::Policy;
-use crate::store::redis::shortcuts::monotonic::lasts_until;
-use crate::store::redis::subject_key::{ByWho, Who, WhoRef};
+use crate::store::StoreFuture;
+use crate::store::redis::encoding::reply::ScriptReply;
+use crate::store::redis::layer::{Amendment, Layer, LeaseRequest, PartRequest};
+use crate::store::redis::subject_key::{SubjectKey, SubjectMap};
 
-/// The longest that a denial is remembered.
-const LONGEST: Duration = Duration::from_secs(1);
+/// The longest time for which a denial is repeated while the server can be asked.
+const MAX_AGE: Duration = Duration::from_secs(1);
 
-/// Denials that are remembered at most.
-const MOST: usize = 16_384;
+/// The most denials that are cached.
+const MAX_DENIALS: usize = 16_384;
 
 const SHARDS: usize = 64;
 
-/// Who is known to be denied.
-pub(crate) struct Denials {
+/// The layer that repeats denials.
+#[derive(Clone)]
+pub(crate) struct DenialCache<S> {
+    inner: S,
+    /// `None` if the cache is switched off.
+    denials: Option<Arc<Denials>>,
+    clock: Arc<MonotonicClock>,
+}
+
+/// The result of a look-up.
+pub(super) enum Lookup {
+    /// The request is denied.
+    Denied(Decision),
+    /// The server has to decide. The stamp, if there is a cache, is needed to remember its decision.
+    Unknown(Option<RequestStamp>),
+}
+
+/// Identifies what was cached when a request was sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RequestStamp {
+    generation: u64,
+    sent: u64,
+    /// Whether a denial is cached, which an allowed request invalidates.
+    has_denial: bool,
+}
+
+impl<S: Layer> DenialCache<S> {
+    /// Creates the layer. It forwards everything unless it `is_enabled`.
+    pub(crate) fn new(inner: S, is_enabled: bool, clock: Arc<MonotonicClock>) -> Self {
+        Self { inner, denials: is_enabled.then(|| Arc::new(Denials::new())), clock }
+    }
+
+    /// Looks for a denial of a check.
+    pub(super) fn lookup(&self, request: PartRequest<'_>) -> Lookup {
+        match &self.denials {
+            Some(denials) => denials.lookup(request),
+            None => Lookup::Unknown(None),
+        }
+    }
+
+    /// Caches a denial of the server, or invalidates an older one if the server has allowed the request.
+    pub(super) fn remember(
+        &self,
+        subject: SubjectKey,
+        decision: &Decision,
+        stamp: Option<RequestStamp>,
+    ) {
+        let (Some(denials), Some(stamp)) = (&self.denials, stamp) else { return };
+        if !decision.is_allowed() {
+            denials.insert(subject, decision, stamp, self.clock.now());
+        } else if stamp.has_denial {
+            denials.remove_older(subject, stamp);
+        }
+    }
+
+    /// Repeats a denial whose wait has not ended, however old it is: for an overload.
+    pub(super) fn decide_locally(&self, request: PartRequest<'_>) -> Option<Decision> {
+        self.denials.as_ref()?.promised(request)
+    }
+}
+
+impl<S: Layer> Layer for DenialCache<S> {
+    fn decide(&self, request: PartRequest<'_>) -> StoreFuture<Decision> {
+        if !request.is_plain_check() {
+            return self.inner.decide(request);
+        }
+        match self.lookup(request) {
+            Lookup::Denied(denial) => MaybeReady::ready(Ok(denial)),
+            Lookup::Unknown(None) => self.inner.decide(request),
+            Lookup::Unknown(stamp) => {
+                let (this, subject) = (self.clone(), request.subject.key);
+                let decided = self.inner.decide(request);
+                MaybeReady::later(async move {
+                    let decision = decided.await?;
+                    this.remember(subject, &decision, stamp);
+                    Ok(decision)
+                })
+            }
+        }
+    }
+
+    fn lease(&self, request: LeaseRequest<'_>) -> StoreFuture<ScriptReply> {
+        self.inner.lease(request)
+    }
+
+    fn amend(&self, amendment: Amendment<'_>) -> StoreFuture<Vec<u8>> {
+        let amended = self.inner.amend(amendment);
+        match &self.denials {
+            Some(denials) if amendment.may_lower_counts() => {
+                let denials = Arc::clone(denials);
+                let invalidate = InvalidateOnDrop { denials, subject: amendment.subject.key };
+                MaybeReady::later(async move {
+                    let _invalidate = invalidate;
+                    amended.await
+                })
+            }
+            _ => amended,
+        }
+    }
+}
+
+/// Invalidates the denial of a subject when it is dropped: after its counts were lowered, or may have been.
+struct InvalidateOnDrop {
+    denials: Arc<Denials>,
+    subject: SubjectKey,
+}
+
+impl Drop for InvalidateOnDrop {
+    fn drop(&mut self) {
+        self.denials.invalidate(self.subject);
+    }
+}
+
+/// The cached denials, in shards.
+struct Denials {
     shards: Box<[Shard]>,
 }
 
 struct Shard {
-    // Raised when something is forgotten: what was asked before is not remembered after.
-    forgotten: AtomicU64,
-    denied: Mutex<ByWho<Denied>>,
+    /// Counts invalidations. A decision on a request that was sent in an earlier generation is not cached.
+    generation: AtomicU64,
+    denials: Mutex<SubjectMap<CachedDenial>>,
 }
 
-struct Denied {
+struct CachedDenial {
     decision: Decision,
-    /// When the reply arrived.
-    heard: u64,
-    /// When the server is to be asked again.
-    until: u64,
+    received_at: u64,
+    /// When the server has to be asked again.
+    expires: u64,
     /// The end of the wait that the server returned.
-    promised: u64,
+    promised_until: u64,
 }
 
-/// What is known of the subjects of a shard, which nobody changes meanwhile.
-pub(crate) struct Known<'a> {
-    shard: &'a Shard,
-    denied: MutexGuard<'a, ByWho<Denied>>,
-    now: u64,
-}
-
-impl Known<'_> {
-    /// The denial of `cost`, and how many microseconds ago it was.
-    #[inline]
-    pub(crate) fn denial(
-        &self,
-        who: WhoRef<'_>,
-        policy: &Policy,
-        cost: Cost,
-    ) -> Option<(&Decision, u64)> {
-        let denied = self.denied.get(&who).filter(|denied| self.now < denied.until)?;
-        denied.of(policy, cost, self.now)
-    }
-
-    /// Returns a denial whose wait has not ended, even if the server should be asked again.
-    pub(crate) fn promised(
-        &self,
-        who: WhoRef<'_>,
-        policy: &Policy,
-        cost: Cost,
-    ) -> Option<(&Decision, u64)> {
-        let denied = self.denied.get(&who).filter(|denied| self.now < denied.promised)?;
-        denied.of(policy, cost, self.now)
-    }
-
-    /// By what the answer is remembered of who asks now.
-    pub(crate) fn asking(&self, who: WhoRef<'_>) -> Asking {
-        let forgotten = self.shard.forgotten.load(Ordering::Acquire);
-        Asking { forgotten, sent: self.now, is_known: self.denied.contains_key(&who) }
-    }
-}
-
-/// Taken when a question sets out; by it the answer is remembered.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Asking {
-    forgotten: u64,
-    sent: u64,
-    /// Whether a denial is remembered, which the answer may invalidate.
-    pub(crate) is_known: bool,
-}
-
-impl Denied {
-    /// Returns the denial and its age in microseconds, if it is of this policy and cost.
-    fn of(&self, policy: &Policy, cost: Cost, now: u64) -> Option<(&Decision, u64)> {
-        let Self { decision, heard, .. } = self;
-        let is_it = decision.cost() == cost && decision.policy() == Some(policy);
-        is_it.then(|| (decision, now.saturating_sub(*heard)))
+impl CachedDenial {
+    /// Returns the denial as it is at `now`, if it is one of this policy and cost.
+    fn repeat(&self, policy: &Policy, cost: Cost, now: u64) -> Option<Decision> {
+        let Self { decision, received_at, .. } = self;
+        let is_same = decision.cost() == cost && decision.policy() == Some(policy);
+        is_same.then(|| decision.at_later(now.saturating_sub(*received_at)))
     }
 }
 
 impl Denials {
-    pub(crate) fn new() -> Self {
-        let shard = || Shard { forgotten: AtomicU64::new(0), denied: Mutex::default() };
+    fn new() -> Self {
+        let shard = || Shard { generation: AtomicU64::new(0), denials: Mutex::default() };
         let shards = std::iter::repeat_with(shard).take(SHARDS).collect();
         Self { shards }
     }
 
-    /// What is known of a subject at `now`.
-    #[inline]
-    pub(crate) fn known(&self, who: WhoRef<'_>, now: u64) -> Known<'_> {
-        let shard = self.shard(who);
-        Known { shard, denied: shard.lock(), now }
+    fn shard(&self, subject: SubjectKey) -> &Shard {
+        &self.shards[subject.shard(SHARDS)]
     }
 
-    /// The denial, if it is known; else what to remember the answer by.
-    pub(crate) fn find(
-        &self,
-        who: WhoRef<'_>,
-        policy: &Policy,
-        cost: Cost,
-        now: u64,
-    ) -> Result<Decision, Asking> {
-        let known = self.known(who, now);
-        match known.denial(who, policy, cost) {
-            Some((denial, micros)) => Ok(denial.at_later(micros)),
-            None => Err(known.asking(who)),
+    #[inline]
+    fn lookup(&self, request: PartRequest<'_>) -> Lookup {
+        let PartRequest { policy, cost, now, .. } = request;
+        let shard = self.shard(request.subject.key);
+        let denials = shard.lock();
+        let cached = denials.get(&request.subject.key);
+        let denial = cached.filter(|denial| now < denial.expires);
+        match denial.and_then(|denial| denial.repeat(policy, cost, now)) {
+            Some(denial) => Lookup::Denied(denial),
+            None => {
+                let generation = shard.generation.load(Ordering::Acquire);
+                let has_denial = cached.is_some();
+                Lookup::Unknown(Some(RequestStamp { generation, sent: now, has_denial }))
+            }
         }
     }
 
-    /// Remembers a denial.
-    pub(crate) fn note(&self, who: WhoRef<'_>, decision: &Decision, asking: Asking, heard: u64) {
+    fn promised(&self, request: PartRequest<'_>) -> Option<Decision> {
+        let PartRequest { policy, cost, now, .. } = request;
+        let denials = self.shard(request.subject.key).lock();
+        let denial = denials.get(&request.subject.key)?;
+        if now < denial.promised_until { denial.repeat(policy, cost, now) } else { None }
+    }
+
+    /// Caches a denial that arrived at `received_at`.
+    fn insert(&self, subject: SubjectKey, decision: &Decision, stamp: RequestStamp, now: u64) {
         let micros = |wait: Duration| u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
-        let (wait, promised) = match decision.retry_after() {
-            RetryAfter::In(wait) => (wait.min(LONGEST), micros(wait)),
-            RetryAfter::Never => (LONGEST, u64::MAX),
+        let (max_age, promised) = match decision.retry_after() {
+            RetryAfter::In(wait) => (wait.min(MAX_AGE), micros(wait)),
+            RetryAfter::Never => (MAX_AGE, u64::MAX),
             RetryAfter::Now => return,
         };
-        let until = lasts_until(asking.sent, micros(wait));
-        let promised = lasts_until(asking.sent, promised);
-        if heard >= until {
+        let expires = safe_deadline(stamp.sent, micros(max_age));
+        if now >= expires {
             return;
         }
-        let shard = self.shard(who);
-        let mut denied = shard.lock();
-        if shard.forgotten.load(Ordering::Acquire) != asking.forgotten {
+        let shard = self.shard(subject);
+        let mut denials = shard.lock();
+        if shard.generation.load(Ordering::Acquire) != stamp.generation {
             return;
         }
-        if denied.len() >= MOST / SHARDS && !denied.contains_key(&who) {
-            // The oldest few: if they still hold, there are more denials than there is room for.
-            for place in (0..denied.len().min(4)).rev() {
-                if denied[place].until <= heard {
-                    denied.swap_remove_index(place);
-                }
-            }
-            if denied.len() >= MOST / SHARDS {
-                let place = usize::try_from(heard).unwrap_or(0) % denied.len();
-                denied.swap_remove_index(place);
-            }
+        if denials.len() >= MAX_DENIALS / SHARDS && !denials.contains_key(&subject) {
+            make_room(&mut denials, now);
         }
+        let promised_until = safe_deadline(stamp.sent, promised);
         let decision = decision.clone();
-        denied.insert(who.to_owned(), Denied { decision, heard, until, promised });
+        let denial = CachedDenial { decision, received_at: now, expires, promised_until };
+        denials.insert(subject, denial);
     }
 
-    /// Forgets the denial of a subject that the server has allowed since.
-    pub(crate) fn allowed(&self, who: WhoRef<'_>, asking: Asking) {
-        let mut denied = self.shard(who).lock();
-        if denied.get(&who).is_some_and(|denied| denied.heard <= asking.sent) {
-            denied.swap_remove(&who);
+    /// Removes a denial that was received before the request of `stamp` was sent.
+    fn remove_older(&self, subject: SubjectKey, stamp: RequestStamp) {
+        let mut denials = self.shard(subject).lock();
+        if denials.get(&subject).is_some_and(|denial| denial.received_at <= stamp.sent) {
+            denials.swap_remove(&subject);
         }
     }
 
-    /// Forgets what is known of a subject, because its counts may be lower now.
-    pub(crate) fn forget(&self, who: WhoRef<'_>) {
-        let shard = self.shard(who);
-        let mut denied = shard.lock();
-        shard.forgotten.fetch_add(1, Ordering::AcqRel);
-        denied.swap_remove(&who);
-    }
-
-    fn shard(&self, who: WhoRef<'_>) -> &Shard {
-        &self.shards[who.fingerprint.spread(SHARDS)]
+    /// Removes the denial of a subject whose counts may be lower now.
+    fn invalidate(&self, subject: SubjectKey) {
+        let shard = self.shard(subject);
+        let mut denials = shard.lock();
+        shard.generation.fetch_add(1, Ordering::AcqRel);
+        denials.swap_remove(&subject);
     }
 }
 
 impl Shard {
-    fn lock(&self) -> MutexGuard<'_, ByWho<Denied>> {
-        self.denied.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, SubjectMap<CachedDenial>> {
+        self.denials.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Forgets when it is dropped: when what lowers a count has been done, or may have been.
-pub(crate) struct Forgetting<'a> {
-    pub(crate) denials: Option<&'a Denials>,
-    pub(crate) who: Who,
+/// Removes entries of a full shard: expired ones among the oldest four, or else an arbitrary one.
+fn make_room(denials: &mut SubjectMap<CachedDenial>, now: u64) {
+    for index in (0..denials.len().min(4)).rev() {
+        if denials[index].expires <= now {
+            denials.swap_remove_index(index);
+        }
+    }
+    if denials.len() >= MAX_DENIALS / SHARDS {
+        let index = usize::try_from(now).unwrap_or(0) % denials.len();
+        denials.swap_remove_index(index);
+    }
 }
 
-impl Drop for Forgetting<'_> {
-    fn drop(&mut self) {
-        if let Some(denials) = self.denials {
-            denials.forget(self.who.as_ref());
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Limit, Subject};
+    use crate::store::redis::layer::AmendOperation;
+    use crate::store::redis::subject_key::KeyedSubjectRef;
+    use crate::store::redis::test_layer::{TestLayer, deny, keyed};
+    use crate::store::{Mode, Namespace, Reservations, Reset};
+    use crate::time::{ManualClock, Timestamp};
+
+    fn check<'a>(
+        subject: KeyedSubjectRef<'a>,
+        policy: &'a Policy,
+        clock: &ManualClock,
+    ) -> PartRequest<'a> {
+        use crate::time::Clock;
+        let (mode, cost, reservations) = (Mode::Check, Cost::ONE, Reservations::Ignore);
+        PartRequest { subject, policy, mode, cost, reservations, now: clock.now().as_micros() }
+    }
+
+    #[tokio::test]
+    async fn a_denial_is_repeated_until_it_expires_or_is_invalidated() {
+        let clock = Arc::new(ManualClock::default());
+        clock.set(Timestamp::from_secs(1_000));
+        let inner = TestLayer::new(|request| deny(request, Duration::from_millis(500)));
+        let monotonic = Arc::new(MonotonicClock::new(Some(Arc::clone(&clock))));
+        let cache = DenialCache::new(inner.clone(), true, monotonic);
+        let policy = Policy::new([Limit::per_second(1)]).unwrap();
+        let (namespace, subject) = (Namespace::default(), Subject::user("alice"));
+        let alice = keyed(&namespace, &subject);
+        let decide = async || cache.decide(check(alice, &policy, &clock)).await.unwrap();
+
+        decide().await;
+        decide().await;
+        assert_eq!(inner.decisions(), 1, "the second denial comes from the cache");
+        clock.advance(Duration::from_millis(500));
+        decide().await;
+        assert_eq!(inner.decisions(), 2, "the first denial has expired");
+        let reset =
+            Reset { namespace: &namespace, subject: &subject, policy: &policy, limit: None };
+        let operation = AmendOperation::Reset(reset);
+        cache.amend(Amendment { subject: alice, operation }).await.unwrap();
+        decide().await;
+        assert_eq!(inner.decisions(), 3, "the reset has invalidated the second denial");
     }
 }

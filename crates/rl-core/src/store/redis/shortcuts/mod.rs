@@ -1,5 +1,9 @@
-//! Answers without the server: denials that are known, and units that were leased ahead.
+//! The layers that answer without the server: cached denials, and units that were charged ahead.
 
-pub(crate) mod denial_cache;
-pub(crate) mod leases;
-pub(crate) mod monotonic;
+mod denial_cache;
+mod leases;
+mod monotonic;
+
+pub(crate) use denial_cache::DenialCache;
+pub(crate) use leases::{LeaseSettings, Leases};
+pub(crate) use monotonic::MonotonicClock;

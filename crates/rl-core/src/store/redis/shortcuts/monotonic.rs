@@ -1,4 +1,4 @@
-//! What measures the time between sending and now.
+//! Measures on this machine how long an interval on the server lasts.
 
 use std::sync::{Arc, LazyLock};
 
@@ -6,23 +6,24 @@ use tokio::time::Instant;
 
 use crate::time::{Clock, Counter, ManualClock};
 
-/// Microseconds since some time.
+/// The part of an interval that clock drift may take: one thousandth.
+const DRIFT: u64 = 1_000;
+
+/// The largest correction that the calibrated clock makes, in µs: 10 of reading time, and 10 of drift since
+/// the last calibration, in either direction, on both ends of an interval.
+const CLOCK_ERROR: u64 = 40;
+
+/// A clock that never steps back, in microseconds since some time.
 #[derive(Debug)]
-pub(crate) enum Watch {
+pub(crate) enum MonotonicClock {
     Running(Counter),
-    /// The server's, in tests that make up the time.
+    /// The server's clock, in tests that set the time.
     Manual(Arc<ManualClock>),
 }
 
-/// Our clock and the server's do not run alike: of each span so small a part is left to the server,
-const DRIFT: u64 = 1_000;
-/// and so many µs, by which our clock corrects itself at most: it is asked in ten, and in the hundredth of a second
-/// until it is asked again it goes wrong by ten more in either direction.
-const STEP: u64 = 40;
-
-impl Watch {
+impl MonotonicClock {
     pub(crate) fn new(clock: Option<Arc<ManualClock>>) -> Self {
-        clock.map_or_else(|| Self::Running(Counter::of(running)), Self::Manual)
+        clock.map_or_else(|| Self::Running(Counter::of(micros_since_start)), Self::Manual)
     }
 
     #[inline]
@@ -39,13 +40,13 @@ impl Watch {
     }
 }
 
-/// µs since this was first asked for.
-fn running() -> u64 {
-    static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
-    u64::try_from(BEGUN.elapsed().as_micros()).unwrap_or(u64::MAX)
+fn micros_since_start() -> u64 {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    u64::try_from(START.elapsed().as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Until when a span lasts on our watch that began on the server no earlier than at `sent`.
-pub(crate) const fn lasts_until(sent: u64, micros: u64) -> u64 {
-    sent.saturating_add((micros - micros.div_ceil(DRIFT)).saturating_sub(STEP))
+/// Returns the time here until which an interval of `micros` on the server's clock surely lasts, if it began
+/// no earlier than `sent`.
+pub(crate) const fn safe_deadline(sent: u64, micros: u64) -> u64 {
+    sent.saturating_add((micros - micros.div_ceil(DRIFT)).saturating_sub(CLOCK_ERROR))
 }

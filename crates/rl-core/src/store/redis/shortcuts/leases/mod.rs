@@ -1,365 +1,414 @@
-//! Leases: units that a node has taken ahead, to be spent without asking the server.
+//! Leases: units that this instance has charged ahead, to be spent without asking the server.
 //!
-//! * **The bound holds** for any number of nodes: what is spent has been charged before, in every window
-//!   of the policy, and is spent before the first of those windows ends. A node that dies and a reply
-//!   that is lost leave units unspent, and never spend any twice. `DESIGN.md` has the proof, and what a
-//!   clock that jumps may add: one lease for each node.
-//! * **Units that are not spent go back**: when the first window ends, after an idle time, at the end of
-//!   the lease's life, and when the store is closed. Until then other nodes may be denied what a node
-//!   holds: at most one lease for each node.
-//! * **A denied request charges nothing**: the script takes units only if they are enough for the request.
-//! * **Leases of many subjects are taken in one call**, if they are of one size under one policy.
-//! * **A lease starts small**: it is twice as large as the one before, up to the setting, and never more
+//! * **The limits hold** for any number of instances. Each spent unit was charged before, in every window of
+//!   the policy, and is spent before the first of those windows ends. An instance that dies and a reply
+//!   that is lost leave units unspent, and never spend a unit twice. `DESIGN.md` has the proof. It also
+//!   bounds what a clock that jumps may add: one lease for each instance.
+//! * **Unspent units go back**: when the first window ends, after an idle time, at the end of the lease's
+//!   lifetime, and when the store is closed. Until then other instances may be denied these units: at most
+//!   one lease for each instance.
+//! * **A denied request charges nothing**: the script leases units only if they are enough for the request.
+//! * **One call leases for many subjects**, if their leases have the same size under the same policy.
+//! * **A lease starts small**. Each is twice as large as the one before, up to the setting, and never more
 //!   than a quarter of what the server had left.
-//! * Fixed windows that begin with the first request are leased. Other limits, and everything but
-//!   checks, go to the server.
+//! * Only checks under fixed windows that begin with the first request are served from leases. Everything
+//!   else is forwarded.
+//!
+//! ```text
+//!              enough unspent units
+//! check ─────────────────────────────────► spend ─────► decision
+//!   │ too few
+//!   ▼
+//! refill lock ─► lease from the server ─► add to the slot ─► spend, or deny
+//! ```
 
 mod returning;
 mod slot;
 mod table;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use slot::{Returned, Terms, open};
-pub(crate) use table::Holder;
-use table::Table;
+use returning::UnitReturner;
+use slot::{ActiveLease, ReturnedUnits};
+use table::{LeaseTable, RefillGuard};
 use tokio::runtime::Handle;
 
+use super::denial_cache::{DenialCache, Lookup, RequestStamp};
+use super::monotonic::{MonotonicClock, safe_deadline};
 use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
-use crate::model::Mode;
-use crate::model::StoreError;
-use crate::model::{Cost, FailureKind};
+use crate::model::{Cost, StoreError};
 use crate::policy::Policy;
-use crate::store::StoreFuture;
-use crate::store::redis::RedisStore;
-use crate::store::redis::batching::{self, Joined, Question};
-use crate::store::redis::encoding::reply::{Answer, Asked};
-use crate::store::redis::encoding::reply_reader;
-use crate::store::redis::shortcuts::denial_cache::Asking;
-use crate::store::redis::shortcuts::monotonic::lasts_until;
-use crate::store::redis::subject_key::{Who, WhoRef};
+use crate::store::redis::encoding::policy::is_fixed_windows;
+use crate::store::redis::encoding::reply::{CallArgs, ScriptReply};
+use crate::store::redis::layer::{
+    AmendOperation, Amendment, Layer, LeaseRequest, OwnedPartRequest, PartRequest,
+    runtime_has_ended,
+};
+use crate::store::redis::subject_key::KeyedSubject;
+use crate::store::{Mode, Reservations, StoreFuture};
 
-/// The largest lease: what the number of calls in one script call can say.
-const MOST_UNITS: u16 = u16::MAX - 1;
+/// The largest lease. One script call cannot count more.
+const MAX_LEASE: u16 = u16::MAX - 1;
 
 /// The most subjects that hold leases.
-const MOST: usize = 16_384;
+const MAX_SUBJECTS: usize = 16_384;
 
 /// The settings of leases.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LeaseSettings {
-    /// The most units of one lease.
+    /// The most units of one lease. 0 switches leases off.
     pub(crate) units: u64,
     /// The time without a spent unit after which the units go back.
     pub(crate) idle: Duration,
-    /// The longest that a lease lasts.
+    /// The longest time that a lease lasts.
     pub(crate) lifetime: Duration,
 }
 
-pub(crate) struct Leases {
-    table: Arc<Table>,
-    /// The units of one lease at most.
-    most: u64,
-    /// The idle time and the lifetime, in µs.
-    idle: u64,
-    lifetime: u64,
-    patience: Duration,
-    is_closed: AtomicBool,
+/// The layer that spends leased units.
+#[derive(Clone)]
+pub(crate) struct Leases<S> {
+    shared: Arc<Shared<S>>,
+}
+
+struct Shared<S> {
+    inner: DenialCache<S>,
+    table: Arc<LeaseTable>,
+    returner: UnitReturner<S>,
+    max_units: u64,
+    lifetime_micros: u64,
+    clock: Arc<MonotonicClock>,
     runtime: Handle,
 }
 
-impl Leases {
-    pub(crate) fn new(settings: LeaseSettings, patience: Duration) -> Self {
-        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        Self {
-            table: Arc::default(),
-            most: settings.units.min(MOST_UNITS.into()),
-            idle: micros(settings.idle),
-            lifetime: micros(settings.lifetime),
-            patience,
-            is_closed: AtomicBool::new(false),
-            runtime: Handle::current(),
-        }
-    }
-
-    /// Spends `cost` of what is held of a subject, if that is enough.
-    #[inline(always)]
-    pub(crate) fn spend(
-        &self,
-        who: WhoRef<'_>,
-        policy: &Policy,
-        cost: Cost,
-        now: u64,
-    ) -> Option<Decision> {
-        self.table.lock().get_mut(&who)?.spend(policy, cost, now)
-    }
-
-    /// Drops the held units of a subject, and keeps other tasks from spending or taking any while the result
-    /// lives. The table always has room for this.
-    pub(crate) async fn give_up(&self, who: Who) -> Option<Holder> {
-        let holder = self.table.enter(who, usize::MAX)?.turn().await;
-        holder.place.with_lease(|lease| lease.terms = None);
-        Some(holder)
-    }
-
-    /// Stops taking units. A task checks this with a place in the table: either it takes none, or it has its
-    /// place before `close` reads the table.
-    fn close(&self) {
-        self.is_closed.store(true, Ordering::SeqCst);
-    }
-
-    pub(crate) fn is_closed(&self) -> bool {
-        self.is_closed.load(Ordering::SeqCst)
-    }
+/// A request that has to wait for a refill.
+struct Refill {
+    policy: Policy,
+    cost: Cost,
+    stamp: Option<RequestStamp>,
 }
 
 /// The result of a call to the server.
-struct Taken {
-    /// `None` if the held units no longer suffice, and the server has more.
+struct Refilled {
+    /// `None` if other tasks spent the units meanwhile, and the server may have more.
     decision: Option<Decision>,
+    /// The units that were leased.
     units: u64,
 }
 
-impl RedisStore {
-    /// Checks `cost`, which is more than what is held, and takes more ahead.
-    pub(crate) fn check_leased(
-        &self,
-        leases: &Leases,
-        who: WhoRef<'_>,
-        policy: &Policy,
-        cost: Cost,
-        asking: Option<Asking>,
-    ) -> StoreFuture<Decision> {
-        let is_too_dear = cost.units() > leases.most && leases.table.lock().get(&who).is_none();
-        if is_too_dear || leases.is_closed() {
-            return self.check(who, policy, cost, asking);
+impl<S: Layer> Leases<S> {
+    /// Creates the layer. Its tasks run in the runtime in which it is created.
+    pub(crate) fn new(
+        inner: DenialCache<S>,
+        settings: LeaseSettings,
+        response_timeout: Duration,
+        clock: Arc<MonotonicClock>,
+    ) -> Self {
+        let table = Arc::<LeaseTable>::default();
+        let returner = UnitReturner::new(
+            inner.clone(),
+            Arc::clone(&table),
+            settings.idle,
+            response_timeout,
+            Arc::clone(&clock),
+        );
+        let max_units = settings.units.min(MAX_LEASE.into());
+        if max_units > 0 && !clock.is_manual() {
+            returner.start_sweeping();
         }
-        let (this, who, policy) = (self.clone(), who.to_owned(), policy.clone());
-        MaybeReady::later(async move { this.wait_for_turn(who, policy, cost, asking).await })
+        let lifetime_micros = u64::try_from(settings.lifetime.as_micros()).unwrap_or(u64::MAX);
+        let runtime = Handle::current();
+        Self {
+            shared: Arc::new(Shared {
+                inner,
+                table,
+                returner,
+                max_units,
+                lifetime_micros,
+                clock,
+                runtime,
+            }),
+        }
     }
 
-    async fn wait_for_turn(
-        self,
-        who: Who,
-        policy: Policy,
-        cost: Cost,
-        mut asking: Option<Asking>,
-    ) -> Result<Decision, StoreError> {
-        let Some(leases) = &self.inner.leases else { return Err(gone()) };
-        let place = leases.table.enter(who.clone(), MOST);
-        let place = place.or_else(|| leases.table.enter(who.clone(), self.make_room(leases)));
-        let Some(place) = place else {
-            return self.check(who.as_ref(), &policy, cost, asking).await;
-        };
-        let holder = place.turn().await;
-        let now = self.inner.watch.now();
-        if let Some(decision) = holder.place.with_lease(|lease| lease.spend(&policy, cost, now)) {
+    /// Decides a request without a call to the server: with leased units, or by a cached denial.
+    pub(crate) fn decide_locally(&self, request: PartRequest<'_>) -> Option<Decision> {
+        if !request.is_plain_check() {
+            return None;
+        }
+        self.spend(request).or_else(|| self.shared.inner.decide_locally(request))
+    }
+
+    /// Gives all unspent units back, and stops leasing.
+    pub(crate) async fn close(&self) -> Result<(), StoreError> {
+        self.shared.returner.close().await
+    }
+
+    /// Gives back the units of leases that have expired or are idle.
+    #[cfg(feature = "conformance")]
+    pub(crate) async fn return_idle(&self) {
+        self.shared.returner.sweep().await;
+    }
+
+    const fn is_enabled(shared: &Shared<S>) -> bool {
+        shared.max_units > 0
+    }
+
+    /// Spends leased units, if enough are left.
+    #[inline(always)]
+    fn spend(&self, request: PartRequest<'_>) -> Option<Decision> {
+        if !Self::is_enabled(&self.shared) {
+            return None;
+        }
+        let mut slots = self.shared.table.lock();
+        slots.get_mut(&request.subject.key)?.spend(request.policy, request.cost, request.now)
+    }
+
+    /// Returns whether a lease may serve this request, which found too few units.
+    fn can_lease(&self, request: PartRequest<'_>) -> bool {
+        let is_too_dear = request.cost.units() > self.shared.max_units
+            && self.shared.table.lock().get(&request.subject.key).is_none();
+        is_fixed_windows(request.policy) && !is_too_dear && !self.shared.returner.is_closed()
+    }
+
+    /// Waits for the refill lock, then decides with the units that are there, or leases more.
+    async fn decide_after_refill(self, request: OwnedPartRequest) -> Result<Decision, StoreError> {
+        let Shared { inner, table, returner, max_units, clock, runtime, .. } = &*self.shared;
+        let request = request.as_ref();
+        let enter = |max| table.enter(request.subject.to_owned(), max);
+        let slot = enter(MAX_SUBJECTS).or_else(|| enter(returner.make_room(MAX_SUBJECTS)));
+        let Some(slot) = slot else { return inner.decide(request).await };
+        let guard = slot.lock_refill().await;
+
+        // While this task waited, another may have leased units, or learned that the request is denied.
+        let request = request.at(clock.now());
+        let PartRequest { policy, cost, now, .. } = request;
+        if let Some(decision) = guard.slot.with(|slot| slot.spend(policy, cost, now)) {
             return Ok(decision);
         }
-        // Those before may have learned that this one is denied.
-        if let Some(denials) = &self.inner.denials {
-            match denials.find(who.as_ref(), &policy, cost, self.inner.watch.now()) {
-                Ok(denial) => return Ok(denial),
-                Err(again) => asking = Some(again),
-            }
+        let stamp = match inner.lookup(request) {
+            Lookup::Denied(denial) => return Ok(denial),
+            Lookup::Unknown(stamp) => stamp,
+        };
+        let is_hopeless = guard.slot.with(|slot| slot.is_hopeless(policy, cost, now));
+        if is_hopeless || returner.is_closed() {
+            drop(guard);
+            return inner.decide(request).await;
         }
-        let now = self.inner.watch.now();
-        let is_beyond = holder.place.with_lease(|lease| lease.is_beyond(&policy, cost, now));
-        if is_beyond || leases.is_closed() {
-            drop(holder);
-            return self.check(who.as_ref(), &policy, cost, asking).await;
-        }
-        // In a task of its own, so that a cancelled request does not lose the units.
-        let store = self.clone();
-        if cost.units() > leases.most {
-            let emptied = async move { store.empty(&holder).await };
+
+        // The rest runs in a task of its own, so that a cancelled request does not lose units.
+        if cost.units() > *max_units {
+            let returner = returner.clone();
+            let emptied = runtime.spawn(async move { returner.empty(&guard).await }).await;
             // Units that could not be given back stay charged.
-            let _ = leases.runtime.spawn(emptied).await.map_err(|_| gone())?;
-            return self.check(who.as_ref(), &policy, cost, asking).await;
+            let _ = emptied.map_err(|_| runtime_has_ended())?;
+            return inner.decide(request).await;
         }
-        // Boxed: it is large, and a task is moved more than once until it begins.
-        let taken = Box::pin(async move { store.take_ahead(holder, &policy, cost, asking).await });
-        leases.runtime.spawn(taken).await.unwrap_or_else(|_| Err(gone()))
+        let refill = Refill { policy: policy.clone(), cost, stamp };
+        let this = self.clone();
+        // Boxed, because a task is moved more than once until it begins.
+        let decided = Box::pin(async move { this.refill(guard, refill).await });
+        runtime.spawn(decided).await.unwrap_or_else(|_| Err(runtime_has_ended()))
     }
 
-    /// Takes units ahead, and decides on the first call that needs them.
-    async fn take_ahead(
-        &self,
-        mut holder: Holder,
-        policy: &Policy,
-        cost: Cost,
-        asking: Option<Asking>,
-    ) -> Result<Decision, StoreError> {
-        let Some(leases) = &self.inner.leases else { return Err(gone()) };
-        // If the held units have ended meanwhile, or other requests have spent them, it takes a second time,
-        // for the whole cost.
-        let mut taken = self.take_more(leases, &mut holder, policy, cost, true).await?;
-        if taken.decision.is_none() {
-            let units = taken.units;
-            taken = self.take_more(leases, &mut holder, policy, cost, false).await?;
-            taken.units += units;
+    /// Leases units, and decides on the request that needs them.
+    async fn refill(&self, mut guard: RefillGuard, refill: Refill) -> Result<Decision, StoreError> {
+        let Shared { inner, returner, .. } = &*self.shared;
+        let mut refilled = self.lease_more(&mut guard, &refill, true).await?;
+        if refilled.decision.is_none() {
+            // The unspent units have expired, or other requests have spent them. Lease the whole cost.
+            let units = refilled.units;
+            refilled = self.lease_more(&mut guard, &refill, false).await?;
+            refilled.units += units;
         }
-        let decision = taken.decision.ok_or_else(gone)?;
+        let decision = refilled.decision.ok_or_else(runtime_has_ended)?;
         if !decision.is_allowed()
-            && let Some(returned) = holder.place.with_lease(|lease| lease.take_back(taken.units))
+            && let Some(returned) = guard.slot.with(|slot| slot.take_back(refilled.units))
         {
-            // The units were taken for a request that is denied. If giving back fails, they stay held.
-            let _ = self.give_back(holder.place.who.as_ref(), returned).await;
+            // A denied request charges nothing. Units that cannot be given back now are still unspent.
+            let _ = returner.give_back(&guard.slot.subject, returned).await;
         }
-        self.note_denial(holder.place.who.as_ref(), &decision, asking);
+        inner.remember(guard.slot.subject.key, &decision, refill.stamp);
         Ok(decision)
     }
 
-    /// Takes the units that are missing for `cost`, and more, and decides.
-    async fn take_more(
+    /// Leases enough units to cover the cost, and more, then decides.
+    ///
+    /// If `counts_unspent`, the units that are in the slot already need not be leased. Resolves to no decision
+    /// if concurrent requests spent them meanwhile and the server may have more.
+    async fn lease_more(
         &self,
-        leases: &Leases,
-        holder: &mut Holder,
-        policy: &Policy,
-        cost: Cost,
-        counts_held: bool,
-    ) -> Result<Taken, StoreError> {
-        let now = self.inner.watch.now();
-        if holder.place.with_lease(|lease| open(&mut lease.terms, policy, now).is_none()) {
+        guard: &mut RefillGuard,
+        refill: &Refill,
+        counts_unspent: bool,
+    ) -> Result<Refilled, StoreError> {
+        let Shared { inner, returner, max_units, lifetime_micros, clock, .. } = &*self.shared;
+        let Refill { policy, cost, .. } = refill;
+        let now = clock.now();
+        if guard.slot.with(|slot| slot.open(policy, now).is_none()) {
             // Units that could not be given back stay charged.
-            let _ = self.empty(holder).await;
+            let _ = returner.empty(guard).await;
         }
-        let (held, rest) = holder.place.with_lease(|lease| match &lease.terms {
-            Some(terms) => (if counts_held { terms.left } else { 0 }, terms.rest),
+        let (unspent, server_remaining) = guard.slot.with(|slot| match &slot.lease {
+            Some(lease) => (if counts_unspent { lease.unspent } else { 0 }, lease.server_remaining),
             None => (0, u64::MAX),
         });
-        let size = (2 * holder.taking.size.max(1)).min(leases.most).min((rest / 4).max(1));
-        // Leases are no larger than `MOST_UNITS`, and the cost is no more than a lease.
-        let units = |units: u64| u16::try_from(units).unwrap_or(MOST_UNITS).min(MOST_UNITS);
-        let least = units(cost.units().saturating_sub(held).max(1));
-        let asked = units(size).max(least);
+        let doubled = 2 * guard.state.last_units.max(1);
+        let size = doubled.min(*max_units).min((server_remaining / 4).max(1));
+        let least = lease_units(cost.units().saturating_sub(unspent).max(1));
+        let units = lease_units(size).max(least);
 
-        let sent = self.inner.watch.now();
-        let (answer, decided) = self.take(leases, &holder.place.who, policy, asked, least).await?;
-        let (taken, rest) = (u64::from(answer.passing()), answer.least_left(policy));
-        let heard = self.inner.watch.now();
-        let nearest = decided.limits().filter(|limit| limit.is_active());
-        let nearest = nearest.map(|limit| limit.reset_after()).min().unwrap_or_default();
-        let micros = u64::try_from(nearest.as_micros()).unwrap_or(u64::MAX);
-        let until = lasts_until(sent, micros.min(leases.lifetime));
-        let (policy, charged) = (policy.clone(), decided.at());
-        let terms =
-            Terms { policy, answer, charged, heard, until, touched: heard, left: taken, rest };
-        if taken > 0 || rest == 0 {
-            holder.taking.size = taken;
+        let sent = clock.now();
+        let subject = guard.slot.subject.as_ref();
+        let reply = inner.lease(LeaseRequest { subject, policy, units, least }).await?;
+        let received_at = clock.now();
+        let last = CallArgs { policy, mode: Mode::Check, cost: Cost::ONE };
+        let last = reply.decision(units - 1, last);
+        let (leased, remaining) = (u64::from(reply.allowed_calls()), reply.least_remaining(policy));
+        let active = last.limits().filter(|limit| limit.is_active());
+        let first_end = active.map(|limit| limit.reset_after()).min().unwrap_or_default();
+        let micros = u64::try_from(first_end.as_micros()).unwrap_or(u64::MAX);
+        let lease = ActiveLease {
+            policy: policy.clone(),
+            reply,
+            charged: last.at(),
+            received_at,
+            expires: safe_deadline(sent, micros.min(*lifetime_micros)),
+            last_spent: received_at,
+            unspent: leased,
+            server_remaining: remaining,
+        };
+        if leased > 0 || remaining == 0 {
+            guard.state.last_units = leased;
         }
-        let is_short = taken < asked.into();
-        let (decision, over) = holder.place.with_lease(|lease| lease.add(terms, cost, is_short));
-        if let Some(over) = over {
+        let is_exhausted = leased < units.into();
+        let added = guard.slot.with(|slot| slot.add(lease, *cost, is_exhausted));
+        if let Some(expired) = added.expired {
             // Units that could not be given back stay charged.
-            let _ = self.give_back(holder.place.who.as_ref(), Returned::from(over)).await;
+            let _ = returner.give_back(&guard.slot.subject, ReturnedUnits::from(expired)).await;
         }
-        Ok(Taken { decision, units: taken })
+        Ok(Refilled { decision: added.decision, units: leased })
     }
 
-    /// Takes up to `units` on the server, or none if fewer than `least` are left. Each unit is a check, the
-    /// first of which pass. Returns how many pass as well, and the decision on the last.
-    async fn take(
-        &self,
-        leases: &Leases,
-        who: &Who,
-        policy: &Policy,
-        units: u16,
-        least: u16,
-    ) -> Result<(Answer, Decision), StoreError> {
-        let (mode, cost) = (Mode::Check, Cost::ONE);
-        // Joins a batch if a call is in flight.
-        let _lone = match &self.inner.combiner {
-            Some(combiner) => {
-                let question = Question::Lease { units, least };
-                match self.join(combiner, who.as_ref(), policy, question, None) {
-                    Joined::Waiting(told) => {
-                        let part = batching::wait_for_part(told).await?;
-                        let last = part.decision();
-                        return Ok((part.into_answer(), last));
-                    }
-                    Joined::Alone(lone) => Some(lone),
-                }
-            }
-            None => None,
-        };
-        let command = self.inner.commands.check(&[who.as_ref()], policy, cost, units, least)?;
-        let reply = tokio::time::timeout(leases.patience, self.send(command)).await;
-        let reply = reply.unwrap_or_else(|_| Err(StoreError::new(FailureKind::TimedOut)))?;
-        let asked = Asked { policy, mode, cost };
-        let answer = reply_reader::read_one(&reply, units, asked)?;
-        self.note_healed(answer.healed);
-        let last = answer.decision(units - 1, asked);
-        Ok((answer, last))
+    /// Drops the leased units of a subject. Other tasks can neither spend nor lease any while the result lives.
+    async fn drop_lease(self, subject: KeyedSubject) -> Option<RefillGuard> {
+        // No bound on the table: a reset must not fail because the table is full.
+        let guard = self.shared.table.enter(subject, usize::MAX)?.lock_refill().await;
+        guard.slot.with(|slot| slot.lease = None);
+        Some(guard)
     }
 }
 
-/// The runtime that the store lives in has ended.
-fn gone() -> StoreError {
-    StoreError::new(FailureKind::Unavailable)
+impl<S: Layer> Layer for Leases<S> {
+    fn decide(&self, request: PartRequest<'_>) -> StoreFuture<Decision> {
+        let inner = &self.shared.inner;
+        let can_spend = request.is_plain_check() && request.reservations == Reservations::Ignore;
+        if !Self::is_enabled(&self.shared) || !can_spend {
+            return inner.decide(request);
+        }
+        if let Some(decision) = self.spend(request) {
+            return MaybeReady::ready(Ok(decision));
+        }
+        if let Lookup::Denied(denial) = inner.lookup(request) {
+            return MaybeReady::ready(Ok(denial));
+        }
+        if !self.can_lease(request) {
+            return inner.decide(request);
+        }
+        MaybeReady::later(self.clone().decide_after_refill(request.to_owned()))
+    }
+
+    fn lease(&self, request: LeaseRequest<'_>) -> StoreFuture<ScriptReply> {
+        self.shared.inner.lease(request)
+    }
+
+    fn amend(&self, amendment: Amendment<'_>) -> StoreFuture<Vec<u8>> {
+        let amended = self.shared.inner.amend(amendment);
+        let is_reset = matches!(amendment.operation, AmendOperation::Reset(_));
+        if !Self::is_enabled(&self.shared) || !is_reset {
+            return amended;
+        }
+        let dropped = self.clone().drop_lease(amendment.subject.to_owned());
+        MaybeReady::later(async move {
+            // The leased units were charged to the counts that are about to be reset.
+            let _guard = dropped.await;
+            amended.await
+        })
+    }
+}
+
+/// Returns `units` as the size of a lease.
+fn lease_units(units: u64) -> u16 {
+    u16::try_from(units).unwrap_or(MAX_LEASE).min(MAX_LEASE)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Limit, Subject};
-    use crate::store::fingerprint::Fingerprinter;
-    use crate::store::{DecideRequest, Namespace, Part, Reset, Store};
+    use crate::model::{FailureKind, Limit, Subject};
+    use crate::store::redis::subject_key::KeyedSubjectRef;
+    use crate::store::redis::test_layer::{TestLayer, keyed};
+    use crate::store::{Namespace, Reset};
 
-    fn leases() -> Leases {
+    fn leases(inner: TestLayer) -> Leases<TestLayer> {
         let (idle, lifetime) = (Duration::from_secs(10), Duration::from_secs(60));
-        Leases::new(LeaseSettings { units: 4, idle, lifetime }, Duration::from_secs(1))
+        let settings = LeaseSettings { units: 4, idle, lifetime };
+        let clock = Arc::new(MonotonicClock::new(None));
+        let cache = DenialCache::new(inner, true, Arc::clone(&clock));
+        Leases::new(cache, settings, Duration::from_secs(1), clock)
+    }
+
+    fn failing() -> TestLayer {
+        TestLayer::new(|_| Err(StoreError::new(FailureKind::Unavailable)))
     }
 
     #[tokio::test]
-    async fn all_who_wait_meet_in_the_same_place_and_the_last_forgets_it() {
-        let leases = leases();
-        let fingerprinter = Fingerprinter::random();
-        let who = |name: &str| {
-            let (namespace, subject) = (Namespace::default(), Subject::user(name));
-            let fingerprint = fingerprinter.fingerprint(&namespace, &subject);
-            Who { namespace, subject, fingerprint }
-        };
-        let enter = |name, most| leases.table.enter(who(name), most);
-        let first = enter("alice", 1).unwrap().turn().await;
-        let waiting = enter("alice", 1).unwrap();
-        assert!(enter("bob", 1).is_none(), "there is no room");
+    async fn all_tasks_of_a_subject_share_a_slot_and_the_last_one_removes_it() {
+        let leases = leases(failing());
+        let (namespace, alice, bob) =
+            (Namespace::default(), Subject::user("alice"), Subject::user("bob"));
+        let [alice, bob] = [&alice, &bob].map(|subject| keyed(&namespace, subject));
+        let table = &leases.shared.table;
+        let enter_alice = || table.enter(alice.to_owned(), 1).unwrap();
+        let first = enter_alice().lock_refill().await;
+        let waiting = enter_alice();
+        assert!(table.enter(bob.to_owned(), 1).is_none(), "the table is full");
         drop(first);
-        let known = |who: WhoRef<'_>| leases.table.lock().get(&who).map(|lease| lease.places);
-        assert_eq!(known(waiting.who.as_ref()), Some(1), "somebody waits");
-        // Who gives up waiting leaves nothing behind.
-        let turn = waiting.turn().await;
-        let gives_up = tokio::spawn(enter("alice", 1).unwrap().turn());
+        assert_eq!(table.lock().get(&alice.key).map(|slot| slot.guards), Some(1));
+        let guard = waiting.lock_refill().await;
+        let cancelled = tokio::spawn(enter_alice().lock_refill());
         tokio::task::yield_now().await;
-        drop(turn);
-        gives_up.abort();
-        drop(gives_up.await);
-        assert_eq!(leases.table.lock().len(), 0);
-        drop(leases.give_up(who("bob")).await);
-        assert_eq!(leases.table.lock().len(), 0, "nothing was held");
+        drop(guard);
+        cancelled.abort();
+        drop(cancelled.await);
+        assert_eq!(table.lock().len(), 0, "a cancelled task leaves nothing behind");
+        drop(leases.clone().drop_lease(bob.to_owned()).await);
+        assert_eq!(table.lock().len(), 0, "the slot had no lease");
     }
 
     #[tokio::test]
-    async fn subjects_of_which_nothing_is_held_take_no_place() {
-        // Nobody listens there.
-        let patience = Duration::from_millis(1);
-        let store = RedisStore::builder("redis://127.0.0.1:1/").lease(4).connection_wait(patience);
-        let store = store.connect().await.unwrap();
-        let policy = Policy::new([Limit::per_hour(10)]).unwrap();
-        let (namespace, policy) = (&Namespace::default(), &policy);
+    async fn subjects_without_leased_units_have_no_slot() {
+        let leases = leases(failing());
+        let (namespace, policy) =
+            (Namespace::default(), Policy::new([Limit::per_hour(10)]).unwrap());
         for n in 0..20 {
-            let subject = &Subject::user(&n.to_string());
-            let cost = Cost::new(1 + n % 6);
-            let mode = Mode::Check;
-            store
-                .decide(DecideRequest::new(namespace, &[Part::new(subject, policy, cost)], mode))
-                .await
-                .unwrap_err();
-            store.reset(Reset { namespace, subject, policy, limit: None }).await.unwrap_err();
+            let subject = Subject::user(&n.to_string());
+            let subject = keyed(&namespace, &subject);
+            let request = PartRequest {
+                subject,
+                policy: &policy,
+                mode: Mode::Check,
+                cost: Cost::new(1 + n % 6),
+                reservations: Reservations::Ignore,
+                now: leases.shared.clock.now(),
+            };
+            leases.decide(request).await.unwrap_err();
+            let KeyedSubjectRef { namespace, subject: name, .. } = subject;
+            let reset = Reset { namespace, subject: name, policy: &policy, limit: None };
+            let operation = AmendOperation::Reset(reset);
+            leases.amend(Amendment { subject, operation }).await.unwrap();
         }
-        assert_eq!(store.inner.leases.as_ref().unwrap().table.lock().len(), 0);
+        assert_eq!(leases.shared.table.lock().len(), 0);
     }
 }

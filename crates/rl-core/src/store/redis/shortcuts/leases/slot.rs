@@ -1,140 +1,155 @@
-//! What is held of a subject, and how it is spent. No I/O.
+//! The leased units of one subject, and how they are spent. No I/O.
 
 use std::sync::Arc;
 
-use tokio::sync::Mutex as Turn;
+use tokio::sync::Mutex as AsyncMutex;
 
-use super::table::Taking;
-use crate::decision::Decision;
-use crate::decision::Origin;
+use crate::decision::{Decision, Origin};
 use crate::model::Cost;
 use crate::policy::Policy;
-use crate::store::redis::encoding::reply::Answer;
+use crate::store::redis::encoding::reply::ScriptReply;
+use crate::store::redis::subject_key::KeyedSubject;
 use crate::time::Timestamp;
 
-/// The lease of one subject. Spending needs no turn, so no request waits while units are held.
+/// The entry of one subject in the table of leases.
+pub(super) struct LeaseSlot {
+    pub(super) subject: KeyedSubject,
+    pub(super) lease: Option<ActiveLease>,
+    /// Held by the task that refills the slot or empties it. Spending does not need it, so no request
+    /// waits while enough units are left.
+    pub(super) refill: Arc<AsyncMutex<RefillState>>,
+    /// The number of tasks that hold the refill lock, or wait for it.
+    pub(super) guards: usize,
+}
+
+/// What the task that holds the refill lock knows.
 #[derive(Default)]
-pub(crate) struct Lease {
-    pub(crate) terms: Option<Terms>,
-    pub(crate) turn: Arc<Turn<Taking>>,
-    /// The number of tasks that take units, give them back, or wait for their turn.
-    pub(crate) places: usize,
+pub(super) struct RefillState {
+    /// The units of the last refill.
+    pub(super) last_units: u64,
 }
 
-/// The held units and their conditions.
-pub(crate) struct Terms {
-    pub(crate) policy: Policy,
-    /// Where the limits stood when they were charged.
-    pub(crate) answer: Answer,
-    pub(crate) charged: Timestamp,
-    /// When the server's answer was there, and until when the lease may be spent.
-    pub(crate) heard: u64,
-    pub(crate) until: u64,
-    /// When a unit was spent last.
-    pub(crate) touched: u64,
-    pub(crate) left: u64,
-    /// The units that the server had left when it answered.
-    pub(crate) rest: u64,
+/// Units that were charged ahead, and the conditions under which they may be spent.
+pub(super) struct ActiveLease {
+    pub(super) policy: Policy,
+    /// The states of the limits after the charge.
+    pub(super) reply: ScriptReply,
+    pub(super) charged: Timestamp,
+    pub(super) received_at: u64,
+    /// When the lease expires.
+    pub(super) expires: u64,
+    /// When a unit was last spent.
+    pub(super) last_spent: u64,
+    pub(super) unspent: u64,
+    /// The units that were left on the server after the charge.
+    pub(super) server_remaining: u64,
 }
 
-impl Lease {
-    /// Spends `cost` of the held units, if they suffice and the lease has not ended.
-    #[inline(always)]
-    pub(crate) fn spend(&mut self, policy: &Policy, cost: Cost, now: u64) -> Option<Decision> {
-        let terms = open(&mut self.terms, policy, now);
-        let terms = terms.filter(|terms| terms.left >= cost.units())?;
-        terms.left -= cost.units();
-        terms.touched = now;
-        Some(terms.decision(cost, cost.units(), now))
+/// The result of [`LeaseSlot::add`].
+pub(super) struct Added {
+    /// `None` if the unspent units are too few, and the server may have more.
+    pub(super) decision: Option<Decision>,
+    /// The lease that had expired before the units were added.
+    pub(super) expired: Option<ActiveLease>,
+}
+
+/// Units to give back to the server.
+pub(super) struct ReturnedUnits {
+    pub(super) policy: Policy,
+    pub(super) charged: Timestamp,
+    pub(super) units: u64,
+}
+
+impl LeaseSlot {
+    pub(super) fn new(subject: KeyedSubject) -> Self {
+        Self { subject, lease: None, refill: Arc::default(), guards: 0 }
     }
 
-    /// Adds taken units to the held ones, and decides on `cost`. Returns no decision if the cost is more than
-    /// is held now and the server may have more, that is, unless it `is_short`. Also returns the units held
-    /// before, if their lease has ended.
-    pub(crate) fn add(
-        &mut self,
-        mut taken: Terms,
-        cost: Cost,
-        is_short: bool,
-    ) -> (Option<Decision>, Option<Terms>) {
-        let mut over = None;
-        // What was held is of the same windows if those have not ended by now.
-        match open(&mut self.terms, &taken.policy, taken.heard) {
-            Some(kept) if kept.left > 0 => {
-                (taken.until, taken.left) = (taken.until.min(kept.until), taken.left + kept.left);
+    /// Spends `cost` if enough units are left and the lease has not expired.
+    #[inline(always)]
+    pub(super) fn spend(&mut self, policy: &Policy, cost: Cost, now: u64) -> Option<Decision> {
+        let lease = self.open(policy, now).filter(|lease| lease.unspent >= cost.units())?;
+        lease.unspent -= cost.units();
+        lease.last_spent = now;
+        Some(lease.decision(cost, cost.units(), now))
+    }
+
+    /// Returns the lease, if it is one of this policy and has not expired.
+    pub(super) fn open(&mut self, policy: &Policy, now: u64) -> Option<&mut ActiveLease> {
+        let is_open = |lease: &&mut ActiveLease| lease.policy == *policy && now < lease.expires;
+        self.lease.as_mut().filter(is_open)
+    }
+
+    /// Adds `new` units to those that are unspent, and decides on `cost`.
+    ///
+    /// `is_exhausted` says that the server granted fewer units than were requested, so it has no more.
+    pub(super) fn add(&mut self, mut new: ActiveLease, cost: Cost, is_exhausted: bool) -> Added {
+        let mut expired = None;
+        // The windows of the older lease are those of the new one, unless they have ended by now.
+        match self.open(&new.policy, new.received_at) {
+            Some(old) if old.unspent > 0 => {
+                new.expires = new.expires.min(old.expires);
+                new.unspent += old.unspent;
             }
             Some(_) => {}
-            None => over = self.terms.take(),
+            None => expired = self.lease.take(),
         }
-        let taken = self.terms.insert(taken);
-        // Before others spend it.
-        let units = if taken.left >= cost.units() { cost.units() } else { 0 };
-        taken.left -= units;
-        let decision = (is_short || units == cost.units())
-            .then(|| taken.decision(cost, units, taken.heard).with_origin(Origin::Store));
-        (decision, over)
+        let lease = self.lease.insert(new);
+        // Spend before other tasks can lock the table.
+        let granted = if lease.unspent >= cost.units() { cost.units() } else { 0 };
+        lease.unspent -= granted;
+        let decision = (is_exhausted || granted == cost.units())
+            .then(|| lease.decision(cost, granted, lease.received_at).with_origin(Origin::Store));
+        Added { decision, expired }
     }
 
-    /// Returns whether the cost is more than is held, and the server had nothing left. Then taking units
-    /// ahead cannot help, and the request needs no turn.
-    pub(crate) fn is_beyond(&mut self, policy: &Policy, cost: Cost, now: u64) -> bool {
-        open(&mut self.terms, policy, now)
-            .is_some_and(|terms| terms.rest == 0 && cost.units() > terms.left)
+    /// Returns whether no refill can help: `cost` is more than is unspent, and the server had nothing left.
+    pub(super) fn is_hopeless(&mut self, policy: &Policy, cost: Cost, now: u64) -> bool {
+        self.open(policy, now)
+            .is_some_and(|lease| lease.server_remaining == 0 && cost.units() > lease.unspent)
     }
 
-    /// Removes up to `units` of the held units, to give them back.
-    pub(crate) fn take_back(&mut self, units: u64) -> Option<Returned> {
-        let terms = self.terms.as_mut()?;
-        let units = units.min(terms.left);
-        terms.left -= units;
-        terms.rest = terms.rest.saturating_add(units);
-        Some(Returned { policy: terms.policy.clone(), charged: terms.charged, units })
+    /// Removes up to `units` unspent units, to give them back.
+    pub(super) fn take_back(&mut self, units: u64) -> Option<ReturnedUnits> {
+        let lease = self.lease.as_mut()?;
+        let units = units.min(lease.unspent);
+        lease.unspent -= units;
+        lease.server_remaining = lease.server_remaining.saturating_add(units);
+        Some(ReturnedUnits { policy: lease.policy.clone(), charged: lease.charged, units })
     }
 
-    /// Returns whether the lease has ended or is idle for `idle` µs, while no task has a place.
-    pub(crate) fn is_due(&self, now: u64, idle: u64) -> bool {
-        let is_over = |terms: &Terms| now >= terms.until || terms.idle_since(now) >= idle;
-        self.places == 0 && self.terms.as_ref().is_none_or(is_over)
+    /// Returns whether no task uses the slot, and its lease has expired or is idle for `idle` µs.
+    pub(super) fn is_unused(&self, now: u64, idle: u64) -> bool {
+        let is_over = |lease: &ActiveLease| lease.is_over(now, idle);
+        self.guards == 0 && self.lease.as_ref().is_none_or(is_over)
     }
 
-    /// Returns the units that are held and not spent.
-    pub(crate) fn left(&self) -> u64 {
-        self.terms.as_ref().map_or(0, |terms| terms.left)
+    pub(super) fn unspent(&self) -> u64 {
+        self.lease.as_ref().map_or(0, |lease| lease.unspent)
     }
 }
 
-/// Returns the units held under this policy, if the lease has not ended.
-pub(crate) fn open<'a>(
-    terms: &'a mut Option<Terms>,
-    policy: &Policy,
-    now: u64,
-) -> Option<&'a mut Terms> {
-    terms.as_mut().filter(|terms| terms.policy == *policy && now < terms.until)
-}
-
-/// Units that go back to the server.
-pub(crate) struct Returned {
-    pub(crate) policy: Policy,
-    pub(crate) charged: Timestamp,
-    pub(crate) units: u64,
-}
-
-impl Terms {
-    /// Decides on a call that was given `taken` units. Held units do not count as used.
+impl ActiveLease {
+    /// Returns the decision on a call that was granted `granted` units. Unspent units do not count as used.
     #[inline(always)]
-    fn decision(&self, cost: Cost, taken: u64, now: u64) -> Decision {
-        let later = now.saturating_sub(self.heard);
-        self.answer.with_unspent(&self.policy, cost, taken, self.left, later)
+    fn decision(&self, cost: Cost, granted: u64, now: u64) -> Decision {
+        let later_by = now.saturating_sub(self.received_at);
+        self.reply.leased_decision(&self.policy, cost, granted, self.unspent, later_by)
     }
 
-    /// Returns the time since a unit was spent last, in µs.
-    pub(crate) fn idle_since(&self, now: u64) -> u64 {
-        now.saturating_sub(self.touched)
+    /// Returns the time since a unit was last spent, in µs.
+    pub(super) const fn idle_time(&self, now: u64) -> u64 {
+        now.saturating_sub(self.last_spent)
+    }
+
+    /// Returns whether the lease has expired or is idle for `idle` µs.
+    pub(super) const fn is_over(&self, now: u64, idle: u64) -> bool {
+        now >= self.expires || self.idle_time(now) >= idle
     }
 }
 
-impl From<Terms> for Returned {
-    fn from(Terms { policy, charged, left: units, .. }: Terms) -> Self {
+impl From<ActiveLease> for ReturnedUnits {
+    fn from(ActiveLease { policy, charged, unspent: units, .. }: ActiveLease) -> Self {
         Self { policy, charged, units }
     }
 }

@@ -1,163 +1,160 @@
-//! The table of leases, and turns: one task at a time takes or gives back units of a subject. No I/O.
+//! The leases of all subjects, and the locks that let one task at a time refill each of them. No I/O.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use indexmap::map::Entry;
-use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
-use super::slot::Lease;
-use crate::store::redis::subject_key::{ByWho, Who};
+use super::slot::{LeaseSlot, RefillState};
+use crate::store::redis::subject_key::{KeyedSubject, SubjectMap};
 
-/// The leases that are compared to find one to replace.
+/// The number of slots that are compared to find one to replace.
 const COMPARED: usize = 8;
 
 /// A lease that was spent within this time is not replaced, in µs.
 const RECENT: u64 = 1_000_000;
 
-/// The leases that a sweep visits under one lock of the table.
-const LOOKED_AT: usize = 1_024;
+/// The number of slots that a sweep visits while it holds the lock of the table.
+const VISITED_PER_LOCK: usize = 1_024;
 
 #[derive(Default)]
-pub(crate) struct Table {
-    leases: Mutex<ByWho<Lease>>,
-    /// Where the next search for a lease to replace begins.
+pub(super) struct LeaseTable {
+    slots: Mutex<SubjectMap<LeaseSlot>>,
+    /// The index at which the next search for a slot to replace begins.
     next: AtomicUsize,
 }
 
-/// The data of the task that has the turn.
-#[derive(Default)]
-pub(crate) struct Taking {
-    /// How many units were taken last.
-    pub(crate) size: u64,
+/// Keeps the slot of a subject in the table. The last guard to be dropped removes a slot without a lease.
+pub(super) struct SlotGuard {
+    pub(super) table: Arc<LeaseTable>,
+    pub(super) subject: KeyedSubject,
+    refill: Arc<AsyncMutex<RefillState>>,
 }
 
-/// A place in the table, which keeps the entry of a subject in it: all tasks of the subject share the entry.
-/// The last task to leave removes an entry without units.
-pub(crate) struct Place {
-    pub(crate) table: Arc<Table>,
-    pub(crate) who: Who,
-    pub(crate) turn: Arc<Turn<Taking>>,
+/// Lets one task refill or empty a slot.
+pub(super) struct RefillGuard {
+    // Unlocked before the slot is released.
+    pub(super) state: OwnedMutexGuard<RefillState>,
+    pub(super) slot: SlotGuard,
 }
 
-/// The turn of one task to take or give back units.
-pub(crate) struct Holder {
-    // Released before the place is left.
-    pub(crate) taking: OwnedMutexGuard<Taking>,
-    pub(crate) place: Place,
-}
-
-/// What a full table can offer.
-pub(crate) enum Room {
-    /// An entry with nothing left was removed.
+/// The result of [`LeaseTable::make_room`].
+pub(super) enum Room {
+    /// A slot without unspent units was removed.
     Made,
-    /// The entry is removed when its units have been given back.
-    Idle(Holder),
-    /// All entries that were compared are in use.
+    /// The slot with this guard is to be replaced. It is removed when its units have been given back.
+    Replaced(RefillGuard),
+    /// All slots that were compared are in use.
     None,
 }
 
-impl Table {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, ByWho<Lease>> {
-        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+impl LeaseTable {
+    pub(super) fn lock(&self) -> MutexGuard<'_, SubjectMap<LeaseSlot>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns a place of a subject. Adds an entry for it if there are fewer than `most`.
-    pub(crate) fn enter(self: &Arc<Self>, who: Who, most: usize) -> Option<Place> {
-        let mut leases = self.lock();
-        let is_full = leases.len() >= most;
-        let lease = match leases.entry(who.clone()) {
+    /// Returns a guard of a subject's slot. Adds the slot if the table has fewer than `max`.
+    pub(super) fn enter(self: &Arc<Self>, subject: KeyedSubject, max: usize) -> Option<SlotGuard> {
+        let mut slots = self.lock();
+        let is_full = slots.len() >= max;
+        let slot = match slots.entry(subject.key) {
             Entry::Vacant(_) if is_full => return None,
-            lease => lease.or_default(),
+            entry => entry.or_insert_with(|| LeaseSlot::new(subject.clone())),
         };
-        lease.places += 1;
-        Some(Place { table: Arc::clone(self), who, turn: Arc::clone(&lease.turn) })
+        slot.guards += 1;
+        Some(SlotGuard { table: Arc::clone(self), subject, refill: Arc::clone(&slot.refill) })
     }
 
-    /// Returns a place of a subject, if it has an entry.
-    pub(crate) fn find(self: &Arc<Self>, who: Who) -> Option<Place> {
-        self.enter(who, 0)
+    /// Returns a guard of a subject's slot, if it has one.
+    pub(super) fn find(self: &Arc<Self>, subject: KeyedSubject) -> Option<SlotGuard> {
+        self.enter(subject, 0)
     }
 
-    /// Looks for an entry to replace: one with nothing left, else the one that has been idle for longest.
-    pub(crate) fn make_room(self: &Arc<Self>, now: u64) -> Room {
-        let mut leases = self.lock();
-        let (count, from) = (leases.len(), self.next.fetch_add(COMPARED, Ordering::Relaxed));
+    /// Looks for a slot to replace: one without unspent units, or else the one that is idle for longest.
+    pub(super) fn make_room(self: &Arc<Self>, now: u64) -> Room {
+        let mut slots = self.lock();
+        let (count, from) = (slots.len(), self.next.fetch_add(COMPARED, Ordering::Relaxed));
         let mut idlest = None;
-        for place in (0..COMPARED.min(count)).map(|n| from.wrapping_add(n) % count) {
-            let lease = &leases[place];
-            if lease.places > 0 {
+        for index in (0..COMPARED.min(count)).map(|n| from.wrapping_add(n) % count) {
+            let slot = &slots[index];
+            if slot.guards > 0 {
                 continue;
             }
-            let Some(terms) = lease.terms.as_ref().filter(|terms| terms.left > 0) else {
-                leases.swap_remove_index(place);
+            let Some(lease) = slot.lease.as_ref().filter(|lease| lease.unspent > 0) else {
+                slots.swap_remove_index(index);
                 return Room::Made;
             };
-            let idle = if now < terms.until { terms.idle_since(now) } else { u64::MAX };
+            let idle = if now < lease.expires { lease.idle_time(now) } else { u64::MAX };
             if idle >= RECENT && idlest.is_none_or(|(_, longest)| idle > longest) {
-                idlest = Some((place, idle));
+                idlest = Some((index, idle));
             }
         }
-        let found = idlest.and_then(|(place, _)| leases.get_index_mut(place));
-        let Some((who, lease)) = found else { return Room::None };
-        // The turn is free, because no task has a place.
-        let Ok(taking) = Arc::clone(&lease.turn).try_lock_owned() else { return Room::None };
-        lease.places += 1;
-        let (who, turn) = (who.clone(), Arc::clone(&lease.turn));
-        Room::Idle(Holder { taking, place: Place { table: Arc::clone(self), who, turn } })
+        let found = idlest.and_then(|(index, _)| slots.get_index_mut(index));
+        let Some((_, slot)) = found else { return Room::None };
+        // The lock is free, because the slot has no guard.
+        let Ok(state) = Arc::clone(&slot.refill).try_lock_owned() else { return Room::None };
+        slot.guards += 1;
+        let (subject, refill) = (slot.subject.clone(), Arc::clone(&slot.refill));
+        Room::Replaced(RefillGuard {
+            state,
+            slot: SlotGuard { table: Arc::clone(self), subject, refill },
+        })
     }
 
-    /// Removes leases with nothing left that have ended or are idle, and returns up to `most` subjects whose
-    /// units are to be given back. If an entry moves meanwhile, the next sweep finds it.
-    pub(crate) fn sweep(&self, now: u64, idle: u64, most: usize) -> Vec<Who> {
+    /// Removes unused slots without unspent units. Returns up to `max` subjects with units to give back.
+    ///
+    /// Slots that move meanwhile are left to the next sweep.
+    pub(super) fn sweep(&self, now: u64, idle: u64, max: usize) -> Vec<KeyedSubject> {
         let (mut due, mut from) = (Vec::new(), 0);
         loop {
-            let mut leases = self.lock();
-            let to = leases.len().min(from + LOOKED_AT);
-            // Backwards: the last entry takes the place of one that is removed.
-            for place in (from..to).rev() {
-                match leases.get_index(place) {
-                    Some((_, lease)) if !lease.is_due(now, idle) => {}
-                    Some((who, lease)) if lease.left() > 0 => {
-                        if due.len() < most {
-                            due.push(who.clone());
+            let mut slots = self.lock();
+            let to = slots.len().min(from + VISITED_PER_LOCK);
+            // Backwards, because a removed slot is replaced by the last one.
+            for index in (from..to).rev() {
+                match slots.get_index(index) {
+                    Some((_, slot)) if !slot.is_unused(now, idle) => {}
+                    Some((_, slot)) if slot.unspent() > 0 => {
+                        if due.len() < max {
+                            due.push(slot.subject.clone());
                         }
                     }
-                    _ => drop(leases.swap_remove_index(place)),
+                    _ => drop(slots.swap_remove_index(index)),
                 }
             }
-            if to >= leases.len() {
+            if to >= slots.len() {
                 return due;
             }
             from = to;
         }
     }
 
-    /// Returns all subjects that have an entry.
-    pub(crate) fn subjects(&self) -> Vec<Who> {
-        self.lock().keys().cloned().collect()
+    /// Returns all subjects that have a slot.
+    pub(super) fn subjects(&self) -> Vec<KeyedSubject> {
+        self.lock().values().map(|slot| slot.subject.clone()).collect()
     }
 }
 
-impl Place {
-    pub(crate) async fn turn(self) -> Holder {
-        Holder { taking: Arc::clone(&self.turn).lock_owned().await, place: self }
+impl SlotGuard {
+    /// Waits for the refill lock.
+    pub(super) async fn lock_refill(self) -> RefillGuard {
+        RefillGuard { state: Arc::clone(&self.refill).lock_owned().await, slot: self }
     }
 
-    /// Calls `then` with the lease.
-    pub(crate) fn with_lease<T>(&self, then: impl FnOnce(&mut Lease) -> T) -> T {
-        let mut leases = self.table.lock();
-        then(leases.get_mut(&self.who.as_ref()).expect("an entry with a place stays in the table"))
+    /// Calls `f` with the slot.
+    pub(super) fn with<T>(&self, f: impl FnOnce(&mut LeaseSlot) -> T) -> T {
+        let mut slots = self.table.lock();
+        f(slots.get_mut(&self.subject.key).expect("a slot with a guard stays in the table"))
     }
 }
 
-impl Drop for Place {
+impl Drop for SlotGuard {
     fn drop(&mut self) {
-        let mut leases = self.table.lock();
-        let Some(lease) = leases.get_mut(&self.who.as_ref()) else { return };
-        lease.places -= 1;
-        if lease.places == 0 && lease.terms.is_none() {
-            leases.swap_remove(&self.who.as_ref());
+        let mut slots = self.table.lock();
+        let Some(slot) = slots.get_mut(&self.subject.key) else { return };
+        slot.guards -= 1;
+        if slot.guards == 0 && slot.lease.is_none() {
+            slots.swap_remove(&self.subject.key);
         }
     }
 }

@@ -1,0 +1,182 @@
+//! The lowest layer: encodes a call, runs its script on the server, and decodes the reply.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::connection::{Command, Router};
+use super::encoding::Layout;
+use super::encoding::policy::PolicyEncoding;
+use super::encoding::reply::ScriptReply;
+use super::encoding::reply_reader;
+use super::encoding::request::{CallCosts, DecideCall, RequestEncoder};
+use super::layer::{Amendment, Layer, LeaseRequest, PartRequest};
+use crate::decision::Decision;
+use crate::maybe_ready::MaybeReady;
+use crate::model::{Cost, FailureKind, StoreError};
+use crate::observe::{self, Transition};
+use crate::store::{Mode, Reservations, StoreFuture};
+#[cfg(feature = "conformance")]
+use crate::time::{Clock, ManualClock};
+
+/// The time without a counter that lacks its expiry, after which the log reports the end.
+const HEALING_CALM: Duration = Duration::from_secs(10);
+
+/// Runs calls of the deciding scripts.
+pub(crate) trait Execute: Layer {
+    /// Runs `call`. Returns a reply for each subject, in their order.
+    ///
+    /// A subject without a reply was not decided, and nothing of it has changed. The caller sends it again
+    /// in a call of its own. The only subject of a call always has a reply.
+    fn execute(
+        &self,
+        call: &DecideCall<'_>,
+    ) -> impl Future<Output = Result<Vec<Option<ScriptReply>>, StoreError>> + Send;
+}
+
+/// Sends commands to Redis.
+#[derive(Clone)]
+pub(crate) struct ScriptExecutor {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    router: Router,
+    encoder: RequestEncoder,
+    response_timeout: Duration,
+    /// The kind of store and its server, for the log.
+    label: String,
+    /// The number of counters that had lost their expiry.
+    healed: AtomicU64,
+    /// The condition that such counters are found.
+    healing: Transition,
+    #[cfg(feature = "conformance")]
+    clock: Option<Arc<ManualClock>>,
+}
+
+impl ScriptExecutor {
+    pub(crate) fn new(
+        router: Router,
+        encoder: RequestEncoder,
+        response_timeout: Duration,
+        label: String,
+        #[cfg(feature = "conformance")] clock: Option<Arc<ManualClock>>,
+    ) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                router,
+                encoder,
+                response_timeout,
+                label,
+                healed: AtomicU64::new(0),
+                healing: Transition::new(HEALING_CALM),
+                #[cfg(feature = "conformance")]
+                clock,
+            }),
+        }
+    }
+
+    pub(crate) fn label(&self) -> &str {
+        &self.shared.label
+    }
+
+    pub(crate) fn layout(&self) -> Layout {
+        self.shared.encoder.layout
+    }
+
+    /// Returns how many counters without expiry were found and given one.
+    pub(crate) fn healed(&self) -> u64 {
+        self.shared.healed.load(Ordering::Relaxed)
+    }
+
+    /// Runs a call for a single subject.
+    async fn execute_one(&self, call: &DecideCall<'_>) -> Result<ScriptReply, StoreError> {
+        let reply = self.execute(call).await?.pop().flatten();
+        reply.ok_or_else(reply_reader::undecided)
+    }
+
+    /// Sends a command. Returns the reply of its script.
+    async fn send(&self, command: Command) -> Result<Vec<u8>, StoreError> {
+        #[cfg(feature = "conformance")]
+        let command = match &self.shared.clock {
+            Some(clock) => command.at(clock.now()),
+            None => command,
+        };
+        self.shared.router.send(&command).await
+    }
+
+    /// Counts the counters that had no expiry. Logs a line when some are found, and one when the last was
+    /// found a while ago.
+    fn count_healed(&self, replies: &[Option<ScriptReply>]) {
+        let Shared { healing, healed, label, .. } = &*self.shared;
+        let found = replies.iter().flatten().map(|reply| reply.healed).sum();
+        if found > 0 {
+            healed.fetch_add(found, Ordering::Relaxed);
+            if healing.occurred_times(found) {
+                observe::healed(label, found);
+            }
+        } else if let Some(ended) = healing.ended() {
+            observe::healing_ended(label, ended);
+        }
+    }
+}
+
+impl Execute for ScriptExecutor {
+    async fn execute(&self, call: &DecideCall<'_>) -> Result<Vec<Option<ScriptReply>>, StoreError> {
+        let encoding = PolicyEncoding::new(call.policy);
+        let command = self.shared.encoder.decide(call, &encoding)?;
+        let reply = self.send(command).await?;
+        let replies =
+            reply_reader::read(&reply, call.policy, &encoding, call.subjects.len(), call.calls())?;
+        self.count_healed(&replies);
+        Ok(replies)
+    }
+}
+
+impl Layer for ScriptExecutor {
+    fn decide(&self, request: PartRequest<'_>) -> StoreFuture<Decision> {
+        let (this, request) = (self.clone(), request.to_owned());
+        MaybeReady::later(async move {
+            let request = request.as_ref();
+            let call = DecideCall {
+                subjects: &[request.subject],
+                policy: request.policy,
+                mode: request.mode,
+                costs: CallCosts::same(request.cost),
+                reservations: request.reservations,
+            };
+            let reply = this.execute_one(&call).await?;
+            let decision = reply.decision(0, call.args(request.cost));
+            let is_reserved = this.layout() == Layout::Packed && call.lifetime().is_some();
+            Ok(if is_reserved { decision.reserved() } else { decision })
+        })
+    }
+
+    fn lease(&self, request: LeaseRequest<'_>) -> StoreFuture<ScriptReply> {
+        let LeaseRequest { subject, policy, units, least } = request;
+        let (this, subject, policy) = (self.clone(), subject.to_owned(), policy.clone());
+        MaybeReady::later(async move {
+            let call = DecideCall {
+                subjects: &[subject.as_ref()],
+                policy: &policy,
+                mode: Mode::Check,
+                costs: CallCosts::Same { cost: Cost::ONE, calls: units, least },
+                reservations: Reservations::Ignore,
+            };
+            // A lease outlives the request that caused it, so no deadline of a request bounds the wait.
+            let reply = timeout(this.shared.response_timeout, this.execute_one(&call)).await;
+            reply.unwrap_or_else(|_| Err(StoreError::new(FailureKind::TimedOut)))
+        })
+    }
+
+    fn amend(&self, amendment: Amendment<'_>) -> StoreFuture<Vec<u8>> {
+        let this = self.clone();
+        match self.shared.encoder.amend(&amendment.operation) {
+            Ok(command) => MaybeReady::later(async move { this.send(command).await }),
+            Err(error) => MaybeReady::ready(Err(error)),
+        }
+    }
+}

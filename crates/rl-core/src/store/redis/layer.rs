@@ -1,0 +1,136 @@
+//! The trait that all layers of the store implement, and what they pass to each other.
+//!
+//! ```text
+//! RedisStore
+//!     │ PartRequest, Amendment
+//!     ▼
+//! Leases           spends units that were charged ahead, and charges more ahead
+//!     ▼
+//! DenialCache      repeats denials that still hold
+//!     ▼
+//! Batcher          sends concurrent checks in one script call
+//!     ▼
+//! ScriptExecutor   encodes a call, runs the script, and decodes the reply
+//! ```
+//!
+//! Each layer answers what it can, and forwards everything else to the layer below. A layer that is
+//! switched off forwards everything.
+
+use super::encoding::reply::ScriptReply;
+use super::subject_key::{KeyedSubject, KeyedSubjectRef};
+use crate::decision::Decision;
+use crate::model::{Cost, FailureKind, StoreError};
+use crate::policy::Policy;
+use crate::store::{
+    Mode, Refund, Renewal, Reservation, ReservationChange, Reservations, Reset, StoreFuture,
+};
+
+/// One layer of the store. Cheap to clone: clones share their state.
+pub(crate) trait Layer: Clone + Send + Sync + 'static {
+    /// Decides `request`.
+    fn decide(&self, request: PartRequest<'_>) -> StoreFuture<Decision>;
+
+    /// Charges units ahead of the requests that will spend them.
+    fn lease(&self, request: LeaseRequest<'_>) -> StoreFuture<ScriptReply>;
+
+    /// Changes counts outside a decision. Resolves to the reply of the script.
+    fn amend(&self, amendment: Amendment<'_>) -> StoreFuture<Vec<u8>>;
+}
+
+/// One part of a [`DecideRequest`](crate::store::DecideRequest), with the key of its subject.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PartRequest<'a> {
+    pub(crate) subject: KeyedSubjectRef<'a>,
+    pub(crate) policy: &'a Policy,
+    pub(crate) mode: Mode,
+    pub(crate) cost: Cost,
+    pub(crate) reservations: Reservations,
+    /// When the request reached the store, on the [`MonotonicClock`](super::shortcuts::MonotonicClock).
+    pub(crate) now: u64,
+}
+
+impl PartRequest<'_> {
+    /// Returns whether the request is one that shortcuts may answer.
+    ///
+    /// A check of no cost never changes a count. A concurrency limit allows again as soon as a permit is
+    /// given back, so nothing about it may be remembered.
+    #[inline]
+    pub(crate) fn is_plain_check(&self) -> bool {
+        self.mode == Mode::Check && self.cost > Cost::ZERO && !self.policy.has_permits()
+    }
+
+    /// Returns the same request at another time.
+    pub(crate) const fn at(self, now: u64) -> Self {
+        Self { now, ..self }
+    }
+
+    pub(crate) fn to_owned(self) -> OwnedPartRequest {
+        let Self { subject, policy, mode, cost, reservations, now } = self;
+        let (subject, policy) = (subject.to_owned(), policy.clone());
+        OwnedPartRequest { subject, policy, mode, cost, reservations, now }
+    }
+}
+
+/// An owned [`PartRequest`], for tasks and futures.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnedPartRequest {
+    pub(crate) subject: KeyedSubject,
+    pub(crate) policy: Policy,
+    mode: Mode,
+    pub(crate) cost: Cost,
+    reservations: Reservations,
+    now: u64,
+}
+
+impl OwnedPartRequest {
+    pub(crate) const fn as_ref(&self) -> PartRequest<'_> {
+        let Self { subject, policy, mode, cost, reservations, now } = self;
+        PartRequest {
+            subject: subject.as_ref(),
+            policy,
+            mode: *mode,
+            cost: *cost,
+            reservations: *reservations,
+            now: *now,
+        }
+    }
+}
+
+/// Units to charge ahead, all to one subject.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LeaseRequest<'a> {
+    pub(crate) subject: KeyedSubjectRef<'a>,
+    pub(crate) policy: &'a Policy,
+    /// The most units to charge.
+    pub(crate) units: u16,
+    /// The fewest units that are of use. If fewer are left, none is charged.
+    pub(crate) least: u16,
+}
+
+/// A change of counts outside a decision.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Amendment<'a> {
+    pub(crate) subject: KeyedSubjectRef<'a>,
+    pub(crate) operation: AmendOperation<'a>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum AmendOperation<'a> {
+    Refund(Refund<'a>),
+    Renew(Renewal<'a>),
+    Reset(Reset<'a>),
+    ChangeReservation(Reservation<'a>, ReservationChange),
+}
+
+impl Amendment<'_> {
+    /// Returns whether requests that were denied may be allowed afterwards.
+    pub(crate) const fn may_lower_counts(&self) -> bool {
+        !matches!(self.operation, AmendOperation::Renew(_))
+    }
+}
+
+/// Returns the error of a request whose background task has ended without a result, because the runtime
+/// of the store has shut down.
+pub(crate) const fn runtime_has_ended() -> StoreError {
+    StoreError::new(FailureKind::Unavailable)
+}
