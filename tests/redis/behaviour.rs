@@ -1,4 +1,4 @@
-//! What the Redis stores do on a real server, on the server's own clock.
+//! Behaviour of the Redis store on a real server, by the server's clock.
 
 pub(crate) mod access;
 mod commands;
@@ -19,7 +19,7 @@ use rl_tests::RedisServer;
 
 const LAYOUTS: [Layout; 2] = [Layout::Packed, Layout::Readable];
 
-/// Longer than any pause of a busy machine: what is counted must have been decided by the store.
+/// A timeout longer than any pause of a busy machine, so that the store makes every decision.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 async fn store_of(server: &RedisServer, layout: Layout) -> RedisStore {
@@ -36,7 +36,7 @@ fn limiter(store: &RedisStore, limits: &[Limit]) -> RateLimiter {
     limiter.build().unwrap()
 }
 
-/// The six periods, with limits that are hard to reach.
+/// Returns limits for the six periods that no test reaches.
 fn six_limits() -> [Limit; 6] {
     [
         Limit::per_second(10_000),
@@ -48,14 +48,14 @@ fn six_limits() -> [Limit; 6] {
     ]
 }
 
-/// A decision of the store on one unit.
+/// Checks one unit, and asserts that the store decided.
 async fn check(limiter: &RateLimiter, subject: &Subject) -> Decision {
     let decision = limiter.check(subject, 1).await;
     assert_eq!(decision.origin(), Origin::Store);
     decision
 }
 
-/// What the subject has used, limit by limit.
+/// Returns the used units of each limit.
 async fn used(limiter: &RateLimiter, subject: &Subject) -> Vec<u64> {
     let usage = limiter.usage(subject).await.unwrap();
     usage.limits().map(|limit| limit.used()).collect()

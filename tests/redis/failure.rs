@@ -1,4 +1,4 @@
-//! What callers get, and what operators read, when Redis is down, slow or refuses to work for us.
+//! What callers receive and operators read when Redis is down, slow or refuses the service.
 
 mod cancelled;
 mod configuration;
@@ -20,23 +20,26 @@ use rl_core::{
 use rl_tests::{Bystander, RedisServer, is_soak};
 use tracing::Level;
 
-/// A decision takes 100 ms at most, which holds to the millisecond where time is invented. Here the rest
-/// is for a machine that is busy with other tests, and may stand still for a while.
+/// Returns the longest acceptable time of a decision.
+///
+/// With a manual clock the bound is exactly 100 ms. On real time the rest allows for a machine that
+/// is busy with other tests.
 fn in_time() -> Duration {
     if is_soak() { Duration::from_millis(100 + 150) } else { Duration::from_secs(5) }
 }
 
-/// A condition that does not come about by then never will.
+/// How long to wait for a condition before the test fails.
 const GIVE_UP: Duration = Duration::from_secs(20);
 
-/// Stands in every URL, and must stand nowhere else.
+/// A password that is part of every URL, and must not appear anywhere else.
 pub(crate) const PASSWORD: &str = "hunter2-8c4f";
 
 const PASSING: (Level, &str) = (Level::WARN, "undecided requests are allowed");
 const TURNED_AWAY: (Level, &str) = (Level::WARN, "undecided requests are rejected");
 const RECOVERED: (Level, &str) = (Level::INFO, "store recovered");
 
-/// A server with a user `rl`, who may do everything with [`PASSWORD`]. It does not run yet.
+/// Creates a server, not running yet, with a user `rl` who has all permissions and the password
+/// [`PASSWORD`].
 fn stopped_server() -> RedisServer {
     let password = format!(">{PASSWORD}");
     RedisServer::stopped_with(&["--user", "rl", "on", &password, "~*", "&*", "+@all"])
@@ -52,17 +55,17 @@ fn url(server: &RedisServer) -> String {
     server.url_of("rl", PASSWORD)
 }
 
-/// A store that asks the server again who is denied, because the server is what is looked at.
+/// Creates a store without a denial cache, so that every decision involves the server.
 fn asking(url: &str) -> RedisStoreBuilder {
     RedisStore::builder(url).local_denial(false)
 }
 
-/// Three requests per hour, with settings as they come.
+/// Creates a limiter of three requests per hour with the default settings.
 fn three_per_hour(store: RedisStore) -> RateLimiterBuilder {
     RateLimiter::builder().limit(Limit::per_hour(3)).store(store)
 }
 
-/// Asks once; the answer must come in time, whatever it is.
+/// Checks one unit, and asserts that the decision came in time.
 async fn ask(limiter: &RateLimiter, subject: &str) -> Decision {
     let asked = SystemClock.now();
     let decision = limiter.check(&Subject::user(subject), 1).await;
@@ -71,7 +74,7 @@ async fn ask(limiter: &RateLimiter, subject: &str) -> Decision {
     decision
 }
 
-/// Asks, for a new subject each time, until the answer comes about as `expected`.
+/// Checks until a decision has the `expected` origin.
 async fn ask_until(limiter: &RateLimiter, expected: impl Fn(Origin) -> bool) -> Decision {
     let asking = async {
         loop {
@@ -84,8 +87,8 @@ async fn ask_until(limiter: &RateLimiter, expected: impl Fn(Origin) -> bool) -> 
     tokio::time::timeout(GIVE_UP, asking).await.expect("the expected answer in the end")
 }
 
-/// Asks until so many lines have been logged: a store that answers is well again only when nothing has
-/// failed for a while.
+/// Checks until this number of lines was logged. A store counts as recovered only after a period
+/// without failures.
 async fn ask_until_logged(limiter: &RateLimiter, log: &Log, lines: usize) {
     let asking = async {
         while log.count() < lines {
@@ -104,10 +107,10 @@ fn is_store(origin: Origin) -> bool {
     origin == Origin::Store
 }
 
-/// Of five requests, the store lets exactly three pass.
+/// Asserts that the store allows exactly three of five requests.
 async fn assert_limit_holds(limiter: &RateLimiter, subject: &str) {
     let holds = async {
-        // If the machine stood still for longer than the deadline, another subject tells.
+        // If the machine stalled for longer than the deadline, try with another subject.
         for attempt in 0.. {
             let (mut allowed, mut by_store) = (0, 0);
             for _ in 0..5 {
@@ -126,7 +129,7 @@ async fn assert_limit_holds(limiter: &RateLimiter, subject: &str) {
     assert_eq!(allowed, 3);
 }
 
-/// In a thread of its own: what waits for a server must not keep requests waiting.
+/// Restarts the server in a thread of its own, because waiting for it must not block the requests.
 async fn restart(mut server: RedisServer) -> RedisServer {
     let restarted = tokio::task::spawn_blocking(move || {
         server.restart();
@@ -136,7 +139,7 @@ async fn restart(mut server: RedisServer) -> RedisServer {
 }
 
 #[tokio::test]
-async fn an_outage_lets_requests_pass_in_time_and_is_two_log_lines() {
+async fn an_outage_allows_requests_in_time_and_logs_two_lines() {
     let (log, _guard) = Log::capture();
     let mut server = server();
     let store = asking(&url(&server)).connect().await.unwrap();
@@ -144,7 +147,7 @@ async fn an_outage_lets_requests_pass_in_time_and_is_two_log_lines() {
     assert_limit_holds(&limiter, "before").await;
     log.assert_lines(&[]);
 
-    // Eight callers that never stop asking.
+    // Eight callers that send requests continuously.
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let callers: Vec<_> = (0..8)
         .map(|caller| {
@@ -176,7 +179,8 @@ async fn an_outage_lets_requests_pass_in_time_and_is_two_log_lines() {
     log.assert_lines(&[PASSING, RECOVERED]);
 }
 
-/// While the breaker is open nobody waits: an answer without the store costs less than one with it.
+/// While the breaker is open no request waits, so a decision without the store is faster than one
+/// with it.
 #[tokio::test]
 async fn decisions_during_an_outage_take_microseconds() {
     const DECISIONS: u32 = 10_000;
@@ -193,10 +197,10 @@ async fn decisions_during_an_outage_take_microseconds() {
         let decision = limiter.check(&alice, 1).await;
         assert_eq!(decision.origin(), Origin::FailedOpen(FailureKind::Unavailable));
     }
-    // Some of them are probes, which wait.
+    // Some of them are probes, which wait for the store.
     let each = SystemClock.now().micros_since(begun) as f64 / f64::from(DECISIONS);
     load::tell(&format!("down, breaker open: a decision takes {each:.2} µs"));
-    // Waiting for a connection takes 75 000.
+    // Waiting for a connection would take 75 000 µs.
     assert!(each < 1_000.0, "{each} µs");
 }
 
@@ -226,7 +230,7 @@ async fn a_limiter_set_to_reject_rejects_requests_during_an_outage() {
 }
 
 #[tokio::test]
-async fn a_store_that_is_made_during_an_outage_enforces_once_redis_is_there() {
+async fn a_store_created_during_an_outage_enforces_limits_once_redis_is_up() {
     let (log, _guard) = Log::capture();
     let server = stopped_server();
     let store = asking(&url(&server)).connect().await.unwrap();
@@ -244,7 +248,7 @@ async fn a_store_that_is_made_during_an_outage_enforces_once_redis_is_there() {
 }
 
 #[tokio::test]
-async fn a_frozen_server_keeps_no_request_waiting_beyond_the_deadline() {
+async fn requests_to_a_frozen_server_end_at_the_deadline() {
     let (log, _guard) = Log::capture();
     let server = server();
     let store = asking(&url(&server)).connect().await.unwrap();
@@ -270,10 +274,10 @@ async fn a_frozen_server_keeps_no_request_waiting_beyond_the_deadline() {
     log.assert_lines(&[PASSING, RECOVERED]);
 }
 
-/// A server may be up and still not able to decide. That passes by itself, so it is an outage, and
-/// no fault of the configuration that would turn requests away.
+/// A server may run and still be unable to decide. That passes by itself, so it is an outage, not a
+/// configuration failure for which requests would be rejected.
 #[tokio::test]
-async fn a_server_that_cannot_write_for_now_is_an_outage() {
+async fn a_server_that_cannot_write_is_an_outage() {
     let (log, _guard) = Log::capture();
     let server = server();
     let store = asking(&url(&server)).connect().await.unwrap();
@@ -283,7 +287,7 @@ async fn a_server_that_cannot_write_for_now_is_an_outage() {
     for (trouble, cure) in [
         ("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0"),
         ("CONFIG SET min-replicas-to-write 1", "CONFIG SET min-replicas-to-write 0"),
-        // A failover has made a replica of it.
+        // The server becomes a replica, as after a fail-over.
         ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE"),
     ] {
         operator.query::<()>(trouble).await;
@@ -297,7 +301,7 @@ async fn a_server_that_cannot_write_for_now_is_an_outage() {
     log.assert_lines(&expected);
 }
 
-/// A server that is busy with somebody's endless script refuses everything, new connections too.
+/// A server that is busy with an endless script refuses all commands, also on new connections.
 #[tokio::test]
 async fn a_busy_server_is_an_outage_for_old_and_new_stores() {
     let (log, _guard) = Log::capture();
@@ -330,7 +334,7 @@ async fn a_busy_server_is_an_outage_for_old_and_new_stores() {
     log.assert_no_secret();
 }
 
-/// What developers read while they look for a fault: every decision, and no name of a subject.
+/// At level `debug` there is a line for every decision, and no line names a subject.
 #[tokio::test]
 async fn every_decision_is_a_debug_line_without_the_name_of_the_subject() {
     let (log, _guard) = Log::capture();

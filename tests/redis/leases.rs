@@ -1,5 +1,4 @@
-//! Leases: units that nodes take ahead are never more than the limits have, whatever becomes of the
-//! nodes.
+//! Leases: the units that nodes reserve ahead never exceed the limits, also if nodes fail.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,13 +15,13 @@ use rl_tests::{Bystander, RedisServer};
 
 #[derive(Clone, Debug)]
 enum Event {
-    /// A node is asked for this cost.
+    /// A node receives a request with this cost.
     Ask(usize, u64),
-    /// A node is gone, with what it held, and another takes its place.
+    /// A node disappears with its leases, and another replaces it.
     Die(usize),
-    /// A node is closed, and another takes its place.
+    /// A node is closed, and another replaces it.
     Close(usize),
-    /// A node gives back what is idle.
+    /// A node returns idle leases.
     Sweep(usize),
 }
 
@@ -47,18 +46,18 @@ async fn decide(
 }
 
 fn node(server: &RedisServer, clock: &Arc<ManualClock>, lease: u32) -> RedisStoreBuilder {
-    // A busy machine must not turn into a decision without the store.
+    // Long time limits, so that a busy machine does not cause a decision without the store.
     let patience = Duration::from_secs(30);
     let store = RedisStore::builder(&server.url()).connection_wait(patience);
     store.response_timeout(patience).manual_clock(clock.clone()).lease(lease).local_denial(true)
 }
 
-/// What was admitted in each window, by the place of the limit and the end of the window.
+/// The units that were allowed in each window, by the index of the limit and the end of the window.
 #[derive(Default)]
 struct Audit(BTreeMap<(usize, u64), u64>);
 
 impl Audit {
-    /// Counts what was admitted just now, in the windows that the server has open.
+    /// Counts units that were just allowed, in the windows that are open on the server.
     fn count(&mut self, usage: &Decision, now: Timestamp, units: u64) {
         for (place, limit) in usage.limits().enumerate() {
             assert!(limit.is_active(), "units were spent in no window: {usage:?}");
@@ -126,10 +125,10 @@ fn nodes_that_come_and_go_never_admit_more_than_the_limits() {
     assert_eq!(runtime.block_on(server.keys_without_expiry()), [""; 0]);
 }
 
-/// Who asks at once: of which node, for which subject, and for how much.
+/// Concurrent requests: the node, the subject and the cost of each.
 type Crowd = Vec<(usize, usize, u64)>;
 
-/// Crowds, each so many microseconds after the one before.
+/// Generates groups of concurrent requests, with the microseconds since the group before.
 fn crowds() -> impl Strategy<Value = Vec<(u64, Crowd)>> {
     let cost = prop_oneof![3 => Just(1_u64), 2 => 1..7_u64];
     let crowd = prop::collection::vec((0..2_usize, 0..3_usize, cost), 1..24);
@@ -144,7 +143,7 @@ fn leased_units_are_granted_only_to_the_request_that_took_them() {
     let clock = Arc::new(ManualClock::default());
     let connect = |store: RedisStoreBuilder| runtime.block_on(store.connect()).unwrap();
     let observer = connect(RedisStore::builder(&server.url()).manual_clock(clock.clone()));
-    // Small leases are those that others could be mistaken for.
+    // With small leases, units of different requests are most likely to be confused.
     let fleets = [1, 2, 4].map(|lease| {
         [connect(node(&server, &clock, lease)), connect(node(&server, &clock, lease))]
     });
@@ -182,7 +181,7 @@ fn leased_units_are_granted_only_to_the_request_that_took_them() {
         .unwrap();
 }
 
-/// How much each limit has used, as the store's own decision tells, and as the server says.
+/// Returns the used units of each limit, as the store's own decision and as the server report them.
 async fn used(store: &RedisStore, subject: &Subject, policy: &Policy) -> (Vec<u64>, Vec<u64>) {
     let told = decide(store, subject, policy, Mode::Check, 1).await;
     assert!(told.is_allowed());
@@ -192,7 +191,7 @@ async fn used(store: &RedisStore, subject: &Subject, policy: &Policy) -> (Vec<u6
 }
 
 #[tokio::test]
-async fn a_lease_grows_with_the_calls_and_what_is_not_spent_comes_back() {
+async fn a_lease_grows_with_demand_and_returns_unspent_units() {
     let (server, clock) = (RedisServer::start(), Arc::new(ManualClock::default()));
     clock.set(Timestamp::from_secs(1_700_000_000));
     let store = node(&server, &clock, 20).connect().await.unwrap();
@@ -211,13 +210,13 @@ async fn a_lease_grows_with_the_calls_and_what_is_not_spent_comes_back() {
     let calls = server.calls("evalsha").await - before;
     assert_eq!(calls, 8 + 3, "the looks, and three leases");
 
-    // The second is over: of the hour six come back before sixteen are taken.
+    // The window of a second is over: six units of the hour are returned before sixteen are leased.
     clock.advance(Duration::from_secs(1));
     assert_eq!(used(&store, subject, &policy).await, (vec![1, 9], vec![16, 24]));
 }
 
 #[tokio::test]
-async fn a_reset_takes_what_is_held_with_it() {
+async fn a_reset_discards_leased_units() {
     let (server, clock) = (RedisServer::start(), Arc::new(ManualClock::default()));
     clock.set(Timestamp::from_secs(1_700_000_000));
     let store = node(&server, &clock, 20).connect().await.unwrap();
@@ -238,9 +237,9 @@ async fn a_reset_takes_what_is_held_with_it() {
     assert_eq!((fresh.origin(), fresh.limits().next().unwrap().used()), (Origin::Store, 1));
 }
 
-/// Only fixed windows that begin with the first request have an end that nobody moves.
+/// Only fixed windows that begin with the first request are leased, because their end is fixed.
 #[tokio::test]
-async fn other_limits_are_asked_for_each_time() {
+async fn limits_that_cannot_be_leased_take_a_call_each_time() {
     let (server, clock) = (RedisServer::start(), Arc::new(ManualClock::default()));
     clock.set(Timestamp::from_secs(1_700_000_000));
     let store = node(&server, &clock, 20).connect().await.unwrap();
@@ -259,7 +258,7 @@ async fn other_limits_are_asked_for_each_time() {
     assert_eq!(server.calls("evalsha").await - before, 4 * 5);
 }
 
-/// A server with a node on it, in the middle of nowhere in time.
+/// Creates a server and a node on it, with a manual clock.
 async fn leasing(lease: u32) -> (RedisServer, Arc<ManualClock>, RedisStore) {
     let (server, clock) = (RedisServer::start(), Arc::new(ManualClock::default()));
     clock.set(Timestamp::from_secs(1_700_000_000));
@@ -267,8 +266,8 @@ async fn leasing(lease: u32) -> (RedisServer, Arc<ManualClock>, RedisStore) {
     (server, clock, store)
 }
 
-/// What was held when the call left is gone when the reply comes, and what was taken beside it is too
-/// little for the call.
+/// The lease expires while a call for more units is under way, and the units of that call are not
+/// enough for the request.
 #[tokio::test]
 async fn a_request_whose_lease_ends_during_its_call_is_charged_in_full() {
     let (server, clock, store) = leasing(4).await;
@@ -295,7 +294,7 @@ async fn a_request_whose_lease_ends_during_its_call_is_charged_in_full() {
 }
 
 #[tokio::test]
-async fn a_call_that_costs_more_than_a_lease_takes_what_it_costs_or_nothing() {
+async fn a_cost_above_the_lease_is_charged_whole_or_not_at_all() {
     let (_server, _clock, store) = leasing(4).await;
     let policy = Policy::new([Limit::per_hour(10)]).unwrap();
     let subject = &Subject::consumer("alice");
@@ -314,7 +313,7 @@ async fn a_call_that_costs_more_than_a_lease_takes_what_it_costs_or_nothing() {
 }
 
 #[tokio::test]
-async fn however_often_it_takes_a_lease_keeps_one_task() {
+async fn a_lease_has_one_task_however_often_it_is_refilled() {
     let (_server, _clock, store) = leasing(2).await;
     let policy = Policy::new([Limit::per_hour(1_000)]).unwrap();
     let subject = &Subject::consumer("alice");
@@ -344,7 +343,7 @@ async fn leased_units_are_spent_while_the_server_is_down() {
 }
 
 #[tokio::test]
-async fn requests_that_wait_while_nothing_is_left_do_not_ask_in_turn() {
+async fn requests_waiting_for_an_exhausted_lease_share_calls() {
     for remembers in [true, false] {
         let (server, clock, _) = leasing(8).await;
         let store = node(&server, &clock, 8).local_denial(remembers).connect().await.unwrap();

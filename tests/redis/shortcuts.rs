@@ -1,5 +1,5 @@
-//! Shortcuts on Redis, as callers see them: calls that travel together, and denials that are not asked
-//! for again. That their decisions are right, `twins` shows.
+//! Shortcuts on Redis, as callers see them: batches and cached denials. `twins` shows that their
+//! decisions are correct.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -12,7 +12,7 @@ use rl_core::store::{DecideRequest, Mode, Namespace, Part, RedisStore, Store};
 use rl_core::{Cost, Decision, FailureKind, Limit, Origin, Policy, RateLimiter, Subject};
 use rl_tests::{Bystander, RedisServer};
 
-/// All the time that a busy machine may need.
+/// A timeout longer than any pause of a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 async fn store(server: &RedisServer) -> RedisStore {
@@ -55,7 +55,7 @@ async fn calls_that_are_in_flight_together_share_a_few_script_calls() {
     assert!(calls <= 8, "{calls} calls for 64 subjects");
 }
 
-/// Polls once, as a runtime would that then turns to others.
+/// Polls a future once, as a runtime does before it turns to other tasks.
 fn begin<F: Future>(future: Pin<&mut F>) {
     assert!(future.poll(&mut Context::from_waker(Waker::noop())).is_pending());
 }
@@ -90,7 +90,7 @@ fn requests_to_a_store_whose_runtime_has_ended_fail_at_once() {
         ))
     };
     let (alice, bob) = (Subject::user("alice"), Subject::user("bob"));
-    // Alone and under way, so that all others have to wait for a departure.
+    // Sent alone and in flight, so that all others are queued for the next batch.
     let first = charge(&alice);
     let there = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     for subject in [&alice, &bob, &bob] {
@@ -101,13 +101,13 @@ fn requests_to_a_store_whose_runtime_has_ended_fail_at_once() {
 }
 
 #[tokio::test]
-async fn many_subjects_under_limits_that_come_and_go_are_decided_by_what_is_stored() {
+async fn a_batch_under_changed_policies_is_decided_by_the_stored_states() {
     let server = RedisServer::start();
     let store = store(&server).await;
     let subjects: Vec<_> = (0..40).map(|n| Subject::user(&n.to_string())).collect();
     let of =
         |limits: &[&str]| Policy::new(limits.iter().map(|text| text.parse().unwrap())).unwrap();
-    // In another order, with counts of other lengths, with more limits and with fewer.
+    // With the limits in another order, counts of other widths, and more or fewer limits.
     let policies = [
         of(&["9/minute", "9/day"]),
         of(&["300/day", "70000/minute"]),
@@ -130,7 +130,7 @@ async fn many_subjects_under_limits_that_come_and_go_are_decided_by_what_is_stor
 }
 
 #[tokio::test]
-async fn a_subject_whose_state_is_damaged_fails_alone_in_its_company() {
+async fn a_subject_with_a_damaged_state_fails_alone_in_its_batch() {
     let server = RedisServer::start();
     let (store, policy) = (store(&server).await, per_hour(300));
     let mut operator = Bystander::new(&server).await;
@@ -152,9 +152,9 @@ async fn a_subject_whose_state_is_damaged_fails_alone_in_its_company() {
     }
 }
 
-/// A second that has sixteen to go: no window of ours, but as long as one.
+/// The damage: a window of one second with sixteen seconds left, the largest number in its three bytes.
 #[tokio::test]
-async fn a_subject_one_of_whose_windows_is_damaged_fails_alone_in_its_company() {
+async fn a_subject_with_a_damaged_window_fails_alone_in_its_batch() {
     let server = RedisServer::start();
     let store = store(&server).await;
     let policy = Policy::new([Limit::per_second(1_000), Limit::per_month(10_000)]).unwrap();
@@ -163,7 +163,7 @@ async fn a_subject_one_of_whose_windows_is_damaged_fails_alone_in_its_company() 
     check(&store, &subjects[7], &policy).await.unwrap();
     let key = "rl:3:default:user:{7}";
     let mut state: Vec<u8> = operator.send(redis::cmd("GET").arg(key)).await;
-    // Behind the shape and the time: what is left of the second.
+    // Skips the state tags and the time, up to the time left of the second.
     state[10..13].fill(0xff);
     operator.send::<()>(redis::cmd("SET").arg(key).arg(&state).arg("EX").arg(100)).await;
     for _ in 0..2 {
@@ -179,7 +179,7 @@ async fn a_subject_one_of_whose_windows_is_damaged_fails_alone_in_its_company() 
     assert_eq!(operator.send::<Vec<u8>>(redis::cmd("GET").arg(key)).await, state);
 }
 
-/// What is stored under a limit that was removed keeps the script from its short way.
+/// The state of a removed limit keeps the script from its short path.
 #[tokio::test]
 async fn many_calls_of_a_subject_under_changed_limits_are_decided_one_by_one() {
     let server = RedisServer::start();
@@ -203,7 +203,7 @@ async fn many_calls_of_a_subject_under_changed_limits_are_decided_one_by_one() {
 }
 
 #[tokio::test]
-async fn a_denial_that_is_known_is_not_asked_for_until_something_is_given_back() {
+async fn a_cached_denial_takes_no_call_until_a_refund() {
     let server = RedisServer::start();
     let store = store(&server).await;
     let limiter = |is_shadow| {
@@ -222,7 +222,7 @@ async fn a_denial_that_is_known_is_not_asked_for_until_something_is_given_back()
     assert_eq!((passed.is_allowed(), passed.origin()), (true, Origin::Shadow));
     assert_eq!(server.calls("evalsha").await, before, "nobody was asked");
 
-    // Looks are of the server, and so are other costs.
+    // Peeks and other costs involve the server.
     assert_eq!(limiter.peek(&subject, 1).await.origin(), Origin::Store);
     assert_eq!(limiter.check(&subject, 2).await.origin(), Origin::Store);
     let some = limiter.check_up_to(&subject, 1).await;

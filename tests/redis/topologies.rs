@@ -1,4 +1,4 @@
-//! Redis in other forms than one server on a bare socket.
+//! Redis over TLS, behind sentinels and as a cluster.
 
 mod ambiguous;
 mod authority;
@@ -14,7 +14,7 @@ use rl_core::store::RedisStore;
 use rl_core::store::redis::RedisStoreBuilder;
 use rl_core::{Limit, Origin, RateLimiter, Subject};
 
-/// Longer than any pause of a busy machine: what is counted must have been decided by the store.
+/// A timeout longer than any pause of a busy machine, so that the store makes every decision.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 async fn patient(store: RedisStoreBuilder) -> RedisStore {
@@ -22,7 +22,8 @@ async fn patient(store: RedisStoreBuilder) -> RedisStore {
     store.connect().await.unwrap()
 }
 
-/// Of twenty that ask at once, the store lets exactly five pass, for each of many subjects.
+/// Asserts that the store allows exactly five of twenty concurrent requests, for each of many
+/// subjects.
 async fn assert_exactly_five_of_twenty_pass(store: RedisStore) {
     let limiter = RateLimiter::builder()
         .limit(Limit::per_hour(5))
@@ -37,7 +38,7 @@ async fn assert_exactly_five_of_twenty_pass(store: RedisStore) {
         let mut allowed = 0;
         for caller in callers {
             let decision = caller.await.unwrap();
-            // A busy machine may ask for the last when the first are known to be denied.
+            // On a busy machine the last requests may find the denials of the first in the cache.
             let origin = decision.origin();
             let denied = (false, Origin::LocalDeny);
             assert!(

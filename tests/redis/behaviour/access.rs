@@ -1,4 +1,4 @@
-//! Permissions: what a user of ours needs, and what it can do without.
+//! The permissions that the service needs, and those that it can do without.
 
 use rl_core::store::redis::Layout;
 use rl_core::store::{
@@ -9,7 +9,7 @@ use rl_tests::{Bystander, RedisServer};
 
 use super::{LAYOUTS, PATIENCE};
 
-/// The user that the documentation tells operators to make: what it prints is what must work.
+/// Returns the `ACL SETUSER` command of REDIS.md, so that the documented permissions are tested.
 pub(crate) fn documented_user(layout: Layout) -> String {
     let page = include_str!("../../../crates/rl-core/docs/REDIS.md");
     let keys = match layout {
@@ -23,7 +23,7 @@ pub(crate) fn documented_user(layout: Layout) -> String {
     line.replace(">PASSWORD", ">secret")
 }
 
-/// A limiter that connects as user `rl`.
+/// Creates a limiter that connects as user `rl`.
 async fn limiter_of_user(server: &RedisServer, layout: Layout) -> RateLimiter {
     let store = RedisStore::builder(&server.url_of("rl", "secret"))
         .local_denial(false)
@@ -38,7 +38,7 @@ async fn limiter_of_user(server: &RedisServer, layout: Layout) -> RateLimiter {
         .unwrap()
 }
 
-/// A log has a key of its own, and commands of its own: all that can be done to it is done.
+/// Runs every operation on a sliding log, which has a key and commands of its own.
 async fn assert_logs_work(operator: &mut Bystander, server: &RedisServer) {
     let store = RedisStore::builder(&server.url_of("rl", "secret"))
         .local_denial(false)
@@ -48,7 +48,7 @@ async fn assert_logs_work(operator: &mut Bystander, server: &RedisServer) {
     let policy = Policy::new(limits.map(|text| text.parse().unwrap())).unwrap();
     let (subject, namespace) = (&Subject::consumer("bob"), &Namespace::default());
     let mut last = None;
-    // Beyond the room that a ring begins with.
+    // Enough entries that the log has to grow.
     for _ in 0..12 {
         let (mode, cost) = (Mode::Charge, Cost::ONE);
         let parts = [Part::new(subject, &policy, cost)];
@@ -78,7 +78,7 @@ async fn assert_logs_work(operator: &mut Bystander, server: &RedisServer) {
     store.reset(Reset { namespace, subject, policy, limit: Some(1) }).await.unwrap();
 }
 
-/// Checks, looks, gives back, heals: everything but a reset, which is an operator's.
+/// Runs every operation but a reset, for which only operators have the permission.
 async fn assert_works(limiter: &RateLimiter, operator: &mut Bystander) {
     let subject = Subject::consumer("alice");
     let decision = limiter.check(&subject, 3).await;
@@ -111,12 +111,12 @@ async fn both_layouts_work_under_the_documented_minimal_user() {
         if layout == Layout::Packed {
             assert_logs_work(&mut operator, &server).await;
         }
-        // It may not do what only operators do.
+        // The service lacks the permissions of operators.
         assert!(limiter.reset(&Subject::consumer("alice")).await.is_err());
     }
 }
 
-/// An operator who loads the scripts ahead need not grant anything but running them.
+/// If an operator loads the scripts ahead, the permission to run scripts is enough.
 #[tokio::test]
 async fn both_layouts_work_with_scripts_that_an_operator_has_loaded() {
     let server = RedisServer::start();
@@ -138,7 +138,7 @@ async fn both_layouts_work_with_scripts_that_an_operator_has_loaded() {
         assert_works(&limiter, &mut operator).await;
     }
 
-    // Without them nothing passes: the store does not run scripts in any other way.
+    // Without loaded scripts nothing is allowed: the store has no other way to decide.
     operator.query::<()>("SCRIPT FLUSH").await;
     for layout in LAYOUTS {
         operator.query::<()>(&user_of(layout)).await;

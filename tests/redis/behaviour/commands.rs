@@ -1,4 +1,4 @@
-//! What the server has to do for a decision.
+//! The commands that the server executes for a decision.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use rl_tests::{Bystander, RedisServer};
 
 use super::{check, limiter, six_limits, store_of, used};
 
-/// The commands that ran in between, of whomever: those of the bystander left out.
+/// Returns how often each command was called since `before`, without the `INFO` of the bystander.
 async fn commands_since(
     operator: &mut Bystander,
     before: &BTreeMap<String, u64>,
@@ -28,8 +28,8 @@ fn commands(counts: &[(&str, u64)]) -> BTreeMap<String, u64> {
     counts.map(|(name, count)| ((*name).to_owned(), *count)).collect()
 }
 
-/// Ten thousand decisions on all six periods: as many script calls, by their SHA, with three
-/// commands in each. Nothing else is sent, not even a ping.
+/// Ten thousand decisions on all six periods take ten thousand calls of `EVALSHA`, with three
+/// commands in each. Nothing else is sent, not even a `PING`.
 #[tokio::test]
 async fn a_decision_is_one_script_call_of_three_commands() {
     const DECISIONS: u64 = 5_000;
@@ -73,12 +73,12 @@ async fn a_decision_is_one_script_call_of_three_commands() {
 }
 
 #[tokio::test]
-async fn the_readable_layout_asks_once_for_each_decision_too() {
+async fn a_decision_in_the_readable_layout_is_one_script_call() {
     const DECISIONS: u64 = 500;
 
     let server = RedisServer::start();
     let store = store_of(&server, Layout::Readable).await;
-    // No second, which would end in between.
+    // Without a limit per second, whose window would end during the test.
     let limiter = limiter(&store, &six_limits()[1..]);
     let mut operator = Bystander::new(&server).await;
     let subject = Subject::user("alice");
@@ -93,7 +93,7 @@ async fn the_readable_layout_asks_once_for_each_decision_too() {
     for (command, calls) in &since {
         let most = match &**command {
             "evalsha" => DECISIONS,
-            // Once before the counters are read, or once more after it.
+            // The script reads the clock once or twice.
             "time" => 2 * DECISIONS,
             "get" | "pttl" | "incrby" => 5 * DECISIONS,
             _ => 0,
@@ -126,7 +126,7 @@ async fn usage_and_peeks_write_nothing() {
         let since = commands_since(&mut operator, &before).await;
         let reading = ["evalsha", "time", "get", "pttl"];
         assert!(since.keys().all(|command| reading.contains(&&**command)), "{layout:?}: {since:?}");
-        // A cost of 3 is never granted under two per minute: the policy alone decides both of them.
+        // The policy alone decides: a cost of 3 can never be granted under two per minute.
         assert_eq!(since["evalsha"], 10);
         let (contents_after, expiries_after) = super::denials::snapshot(&mut operator).await;
         assert_eq!(contents_after, contents, "{layout:?}");
@@ -134,8 +134,8 @@ async fn usage_and_peeks_write_nothing() {
     }
 }
 
-/// A server that forgets its scripts, as after a restart, a failover or at the hands of an operator,
-/// is told them again: no call fails for it, and none is counted twice.
+/// Scripts are loaded again if a server forgets them after a restart, a fail-over or `SCRIPT
+/// FLUSH`. No call fails, and none is counted twice.
 #[tokio::test]
 async fn no_call_and_no_count_is_lost_when_scripts_are_flushed_under_load() {
     const CALLERS: usize = 8;

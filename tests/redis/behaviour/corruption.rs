@@ -1,5 +1,6 @@
-//! Any bytes under our keys: random ones, and states of ours with a few changed. Whatever they are,
-//! nothing panics, no script hangs, no gate opens, and no more passes than an empty counter lets pass.
+//! Arbitrary bytes under the store's keys: random ones, and valid states with a few changes.
+//!
+//! Nothing panics, no script hangs, and no request is allowed that an empty counter would reject.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,8 @@ use rl_tests::{Bystander, RedisServer};
 use super::PATIENCE;
 use super::logs::numbers;
 
-/// Damages on each run and layout; a soak (`RL_SOAK=1`) does a hundred times as many.
+/// The number of corrupted values on each run and layout. A soak (`RL_SOAK=1`) tests a hundred
+/// times as many.
 const DAMAGES: usize = 300;
 
 const PACKED: [&[&str]; 9] = [
@@ -30,7 +32,7 @@ const PACKED: [&[&str]; 9] = [
 const READABLE: [&[&str]; 3] =
     [&["4/minute"], &["9/hour", "4/day"], &["4/second", "9/month:shadow"]];
 
-/// What somebody made of a value.
+/// A value that was replaced, or changed in part.
 fn damaged(sound: &[u8], number: &mut impl FnMut(u64) -> u64) -> Vec<u8> {
     let byte = |number: &mut dyn FnMut(u64) -> u64| match number(4) {
         0 => 0,
@@ -51,7 +53,7 @@ fn damaged(sound: &[u8], number: &mut impl FnMut(u64) -> u64) -> Vec<u8> {
             value
         }
         4..=6 => {
-            // Whole numbers, where ours stand: of seven bytes each, up to the end.
+            // Replaces integers where the format has them: seven bytes each, up to the end.
             for _ in 0..=number(2) {
                 let from = value.len().saturating_sub(7 * (1 + number(16) as usize));
                 let old =
@@ -81,7 +83,7 @@ fn damaged(sound: &[u8], number: &mut impl FnMut(u64) -> u64) -> Vec<u8> {
     }
 }
 
-async fn assert_no_damage_opens_a_gate(layout: Layout, policies: &[&[&str]]) {
+async fn assert_corruption_allows_no_additional_requests(layout: Layout, policies: &[&[&str]]) {
     let server = RedisServer::start();
     let mut operator = Bystander::new(&server).await;
     let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_769_903_998)));
@@ -133,7 +135,7 @@ async fn assert_no_damage_opens_a_gate(layout: Layout, policies: &[&[&str]]) {
                 Origin::FailedClosed(FailureKind::Corrupt | FailureKind::Protocol) => refused += 1,
                 other => panic!("{other:?}: {context}"),
             }
-            // What the script took is what is told here.
+            // The decision must match what the script charged.
             assert_eq!(decision.is_allowed(), decision.granted() == 1, "{decision:?} {context}");
             passed += u32::from(decision.is_allowed());
         }
@@ -146,20 +148,23 @@ async fn assert_no_damage_opens_a_gate(layout: Layout, policies: &[&[&str]]) {
 }
 
 #[tokio::test]
-async fn no_bytes_under_a_packed_key_or_a_ring_open_a_gate() {
-    assert_no_damage_opens_a_gate(Layout::Packed, &PACKED).await;
+async fn corrupted_packed_values_allow_no_additional_requests() {
+    assert_corruption_allows_no_additional_requests(Layout::Packed, &PACKED).await;
 }
 
 #[tokio::test]
-async fn no_bytes_under_a_readable_key_open_a_gate() {
-    assert_no_damage_opens_a_gate(Layout::Readable, &READABLE).await;
+async fn corrupted_readable_values_allow_no_additional_requests() {
+    assert_corruption_allows_no_additional_requests(Layout::Readable, &READABLE).await;
 }
 
-/// Found by the above, and each a gate that stood open. A period of a bucket that begins years ahead:
-/// the script denied, and charged nothing, while the decision was made from the state as it is. A last
-/// change in the last microseconds that there are: arrival times ended there, and lay ahead no longer.
+/// Corrupted values that the test above has found to be allowed without limit.
+///
+/// In the first, the period of a bucket begins years ahead. The script rejected the request and
+/// charged nothing, but the decision was computed from the unchanged state. In the second, the last
+/// change is in the last representable microseconds. Arrival times were capped there, and were no
+/// longer in the future.
 #[tokio::test]
-async fn states_that_once_opened_a_gate_do_not() {
+async fn states_with_extreme_times_allow_no_additional_requests() {
     let server = RedisServer::start();
     let mut operator = Bystander::new(&server).await;
     let (last, ahead, latest) =

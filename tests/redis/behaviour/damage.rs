@@ -1,5 +1,5 @@
-//! Keys that somebody else has been at: what lost its expiry gets one, and what is not ours opens
-//! no gate.
+//! Keys that another program has changed. A key without expiry gets one, and a damaged value is
+//! never read as an empty counter.
 
 use rl_core::store::RedisStore;
 use rl_core::store::redis::Layout;
@@ -14,7 +14,7 @@ async fn only_key(operator: &mut Bystander) -> String {
     key.clone()
 }
 
-/// A limiter on an empty server, with one call of `alice` counted, and her key.
+/// Creates a limiter on an empty server with one charged unit of `alice`. Returns both and the key.
 async fn one_call(server: &RedisServer, layout: Layout) -> (RedisStore, RateLimiter, String) {
     let mut operator = Bystander::new(server).await;
     operator.query::<()>("FLUSHALL").await;
@@ -47,7 +47,7 @@ async fn a_key_that_lost_its_expiry_gets_one_from_the_next_call() {
     }
 }
 
-/// A counter that a client of others set without an expiry would otherwise deny for ever.
+/// A counter that another client has set without an expiry would otherwise deny forever.
 #[tokio::test]
 async fn a_counter_that_never_had_an_expiry_is_healed_and_counted() {
     let server = RedisServer::start();
@@ -63,9 +63,9 @@ async fn a_counter_that_never_had_an_expiry_is_healed_and_counted() {
     }
 }
 
-/// Looking writes nothing, so it does not heal either.
+/// A peek writes nothing, so it sets no expiry either.
 #[tokio::test]
-async fn a_look_at_a_key_without_expiry_leaves_it_so() {
+async fn a_peek_does_not_set_a_missing_expiry() {
     let server = RedisServer::start();
     let mut operator = Bystander::new(&server).await;
     for layout in super::LAYOUTS {
@@ -77,7 +77,8 @@ async fn a_look_at_a_key_without_expiry_leaves_it_so() {
     }
 }
 
-/// Asked in every way, a limiter on a key that holds `what` denies or errs, and leaves it alone.
+/// Asserts that every operation on a key that holds `what` is rejected or fails, and leaves the key
+/// unchanged.
 async fn assert_denied_and_untouched(
     operator: &mut Bystander,
     limiter: &RateLimiter,
@@ -86,7 +87,7 @@ async fn assert_denied_and_untouched(
 ) {
     let corrupt = FailureKind::Corrupt;
     let before: Vec<u8> = operator.send(redis::cmd("DUMP").arg(key)).await;
-    // Something to give back, in a window that is still open.
+    // A charge to refund, in a window that is still open.
     let charged = check(limiter, &Subject::consumer(what)).await;
     for decision in [
         limiter.check(&alice(), 1).await,
@@ -106,7 +107,7 @@ async fn assert_denied_and_untouched(
 }
 
 #[tokio::test]
-async fn a_packed_state_that_is_not_ours_or_damaged_opens_no_gate() {
+async fn requests_on_a_foreign_or_damaged_packed_state_are_rejected() {
     let server = RedisServer::start();
     let mut operator = Bystander::new(&server).await;
     let (_, limiter, key) = one_call(&server, Layout::Packed).await;
@@ -137,7 +138,7 @@ async fn a_packed_state_that_is_not_ours_or_damaged_opens_no_gate() {
         ("windows that there are not", changed(2, 0x3f)),
         ("all ones", vec![0xff; state.len()]),
         ("all zeros", vec![0; state.len()]),
-        // Of our form, but with numbers that neither a time nor a count reaches.
+        // Well-formed, but with numbers beyond any time or count.
         ("all ones after the header", ones(3..15)),
         ("a time of the last change in a far future", ones(3..10)),
         ("a window that is longer than its period", ones(10..14)),
@@ -153,19 +154,19 @@ async fn a_packed_state_that_is_not_ours_or_damaged_opens_no_gate() {
     operator.query::<()>(&format!("LPUSH {key} 1")).await;
     assert_denied_and_untouched(&mut operator, &limiter, &key, "a list").await;
 
-    // An operator mends it by deleting it.
+    // An operator repairs the subject by deleting the key.
     operator.query::<()>(&format!("DEL {key}")).await;
     assert!(check(&limiter, &alice()).await.is_allowed());
 }
 
 #[tokio::test]
-async fn a_readable_counter_that_is_no_number_opens_no_gate() {
+async fn requests_on_a_readable_counter_that_is_not_a_number_are_rejected() {
     let server = RedisServer::start();
     let mut operator = Bystander::new(&server).await;
     let store = store_of(&server, Layout::Readable).await;
     let limiter = limiter(&store, &[Limit::per_minute(2), Limit::per_hour(2)]);
     check(&limiter, &alice()).await;
-    // The last of the two: the first must not be charged before the last is looked at.
+    // Damages the second key: the first must not be charged before the second is read.
     let (good, bad) = ("alice_PER_MINUTE", "alice_PER_HOUR");
     for value in ["", "garbage", "-5", "4.2", "1e3", " 1", "1 ", "0x10", "1\n"] {
         let mut set = redis::cmd("SET");

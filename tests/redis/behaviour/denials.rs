@@ -1,4 +1,4 @@
-//! A denial leaves everything as it was.
+//! A denial changes nothing.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use rl_tests::{Bystander, RedisServer};
 
 use super::{LAYOUTS, check, limiter, store_of, used};
 
-/// What every key holds, and how many milliseconds it has left.
+/// Returns the value of every key, and its remaining lifetime in milliseconds.
 pub(super) async fn snapshot(
     operator: &mut Bystander,
 ) -> (BTreeMap<String, Vec<u8>>, BTreeMap<String, i64>) {
@@ -22,8 +22,8 @@ pub(super) async fn snapshot(
     (contents, expiries)
 }
 
-/// One violated period refuses the call, and no counter moves: neither that of the period nor any
-/// other, nor the end of a window.
+/// If one period is exceeded, no counter changes, neither of this period nor of another, and no
+/// window is extended.
 #[tokio::test]
 async fn a_denied_call_moves_no_counter() {
     let server = RedisServer::start();
@@ -59,7 +59,7 @@ async fn a_denied_call_moves_no_counter() {
     }
 }
 
-/// A client that is held by the second must not use up its month meanwhile.
+/// Requests that the limit per second denies must not use up the limit per month.
 #[tokio::test]
 async fn denials_of_the_second_leave_minute_hour_and_day_untouched() {
     let server = RedisServer::start();

@@ -1,4 +1,4 @@
-//! Keys: how many there are, whose they are, and what they cost.
+//! Keys: their number, their uniqueness and their size.
 
 use std::collections::BTreeSet;
 
@@ -8,10 +8,10 @@ use rl_tests::{Bystander, RedisServer};
 
 use super::{LAYOUTS, check, limiter, six_limits, store_of, used};
 
-/// Ten thousand ids made of what has a meaning somewhere: in keys, in hash tags, in the protocol,
-/// in our own escapes.
+/// Returns ten thousand ids made of characters that have a meaning in keys, hash tags, the protocol
+/// or the escapes.
 fn hostile_ids() -> impl Iterator<Item = String> {
-    // No piece is the beginning of another, so that no two ids are the same text.
+    // No piece is a prefix of another, so all ids differ.
     const PIECES: [&str; 10] = ["{", "}", " ", "\r\n", "\0", "ü💥", "%7B", ":", "|", "~_PER_HOUR"];
     (0..10_000).map(|number: usize| {
         let digits = [number / 1_000, number / 100, number / 10, number];
@@ -20,14 +20,14 @@ fn hostile_ids() -> impl Iterator<Item = String> {
 }
 
 #[tokio::test]
-async fn ten_thousand_hostile_ids_have_a_key_of_their_own_each() {
+async fn ten_thousand_hostile_ids_have_distinct_keys() {
     let server = RedisServer::start();
     let mut operator = Bystander::new(&server).await;
     for layout in LAYOUTS {
         operator.query::<()>("FLUSHALL").await;
         let store = store_of(&server, layout).await;
         let limiter = limiter(&store, &[Limit::per_hour(1)]);
-        // A million bytes, and a million others.
+        // Two ids of a million bytes each.
         let long = [500_000, 500_001].map(|len| "{}".repeat(len));
         let ids: BTreeSet<String> = hostile_ids().chain(long).collect();
         assert_eq!(ids.len(), 10_002);
@@ -40,7 +40,8 @@ async fn ten_thousand_hostile_ids_have_a_key_of_their_own_each() {
         let keys: Vec<String> = operator.query("KEYS *").await;
         assert_eq!(keys.len(), ids.len(), "{layout:?}");
         for key in keys {
-            // In a cluster the tag says where a key lives: callers must not choose.
+            // In a cluster the hash tag selects the server, which callers must not be able to
+            // choose.
             let braces = (key.matches('{').count(), key.matches('}').count());
             let expected = match layout {
                 Layout::Packed => (1, 1),
@@ -57,7 +58,7 @@ async fn ten_thousand_hostile_ids_have_a_key_of_their_own_each() {
 async fn sixteen_limits_are_decided_together() {
     let server = RedisServer::start();
     let store = store_of(&server, Layout::Packed).await;
-    // Whole minutes, which do not end in between; the last is the first to deny.
+    // Windows of minutes, which do not end during the test. The last limit is the first to deny.
     let limits: Vec<Limit> = (1..=16)
         .map(|n| Limit::new(20 - n, Period::from_millis(n * 60_000).unwrap()).unwrap())
         .collect();
@@ -76,7 +77,7 @@ async fn sixteen_limits_are_decided_together() {
     assert_eq!(server.keys_without_expiry().await, [""; 0]);
 }
 
-/// A hundred bytes for each counter, names and overhead of the server included.
+/// At most a hundred bytes for each counter, including names and the server's overhead.
 #[tokio::test]
 async fn six_limits_of_a_subject_cost_six_hundred_bytes_at_most() {
     let server = RedisServer::start();
@@ -99,9 +100,9 @@ async fn six_limits_of_a_subject_cost_six_hundred_bytes_at_most() {
     }
 }
 
-/// Keys of visitors who never come back go away with the window they counted in.
+/// Keys of clients that never return expire with their windows.
 #[tokio::test]
-async fn keys_of_many_visitors_are_gone_when_their_windows_are_over() {
+async fn keys_expire_with_their_windows() {
     let server = RedisServer::start();
     let mut operator = Bystander::new(&server).await;
     for layout in LAYOUTS {
@@ -112,7 +113,7 @@ async fn keys_of_many_visitors_are_gone_when_their_windows_are_over() {
             let address = format!("198.51.{}.{}", visitor / 250, visitor % 250);
             last = Some(check(&limiter, &Subject::ip(&address)).await.at());
         }
-        // Redis lets a key go when its last millisecond has passed.
+        // Redis deletes a key after its last millisecond has passed.
         let end = last.unwrap().plus_micros(1_002_000);
         operator.wait_until(end).await;
         let keys: Vec<String> = operator.query("KEYS *").await;

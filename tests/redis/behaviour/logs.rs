@@ -1,5 +1,4 @@
-//! Logs: what their entries cost, how long they stay, and what becomes of those that somebody else has
-//! been at.
+//! Logs: the cost and lifetime of entries, and entries that another program has changed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,10 +14,10 @@ use super::PATIENCE;
 
 const START: Timestamp = Timestamp::from_secs(1_769_903_998);
 
-/// The bytes of an entry.
+/// The size of an entry in bytes.
 const ENTRY: u64 = 14;
 
-/// One subject under some limits, on a server, on invented time.
+/// One subject with some limits on a server, with a manual clock.
 struct Logs {
     _server: RedisServer,
     operator: Bystander,
@@ -67,7 +66,7 @@ impl Logs {
         self.store.reset(Reset { namespace, subject, policy, limit }).await.unwrap();
     }
 
-    /// The keys there are, the packed state first, then the rings.
+    /// Returns all keys, the packed state first, then the logs.
     async fn keys(&mut self) -> Vec<String> {
         let mut keys: Vec<String> = self.operator.query("KEYS *").await;
         keys.sort();
@@ -82,7 +81,7 @@ impl Logs {
         blocks.map(|[_, entries]| entries.len() as u64 / ENTRY).sum()
     }
 
-    /// The key of the only ring.
+    /// Returns the key of the only log.
     async fn ring(&mut self) -> String {
         let keys = self.keys().await;
         let [packed, ring] = &keys[..] else { panic!("two keys, got {keys:?}") };
@@ -95,7 +94,7 @@ fn policy(limits: &[&str]) -> Policy {
     Policy::new(limits.iter().map(|text| text.parse().unwrap())).unwrap()
 }
 
-/// Numbers that look random, the same on each run.
+/// Generates pseudo-random numbers that are the same on each run.
 pub(super) fn numbers() -> impl FnMut(u64) -> u64 {
     let mut state = 1_u64;
     move |below| {
@@ -149,7 +148,7 @@ async fn every_key_of_a_log_has_an_expiry_after_every_step() {
     assert_eq!(logs.keys().await.len(), 4);
 }
 
-/// Beyond the limit nothing is remembered but the number.
+/// Charges beyond the limit add no entries.
 #[tokio::test]
 async fn a_log_is_never_longer_than_its_limit() {
     let mut logs = Logs::under(&["50/hour:sliding-log", "30:concurrency:lease=1h"]).await;
@@ -158,13 +157,13 @@ async fn a_log_is_never_longer_than_its_limit() {
         logs.decide(Mode::Charge, 1).await;
         logs.check().await;
     }
-    // Of the checks those passed that found fewer than thirty.
+    // The checks were allowed that found fewer than thirty units used.
     assert_eq!(logs.used().await, [315, 315]);
     for (key, max) in logs.keys().await[1..].to_vec().into_iter().zip([50, 30]) {
         assert_eq!(logs.entries(&key).await, max, "{key}");
     }
 
-    // What is short again takes little again.
+    // Once the log is short again, its memory is released.
     logs.clock.advance(Duration::from_secs(3_600));
     assert!(logs.check().await.is_allowed());
     for key in logs.keys().await[1..].to_vec() {
@@ -172,7 +171,7 @@ async fn a_log_is_never_longer_than_its_limit() {
     }
 }
 
-/// Ten thousand calls, and what is asked of the server when there are as many.
+/// Ten thousand charges, and the commands that run when the log is that long.
 #[tokio::test]
 async fn ten_thousand_entries_take_a_fifth_of_a_sorted_set_and_few_are_read() {
     const CALLS: u64 = 10_000;
@@ -194,7 +193,7 @@ async fn ten_thousand_entries_take_a_fifth_of_a_sorted_set_and_few_are_read() {
     println!("{CALLS} entries: {of_ring} bytes in a log, {of_set} in a sorted set");
     assert!(of_ring * 5 <= of_set, "{of_ring} bytes, a sorted set {of_set}");
 
-    // A denial, then a call that passes when five entries have left.
+    // A denial, then a request that is allowed after five entries have expired.
     let before = logs.operator.calls().await;
     let denied = logs.decide(Mode::Check, 5).await;
     let RetryAfter::In(wait) = denied.retry_after() else { panic!("{denied:?}") };
@@ -207,7 +206,8 @@ async fn ten_thousand_entries_take_a_fifth_of_a_sorted_set_and_few_are_read() {
     assert_eq!(logs.used().await, [CALLS]);
 }
 
-/// The fault: a refund of an old charge rewrote all later entries, which took the server tens of ms.
+/// Regression test: a refund of an old charge rewrote all later entries, which occupied the server
+/// for tens of milliseconds.
 #[tokio::test]
 async fn a_refund_and_a_release_touch_few_fields_of_a_log_of_ten_thousand_entries() {
     const CALLS: u64 = 10_000;
@@ -235,7 +235,7 @@ async fn a_refund_and_a_release_touch_few_fields_of_a_log_of_ten_thousand_entrie
                 };
                 calls(&since) - calls(&before)
             };
-            // The newest entries, the list, the block, and sometimes its neighbours.
+            // The newest entries, the list, the block, and sometimes the next block.
             assert!(count("hget") <= 5 && count("hset") <= 1 && count("hdel") <= 1, "{since:?}");
             if left % 100 == 0 {
                 assert_eq!(logs.used().await, [left], "{limit}");
@@ -247,7 +247,7 @@ async fn a_refund_and_a_release_touch_few_fields_of_a_log_of_ten_thousand_entrie
 }
 
 #[tokio::test]
-async fn a_ring_that_somebody_deleted_is_an_empty_log() {
+async fn a_deleted_log_counts_as_empty() {
     let mut logs = Logs::under(&["5/hour:sliding-log", "9/day"]).await;
     assert!(logs.decide(Mode::Check, 5).await.is_allowed());
     let ring = logs.ring().await;
@@ -258,7 +258,7 @@ async fn a_ring_that_somebody_deleted_is_an_empty_log() {
     assert_eq!(logs.ring().await, ring);
     assert_eq!(logs.operator.keys_without_expiry().await, [""; 0]);
 
-    // A ring alone, without the state that tells of it, is nothing.
+    // A log without the state that refers to it counts nothing.
     let packed = logs.keys().await.remove(0);
     logs.operator.query::<()>(&format!("DEL {packed}")).await;
     assert!(logs.decide(Mode::Check, 5).await.is_allowed());
@@ -266,7 +266,7 @@ async fn a_ring_that_somebody_deleted_is_an_empty_log() {
 }
 
 #[tokio::test]
-async fn a_ring_that_is_damaged_opens_no_gate_and_is_left_alone() {
+async fn requests_on_a_damaged_log_are_rejected_and_leave_it_unchanged() {
     let mut logs = Logs::under(&["9/minute", "20/hour:sliding-log", "20/day:sliding-log"]).await;
     let mut charged = START;
     for _ in 0..6 {
@@ -274,7 +274,7 @@ async fn a_ring_that_is_damaged_opens_no_gate_and_is_left_alone() {
         charged = logs.check().await.at();
     }
     let keys = logs.keys().await;
-    // The last of them: the others must not be charged before it is looked at.
+    // Damages the last log: the others must not be charged before it is read.
     let ring = keys[2].clone();
     let sound: Vec<u8> = logs.operator.send(redis::cmd("HGET").arg(&ring).arg("t")).await;
     let cases = [
@@ -294,7 +294,7 @@ async fn a_ring_that_is_damaged_opens_no_gate_and_is_left_alone() {
     logs.operator.query::<()>(&format!("LPUSH {ring} 1")).await;
     assert_refused_and_untouched(&mut logs, &keys, charged, "a list").await;
 
-    // An operator mends it by deleting it.
+    // An operator repairs the subject by deleting the key.
     logs.operator.query::<()>(&format!("DEL {ring}")).await;
     assert!(logs.check().await.is_allowed());
 }
@@ -326,13 +326,13 @@ async fn assert_refused_and_untouched(
 }
 
 #[tokio::test]
-async fn a_ring_that_lost_its_expiry_gets_one_from_the_next_call() {
+async fn a_log_without_expiry_gets_one_from_the_next_call() {
     let mut logs = Logs::under(&["2/hour:sliding-log"]).await;
     logs.check().await;
     let ring = logs.ring().await;
     for allowed in [true, false] {
         assert!(logs.operator.query::<bool>(&format!("PERSIST {ring}")).await);
-        // Looking writes nothing, so it does not heal either.
+        // A peek writes nothing, so it sets no expiry either.
         logs.used().await;
         assert_eq!(logs.operator.keys_without_expiry().await, std::slice::from_ref(&ring));
         assert_eq!(logs.check().await.is_allowed(), allowed);
@@ -353,13 +353,13 @@ async fn a_reset_leaves_no_entry_behind() {
     assert!(!left.iter().any(|key| key.ends_with(":3600000")), "{left:?}");
     assert!(logs.decide(Mode::Check, 2).await.is_allowed());
     assert_eq!(logs.used().await, [2, 5, 5]);
-    // After a reset in the same microsecond as a charge, an empty state stays for a moment.
+    // After a reset in the same microsecond as a charge, an empty state remains for a moment.
     logs.clock.advance(Duration::from_millis(1));
     logs.reset(None).await;
     assert_eq!(logs.keys().await, [""; 0]);
 }
 
-/// While a new policy is rolled out, instances with the old one and the new one take turns.
+/// During the rollout of a new policy, instances with the old and the new policy alternate.
 #[tokio::test]
 async fn a_log_that_the_present_policy_does_not_name_is_kept() {
     let mut logs = Logs::under(&["5/hour:sliding-log", "5:concurrency:lease=1h"]).await;
@@ -376,7 +376,8 @@ async fn a_log_that_the_present_policy_does_not_name_is_kept() {
     assert_eq!(logs.used().await, [3, 3]);
 }
 
-/// On the server's own clock: as many as there are permits, and as many more as are given back.
+/// By the server's clock, only as many requests are allowed as there are permits, plus those that
+/// were released.
 #[tokio::test]
 async fn concurrent_requests_never_hold_more_permits_than_the_limit() {
     let server = RedisServer::start();

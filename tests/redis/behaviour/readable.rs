@@ -1,4 +1,4 @@
-//! The readable layout: what `redis-cli` shows, and counters shared with services of others.
+//! The readable layout: what `redis-cli` shows, and counters shared with other services.
 
 use rl_core::source::{ByRealm, Preset};
 use rl_core::store::redis::Layout;
@@ -16,8 +16,8 @@ const SECONDS: [(&str, u64); 6] = [
     ("PER_MONTH", 2_592_000),
 ];
 
-/// Another service that follows the same format with commands of its own: `TTL`, then `SETEX` for
-/// the first call of a window or `INCR` for a later one. Returns the count.
+/// Counts as another service with the same format does: `TTL`, then `SETEX` for the first call of a
+/// window, or `INCR` for a later one. Returns the count.
 async fn count_as_others_do(other: &mut Bystander, key: &str, seconds: u64) -> u64 {
     match other.query::<i64>(&format!("TTL {key}")).await {
         -2 => {
@@ -52,7 +52,7 @@ async fn all_six_counters_live_as_long_as_their_periods() {
     let limiter = limiter(&store, &six_limits());
     let mut operator = Bystander::new(&server).await;
     let mut expiries = redis::cmd("EVAL");
-    // All at once: a second is short.
+    // Read in one step, because the window of a second is short.
     expiries.arg("local all = {} for i, key in ipairs(KEYS) do all[i] = redis.call('PTTL', key) end return all");
     expiries.arg(SECONDS.len());
     for (suffix, _) in SECONDS {
@@ -66,7 +66,7 @@ async fn all_six_counters_live_as_long_as_their_periods() {
     }
 }
 
-/// Consumers have six periods; callers whom nobody has identified have an hour for each address.
+/// Consumers have limits for six periods. Anonymous clients have an hourly limit for each address.
 #[tokio::test]
 async fn the_open_bank_preset_counts_consumers_in_six_periods_and_addresses_by_the_hour() {
     let server = RedisServer::start();
@@ -101,12 +101,12 @@ async fn the_open_bank_preset_counts_consumers_in_six_periods_and_addresses_by_t
     assert!((3_590..=3_600).contains(&ttl), "{ttl}");
 }
 
-/// Whoever comes first opens the window, and both count in it.
+/// The first service to count opens the window, and both count in it.
 #[tokio::test]
-async fn a_service_of_others_shares_the_counters_in_both_directions() {
+async fn counters_are_shared_with_another_service_in_both_directions() {
     let server = RedisServer::start();
     let store = store_of(&server, Layout::Readable).await;
-    // No second, which would end in between.
+    // Without a limit per second, whose window would end during the test.
     let limits = SECONDS[1..].len();
     let limiter = limiter(
         &store,
@@ -133,7 +133,7 @@ async fn a_service_of_others_shares_the_counters_in_both_directions() {
             }
             turn_is_ours = !turn_is_ours;
         }
-        // Eight calls of both together are the limit of both.
+        // Both services share the limit of eight.
         assert!(!check(&limiter, &subject).await.is_allowed());
         assert_eq!(used(&limiter, &subject).await, vec![8; limits]);
         for (suffix, seconds) in &SECONDS[1..] {
@@ -145,7 +145,7 @@ async fn a_service_of_others_shares_the_counters_in_both_directions() {
     }
 }
 
-/// A limit that is taken away leaves no counter that still counts; the others go on.
+/// A reset of one limit deletes its counter and leaves the others.
 #[tokio::test]
 async fn a_reset_deletes_one_counter_or_all() {
     let server = RedisServer::start();

@@ -1,4 +1,4 @@
-//! Windows on the server's clock: how much passes in each, and when each ends.
+//! Windows by the server's clock: how many requests each allows, and when it ends.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,22 +16,23 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap()
 }
 
-/// The only limit's window ends then.
+/// Returns the time at which the window of the only limit ends.
 fn ends(decision: &Decision) -> Timestamp {
     let limit = decision.limits().next().unwrap();
     decision.at().plus_micros(micros(limit.reset_after()))
 }
 
-/// One client that asks as fast as it can, for six seconds, under ten per second. A store that
-/// rounds the rest of a window to whole seconds takes it for over half a second early, and lets 120
-/// pass where 70 is the most.
+/// One client sends as fast as it can for six seconds, under a limit of ten per second.
+///
+/// A store that rounds the rest of a window to whole seconds considers the window over up to half a
+/// second early. It would allow 120 requests, where 70 is the maximum.
 #[tokio::test]
-async fn a_greedy_client_gets_ten_in_each_second_and_honest_waits() {
+async fn a_greedy_client_gets_ten_per_second_and_accurate_waits() {
     let server = RedisServer::start();
     let (packed, readable) = tokio::join!(
         greedy_client(&server, Layout::Packed, Duration::ZERO),
-        // When this layout's windows end is known to the millisecond, and if the server is held up
-        // in the middle of a script, less precisely.
+        // The ends of the windows are known to the millisecond, or less precisely if the server is
+        // held up inside a script.
         greedy_client(&server, Layout::Readable, Duration::from_millis(100)),
     );
     for passed in [packed, readable] {
@@ -39,7 +40,7 @@ async fn a_greedy_client_gets_ten_in_each_second_and_honest_waits() {
     }
 }
 
-/// Returns how many passed. Windows may seem to move by `precision`.
+/// Returns how many requests were allowed. Windows may seem to move by `precision`.
 async fn greedy_client(server: &RedisServer, layout: Layout, precision: Duration) -> u64 {
     struct Window {
         ends: Timestamp,
@@ -79,7 +80,7 @@ async fn greedy_client(server: &RedisServer, layout: Layout, precision: Duration
         tokio::task::yield_now().await;
     }
     assert!(windows.iter().all(|window| window.passed <= 10));
-    // Otherwise it was not greedy enough to show anything.
+    // Otherwise the client was too slow for the test to mean anything.
     assert!(windows.iter().any(|window| window.denied > 0));
 
     for _ in 0..2 {
@@ -96,17 +97,17 @@ async fn greedy_client(server: &RedisServer, layout: Layout, precision: Duration
     windows.iter().map(|window| window.passed).sum()
 }
 
-/// What one line of the trace tells: the count, whole seconds to the end of the window, and what is
-/// left of a hundred.
+/// One line of the trace: the count, the whole seconds until the window ends, and the remaining
+/// units of a hundred.
 fn line(decision: &Decision) -> (u64, u64, u64) {
     let limit = decision.limits().next().unwrap();
     let seconds = micros(limit.reset_after()).div_ceil(1_000_000);
     (limit.used(), seconds, limit.remaining())
 }
 
-/// A hundred per minute; asked at 0 s, 0.5 s, 1 s and 60 s.
+/// Runs the trace of a limit of a hundred per minute: requests at 0 s, 0.5 s, 1 s and 60 s.
 #[tokio::test]
-async fn a_minute_of_a_hundred_calls_goes_as_the_trace_says() {
+async fn a_limit_of_a_hundred_per_minute_follows_the_trace() {
     let server = RedisServer::start();
     let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_750_000_000)));
     let memory = MemoryStore::builder().clock(clock.clone()).build();
@@ -122,13 +123,14 @@ async fn a_minute_of_a_hundred_calls_goes_as_the_trace_says() {
             clock.advance(Duration::from_millis(wait));
             trace.push(line(&check(&limiter, &Subject::user("alice")).await));
         }
-        // 59.5 s are left after half a second, which is 60 for a client that must not come early.
+        // After half a second 59.5 s are left. They are rounded up to 60, so that clients do not
+        // retry too early.
         assert_eq!(trace, [(1, 60, 99), (2, 60, 98), (3, 59, 97), (1, 60, 99)]);
     }
 }
 
-/// The same trace in the readable layout, whose windows end by the server's clock. The last 59
-/// seconds are not waited for but taken from the key.
+/// Runs the same trace in the readable layout, whose windows end by the server's clock. The last 59
+/// seconds are skipped by changing the expiry of the key.
 #[tokio::test]
 async fn the_trace_holds_on_the_servers_clock_and_shows_in_the_keys() {
     let server = RedisServer::start();
@@ -147,13 +149,13 @@ async fn the_trace_holds_on_the_servers_clock_and_shows_in_the_keys() {
     for (decision, count) in trace.iter().zip(1..) {
         let (used, seconds, remaining) = line(decision);
         assert_eq!((used, remaining), (count, 100 - count));
-        // The window does not move: what is left of it is what has not passed since it began.
+        // The window does not move: its remaining time shrinks by the time since it began.
         let left = 60_000_000 - decision.at().micros_since(first.at());
         assert_eq!(seconds, left.div_ceil(1_000_000));
     }
     let left = ends(&first).micros_since(operator.now().await).div_ceil(1_000_000);
     let ttl: u64 = operator.query(&format!("TTL {key}")).await;
-    // Redis rounds to the nearest second, and some of it may just have passed.
+    // Redis rounds to the nearest second, and some time may just have passed.
     assert!((left - 1..=left).contains(&ttl), "{ttl} of {left}");
     assert_eq!(operator.query::<String>(&format!("GET {key}")).await, "3");
 
@@ -164,7 +166,7 @@ async fn the_trace_holds_on_the_servers_clock_and_shows_in_the_keys() {
     assert_eq!(operator.query::<String>(&format!("GET {key}")).await, "1");
 }
 
-/// Nobody sweeps: the call after the end of a window is the first of the next.
+/// No background task is needed: the first call after a window opens the next one.
 #[tokio::test]
 async fn the_first_call_after_a_window_is_number_one_of_the_next() {
     let server = RedisServer::start();
@@ -184,9 +186,9 @@ async fn the_first_call_after_a_window_is_number_one_of_the_next() {
     }
 }
 
-/// Of calls that come first together, one opens the window, and the others do not move it.
+/// Of several concurrent first calls, one opens the window, and the others do not move it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn calls_that_come_first_at_once_open_one_window() {
+async fn concurrent_first_calls_open_one_window() {
     let server = RedisServer::start();
     let mut operator = Bystander::new(&server).await;
     for layout in super::LAYOUTS {
@@ -206,7 +208,8 @@ async fn calls_that_come_first_at_once_open_one_window() {
             expiries.insert(expiry);
         }
         match layout {
-            // The key is written anew each time, and may live a little longer than the window.
+            // Every charge writes the key again, so the key may live a little longer than the
+            // window.
             Layout::Packed => assert_eq!(told.len(), 1, "{told:?}"),
             _ => assert_eq!(expiries.len(), 1, "{expiries:?}"),
         }

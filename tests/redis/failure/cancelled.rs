@@ -1,4 +1,4 @@
-//! Clients that hang up before they are answered.
+//! Clients that disconnect before they receive a response.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ const CLIENTS: usize = 10_000;
 const AT_ONCE: usize = 200;
 const PLACES: u64 = 20;
 
-/// What a request holds, it must give back however it ends: the place under a concurrency limit, the
-/// slot of a decision that waits for the store, the place in the line of those who wait.
+/// However a request ends, everything it holds is released: its permit, its slot among the
+/// decisions in flight, and its ticket in the wait queue.
 #[tokio::test]
-async fn ten_thousand_clients_that_hang_up_in_mid_request_leave_nothing_behind() {
+async fn ten_thousand_disconnected_clients_leave_nothing_behind() {
     let server = server();
     let store = RedisStore::builder(&url(&server)).connection_wait(GIVE_UP).connect().await;
     let builder = RateLimiter::builder().limit(Limit::concurrency(PLACES).unwrap());
@@ -46,12 +46,12 @@ async fn ten_thousand_clients_that_hang_up_in_mid_request_leave_nothing_behind()
             clients.push(client);
         }
         if is_frozen {
-            // They hang up while the server thinks about them.
+            // These clients disconnect while the server decides.
             eventually(|| async { limiter.in_flight() >= AT_ONCE / 2 }).await;
             drop(clients);
             server.signal("CONT");
         } else {
-            // They hang up while they are handled, or wait in the line.
+            // These clients disconnect while their requests are handled, or wait in the queue.
             site.reached(handled + 1).await;
             drop(clients);
         }
@@ -71,7 +71,7 @@ async fn ten_thousand_clients_that_hang_up_in_mid_request_leave_nothing_behind()
         assert!(permit.decision().is_allowed());
         permits.push(permit);
     }
-    // If somebody who has gone were still in the line, it would be full for a queue of one.
+    // If a cancelled request were still in the wait queue, a queue of length one would be full.
     let waiting = limiter.check_waiting(&alice, 1, GIVE_UP, 1);
     let waiting = tokio::spawn(waiting);
     permits.pop();

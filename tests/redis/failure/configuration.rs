@@ -1,4 +1,4 @@
-//! What lasts until somebody mends it: requests are turned away, and the log says why.
+//! Configuration failures: requests are rejected, and the log gives the reason.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use super::{
 const REFUSED: (Level, &str) = (Level::ERROR, "kind=\"refused\"");
 
 #[tokio::test]
-async fn a_wrong_password_is_an_error_when_the_store_is_made() {
+async fn a_wrong_password_fails_the_connect() {
     let (log, _guard) = Log::capture();
     let server = server();
     for url in
@@ -36,7 +36,7 @@ async fn a_wrong_password_is_an_error_when_the_store_is_made() {
 }
 
 #[tokio::test]
-async fn a_database_that_is_not_there_or_not_allowed_is_an_error_that_says_so() {
+async fn a_missing_or_forbidden_database_fails_the_connect() {
     let server = server();
     let error = RedisStore::connect(&format!("{}99", url(&server))).await.unwrap_err();
     assert!(matches!(error, ConnectError::Refused(_)), "{error:?}");
@@ -62,14 +62,14 @@ fn assert_shows_no_secret(error: &(dyn std::error::Error + 'static)) {
 }
 
 #[tokio::test]
-async fn a_permission_that_is_taken_away_turns_requests_away_and_is_an_error_line() {
+async fn a_revoked_permission_rejects_requests_and_logs_an_error() {
     let (log, _guard) = Log::capture();
     let server = server();
     let store = asking(&url(&server)).connect().await.unwrap();
     let limiter = three_per_hour(store).build().unwrap();
     ask_until(&limiter, is_store).await;
 
-    // The script may run, but not read; then it may not even run.
+    // First the script may run but not read, then it may not run at all.
     let mut expected = Vec::new();
     for permission in ["get", "evalsha"] {
         let (take, give) =
@@ -87,7 +87,7 @@ async fn a_permission_that_is_taken_away_turns_requests_away_and_is_an_error_lin
     log.assert_lines(&expected);
 }
 
-/// However patient the settings are with a server that is away.
+/// This holds also if the settings allow long waits for a server that is unreachable.
 #[tokio::test]
 async fn no_request_waits_for_a_refused_connection() {
     let server = server();
@@ -119,7 +119,7 @@ fn is_refused(origin: Origin) -> bool {
 }
 
 #[tokio::test]
-async fn a_password_that_was_changed_turns_requests_away_and_is_an_error_line() {
+async fn a_changed_password_rejects_requests_and_logs_an_error() {
     let (log, _guard) = Log::capture();
     let server = server();
     let store = asking(&url(&server)).connect().await.unwrap();
@@ -129,8 +129,8 @@ async fn a_password_that_was_changed_turns_requests_away_and_is_an_error_line() 
     let mut operator = Bystander::new(&server).await;
     operator.query::<()>("ACL SETUSER rl resetpass >another").await;
     operator.query::<()>("CLIENT KILL USER rl").await;
-    // The first may find its connection cut, which is an outage. Then it is clear what is wrong,
-    // however many ask at once.
+    // The first request may find its connection closed, which is an outage. After that the reason
+    // is known to all.
     ask_until(&limiter, is_refused).await;
     for _ in 0..3 {
         let callers: Vec<_> = (0..20)

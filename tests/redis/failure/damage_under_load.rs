@@ -1,4 +1,4 @@
-//! Somebody at our keys, and a clock that is set back, while a service has requests.
+//! Keys that another program changes, and a clock that is set back, while a service is under load.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use rl_tests::Bystander;
 use super::load::{Load, Service};
 use super::{GIVE_UP, server, url};
 
-/// The keys of one consumer: all are of the same shape.
+/// Returns the keys of one consumer. All of them have the same layout.
 async fn keys_of(operator: &mut Bystander, subject: &str) -> Vec<String> {
     let keys: Vec<String> = operator.query("KEYS *").await;
     keys.into_iter().filter(|key| key.contains(subject)).collect()
 }
 
 #[tokio::test]
-async fn keys_that_lose_their_expiry_under_load_are_given_one() {
+async fn keys_that_lose_their_expiry_under_load_get_one() {
     let server = server();
     let service = Service::patient(&server);
     let mut operator = Bystander::new(&server).await;
@@ -41,16 +41,16 @@ async fn keys_that_lose_their_expiry_under_load_are_given_one() {
     assert_eq!(service.charged().await, report.passed_by_store(), "counts are exact");
     report.assert_limits(0);
     let lines = service.log.lines();
-    // A request that is charged writes its key anew, with an expiry; only a denial finds one without.
+    // A charge writes the key again with an expiry, so only a denial finds a key without one.
     let found = service.store.healed();
     assert_eq!(lines.len(), usize::from(found > 0), "one line for all {found}: {lines:#?}");
     assert!(lines.iter().all(|(_, line)| line.starts_with("counters without expiry found")));
     report.print(&format!("PERSIST of {persisted} keys"), "");
 }
 
-/// Who deletes a key gives its subject a new window, and costs nobody an answer.
+/// Deleting a key gives its subject a new window, and no request fails.
 #[tokio::test]
-async fn keys_that_are_deleted_under_load_begin_anew() {
+async fn keys_deleted_under_load_begin_new_windows() {
     let server = server();
     let service = Service::patient(&server);
     let mut operator = Bystander::new(&server).await;
@@ -71,10 +71,10 @@ async fn keys_that_are_deleted_under_load_begin_anew() {
     report.print("DEL of every key, 5 times", "");
 }
 
-/// One subject's damage is not an outage: it is denied, others are decided, and no line is logged for
-/// each request.
+/// Damage to one subject is not an outage. Its requests are rejected, others are decided, and not
+/// every request logs a line.
 #[tokio::test]
-async fn a_value_that_is_damaged_under_load_denies_its_subject_alone() {
+async fn a_value_damaged_under_load_rejects_only_its_subject() {
     let server = server();
     let service = Service::patient(&server);
     let mut operator = Bystander::new(&server).await;
@@ -93,7 +93,7 @@ async fn a_value_that_is_damaged_under_load_denies_its_subject_alone() {
     let refused = report.count(|answer| answer.status == 503);
     assert!(refused > 0);
     for answer in &report.answers {
-        // What is under way at the edge may be decided on either side of it.
+        // Requests in flight at the time of the change may be decided either way.
         let is_in = answer.sent + answer.took >= damaged && answer.sent <= mended;
         match &*answer.origin {
             "store" => assert!([200, 429].contains(&answer.status)),
@@ -113,8 +113,8 @@ async fn a_value_that_is_damaged_under_load_denies_its_subject_alone() {
     report.print("a damaged value (2 lines in the log)", "");
 }
 
-/// Two instances whose clocks are five seconds apart, and a server whose clock is set back: what is
-/// granted together is the limit.
+/// The clocks of two instances differ by five seconds, and the server's clock is set back. Together
+/// they still allow no more than the limit.
 #[tokio::test]
 async fn a_server_clock_that_is_set_back_grants_nothing_twice() {
     let server = server();

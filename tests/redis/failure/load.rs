@@ -1,4 +1,4 @@
-//! A service on axum that counts on Redis, and a steady load on it.
+//! A service on axum with counters on Redis, and a steady load.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -26,42 +26,43 @@ use tracing::Level;
 use super::log::Log;
 use super::{GIVE_UP, url};
 
-/// Requests per second; the number of `tests/run --soak` is for a machine that does nothing else.
+/// Returns the number of requests per second. The number for `tests/run --soak` needs a machine
+/// without other load.
 pub(super) fn rate() -> usize {
     if is_soak() { 2_000 } else { 400 }
 }
 
-/// The time between two requests of a connection: the rate is kept when every answer takes as long as
-/// it may.
+/// The time between two requests of one connection. It is long enough to keep the rate if every
+/// response takes the longest acceptable time.
 const EVERY: Duration = Duration::from_millis(250);
 
-/// Requests per second that a consumer gets. Each asks for twice as many.
+/// The limit of a consumer in requests per second. Each consumer sends twice that.
 pub(super) const LIMIT: u32 = 100;
 
 fn subjects() -> usize {
     rate() / (2 * LIMIT as usize)
 }
 
-/// What a decision may take, and what the way to the client may add.
+/// The deadline of a decision, and the time to reach the client.
 pub(super) const IN_TIME: Duration = Duration::from_millis(100 + 50);
 
-/// One load at a time: two would measure each other.
+/// Allows one load at a time, because two would disturb each other's measurements.
 static ALONE: Mutex<()> = Mutex::const_new(());
 
-/// A machine that keeps a thread from its work for so long misses deadlines by itself.
+/// If the machine stalls a thread for this long, deadlines are missed for that reason alone.
 const DISTURBED: Duration = Duration::from_millis(40);
 
 pub(super) fn subject(number: usize) -> Subject {
     Subject::consumer(&format!("c{number}"))
 }
 
-/// 100 requests per second, and a count of all that were charged.
+/// Creates a limiter of 100 requests per second, and a daily limit that counts all charges.
 pub(super) fn limits(store: RedisStore) -> RateLimiterBuilder {
     let builder = RateLimiter::builder().store(store);
     builder.limit(Limit::per_second(LIMIT)).limit(Limit::per_day(100_000_000))
 }
 
-/// A service with a thread of its own, as far from its clients as one machine allows.
+/// A service with a thread of its own, isolated from its clients as far as one machine allows.
 pub(super) struct Service {
     pub(super) limiter: RateLimiter,
     pub(super) store: RedisStore,
@@ -73,19 +74,19 @@ pub(super) struct Service {
 }
 
 impl Service {
-    /// Serves with the [`limits`] on `redis`, and with settings as they come.
+    /// Starts a service with the [`limits`] on `redis`, with the default settings.
     pub(super) fn start(redis: &RedisServer) -> Self {
         Self::with(redis, |store| store, |limits| limits)
     }
 
-    /// With deadlines that no pause of a busy machine exceeds: what is counted has been decided by the
-    /// store.
+    /// Starts a service with deadlines that no pause of a busy machine exceeds, so that the store
+    /// makes every decision.
     pub(super) fn patient(redis: &RedisServer) -> Self {
         let wait = |store: RedisStoreBuilder| store.connection_wait(GIVE_UP);
         Self::with(redis, wait, |limits| limits.deadline(GIVE_UP))
     }
 
-    /// With settings of its own.
+    /// Starts a service with other settings.
     pub(super) fn with(
         redis: &RedisServer,
         store: impl FnOnce(RedisStoreBuilder) -> RedisStoreBuilder + Send + 'static,
@@ -115,7 +116,7 @@ impl Service {
         self.site.url("").trim_start_matches("http://").to_owned()
     }
 
-    /// What the store has charged the subjects, one by one.
+    /// Returns the charged units of each subject.
     pub(super) async fn charged(&self) -> Vec<u64> {
         let mut charged = Vec::new();
         for number in 0..subjects() {
@@ -134,8 +135,7 @@ impl Drop for Service {
     }
 }
 
-/// How long a thread has been kept from its work by others, at most: that much a request that it
-/// serves may take longer.
+/// Measures the longest time that a thread was not scheduled. Responses may be late by that time.
 #[derive(Debug, Default)]
 struct Stall(AtomicU64);
 
@@ -162,15 +162,15 @@ impl Stall {
     }
 }
 
-/// How one request fared.
+/// The response to one request.
 #[derive(Clone, Debug)]
 pub(super) struct Answer {
     pub(super) subject: usize,
-    /// Since the load began.
+    /// When the request was sent, since the load began.
     pub(super) sent: Duration,
     pub(super) took: Duration,
     pub(super) status: u16,
-    /// How the decision came about.
+    /// The origin of the decision.
     pub(super) origin: String,
 }
 
@@ -184,7 +184,7 @@ impl Answer {
     }
 }
 
-/// A steady [`rate`] of requests, from many connections, as long as it runs.
+/// A steady [`rate`] of requests over many connections, until it is finished.
 pub(super) struct Load {
     begun: Instant,
     sent: Arc<AtomicUsize>,
@@ -195,7 +195,7 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// Asks the instances of a service in turns.
+    /// Starts a load that alternates among the instances of a service.
     pub(super) async fn on(fleet: &[Service]) -> Self {
         let alone = ALONE.lock().await;
         let connections = rate() * EVERY.as_millis() as usize / 1_000;
@@ -230,17 +230,17 @@ impl Load {
         load
     }
 
-    /// Since the load began.
+    /// Returns the time since the load began.
     pub(super) fn now(&self) -> Duration {
         self.begun.elapsed()
     }
 
-    /// Goes on until as many more requests have been sent as come in so many tenths of a second.
+    /// Waits until the number of requests of this many tenths of a second was sent.
     pub(super) async fn go_on(&self, tenths: usize) {
         self.go_on_by(rate() * tenths / 10).await;
     }
 
-    /// Goes on until so many more requests have been sent.
+    /// Waits until this number of further requests was sent.
     pub(super) async fn go_on_by(&self, requests: usize) {
         let until = self.sent.load(Ordering::Relaxed) + requests;
         let going_on = async {
@@ -252,7 +252,7 @@ impl Load {
         timeout(GIVE_UP, going_on).await.expect("the load goes on");
     }
 
-    /// Ends when every request has been answered.
+    /// Stops the load, and waits until every request has a response.
     pub(super) async fn finish(mut self) -> Report {
         let took = self.now();
         self.stop.store(true, Ordering::Relaxed);
@@ -323,9 +323,9 @@ pub(super) fn request(path: &str, subject: usize) -> String {
     format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nx-consumer: c{subject}\r\n\r\n")
 }
 
-/// How a load fared.
+/// The responses of a load.
 pub(super) struct Report {
-    /// In the order in which they were sent.
+    /// Sorted by the time of sending.
     pub(super) answers: Vec<Answer>,
     took: Duration,
     stall: Duration,
@@ -336,12 +336,12 @@ impl Report {
         self.answers.iter().filter(|answer| is_such(answer)).count()
     }
 
-    /// What the store let pass, subject by subject.
+    /// Returns how many requests of each subject the store allowed.
     pub(super) fn passed_by_store(&self) -> Vec<u64> {
         self.passed(|answer| answer.is_by_store())
     }
 
-    /// What passed without the store, subject by subject.
+    /// Returns how many requests of each subject were allowed without the store.
     pub(super) fn passed_otherwise(&self) -> Vec<u64> {
         self.passed(|answer| !answer.is_by_store())
     }
@@ -354,8 +354,8 @@ impl Report {
         passed
     }
 
-    /// Whether the machine had so much else to do that deadlines were missed for no fault of Redis or
-    /// of ours. What does not depend on time holds nevertheless.
+    /// Returns whether the machine was too busy to keep the deadlines. Assertions that do not
+    /// depend on time still apply.
     pub(super) fn is_disturbed(&self) -> bool {
         let is_disturbed = !is_soak() && self.stall > DISTURBED;
         if is_disturbed {
@@ -364,7 +364,7 @@ impl Report {
         is_disturbed
     }
 
-    /// The rate was kept, and every answer came in time.
+    /// Asserts that the rate was kept, and that every response came in time.
     pub(super) fn assert_in_time(&self) {
         if self.is_disturbed() {
             return;
@@ -375,8 +375,8 @@ impl Report {
         assert!(slowest.took <= IN_TIME, "stalled {:?}, {slowest:?}", self.stall);
     }
 
-    /// The store has let nobody have more than a limit for each window that fits into the time, of
-    /// which there are as many as `emptied` begun anew.
+    /// Asserts that the store allowed no subject more than the limit in each window. `emptied` is
+    /// the number of windows that began again because counters were lost.
     pub(super) fn assert_limits(&self, emptied: u64) {
         let windows = self.windows() + emptied;
         for (subject, passed) in self.passed_by_store().iter().enumerate() {
@@ -384,15 +384,15 @@ impl Report {
         }
     }
 
-    /// How many windows of a second may have begun.
+    /// Returns how many windows of one second may have begun.
     pub(super) fn windows(&self) -> u64 {
         self.took.as_secs() + 2
     }
 
-    /// Each request was charged once at most: what the store has charged is what it let pass, and of
-    /// those that it could not answer not more than there were.
+    /// Asserts that each request was charged at most once.
     ///
-    /// Returns how many were charged without an answer.
+    /// The charges of a subject are the requests that the store allowed, plus at most those that it
+    /// did not answer. Returns how many were charged without an answer.
     pub(super) fn assert_charged_once(&self, charged: &[u64]) -> u64 {
         let (passed, otherwise) = (self.passed_by_store(), self.passed_otherwise());
         let mut unanswered = 0;
@@ -404,14 +404,14 @@ impl Report {
         unanswered
     }
 
-    /// From `back`, when the store was back, until it decided again.
+    /// Returns the time from `back`, when the server was back, to the first decision of the store.
     pub(super) fn recovery(&self, back: Duration) -> Duration {
         let mut after = self.answers.iter().filter(|answer| answer.sent >= back);
         let first = after.find(|answer| answer.is_by_store());
         first.map_or(Duration::MAX, |first| first.sent + first.took - back)
     }
 
-    /// A second after the store was back, nobody else decided.
+    /// Asserts that only the store decided later than one second after the server was back.
     pub(super) fn assert_recovered(&self, back: Duration) {
         if self.is_disturbed() {
             return;
@@ -423,7 +423,7 @@ impl Report {
         assert!(late.is_none(), "{late:?}, back at {back:?}");
     }
 
-    /// The figures of REDIS.md.
+    /// Prints a line of the tables in REDIS.md.
     pub(super) fn print(&self, fault: &str, more: &str) {
         let took = |percent: usize| {
             let mut times: Vec<_> = self.answers.iter().map(|answer| answer.took).collect();
@@ -450,7 +450,7 @@ impl Report {
     }
 }
 
-/// Figures are the point of these tests.
+/// Prints measurements, which are the purpose of these tests.
 #[expect(clippy::print_stdout, reason = "shown by --nocapture")]
 pub(super) fn tell(figures: &str) {
     println!("figures | {figures}");

@@ -1,4 +1,4 @@
-//! What the library logs, caught.
+//! Captures the log lines of the library.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,11 +10,11 @@ use tracing::{Level, span, subscriber};
 
 use super::PASSWORD;
 
-/// What is logged on this thread, by anybody, as long as it is held.
+/// The log lines of this thread, captured until it is dropped.
 #[derive(Clone, Debug)]
 pub(crate) struct Log {
     lines: Arc<Mutex<Vec<(Level, String)>>>,
-    // How many of them an operator reads.
+    // The number of lines above level `debug`.
     count: Arc<AtomicUsize>,
     least: Level,
 }
@@ -24,35 +24,35 @@ impl Log {
         Self::capture_from(Level::TRACE)
     }
 
-    /// From this level on: details of every request would take the time that is measured.
+    /// Captures lines from this level on. Detailed lines would distort the measured times.
     pub(crate) fn capture_from(least: Level) -> (Self, subscriber::DefaultGuard) {
         let log = Self { lines: Arc::default(), count: Arc::default(), least };
         let guard = subscriber::set_default(log.clone());
         (log, guard)
     }
 
-    /// Everything, details for developers included.
+    /// Returns all lines, including those at level `debug`.
     pub(crate) fn all(&self) -> Vec<(Level, String)> {
         self.lines.lock().unwrap().clone()
     }
 
-    /// What an operator reads: everything but details for developers.
+    /// Returns the lines above level `debug`.
     pub(crate) fn lines(&self) -> Vec<(Level, String)> {
         self.all().into_iter().filter(|(level, _)| *level <= Level::INFO).collect()
     }
 
-    /// How many lines an operator has got to read.
+    /// Returns the number of lines above level `debug`.
     pub(super) fn count(&self) -> usize {
         self.count.load(Ordering::SeqCst)
     }
 
-    /// Forgets what was logged so far.
+    /// Discards the captured lines.
     pub(super) fn forget(&self) {
         self.lines.lock().unwrap().clear();
         self.count.store(0, Ordering::SeqCst);
     }
 
-    /// The lines must be of these levels and contain these words.
+    /// Asserts that the lines have these levels and contain these words.
     pub(crate) fn assert_lines(&self, expected: &[(Level, &str)]) {
         let lines = self.lines();
         let as_expected = lines.len() == expected.len()

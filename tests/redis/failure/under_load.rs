@@ -1,4 +1,4 @@
-//! Faults of Redis while a service has hundreds or thousands of requests per second.
+//! Faults of Redis while a service handles hundreds or thousands of requests per second.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use rl_tests::Bystander;
 use super::load::{LIMIT, Load, Report, Service, rate};
 use super::{PASSING, RECOVERED, restart, server, stopped_server};
 
-/// The server knows its scripts until it is restarted or told to forget them; newer ones also drop
-/// those of others when there are many.
+/// The server loses its scripts with a restart or `SCRIPT FLUSH`. Newer versions also evict scripts
+/// of other clients when there are many.
 #[tokio::test]
-async fn scripts_that_are_forgotten_in_mid_load_lose_no_request() {
+async fn scripts_flushed_under_load_fail_no_request() {
     let server = server();
     let mut operator = Bystander::new(&server).await;
     for script in 0..600 {
@@ -38,7 +38,7 @@ async fn scripts_that_are_forgotten_in_mid_load_lose_no_request() {
 }
 
 #[tokio::test]
-async fn connections_that_are_killed_with_replies_in_flight_charge_no_request_twice() {
+async fn connections_killed_with_replies_in_flight_charge_no_request_twice() {
     let server = server();
     let service = Service::start(&server);
     let load = Load::on(std::slice::from_ref(&service)).await;
@@ -47,8 +47,8 @@ async fn connections_that_are_killed_with_replies_in_flight_charge_no_request_tw
     let (kills, mut all) = (8, 0);
     for _ in 0..kills {
         load.go_on(5).await;
-        // While the server is busy requests gather. It carries them out before it comes to the end of
-        // the connections, with which their replies go.
+        // While the server is busy, requests accumulate. It executes them before it notices that
+        // their connections were closed, so their replies are lost.
         let mut busy = redis::cmd("EVAL");
         busy.arg("for i = 1, 6000000 do end").arg(0);
         let busy = busy.query_async::<()>(&mut stranger);
@@ -70,11 +70,11 @@ async fn connections_that_are_killed_with_replies_in_flight_charge_no_request_tw
     report.assert_in_time();
     report.assert_limits(0);
     assert!(all > 0 && open > 0, "no reply was cut off");
-    // What came within a deadline of it, at the most: the connections are made anew.
+    // At most the requests of one deadline, because the connections are replaced.
     assert!(open <= kills * rate() / 10 || report.is_disturbed(), "{open}");
 }
 
-/// What every outage must be like, of a server that was away until `back`.
+/// Asserts what must hold in every outage of a server that returned at `back`.
 async fn assert_outage(service: &Service, report: &Report, back: Duration, fault: &str) {
     let recovery = report.recovery(back);
     let open = report.count(|answer| answer.origin == "failed_open");
@@ -86,7 +86,8 @@ async fn assert_outage(service: &Service, report: &Report, back: Duration, fault
     report.assert_in_time();
     report.assert_recovered(back);
     let is_disturbed = report.is_disturbed();
-    // A call that is late because this machine stalled is no sign of an outage: it is rejected with 503.
+    // A call that is late because this machine stalled does not indicate an outage. It is rejected
+    // with 503.
     let is_expected = |status| [200, 429].contains(&status) || is_disturbed && status == 503;
     assert_eq!(report.count(|answer| !is_expected(answer.status)), 0);
     assert!(open > 0);
@@ -96,7 +97,7 @@ async fn assert_outage(service: &Service, report: &Report, back: Duration, fault
 }
 
 #[tokio::test]
-async fn a_server_that_freezes_under_load_is_let_alone_and_decides_again_within_a_second() {
+async fn a_server_frozen_under_load_is_not_called_and_decides_again_within_a_second() {
     let server = server();
     let service = Service::start(&server);
     let mut operator = Bystander::new(&server).await;
@@ -112,7 +113,7 @@ async fn a_server_that_freezes_under_load_is_let_alone_and_decides_again_within_
     load.go_on(20).await;
     let report = load.finish().await;
 
-    // The herd: what the server finds before it when it is back.
+    // The commands that the server finds in its sockets when it returns.
     let asked = operator.calls().await["evalsha"] - calls;
     let answered = report.count(|answer| answer.sent >= before && answer.is_by_store()) as u64;
     let unanswered = asked.saturating_sub(answered);
@@ -121,7 +122,7 @@ async fn a_server_that_freezes_under_load_is_let_alone_and_decides_again_within_
     let fault =
         format!("frozen for {away:.1} s ({unanswered} calls and {connected} connections in vain)");
     assert_outage(&service, &report, back, &fault).await;
-    // Requests of three deadlines, and a probe now and then.
+    // Requests of three deadlines, and an occasional probe.
     let is_disturbed = report.is_disturbed();
     assert!(unanswered <= (rate() / 2) as u64 || is_disturbed, "{unanswered} calls are in vain");
     assert!(connected <= 40, "{connected} connections");
@@ -136,7 +137,7 @@ async fn connections_made(operator: &mut Bystander) -> u64 {
 }
 
 #[tokio::test]
-async fn a_server_that_is_killed_and_restarted_empty_under_load_decides_within_a_second() {
+async fn a_server_restarted_empty_under_load_decides_within_a_second() {
     let mut server = server();
     let service = Service::start(&server);
     let load = Load::on(std::slice::from_ref(&service)).await;
@@ -154,7 +155,7 @@ async fn a_server_that_is_killed_and_restarted_empty_under_load_decides_within_a
 }
 
 #[tokio::test]
-async fn a_service_that_starts_without_its_server_under_load_enforces_within_a_second() {
+async fn a_service_started_without_redis_enforces_limits_within_a_second() {
     let server = stopped_server();
     let service = Service::start(&server);
     service.log.forget();
@@ -170,9 +171,10 @@ async fn a_service_that_starts_without_its_server_under_load_enforces_within_a_s
     assert_outage(&service, &report, back, "down when the service starts").await;
 }
 
-/// What four instances let pass together while the store they share is down.
+/// Four instances with a fallback together allow no more than the limit while their shared store is
+/// down.
 #[tokio::test]
-async fn four_instances_that_fall_back_admit_the_limit_together() {
+async fn four_instances_with_a_fallback_together_allow_the_limit() {
     let mut server = server();
     let fleet: Vec<_> = (0..4)
         .map(|_| {

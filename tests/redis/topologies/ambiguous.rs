@@ -1,4 +1,4 @@
-//! A command that may have been executed is never sent again, wherever it went.
+//! A command that may have been executed is never sent again, in any topology.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,7 +11,8 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::{PATIENCE, patient};
 
-/// A server, a sentinel and a cluster in one, which takes decisions and hangs up without a word.
+/// A fake server, sentinel and cluster in one. It accepts a decision and closes the connection
+/// without a reply.
 struct HangsUp {
     port: u16,
     heard: Arc<Mutex<Vec<String>>>,
@@ -59,7 +60,7 @@ async fn serve(mut stream: BufReader<TcpStream>, port: u16, heard: Arc<Mutex<Vec
     }
 }
 
-/// The next command, as `*2 $3 GET $1 x`.
+/// Reads the next command, for example `*2 $3 GET $1 x`.
 async fn read_command(stream: &mut BufReader<TcpStream>) -> Option<Vec<String>> {
     async fn number(stream: &mut BufReader<TcpStream>) -> Option<usize> {
         let mut line = String::new();
@@ -77,7 +78,7 @@ async fn read_command(stream: &mut BufReader<TcpStream>) -> Option<Vec<String>> 
 }
 
 #[tokio::test]
-async fn a_decision_that_may_have_been_made_is_not_asked_for_twice() {
+async fn a_decision_that_may_have_been_made_is_not_repeated() {
     type Connect = fn(&str) -> RedisStoreBuilder;
     let ways: [(&str, Connect); 3] = [
         ("server", |url| RedisStore::builder(url)),
@@ -89,7 +90,7 @@ async fn a_decision_that_may_have_been_made_is_not_asked_for_twice() {
         let store = patient(connect(&server.url())).await;
         let limiter = RateLimiter::builder().limit(Limit::per_hour(3)).store(store);
         let limiter = limiter.deadline(PATIENCE).build().unwrap();
-        // Then the breaker opens.
+        // After that the breaker opens.
         for asked in 1..=3 {
             let decision = limiter.check(&Subject::user("alice"), 1).await;
             let lost = Origin::FailedOpen(FailureKind::Unavailable);

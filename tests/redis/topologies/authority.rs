@@ -1,4 +1,4 @@
-//! A certificate authority of the tests.
+//! A certificate authority for the tests.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -17,7 +17,7 @@ pub(super) struct Identity {
 impl Authority {
     pub(super) fn new() -> Self {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
-        // Two of one name would be taken for each other.
+        // Each authority has a name of its own, because clients identify authorities by name.
         let name = format!("authority {}", NUMBER.fetch_add(1, Ordering::Relaxed));
         let mut params = CertificateParams::new([]).unwrap();
         params.distinguished_name.push(DnType::CommonName, name);
@@ -26,12 +26,12 @@ impl Authority {
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
     }
 
-    /// The authority's own certificate, as PEM text.
+    /// Returns the authority's own certificate, as PEM text.
     pub(super) fn pem(&self) -> String {
         self.0.pem()
     }
 
-    /// A certificate for a host name or an address.
+    /// Creates a certificate for a host name or an address.
     pub(super) fn identity(&self, name: &str) -> Identity {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new([name.to_owned()]).unwrap();

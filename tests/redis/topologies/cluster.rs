@@ -1,4 +1,4 @@
-//! A cluster: each subject has its server, wherever that moves.
+//! A cluster: commands reach the server of their subject, wherever its slot moves.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use super::{PATIENCE, assert_exactly_five_of_twenty_pass, patient};
 use crate::redis::behaviour::access::documented_user;
 use crate::store_conformance::{ServerTime, manual_clock};
 
-/// What the user of the documentation needs besides on a cluster, as the same page says.
+/// The permissions that REDIS.md adds for a cluster.
 const ON_A_CLUSTER: &str = "+cluster|slots +asking";
 
-/// Every server has the user of the documentation, with the password that its test gives it.
+/// Starts a cluster on which every server has the user of REDIS.md.
 async fn start() -> RedisCluster {
     let page = include_str!("../../../crates/rl-core/docs/REDIS.md");
     assert!(page.contains(ON_A_CLUSTER));
@@ -28,14 +28,14 @@ async fn start() -> RedisCluster {
     cluster
 }
 
-/// The others are found by asking one.
+/// Creates a store with one URL. It finds the other servers through the first.
 fn store(cluster: &RedisCluster) -> RedisStoreBuilder {
     let builder = RedisStore::cluster(&cluster.urls()[4..5]).user("rl").password("secret");
-    // The servers are looked at, and so asked for every denial.
+    // Without a denial cache, so that every decision involves a server.
     builder.local_denial(false)
 }
 
-/// For what an administrator may.
+/// Creates a store with the permissions of an administrator.
 fn of_administrator(cluster: &RedisCluster) -> RedisStoreBuilder {
     RedisStore::cluster(cluster.urls()).local_denial(false)
 }
@@ -50,7 +50,7 @@ async fn a_cluster_keeps_the_contract_in_both_layouts() {
     let time = ServerTime(cluster.servers[0].connection().await);
     suite(&Suite::new(readable, time).only_fixed_windows().without_stored_count()).await;
 
-    // Work for every primary, and for each subject one slot.
+    // Subjects on every primary, each within one slot.
     let mut operators = cluster.operators().await;
     for (number, operator) in operators[..3].iter_mut().enumerate() {
         let keys: Vec<String> = operator.query("KEYS *").await;
@@ -67,7 +67,7 @@ async fn a_cluster_keeps_the_contract_in_both_layouts() {
 async fn concurrent_requests_never_exceed_the_limit_on_a_cluster() {
     let cluster = start().await;
     let store = patient(store(&cluster)).await;
-    // Every primary knows the scripts before it is asked for a decision.
+    // Every primary has the scripts before the first decision.
     let mut operators = cluster.operators().await;
     for operator in &mut operators[..3] {
         for script in RedisStore::scripts(Layout::Packed) {
@@ -76,7 +76,7 @@ async fn concurrent_requests_never_exceed_the_limit_on_a_cluster() {
         }
     }
     assert_exactly_five_of_twenty_pass(store.clone()).await;
-    // And learns them again from the next call.
+    // The next call loads them again.
     for operator in &mut operators[..3] {
         operator.query::<()>("FLUSHALL").await;
         operator.query::<()>("SCRIPT FLUSH").await;
@@ -105,7 +105,7 @@ async fn a_refusal_of_a_cluster_fails_the_connect() {
     }
 }
 
-/// The slot in which a subject is counted.
+/// Returns the slot of a subject.
 async fn slot_of(operator: &mut Bystander, number: usize) -> u16 {
     operator.query(&format!("CLUSTER KEYSLOT {{load-{number}}}")).await
 }
@@ -115,12 +115,12 @@ fn owner(slot: u16) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slots_that_move_under_load_cost_no_request_and_no_count() {
+async fn slots_migrated_under_load_lose_no_request_and_no_count() {
     let cluster = start().await;
     let mut load =
         Load::start(RateLimiter::builder().deadline(PATIENCE), patient(store(&cluster)).await)
             .await;
-    // Subjects with several keys too, which move one by one.
+    // Includes subjects with several keys, which are migrated one by one.
     let readable = patient(of_administrator(&cluster).layout(Layout::Readable)).await;
     let readable = RateLimiter::builder()
         .limit(Limit::per_minute(1_000_000))
@@ -161,7 +161,7 @@ async fn slots_that_move_under_load_cost_no_request_and_no_count() {
     assert_eq!(outcome.above_the_limit(), 0);
 }
 
-/// When the replica of the first primary says that it is one itself.
+/// Returns the time at which the replica of the first primary reports itself as a primary.
 async fn promotion(cluster: &RedisCluster) -> Timestamp {
     let mut replica = Bystander::new(&cluster.servers[3]).await;
     let mut ticks = tokio::time::interval(Duration::from_millis(2));
@@ -210,9 +210,9 @@ async fn a_primary_of_a_cluster_that_hangs_under_load_is_replaced_within_a_secon
         .assert_bounds("primary of a cluster frozen");
 }
 
-/// A store that is made while no server runs finds the cluster once it is there.
+/// A store that is created while no server runs finds the cluster once it is up.
 #[tokio::test]
-async fn a_store_that_is_made_before_the_cluster_enforces_once_it_is_there() {
+async fn a_store_created_before_the_cluster_enforces_limits_once_it_is_up() {
     let mut cluster = RedisCluster::start().await;
     for server in &mut cluster.servers {
         server.stop();
@@ -221,7 +221,7 @@ async fn a_store_that_is_made_before_the_cluster_enforces_once_it_is_there() {
     let limiter = RateLimiter::builder().limit(Limit::per_hour(3)).store(store).build().unwrap();
     let origin = limiter.check(&Subject::user("alice"), 1).await.origin();
     assert!(matches!(origin, Origin::FailedOpen(_)), "{origin:?}");
-    // What a cluster knows of itself is in its folders.
+    // The state of a cluster is stored in its folders.
     for server in &mut cluster.servers {
         server.restart();
     }
@@ -231,9 +231,10 @@ async fn a_store_that_is_made_before_the_cluster_enforces_once_it_is_there() {
     .await;
 }
 
-/// A cluster that comes up later and does not let us in is no outage, which would open the gate.
+/// A cluster that starts later and refuses the service is not an outage, during which requests
+/// would be allowed.
 #[tokio::test]
-async fn a_cluster_that_refuses_us_later_turns_requests_away() {
+async fn a_cluster_that_refuses_the_service_later_rejects_requests() {
     let mut cluster = RedisCluster::start().await;
     for server in &mut cluster.servers {
         server.stop();

@@ -1,4 +1,4 @@
-//! Many requests while servers fail: what became of each.
+//! Many requests while servers fail, with the outcome of each.
 
 #![expect(clippy::print_stdout, reason = "the documentation quotes the figures")]
 
@@ -17,39 +17,41 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::PATIENCE;
 
-/// A decision takes 100 ms at most; the rest is for a machine that is busy with other tests.
+/// The longest acceptable time of a decision: the deadline of 100 ms, and the delay of a machine
+/// that is busy with other tests.
 const IN_TIME: Duration = Duration::from_millis(100 + 150);
 
-/// While all is well nothing takes as long, unless the machine is busy with other work.
+/// Decisions of a healthy server are faster than this, unless the machine is busy with other work.
 const STALL: Duration = Duration::from_millis(50);
 
-/// The subjects that ask, each about 150 times a second: at the full rate if `tests/run --soak` runs.
+/// Returns the number of subjects. Each sends about 150 requests a second; `tests/run --soak` uses
+/// all of them.
 pub(super) fn subjects() -> usize {
     if is_soak() { 20 } else { 4 }
 }
 
-/// How much each may in a second.
+/// The limit of a subject per second.
 const PER_SECOND: u32 = 100;
 
-/// How much each may in an hour: more than before a fail-over, and less than with what comes after
-/// it, so that every count that it loses is one more that passes.
+/// The limit of a subject per hour. It is reached only after the fail-over, so every lost count
+/// allows one more request.
 const PER_HOUR: u32 = 240;
 
-/// How many ask every five milliseconds: three thousand requests a second, or six hundred.
+/// Returns the number of requests every five milliseconds: three thousand a second, or six hundred.
 fn at_once() -> usize {
     subjects() * 3 / 4
 }
 
-/// Requests at a steady rate, whatever becomes of them.
+/// Requests at a steady rate, also while servers fail.
 pub(super) struct Load {
     stop: Arc<AtomicBool>,
     sent: watch::Receiver<usize>,
     running: JoinHandle<Outcome>,
-    // Two at once would measure each other.
+    // Allows one load at a time, because two would disturb each other's measurements.
     _alone: MutexGuard<'static, ()>,
 }
 
-/// What became of a request.
+/// The outcome of a request.
 pub(super) struct Answer {
     pub(super) sent: Timestamp,
     pub(super) came: Timestamp,
@@ -62,7 +64,7 @@ pub(super) fn subject(number: usize) -> Subject {
 }
 
 impl Load {
-    /// Until it is stopped, requests of subjects that may do [`PER_SECOND`].
+    /// Starts to send requests of subjects with a limit of [`PER_SECOND`], until it is stopped.
     pub(super) async fn start(limiter: RateLimiterBuilder, store: RedisStore) -> Self {
         static ALONE: Mutex<()> = Mutex::const_new(());
         let alone = ALONE.lock().await;
@@ -96,14 +98,14 @@ impl Load {
         Self { stop, sent, running, _alone: alone }
     }
 
-    /// Waits until so many seconds' worth of requests have been sent, from now on.
+    /// Waits until the requests of this number of seconds were sent.
     pub(super) async fn goes_on_for(&mut self, seconds: f64) {
         let now = *self.sent.borrow();
         let end = now + (seconds * 200.0) as usize * at_once();
         self.sent.wait_for(|sent| *sent >= end).await.unwrap();
     }
 
-    /// Stops, and tells what became of every request, in the order of their sending.
+    /// Stops, and returns the outcomes in the order of sending.
     pub(super) async fn stop(self) -> Outcome {
         self.stop.store(true, Ordering::Relaxed);
         self.running.await.unwrap()
@@ -112,31 +114,34 @@ impl Load {
 
 pub(super) struct Outcome {
     pub(super) answers: Vec<Answer>,
-    /// The longest that the machine kept the load itself from running: nobody could be quicker.
+    /// The longest time that the machine did not schedule the load itself. Decisions may be late by
+    /// that time.
     stall: Duration,
 }
 
-/// What operators want to know of a fail-over.
+/// The measurements of a fail-over.
 #[derive(Debug)]
 pub(super) struct Figures {
     sent: usize,
     requests_per_second: f64,
     answered_in_time: usize,
-    /// While no server could be asked.
+    /// Requests that were decided while no server could be reached.
     passed_without_limit: usize,
     above_the_limit: u64,
-    /// What the server that failed admitted in its last tenth of a second, and while clients still
-    /// asked it although it had been replaced.
+    /// Requests that the failed server allowed in its last tenth of a second, and while clients
+    /// still used it after it was replaced.
     admitted_at_risk: u64,
     outage: Duration,
     after_promotion: Duration,
-    /// Other work kept the machine so busy that time says nothing of ours.
+    /// Whether the machine was too busy for the times to mean anything.
     is_busy: bool,
 }
 
 impl Outcome {
-    /// Of a server that failed and was last asked, and one that was promoted and first asked, at
-    /// these times.
+    /// Computes the measurements.
+    ///
+    /// The arguments are the times at which one server failed and received its last command, and at
+    /// which the other was promoted and received its first.
     pub(super) fn figures(
         &self,
         failed: Timestamp,
@@ -180,10 +185,10 @@ impl Outcome {
         }
     }
 
-    /// What the store admitted in its windows beyond what they have room for.
+    /// Returns how many requests the store allowed above the limits of its windows.
     pub(super) fn above_the_limit(&self) -> u64 {
         let mut seconds = BTreeMap::<_, u64>::new();
-        // No window of an hour ends meanwhile, and none may be forgotten.
+        // No window of an hour ends during the test, and none may be lost.
         let mut hours = BTreeMap::<_, u64>::new();
         for answer in &self.answers {
             let decision = &answer.decision;
@@ -205,7 +210,7 @@ impl Outcome {
 }
 
 impl Figures {
-    /// What a fail-over may cost, whoever makes it.
+    /// Asserts the documented bounds of a fail-over.
     pub(super) fn assert_bounds(&self, what: &str) {
         let Self { sent, requests_per_second, answered_in_time, .. } = self;
         let Self { passed_without_limit, above_the_limit, admitted_at_risk, .. } = self;
@@ -216,10 +221,10 @@ impl Figures {
              ({admitted_at_risk} at risk), outage {outage:?}, \
              {after_promotion:?} after the promotion"
         );
-        // Replication is asynchronous. It is quick: what it loses is less than this.
+        // Replication is asynchronous but fast: it loses less than this.
         assert!(above_the_limit <= admitted_at_risk, "{self:?}");
         assert!(*after_promotion < Duration::from_secs(20), "{self:?}");
-        // How fast depends on what else the machine does.
+        // The speed depends on the other load of the machine.
         if *is_busy {
             println!("{what}: the machine is too busy for measuring time");
         } else if is_soak() {
@@ -230,7 +235,7 @@ impl Figures {
     }
 }
 
-/// When this server is first asked for a decision.
+/// Returns the time of the first decision on this server.
 pub(super) async fn first_asked(server: &RedisServer) -> Timestamp {
     let mut operator = Bystander::new(server).await;
     let mut ticks = interval(Duration::from_millis(2));

@@ -1,4 +1,4 @@
-//! What Redis does when its memory is full.
+//! Redis with full memory.
 
 use rl_core::store::RedisStore;
 use rl_core::store::redis::Layout;
@@ -13,12 +13,12 @@ use crate::redis::failure::log::Log;
 const FORGETS: (Level, &str) = (Level::WARN, "Redis may evict counters");
 
 #[tokio::test]
-async fn a_server_that_may_forget_counters_is_a_line_when_the_store_is_made() {
+async fn an_evicting_server_is_logged_when_the_store_connects() {
     let (log, _guard) = Log::capture();
     let server = RedisServer::start();
     let mut operator = Bystander::new(&server).await;
     for (limit, policy, expected) in [
-        // Without a limit of memory nothing is ever evicted.
+        // Without `maxmemory` nothing is evicted.
         ("0", "allkeys-lru", None),
         ("100mb", "noeviction", None),
         ("100mb", "volatile-ttl", Some(FORGETS)),
@@ -36,7 +36,7 @@ async fn a_server_that_may_forget_counters_is_a_line_when_the_store_is_made() {
         }
     }
 
-    // A user who may not look at it is not told, and not held up.
+    // If the user may not read the setting, the store logs no warning and connects.
     let lines = log.lines().len();
     operator.query::<()>(&documented_user(Layout::Packed)).await;
     RedisStore::connect(&server.url_of("rl", "secret")).await.unwrap();
@@ -44,7 +44,7 @@ async fn a_server_that_may_forget_counters_is_a_line_when_the_store_is_made() {
 }
 
 #[tokio::test]
-async fn a_cluster_that_may_forget_counters_is_one_line_too() {
+async fn an_evicting_cluster_is_logged_once() {
     let (log, _guard) = Log::capture();
     let cluster = RedisCluster::start().await;
     for mut operator in cluster.operators().await {
@@ -55,14 +55,14 @@ async fn a_cluster_that_may_forget_counters_is_one_line_too() {
     log.assert_lines(&[FORGETS]);
 }
 
-/// Redis cannot count, which is no reason to tell clients that they asked too often.
+/// If Redis cannot count, clients must not be told that they sent too many requests.
 #[tokio::test]
 async fn a_full_server_is_an_outage_and_denies_no_request() {
     let server = RedisServer::start_with(&["--maxmemory-policy", "noeviction"]);
     let store = RedisStore::builder(&server.url()).local_denial(false).connect().await.unwrap();
     let limiter = RateLimiter::builder().limit(Limit::per_hour(3)).store(store).build().unwrap();
     let mut operator = Bystander::new(&server).await;
-    // Until a write of somebody else is refused.
+    // Writes until the server refuses a write of another client.
     let used: String = operator.query("INFO memory").await;
     let used = used.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap();
     let full: u64 = used.trim().parse::<u64>().unwrap() + 3_000_000;
@@ -82,7 +82,7 @@ async fn a_full_server_is_an_outage_and_denies_no_request() {
         assert_eq!(decision.origin(), Origin::FailedOpen(FailureKind::Unavailable));
     }
     operator.query::<()>("CONFIG SET maxmemory 0").await;
-    // The breaker finds out.
+    // A probe of the breaker finds out.
     let is_back = async || {
         let seen = limiter.peek(&Subject::user("alice"), 1).await;
         seen.origin() == Origin::Store

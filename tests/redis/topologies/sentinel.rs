@@ -1,4 +1,4 @@
-//! Behind sentinels: the primary is found, and found again after a fail-over.
+//! Sentinels: the primary is found, and found again after a fail-over.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::{PATIENCE, assert_exactly_five_of_twenty_pass, patient};
 use crate::redis::behaviour::access::documented_user;
 use crate::store_conformance::{ServerTime, manual_clock};
 
-/// Every server has the user of the documentation, with the password that its test gives it.
+/// Starts servers on which the user of REDIS.md exists.
 async fn start() -> Sentinels {
     let sentinels = Sentinels::start().await;
     for server in &sentinels.servers {
@@ -25,7 +25,7 @@ async fn start() -> Sentinels {
 
 fn store(sentinels: &Sentinels) -> RedisStoreBuilder {
     let builder = RedisStore::sentinel(sentinels.urls(), Sentinels::NAME);
-    // The servers are looked at, and so asked for every denial.
+    // Without a denial cache, so that every decision involves a server.
     builder.user("rl").password("secret").local_denial(false)
 }
 
@@ -42,7 +42,7 @@ async fn the_primary_that_sentinels_name_keeps_the_contract() {
     assert_exactly_five_of_twenty_pass(patient(store(&sentinels)).await).await;
     assert_eq!(sentinels.servers[0].keys_without_expiry().await, [""; 0]);
 
-    // One sentinel is enough.
+    // One reachable sentinel is enough.
     sentinels.sentinels[0].stop();
     sentinels.sentinels[1].signal("STOP");
     assert_exactly_one_passes(patient(store(&sentinels)).await).await;
@@ -84,7 +84,8 @@ async fn a_refusal_of_sentinels_or_servers_fails_the_connect() {
     }
 }
 
-/// When the sentinels name another primary than the first, and when that is asked.
+/// Returns the time at which the sentinels name another primary, and the time of its first
+/// decision.
 async fn promotion(sentinels: &Sentinels) -> (Timestamp, Timestamp) {
     let port = sentinels.servers[0].port();
     let mut asking = tokio::task::JoinSet::new();
@@ -117,7 +118,7 @@ async fn a_primary_that_dies_under_load_is_replaced_within_a_second_of_the_promo
     load.stop().await.figures(failed, failed, promoted, asked).assert_bounds("primary killed");
 }
 
-/// It does not know yet that it is none any more, and keeps its connections.
+/// The frozen primary does not know that it was replaced, and keeps its connections.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_primary_that_hangs_under_load_is_replaced_within_a_second_of_the_promotion() {
     let sentinels = start().await;
@@ -132,9 +133,9 @@ async fn a_primary_that_hangs_under_load_is_replaced_within_a_second_of_the_prom
     load.stop().await.figures(failed, failed, promoted, asked).assert_bounds("primary frozen");
 }
 
-/// A planned fail-over: for some seconds the old primary knows nothing of it.
+/// A planned fail-over: the old primary accepts commands for some more seconds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_primary_that_is_demoted_under_load_is_left_at_once() {
+async fn a_primary_demoted_under_load_is_abandoned_at_once() {
     let sentinels = start().await;
     let mut load =
         Load::start(RateLimiter::builder(), store(&sentinels).connect().await.unwrap()).await;

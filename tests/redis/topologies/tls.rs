@@ -1,4 +1,4 @@
-//! TLS: who is believed, who is let in, and what is shown of it.
+//! TLS: which servers are trusted, which clients are accepted, and which secrets are shown.
 
 use std::fs;
 
@@ -15,15 +15,15 @@ use super::{PATIENCE, assert_exactly_five_of_twenty_pass, patient};
 use crate::redis::failure::log::Log;
 use crate::store_conformance::{ServerTime, manual_clock};
 
-/// A server on a port with TLS, besides the one without that bystanders use.
+/// A server with a TLS port, and a plain port for bystanders.
 struct TlsServer {
     server: RedisServer,
     port: u16,
 }
 
 impl TlsServer {
-    /// A server that shows this certificate, and lets clients in that the authority knows if it
-    /// asks for them.
+    /// Starts a server with this certificate. If `asks_clients` is set, it requires client
+    /// certificates of the authority.
     fn start(shown: &Identity, authority: &Authority, asks_clients: bool) -> Self {
         let port = free_port();
         let (port_text, asks) = (port.to_string(), if asks_clients { "yes" } else { "no" });
@@ -71,14 +71,14 @@ async fn refused(store: RedisStoreBuilder) -> StoreError {
 }
 
 #[tokio::test]
-async fn a_server_with_a_certificate_of_our_authority_keeps_the_contract() {
+async fn a_server_with_a_trusted_certificate_keeps_the_contract() {
     let authority = Authority::new();
     let server = TlsServer::start(&authority.identity("127.0.0.1"), &authority, false);
     let clock = manual_clock();
     let packed = patient(server.store(trusting(&authority)).manual_clock(clock.clone())).await;
     suite(&Suite::new(packed, clock).without_stored_count()).await;
 
-    // From a file too.
+    // The same with a file.
     let file = server.server.folder().join("ca.pem");
     let readable = server.store(Tls::new().ca_file(file)).layout(Layout::Readable);
     let time = ServerTime(server.server.connection().await);
@@ -94,7 +94,7 @@ async fn concurrent_requests_never_exceed_the_limit_over_tls() {
     assert_exactly_five_of_twenty_pass(patient(server.store(trusting(&authority))).await).await;
 }
 
-/// The others are reached over TLS too.
+/// The store reaches the other servers of the cluster over TLS as well.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_requests_never_exceed_the_limit_on_a_cluster_over_tls() {
     let (authority, stranger) = (Authority::new(), Authority::new());
@@ -123,7 +123,7 @@ async fn concurrent_requests_never_exceed_the_limit_on_a_cluster_over_tls() {
 }
 
 #[tokio::test]
-async fn a_server_that_cannot_prove_who_it_is_is_not_used() {
+async fn a_server_with_an_untrusted_certificate_is_not_used() {
     let (authority, stranger) = (Authority::new(), Authority::new());
     let server = TlsServer::start(&authority.identity("127.0.0.1"), &authority, false);
     let elsewhere = TlsServer::start(&authority.identity("redis.example"), &authority, false);
@@ -135,21 +135,21 @@ async fn a_server_that_cannot_prove_who_it_is_is_not_used() {
         assert_eq!(error.kind(), FailureKind::Untrusted, "{error}");
         assert!(error.to_string().contains(why), "{error}");
     }
-    // The authorities of the system do not know the server either; there may be none.
+    // The authorities of the system, if there are any, do not know the server either.
     match server.store(Tls::new()).connect_timeout(PATIENCE).connect().await.unwrap_err() {
         ConnectError::Refused(error) => assert_eq!(error.kind(), FailureKind::Untrusted),
         ConnectError::Certificate { why } => assert!(why.contains("the system has no"), "{why}"),
         other => panic!("{other}"),
     }
-    // The name in the URL is what counts, not the address that it leads to.
+    // The certificate must match the host name of the URL, not the address that it resolves to.
     let named = format!("rediss://localhost:{}/", server.port);
     let error = refused(RedisStore::builder(&named).tls(trusting(&authority))).await;
     assert_eq!(error.kind(), FailureKind::Untrusted, "{error}");
 }
 
-/// Somebody who sits between a service and its Redis must not be able to open the gate.
+/// An attacker between a service and its Redis must not be able to switch the limits off.
 #[tokio::test]
-async fn a_server_that_is_replaced_by_an_impostor_turns_requests_away() {
+async fn requests_are_rejected_when_an_impostor_replaces_the_server() {
     let (authority, stranger) = (Authority::new(), Authority::new());
     let mut server = TlsServer::start(&authority.identity("127.0.0.1"), &authority, false);
     let store = server.store(trusting(&authority)).connect().await.unwrap();
@@ -180,7 +180,7 @@ async fn a_server_that_is_replaced_by_an_impostor_turns_requests_away() {
 }
 
 #[tokio::test]
-async fn a_server_that_asks_for_a_client_certificate_is_given_one() {
+async fn a_server_that_requires_a_client_certificate_accepts_it() {
     let (authority, stranger) = (Authority::new(), Authority::new());
     let server = TlsServer::start(&authority.identity("127.0.0.1"), &authority, true);
     let tls = || trusting(&authority);
@@ -202,8 +202,8 @@ async fn a_server_that_asks_for_a_client_certificate_is_given_one() {
     assert_eq!(error.kind(), FailureKind::Refused, "{error}");
     assert!(error.to_string().contains("asks for a client certificate"), "{error}");
 
-    // One that the server does not know. Whether its reason arrives before the connection is cut is
-    // a matter of luck; that it lets nobody in is not.
+    // A certificate that the server does not know. Its reason may be lost when the connection is
+    // closed; the connection is rejected in any case.
     let theirs = stranger.identity("service");
     let store = server.store(tls().client_certificate(theirs.certificate, theirs.key));
     match store.connect_timeout(PATIENCE).connect().await {
@@ -217,9 +217,10 @@ async fn a_server_that_asks_for_a_client_certificate_is_given_one() {
     }
 }
 
-/// Each option that can hold a secret holds one, right and wrong; nothing that is shown does.
+/// Puts a secret into each option that can hold one, valid and invalid. No error, log line or
+/// `Debug` output shows it.
 #[tokio::test]
-async fn no_secret_is_shown_whatever_goes_wrong() {
+async fn no_error_or_log_line_shows_a_secret() {
     const SECRET: &str = crate::redis::failure::PASSWORD;
 
     let (log, _guard) = Log::capture();
