@@ -43,7 +43,7 @@ const LEVELS: [(&str, &[&str]); 19] = [
         &["maybe_ready", "time", "model", "policy", "decision", "store", "observe", "source"],
     ),
     (
-        "gate",
+        "adapter",
         &[
             "maybe_ready",
             "model",

@@ -13,9 +13,10 @@ use axum::routing::get;
 use reqwest::StatusCode;
 use rl_admin::console::{Console, ConsoleBuilder};
 use rl_admin::{Admin, Backend, BearerTokens, FailedAttempts, Role, Roles};
+use rl_core::adapter::HttpLimiter;
 use rl_core::key::Header;
 use rl_core::time::{Clock, SystemClock, Timestamp};
-use rl_core::{Gate, RateLimiter, Realm, RedisStore};
+use rl_core::{RateLimiter, Realm, RedisStore};
 use rl_records::{CallLimits, Record, RecordContent, RecordSource, Records};
 use rl_tests::RedisServer;
 use rl_tests::web::{Answer, Fetch, Site};
@@ -87,10 +88,10 @@ impl House {
         // Tests of the limit are among the known faults.
         let admin = admin.failed_attempts(FailedAttempts::per_minute(u32::MAX)).build();
         let consumer = Header::new("x-consumer", Realm::Consumer).unwrap();
-        let gate = Gate::new(limiter.clone()).key(consumer);
+        let http = HttpLimiter::new(limiter.clone()).key(consumer);
         let app = Router::new()
             .route("/api", get(async || "hello"))
-            .layer(RateLimitLayer::new(gate))
+            .layer(RateLimitLayer::from(http))
             .merge(settings(Console::builder(admin)).build().router());
         Self { site: rl_tests::web::axum::serve(app), records, limiter }
     }

@@ -2,15 +2,15 @@
 //! question.
 
 use reqwest::header::HeaderValue;
-use rl_core::Gate;
+use rl_core::adapter::HttpLimiter;
 use rl_core::client_ip::ClientIp;
 use rl_core::key::ClientAddress;
 use rl_tests::web::{Fetch, Site, Target, limiter, new_year};
 
 /// Nine requests per minute for each address, behind these proxies.
 fn site<T: Target>(proxies: &str) -> Site {
-    let key = ClientAddress::new(ClientIp::behind(proxies.parse().unwrap()));
-    T::serve(vec![Gate::new(limiter(&new_year(), &["9/minute"])).key(key)])
+    let key = ClientAddress::new(ClientIp::with_proxies(proxies.parse().unwrap()));
+    T::serve(vec![HttpLimiter::new(limiter(&new_year(), &["9/minute"])).key(key)])
 }
 
 /// Returns the remaining units of the client that these header lines name.

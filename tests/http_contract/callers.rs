@@ -2,10 +2,11 @@
 
 use reqwest::RequestBuilder;
 use reqwest::header::HeaderValue;
-use rl_core::gate::MissingKey;
+use rl_core::MissingKey;
+use rl_core::adapter::HttpLimiter;
 use rl_core::key::{ApiKey, ClientAddress, Header, Identified, KeyExtractor, KeySecret, Route};
 use rl_core::source::Preset;
-use rl_core::{Gate, Limit, Policy, RateLimiter, Realm, Subject};
+use rl_core::{Limit, Policy, RateLimiter, Realm, Subject};
 use rl_tests::web::{Fetch, Site, Target, limiter, new_year};
 
 fn secret() -> KeySecret {
@@ -14,7 +15,7 @@ fn secret() -> KeySecret {
 
 /// Three requests per minute for whom `key` finds.
 fn site<T: Target>(key: impl KeyExtractor) -> Site {
-    T::serve(vec![Gate::new(limiter(&new_year(), &["3/minute"])).key(key)])
+    T::serve(vec![HttpLimiter::new(limiter(&new_year(), &["3/minute"])).key(key)])
 }
 
 async fn standing(request: RequestBuilder) -> String {
@@ -55,7 +56,7 @@ pub(super) async fn tiers_of_keys_have_limits_of_their_own<T: Target>() {
         .build()
         .unwrap();
     let key = ApiKey::header("x-api-key", secret()).unwrap();
-    let site = T::serve(vec![Gate::new(limiter).key(key)]);
+    let site = T::serve(vec![HttpLimiter::new(limiter).key(key)]);
     for (key, standing) in [("gold-1", "200 5000-4999-3600"), ("other", "200 60-59-3600")] {
         assert_eq!(site.get("/").header("x-api-key", key).fetch().await.standing(), standing);
     }
@@ -75,7 +76,9 @@ pub(super) async fn keys_that_can_be_read_in_two_ways_are_rejected_and_count_now
             .or(ClientAddress::default())
     };
     for missing_key in [MissingKey::Reject, MissingKey::Allow, MissingKey::Share] {
-        let site = T::serve(vec![Gate::new(limiter.clone()).key(key()).missing_key(missing_key)]);
+        let site = T::serve(vec![
+            HttpLimiter::new(limiter.clone()).key(key()).on_missing_key(missing_key),
+        ]);
         let get = || site.get("/").header("x-consumer", "alice");
         let ambiguous = [
             get().header("x-api-key", "a").header("x-api-key", "a"),
@@ -126,7 +129,7 @@ pub(super) async fn ambiguous_keys_of_grpc_calls_are_invalid_arguments<T: Target
 pub(super) async fn ambiguous_keys_pass_a_limiter_in_shadow<T: Target>() {
     let limiter = RateLimiter::builder().limit(Limit::per_minute(3)).shadow(true).build().unwrap();
     let key = ApiKey::header("x-api-key", secret()).unwrap();
-    let site = T::serve(vec![Gate::new(limiter).key(key)]);
+    let site = T::serve(vec![HttpLimiter::new(limiter).key(key)]);
     let twice = site.get("/").header("x-api-key", "a").header("x-api-key", "b");
     assert_eq!((standing(twice).await.as_str(), site.handled()), ("200", 1));
 }
@@ -135,7 +138,7 @@ pub(super) async fn ambiguous_keys_pass_a_limiter_in_shadow<T: Target>() {
 pub(super) async fn an_ambiguous_key_does_not_lead_to_another_policy<T: Target>() {
     let limiter = RateLimiter::builder().policies(Preset::OpenBank).build().unwrap();
     let key = Header::new("x-consumer-id", Realm::Consumer).unwrap().or(ClientAddress::default());
-    let site = T::serve(vec![Gate::new(limiter.clone()).key(key.and(Route))]);
+    let site = T::serve(vec![HttpLimiter::new(limiter.clone()).key(key.and(Route))]);
     let one = || site.get("/").header("x-consumer-id", "alice");
     assert_eq!(standing(one().header("x-consumer-id", "alice")).await, "400");
     assert_eq!(one().fetch().await.status, 200);
@@ -156,7 +159,7 @@ pub(super) async fn invented_keys_count_by_address<T: Target>() {
     let key = ApiKey::header("x-api-key", secret()).unwrap();
     let key = key.known(move |key| *key == known).or(ClientAddress::default());
     // Keys in a pair work too, although a map of policies has no pairs.
-    let site = T::serve(vec![Gate::new(limiter).key(key.and(Route))]);
+    let site = T::serve(vec![HttpLimiter::new(limiter).key(key.and(Route))]);
     let mut passed = 0;
     for n in 0..20 {
         let invented = site.get("/").header("x-api-key", format!("invented-{n}"));
@@ -252,7 +255,7 @@ pub(super) async fn routes_have_limits_of_their_own<T: Target>() {
         })
         .build()
         .unwrap();
-    let site = T::serve(vec![Gate::new(limiter).key(Route)]);
+    let site = T::serve(vec![HttpLimiter::new(limiter).key(Route)]);
     assert_eq!(standing(site.get("/users/1")).await, "200 2-1-3600");
     assert_eq!(standing(site.get("/")).await, "200 50-49-3600");
     assert_eq!(standing(site.get("/users/2")).await, "200 2-0-3600");

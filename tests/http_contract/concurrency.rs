@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use rl_core::gate::OverLimit;
-use rl_core::{Gate, Limit, RateLimiter, RedisStore, Subject};
+use rl_core::OverLimit;
+use rl_core::adapter::HttpLimiter;
+use rl_core::{Limit, RateLimiter, RedisStore, Subject};
 use rl_tests::RedisServer;
 use rl_tests::web::{Fetch, Site, Target, eventually, limiter, new_year};
 
@@ -15,7 +16,7 @@ fn two_at_once() -> RateLimiter {
 
 pub(super) async fn concurrent_requests_never_exceed_the_concurrency_limit<T: Target>() {
     let limiter = two_at_once();
-    let site = T::serve(vec![Gate::new(limiter.clone())]);
+    let site = T::serve(vec![HttpLimiter::new(limiter.clone())]);
     let (one, other) = (site.get("/waits"), site.get("/waits"));
     let held = [one, other].map(|request| tokio::spawn(request.fetch()));
     site.reached(2).await;
@@ -35,7 +36,7 @@ pub(super) async fn concurrent_requests_never_exceed_the_concurrency_limit<T: Ta
 
 pub(super) async fn a_place_is_free_however_a_request_ends<T: Target>() {
     let limiter = limiter(&new_year(), &["1:concurrency"]);
-    let site = T::serve(vec![Gate::new(limiter.clone())]);
+    let site = T::serve(vec![HttpLimiter::new(limiter.clone())]);
     for path in ["/", "/fails", "/nowhere", "/panics", "/users/7"] {
         // The connection of a handler that panics ends without an answer.
         let answer = site.get(path).send().await;
@@ -47,7 +48,7 @@ pub(super) async fn a_place_is_free_however_a_request_ends<T: Target>() {
 
 pub(super) async fn a_place_is_held_until_the_body_has_ended<T: Target>() {
     let limiter = limiter(&new_year(), &["1:concurrency"]);
-    let site = T::serve(vec![Gate::new(limiter.clone())]);
+    let site = T::serve(vec![HttpLimiter::new(limiter.clone())]);
     let mut response = site.get("/streams").send().await.unwrap();
     assert_eq!(response.chunk().await.unwrap().unwrap(), "first ");
     assert_eq!(site.get("/").fetch().await.status, 429);
@@ -59,7 +60,8 @@ pub(super) async fn a_place_is_held_until_the_body_has_ended<T: Target>() {
 pub(super) async fn a_waiting_request_gets_the_permit_that_is_released<T: Target>() {
     let limiter = limiter(&new_year(), &["1:concurrency"]);
     let (at_most, queue) = (Duration::from_secs(60), 5);
-    let site = T::serve(vec![Gate::new(limiter).over_limit(OverLimit::Wait { at_most, queue })]);
+    let site =
+        T::serve(vec![HttpLimiter::new(limiter).on_over_limit(OverLimit::Wait { at_most, queue })]);
     let requests = (0..3).map(|_| tokio::spawn(site.get("/waits").fetch())).collect::<Vec<_>>();
     for handled in 1..=3 {
         site.reached(handled).await;
@@ -79,7 +81,7 @@ pub(super) async fn places_are_shared_by_all_instances<T: Target>() {
         let store = RedisStore::connect(&redis.url()).await.unwrap();
         let limits = RateLimiter::builder().limit(Limit::concurrency(3).unwrap()).store(store);
         let limiter = limits.deadline(Duration::from_secs(60)).build().unwrap();
-        sites.push((T::serve(vec![Gate::new(limiter.clone())]), limiter));
+        sites.push((T::serve(vec![HttpLimiter::new(limiter.clone())]), limiter));
     }
     let handled = || sites.iter().map(|(site, _)| site.handled()).sum::<usize>();
     let requests: Vec<_> =

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use reqwest::Method;
-use rl_core::Gate;
+use rl_core::adapter::HttpLimiter;
 use rl_core::headers::{HeaderFamily, Headers};
 use rl_tests::web::{Fetch, Site, Target, client, limiter, new_year};
 
-/// The site behind one gate with these limits, and its clock.
+/// Returns a site behind one limiter with these limits, and its clock.
 fn site<T: Target>(limits: &[&str]) -> (Site, std::sync::Arc<rl_core::time::ManualClock>) {
     let clock = new_year();
-    (T::serve(vec![Gate::new(limiter(&clock, limits))]), clock)
+    (T::serve(vec![HttpLimiter::new(limiter(&clock, limits))]), clock)
 }
 
 pub(super) async fn headers_count_down_to_a_denial<T: Target>() {
@@ -48,8 +48,8 @@ pub(super) async fn retry_after_is_the_longest_wait_of_all_limits<T: Target>() {
 
 pub(super) async fn a_denial_charges_no_limit<T: Target>() {
     let clock = new_year();
-    let gate = Gate::new(limiter(&clock, &["2/second", "5/minute"]));
-    let site = T::serve(vec![gate.headers(Headers::new(HeaderFamily::Ietf))]);
+    let http = HttpLimiter::new(limiter(&clock, &["2/second", "5/minute"]));
+    let site = T::serve(vec![http.headers(Headers::new(HeaderFamily::Ietf))]);
     let standings = [
         (200, r#""second";r=1;t=1, "minute";r=4;t=60"#),
         (200, r#""second";r=0;t=1, "minute";r=3;t=60"#),

@@ -1,10 +1,11 @@
 //! Responses to rejected requests.
 
+use rl_core::MissingKey;
+use rl_core::adapter::HttpLimiter;
 use rl_core::denial::{Denial, DenialBody};
-use rl_core::gate::MissingKey;
 use rl_core::key::Identified;
 use rl_core::time::Clock;
-use rl_core::{Cost, Gate, Limit, Policy, RateLimiter};
+use rl_core::{Cost, Limit, Policy, RateLimiter};
 use rl_tests::web::{Answer, Fetch, Target, limiter, new_year};
 
 /// One request per minute.
@@ -13,8 +14,8 @@ fn one() -> RateLimiter {
 }
 
 /// The second answer of a site that grants one.
-async fn denied<T: Target>(gate: Gate) -> Answer {
-    let site = T::serve(vec![gate]);
+async fn denied<T: Target>(http: HttpLimiter) -> Answer {
+    let site = T::serve(vec![http]);
     assert_eq!(site.get("/").fetch().await.status, 200);
     site.get("/").fetch().await
 }
@@ -25,7 +26,7 @@ fn about_the_body(answer: &Answer) -> [Option<&str>; 3] {
 }
 
 pub(super) async fn anonymous_callers_are_denied_in_the_words_of_the_seed<T: Target>() {
-    let answer = denied::<T>(Gate::new(one())).await;
+    let answer = denied::<T>(HttpLimiter::new(one())).await;
     let body = r#"{"code":429,"message":"Too Many Requests. We only allow 1 requests per minute for anonymous access."}"#;
     assert_eq!((answer.standing().as_str(), answer.body.as_str()), ("429 1-0-60, retry 60", body));
     let length = body.len().to_string();
@@ -38,7 +39,7 @@ pub(super) async fn anonymous_callers_are_denied_in_the_words_of_the_seed<T: Tar
 pub(super) async fn consumers_are_denied_in_the_words_of_the_seed<T: Target>() {
     let limiter = limiter(&new_year(), &["100/hour", "2/second"]);
     let body = DenialBody::open_bank().prefix("OBP-10018: ");
-    let site = T::serve(vec![Gate::new(limiter).key(Identified).denial_body(body)]);
+    let site = T::serve(vec![HttpLimiter::new(limiter).key(Identified).denial_body(body)]);
     let get = || site.get("/").header("x-consumer", "abc123").fetch();
     get().await;
     get().await;
@@ -48,7 +49,7 @@ pub(super) async fn consumers_are_denied_in_the_words_of_the_seed<T: Target>() {
 }
 
 pub(super) async fn problem_details<T: Target>() {
-    let answer = denied::<T>(Gate::new(one()).denial_body(DenialBody::problem())).await;
+    let answer = denied::<T>(HttpLimiter::new(one()).denial_body(DenialBody::problem())).await;
     let body = concat!(
         r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","#,
         r#""title":"Request cannot be satisfied as assigned quota has been exceeded","#,
@@ -59,8 +60,8 @@ pub(super) async fn problem_details<T: Target>() {
 }
 
 pub(super) async fn plain_text<T: Target>() {
-    let body = DenialBody::text().no_store(false);
-    let answer = denied::<T>(Gate::new(one()).denial_body(body)).await;
+    let body = DenialBody::text().without_no_store();
+    let answer = denied::<T>(HttpLimiter::new(one()).denial_body(body)).await;
     let words = "Too Many Requests. We only allow 1 requests per minute for anonymous access.";
     assert_eq!((answer.status, answer.body.as_str()), (429, words));
     let length = words.len().to_string();
@@ -71,13 +72,13 @@ pub(super) async fn plain_text<T: Target>() {
 }
 
 pub(super) async fn nothing_but_the_status<T: Target>() {
-    let answer = denied::<T>(Gate::new(one()).denial_body(DenialBody::empty())).await;
+    let answer = denied::<T>(HttpLimiter::new(one()).denial_body(DenialBody::empty())).await;
     assert_eq!((answer.standing().as_str(), answer.body.as_str()), ("429 1-0-60, retry 60", ""));
     assert_eq!(about_the_body(&answer), [None, Some("0"), Some("no-store")]);
 }
 
 pub(super) async fn a_responder_of_the_users<T: Target>() {
-    let gate = Gate::new(one()).deny_with(|reason, default| {
+    let http = HttpLimiter::new(one()).deny_with(|reason, default| {
         let mut denial = Denial::new(default.status - 9).header("x-mood", "tired");
         denial.content_type = Some("text/html");
         let realm = reason.subject().unwrap().realm().as_str();
@@ -85,7 +86,7 @@ pub(super) async fn a_responder_of_the_users<T: Target>() {
         denial.body = format!("<p>{realm} calm down: {wait:?}").into();
         denial
     });
-    let answer = denied::<T>(gate).await;
+    let answer = denied::<T>(http).await;
     assert_eq!(answer.standing(), "420 1-0-60, retry 60");
     assert_eq!(answer.body, "<p>ip calm down: In(60s)");
     assert_eq!(
@@ -96,25 +97,25 @@ pub(super) async fn a_responder_of_the_users<T: Target>() {
 
 /// A responder may build a value from request data that no header can hold.
 pub(super) async fn a_responder_cannot_break_the_response<T: Target>() {
-    let gate = Gate::new(one()).deny_with(|_, _| {
+    let http = HttpLimiter::new(one()).deny_with(|_, _| {
         let mut denial = Denial::new(7);
         denial.headers.push(("x-split", "a\r\nset-cookie: b".into()));
         denial.headers.push(("not a name", "a".into()));
         denial.headers.push(("x-whole", "c".into()));
         denial
     });
-    let answer = denied::<T>(gate).await;
+    let answer = denied::<T>(http).await;
     assert_eq!(answer.standing(), "429 1-0-60, retry 60");
     let names = ["x-split", "set-cookie", "x-whole"];
     assert_eq!(names.map(|name| answer.header(name)), [None, None, Some("c")]);
 }
 
 pub(super) async fn a_responder_answers_callers_without_a_key<T: Target>() {
-    let gate = Gate::new(one()).key(Identified).deny_with(|reason, default| {
+    let http = HttpLimiter::new(one()).key(Identified).deny_with(|reason, default| {
         let is_counted = reason.decision().is_some();
         Denial::json(default.status, format!(r#"{{"counted":{is_counted}}}"#))
     });
-    let site = T::serve(vec![gate]);
+    let site = T::serve(vec![http]);
     let stranger = site.get("/").fetch().await;
     assert_eq!((stranger.status, stranger.body.as_str()), (403, r#"{"counted":false}"#));
     let known = || site.get("/").header("x-consumer", "a").fetch();
@@ -124,8 +125,9 @@ pub(super) async fn a_responder_answers_callers_without_a_key<T: Target>() {
 }
 
 pub(super) async fn a_responder_cannot_make_a_grpc_call_unreadable<T: Target>() {
-    let gate = Gate::new(one()).deny_with(|_, _| Denial::json(429, r#"{"error":"slow down"}"#));
-    let site = T::serve(vec![gate]);
+    let http =
+        HttpLimiter::new(one()).deny_with(|_, _| Denial::json(429, r#"{"error":"slow down"}"#));
+    let site = T::serve(vec![http]);
     let call = || site.post("/").header("content-type", "application/grpc").fetch();
     call().await;
     let denied = call().await;
@@ -146,9 +148,9 @@ fn blocked(seconds: Option<u64>) -> RateLimiter {
 }
 
 pub(super) async fn a_blocked_consumer_gets_the_reason_and_the_end_of_the_block<T: Target>() {
-    let body = DenialBody::open_bank().prefix("OBP-10018: ").names_consumer(true);
-    let gate = Gate::new(blocked(Some(90))).key(Identified).denial_body(body);
-    let site = T::serve(vec![gate]);
+    let body = DenialBody::open_bank().prefix("OBP-10018: ").name_consumer();
+    let http = HttpLimiter::new(blocked(Some(90))).key(Identified).denial_body(body);
+    let site = T::serve(vec![http]);
     let denied = site.get("/").header("x-consumer", "abc\"123").fetch().await;
     assert_eq!((denied.standing().as_str(), site.handled()), ("429 0-0-90, retry 90", 0));
     assert_eq!(
@@ -158,7 +160,7 @@ pub(super) async fn a_blocked_consumer_gets_the_reason_and_the_end_of_the_block<
 }
 
 pub(super) async fn a_denial_has_no_retry_after_when_the_block_has_no_end<T: Target>() {
-    let site = T::serve(vec![Gate::new(blocked(None)).denial_body(DenialBody::text())]);
+    let site = T::serve(vec![HttpLimiter::new(blocked(None)).denial_body(DenialBody::text())]);
     let denied = site.get("/").fetch().await;
     assert_eq!(denied.standing(), "429 0-0");
     assert_eq!(denied.body, "Too Many Requests. Anonymous access is blocked.");
@@ -166,8 +168,9 @@ pub(super) async fn a_denial_has_no_retry_after_when_the_block_has_no_end<T: Tar
 
 pub(super) async fn a_denial_reports_a_cost_that_is_never_granted<T: Target>() {
     let limiter = limiter(&new_year(), &["10000/minute:unit=tokens"]);
-    let gate = Gate::new(limiter).cost(|_| Cost::new(20_000)).denial_body(DenialBody::text());
-    let site = T::serve(vec![gate]);
+    let http =
+        HttpLimiter::new(limiter).cost(|_| Cost::new(20_000)).denial_body(DenialBody::text());
+    let site = T::serve(vec![http]);
     let denied = site.get("/").fetch().await;
     assert_eq!((denied.status, denied.told()), (429, vec!["x-rate-limit-limit: 10000".to_owned()]));
     let words = "Too Many Requests. This request asks for 20000 tokens, and we only allow 10000 at once for anonymous access.";
@@ -176,8 +179,8 @@ pub(super) async fn a_denial_reports_a_cost_that_is_never_granted<T: Target>() {
 
 pub(super) async fn a_denial_names_the_unit_of_its_limit<T: Target>() {
     let limiter = limiter(&new_year(), &["10000/minute:unit=tokens"]);
-    let gate = Gate::new(limiter).cost(|_| Cost::new(6_000)).denial_body(DenialBody::text());
-    let site = T::serve(vec![gate]);
+    let http = HttpLimiter::new(limiter).cost(|_| Cost::new(6_000)).denial_body(DenialBody::text());
+    let site = T::serve(vec![http]);
     assert_eq!(site.get("/").fetch().await.status, 200);
     let denied = site.get("/").fetch().await;
     let words = "Too Many Requests. We only allow 10000 tokens per minute for anonymous access.";
@@ -188,7 +191,7 @@ pub(super) async fn a_denial_names_the_unit_of_its_limit<T: Target>() {
 }
 
 pub(super) async fn grpc_calls_are_denied_in_their_own_way<T: Target>() {
-    let site = T::serve(vec![Gate::new(one())]);
+    let site = T::serve(vec![HttpLimiter::new(one())]);
     let call = |kind: &'static str| site.post("/").header("content-type", kind).fetch();
     assert_eq!(call("application/grpc").await.header("grpc-status"), None);
     for kind in ["application/grpc", "application/grpc+proto", "Application/GRPC"] {
@@ -208,13 +211,13 @@ pub(super) async fn grpc_calls_are_denied_in_their_own_way<T: Target>() {
     assert_eq!(call("application/grpc-web").await.status, 429);
     assert_eq!(site.handled(), 1);
 
-    let site = T::serve(vec![Gate::new(one()).key(Identified)]);
+    let site = T::serve(vec![HttpLimiter::new(one()).key(Identified)]);
     let answer = site.post("/").header("content-type", "application/grpc").fetch().await;
     assert_eq!((answer.status, answer.header("grpc-status")), (200, Some("7")));
 }
 
 pub(super) async fn a_caller_without_a_key_is_turned_away<T: Target>() {
-    let site = T::serve(vec![Gate::new(one()).key(Identified)]);
+    let site = T::serve(vec![HttpLimiter::new(one()).key(Identified)]);
     for _ in 0..2 {
         let answer = site.get("/").fetch().await;
         let body =
@@ -226,7 +229,8 @@ pub(super) async fn a_caller_without_a_key_is_turned_away<T: Target>() {
 }
 
 pub(super) async fn a_caller_without_a_key_passes_if_set<T: Target>() {
-    let site = T::serve(vec![Gate::new(one()).key(Identified).missing_key(MissingKey::Allow)]);
+    let site =
+        T::serve(vec![HttpLimiter::new(one()).key(Identified).on_missing_key(MissingKey::Allow)]);
     for _ in 0..3 {
         let answer = site.get("/").fetch().await;
         assert_eq!((answer.standing().as_str(), answer.body.as_str()), ("200", "no decision"));
@@ -235,7 +239,8 @@ pub(super) async fn a_caller_without_a_key_passes_if_set<T: Target>() {
 }
 
 pub(super) async fn callers_without_a_key_share_a_count_if_set<T: Target>() {
-    let site = T::serve(vec![Gate::new(one()).key(Identified).missing_key(MissingKey::Share)]);
+    let site =
+        T::serve(vec![HttpLimiter::new(one()).key(Identified).on_missing_key(MissingKey::Share)]);
     assert_eq!(site.get("/").fetch().await.standing(), "200 1-0-60");
     let denied = site.get("/users/7").fetch().await;
     assert_eq!(denied.standing(), "429 1-0-60, retry 60");

@@ -1,13 +1,14 @@
 //! Requests that are not counted.
 
 use reqwest::{Method, RequestBuilder};
-use rl_core::gate::OverLimit;
+use rl_core::OverLimit;
+use rl_core::adapter::HttpLimiter;
 use rl_core::key::RequestInfo;
-use rl_core::{Cost, Gate, Subject};
+use rl_core::{Cost, Subject};
 use rl_tests::web::{Fetch, Site, Target, limiter, new_year};
 
-fn gate() -> Gate {
-    Gate::new(limiter(&new_year(), &["2/minute"]))
+fn http() -> HttpLimiter {
+    HttpLimiter::new(limiter(&new_year(), &["2/minute"]))
 }
 
 fn preflight(site: &Site) -> RequestBuilder {
@@ -16,14 +17,14 @@ fn preflight(site: &Site) -> RequestBuilder {
 }
 
 pub(super) async fn preflights_are_counted<T: Target>() {
-    let site = T::serve(vec![gate()]);
+    let site = T::serve(vec![http()]);
     assert_eq!(preflight(&site).fetch().await.standing(), "200 2-1-60");
     assert_eq!(preflight(&site).fetch().await.standing(), "200 2-0-60");
     assert_eq!(preflight(&site).fetch().await.status, 429);
 }
 
 pub(super) async fn preflights_are_exempt_when_set<T: Target>() {
-    let site = T::serve(vec![gate().exempt_preflights(true)]);
+    let site = T::serve(vec![http().exempt_preflights()]);
     for _ in 0..5 {
         let answer = preflight(&site).fetch().await;
         assert_eq!((answer.status, answer.told()), (200, vec![]));
@@ -35,8 +36,8 @@ pub(super) async fn preflights_are_exempt_when_set<T: Target>() {
 pub(super) async fn an_options_request_that_is_no_preflight_is_counted<T: Target>() {
     const METHOD: &str = "access-control-request-method";
 
-    let gate = Gate::new(limiter(&new_year(), &["9/minute"])).exempt_preflights(true);
-    let site = T::serve(vec![gate]);
+    let http = HttpLimiter::new(limiter(&new_year(), &["9/minute"])).exempt_preflights();
+    let site = T::serve(vec![http]);
     let options = || site.request(Method::OPTIONS, "/").header("x", "y");
     let requests = [
         options(),
@@ -64,10 +65,10 @@ pub(super) async fn an_options_request_that_is_no_preflight_is_counted<T: Target
 }
 
 pub(super) async fn exempt_requests_have_no_headers_and_are_not_counted<T: Target>() {
-    let gate = gate()
+    let http = http()
         .exempt(|request| request.path() == "/health")
         .exempt(|request| request.only_header("x-probe") == Ok(Some(b"yes")));
-    let site = T::serve(vec![gate]);
+    let site = T::serve(vec![http]);
     for _ in 0..3 {
         for exempt in [site.get("/health"), site.get("/").header("x-probe", "yes")] {
             let answer = exempt.fetch().await;
@@ -92,16 +93,15 @@ pub(super) async fn settings_read_the_extensions_of_an_earlier_layer<T: Target>(
         }
     };
     let (is_staff, is_dear, is_guest) = (is_called("staff"), is_called("dear"), is_called("guest"));
-    let gate = gate()
-        .key(|request: &dyn RequestInfo| consumer::<T>(request).cloned())
-        .exempt(is_staff)
-        .cost(move |request| if is_dear(request) { Cost::new(2) } else { Cost::ONE })
-        .over_limit_by(
-            move |request| {
+    let http =
+        http()
+            .key(|request: &dyn RequestInfo| consumer::<T>(request).cloned())
+            .exempt(is_staff)
+            .cost(move |request| if is_dear(request) { Cost::new(2) } else { Cost::ONE })
+            .on_over_limit_by(move |request| {
                 if is_guest(request) { OverLimit::Degrade } else { OverLimit::Reject }
-            },
-        );
-    let site = T::serve(vec![gate]);
+            });
+    let site = T::serve(vec![http]);
     let of = |consumer: &str| site.get("/").header("x-consumer", consumer);
     assert_eq!(of("staff").fetch().await.body, "no decision");
     assert_eq!(of("dear").fetch().await.standing(), "200 2-0-60");

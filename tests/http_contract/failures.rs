@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use rl_core::adapter::HttpLimiter;
 use rl_core::key::{ClientAddress, Identified, KeyExtractor};
 use rl_core::limiter::{OnFailure, Share};
-use rl_core::{Gate, Limit, MemoryStore, Policy, RateLimiter, Realm, RedisStore, Subject};
+use rl_core::{Limit, MemoryStore, Policy, RateLimiter, Realm, RedisStore, Subject};
 use rl_tests::RedisServer;
 use rl_tests::web::{Fetch, Target};
 use tokio::net::TcpSocket;
@@ -33,7 +34,7 @@ fn nobody() -> (TcpSocket, String) {
 
 pub(super) async fn requests_pass_without_headers_when_the_store_is_down<T: Target>() {
     let (_nobody, url) = nobody();
-    let site = T::serve(vec![Gate::new(limiter(&url, OnFailure::Allow).await)]);
+    let site = T::serve(vec![HttpLimiter::new(limiter(&url, OnFailure::Allow).await)]);
     for _ in 0..3 {
         let answer = site.get("/").fetch().await;
         assert_eq!((answer.status, answer.told()), (200, vec![]));
@@ -43,7 +44,7 @@ pub(super) async fn requests_pass_without_headers_when_the_store_is_down<T: Targ
 
 pub(super) async fn requests_are_turned_away_when_the_store_is_down_if_set<T: Target>() {
     let (_nobody, url) = nobody();
-    let site = T::serve(vec![Gate::new(limiter(&url, OnFailure::Reject).await)]);
+    let site = T::serve(vec![HttpLimiter::new(limiter(&url, OnFailure::Reject).await)]);
     let answer = site.get("/").fetch().await;
     assert_eq!((answer.status, answer.told()), (503, vec!["retry-after: 1".to_owned()]));
     assert_eq!(
@@ -64,7 +65,7 @@ pub(super) async fn a_fallback_answers_with_a_share_of_the_limit_when_the_store_
     let store = RedisStore::connect(&url).await.unwrap();
     let builder = RateLimiter::builder().limit(Limit::per_day(9)).store(store).deadline(PATIENCE);
     let builder = builder.fallback(MemoryStore::new(), Share::of_instances(4));
-    let site = T::serve(vec![Gate::new(builder.build().unwrap())]);
+    let site = T::serve(vec![HttpLimiter::new(builder.build().unwrap())]);
     let first = site.get("/").fetch().await;
     assert_eq!((first.standing().as_str(), &*first.body), ("200 2-1-86400", "fallback day 1/2"));
     assert!(site.get("/").fetch().await.standing().starts_with("200 2-0-"));
@@ -79,14 +80,14 @@ pub(super) async fn a_share_of_less_than_one_turns_away_as_an_outage<T: Target>(
     let store = RedisStore::connect(&url).await.unwrap();
     let builder = RateLimiter::builder().limit(Limit::per_day(3)).store(store).deadline(PATIENCE);
     let builder = builder.fallback(MemoryStore::new(), Share::of_instances(4));
-    let site = T::serve(vec![Gate::new(builder.build().unwrap())]);
+    let site = T::serve(vec![HttpLimiter::new(builder.build().unwrap())]);
     assert_eq!(site.get("/").fetch().await.standing(), "503, retry 1");
     assert_eq!(site.handled(), 0);
 }
 
 pub(super) async fn grpc_calls_get_a_grpc_status_for_an_outage<T: Target>() {
     let (_nobody, url) = nobody();
-    let site = T::serve(vec![Gate::new(limiter(&url, OnFailure::Reject).await)]);
+    let site = T::serve(vec![HttpLimiter::new(limiter(&url, OnFailure::Reject).await)]);
     let answer = site.post("/").header("content-type", "application/grpc").fetch().await;
     assert_eq!(answer.standing(), "200, retry 1");
     let fields = ["grpc-status", "grpc-retry-pushback-ms"].map(|name| answer.header(name));
@@ -97,7 +98,7 @@ pub(super) async fn grpc_calls_get_a_grpc_status_for_an_outage<T: Target>() {
 pub(super) async fn a_poisoned_counter_does_not_open_the_gate<T: Target>() {
     let redis = RedisServer::start();
     let store = RedisStore::builder(&redis.url()).connection_wait(PATIENCE).connect().await;
-    let site = T::serve(vec![Gate::new(on(store.unwrap(), OnFailure::Allow))]);
+    let site = T::serve(vec![HttpLimiter::new(on(store.unwrap(), OnFailure::Allow))]);
     assert_eq!(site.get("/").fetch().await.standing(), "200 1-0-86400");
 
     let keys: Vec<String> = redis.query("KEYS *").await;
@@ -117,7 +118,8 @@ pub(super) async fn a_block_holds_when_the_store_is_down<T: Target>() {
     let (_socket, url) = nobody();
     let store = RedisStore::connect(&url).await.unwrap();
     let limiter = RateLimiter::builder().policies(policies).store(store).build().unwrap();
-    let site = T::serve(vec![Gate::new(limiter).key(Identified.or(ClientAddress::default()))]);
+    let site =
+        T::serve(vec![HttpLimiter::new(limiter).key(Identified.or(ClientAddress::default()))]);
     for _ in 0..5 {
         assert_eq!(site.get("/").fetch().await.standing(), "200", "nothing is counted");
         let blocked = site.get("/").header("x-consumer", "abc").fetch().await;
@@ -127,7 +129,7 @@ pub(super) async fn a_block_holds_when_the_store_is_down<T: Target>() {
 
 pub(super) async fn a_service_that_starts_before_its_store_enforces_when_it_comes_up<T: Target>() {
     let mut redis = RedisServer::stopped();
-    let site = T::serve(vec![Gate::new(limiter(&redis.url(), OnFailure::Allow).await)]);
+    let site = T::serve(vec![HttpLimiter::new(limiter(&redis.url(), OnFailure::Allow).await)]);
     assert_eq!(site.get("/").fetch().await.standing(), "200");
 
     redis.restart();

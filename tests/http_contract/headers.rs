@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use rl_core::adapter::HttpLimiter;
 use rl_core::headers::{HeaderFamily, Headers};
 use rl_core::key::{Identified, KeyExtractor};
 use rl_core::source::ByRealm;
-use rl_core::{Gate, GoverningLimit, Limit, Policy, RateLimiter, Realm};
+use rl_core::{GoverningLimit, Limit, Policy, RateLimiter, Realm};
 use rl_tests::web::{Fetch, Site, Target, limiter, new_year};
 
 /// 27 of 100 requests of this minute are used; 18 seconds have passed.
@@ -14,7 +15,7 @@ async fn the_worked_example<T: Target>(headers: Headers) -> Site {
     let limiter = limiter(&clock, &["100/minute"]);
     limiter.check(&rl_core::Subject::ip("127.0.0.1"), 26).await;
     clock.advance(Duration::from_secs(18));
-    T::serve(vec![Gate::new(limiter).headers(headers)])
+    T::serve(vec![HttpLimiter::new(limiter).headers(headers)])
 }
 
 pub(super) async fn each_family_has_its_own_fields<T: Target>() {
@@ -117,9 +118,9 @@ pub(super) async fn the_written_headers_are_those_that_cors_can_expose<T: Target
         let mut exposed: Vec<String> =
             headers.expose_list().split(", ").map(String::from).collect();
         exposed.sort_unstable();
-        let gate = Gate::new(limiter(&new_year(), &["1/minute", "1/hour:shadow"]));
-        let gate = gate.headers(headers);
-        let site = T::serve(vec![gate]);
+        let http = HttpLimiter::new(limiter(&new_year(), &["1/minute", "1/hour:shadow"]));
+        let http = http.headers(headers);
+        let site = T::serve(vec![http]);
         site.get("/").fetch().await;
         let denied = site.get("/").fetch().await;
         let told = denied.told();
@@ -129,8 +130,8 @@ pub(super) async fn the_written_headers_are_those_that_cors_can_expose<T: Target
 }
 
 pub(super) async fn without_a_family_only_a_denial_tells<T: Target>() {
-    let gate = Gate::new(limiter(&new_year(), &["1/minute"])).headers(Headers::none());
-    let site = T::serve(vec![gate]);
+    let http = HttpLimiter::new(limiter(&new_year(), &["1/minute"])).headers(Headers::none());
+    let site = T::serve(vec![http]);
     assert_eq!(site.get("/").fetch().await.told(), [""; 0]);
     assert_eq!(site.get("/").fetch().await.told(), ["retry-after: 60"]);
 }
@@ -139,7 +140,9 @@ pub(super) async fn without_a_family_only_a_denial_tells<T: Target>() {
 async fn one_left_of_the_minute<T: Target>(follow: GoverningLimit) -> Site {
     let clock = new_year();
     let limiter = limiter(&clock, &["10/second", "100/minute", "1000/hour"]);
-    let site = T::serve(vec![Gate::new(limiter).headers(Headers::default().follow(follow))]);
+    let site = T::serve(vec![
+        HttpLimiter::new(limiter).headers(Headers::default().with_governing_limit(follow)),
+    ]);
     for _ in 0..11 {
         for _ in 0..9 {
             assert_eq!(site.get("/").fetch().await.status, 200);
@@ -167,7 +170,9 @@ pub(super) async fn the_message_names_the_limit_that_the_headers_show<T: Target>
         (GoverningLimit::FewestRemaining, "429 2-0-3600, retry 3600", "per hour"),
     ] {
         let limiter = limiter(&new_year(), &["2/second", "2/hour"]);
-        let site = T::serve(vec![Gate::new(limiter).headers(Headers::default().follow(follow))]);
+        let site = T::serve(vec![
+            HttpLimiter::new(limiter).headers(Headers::default().with_governing_limit(follow)),
+        ]);
         site.get("/").fetch().await;
         site.get("/").fetch().await;
         let denied = site.get("/").fetch().await;
@@ -178,7 +183,7 @@ pub(super) async fn the_message_names_the_limit_that_the_headers_show<T: Target>
 
 pub(super) async fn a_limiter_that_is_switched_off_leaves_no_trace<T: Target>() {
     let limiter = RateLimiter::builder().limit(Limit::per_day(0)).enabled(false).build().unwrap();
-    let site = T::serve(vec![Gate::new(limiter)]);
+    let site = T::serve(vec![HttpLimiter::new(limiter)]);
     let answer = site.get("/").fetch().await;
     assert_eq!((answer.status, answer.told(), answer.body.as_str()), (200, vec![], "disabled"));
 }
@@ -188,7 +193,7 @@ pub(super) async fn a_subject_without_limits_gets_no_headers<T: Target>() {
     let policies = ByRealm::otherwise(one).unlimited(Realm::Consumer);
     let limiter = RateLimiter::builder().policies(policies).build().unwrap();
     let key = Identified.or(rl_core::key::ClientAddress::default());
-    let site = T::serve(vec![Gate::new(limiter).key(key)]);
+    let site = T::serve(vec![HttpLimiter::new(limiter).key(key)]);
     for _ in 0..3 {
         let answer = site.get("/").header("x-consumer", "a partner").fetch().await;
         assert_eq!((answer.standing().as_str(), answer.body.as_str()), ("200", "unlimited"));
@@ -198,8 +203,8 @@ pub(super) async fn a_subject_without_limits_gets_no_headers<T: Target>() {
 }
 
 pub(super) async fn a_blocked_subject_gets_no_retry_after<T: Target>() {
-    let gate = Gate::new(limiter(&new_year(), &["0/minute"]));
-    let site = T::serve(vec![gate.headers(Headers::default().and(HeaderFamily::Ietf))]);
+    let http = HttpLimiter::new(limiter(&new_year(), &["0/minute"]));
+    let site = T::serve(vec![http.headers(Headers::default().and(HeaderFamily::Ietf))]);
     let told = [
         r#"ratelimit: "minute";r=0"#,
         r#"ratelimit-policy: "minute";q=0;w=60"#,

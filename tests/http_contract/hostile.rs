@@ -5,11 +5,12 @@ use std::net::Ipv6Addr;
 use std::time::Duration;
 
 use reqwest::header::HeaderValue;
+use rl_core::adapter::HttpLimiter;
 use rl_core::client_ip::ClientIp;
 use rl_core::denial::DenialBody;
 use rl_core::headers::{HeaderFamily, Headers};
 use rl_core::key::{ApiKey, ClientAddress, Constant, Header, KeyExtractor, KeySecret};
-use rl_core::{Gate, Limit, RateLimiter, Realm, RedisStore, Subject};
+use rl_core::{Limit, RateLimiter, Realm, RedisStore, Subject};
 use rl_tests::RedisServer;
 use rl_tests::web::{Fetch, Site, Target, eventually, limiter, new_year, statuses};
 
@@ -24,7 +25,7 @@ async fn used(limiter: &RateLimiter, subject: &Subject) -> u64 {
 /// Creates a limiter that allows `max` requests per minute of all clients together.
 fn together<T: Target>(limit: &str) -> (Site, RateLimiter) {
     let limiter = limiter(&new_year(), &[limit]);
-    (T::serve(vec![Gate::new(limiter.clone()).key(Constant)]), limiter)
+    (T::serve(vec![HttpLimiter::new(limiter.clone()).key(Constant)]), limiter)
 }
 
 /// A request with this line more, after which the connection ends.
@@ -40,8 +41,8 @@ pub(super) async fn nothing_of_a_request_is_repeated_in_an_answer<T: Target>() {
     for body in bodies {
         let headers = Headers::new(HeaderFamily::Ietf).and(HeaderFamily::OpenBank);
         let key = Header::new("x-key", Realm::Consumer).unwrap();
-        let gate = Gate::new(limiter(&new_year(), &["1/minute"])).key(key);
-        let site = T::serve(vec![gate.headers(headers).denial_body(body)]);
+        let http = HttpLimiter::new(limiter(&new_year(), &["1/minute"])).key(key);
+        let site = T::serve(vec![http.headers(headers).denial_body(body)]);
         // Granted, denied, denied in the manner of gRPC, and without a key.
         for (key, kind, status) in [
             ("x-key", "text/x", 200),
@@ -70,7 +71,7 @@ pub(super) async fn nothing_of_a_request_is_repeated_in_an_answer<T: Target>() {
 pub(super) async fn control_characters_in_a_value_reach_no_header<T: Target>() {
     let limiter = limiter(&new_year(), &["9/minute"]);
     let key = Header::new("x-key", Realm::Consumer).unwrap();
-    let site = T::serve(vec![Gate::new(limiter).key(key)]);
+    let site = T::serve(vec![HttpLimiter::new(limiter).key(key)]);
     for value in [&b"a\0b"[..], b"a\rb", b"a\x01b", b"a\x1bb", b"a\x7fb", b"a\r\n b", b"\0"] {
         let answer = site.send(with_line(&[b"x-key: ", value].concat())).await;
         let statuses = statuses(&answer);
@@ -88,7 +89,7 @@ pub(super) async fn control_characters_in_a_value_reach_no_header<T: Target>() {
 pub(super) async fn values_that_are_too_long_are_rejected<T: Target>() {
     let secret = KeySecret::new(b"a secret of the tests").unwrap();
     let key = ApiKey::header("x-key", secret).unwrap().or(ClientAddress::default());
-    let site = T::serve(vec![Gate::new(limiter(&new_year(), &["9/minute"])).key(key)]);
+    let site = T::serve(vec![HttpLimiter::new(limiter(&new_year(), &["9/minute"])).key(key)]);
     for (length, expected) in [(60_000, 200), (70_000, 400), (1_000_000, 431)] {
         let line = format!("x-key: {}", "k".repeat(length));
         let statuses = statuses(&site.send(with_line(line.as_bytes())).await);
@@ -101,8 +102,8 @@ pub(super) async fn values_that_are_too_long_are_rejected<T: Target>() {
         assert_eq!(site.get("/").fetch().await.standing(), standing, "by address");
     }
 
-    let behind = ClientAddress::new(ClientIp::behind("127.0.0.0/8".parse().unwrap()));
-    let site = T::serve(vec![Gate::new(limiter(&new_year(), &["9/minute"])).key(behind)]);
+    let behind = ClientAddress::new(ClientIp::with_proxies("127.0.0.0/8".parse().unwrap()));
+    let site = T::serve(vec![HttpLimiter::new(limiter(&new_year(), &["9/minute"])).key(behind)]);
     let long = format!("{}, 198.51.100.7", "6".repeat(60_000));
     for remaining in [8, 7] {
         let answer = site.get("/").header("x-forwarded-for", &long).fetch().await;
@@ -156,8 +157,8 @@ pub(super) async fn requests_of_two_lengths_are_not_served_uncharged<T: Target>(
 
 /// A network has 2^64 addresses, and each has several spellings.
 pub(super) async fn changing_addresses_within_a_network_gains_nothing<T: Target>() {
-    let behind = ClientAddress::new(ClientIp::behind("127.0.0.0/8".parse().unwrap()));
-    let site = T::serve(vec![Gate::new(limiter(&new_year(), &["20/minute"])).key(behind)]);
+    let behind = ClientAddress::new(ClientIp::with_proxies("127.0.0.0/8".parse().unwrap()));
+    let site = T::serve(vec![HttpLimiter::new(limiter(&new_year(), &["20/minute"])).key(behind)]);
     let network = 0x2001_0db8_0001_0002_u128 << 64;
     let mut passed = 0;
     for n in 0..200_u128 {
@@ -180,10 +181,10 @@ pub(super) async fn changing_addresses_within_a_network_gains_nothing<T: Target>
 
 /// A proxy overwrites the header: if there are two, one is the client's.
 pub(super) async fn an_address_that_is_forwarded_twice_is_not_trusted<T: Target>() {
-    let rule = ClientIp::behind("127.0.0.0/8".parse().unwrap());
+    let rule = ClientIp::with_proxies("127.0.0.0/8".parse().unwrap());
     let rule = rule.single_header("x-real-ip").unwrap();
-    let gate = Gate::new(limiter(&new_year(), &["9/minute"])).key(ClientAddress::new(rule));
-    let site = T::serve(vec![gate]);
+    let http = HttpLimiter::new(limiter(&new_year(), &["9/minute"])).key(ClientAddress::new(rule));
+    let site = T::serve(vec![http]);
     let one = site.get("/").header("x-real-ip", "198.51.100.7").fetch().await;
     assert_eq!(one.standing(), "200 9-8-60");
     for (remaining, other) in [(8, "198.51.100.7"), (7, "6.6.6.6"), (6, "")] {
@@ -199,7 +200,7 @@ pub(super) async fn ids_cannot_leave_their_place_in_a_key<T: Target>() {
     let limits = RateLimiter::builder().limit(Limit::per_day(2)).deadline(PATIENCE);
     let limiter = limits.store(store.unwrap()).build().unwrap();
     let key = Header::new("x-key", Realm::Consumer).unwrap();
-    let site = T::serve(vec![Gate::new(limiter).key(key)]);
+    let site = T::serve(vec![HttpLimiter::new(limiter).key(key)]);
     let mut ids = BTreeSet::from(
         [
             "a", "{a}", "a}:b{", "}", "{", "a:{b}", "%7Ba%7D", "*", "?[a]", "~a", "~~a", "a|b",
@@ -236,7 +237,7 @@ pub(super) async fn a_reader_who_takes_no_more_holds_its_place_until_the_end<T: 
     let lease = Duration::from_millis(300);
     let clock = new_year();
     let limiter = limiter(&clock, &["1:concurrency:lease=300ms"]);
-    let site = T::serve(vec![Gate::new(limiter.clone()).key(Constant)]);
+    let site = T::serve(vec![HttpLimiter::new(limiter.clone()).key(Constant)]);
     let mut response = site.get("/streams").send().await.unwrap();
     assert_eq!(response.chunk().await.unwrap().unwrap(), "first ");
     for _ in 0..8 {

@@ -1,10 +1,11 @@
 //! Limiters around limiters.
 
-use rl_core::gate::OverLimit;
+use rl_core::OverLimit;
+use rl_core::adapter::HttpLimiter;
 use rl_core::headers::{HeaderFamily, Headers};
 use rl_core::key::RequestInfo;
 use rl_core::source::ByRealm;
-use rl_core::{Cost, Gate, Limit, Policy, RateLimiter, Realm, Subject};
+use rl_core::{Cost, Limit, Policy, RateLimiter, Realm, Subject};
 use rl_tests::web::{Fetch, Target, eventually, limiter, new_year};
 
 fn of(limit: &str) -> RateLimiter {
@@ -18,22 +19,22 @@ async fn used(limiter: &RateLimiter) -> u64 {
 }
 
 pub(super) async fn the_stricter_numbers_survive_from_outside<T: Target>() {
-    let site = T::serve(vec![Gate::new(of("3/hour")), Gate::new(of("10/minute"))]);
+    let site = T::serve(vec![HttpLimiter::new(of("3/hour")), HttpLimiter::new(of("10/minute"))]);
     let answer = site.get("/").fetch().await;
     assert_eq!(answer.standing(), "200 3-2-3600");
     assert_eq!(answer.body, "store minute 1/10 < store hour 1/3");
 }
 
 pub(super) async fn the_stricter_numbers_survive_from_inside<T: Target>() {
-    let site = T::serve(vec![Gate::new(of("10/minute")), Gate::new(of("3/hour"))]);
+    let site = T::serve(vec![HttpLimiter::new(of("10/minute")), HttpLimiter::new(of("3/hour"))]);
     let answer = site.get("/").fetch().await;
     assert_eq!(answer.standing(), "200 3-2-3600");
     assert_eq!(answer.body, "store hour 1/3 < store minute 1/10");
 }
 
 pub(super) async fn an_inner_denial_is_not_overwritten<T: Target>() {
-    let gates = ["9/second", "1/hour"].map(|limit| Gate::new(of(limit)));
-    let site = T::serve(gates.to_vec());
+    let limiters = ["9/second", "1/hour"].map(|limit| HttpLimiter::new(of(limit)));
+    let site = T::serve(limiters.to_vec());
     assert_eq!(site.get("/").fetch().await.standing(), "200 1-0-3600");
     let denied = site.get("/").fetch().await;
     assert_eq!(denied.standing(), "429 1-0-3600, retry 3600");
@@ -42,7 +43,7 @@ pub(super) async fn an_inner_denial_is_not_overwritten<T: Target>() {
 
 pub(super) async fn an_outer_denial_spares_the_inner_limiter<T: Target>() {
     let (outer, inner) = (of("1/minute"), of("9/hour"));
-    let site = T::serve(vec![Gate::new(outer), Gate::new(inner.clone())]);
+    let site = T::serve(vec![HttpLimiter::new(outer), HttpLimiter::new(inner.clone())]);
     assert_eq!(site.get("/").fetch().await.status, 200);
     for _ in 0..3 {
         assert_eq!(site.get("/").fetch().await.standing(), "429 1-0-60, retry 60");
@@ -52,8 +53,8 @@ pub(super) async fn an_outer_denial_spares_the_inner_limiter<T: Target>() {
 
 pub(super) async fn lists_stand_beside_each_other<T: Target>() {
     let ietf = || Headers::new(HeaderFamily::Ietf).and(HeaderFamily::OpenBank);
-    let gates = ["5/minute", "9/hour"].map(|limit| Gate::new(of(limit)).headers(ietf()));
-    let site = T::serve(gates.to_vec());
+    let limiters = ["5/minute", "9/hour"].map(|limit| HttpLimiter::new(of(limit)).headers(ietf()));
+    let site = T::serve(limiters.to_vec());
     let told = [
         r#"ratelimit: "hour";r=8;t=3600"#,
         r#"ratelimit: "minute";r=4;t=60"#,
@@ -68,7 +69,8 @@ pub(super) async fn lists_stand_beside_each_other<T: Target>() {
 
 pub(super) async fn each_limiter_charges_once<T: Target>() {
     let limiters = ["9/second", "9/minute", "9/hour"].map(of);
-    let site = T::serve(limiters.each_ref().map(|limiter| Gate::new(limiter.clone())).to_vec());
+    let site =
+        T::serve(limiters.each_ref().map(|limiter| HttpLimiter::new(limiter.clone())).to_vec());
     assert_eq!(site.get("/").fetch().await.status, 200);
     for limiter in &limiters {
         assert_eq!(used(limiter).await, 1);
@@ -77,7 +79,7 @@ pub(super) async fn each_limiter_charges_once<T: Target>() {
 
 pub(super) async fn the_same_limiter_twice_charges_once<T: Target>() {
     let limiter = of("3/minute");
-    let site = T::serve(vec![Gate::new(limiter.clone()), Gate::new(limiter.clone())]);
+    let site = T::serve(vec![HttpLimiter::new(limiter.clone()), HttpLimiter::new(limiter.clone())]);
     for standing in ["200 3-2-60", "200 3-1-60", "200 3-0-60", "429 3-0-60, retry 60"] {
         assert_eq!(site.get("/").fetch().await.standing(), standing);
     }
@@ -86,8 +88,8 @@ pub(super) async fn the_same_limiter_twice_charges_once<T: Target>() {
 
 pub(super) async fn the_same_limiter_around_another_charges_once<T: Target>() {
     let (limiter, another) = (of("3/minute"), of("9/hour"));
-    let gates = [&limiter, &another, &limiter].map(|limiter| Gate::new(limiter.clone()));
-    let site = T::serve(gates.to_vec());
+    let limiters = [&limiter, &another, &limiter].map(|limiter| HttpLimiter::new(limiter.clone()));
+    let site = T::serve(limiters.to_vec());
     for standing in ["200 3-2-60", "200 3-1-60", "200 3-0-60", "429 3-0-60, retry 60"] {
         assert_eq!(site.get("/").fetch().await.standing(), standing);
     }
@@ -101,7 +103,7 @@ pub(super) async fn the_same_limiter_charges_each_subject_once<T: Target>() {
     let limiter = RateLimiter::builder().policies(policies).build().unwrap();
     // The third layer has the subject of the first, with another subject in between.
     let of_consumer = |key: &'static str| {
-        Gate::new(limiter.clone()).key(move |request: &dyn RequestInfo| match key {
+        HttpLimiter::new(limiter.clone()).key(move |request: &dyn RequestInfo| match key {
             "address" => Ok(Some(Subject::ip("127.0.0.1"))),
             _ => Ok(T::extension::<Subject>(request).cloned()),
         })
@@ -117,7 +119,7 @@ pub(super) async fn the_same_limiter_charges_each_subject_once<T: Target>() {
 
 pub(super) async fn outer_layers_see_the_stricter_decision<T: Target>() {
     for limits in [["3/minute", "9/hour"], ["9/hour", "3/minute"]] {
-        let site = T::serve(limits.map(|limit| Gate::new(of(limit))).to_vec());
+        let site = T::serve(limits.map(|limit| HttpLimiter::new(of(limit))).to_vec());
         for used in 1..=3 {
             let seen = format!("store minute {used}/3");
             assert_eq!(site.get("/").fetch().await.header("x-outer-sees"), Some(seen.as_str()));
@@ -131,12 +133,12 @@ pub(super) async fn outer_layers_see_the_stricter_decision<T: Target>() {
 /// something else.
 pub(super) async fn a_cost_reaches_every_metered_limiter_around_the_handler<T: Target>() {
     let [outer, inner, other] = ["9000/hour", "5000/hour", "100/hour"].map(of);
-    let gates = vec![
-        Gate::new(outer.clone()).metered(true),
-        Gate::new(other.clone()).refund_if(|response| response.status() >= 500),
-        Gate::new(inner.clone()).metered(true),
+    let limiters = vec![
+        HttpLimiter::new(outer.clone()).metered(),
+        HttpLimiter::new(other.clone()).refund_if(|response| response.status() >= 500),
+        HttpLimiter::new(inner.clone()).metered(),
     ];
-    let site = T::serve(gates);
+    let site = T::serve(limiters);
     assert_eq!(site.get("/costs/400").fetch().await.status, 200);
     eventually(|| async { used(&outer).await == 401 && used(&inner).await == 401 }).await;
     assert_eq!(used(&other).await, 1);
@@ -146,11 +148,11 @@ pub(super) async fn a_cost_reaches_every_metered_limiter_around_the_handler<T: T
 }
 
 pub(super) async fn a_request_is_degraded_by_a_limiter_around_another<T: Target>() {
-    let gates = vec![
-        Gate::new(of("1/hour")).over_limit(OverLimit::Degrade),
-        Gate::new(of("9/hour")).metered(true).response_cost(|_| Some(Cost::new(3))),
+    let limiters = vec![
+        HttpLimiter::new(of("1/hour")).on_over_limit(OverLimit::Degrade),
+        HttpLimiter::new(of("9/hour")).metered().response_cost(|_| Some(Cost::new(3))),
     ];
-    let site = T::serve(gates);
+    let site = T::serve(limiters);
     assert_eq!(site.get("/").fetch().await.body, "store hour 1/9 < store hour 1/1");
     let degraded = site.get("/").fetch().await;
     assert!(degraded.body.starts_with("degraded store hour "), "{}", degraded.body);

@@ -6,10 +6,11 @@ use actix_web::middleware::{Condition, DefaultHeaders, Logger, NormalizePath};
 use actix_web::{App, HttpRequest, web};
 use futures::StreamExt;
 use rl_actix::{Degrade, Denied, RateLimit};
+use rl_core::OverLimit;
+use rl_core::Subject;
+use rl_core::adapter::HttpLimiter;
 use rl_core::denial::DenialBody;
-use rl_core::gate::OverLimit;
 use rl_core::key::Route;
-use rl_core::{Gate, Subject};
 use rl_tests::web::actix::{application, serve};
 use rl_tests::web::{Fetch, limiter, new_year};
 
@@ -35,8 +36,8 @@ async fn around_an_app_all_routes_and_the_default_count_together() {
 
 #[tokio::test]
 async fn around_a_scope_only_the_scope_counts() {
-    let gate = Gate::new(limiter(&new_year(), &["2/minute"])).key(Route);
-    let limit = RateLimit::new(gate);
+    let http = HttpLimiter::new(limiter(&new_year(), &["2/minute"])).key(Route);
+    let limit = RateLimit::from(http);
     let site = serve(move || {
         let scope = web::scope("/api").configure(routes).wrap(limit.clone());
         App::new().configure(routes).service(scope)
@@ -101,11 +102,12 @@ async fn it_stands_between_other_middlewares() {
 
 #[tokio::test]
 async fn another_handler_answers_degraded_requests() {
-    let gate = Gate::new(limiter(&new_year(), &["1/minute"])).over_limit(OverLimit::Degrade);
-    let limit = RateLimit::new(gate);
+    let http =
+        HttpLimiter::new(limiter(&new_year(), &["1/minute"])).on_over_limit(OverLimit::Degrade);
+    let limit = RateLimit::from(http);
     let site = serve(move || {
         let cached = async |uri: actix_web::http::Uri| format!("{uri} from the cache");
-        App::new().configure(routes).wrap(Degrade::to(cached)).wrap(limit.clone())
+        App::new().configure(routes).wrap(Degrade::new(cached)).wrap(limit.clone())
     });
     assert_eq!(site.get("/").fetch().await.body, "store minute 1/1");
     let degraded = site.get("/").fetch().await;
@@ -150,7 +152,7 @@ async fn a_denied_decision_is_returned_from_a_handler() {
             async move {
                 let caller = Subject::user("alice");
                 let decision = limiter.check(&caller, 1).await;
-                Denied::unless_allowed(decision, &caller).map(|_| "allowed")
+                Denied::check(decision, &caller).map(|_| "allowed")
             }
         };
         let as_answer = move || {
@@ -180,15 +182,15 @@ async fn a_denied_decision_is_returned_from_a_handler() {
 #[tokio::test]
 async fn a_denied_decision_of_a_handler_survives_the_middleware_around_it() {
     let (inner, outer) = (limiter(&new_year(), &["0/minute"]), limit("9/hour"));
-    let gate = Gate::new(inner).denial_body(DenialBody::text());
+    let http = HttpLimiter::new(inner).denial_body(DenialBody::text());
     let site = serve(move || {
-        let gate = gate.clone();
+        let http = http.clone();
         let handler = move || {
-            let gate = gate.clone();
+            let http = http.clone();
             async move {
                 let caller = Subject::user("alice");
-                let decision = gate.limiter().check(&caller, 1).await;
-                Err::<String, Denied>(gate.denied(decision, &caller).into())
+                let decision = http.limiter().check(&caller, 1).await;
+                Err::<String, Denied>(http.denied(decision, &caller).into())
             }
         };
         App::new().route("/", web::get().to(handler)).wrap(outer.clone())

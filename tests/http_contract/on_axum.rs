@@ -6,10 +6,11 @@ use axum::extract::Request;
 use axum::extract::ws::WebSocketUpgrade;
 use axum::routing::get;
 use axum::{Extension, Router};
+use rl_core::OverLimit;
+use rl_core::adapter::HttpLimiter;
 use rl_core::denial::DenialBody;
-use rl_core::gate::OverLimit;
 use rl_core::key::Route;
-use rl_core::{Gate, Permit, Subject};
+use rl_core::{Permit, Subject};
 use rl_tests::web::axum::{application, serve};
 use rl_tests::web::{Axum, Fetch, Target, limiter, new_year};
 use rl_tower::{DegradeLayer, Denied, RateLimit, RateLimitLayer};
@@ -64,8 +65,8 @@ async fn a_stack_of_layers_reads_from_the_outside() {
 
 #[tokio::test]
 async fn a_nested_router_has_limits_of_its_own_and_counts_whole_patterns() {
-    let gate = Gate::new(limiter(&new_year(), &["2/minute"])).key(Route);
-    let inner = app().layer(RateLimitLayer::new(gate));
+    let http = HttpLimiter::new(limiter(&new_year(), &["2/minute"])).key(Route);
+    let inner = app().layer(RateLimitLayer::from(http));
     let site = serve(app().nest("/api", inner));
     assert_eq!(site.get("/users/1").fetch().await.standing(), "200");
     assert_eq!(site.get("/api/users/1").fetch().await.standing(), "200 2-1-60");
@@ -90,8 +91,8 @@ async fn clones_of_a_layer_count_together() {
 /// A gateway: what it does not let through does not reach the service behind it.
 #[tokio::test]
 async fn a_limiter_in_front_of_a_proxy_spares_the_service_behind_it() {
-    let gate = Gate::new(limiter(&new_year(), &["1000/hour"]));
-    let behind = Arc::new(Axum::serve(vec![gate]));
+    let http = HttpLimiter::new(limiter(&new_year(), &["1000/hour"]));
+    let behind = Arc::new(Axum::serve(vec![http]));
     let upstream = Arc::clone(&behind);
     let proxy = async move |request: Request| {
         let path = request.uri().path();
@@ -115,9 +116,10 @@ async fn the_service_inside_can_be_reached() {
 
 #[tokio::test]
 async fn another_service_answers_degraded_requests() {
-    let gate = Gate::new(limiter(&new_year(), &["1/minute"])).over_limit(OverLimit::Degrade);
+    let http =
+        HttpLimiter::new(limiter(&new_year(), &["1/minute"])).on_over_limit(OverLimit::Degrade);
     let cached = Router::new().fallback(async || "from the cache");
-    let site = serve(app().layer(DegradeLayer::to(cached)).layer(RateLimitLayer::new(gate)));
+    let site = serve(app().layer(DegradeLayer::new(cached)).layer(RateLimitLayer::from(http)));
     assert_eq!(site.get("/").fetch().await.body, "store minute 1/1");
     let degraded = site.get("/").fetch().await;
     assert_eq!((degraded.standing().as_str(), &*degraded.body), ("200 1-0-60", "from the cache"));
@@ -127,7 +129,7 @@ async fn another_service_answers_degraded_requests() {
 #[tokio::test]
 async fn a_request_is_settled_when_its_client_goes_away() {
     let limiter = ten();
-    let site = Axum::serve(vec![Gate::new(limiter.clone()).metered(true)]);
+    let site = Axum::serve(vec![HttpLimiter::new(limiter.clone()).metered()]);
     let mut response = site.get("/streams").send().await.unwrap();
     assert_eq!(response.chunk().await.unwrap().unwrap(), "first ");
     drop(response);
@@ -138,7 +140,7 @@ async fn a_request_is_settled_when_its_client_goes_away() {
 #[tokio::test]
 async fn a_place_is_free_when_the_client_goes_away() {
     let limiter = limiter(&new_year(), &["1:concurrency"]);
-    let site = Axum::serve(vec![Gate::new(limiter.clone())]);
+    let site = Axum::serve(vec![HttpLimiter::new(limiter.clone())]);
     let request = tokio::spawn(site.get("/waits").send());
     site.reached(1).await;
     assert_eq!(site.get("/").fetch().await.status, 429);
@@ -173,7 +175,7 @@ async fn a_denied_decision_is_returned_from_a_handler() {
     let handler = async move || {
         let caller = Subject::user("alice");
         let decision = limiter.check(&caller, 1).await;
-        Denied::unless_allowed(decision, &caller).map(|_| "allowed")
+        Denied::check(decision, &caller).map(|_| "allowed")
     };
     let site = serve(Router::new().route("/", get(handler)));
     assert_eq!(site.get("/").fetch().await.standing(), "200");
@@ -190,11 +192,11 @@ async fn a_denied_decision_is_returned_from_a_handler() {
 #[tokio::test]
 async fn a_denied_decision_of_a_handler_survives_the_layer_around_it() {
     let (inner, outer) = (limiter(&new_year(), &["0/minute"]), layer("9/hour"));
-    let gate = Gate::new(inner).denial_body(DenialBody::text());
+    let http = HttpLimiter::new(inner).denial_body(DenialBody::text());
     let handler = async move || -> Result<(), Denied> {
         let caller = Subject::user("alice");
-        let decision = gate.limiter().check(&caller, 1).await;
-        Err(gate.denied(decision, &caller).into())
+        let decision = http.limiter().check(&caller, 1).await;
+        Err(http.denied(decision, &caller).into())
     };
     let site = serve(Router::new().route("/", get(handler)).layer(outer));
     let denied = site.get("/").fetch().await;

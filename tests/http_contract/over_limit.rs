@@ -3,15 +3,16 @@
 use std::time::Duration;
 
 use futures::future::{Either, join_all, select};
-use rl_core::gate::OverLimit;
-use rl_core::{Gate, Limit, RateLimiter};
+use rl_core::OverLimit;
+use rl_core::adapter::HttpLimiter;
+use rl_core::{Limit, RateLimiter};
 use rl_tests::web::{Fetch, Target, limiter, new_year};
 use tokio::time::Instant;
 
-fn waiting(limit: &str, at_most: Duration, queue: usize) -> Gate {
+fn waiting(limit: &str, at_most: Duration, queue: usize) -> HttpLimiter {
     let limit: Limit = limit.parse().unwrap();
     let limiter = RateLimiter::builder().limit(limit).build().unwrap();
-    Gate::new(limiter).over_limit(OverLimit::Wait { at_most, queue })
+    HttpLimiter::new(limiter).on_over_limit(OverLimit::Wait { at_most, queue })
 }
 
 pub(super) async fn requests_wait_for_their_turn_if_set<T: Target>() {
@@ -42,8 +43,8 @@ pub(super) async fn a_request_is_rejected_when_the_queue_is_full<T: Target>() {
 }
 
 pub(super) async fn degraded_requests_reach_the_handler_uncharged<T: Target>() {
-    let gate = Gate::new(limiter(&new_year(), &["1/minute", "9/hour"]));
-    let site = T::serve(vec![gate.over_limit(OverLimit::Degrade)]);
+    let http = HttpLimiter::new(limiter(&new_year(), &["1/minute", "9/hour"]));
+    let site = T::serve(vec![http.on_over_limit(OverLimit::Degrade)]);
     assert_eq!(site.get("/").fetch().await.body, "store minute 1/1 hour 1/9");
     for _ in 0..2 {
         let answer = site.get("/").fetch().await;
@@ -53,10 +54,10 @@ pub(super) async fn degraded_requests_reach_the_handler_uncharged<T: Target>() {
 }
 
 pub(super) async fn the_strategy_is_chosen_for_each_request_if_set<T: Target>() {
-    let gate = Gate::new(limiter(&new_year(), &["1/minute"])).over_limit_by(|request| {
+    let http = HttpLimiter::new(limiter(&new_year(), &["1/minute"])).on_over_limit_by(|request| {
         if request.path() == "/" { OverLimit::Degrade } else { OverLimit::Reject }
     });
-    let site = T::serve(vec![gate]);
+    let site = T::serve(vec![http]);
     assert_eq!(site.get("/users/7").fetch().await.standing(), "200 1-0-60");
     assert_eq!(site.get("/").fetch().await.standing(), "200 1-0-60");
     assert_eq!(site.get("/users/7").fetch().await.standing(), "429 1-0-60, retry 60");

@@ -1,7 +1,8 @@
 //! The settled cost of a request.
 
 use reqwest::StatusCode;
-use rl_core::{Cost, Gate, RateLimiter, Subject};
+use rl_core::adapter::HttpLimiter;
+use rl_core::{Cost, RateLimiter, Subject};
 use rl_tests::web::{Fetch, Target, eventually, limiter, new_year};
 
 pub(super) fn ten() -> RateLimiter {
@@ -20,7 +21,7 @@ pub(super) async fn settles_at(limiter: &RateLimiter, units: u64) {
 
 pub(super) async fn a_handler_says_what_a_request_costs<T: Target>() {
     let limiter = ten();
-    let site = T::serve(vec![Gate::new(limiter.clone()).metered(true)]);
+    let site = T::serve(vec![HttpLimiter::new(limiter.clone()).metered()]);
     assert_eq!(site.get("/costs/4").fetch().await.standing(), "200 10-9-60");
     settles_at(&limiter, 5).await;
     // Beyond the limit, because the work is done: the next one pays.
@@ -31,8 +32,8 @@ pub(super) async fn a_handler_says_what_a_request_costs<T: Target>() {
 
 pub(super) async fn failed_requests_are_refunded_if_set<T: Target>() {
     let limiter = ten();
-    let gate = Gate::new(limiter.clone()).refund_if(|response| response.status() >= 500);
-    let site = T::serve(vec![gate]);
+    let http = HttpLimiter::new(limiter.clone()).refund_if(|response| response.status() >= 500);
+    let site = T::serve(vec![http]);
     assert_eq!(site.get("/fails").fetch().await.standing(), "500 10-9-60");
     settles_at(&limiter, 0).await;
     assert_eq!(site.get("/").fetch().await.standing(), "200 10-9-60");
@@ -41,19 +42,19 @@ pub(super) async fn failed_requests_are_refunded_if_set<T: Target>() {
 
 pub(super) async fn the_response_says_what_a_request_costs<T: Target>() {
     let limiter = ten();
-    let gate = Gate::new(limiter.clone()).cost(|_| Cost::new(8)).response_cost(|response| {
+    let http = HttpLimiter::new(limiter.clone()).cost(|_| Cost::new(8)).response_cost(|response| {
         let mut is_plain = false;
         response.header_lines("content-type", &mut |value| is_plain |= value.starts_with(b"text"));
         is_plain.then_some(Cost::new(3))
     });
-    let site = T::serve(vec![gate]);
+    let site = T::serve(vec![http]);
     assert_eq!(site.get("/").fetch().await.standing(), "200 10-2-60");
     settles_at(&limiter, 3).await;
 }
 
 pub(super) async fn a_request_is_settled_when_its_body_has_ended<T: Target>() {
     let limiter = ten();
-    let site = T::serve(vec![Gate::new(limiter.clone()).metered(true)]);
+    let site = T::serve(vec![HttpLimiter::new(limiter.clone()).metered()]);
     let mut response = site.get("/streams").send().await.unwrap();
     assert_eq!(response.status(), StatusCode::OK);
     assert_eq!(response.chunk().await.unwrap().unwrap(), "first ");
@@ -65,8 +66,8 @@ pub(super) async fn a_request_is_settled_when_its_body_has_ended<T: Target>() {
 
 pub(super) async fn a_request_whose_handler_panics_has_cost_what_it_was_granted<T: Target>() {
     let limiter = ten();
-    let gate = Gate::new(limiter.clone()).metered(true).cost(|_| Cost::new(2));
-    let site = T::serve(vec![gate]);
+    let http = HttpLimiter::new(limiter.clone()).metered().cost(|_| Cost::new(2));
+    let site = T::serve(vec![http]);
     assert!(site.get("/panics").send().await.is_err());
     assert_eq!(used(&limiter).await, 2);
     assert_eq!(site.get("/").fetch().await.standing(), "200 10-6-60");

@@ -1,13 +1,14 @@
 //! Limits that are tried out: decided and reported, never denied.
 
-use rl_core::{Gate, Limit, RateLimiter};
+use rl_core::adapter::HttpLimiter;
+use rl_core::{Limit, RateLimiter};
 use rl_tests::web::{Fetch, Target, limiter, new_year};
 
 const WARNING: &str = "x-rate-limit-warning";
 
 pub(super) async fn a_limit_in_shadow_warns_and_denies_no_request<T: Target>() {
-    let gate = Gate::new(limiter(&new_year(), &["3/minute", "1/hour:shadow", "2/day:shadow"]));
-    let site = T::serve(vec![gate]);
+    let http = HttpLimiter::new(limiter(&new_year(), &["3/minute", "1/hour:shadow", "2/day:shadow"]));
+    let site = T::serve(vec![http]);
     let warnings = [
         None,
         Some("over limits that are not enforced yet: hour=1"),
@@ -25,7 +26,7 @@ pub(super) async fn a_limit_in_shadow_warns_and_denies_no_request<T: Target>() {
 
 pub(super) async fn a_limiter_in_shadow_only_warns<T: Target>() {
     let limiter = RateLimiter::builder().limit(Limit::per_hour(1)).shadow(true).build().unwrap();
-    let site = T::serve(vec![Gate::new(limiter)]);
+    let site = T::serve(vec![HttpLimiter::new(limiter)]);
     for warning in [None, Some("over limits that are not enforced yet: hour=1")] {
         let answer = site.get("/").fetch().await;
         assert_eq!((answer.standing().as_str(), answer.header(WARNING)), ("200", warning));

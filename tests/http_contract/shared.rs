@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use rl_core::{Gate, Limit, RateLimiter, RedisStore};
+use rl_core::adapter::HttpLimiter;
+use rl_core::{Limit, RateLimiter, RedisStore};
 use rl_tests::RedisServer;
 use rl_tests::web::{Fetch, Site, Target, client, limiter, new_year};
 
@@ -36,7 +37,7 @@ async fn passed(sites: &[Site], count: usize) -> usize {
 
 pub(super) async fn a_store_elsewhere_counts_exactly<T: Target>() {
     let redis = RedisServer::start();
-    let site = T::serve(vec![Gate::new(per_day(&redis, 20).await)]);
+    let site = T::serve(vec![HttpLimiter::new(per_day(&redis, 20).await)]);
     let sites = [site];
     assert_eq!(passed(&sites, 60).await, 20);
     assert_eq!(sites[0].handled(), 20);
@@ -46,7 +47,7 @@ pub(super) async fn instances_share_their_counts<T: Target>() {
     let redis = RedisServer::start();
     let mut sites = Vec::new();
     for _ in 0..3 {
-        sites.push(T::serve(vec![Gate::new(per_day(&redis, 20).await)]));
+        sites.push(T::serve(vec![HttpLimiter::new(per_day(&redis, 20).await)]));
     }
     assert_eq!(passed(&sites, 60).await, 20);
     assert_eq!(sites.iter().map(Site::handled).sum::<usize>(), 20);
@@ -54,7 +55,7 @@ pub(super) async fn instances_share_their_counts<T: Target>() {
 
 pub(super) async fn a_store_elsewhere_counts_down_in_the_headers<T: Target>() {
     let redis = RedisServer::start();
-    let site = T::serve(vec![Gate::new(per_day(&redis, 2).await)]);
+    let site = T::serve(vec![HttpLimiter::new(per_day(&redis, 2).await)]);
     assert_eq!(site.get("/").fetch().await.standing(), "200 2-1-86400");
     let answer = site.get("/").fetch().await;
     assert_eq!((answer.status, answer.body.as_str()), (200, "store day 2/2"));
@@ -71,8 +72,8 @@ pub(super) async fn a_store_elsewhere_counts_down_in_the_headers<T: Target>() {
 pub(super) async fn a_nested_limiter_waits_for_its_store<T: Target>() {
     let redis = RedisServer::start();
     let (elsewhere, here) = (per_day(&redis, 3).await, limiter(&new_year(), &["9/hour"]));
-    let gates = [&elsewhere, &here, &elsewhere].map(|limiter| Gate::new(limiter.clone()));
-    let site = T::serve(gates.to_vec());
+    let limiters = [&elsewhere, &here, &elsewhere].map(|limiter| HttpLimiter::new(limiter.clone()));
+    let site = T::serve(limiters.to_vec());
     assert_eq!(site.get("/").fetch().await.body, "store hour 1/9 < store day 1/3");
     assert_eq!(site.get("/").fetch().await.status, 200);
     let third = site.get("/").fetch().await;

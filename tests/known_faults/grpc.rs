@@ -3,11 +3,12 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use rl_core::StoreError;
+use rl_core::adapter::HttpLimiter;
 use rl_core::denial::Denial;
 use rl_core::headers::Headers;
 use rl_core::limiter::OnFailure;
 use rl_core::source::{PolicyFuture, PolicySource};
-use rl_core::{FailureKind, Gate, MaybeReady, RateLimiter, Subject};
+use rl_core::{FailureKind, MaybeReady, RateLimiter, Subject};
 use rl_tests::web::{limiter, new_year};
 use rl_tower::RateLimitLayer;
 use tonic::transport::server::TcpIncoming;
@@ -19,12 +20,12 @@ use tonic_health::pb::health_client::HealthClient;
 use tonic_types::StatusExt;
 
 /// Serves health checks behind `gate`.
-async fn serve(gate: Gate) -> SocketAddr {
+async fn serve(http: HttpLimiter) -> SocketAddr {
     let incoming = TcpIncoming::bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
     let address = incoming.local_addr().unwrap();
     let (health, service) = tonic_health::server::health_reporter();
     health.set_service_status("", ServingStatus::Serving).await;
-    let server = Server::builder().layer(RateLimitLayer::new(gate)).add_service(service);
+    let server = Server::builder().layer(RateLimitLayer::from(http)).add_service(service);
     tokio::spawn(server.serve_with_incoming(incoming));
     address
 }
@@ -48,7 +49,7 @@ fn two_per_minute() -> RateLimiter {
 /// gRPC clients make of HTTP 429 an outage, `UNAVAILABLE`, and try again at once.
 #[tokio::test]
 async fn t08_a_denied_call_is_resource_exhausted() {
-    let server = serve(Gate::new(two_per_minute())).await;
+    let server = serve(HttpLimiter::new(two_per_minute())).await;
     let mut client = client(server, [127, 0, 0, 1]).await;
     for remaining in ["1", "0"] {
         let metadata = check(&mut client).await.unwrap();
@@ -69,7 +70,7 @@ async fn t08_a_denied_call_is_resource_exhausted() {
 #[tokio::test]
 async fn a_denied_call_carries_retry_info_and_quota_failure() {
     let limits = ["1/minute:unit=tokens", "3/day:requests"];
-    let server = serve(Gate::new(limiter(&new_year(), &limits))).await;
+    let server = serve(HttpLimiter::new(limiter(&new_year(), &limits))).await;
     let mut client = client(server, [127, 0, 0, 1]).await;
     assert!(check(&mut client).await.is_ok());
     let denied = check(&mut client).await.unwrap_err();
@@ -84,7 +85,7 @@ async fn a_denied_call_carries_retry_info_and_quota_failure() {
 /// A wait cannot help, so there is no delay to send.
 #[tokio::test]
 async fn a_call_of_a_blocked_caller_carries_no_retry_info() {
-    let server = serve(Gate::new(limiter(&new_year(), &["0/minute", "0/day"]))).await;
+    let server = serve(HttpLimiter::new(limiter(&new_year(), &["0/minute", "0/day"]))).await;
     let denied = check(&mut client(server, [127, 0, 0, 1]).await).await.unwrap_err();
     assert_eq!(denied.code(), Code::ResourceExhausted);
     let details = denied.check_error_details().unwrap();
@@ -95,8 +96,8 @@ async fn a_call_of_a_blocked_caller_carries_no_retry_info() {
 /// The caller exceeded no quota if the limiter cannot decide.
 #[tokio::test]
 async fn a_call_that_cannot_be_decided_carries_retry_info_alone() {
-    let gate = Gate::new(undecided());
-    let server = serve(gate.deny_with(|_, _| Denial::json(429, "{}"))).await;
+    let http = HttpLimiter::new(undecided());
+    let server = serve(http.deny_with(|_, _| Denial::json(429, "{}"))).await;
     let denied = check(&mut client(server, [127, 0, 0, 1]).await).await.unwrap_err();
     assert_eq!(denied.code(), Code::Unavailable, "whatever a responder makes of it");
     let details = denied.check_error_details().unwrap();
@@ -123,7 +124,7 @@ fn undecided() -> RateLimiter {
 /// rejects all clients, or counts them together.
 #[tokio::test]
 async fn t08_callers_are_counted_by_the_address_that_tonic_knows() {
-    let server = serve(Gate::new(two_per_minute()).headers(Headers::none())).await;
+    let server = serve(HttpLimiter::new(two_per_minute()).headers(Headers::none())).await;
     let mut one = client(server, [127, 0, 0, 1]).await;
     let mut same = client(server, [127, 0, 0, 1]).await;
     let mut other = client(server, [127, 0, 0, 2]).await;
@@ -136,7 +137,7 @@ async fn t08_callers_are_counted_by_the_address_that_tonic_knows() {
 /// The service's own answers, trailers and all, arrive as without a limiter.
 #[tokio::test]
 async fn t08_the_status_of_the_service_arrives() {
-    let server = serve(Gate::new(limiter(&new_year(), &["9/minute"]))).await;
+    let server = serve(HttpLimiter::new(limiter(&new_year(), &["9/minute"]))).await;
     let mut client = client(server, [127, 0, 0, 1]).await;
     let unknown = HealthCheckRequest { service: "unknown".into() };
     assert_eq!(client.check(unknown).await.unwrap_err().code(), Code::NotFound);

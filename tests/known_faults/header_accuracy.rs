@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rl_core::adapter::HttpLimiter;
 use rl_core::headers::{HeaderFamily, Headers};
 use rl_core::time::ManualClock;
-use rl_core::{Gate, GoverningLimit, Subject};
+use rl_core::{GoverningLimit, Subject};
 use rl_tests::web::{Answer, Axum, Fetch, Site, Target, limiter, new_year};
 
 /// The subject of the client in these tests.
@@ -17,8 +18,9 @@ fn caller() -> Subject {
 /// Builds a site that reports all of these limits in a list, and one of them in single fields.
 fn site(limits: &[&str], follow: GoverningLimit) -> (Site, Arc<ManualClock>) {
     let clock = new_year();
-    let headers = Headers::new(HeaderFamily::Ietf).and(HeaderFamily::OpenBank).follow(follow);
-    (Axum::serve(vec![Gate::new(limiter(&clock, limits)).headers(headers)]), clock)
+    let headers =
+        Headers::new(HeaderFamily::Ietf).and(HeaderFamily::OpenBank).with_governing_limit(follow);
+    (Axum::serve(vec![HttpLimiter::new(limiter(&clock, limits)).headers(headers)]), clock)
 }
 
 /// Parses the list: the quota of each limit, its remaining units, and the seconds until its reset.
@@ -106,7 +108,7 @@ async fn t16_a_client_that_waits_for_retry_after_is_served() {
 async fn t17_what_is_left_is_what_then_passes() {
     let clock = new_year();
     let limiter = limiter(&clock, &["13/minute"]);
-    let site = Axum::serve(vec![Gate::new(limiter.clone())]);
+    let site = Axum::serve(vec![HttpLimiter::new(limiter.clone())]);
     for used in [1, 3, 4, 2] {
         // Others of the same caller come in between.
         limiter.check(&caller(), used - 1).await;

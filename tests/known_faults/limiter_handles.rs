@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use actix_web::{App, web};
 use rl_actix::RateLimit;
+use rl_core::adapter::HttpLimiter;
 use rl_core::store::{MemoryStore, Store};
-use rl_core::{Gate, Limit, RateLimiter, RedisStore, Subject};
+use rl_core::{Limit, RateLimiter, RedisStore, Subject};
 use rl_tests::RedisServer;
 use rl_tests::web::{self as servers, Fetch, client, limiter, new_year};
 
@@ -20,7 +21,7 @@ async fn t11_workers_count_together() {
     fn assert_shared<T: Clone + Send + Sync + 'static>(_: &T) {}
     let limiter = limiter(&new_year(), &["20/minute"]);
     assert_shared(&limiter);
-    assert_shared(&Gate::new(limiter.clone()));
+    assert_shared(&HttpLimiter::new(limiter.clone()));
 
     let site = servers::actix::serve(move || {
         let worker = async || format!("{:?}", std::thread::current().id());
@@ -53,7 +54,7 @@ async fn t12_a_dropped_handle_takes_nothing_from_the_others() {
         for allowed in [true, true, true, true, false] {
             let clone = limiter.clone();
             assert_eq!(clone.check(&Subject::user("alice"), 1).await.is_allowed(), allowed);
-            drop((clone, layer(&limiter), Gate::new(limiter.clone())));
+            drop((clone, layer(&limiter), HttpLimiter::new(limiter.clone())));
         }
         limiter
     }

@@ -8,16 +8,16 @@ use actix_web::{App, HttpServer, web};
 use axum::Router;
 use axum::routing::get;
 use rl_actix::RateLimit;
-use rl_core::Gate;
+use rl_core::MissingKey;
+use rl_core::adapter::HttpLimiter;
 use rl_core::client_ip::ClientIp;
-use rl_core::gate::MissingKey;
 use rl_core::key::ClientAddress;
 use rl_tests::web::{Answer, Fetch, limiter, new_year};
 use rl_tower::RateLimitLayer;
 use tower::ServiceExt;
 
-fn gate() -> Gate {
-    Gate::new(limiter(&new_year(), &["1/minute"]))
+fn http() -> HttpLimiter {
+    HttpLimiter::new(limiter(&new_year(), &["1/minute"]))
 }
 
 fn app() -> Router {
@@ -43,9 +43,9 @@ async fn contract(strict: &Path, shared: &Path, behind_a_proxy: &Path) {
     assert_eq!(ask(behind_a_proxy, "198.51.100.7").await.standing(), "429 1-0-60, retry 60");
 }
 
-fn gates() -> [Gate; 3] {
-    let local = ClientIp::behind("10.0.0.0/8".parse().unwrap()).trust_local(true);
-    [gate(), gate().missing_key(MissingKey::Share), gate().key(ClientAddress::new(local))]
+fn limiters() -> [HttpLimiter; 3] {
+    let local = ClientIp::with_proxies("10.0.0.0/8".parse().unwrap()).trust_local();
+    [http(), http().on_missing_key(MissingKey::Share), http().key(ClientAddress::new(local))]
 }
 
 /// A `peer_addr().unwrap()` is a panic for each request that comes over a Unix socket.
@@ -53,9 +53,9 @@ fn gates() -> [Gate; 3] {
 async fn t13_over_a_unix_socket_axum_answers_as_it_is_set() {
     let folder = tempfile::tempdir().unwrap();
     let sockets = ["strict", "shared", "behind"].map(|name| folder.path().join(name));
-    for (socket, gate) in sockets.iter().zip(gates()) {
+    for (socket, http) in sockets.iter().zip(limiters()) {
         let listener = tokio::net::UnixListener::bind(socket).unwrap();
-        let app = app().layer(RateLimitLayer::new(gate));
+        let app = app().layer(RateLimitLayer::from(http));
         tokio::spawn(async move { axum::serve(listener, app).await });
     }
     contract(&sockets[0], &sockets[1], &sockets[2]).await;
@@ -65,8 +65,8 @@ async fn t13_over_a_unix_socket_axum_answers_as_it_is_set() {
 async fn t13_over_a_unix_socket_actix_answers_as_it_is_set() {
     let folder = tempfile::tempdir().unwrap();
     let sockets = ["strict", "shared", "behind"].map(|name| folder.path().join(name));
-    for (socket, gate) in sockets.iter().zip(gates()) {
-        let limit = RateLimit::new(gate);
+    for (socket, http) in sockets.iter().zip(limiters()) {
+        let limit = RateLimit::from(http);
         let hello = || web::get().to(async || "hello");
         let app = move || App::new().wrap(limit.clone()).route("/", hello());
         let server = HttpServer::new(app).workers(1).disable_signals();
@@ -78,8 +78,8 @@ async fn t13_over_a_unix_socket_actix_answers_as_it_is_set() {
 /// axum provides the peer address only with connect-info.
 #[tokio::test]
 async fn t13_without_connect_info_axum_answers_as_it_is_set() {
-    for (gate, status) in gates().into_iter().zip([403, 200, 403]) {
-        let limited = app().layer(RateLimitLayer::new(gate));
+    for (http, status) in limiters().into_iter().zip([403, 200, 403]) {
+        let limited = app().layer(RateLimitLayer::from(http));
         let answer = limited.oneshot(http::Request::new(axum::body::Body::empty())).await.unwrap();
         assert_eq!(answer.status(), status);
     }
@@ -89,9 +89,9 @@ async fn t13_without_connect_info_axum_answers_as_it_is_set() {
 #[test]
 fn t13_in_a_test_of_actix_the_answer_is_as_it_is_set() {
     actix_web::rt::System::new().block_on(async {
-        for (gate, status) in gates().into_iter().zip([403, 200, 403]) {
+        for (http, status) in limiters().into_iter().zip([403, 200, 403]) {
             let hello = web::get().to(async || "hello");
-            let app = App::new().wrap(RateLimit::new(gate)).route("/", hello);
+            let app = App::new().wrap(RateLimit::from(http)).route("/", hello);
             let app = actix_web::test::init_service(app).await;
             let answer: ServiceResponse<_> =
                 app.call(TestRequest::get().to_request()).await.unwrap();

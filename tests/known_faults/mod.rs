@@ -30,8 +30,8 @@ use std::time::Duration;
 use futures::FutureExt;
 use http::Request;
 use recording_service::RecordingService;
+use rl_core::RateLimiter;
 use rl_core::key::Constant;
-use rl_core::{Gate, RateLimiter};
 use rl_tower::RateLimitLayer;
 use scripted_store::ScriptedStore;
 use tower::{Service, ServiceExt};
@@ -40,8 +40,8 @@ use tower::{Service, ServiceExt};
 const GIVE_UP: Duration = Duration::from_secs(20);
 
 /// Returns a layer that counts all requests under one subject.
-fn layer(limiter: &RateLimiter) -> RateLimitLayer<Constant> {
-    RateLimitLayer::new(Gate::new(limiter.clone()).key(Constant))
+fn layer(limiter: &RateLimiter) -> RateLimitLayer {
+    RateLimitLayer::new(limiter.clone()).key(Constant)
 }
 
 /// Waits until the service is ready, then calls it, as tower's contract demands.

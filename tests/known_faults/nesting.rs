@@ -1,7 +1,7 @@
 //! T9 and T10: limiters in limiters, and requests that browsers send unasked.
 
 use reqwest::Method;
-use rl_core::Gate;
+use rl_core::adapter::HttpLimiter;
 use rl_tests::web::{Actix, Axum, Fetch, Target, limiter, new_year};
 
 /// An outer limiter that overwrites the headers of an inner one reports that much is
@@ -10,8 +10,8 @@ use rl_tests::web::{Actix, Axum, Fetch, Target, limiter, new_year};
 async fn t09_the_stricter_numbers_survive_nesting() {
     async fn contract<T: Target>() {
         for limits in [["2/minute", "1000/hour"], ["1000/hour", "2/minute"]] {
-            let gates = limits.map(|limit| Gate::new(limiter(&new_year(), &[limit])));
-            let site = T::serve(gates.to_vec());
+            let limiters = limits.map(|limit| HttpLimiter::new(limiter(&new_year(), &[limit])));
+            let site = T::serve(limiters.to_vec());
             for standing in ["200 2-1-60", "200 2-0-60", "429 2-0-60, retry 60"] {
                 assert_eq!(site.get("/").fetch().await.standing(), standing, "{limits:?}");
             }
@@ -27,9 +27,9 @@ async fn t09_the_stricter_numbers_survive_nesting() {
 #[tokio::test]
 async fn t10_preflights_and_health_checks_are_not_charged() {
     async fn contract<T: Target>() {
-        let gate = Gate::new(limiter(&new_year(), &["1/minute"]));
-        let gate = gate.exempt(|request| request.path() == "/health").exempt_preflights(true);
-        let site = T::serve(vec![gate]);
+        let http = HttpLimiter::new(limiter(&new_year(), &["1/minute"]));
+        let http = http.exempt(|request| request.path() == "/health").exempt_preflights();
+        let site = T::serve(vec![http]);
         for expected in ["200 1-0-60", "429 1-0-60, retry 60"] {
             let preflight =
                 site.request(Method::OPTIONS, "/").header("origin", "https://a.example");

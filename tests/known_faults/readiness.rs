@@ -7,9 +7,10 @@ use std::pin::pin;
 use axum::routing::get;
 use futures::FutureExt;
 use http::{Request, StatusCode};
-use rl_core::gate::MissingKey;
+use rl_core::MissingKey;
+use rl_core::RateLimiter;
+use rl_core::adapter::HttpLimiter;
 use rl_core::key::Identified;
-use rl_core::{Gate, RateLimiter};
 use rl_tests::web::{Axum, Fetch, Target, limiter, new_year};
 use rl_tower::{RateLimit, RateLimitLayer};
 use tower::buffer::Buffer;
@@ -128,8 +129,9 @@ async fn t03_a_denial_at_once_gives_back_what_readiness_holds() {
     drop(other);
 
     let mut other = only_one.clone();
-    let gate = Gate::new(one_per_minute()).key(Identified).missing_key(MissingKey::Reject);
-    let mut limited = RateLimitLayer::new(gate).layer(only_one);
+    let http =
+        HttpLimiter::new(one_per_minute()).key(Identified).on_missing_key(MissingKey::Reject);
+    let mut limited = RateLimitLayer::from(http).layer(only_one);
     let denied = call(&mut limited, request()).await.await.unwrap();
     assert_eq!(denied.status(), StatusCode::FORBIDDEN);
     assert!(is_ready(&mut other));
@@ -162,7 +164,7 @@ async fn t03_a_client_that_hangs_up_leaves_nothing_behind() {
 #[tokio::test]
 async fn t03_the_request_of_a_connection_that_ends_is_not_served() {
     let store = ScriptedStore::default();
-    let site = Axum::serve(vec![Gate::new(store.limiter())]);
+    let site = Axum::serve(vec![HttpLimiter::new(store.limiter())]);
     let impatient = tokio::spawn(site.get("/").fetch());
     store.is_asked().await;
     impatient.abort();
@@ -199,7 +201,7 @@ async fn t05_a_denial_is_a_response_and_the_error_type_is_that_of_the_inner_serv
     fn error<S: Service<Request<()>>>(_: &S) -> PhantomData<S::Error> {
         PhantomData
     }
-    let service: RateLimit<RecordingService, _> =
+    let service: RateLimit<RecordingService> =
         layer(&one_per_minute()).layer(RecordingService::default());
     let _: PhantomData<Infallible> = error(&service);
 

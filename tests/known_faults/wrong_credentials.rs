@@ -85,7 +85,7 @@ async fn the_loopback_is_limited_unless_a_setting_exempts_it() {
 
 #[tokio::test]
 async fn a_client_behind_a_trusted_proxy_locks_only_itself() {
-    let rule = ClientIp::behind("127.0.0.0/8".parse().unwrap());
+    let rule = ClientIp::with_proxies("127.0.0.0/8".parse().unwrap());
     let (site, _clock) = site(FailedAttempts::per_minute(2).client_address(rule)).await;
     let call = async |from: &str, token: &str| {
         site.get(PATH).header("x-forwarded-for", from).bearer_auth(token).fetch().await.status

@@ -30,13 +30,14 @@ use ::axum::response::Response;
 use ::axum::{Router, routing::get};
 use reqwest::Method;
 use rl_admin::{Admin, Backend, BearerTokens, FailedAttempts, Role, Roles};
+use rl_core::adapter::HttpLimiter;
 use rl_core::denial::DenialBody;
 use rl_core::headers::{HeaderFamily, Headers};
 use rl_core::key::{ClientAddress, Identified, KeyExtractor};
 use rl_core::limiter::OnFailure;
 use rl_core::store::{MemoryStore, RedisStore};
 use rl_core::time::{ManualClock, Timestamp};
-use rl_core::{Gate, RateLimiter, Subject};
+use rl_core::{RateLimiter, Subject};
 use rl_records::{RecordSource, Records, RecordsOptions};
 use rl_tests::RedisServer;
 use rl_tests::web::{Answer, Fetch, Site, axum};
@@ -199,15 +200,15 @@ fn tokens() -> BearerTokens {
 
 /// Creates a service that limits consumers, as an authentication in front identified them.
 fn service(limiter: RateLimiter) -> Router {
-    let gate = Gate::new(limiter)
+    let http = HttpLimiter::new(limiter)
         .key(Identified.or(ClientAddress::default()))
-        .headers(Headers::new(HeaderFamily::OpenBank).tell_unlimited(true))
-        .denial_body(DenialBody::open_bank().prefix("OBP-10018: ").names_consumer(true));
+        .headers(Headers::new(HeaderFamily::OpenBank).show_unlimited())
+        .denial_body(DenialBody::open_bank().prefix("OBP-10018: ").name_consumer());
     Router::new()
         .route("/banks", get(async || "{\"banks\":[]}"))
         .route("/v1/banks", get(async || "{\"banks\":[]}"))
         .route("/v2/banks/{bank}/accounts/{account}/views", get(async || "{\"views\":[]}"))
-        .layer(RateLimitLayer::new(gate))
+        .layer(RateLimitLayer::from(http))
         .layer(from_fn(authenticate))
 }
 

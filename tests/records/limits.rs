@@ -227,11 +227,11 @@ impl RequestInfo for Request {
     }
 
     fn extensions(&self) -> &dyn Any {
-        &self.consumer
+        &()
     }
 
-    fn find_extension<T: Send + Sync + 'static>(&self) -> Option<&T> {
-        self.extensions().downcast_ref()
+    fn identified_subject(&self) -> Option<&Subject> {
+        Some(&self.consumer)
     }
 }
 

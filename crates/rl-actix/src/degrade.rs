@@ -9,21 +9,20 @@ use actix_web::dev::{Payload, Service, ServiceRequest, ServiceResponse, Transfor
 use actix_web::{Error, FromRequest, Handler, HttpMessage, HttpRequest, Responder};
 use rl_core::Decision;
 
-/// Sends requests that are [degraded](Decision::is_degraded) to another handler.
+/// Sends [degraded](Decision::is_degraded) requests to another handler.
 ///
-/// It stands inside of a limiter that degrades, in front of the service that is to be spared.
+/// The middleware goes inside of a limiter that degrades requests, in front of the service to protect.
 ///
 /// ```
 /// use actix_web::{App, web};
-/// use rl_actix::{Degrade, Gate, Limit, RateLimit, RateLimiter};
-/// use rl_core::gate::OverLimit;
+/// use rl_actix::{Degrade, Limit, OverLimit, RateLimit, RateLimiter};
 ///
 /// let limiter = RateLimiter::builder().limit(Limit::per_second(10)).build()?;
 /// let app = App::new()
-///     .route("/", web::get().to(async || "computed for you"))
-///     .wrap(Degrade::to(async || "what we knew an hour ago"))
-///     .wrap(RateLimit::new(Gate::new(limiter).over_limit(OverLimit::Degrade)));
-/// # Ok::<(), rl_core::limiter::BuildError>(())
+///     .route("/", web::get().to(async || "computed"))
+///     .wrap(Degrade::new(async || "from the cache"))
+///     .wrap(RateLimit::new(limiter).on_over_limit(OverLimit::Degrade));
+/// # Ok::<(), rl_actix::limiter::BuildError>(())
 /// ```
 pub struct Degrade<H, A> {
     handler: H,
@@ -36,8 +35,8 @@ where
     H::Output: Responder,
     A: FromRequest,
 {
-    /// A middleware that sends them to `handler`, which is like that of any route.
-    pub const fn to(handler: H) -> Self {
+    /// Creates a middleware that sends degraded requests to `handler`, which is a handler as for a route.
+    pub const fn new(handler: H) -> Self {
         Self { handler, arguments: PhantomData }
     }
 }
@@ -61,7 +60,7 @@ where
     }
 }
 
-/// A service with a handler for degraded requests in front, made by [`Degrade`].
+/// A service with a handler for degraded requests, made by [`Degrade`].
 pub struct DegradeMiddleware<S, H, A> {
     service: S,
     degrade: Degrade<H, A>,
@@ -77,7 +76,7 @@ where
 {
     type Response = ServiceResponse<EitherBody<B>>;
     type Error = Error;
-    // A handler's future has no name that could be written here without all of its bounds.
+    // Boxed, because the future of the handler cannot be named here without all of its bounds.
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Error>>>>;
 
     fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
@@ -87,19 +86,20 @@ where
     fn call(&self, request: ServiceRequest) -> Self::Future {
         let is_degraded = request.extensions().get().is_some_and(Decision::is_degraded);
         if !is_degraded {
-            let answer = self.service.call(request);
-            return Box::pin(async move { Ok(answer.await?.map_into_left_body()) });
+            let response = self.service.call(request);
+            return Box::pin(async move { Ok(response.await?.map_into_left_body()) });
         }
         let handler = self.degrade.handler.clone();
         Box::pin(async move {
             let (request, mut payload) = request.into_parts();
-            let response = answer::<H, A>(&handler, &request, &mut payload).await?;
+            let response = call_handler::<H, A>(&handler, &request, &mut payload).await?;
             Ok(ServiceResponse::new(request, response).map_into_right_body())
         })
     }
 }
 
-async fn answer<H, A>(
+/// Calls the handler.
+async fn call_handler<H, A>(
     handler: &H,
     request: &HttpRequest,
     payload: &mut Payload,
@@ -113,7 +113,7 @@ where
     Ok(handler.call(arguments).await.respond_to(request).map_into_boxed_body())
 }
 
-// Not derived: what a handler takes need not be `Clone`.
+// Not derived: the arguments of a handler need not be `Clone`.
 impl<H: Clone, A> Clone for Degrade<H, A> {
     fn clone(&self) -> Self {
         Self { handler: self.handler.clone(), arguments: PhantomData }

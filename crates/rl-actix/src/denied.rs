@@ -2,32 +2,34 @@ use std::fmt;
 
 use actix_web::http::StatusCode;
 use actix_web::{HttpRequest, HttpResponse, Responder, ResponseError};
-use rl_core::{Decision, Subject, gate};
+use rl_core::adapter::{self, ResponseHead};
+use rl_core::{Decision, Subject};
 
-use crate::{headers, response};
+use crate::response::{self, ActixResponse};
 
-/// The response to a denied decision, for handlers that ask the limiter themselves.
+/// The response to a denied decision, for handlers that call the limiter themselves.
 ///
 /// It is a [`Responder`], and a [`ResponseError`] for `?`. Outer middlewares find the decision in the
-/// extensions of the response. The [crate](crate#decisions-in-handlers) shows how it is used;
-/// [`Gate::denied`](rl_core::Gate::denied) makes one in the form and with the headers of a gate.
+/// extensions of the response. The [crate](crate#decisions-in-handlers) shows how it is used.
+/// [`RateLimit::denied`](crate::RateLimit::denied) creates one in the form and with the headers of a
+/// middleware.
 #[derive(Clone)]
-pub struct Denied(gate::Denied);
+pub struct Denied(adapter::Denied);
 
 impl Denied {
-    /// Makes the response to a request of `subject` that `decision` denies, in the default form.
+    /// Creates the response to a request of `subject` that `decision` denies, in the default form.
     #[must_use]
     pub fn new(decision: Decision, subject: &Subject) -> Self {
-        Self(gate::Denied::new(decision, subject))
+        Self(adapter::Denied::new(decision, subject))
     }
 
-    /// Returns `decision` if it allows the request.
+    /// Returns `decision` if it allows the request of `subject`.
     ///
     /// # Errors
     ///
     /// Returns the response to send if `decision` denies the request.
-    pub fn unless_allowed(decision: Decision, subject: &Subject) -> Result<Decision, Self> {
-        gate::Denied::unless_allowed(decision, subject).map_err(Self)
+    pub fn check(decision: Decision, subject: &Subject) -> Result<Decision, Self> {
+        adapter::Denied::check(decision, subject).map_err(Self)
     }
 
     /// Returns the decision.
@@ -37,9 +39,8 @@ impl Denied {
     }
 }
 
-/// Keeps the form and the headers of the gate: `Err(gate.denied(decision, &subject))?`.
-impl From<gate::Denied> for Denied {
-    fn from(denied: gate::Denied) -> Self {
+impl From<adapter::Denied> for Denied {
+    fn from(denied: adapter::Denied) -> Self {
         Self(denied)
     }
 }
@@ -50,9 +51,10 @@ impl ResponseError for Denied {
     }
 
     fn error_response(&self) -> HttpResponse {
-        let (decision, denial) = self.0.clone().into_parts();
+        let (decision, denial, headers) = self.0.clone().into_parts();
         let mut response = response::boxed(denial);
-        self.0.write_headers(&mut |line| headers::add(response.headers_mut(), line));
+        let mut head = ActixResponse(&mut response);
+        headers.write(&decision, &mut |line| head.add_header(line));
         response.extensions_mut().insert(decision);
         response
     }

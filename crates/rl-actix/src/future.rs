@@ -1,136 +1,96 @@
 use std::fmt;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use actix_web::HttpMessage;
 use actix_web::body::MessageBody;
 use actix_web::dev::{Service, ServiceRequest, ServiceResponse};
 use pin_project_lite::pin_project;
-use rl_core::gate::{Caller, ResponseRules};
-use rl_core::key::KeyExtractor;
-use rl_core::{Decision, Gate, MaybeReady, Permit};
+use rl_core::adapter::{CountedRequest, HttpLimiter, RequestContext};
+use rl_core::{Decision, MaybeReady};
 
-use crate::response::{self, ResponseBody};
+use crate::request::ActixExtensions;
+use crate::response::{self, ActixResponse, ResponseBody};
 
 pin_project! {
     /// Response future of [`RateLimitMiddleware`](crate::RateLimitMiddleware).
     #[must_use = "futures do nothing unless polled"]
-    pub struct ResponseFuture<S, F, B, K> {
+    pub struct ResponseFuture<S, F, B> {
         #[pin]
-        state: State<S, F, B, K>,
+        state: State<S, F, B>,
     }
 }
 
 pin_project! {
     #[project = StateProj]
-    enum State<S, F, B, K> {
-        // A store elsewhere is deciding. In a box: who has a store in memory would move its room about with
-        // each request.
-        Checking { checking: Option<Box<Checking<S, K>>> },
-        // The inner service is answering; if the request was counted, its response gets the headers.
-        Calling { #[pin] answer: F, counted: Option<Counted> },
-        // Turned away: the response waits to be taken.
-        TurnedAway { response: Option<ServiceResponse<ResponseBody<B>>> },
+    enum State<S, F, B> {
+        // Waits for a remote store. Boxed, so that the future stays small for users of the memory store.
+        Pending { pending: Option<Box<Pending<S>>> },
+        // Waits for the inner service.
+        Calling { #[pin] future: F, counted: Option<CountedRequest> },
+        // Holds the response to a rejected request.
+        Rejected { response: Option<ServiceResponse<ResponseBody<B>>> },
     }
 }
 
-/// The service, and what it will be called with.
-struct Checking<S, K> {
+/// A request that waits for its decision.
+struct Pending<S> {
     decision: MaybeReady<Decision>,
     service: Rc<S>,
     request: ServiceRequest,
-    gate: Arc<Gate<K>>,
-    caller: Caller,
+    limiter: HttpLimiter,
+    context: RequestContext,
 }
 
-/// What a request carries that was counted and goes on.
-struct Counted {
-    // Taken where it stands: it is large.
-    decision: Option<Decision>,
-    rules: ResponseRules,
-    permit: Option<Permit>,
-}
-
-impl Counted {
-    /// Tells it in the response, and returns what its body has to hold.
-    fn tell<B>(&mut self, response: &mut ServiceResponse<B>) -> Option<Permit> {
-        let Self { decision, rules, permit } = self;
-        if let Some(permit) = permit {
-            response::read_cost(response, rules, permit);
-        }
-        response::tell(response.response_mut(), rules, decision);
-        permit.take()
+impl<S, F, B> ResponseFuture<S, F, B> {
+    pub(crate) const fn exempt(future: F) -> Self {
+        Self { state: State::Calling { future, counted: None } }
     }
-}
 
-impl<S, F, B, K> ResponseFuture<S, F, B, K> {
-    pub(crate) fn checking(
+    pub(crate) const fn rejected(response: ServiceResponse<ResponseBody<B>>) -> Self {
+        Self { state: State::Rejected { response: Some(response) } }
+    }
+
+    pub(crate) fn pending(
         service: Rc<S>,
         request: ServiceRequest,
-        gate: Arc<Gate<K>>,
+        limiter: HttpLimiter,
         decision: MaybeReady<Decision>,
-        caller: Caller,
+        context: RequestContext,
     ) -> Self {
-        let checking = Box::new(Checking { decision, service, request, gate, caller });
-        Self { state: State::Checking { checking: Some(checking) } }
-    }
-
-    pub(crate) const fn exempt(answer: F) -> Self {
-        Self { state: State::Calling { answer, counted: None } }
-    }
-
-    pub(crate) const fn turned_away(response: ServiceResponse<ResponseBody<B>>) -> Self {
-        Self { state: State::TurnedAway { response: Some(response) } }
+        let pending = Box::new(Pending { decision, service, request, limiter, context });
+        Self { state: State::Pending { pending: Some(pending) } }
     }
 
     pub(crate) fn decided(
         service: &S,
         request: ServiceRequest,
-        gate: &Gate<K>,
+        limiter: &HttpLimiter,
         decision: Decision,
-        caller: &Caller,
+        context: &RequestContext,
     ) -> Self
     where
         S: Service<ServiceRequest, Future = F>,
-        K: KeyExtractor,
     {
-        let outer = if caller.is_nested() { request.extensions().get().cloned() } else { None };
-        let decision = caller.mark(decision, outer);
-        if !decision.is_forwarded() {
-            let mut response = response::from_denial(gate.denial(&decision, caller));
-            response::tell(&mut response, gate.response_rules(), &mut Some(decision));
-            let response = request.into_response(response);
-            return Self::turned_away(response);
-        }
-        let mut extensions = request.extensions_mut();
-        let outer = if caller.is_nested() {
-            // The one inside of it takes its place.
-            extensions.remove::<Decision>();
-            extensions.remove()
-        } else {
-            None
-        };
-        let permit = gate.permit(&decision, caller, outer);
-        extensions.get_or_insert_with(|| decision.clone());
-        if let Some(permit) = &permit {
-            extensions.insert(permit.clone());
-        }
+        let mut extensions = ActixExtensions(request.extensions_mut());
+        let (counted, denial) = limiter.apply(decision, context, &mut extensions);
         drop(extensions);
-        let answer = service.call(request);
-        let rules = gate.response_rules().clone();
-        let counted = Some(Counted { decision: Some(decision), rules, permit });
-        Self { state: State::Calling { answer, counted } }
+        let Some(denial) = denial else {
+            let future = service.call(request);
+            return Self { state: State::Calling { future, counted: Some(counted) } };
+        };
+        let mut response = response::from_denial(denial);
+        counted.finish(&mut ActixResponse(&mut response));
+        Self::rejected(request.into_response(response))
     }
 }
 
-impl<S, F, B, K, E> Future for ResponseFuture<S, F, B, K>
+impl<S, F, B, E> Future for ResponseFuture<S, F, B>
 where
     S: Service<ServiceRequest, Future = F>,
     F: Future<Output = Result<ServiceResponse<B>, E>>,
     B: MessageBody,
-    K: KeyExtractor,
 {
     type Output = Result<ServiceResponse<ResponseBody<B>>, E>;
 
@@ -138,25 +98,27 @@ where
         let mut this = self.project();
         loop {
             match this.state.as_mut().project() {
-                StateProj::Checking { checking } => {
-                    let pending = checking.as_mut().expect("a store is asked");
-                    let decision = ready!(Pin::new(&mut pending.decision).poll(cx));
-                    let checking = checking.take().expect("it was there");
-                    let Checking { service, request, gate, caller, .. } = *checking;
-                    let next = Self::decided(&*service, request, &gate, decision, &caller);
+                StateProj::Pending { pending } => {
+                    let waiting = pending.as_mut().expect("polled after completion");
+                    let decision = ready!(Pin::new(&mut waiting.decision).poll(cx));
+                    let pending = pending.take().expect("polled above");
+                    let Pending { service, request, limiter, context, .. } = *pending;
+                    let next = Self::decided(&*service, request, &limiter, decision, &context);
                     this.state.set(next.state);
                 }
-                StateProj::Calling { answer, counted } => {
-                    let mut answered = ready!(answer.poll(cx));
-                    let permit = match (&mut answered, counted.as_mut()) {
-                        (Ok(response), Some(counted)) => counted.tell(response),
-                        _ => None,
-                    };
-                    *counted = None;
-                    return Poll::Ready(answered.map(|answer| response::holding(permit, answer)));
+                StateProj::Calling { future, counted } => {
+                    let result = ready!(future.poll(cx));
+                    // Taken in any case: if the service failed, the permit is released here.
+                    let counted = counted.take();
+                    return Poll::Ready(result.map(|mut response| {
+                        let permit = counted.and_then(|counted| {
+                            counted.finish(&mut ActixResponse(response.response_mut()))
+                        });
+                        response.map_body(|_, body| ResponseBody::inner(body, permit))
+                    }));
                 }
-                StateProj::TurnedAway { response } => {
-                    let response = response.take().expect("polled again after it was ready");
+                StateProj::Rejected { response } => {
+                    let response = response.take().expect("polled after completion");
                     return Poll::Ready(Ok(response));
                 }
             }
@@ -164,12 +126,12 @@ where
     }
 }
 
-impl<S, F, B, K> fmt::Debug for ResponseFuture<S, F, B, K> {
+impl<S, F, B> fmt::Debug for ResponseFuture<S, F, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.state {
-            State::Checking { .. } => "ResponseFuture::Checking",
+            State::Pending { .. } => "ResponseFuture::Pending",
             State::Calling { .. } => "ResponseFuture::Calling",
-            State::TurnedAway { .. } => "ResponseFuture::TurnedAway",
+            State::Rejected { .. } => "ResponseFuture::Rejected",
         })
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! #[actix_web::main]
 //! async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//!     // Outside the closure, which runs once for each worker: all workers count together.
+//!     // Outside of the closure, which runs for each worker, so that all workers share the counters.
 //!     let limiter = RateLimiter::builder()
 //!         .limit(Limit::per_second(10))
 //!         .limit(Limit::per_minute(100))
@@ -23,66 +23,79 @@
 //! }
 //! ```
 //!
-//! By default clients are counted by the address at the other end of the connection. A [`Gate`] has
-//! other ways to count, and everything else that can be set:
+//! By default clients are counted by the address of the peer. Headers and denials are those of the Open Bank
+//! Project: `x-rate-limit-remaining: 9`, and a 429 with the message "Too Many Requests. We only allow 10
+//! requests per second for anonymous access." [`RateLimit`] has settings for all of this:
 //!
 //! ```
-//! use rl_actix::{Gate, Limit, RateLimit, RateLimiter};
-//! use rl_core::headers::{HeaderFamily, Headers};
-//! use rl_core::key::{ApiKey, KeySecret};
+//! use rl_actix::denial::DenialBody;
+//! use rl_actix::headers::{HeaderFamily, Headers};
+//! use rl_actix::key::{ApiKey, KeySecret};
+//! use rl_actix::{Limit, RateLimit, RateLimiter};
 //!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let limiter = RateLimiter::builder().limit(Limit::per_second(10)).build()?;
 //! let secret = KeySecret::new(b"from your configuration")?;
-//! let limit = RateLimit::new(
-//!     Gate::new(limiter)
-//!         .key(ApiKey::header("x-api-key", secret)?)
-//!         .headers(Headers::new(HeaderFamily::Ietf)),
-//! );
-//! # Ok(()) }
+//! let limit = RateLimit::new(limiter)
+//!     .key(ApiKey::header("x-api-key", secret)?)
+//!     .headers(Headers::new(HeaderFamily::Ietf))
+//!     .denial_body(DenialBody::problem());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! This crate re-exports all of [`rl_core`], the limits, stores, limiter, keys and headers. An application
+//! needs no other crate.
 //!
 //! # Decisions in handlers
 //!
-//! A handler may ask the limiter itself, for instance because the cost is in the body. It returns a
-//! denial as [`Denied`], with the status, body and headers that the middleware would send.
+//! A handler may call the limiter itself, for instance because the cost depends on the body. It returns a
+//! denial as [`Denied`], with the status, body and headers that a middleware would send.
 //!
 //! ```
 //! use actix_web::web;
 //! use rl_actix::{Denied, RateLimiter, Subject};
 //!
 //! async fn complete(limiter: web::Data<RateLimiter>, prompt: String) -> Result<String, Denied> {
-//!     let caller = Subject::user("alice");
-//!     let decision = limiter.check(&caller, prompt.len() as u64).await;
-//!     Denied::unless_allowed(decision, &caller)?;
+//!     let subject = Subject::user("alice");
+//!     let decision = limiter.check(&subject, prompt.len() as u64).await;
+//!     Denied::check(decision, &subject)?;
 //!     Ok(format!("{prompt}, and so on"))
 //! }
 //! # let _: actix_web::Route = web::post().to(complete);
 //! ```
 //!
-//! # What happens to a request
+//! # The path of a request
 //!
-//! The middleware works around an `App`, a `scope` and a `resource`. A request that is denied does
-//! not reach what is inside. One that is allowed carries the [`Decision`] in its extensions, where
-//! handlers find it as [`web::ReqData<Decision>`](actix_web::web::ReqData).
+//! The middleware works around an `App`, a `scope` and a `resource`. A denied request does not reach the
+//! inner service. An allowed request carries the [`Decision`] in its extensions, where handlers find it as
+//! [`web::ReqData<Decision>`](actix_web::web::ReqData). The [rules](adapter#rules) describe each step.
 //!
-//! Where a middleware further in answers with an error instead of a response, actix-web makes the
-//! response of it outside of all middlewares: it has no headers of the limiter.
+//! If an inner middleware returns an error instead of a response, actix-web creates the response outside of
+//! all middlewares. This response has no rate limit headers.
 //!
-//! A request is settled when its response has ended, its body included. Of a client that goes away in
-//! the middle, actix-web learns when it writes next.
+//! A request is settled when the body of its response has ended. actix-web notices that a client has
+//! disconnected when it writes to the connection.
 //!
-//! actix-web runs the middleware that was wrapped last first: authentication belongs in a `.wrap`
-//! *after* a limiter that counts by consumer, and CORS after all. Otherwise browsers report a denial as a
-//! network error, and the limiter counts preflights like any other request
-//! ([`Gate::exempt_preflights`] changes that).
+//! actix-web runs the middleware that was wrapped last first. Authentication belongs in a `.wrap` *after* a
+//! limiter that counts by consumer, and CORS after all others. Otherwise browsers report a denial as a
+//! network error, and the limiter counts preflights like any other request, except with
+//! [`exempt_preflights`](RateLimit::exempt_preflights).
+//!
+//! # Features
+//!
+//! | Name | Description | Default? |
+//! |---|---|---|
+//! | `tracing` | Log lines through the `tracing` facade | Yes |
+//! | `redis` | Counters on Redis, shared by every instance | No |
+//! | `redis-tls` | Redis over TLS and mutual TLS | No |
+//! | `redis-sentinel` | The primary that sentinels report | No |
+//! | `redis-cluster` | Redis Cluster | No |
+//! | `serde` | Limits, periods and policies in configuration files | No |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod degrade;
 mod denied;
 mod future;
-mod headers;
 mod middleware;
 mod request;
 mod response;
@@ -91,6 +104,7 @@ pub use degrade::{Degrade, DegradeMiddleware};
 pub use denied::Denied;
 pub use future::ResponseFuture;
 pub use middleware::{RateLimit, RateLimitMiddleware};
-pub use request::RequestExt;
+pub use request::{RequestExt, from_extension};
 pub use response::ResponseBody;
-pub use rl_core::{Decision, Gate, Limit, Permit, Policy, RateLimiter, Subject};
+#[doc(inline)]
+pub use rl_core::*;

@@ -1,112 +1,372 @@
-use std::fmt;
 use std::future::{Ready, ready};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use actix_web::Error;
 use actix_web::body::MessageBody;
 use actix_web::dev::{Service, ServiceRequest, ServiceResponse, Transform};
-use rl_core::gate::Admission;
-use rl_core::key::{ClientAddress, KeyExtractor};
-use rl_core::{Gate, MaybeReady};
+use actix_web::{Error, HttpMessage};
+use rl_core::adapter::{Admission, HttpLimiter};
+use rl_core::denial::{Denial, DenialBody, DenialReason};
+use rl_core::headers::Headers;
+use rl_core::key::{KeyExtractor, RequestInfo};
+use rl_core::{Cost, Decision, MissingKey, OverLimit, RateLimiter, ResponseInfo, Subject};
 
+use crate::denied::Denied;
 use crate::future::ResponseFuture;
 use crate::request::ActixRequest;
 use crate::response::{self, ResponseBody};
 
-/// Puts a limiter around an app, a scope or a resource.
+/// Puts a limiter in front of an app, a scope or a resource.
 ///
-/// Clones share the limiter. The [crate](crate) shows how it is used.
-pub struct RateLimit<K = ClientAddress> {
-    gate: Arc<Gate<K>>,
+/// Clones share the limiter. A setting changes one clone only.
+///
+/// The [crate] shows how the middleware is used, and [`adapter`](rl_core::adapter#rules) has the rules.
+#[derive(Clone, Debug)]
+pub struct RateLimit {
+    limiter: HttpLimiter,
 }
 
-impl<K: KeyExtractor> RateLimit<K> {
-    /// A middleware for a [`RateLimiter`](rl_core::RateLimiter), with every default of
-    /// [`Gate::new`], or for a [`Gate`].
-    pub fn new(gate: impl Into<Gate<K>>) -> Self {
-        Self { gate: Arc::new(gate.into()) }
+impl RateLimit {
+    /// Creates a middleware that counts by the address of the peer.
+    ///
+    /// It exempts nothing, sends the headers of
+    /// [`HeaderFamily::OpenBank`](rl_core::headers::HeaderFamily::OpenBank) and rejects in JSON.
+    #[must_use]
+    pub fn new(limiter: RateLimiter) -> Self {
+        Self::from(HttpLimiter::new(limiter))
+    }
+
+    /// Returns the limiter that decides.
+    #[must_use]
+    pub fn limiter(&self) -> &RateLimiter {
+        self.limiter.limiter()
+    }
+
+    /// Sets the extractor that finds the subject of a request. Defaults to the address of the peer.
+    ///
+    /// ```
+    /// use rl_actix::key::{ApiKey, ClientAddress, KeyExtractor, KeySecret};
+    /// # use rl_actix::{Limit, RateLimit, RateLimiter};
+    /// # let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
+    /// let secret = KeySecret::new(b"from your configuration")?;
+    /// let limit = RateLimit::new(limiter)
+    ///     .key(ApiKey::header("x-api-key", secret)?.or(ClientAddress::default()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn key(self, key: impl KeyExtractor) -> Self {
+        self.set(|limiter| limiter.key(key))
+    }
+
+    /// Sets how requests without a key are handled. Defaults to [`MissingKey::Reject`].
+    #[must_use]
+    pub fn on_missing_key(self, missing_key: MissingKey) -> Self {
+        self.set(|limiter| limiter.on_missing_key(missing_key))
+    }
+
+    /// Exempts requests for which `predicate` returns true.
+    ///
+    /// Exempt requests are not counted, and their responses get no headers. Each call adds a predicate.
+    /// [`RequestExt`](crate::RequestExt) reads the extensions of the request.
+    ///
+    /// ```
+    /// # use rl_actix::{Limit, RateLimit, RateLimiter};
+    /// # let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
+    /// let limit = RateLimit::new(limiter).exempt(|request| request.path() == "/health");
+    /// # Ok::<(), rl_actix::limiter::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn exempt(
+        self,
+        predicate: impl Fn(&dyn RequestInfo) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.set(|limiter| limiter.exempt(predicate))
+    }
+
+    /// Exempts CORS preflights. By default they are counted.
+    ///
+    /// A CORS layer outside of the limiter answers preflights itself, and the limiter never sees them.
+    /// This setting is for services whose CORS layer is inside of the limiter.
+    ///
+    /// Only an `OPTIONS` request with one `Origin` and one valid `Access-Control-Request-Method` is exempt,
+    /// whose headers announce no body and override no method. A client can send any number of such requests,
+    /// so only the CORS layer should answer them.
+    #[must_use]
+    pub fn exempt_preflights(self) -> Self {
+        self.set(HttpLimiter::exempt_preflights)
+    }
+
+    /// Sets the function that returns the cost of a request. Defaults to one unit for each request.
+    ///
+    /// An outer middleware can leave a value in the extensions of the request, such as the size of a body that it
+    /// has read. [`RequestExt`](crate::RequestExt) reads it.
+    ///
+    /// ```
+    /// # use rl_actix::{Cost, Limit, RateLimit, RateLimiter};
+    /// # let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
+    /// let limit = RateLimit::new(limiter).cost(|request| match request.method() {
+    ///     "GET" | "HEAD" => Cost::ONE,
+    ///     _ => Cost::new(5),
+    /// });
+    /// # Ok::<(), rl_actix::limiter::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn cost(self, cost: impl Fn(&dyn RequestInfo) -> Cost + Send + Sync + 'static) -> Self {
+        self.set(|limiter| limiter.cost(cost))
+    }
+
+    /// Lets handlers change the cost of a request through the [`Permit`](crate::Permit) in its extensions.
+    ///
+    /// This costs an allocation for each request. Requests also have a permit under a concurrency limit and
+    /// with [`response_cost`](Self::response_cost), but only with this setting it can change the cost.
+    ///
+    /// ```
+    /// use actix_web::web::{self, ReqData};
+    /// use rl_actix::Permit;
+    /// # use rl_actix::{Limit, RateLimit, RateLimiter};
+    ///
+    /// # let limiter = RateLimiter::builder().limit(Limit::per_minute(40_000)).build()?;
+    /// let limit = RateLimit::new(limiter).metered();
+    ///
+    /// async fn complete(permit: ReqData<Permit>) -> &'static str {
+    ///     permit.set_cost(1_280); // tokens
+    ///     "completed"
+    /// }
+    /// # let _: actix_web::Route = web::post().to(complete);
+    /// # Ok::<(), rl_actix::limiter::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn metered(self) -> Self {
+        self.set(HttpLimiter::metered)
+    }
+
+    /// Sets the function that reads the final cost of a request from the head of its response.
+    ///
+    /// `None` leaves the cost unchanged. A cost replaces what a handler has set before.
+    ///
+    /// ```
+    /// # use rl_actix::{Cost, Limit, RateLimit, RateLimiter};
+    /// # let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
+    /// // Responses from the cache are free.
+    /// let limit = RateLimit::new(limiter).response_cost(|response| {
+    ///     (response.header("x-cache") == Some(b"HIT")).then_some(Cost::ZERO)
+    /// });
+    /// # Ok::<(), rl_actix::limiter::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn response_cost(
+        self,
+        cost: impl Fn(&dyn ResponseInfo) -> Option<Cost> + Send + Sync + 'static,
+    ) -> Self {
+        self.set(|limiter| limiter.response_cost(cost))
+    }
+
+    /// Refunds requests for whose responses `predicate` returns true. Replaces
+    /// [`response_cost`](Self::response_cost).
+    ///
+    /// ```
+    /// # use rl_actix::{Limit, RateLimit, RateLimiter};
+    /// # let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
+    /// // Clients do not pay for errors of the server.
+    /// let limit = RateLimit::new(limiter).refund_if(|response| response.status() >= 500);
+    /// # Ok::<(), rl_actix::limiter::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn refund_if(
+        self,
+        predicate: impl Fn(&dyn ResponseInfo) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.set(|limiter| limiter.refund_if(predicate))
+    }
+
+    /// Sets how requests over their limits are handled. Defaults to [`OverLimit::Reject`].
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use rl_actix::OverLimit;
+    /// # use rl_actix::{Limit, RateLimit, RateLimiter};
+    ///
+    /// # let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
+    /// let limit = RateLimit::new(limiter)
+    ///     .on_over_limit(OverLimit::Wait { at_most: Duration::from_secs(2), queue: 100 });
+    /// # Ok::<(), rl_actix::limiter::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn on_over_limit(self, over_limit: OverLimit) -> Self {
+        self.set(|limiter| limiter.on_over_limit(over_limit))
+    }
+
+    /// Sets the function that chooses how a request over its limits is handled.
+    ///
+    /// ```
+    /// # use rl_actix::{Limit, OverLimit, RateLimit, RateLimiter};
+    /// # let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
+    /// let limit = RateLimit::new(limiter).on_over_limit_by(|request| match request.method() {
+    ///     "GET" => OverLimit::Degrade,
+    ///     _ => OverLimit::Reject,
+    /// });
+    /// # Ok::<(), rl_actix::limiter::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn on_over_limit_by(
+        self,
+        choose: impl Fn(&dyn RequestInfo) -> OverLimit + Send + Sync + 'static,
+    ) -> Self {
+        self.set(|limiter| limiter.on_over_limit_by(choose))
+    }
+
+    /// Sets the headers of responses. Defaults to
+    /// [`HeaderFamily::OpenBank`](rl_core::headers::HeaderFamily::OpenBank).
+    #[must_use]
+    pub fn headers(self, headers: Headers) -> Self {
+        self.set(|limiter| limiter.headers(headers))
+    }
+
+    /// Sets the form of denials. Defaults to [`DenialBody::open_bank`].
+    #[must_use]
+    pub fn denial_body(self, body: DenialBody) -> Self {
+        self.set(|limiter| limiter.denial_body(body))
+    }
+
+    /// Sets the function that returns the response to a rejected request.
+    ///
+    /// The responder gets the reason and the default response, in the form of
+    /// [`denial_body`](Self::denial_body). The rate limit headers are added to the response that it returns.
+    /// Keep `default.status` in general: it is 503 if the limiter cannot decide.
+    ///
+    /// A gRPC client can read a gRPC response only. If the responder returns another form for a gRPC call
+    /// ([`Denial::is_grpc`] is false), the default is sent instead.
+    ///
+    /// ```
+    /// use rl_actix::denial::Denial;
+    /// # use rl_actix::{Limit, RateLimit, RateLimiter};
+    /// # let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
+    /// let limit = RateLimit::new(limiter).deny_with(|reason, default| match reason.decision() {
+    ///     Some(decision) if !decision.origin().is_failure() => {
+    ///         Denial::json(default.status, r#"{"error":"slow_down"}"#)
+    ///     }
+    ///     _ => default,
+    /// });
+    /// # Ok::<(), rl_actix::limiter::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn deny_with(
+        self,
+        responder: impl Fn(DenialReason<'_>, Denial) -> Denial + Send + Sync + 'static,
+    ) -> Self {
+        self.set(|limiter| limiter.deny_with(responder))
+    }
+
+    /// Leaves the [`Decision`] out of the extensions of responses, where outer middlewares could read it.
+    ///
+    /// A response that has no other extensions needs two allocations for it. Handlers find the decision in
+    /// the extensions of the request in any case.
+    #[must_use]
+    pub fn hide_decision(self) -> Self {
+        self.set(HttpLimiter::hide_decision)
+    }
+
+    /// Puts the [`CountedSubject`](crate::CountedSubject) into the extensions of requests, where handlers can
+    /// read it.
+    ///
+    /// This costs an allocation for each request.
+    ///
+    /// ```
+    /// use actix_web::web::{self, ReqData};
+    /// use rl_actix::CountedSubject;
+    /// # use rl_actix::{Limit, RateLimit, RateLimiter};
+    ///
+    /// # let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
+    /// let limit = RateLimit::new(limiter).expose_subject();
+    ///
+    /// async fn show(counted: ReqData<CountedSubject>) -> String {
+    ///     format!("You are counted by {}.", counted.0.realm().as_str())
+    /// }
+    /// # let _: actix_web::Route = web::get().to(show);
+    /// # Ok::<(), rl_actix::limiter::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn expose_subject(self) -> Self {
+        self.set(HttpLimiter::expose_subject)
+    }
+
+    /// Returns the response to a request that a handler has denied itself, in the form and with the headers
+    /// of this middleware.
+    #[must_use]
+    pub fn denied(&self, decision: Decision, subject: &Subject) -> Denied {
+        self.limiter.denied(decision, subject).into()
+    }
+
+    fn set(self, change: impl FnOnce(HttpLimiter) -> HttpLimiter) -> Self {
+        Self { limiter: change(self.limiter) }
     }
 }
 
-impl<S, B, K> Transform<S, ServiceRequest> for RateLimit<K>
+impl From<HttpLimiter> for RateLimit {
+    fn from(limiter: HttpLimiter) -> Self {
+        Self { limiter }
+    }
+}
+
+impl<S, B> Transform<S, ServiceRequest> for RateLimit
 where
     S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error> + 'static,
     B: MessageBody,
-    K: KeyExtractor,
 {
     type Response = ServiceResponse<ResponseBody<B>>;
     type Error = Error;
-    type Transform = RateLimitMiddleware<S, K>;
+    type Transform = RateLimitMiddleware<S>;
     type InitError = ();
     type Future = Ready<Result<Self::Transform, ()>>;
 
     fn new_transform(&self, service: S) -> Self::Future {
-        let (service, gate) = (Rc::new(service), Arc::clone(&self.gate));
-        ready(Ok(RateLimitMiddleware { service, gate }))
+        let limiter = self.limiter.clone();
+        ready(Ok(RateLimitMiddleware { service: Rc::new(service), limiter }))
     }
 }
 
-impl<K> Clone for RateLimit<K> {
-    fn clone(&self) -> Self {
-        Self { gate: Arc::clone(&self.gate) }
-    }
-}
-
-impl<K> fmt::Debug for RateLimit<K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimit").field("gate", &self.gate).finish()
-    }
-}
-
-/// A service with a limiter around it, made by [`RateLimit`].
-pub struct RateLimitMiddleware<S, K = ClientAddress> {
-    // Shared with the requests that wait for a store elsewhere.
+/// A service behind a limiter, made by [`RateLimit`].
+#[derive(Debug)]
+pub struct RateLimitMiddleware<S> {
+    // Shared with the requests that wait for a remote store.
     service: Rc<S>,
-    gate: Arc<Gate<K>>,
+    limiter: HttpLimiter,
 }
 
-impl<S, B, K> Service<ServiceRequest> for RateLimitMiddleware<S, K>
+impl<S, B> Service<ServiceRequest> for RateLimitMiddleware<S>
 where
     S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error> + 'static,
     B: MessageBody,
-    K: KeyExtractor,
 {
     type Response = ServiceResponse<ResponseBody<B>>;
     type Error = Error;
-    type Future = ResponseFuture<S, S::Future, B, K>;
+    type Future = ResponseFuture<S, S::Future, B>;
 
     fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.service.poll_ready(cx)
     }
 
     fn call(&self, request: ServiceRequest) -> Self::Future {
-        let admission = self.gate.admit(&ActixRequest::new(&request));
+        let admission = {
+            let extensions = request.extensions();
+            self.limiter.admit(&ActixRequest::new(&request), extensions.get())
+        };
         match admission {
             Admission::Exempt => ResponseFuture::exempt(self.service.call(request)),
-            Admission::TurnedAway(denial) => {
+            Admission::Rejected(denial) => {
                 let response = response::from_denial(denial);
-                ResponseFuture::turned_away(request.into_response(response))
+                ResponseFuture::rejected(request.into_response(response))
             }
-            // A store in memory has decided: there is nothing to wait for, and nothing to hold.
-            Admission::Asked { decision: MaybeReady::Ready(Some(decision)), caller } => {
-                ResponseFuture::decided(&*self.service, request, &self.gate, decision, &caller)
+            Admission::Decided { decision, context } => {
+                ResponseFuture::decided(&*self.service, request, &self.limiter, decision, &context)
             }
-            Admission::Asked { decision, caller } => {
-                let (service, gate) = (Rc::clone(&self.service), Arc::clone(&self.gate));
-                ResponseFuture::checking(service, request, gate, decision, caller)
+            Admission::Pending { decision, context } => {
+                let service = Rc::clone(&self.service);
+                let limiter = self.limiter.clone();
+                ResponseFuture::pending(service, request, limiter, decision, context)
             }
         }
-    }
-}
-
-impl<S: fmt::Debug, K> fmt::Debug for RateLimitMiddleware<S, K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimitMiddleware")
-            .field("service", &self.service)
-            .field("gate", &self.gate)
-            .finish()
     }
 }
 
@@ -118,7 +378,7 @@ mod tests {
     use actix_web::HttpResponse;
     use actix_web::dev::fn_service;
     use actix_web::test::TestRequest;
-    use rl_core::{Limit, RateLimiter};
+    use rl_core::Limit;
 
     use super::*;
 
@@ -126,43 +386,46 @@ mod tests {
         Ok(request.into_response(HttpResponse::Ok().content_type("text/plain").finish()))
     }
 
-    /// How often the allocator is asked by a request of a client that has asked before.
+    /// Returns the number of allocations for a request of a known client.
     fn allocations<S: Service<ServiceRequest>>(service: &S) -> u64 {
-        let ask = || {
+        let call = || {
             let request = TestRequest::default().peer_addr(([192, 0, 2, 7], 50_000).into());
             let request = request.to_srv_request();
             let counted = allocation_counter::measure(|| {
-                let answer = pin!(service.call(request));
-                let polled = answer.poll(&mut Context::from_waker(Waker::noop()));
-                assert!(polled.is_ready(), "there is nothing to wait for");
+                let future = pin!(service.call(request));
+                let polled = future.poll(&mut Context::from_waker(Waker::noop()));
+                assert!(polled.is_ready(), "the store is in memory");
             });
             counted.count_total
         };
-        ask();
-        ask()
+        call();
+        call()
     }
 
-    fn limited(change: impl FnOnce(Gate) -> Gate) -> impl Service<ServiceRequest> {
+    fn middleware() -> RateLimit {
         let limiter = RateLimiter::builder()
             .limit(Limit::per_second(100))
             .limit(Limit::per_day(5_000))
             .build()
             .unwrap();
-        let service = Rc::new(fn_service(handler));
-        RateLimitMiddleware { service, gate: Arc::new(change(Gate::new(limiter))) }
+        RateLimit::new(limiter)
     }
 
-    /// Of what is added: the decision in the extensions of the request, and their table, which a server
-    /// uses again for the next request.
+    fn limited(RateLimit { limiter }: RateLimit) -> impl Service<ServiceRequest> {
+        RateLimitMiddleware { service: Rc::new(fn_service(handler)), limiter }
+    }
+
+    /// The allocations are the decision in the extensions of the request and the table of the extensions,
+    /// which a server reuses for the next request.
     #[test]
-    fn a_request_asks_the_allocator_twice() {
-        let limited = limited(|gate| gate.decision_in_response(false));
+    fn an_allowed_request_allocates_twice() {
+        let limited = limited(middleware().hide_decision());
         assert_eq!(allocations(&limited) - allocations(&fn_service(handler)), 2);
     }
 
-    /// As above.
     #[test]
-    fn a_decision_in_the_response_takes_two_more() {
-        assert_eq!(allocations(&limited(|gate| gate)) - allocations(&fn_service(handler)), 4);
+    fn a_decision_in_the_response_needs_two_more_allocations() {
+        let limited = limited(middleware());
+        assert_eq!(allocations(&limited) - allocations(&fn_service(handler)), 4);
     }
 }

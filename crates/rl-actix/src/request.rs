@@ -1,34 +1,35 @@
-//! A request of actix-web as the limiter sees it.
+//! Requests of actix-web, as the limiter sees them.
 
 use std::any::Any;
-use std::cell::{OnceCell, Ref};
+use std::cell::{OnceCell, Ref, RefMut};
 use std::net::{IpAddr, SocketAddr};
 
 use actix_web::HttpMessage;
 use actix_web::dev::{Extensions, ServiceRequest};
-use rl_core::key::RequestInfo;
+use rl_core::key::{IntoSubject, KeyExtractor, RequestInfo};
+use rl_core::{Subject, adapter};
 
-/// Reads the extensions of a request in the closures of a [`Gate`](crate::Gate), which get it as
-/// `&dyn RequestInfo`: its settings, and closures that are key extractors.
+/// Reads the extensions of a request in closures over `&dyn RequestInfo`, such as settings of a
+/// [`RateLimit`](crate::RateLimit).
 ///
 /// # Examples
 ///
 /// ```
-/// use rl_actix::{Gate, Limit, RateLimit, RateLimiter, RequestExt};
-/// use rl_core::Cost;
+/// use rl_actix::{Cost, Limit, RateLimit, RateLimiter, RequestExt};
 ///
 /// /// Left by an outer middleware that has read the body.
 /// struct Estimate { tokens: u64 }
 ///
 /// let limiter = RateLimiter::builder().limit(Limit::per_minute(10_000)).build()?;
-/// let limit = RateLimit::new(Gate::new(limiter).cost(|request| {
+/// let limit = RateLimit::new(limiter).cost(|request| {
 ///     request.extension::<Estimate>().map_or(Cost::ONE, |estimate| Cost::new(estimate.tokens))
-/// }));
-/// # Ok::<(), rl_core::limiter::BuildError>(())
+/// });
+/// # Ok::<(), rl_actix::limiter::BuildError>(())
 /// ```
 pub trait RequestExt: RequestInfo {
-    /// Returns what an earlier middleware put into the request's extensions under the type `T`; `None` for
-    /// a request of another framework.
+    /// Returns the value of type `T` that an outer middleware put into the extensions of the request.
+    ///
+    /// Returns `None` for a request of another framework.
     fn extension<T: Send + Sync + 'static>(&self) -> Option<&T> {
         self.extensions().downcast_ref::<Extensions>()?.get()
     }
@@ -36,11 +37,37 @@ pub trait RequestExt: RequestInfo {
 
 impl<R: RequestInfo + ?Sized> RequestExt for R {}
 
+/// Counts by the value of type `T` that an outer middleware left in the extensions of the request.
+///
+/// `read` returns a [`Subject`] for it, or anything else that implements [`IntoSubject`]. A request without
+/// such a value has no key.
+///
+/// # Examples
+///
+/// ```
+/// use rl_actix::key::{KeyExtractor, Method};
+/// use rl_actix::{Subject, from_extension};
+///
+/// struct CurrentUser { id: String }
+///
+/// let extractor = from_extension(|user: &CurrentUser| Subject::user(&user.id)).and(Method);
+/// ```
+pub fn from_extension<T, S>(read: impl Fn(&T) -> S + Send + Sync + 'static) -> impl KeyExtractor
+where
+    T: Send + Sync + 'static,
+    S: IntoSubject,
+{
+    move |request: &dyn RequestInfo| {
+        request.extension().map_or(Ok(None), |value| read(value).into_subject())
+    }
+}
+
+/// The view of a request for the limiter.
 pub(crate) struct ActixRequest<'a> {
     request: &'a ServiceRequest,
-    // Borrowed for as long as this view lives, so that references into it can be handed out.
+    // Borrowed as long as this view lives, so that it can return references into the extensions.
     extensions: Ref<'a, Extensions>,
-    // actix-web makes the text anew each time.
+    // actix-web creates the text with each call.
     route: OnceCell<Option<String>>,
 }
 
@@ -79,7 +106,47 @@ impl RequestInfo for ActixRequest<'_> {
         &*self.extensions
     }
 
-    fn find_extension<T: Send + Sync + 'static>(&self) -> Option<&T> {
+    fn identified_subject(&self) -> Option<&Subject> {
         self.extensions.get()
+    }
+}
+
+/// The view of the extensions of a request or response for the limiter.
+pub(crate) struct ActixExtensions<'a>(pub(crate) RefMut<'a, Extensions>);
+
+impl adapter::Extensions for ActixExtensions<'_> {
+    fn get<T: Send + Sync + 'static>(&self) -> Option<&T> {
+        self.0.get()
+    }
+
+    fn insert<T: Clone + Send + Sync + 'static>(&mut self, value: T) {
+        self.0.insert(value);
+    }
+
+    fn remove<T: Clone + Send + Sync + 'static>(&mut self) -> Option<T> {
+        self.0.remove()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use actix_web::test::TestRequest;
+
+    use super::*;
+
+    struct CurrentUser(&'static str);
+
+    #[test]
+    fn extension_is_read_by_a_function() {
+        let members = from_extension(|CurrentUser(id): &CurrentUser| {
+            (*id != "guest").then(|| Subject::user(id))
+        });
+        let request = TestRequest::default().to_srv_request();
+        let subject = || members.subject(&ActixRequest::new(&request));
+        assert_eq!(subject(), Ok(None));
+        request.extensions_mut().insert(CurrentUser("alice"));
+        assert_eq!(subject(), Ok(Some(Subject::user("alice"))));
+        request.extensions_mut().insert(CurrentUser("guest"));
+        assert_eq!(subject(), Ok(None));
     }
 }

@@ -1,4 +1,4 @@
-//! The answer to a client that is turned away, and what every response tells.
+//! Responses of actix-web: their bodies, denials, and the view for the limiter.
 
 use std::borrow::Cow;
 use std::pin::Pin;
@@ -6,16 +6,16 @@ use std::task::{Context, Poll, ready};
 
 use actix_web::HttpResponse;
 use actix_web::body::{BodySize, BoxBody, EitherBody, MessageBody};
-use actix_web::dev::ServiceResponse;
 use actix_web::http::StatusCode;
 use actix_web::http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use actix_web::web::Bytes;
 use pin_project_lite::pin_project;
+use rl_core::adapter::{Extensions, ResponseHead, static_value};
 use rl_core::denial::Denial;
-use rl_core::gate::{ResponseInfo, ResponseRules};
-use rl_core::{Decision, Permit};
+use rl_core::headers::HeaderLine;
+use rl_core::{Permit, ResponseInfo};
 
-use crate::headers;
+use crate::request::ActixExtensions;
 
 pin_project! {
     /// The body of the inner service's response, or that of a denial.
@@ -23,8 +23,14 @@ pin_project! {
     pub struct ResponseBody<B> {
         #[pin]
         body: EitherBody<B>,
-        // Goes when the body has ended, or is given up.
+        // Dropped when the body has ended, or with the body.
         permit: Option<Permit>,
+    }
+}
+
+impl<B> ResponseBody<B> {
+    pub(crate) fn inner(body: B, permit: Option<Permit>) -> Self {
+        Self { body: EitherBody::left(body), permit }
     }
 }
 
@@ -48,12 +54,12 @@ impl<B: MessageBody + 'static> MessageBody for ResponseBody<B> {
     }
 }
 
-/// Makes a response of a denial.
+/// Creates the response to a rejected request.
 pub(crate) fn from_denial<B>(denial: Denial) -> HttpResponse<ResponseBody<B>> {
     boxed(denial).map_body(|_, body| ResponseBody { body: EitherBody::right(body), permit: None })
 }
 
-/// Makes a response of a denial for a handler, which has no response of its own to replace.
+/// Creates the response to a request that a handler rejects.
 pub(crate) fn boxed(denial: Denial) -> HttpResponse {
     let status = status_of(&denial);
     let mut response = HttpResponse::with_body(status, BoxBody::new(denial.body.into_owned()));
@@ -67,7 +73,7 @@ pub(crate) fn boxed(denial: Denial) -> HttpResponse {
             }
             Cow::Owned(value) => HeaderValue::from_maybe_shared(Bytes::from(value)),
         };
-        // A responder of the user's may have made a value that cannot stand in a header.
+        // The responder of an application may return an invalid header, which is left out.
         if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), value) {
             response.headers_mut().insert(name, value);
         }
@@ -75,25 +81,13 @@ pub(crate) fn boxed(denial: Denial) -> HttpResponse {
     response
 }
 
+/// Returns the status of a denial.
 pub(crate) fn status_of(denial: &Denial) -> StatusCode {
     StatusCode::from_u16(denial.status).unwrap_or(StatusCode::TOO_MANY_REQUESTS)
 }
 
-/// The response of the inner service, whose body holds the permit.
-pub(crate) fn holding<B>(
-    permit: Option<Permit>,
-    response: ServiceResponse<B>,
-) -> ServiceResponse<ResponseBody<B>> {
-    response.map_body(|_, body| ResponseBody { body: EitherBody::left(body), permit })
-}
-
-/// Finds in the head of the response what the request did cost.
-pub(crate) fn read_cost<B>(response: &ServiceResponse<B>, rules: &ResponseRules, permit: &Permit) {
-    rules.read_cost(permit, &ActixResponse(response.response()));
-}
-
-/// A response of actix-web as the limiter sees it.
-struct ActixResponse<'a, B>(&'a HttpResponse<B>);
+/// The view of a response for the limiter.
+pub(crate) struct ActixResponse<'a, B>(pub(crate) &'a mut HttpResponse<B>);
 
 impl<B> ResponseInfo for ActixResponse<'_, B> {
     fn status(&self) -> u16 {
@@ -105,18 +99,21 @@ impl<B> ResponseInfo for ActixResponse<'_, B> {
     }
 }
 
-/// Adds the header lines, and leaves the stricter decision in the extensions for outer layers, if they
-/// are told.
-pub(crate) fn tell<B>(
-    response: &mut HttpResponse<B>,
-    rules: &ResponseRules,
-    decision: &mut Option<Decision>,
-) {
-    let Some(told) = decision else { return };
-    let inner = response.extensions_mut().remove::<Decision>();
-    let lines = response.headers_mut();
-    if rules.write_headers(told, inner, &mut |line| headers::add(lines, line)) {
-        let left = || decision.take().expect("it is told");
-        response.extensions_mut().get_or_insert_with(left);
+impl<B> ResponseHead for ActixResponse<'_, B> {
+    fn add_header(&mut self, line: HeaderLine<'_>) {
+        let name = HeaderName::from_static(line.name);
+        let value = match static_value(line.value) {
+            Some(value) => HeaderValue::from_static(value),
+            None => HeaderValue::from_str(line.value).expect("lines are visible ASCII and spaces"),
+        };
+        if line.is_list {
+            self.0.headers_mut().append(name, value);
+        } else {
+            self.0.headers_mut().insert(name, value);
+        }
+    }
+
+    fn extensions(&mut self) -> impl Extensions {
+        ActixExtensions(self.0.extensions_mut())
     }
 }

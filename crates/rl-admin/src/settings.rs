@@ -75,7 +75,7 @@ impl Settings {
             }
         };
         let attempts = attempts
-            .client_address(ClientIp::behind(proxies))
+            .client_address(ClientIp::with_proxies(proxies))
             .exempt_loopback(is_true("RL_ADMIN_EXEMPT_LOOPBACK")?);
         let prefix = read("RL_ADMIN_PREFIX").unwrap_or_default();
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);

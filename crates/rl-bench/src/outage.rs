@@ -10,7 +10,7 @@ use axum::http::Request;
 use axum::routing::{Router, get};
 use rl_core::key::Constant;
 use rl_core::store::RedisStore;
-use rl_core::{Gate, Limit, RateLimiter};
+use rl_core::{Limit, RateLimiter};
 use rl_tower::RateLimitLayer;
 use tokio::runtime::Builder;
 use tokio::task::JoinSet;
@@ -65,7 +65,7 @@ async fn limited() -> Result<Router, Box<dyn Error>> {
     let store = RedisStore::connect(&format!("redis://127.0.0.1:{port}/")).await?;
     let limiter = RateLimiter::builder().limit(Limit::per_second(100)).limit(Limit::per_day(5_000));
     let limiter = limiter.store(store).build()?;
-    Ok(router().layer(RateLimitLayer::new(Gate::new(limiter).key(Constant))))
+    Ok(router().layer(RateLimitLayer::new(limiter).key(Constant)))
 }
 
 /// Returns the latencies of the requests in µs, in ascending order.

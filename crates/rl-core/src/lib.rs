@@ -14,8 +14,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Web services use this crate through an adapter: `rl-tower` for axum, tonic and all that is built
-//! on tower, `rl-actix` for actix-web. They put a [`Gate`] in front of the service.
+//! Web services use this crate through an adapter, which re-exports all of it: `rl-tower` for axum, tonic
+//! and other services built on tower, `rl-actix` for actix-web.
 //!
 //! # Features
 //!
@@ -61,7 +61,7 @@ pub mod source;
 
 pub mod limiter;
 
-pub mod gate;
+pub mod adapter;
 
 #[cfg(feature = "conformance")]
 #[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
@@ -69,8 +69,9 @@ pub mod conformance;
 
 pub mod _documentation;
 
+pub use adapter::response::ResponseInfo;
+pub use adapter::settings::{CountedSubject, MissingKey, OverLimit};
 pub use decision::{Decision, GoverningLimit, LimitStatus, Origin, RetryAfter};
-pub use gate::Gate;
 pub use limiter::{Permit, RateLimiter, RateLimiterBuilder};
 pub use maybe_ready::MaybeReady;
 pub use model::{

@@ -7,22 +7,21 @@ use rl_core::Decision;
 use tower_layer::Layer;
 use tower_service::Service;
 
-/// Sends requests that are [degraded](Decision::is_degraded) to another service.
+/// Sends [degraded](Decision::is_degraded) requests to another service.
 ///
-/// It stands inside of a limiter that degrades, in front of the service that is to be spared.
+/// The layer goes inside of a limiter that degrades requests, in front of the service to protect.
 ///
 /// ```
 /// use axum::{Router, routing::get};
-/// use rl_core::gate::OverLimit;
-/// use rl_tower::{DegradeLayer, Gate, Limit, RateLimitLayer, RateLimiter};
+/// use rl_tower::{DegradeLayer, Limit, OverLimit, RateLimitLayer, RateLimiter};
 ///
 /// let limiter = RateLimiter::builder().limit(Limit::per_second(10)).build()?;
-/// let cached: Router = Router::new().fallback(async || "what we knew an hour ago");
+/// let cached: Router = Router::new().fallback(async || "from the cache");
 /// let app: Router = Router::new()
-///     .route("/", get(async || "computed for you"))
-///     .layer(DegradeLayer::to(cached))
-///     .layer(RateLimitLayer::new(Gate::new(limiter).over_limit(OverLimit::Degrade)));
-/// # Ok::<(), rl_core::limiter::BuildError>(())
+///     .route("/", get(async || "computed"))
+///     .layer(DegradeLayer::new(cached))
+///     .layer(RateLimitLayer::new(limiter).on_over_limit(OverLimit::Degrade));
+/// # Ok::<(), rl_tower::limiter::BuildError>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct DegradeLayer<F> {
@@ -30,8 +29,8 @@ pub struct DegradeLayer<F> {
 }
 
 impl<F> DegradeLayer<F> {
-    /// A layer that sends them to `fallback`.
-    pub const fn to(fallback: F) -> Self {
+    /// Creates a layer that sends degraded requests to `fallback`.
+    pub const fn new(fallback: F) -> Self {
         Self { fallback }
     }
 }
@@ -44,9 +43,9 @@ impl<S, F: Clone> Layer<S> for DegradeLayer<F> {
     }
 }
 
-/// A service with another one for degraded requests, made by [`DegradeLayer`].
+/// A service with another service for degraded requests, made by [`DegradeLayer`].
 ///
-/// It is ready when both are, because which of them is called is not known before.
+/// It is ready when both services are, because the decision is not known before the call.
 #[derive(Clone, Copy, Debug)]
 pub struct Degrade<S, F> {
     inner: S,
@@ -69,12 +68,12 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let is_degraded = request.extensions().get().is_some_and(Decision::is_degraded);
-        let answer = if is_degraded {
-            Answer::Degraded { answer: self.fallback.call(request) }
+        let state = if is_degraded {
+            State::Fallback { future: self.fallback.call(request) }
         } else {
-            Answer::Full { answer: self.inner.call(request) }
+            State::Inner { future: self.inner.call(request) }
         };
-        DegradeFuture { answer }
+        DegradeFuture { state }
     }
 }
 
@@ -84,16 +83,16 @@ pin_project! {
     #[must_use = "futures do nothing unless polled"]
     pub struct DegradeFuture<S, F> {
         #[pin]
-        answer: Answer<S, F>,
+        state: State<S, F>,
     }
 }
 
 pin_project! {
     #[derive(Debug)]
-    #[project = AnswerProj]
-    enum Answer<S, F> {
-        Full { #[pin] answer: S },
-        Degraded { #[pin] answer: F },
+    #[project = StateProj]
+    enum State<S, F> {
+        Inner { #[pin] future: S },
+        Fallback { #[pin] future: F },
     }
 }
 
@@ -101,9 +100,9 @@ impl<S: Future, F: Future<Output = S::Output>> Future for DegradeFuture<S, F> {
     type Output = S::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<S::Output> {
-        match self.project().answer.project() {
-            AnswerProj::Full { answer } => answer.poll(cx),
-            AnswerProj::Degraded { answer } => answer.poll(cx),
+        match self.project().state.project() {
+            StateProj::Inner { future } => future.poll(cx),
+            StateProj::Fallback { future } => future.poll(cx),
         }
     }
 }

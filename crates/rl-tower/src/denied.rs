@@ -1,32 +1,34 @@
 use std::fmt;
 
 use http::Response;
-use rl_core::{Decision, Subject, gate};
+use rl_core::adapter::{self, ResponseHead};
+use rl_core::{Decision, Subject};
 
-use crate::{headers, response};
+use crate::response::{self, HttpResponse};
 
-/// The response to a denied decision, for handlers that ask the limiter themselves.
+/// The response to a denied decision, for handlers that call the limiter themselves.
 ///
-/// It is a response of `http` with any body made from text, and one of axum. Outer layers find the
-/// decision in its extensions. The [crate](crate#decisions-in-handlers) shows how it is used;
-/// [`Gate::denied`](rl_core::Gate::denied) makes one in the form and with the headers of a gate.
+/// It converts into a [`Response`] with any body that can be made from text, and is a response of axum.
+/// Outer layers find the decision in its extensions. The [crate](crate#decisions-in-handlers) shows how it is
+/// used. [`RateLimitLayer::denied`](crate::RateLimitLayer::denied) creates one in the form and with the
+/// headers of a layer.
 #[derive(Clone)]
-pub struct Denied(gate::Denied);
+pub struct Denied(adapter::Denied);
 
 impl Denied {
-    /// Makes the response to a request of `subject` that `decision` denies, in the default form.
+    /// Creates the response to a request of `subject` that `decision` denies, in the default form.
     #[must_use]
     pub fn new(decision: Decision, subject: &Subject) -> Self {
-        Self(gate::Denied::new(decision, subject))
+        Self(adapter::Denied::new(decision, subject))
     }
 
-    /// Returns `decision` if it allows the request.
+    /// Returns `decision` if it allows the request of `subject`.
     ///
     /// # Errors
     ///
     /// Returns the response to send if `decision` denies the request.
-    pub fn unless_allowed(decision: Decision, subject: &Subject) -> Result<Decision, Self> {
-        gate::Denied::unless_allowed(decision, subject).map_err(Self)
+    pub fn check(decision: Decision, subject: &Subject) -> Result<Decision, Self> {
+        adapter::Denied::check(decision, subject).map_err(Self)
     }
 
     /// Returns the decision.
@@ -36,20 +38,18 @@ impl Denied {
     }
 }
 
-/// Keeps the form and the headers of the gate: `Err(gate.denied(decision, &subject))?`.
-impl From<gate::Denied> for Denied {
-    fn from(denied: gate::Denied) -> Self {
+impl From<adapter::Denied> for Denied {
+    fn from(denied: adapter::Denied) -> Self {
         Self(denied)
     }
 }
 
 impl<B: From<String>> From<Denied> for Response<B> {
     fn from(Denied(denied): Denied) -> Self {
-        let mut lines = http::HeaderMap::new();
-        denied.write_headers(&mut |line| headers::add(&mut lines, line));
-        let (decision, denial) = denied.into_parts();
+        let (decision, denial, headers) = denied.into_parts();
         let mut response = response::with_body(denial, |body| B::from(body.into_owned()));
-        response.headers_mut().extend(lines);
+        let mut head = HttpResponse(&mut response);
+        headers.write(&decision, &mut |line| head.add_header(line));
         response.extensions_mut().insert(decision);
         response
     }

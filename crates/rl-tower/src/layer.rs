@@ -1,45 +1,310 @@
-use std::fmt;
-use std::sync::Arc;
-
-use rl_core::Gate;
-use rl_core::key::{ClientAddress, KeyExtractor};
+use rl_core::adapter::HttpLimiter;
+use rl_core::denial::{Denial, DenialBody, DenialReason};
+use rl_core::headers::Headers;
+use rl_core::key::{KeyExtractor, RequestInfo};
+use rl_core::{Cost, Decision, MissingKey, OverLimit, RateLimiter, ResponseInfo, Subject};
 use tower_layer::Layer;
 
-use crate::RateLimit;
+use crate::denied::Denied;
+use crate::service::RateLimit;
 
-/// Puts a limiter around a service.
+/// Puts a limiter in front of a service.
 ///
-/// Clones share the limiter, and so do the services it makes: axum makes one for each route and
-/// clones it for each connection, and all of them count together. The [crate](crate) shows how it is
-/// used.
-pub struct RateLimitLayer<K = ClientAddress> {
-    gate: Arc<Gate<K>>,
+/// Clones share the limiter, and so do the services that the layer makes. axum makes a service for each
+/// route and clones it for each connection; all of them count together. A setting changes one clone only.
+///
+/// The [crate] shows how the layer is used, and [`adapter`](rl_core::adapter#rules) has the rules.
+#[derive(Clone, Debug)]
+pub struct RateLimitLayer {
+    limiter: HttpLimiter,
 }
 
-impl<K: KeyExtractor> RateLimitLayer<K> {
-    /// A layer for a [`RateLimiter`](rl_core::RateLimiter), with every default of
-    /// [`Gate::new`], or for a [`Gate`].
-    pub fn new(gate: impl Into<Gate<K>>) -> Self {
-        Self { gate: Arc::new(gate.into()) }
+impl RateLimitLayer {
+    /// Creates a layer that counts by the address of the peer.
+    ///
+    /// It exempts nothing, sends the headers of
+    /// [`HeaderFamily::OpenBank`](rl_core::headers::HeaderFamily::OpenBank) and rejects in JSON.
+    #[must_use]
+    pub fn new(limiter: RateLimiter) -> Self {
+        Self::from(HttpLimiter::new(limiter))
+    }
+
+    /// Returns the limiter that decides.
+    #[must_use]
+    pub fn limiter(&self) -> &RateLimiter {
+        self.limiter.limiter()
+    }
+
+    /// Sets the extractor that finds the subject of a request. Defaults to the address of the peer.
+    ///
+    /// ```
+    /// use rl_tower::key::{ApiKey, ClientAddress, KeyExtractor, KeySecret};
+    /// # use rl_tower::{Limit, RateLimitLayer, RateLimiter};
+    /// # let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
+    /// let secret = KeySecret::new(b"from your configuration")?;
+    /// let layer = RateLimitLayer::new(limiter)
+    ///     .key(ApiKey::header("x-api-key", secret)?.or(ClientAddress::default()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn key(self, key: impl KeyExtractor) -> Self {
+        self.set(|limiter| limiter.key(key))
+    }
+
+    /// Sets how requests without a key are handled. Defaults to [`MissingKey::Reject`].
+    #[must_use]
+    pub fn on_missing_key(self, missing_key: MissingKey) -> Self {
+        self.set(|limiter| limiter.on_missing_key(missing_key))
+    }
+
+    /// Exempts requests for which `predicate` returns true.
+    ///
+    /// Exempt requests are not counted, and their responses get no headers. Each call adds a predicate.
+    /// [`RequestExt`](crate::RequestExt) reads the extensions of the request.
+    ///
+    /// ```
+    /// # use rl_tower::{Limit, RateLimitLayer, RateLimiter};
+    /// # let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
+    /// let layer = RateLimitLayer::new(limiter).exempt(|request| request.path() == "/health");
+    /// # Ok::<(), rl_tower::limiter::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn exempt(
+        self,
+        predicate: impl Fn(&dyn RequestInfo) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.set(|limiter| limiter.exempt(predicate))
+    }
+
+    /// Exempts CORS preflights. By default they are counted.
+    ///
+    /// A CORS layer outside of the limiter answers preflights itself, and the limiter never sees them.
+    /// This setting is for services whose CORS layer is inside of the limiter.
+    ///
+    /// Only an `OPTIONS` request with one `Origin` and one valid `Access-Control-Request-Method` is exempt,
+    /// whose headers announce no body and override no method. A client can send any number of such requests,
+    /// so only the CORS layer should answer them.
+    #[must_use]
+    pub fn exempt_preflights(self) -> Self {
+        self.set(HttpLimiter::exempt_preflights)
+    }
+
+    /// Sets the function that returns the cost of a request. Defaults to one unit for each request.
+    ///
+    /// An outer layer can leave a value in the extensions of the request, such as the size of a body that it
+    /// has read. [`RequestExt`](crate::RequestExt) reads it.
+    ///
+    /// ```
+    /// # use rl_tower::{Cost, Limit, RateLimitLayer, RateLimiter};
+    /// # let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
+    /// let layer = RateLimitLayer::new(limiter).cost(|request| match request.method() {
+    ///     "GET" | "HEAD" => Cost::ONE,
+    ///     _ => Cost::new(5),
+    /// });
+    /// # Ok::<(), rl_tower::limiter::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn cost(self, cost: impl Fn(&dyn RequestInfo) -> Cost + Send + Sync + 'static) -> Self {
+        self.set(|limiter| limiter.cost(cost))
+    }
+
+    /// Lets handlers change the cost of a request through the [`Permit`](crate::Permit) in its extensions.
+    ///
+    /// This costs an allocation for each request. Requests also have a permit under a concurrency limit and
+    /// with [`response_cost`](Self::response_cost), but only with this setting it can change the cost.
+    ///
+    /// ```
+    /// use axum::Extension;
+    /// use rl_tower::Permit;
+    /// # use rl_tower::{Limit, RateLimitLayer, RateLimiter};
+    ///
+    /// # let limiter = RateLimiter::builder().limit(Limit::per_minute(40_000)).build()?;
+    /// let layer = RateLimitLayer::new(limiter).metered();
+    ///
+    /// async fn complete(Extension(permit): Extension<Permit>) {
+    ///     permit.set_cost(1_280); // tokens
+    /// }
+    /// # let _: axum::routing::MethodRouter = axum::routing::post(complete);
+    /// # Ok::<(), rl_tower::limiter::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn metered(self) -> Self {
+        self.set(HttpLimiter::metered)
+    }
+
+    /// Sets the function that reads the final cost of a request from the head of its response.
+    ///
+    /// `None` leaves the cost unchanged. A cost replaces what a handler has set before.
+    ///
+    /// ```
+    /// # use rl_tower::{Cost, Limit, RateLimitLayer, RateLimiter};
+    /// # let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
+    /// // Responses from the cache are free.
+    /// let layer = RateLimitLayer::new(limiter).response_cost(|response| {
+    ///     (response.header("x-cache") == Some(b"HIT")).then_some(Cost::ZERO)
+    /// });
+    /// # Ok::<(), rl_tower::limiter::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn response_cost(
+        self,
+        cost: impl Fn(&dyn ResponseInfo) -> Option<Cost> + Send + Sync + 'static,
+    ) -> Self {
+        self.set(|limiter| limiter.response_cost(cost))
+    }
+
+    /// Refunds requests for whose responses `predicate` returns true. Replaces
+    /// [`response_cost`](Self::response_cost).
+    ///
+    /// ```
+    /// # use rl_tower::{Limit, RateLimitLayer, RateLimiter};
+    /// # let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
+    /// // Clients do not pay for errors of the server.
+    /// let layer = RateLimitLayer::new(limiter).refund_if(|response| response.status() >= 500);
+    /// # Ok::<(), rl_tower::limiter::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn refund_if(
+        self,
+        predicate: impl Fn(&dyn ResponseInfo) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.set(|limiter| limiter.refund_if(predicate))
+    }
+
+    /// Sets how requests over their limits are handled. Defaults to [`OverLimit::Reject`].
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use rl_tower::OverLimit;
+    /// # use rl_tower::{Limit, RateLimitLayer, RateLimiter};
+    ///
+    /// # let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
+    /// let layer = RateLimitLayer::new(limiter)
+    ///     .on_over_limit(OverLimit::Wait { at_most: Duration::from_secs(2), queue: 100 });
+    /// # Ok::<(), rl_tower::limiter::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn on_over_limit(self, over_limit: OverLimit) -> Self {
+        self.set(|limiter| limiter.on_over_limit(over_limit))
+    }
+
+    /// Sets the function that chooses how a request over its limits is handled.
+    ///
+    /// ```
+    /// # use rl_tower::{Limit, OverLimit, RateLimitLayer, RateLimiter};
+    /// # let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
+    /// let layer = RateLimitLayer::new(limiter).on_over_limit_by(|request| match request.method() {
+    ///     "GET" => OverLimit::Degrade,
+    ///     _ => OverLimit::Reject,
+    /// });
+    /// # Ok::<(), rl_tower::limiter::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn on_over_limit_by(
+        self,
+        choose: impl Fn(&dyn RequestInfo) -> OverLimit + Send + Sync + 'static,
+    ) -> Self {
+        self.set(|limiter| limiter.on_over_limit_by(choose))
+    }
+
+    /// Sets the headers of responses. Defaults to
+    /// [`HeaderFamily::OpenBank`](rl_core::headers::HeaderFamily::OpenBank).
+    #[must_use]
+    pub fn headers(self, headers: Headers) -> Self {
+        self.set(|limiter| limiter.headers(headers))
+    }
+
+    /// Sets the form of denials. Defaults to [`DenialBody::open_bank`].
+    #[must_use]
+    pub fn denial_body(self, body: DenialBody) -> Self {
+        self.set(|limiter| limiter.denial_body(body))
+    }
+
+    /// Sets the function that returns the response to a rejected request.
+    ///
+    /// The responder gets the reason and the default response, in the form of
+    /// [`denial_body`](Self::denial_body). The rate limit headers are added to the response that it returns.
+    /// Keep `default.status` in general: it is 503 if the limiter cannot decide.
+    ///
+    /// A gRPC client can read a gRPC response only. If the responder returns another form for a gRPC call
+    /// ([`Denial::is_grpc`] is false), the default is sent instead.
+    ///
+    /// ```
+    /// use rl_tower::denial::Denial;
+    /// # use rl_tower::{Limit, RateLimitLayer, RateLimiter};
+    /// # let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
+    /// let layer = RateLimitLayer::new(limiter).deny_with(|reason, default| match reason.decision() {
+    ///     Some(decision) if !decision.origin().is_failure() => {
+    ///         Denial::json(default.status, r#"{"error":"slow_down"}"#)
+    ///     }
+    ///     _ => default,
+    /// });
+    /// # Ok::<(), rl_tower::limiter::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn deny_with(
+        self,
+        responder: impl Fn(DenialReason<'_>, Denial) -> Denial + Send + Sync + 'static,
+    ) -> Self {
+        self.set(|limiter| limiter.deny_with(responder))
+    }
+
+    /// Leaves the [`Decision`] out of the extensions of responses, where outer layers could read it.
+    ///
+    /// A response that has no other extensions needs three allocations for it. Handlers find the decision
+    /// in the extensions of the request in any case.
+    #[must_use]
+    pub fn hide_decision(self) -> Self {
+        self.set(HttpLimiter::hide_decision)
+    }
+
+    /// Puts the [`CountedSubject`](crate::CountedSubject) into the extensions of requests, where handlers can
+    /// read it.
+    ///
+    /// This costs an allocation for each request.
+    ///
+    /// ```
+    /// use axum::Extension;
+    /// use rl_tower::CountedSubject;
+    /// # use rl_tower::{Limit, RateLimitLayer, RateLimiter};
+    ///
+    /// # let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
+    /// let layer = RateLimitLayer::new(limiter).expose_subject();
+    ///
+    /// async fn show(Extension(CountedSubject(subject)): Extension<CountedSubject>) -> String {
+    ///     format!("You are counted by {}.", subject.realm().as_str())
+    /// }
+    /// # let _: axum::routing::MethodRouter = axum::routing::get(show);
+    /// # Ok::<(), rl_tower::limiter::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn expose_subject(self) -> Self {
+        self.set(HttpLimiter::expose_subject)
+    }
+
+    /// Returns the response to a request that a handler has denied itself, in the form and with the headers
+    /// of this layer.
+    #[must_use]
+    pub fn denied(&self, decision: Decision, subject: &Subject) -> Denied {
+        self.limiter.denied(decision, subject).into()
+    }
+
+    fn set(self, change: impl FnOnce(HttpLimiter) -> HttpLimiter) -> Self {
+        Self { limiter: change(self.limiter) }
     }
 }
 
-impl<S, K> Layer<S> for RateLimitLayer<K> {
-    type Service = RateLimit<S, K>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        RateLimit { inner, gate: Arc::clone(&self.gate) }
+impl From<HttpLimiter> for RateLimitLayer {
+    fn from(limiter: HttpLimiter) -> Self {
+        Self { limiter }
     }
 }
 
-impl<K> Clone for RateLimitLayer<K> {
-    fn clone(&self) -> Self {
-        Self { gate: Arc::clone(&self.gate) }
-    }
-}
+impl<S> Layer<S> for RateLimitLayer {
+    type Service = RateLimit<S>;
 
-impl<K> fmt::Debug for RateLimitLayer<K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimitLayer").field("gate", &self.gate).finish()
+    fn layer(&self, inner: S) -> RateLimit<S> {
+        RateLimit::new(inner, self.limiter.clone())
     }
 }

@@ -11,43 +11,46 @@
 //! let app: Router = Router::new()
 //!     .route("/", get(async || "hello"))
 //!     .layer(RateLimitLayer::new(limiter));
-//! # Ok::<(), rl_core::limiter::BuildError>(())
+//! // Serve `app.into_make_service_with_connect_info::<SocketAddr>()`: without the address of the client
+//! // every request is rejected with 403.
+//! # Ok::<(), rl_tower::limiter::BuildError>(())
 //! ```
 //!
-//! By default clients are counted by the address at the other end of the connection, which axum
-//! tells only if the service is served with
-//! `app.into_make_service_with_connect_info::<SocketAddr>()`. A [`Gate`] has other ways to count,
-//! and everything else that can be set:
+//! By default clients are counted by the address of the peer. Headers and denials are those of the Open Bank
+//! Project: `x-rate-limit-remaining: 9`, and a 429 with the message "Too Many Requests. We only allow 10
+//! requests per second for anonymous access." [`RateLimitLayer`] has settings for all of this:
 //!
 //! ```
-//! use rl_core::headers::{HeaderFamily, Headers};
-//! use rl_core::key::{ApiKey, KeySecret};
-//! use rl_tower::{Gate, Limit, RateLimitLayer, RateLimiter};
+//! use rl_tower::denial::DenialBody;
+//! use rl_tower::headers::{HeaderFamily, Headers};
+//! use rl_tower::key::{ApiKey, KeySecret};
+//! use rl_tower::{Limit, RateLimitLayer, RateLimiter};
 //!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let limiter = RateLimiter::builder().limit(Limit::per_second(10)).build()?;
 //! let secret = KeySecret::new(b"from your configuration")?;
-//! let layer = RateLimitLayer::new(
-//!     Gate::new(limiter)
-//!         .key(ApiKey::header("x-api-key", secret)?)
-//!         .headers(Headers::new(HeaderFamily::Ietf)),
-//! );
-//! # Ok(()) }
+//! let layer = RateLimitLayer::new(limiter)
+//!     .key(ApiKey::header("x-api-key", secret)?)
+//!     .headers(Headers::new(HeaderFamily::Ietf))
+//!     .denial_body(DenialBody::problem());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! This crate re-exports all of [`rl_core`], the limits, stores, limiter, keys and headers. An application
+//! needs no other crate.
 //!
 //! # Decisions in handlers
 //!
-//! A handler may ask the limiter itself, for instance because the cost is in the body. It returns a
-//! denial as [`Denied`], with the status, body and headers that the layer would send.
+//! A handler may call the limiter itself, for instance because the cost depends on the body. It returns a
+//! denial as [`Denied`], with the status, body and headers that a layer would send.
 //!
 //! ```
 //! use axum::extract::State;
 //! use rl_tower::{Denied, RateLimiter, Subject};
 //!
 //! async fn complete(State(limiter): State<RateLimiter>, prompt: String) -> Result<String, Denied> {
-//!     let caller = Subject::user("alice");
-//!     let decision = limiter.check(&caller, prompt.len() as u64).await;
-//!     Denied::unless_allowed(decision, &caller)?;
+//!     let subject = Subject::user("alice");
+//!     let decision = limiter.check(&subject, prompt.len() as u64).await;
+//!     Denied::check(decision, &subject)?;
 //!     Ok(format!("{prompt}, and so on"))
 //! }
 //! # let _: axum::routing::MethodRouter<RateLimiter> = axum::routing::post(complete);
@@ -55,9 +58,9 @@
 //!
 //! # Tests
 //!
-//! A test that calls the router without a connection, as with tower's `oneshot`, has no client address.
-//! Every request is then rejected with 403, "No rate limit key was found in the request". Put an address
-//! into the extensions of the request, as a server does:
+//! In a test that calls the router without a connection, as with tower's `oneshot`, clients have no address.
+//! Every request is rejected with 403, "No rate limit key was found in the request". Put an address into the
+//! extensions of the request, as a server does:
 //!
 //! ```
 //! use std::net::SocketAddr;
@@ -67,12 +70,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # What happens to a request
+//! # The path of a request
 //!
 //! ```text
 //!            request
 //!               │
-//!        ┌──────▼───────┐  denied: 429, the inner service is not called
+//!        ┌──────▼───────┐  denied: 429 without a call of the inner service
 //!        │  rate limit  ├──────────────────────────────► response
 //!        └──────┬───────┘
 //!               │ allowed: the Decision is in the request's extensions
@@ -84,28 +87,37 @@
 //!            response
 //! ```
 //!
-//! A CORS layer belongs *outside*. Browsers report a denial without `Access-Control-Allow-Origin` as a
-//! network error, and the limiter counts preflights like any other request ([`Gate::exempt_preflights`]
-//! changes that). While the layer waits for a remote store, it holds the ready inner service, as tower's
-//! contract demands. A layer whose readiness is scarce, such as a concurrency limit, belongs *outside* too,
-//! or everything that waits for the store holds one of its places.
+//! The [rules](adapter#rules) describe each step.
 //!
-//! The error type is that of the inner service: a denial is a response, so the layer works in
-//! axum's `Router::layer`, `route_layer` and `ServiceBuilder` alike.
+//! A CORS layer belongs *outside*. Browsers report a denial without `Access-Control-Allow-Origin` as a
+//! network error, and the limiter counts preflights like any other request, except with
+//! [`exempt_preflights`](RateLimitLayer::exempt_preflights).
+//!
+//! While the layer waits for a remote store, it holds the ready inner service, as the contract of tower
+//! requires. A layer with scarce readiness, such as tower's concurrency limit, belongs *outside* too.
+//! Otherwise each request that waits for the store holds one of its permits.
+//!
+//! The error type is that of the inner service, because a denial is a response. The layer therefore works in
+//! axum's `Router::layer`, in `route_layer` and in `ServiceBuilder`.
 //!
 //! # Features
 //!
 //! | Name | Description | Default? |
 //! |---|---|---|
-//! | `axum` | The peer address and the matched route as axum knows them | Yes |
-//! | `tonic` | The peer address as tonic knows it | No |
+//! | `axum` | The peer address and the matched route from axum | Yes |
+//! | `tonic` | The peer address from tonic | No |
+//! | `tracing` | Log lines through the `tracing` facade | Yes |
+//! | `redis` | Counters on Redis, shared by every instance | No |
+//! | `redis-tls` | Redis over TLS and mutual TLS | No |
+//! | `redis-sentinel` | The primary that sentinels report | No |
+//! | `redis-cluster` | Redis Cluster | No |
+//! | `serde` | Limits, periods and policies in configuration files | No |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod degrade;
 mod denied;
 mod future;
-mod headers;
 mod layer;
 mod request;
 mod response;
@@ -115,7 +127,8 @@ pub use degrade::{Degrade, DegradeFuture, DegradeLayer};
 pub use denied::Denied;
 pub use future::ResponseFuture;
 pub use layer::RateLimitLayer;
-pub use request::RequestExt;
+pub use request::{RequestExt, from_extension};
 pub use response::ResponseBody;
-pub use rl_core::{Decision, Gate, Limit, Permit, Policy, RateLimiter, Subject};
+#[doc(inline)]
+pub use rl_core::*;
 pub use service::RateLimit;

@@ -1,40 +1,68 @@
-//! A request of `http` as the limiter sees it.
+//! Requests of `http`, as the limiter sees them.
 
 use std::any::Any;
 use std::net::{IpAddr, SocketAddr};
 
-use http::{Extensions, Request};
-use rl_core::key::RequestInfo;
+use http::Request;
+use rl_core::Subject;
+use rl_core::adapter::Extensions;
+use rl_core::key::{IntoSubject, KeyExtractor, RequestInfo};
 
-/// Reads the extensions of a request in the closures of a [`Gate`](crate::Gate), which get it as
-/// `&dyn RequestInfo`: its settings, and closures that are key extractors.
+/// Reads the extensions of a request in closures over `&dyn RequestInfo`, such as settings of a
+/// [`RateLimitLayer`](crate::RateLimitLayer).
 ///
 /// # Examples
 ///
 /// ```
-/// use rl_core::Cost;
-/// use rl_tower::{Gate, Limit, RateLimitLayer, RateLimiter, RequestExt};
+/// use rl_tower::{Cost, Limit, RateLimitLayer, RateLimiter, RequestExt};
 ///
 /// /// Left by an outer layer that has read the body.
 /// #[derive(Clone)]
 /// struct Estimate { tokens: u64 }
 ///
 /// let limiter = RateLimiter::builder().limit(Limit::per_minute(10_000)).build()?;
-/// let layer = RateLimitLayer::new(Gate::new(limiter).cost(|request| {
+/// let layer = RateLimitLayer::new(limiter).cost(|request| {
 ///     request.extension::<Estimate>().map_or(Cost::ONE, |estimate| Cost::new(estimate.tokens))
-/// }));
-/// # Ok::<(), rl_core::limiter::BuildError>(())
+/// });
+/// # Ok::<(), rl_tower::limiter::BuildError>(())
 /// ```
 pub trait RequestExt: RequestInfo {
-    /// Returns what an earlier layer put into the request's extensions under the type `T`; `None` for a
-    /// request of another framework.
+    /// Returns the value of type `T` that an outer layer put into the extensions of the request.
+    ///
+    /// Returns `None` for a request of another framework.
     fn extension<T: Send + Sync + 'static>(&self) -> Option<&T> {
-        self.extensions().downcast_ref::<Extensions>()?.get()
+        self.extensions().downcast_ref::<http::Extensions>()?.get()
     }
 }
 
 impl<R: RequestInfo + ?Sized> RequestExt for R {}
 
+/// Counts by the value of type `T` that an outer layer left in the extensions of the request.
+///
+/// `read` returns a [`Subject`] for it, or anything else that implements [`IntoSubject`]. A request without
+/// such a value has no key.
+///
+/// # Examples
+///
+/// ```
+/// use rl_tower::key::{KeyExtractor, Method};
+/// use rl_tower::{Subject, from_extension};
+///
+/// struct CurrentUser { id: String }
+///
+/// let extractor = from_extension(|user: &CurrentUser| Subject::user(&user.id)).and(Method);
+/// ```
+pub fn from_extension<T, S>(read: impl Fn(&T) -> S + Send + Sync + 'static) -> impl KeyExtractor
+where
+    T: Send + Sync + 'static,
+    S: IntoSubject,
+{
+    move |request: &dyn RequestInfo| {
+        request.extension().map_or(Ok(None), |value| read(value).into_subject())
+    }
+}
+
+/// The view of a request for the limiter.
 pub(crate) struct HttpRequest<'a, B>(pub(crate) &'a Request<B>);
 
 impl<B> RequestInfo for HttpRequest<'_, B> {
@@ -62,8 +90,8 @@ impl<B> RequestInfo for HttpRequest<'_, B> {
         self.0.headers().get_all(name).iter().for_each(|value| each(value.as_bytes()));
     }
 
-    /// What axum or tonic know of the connection, or a `SocketAddr` that the server has put into
-    /// the extensions.
+    /// Returns the peer that axum or tonic report, or the `SocketAddr` that a server has put into the
+    /// extensions.
     fn peer(&self) -> Option<IpAddr> {
         let extensions = self.0.extensions();
         #[cfg(feature = "axum")]
@@ -81,16 +109,56 @@ impl<B> RequestInfo for HttpRequest<'_, B> {
         self.0.extensions()
     }
 
-    fn find_extension<T: Send + Sync + 'static>(&self) -> Option<&T> {
+    fn identified_subject(&self) -> Option<&Subject> {
         self.0.extensions().get()
     }
 }
 
-/// The peer of a connection that tonic accepted without TLS. With TLS its type depends on the TLS
-/// library; put the `SocketAddr` into the extensions instead.
+/// The view of the extensions of a request or response for the limiter.
+pub(crate) struct HttpExtensions<'a>(pub(crate) &'a mut http::Extensions);
+
+impl Extensions for HttpExtensions<'_> {
+    fn get<T: Send + Sync + 'static>(&self) -> Option<&T> {
+        self.0.get()
+    }
+
+    fn insert<T: Clone + Send + Sync + 'static>(&mut self, value: T) {
+        self.0.insert(value);
+    }
+
+    fn remove<T: Clone + Send + Sync + 'static>(&mut self) -> Option<T> {
+        self.0.remove()
+    }
+}
+
+/// Returns the peer of a connection that tonic accepted without TLS.
+///
+/// With TLS the type of the peer depends on the TLS library. Put a `SocketAddr` into the extensions instead.
 #[cfg(feature = "tonic")]
 fn tonic_peer(extensions: &http::Extensions) -> Option<SocketAddr> {
     use tonic::transport::server::TcpConnectInfo;
 
     extensions.get::<TcpConnectInfo>().and_then(TcpConnectInfo::remote_addr)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Clone)]
+    struct CurrentUser(&'static str);
+
+    #[test]
+    fn extension_is_read_by_a_function() {
+        let members = from_extension(|CurrentUser(id): &CurrentUser| {
+            (*id != "guest").then(|| Subject::user(id))
+        });
+        let subject_of = |request: &Request<()>| members.subject(&HttpRequest(request));
+        let mut request = Request::new(());
+        assert_eq!(subject_of(&request), Ok(None));
+        request.extensions_mut().insert(CurrentUser("alice"));
+        assert_eq!(subject_of(&request), Ok(Some(Subject::user("alice"))));
+        request.extensions_mut().insert(CurrentUser("guest"));
+        assert_eq!(subject_of(&request), Ok(None));
+    }
 }

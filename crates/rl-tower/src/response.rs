@@ -1,4 +1,4 @@
-//! The answer to a client that is turned away, and what every response tells.
+//! Responses of `http`: their bodies, denials, and the view for the limiter.
 
 use std::borrow::Cow;
 use std::pin::Pin;
@@ -8,11 +8,12 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
+use rl_core::adapter::{Extensions, ResponseHead, static_value};
 use rl_core::denial::Denial;
-use rl_core::gate::{ResponseInfo, ResponseRules};
-use rl_core::{Decision, Permit};
+use rl_core::headers::HeaderLine;
+use rl_core::{Permit, ResponseInfo};
 
-use crate::headers;
+use crate::request::HttpExtensions;
 
 pin_project! {
     /// The body of the inner service's response, or that of a denial.
@@ -21,13 +22,13 @@ pin_project! {
         #[pin]
         inner: Option<B>,
         denial: Option<Vec<u8>>,
-        // Goes when the body has ended, or is given up.
+        // Dropped when the body has ended, or with the body.
         permit: Option<Permit>,
     }
 }
 
 impl<B> ResponseBody<B> {
-    const fn inner(body: B, permit: Option<Permit>) -> Self {
+    pub(crate) const fn inner(body: B, permit: Option<Permit>) -> Self {
         Self { inner: Some(body), denial: None, permit }
     }
 
@@ -71,16 +72,16 @@ where
     }
 }
 
-/// A denial has its own lines, those of a family, when to come back, and its length: more than a map has
-/// room for until it grows.
-const DENIAL_LINES: usize = 8;
+/// The capacity for the headers of a denial: its own, those of a header family, `Retry-After` and the length.
+/// With the default capacity the map would grow.
+const DENIAL_HEADERS: usize = 8;
 
-/// Makes a response of a denial.
+/// Creates the response to a rejected request.
 pub(crate) fn from_denial<B>(denial: Denial) -> Response<ResponseBody<B>> {
     with_body(denial, ResponseBody::denial)
 }
 
-/// Makes a response of a denial, with its text as a body of another type.
+/// Creates the response to a rejected request, with a body of another type.
 pub(crate) fn with_body<B>(
     denial: Denial,
     body: impl FnOnce(Cow<'static, str>) -> B,
@@ -89,7 +90,7 @@ pub(crate) fn with_body<B>(
     *response.status_mut() =
         StatusCode::from_u16(denial.status).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
     let headers = response.headers_mut();
-    headers.reserve(DENIAL_LINES);
+    headers.reserve(DENIAL_HEADERS);
     if let Some(content_type) = denial.content_type {
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     }
@@ -100,7 +101,7 @@ pub(crate) fn with_body<B>(
             }
             Cow::Owned(value) => HeaderValue::from_maybe_shared(Bytes::from(value)),
         };
-        // A responder of the user's may have made a value that cannot stand in a header.
+        // The responder of an application may return an invalid header, which is left out.
         if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), value) {
             headers.insert(name, value);
         }
@@ -108,21 +109,8 @@ pub(crate) fn with_body<B>(
     response
 }
 
-/// The response of the inner service, whose body holds the permit.
-pub(crate) fn holding<B>(
-    permit: Option<Permit>,
-    response: Response<B>,
-) -> Response<ResponseBody<B>> {
-    response.map(|body| ResponseBody::inner(body, permit))
-}
-
-/// Finds in the head of the response what the request did cost.
-pub(crate) fn read_cost<B>(response: &Response<B>, rules: &ResponseRules, permit: &Permit) {
-    rules.read_cost(permit, &HttpResponse(response));
-}
-
-/// A response of `http` as the limiter sees it.
-struct HttpResponse<'a, B>(&'a Response<B>);
+/// The view of a response for the limiter.
+pub(crate) struct HttpResponse<'a, B>(pub(crate) &'a mut Response<B>);
 
 impl<B> ResponseInfo for HttpResponse<'_, B> {
     fn status(&self) -> u16 {
@@ -134,18 +122,21 @@ impl<B> ResponseInfo for HttpResponse<'_, B> {
     }
 }
 
-/// Adds the header lines, and leaves the stricter decision in the extensions for outer layers, if they
-/// are told.
-pub(crate) fn tell<B>(
-    response: &mut Response<B>,
-    rules: &ResponseRules,
-    decision: &mut Option<Decision>,
-) {
-    let Some(told) = decision else { return };
-    let inner = response.extensions_mut().remove::<Decision>();
-    let lines = response.headers_mut();
-    if rules.write_headers(told, inner, &mut |line| headers::add(lines, line)) {
-        let left = || decision.take().expect("it is told");
-        response.extensions_mut().get_or_insert_with(left);
+impl<B> ResponseHead for HttpResponse<'_, B> {
+    fn add_header(&mut self, line: HeaderLine<'_>) {
+        let name = HeaderName::from_static(line.name);
+        let value = match static_value(line.value) {
+            Some(value) => HeaderValue::from_static(value),
+            None => HeaderValue::from_str(line.value).expect("lines are visible ASCII and spaces"),
+        };
+        if line.is_list {
+            self.0.headers_mut().append(name, value);
+        } else {
+            self.0.headers_mut().insert(name, value);
+        }
+    }
+
+    fn extensions(&mut self) -> impl Extensions {
+        HttpExtensions(self.0.extensions_mut())
     }
 }

@@ -1,98 +1,85 @@
-use std::fmt;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http::{Request, Response};
 use http_body::Body;
-use rl_core::gate::Admission;
-use rl_core::key::{ClientAddress, KeyExtractor};
-use rl_core::{Gate, MaybeReady};
+use rl_core::adapter::{Admission, HttpLimiter};
 use tower_service::Service;
 
 use crate::future::ResponseFuture;
 use crate::request::HttpRequest;
 use crate::response::{self, ResponseBody};
 
-/// A service with a limiter around it, made by [`RateLimitLayer`](crate::RateLimitLayer).
-pub struct RateLimit<S, K = ClientAddress> {
-    pub(crate) inner: S,
-    pub(crate) gate: Arc<Gate<K>>,
+/// A service behind a limiter, made by [`RateLimitLayer`](crate::RateLimitLayer).
+#[derive(Clone, Debug)]
+pub struct RateLimit<S> {
+    inner: S,
+    limiter: HttpLimiter,
 }
 
-impl<S, K> RateLimit<S, K> {
-    /// The service inside.
+impl<S> RateLimit<S> {
+    pub(crate) const fn new(inner: S, limiter: HttpLimiter) -> Self {
+        Self { inner, limiter }
+    }
+
+    /// Returns the inner service.
     pub const fn get_ref(&self) -> &S {
         &self.inner
     }
 
-    /// The service inside.
+    /// Returns the inner service.
     pub const fn get_mut(&mut self) -> &mut S {
         &mut self.inner
     }
 
-    /// The service inside, without the limiter.
+    /// Returns the inner service, and discards the limiter.
     pub fn into_inner(self) -> S {
         self.inner
     }
 }
 
-impl<S, K, ReqBody, ResBody> Service<Request<ReqBody>> for RateLimit<S, K>
+impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for RateLimit<S>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
-    K: KeyExtractor,
     ResBody: Body<Data: From<Vec<u8>>>,
 {
     type Response = Response<ResponseBody<ResBody>>;
     type Error = S::Error;
-    type Future = ResponseFuture<S, S::Future, ReqBody, ResBody, K>;
+    type Future = ResponseFuture<S, S::Future, ReqBody, ResBody>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
     }
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
-        match self.gate.admit(&HttpRequest(&request)) {
+        match self.limiter.admit(&HttpRequest(&request), request.extensions().get()) {
             Admission::Exempt => ResponseFuture::exempt(self.inner.call(request)),
-            Admission::TurnedAway(denial) => {
-                self.release();
-                ResponseFuture::turned_away(response::from_denial(denial))
+            Admission::Rejected(denial) => {
+                release_readiness(&mut self.inner);
+                ResponseFuture::rejected(response::from_denial(denial))
             }
-            // A store in memory has decided: there is nothing to wait for, and nothing to hold.
-            Admission::Asked { decision: MaybeReady::Ready(Some(decision)), caller } => {
+            Admission::Decided { decision, context } => {
                 if !decision.is_forwarded() {
-                    self.release();
+                    release_readiness(&mut self.inner);
                 }
-                ResponseFuture::decided(&mut self.inner, request, &self.gate, decision, &caller)
+                ResponseFuture::decided(&mut self.inner, request, &self.limiter, decision, &context)
             }
-            Admission::Asked { decision, caller } => {
-                // The instance that is ready is this one, not its clone:
+            Admission::Pending { decision, context } => {
+                // This instance is ready, its clone may not be:
                 // https://docs.rs/tower-service/latest/tower_service/trait.Service.html#be-careful-when-cloning-inner-services
                 let clone = self.inner.clone();
                 let inner = std::mem::replace(&mut self.inner, clone);
-                ResponseFuture::checking(inner, request, Arc::clone(&self.gate), decision, caller)
+                let limiter = self.limiter.clone();
+                ResponseFuture::pending(inner, request, limiter, decision, context)
             }
         }
     }
 }
 
-impl<S: Clone, K> RateLimit<S, K> {
-    /// Gives back what the readiness of the inner service holds, such as a place under a
-    /// concurrency limit: it is not going to be called, and nobody may call us for a long time.
-    fn release(&mut self) {
-        self.inner = self.inner.clone();
-    }
-}
-
-impl<S: Clone, K> Clone for RateLimit<S, K> {
-    fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), gate: Arc::clone(&self.gate) }
-    }
-}
-
-impl<S: fmt::Debug, K> fmt::Debug for RateLimit<S, K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimit").field("inner", &self.inner).field("gate", &self.gate).finish()
-    }
+/// Releases what the readiness of a service holds, such as a permit of a concurrency limit.
+///
+/// A denied request does not call the service, and the next request may come much later.
+fn release_readiness<S: Clone>(service: &mut S) {
+    *service = service.clone();
 }
 
 #[cfg(test)]
@@ -127,54 +114,53 @@ mod tests {
         }
     }
 
-    /// How often the allocator is asked by a request of a client that has asked before.
+    /// Returns the number of allocations for a request of a known client.
     fn allocations<S>(service: &mut S) -> u64
     where
         S: Service<Request<()>, Error = Infallible>,
     {
-        let mut ask = || {
+        let mut call = || {
             let address: SocketAddr = "192.0.2.7:50000".parse().unwrap();
             let request = Request::builder().extension(address).body(()).unwrap();
             let counted = allocation_counter::measure(|| {
-                let answer = pin!(service.call(request));
-                let polled = answer.poll(&mut Context::from_waker(Waker::noop()));
-                assert!(polled.is_ready(), "there is nothing to wait for");
+                let future = pin!(service.call(request));
+                let polled = future.poll(&mut Context::from_waker(Waker::noop()));
+                assert!(polled.is_ready(), "the store is in memory");
             });
             counted.count_total
         };
-        ask();
-        ask()
+        call();
+        call()
     }
 
-    fn limited(max: u32, gate: impl FnOnce(Gate) -> Gate) -> RateLimit<Handler> {
+    fn layer(max: u32) -> RateLimitLayer {
         let limiter = RateLimiter::builder()
             .limit(Limit::per_second(max))
             .limit(Limit::per_day(5_000))
             .build()
             .unwrap();
-        RateLimitLayer::new(gate(Gate::new(limiter))).layer(Handler)
+        RateLimitLayer::new(limiter)
     }
 
-    /// Of what is added: the decision in the extensions of the request. The future and the headers need
-    /// nothing.
+    /// The decision in the extensions of the request is the only allocation.
     #[test]
-    fn a_request_asks_the_allocator_once() {
-        let mut limited = limited(100, |gate| gate.decision_in_response(false));
+    fn an_allowed_request_allocates_once() {
+        let mut limited = layer(100).hide_decision().layer(Handler);
         assert_eq!(allocations(&mut limited) - allocations(&mut Handler), 1);
     }
 
-    /// The response had no extensions before.
+    /// The map of the response's extensions is allocated too.
     #[test]
-    fn a_decision_in_the_response_takes_three_more() {
-        let (with, without) =
-            (allocations(&mut limited(100, |gate| gate)), allocations(&mut Handler));
-        assert_eq!(with - without, 4);
+    fn a_decision_in_the_response_needs_three_more_allocations() {
+        let limited = allocations(&mut layer(100).layer(Handler));
+        assert_eq!(limited - allocations(&mut Handler), 4);
     }
 
-    /// For the body, the headers and the index of their names, and the list of those that a denial adds.
+    /// The allocations are the body, the headers, the index of their names, and the list of headers in the
+    /// denial.
     #[test]
-    fn a_denial_asks_the_allocator_four_times() {
-        let mut limited = limited(1, |gate| gate.decision_in_response(false));
+    fn a_denied_request_allocates_four_times() {
+        let mut limited = layer(1).hide_decision().layer(Handler);
         assert_eq!(allocations(&mut limited), 4);
     }
 }

@@ -17,11 +17,10 @@ use actix_web::rt::signal::unix::{SignalKind, signal};
 use actix_web::rt::time::sleep;
 use actix_web::{App, HttpServer, body::MessageBody, dev, web};
 use futures::future::select;
-use rl_actix::{Limit, RateLimit, RateLimiter};
-use rl_core::RedisStore;
+use rl_actix::{Limit, RateLimit, RateLimiter, RedisStore};
 use socket2::SockRef;
 
-/// Whether the process has got a signal to stop.
+/// Whether the process has received a signal to stop.
 static IS_STOPPING: AtomicBool = AtomicBool::new(false);
 
 #[actix_web::main]
@@ -41,7 +40,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     // Five requests in ten seconds and a thousand in an hour, for each client address.
     let mut limiter =
         RateLimiter::builder().limit("5/10seconds".parse()?).limit(Limit::per_hour(1_000));
-    // In memory, unless several instances are to count together.
+    // Counters are in memory by default; on Redis all instances share them.
     if let Some(url) = setting("RL_REDIS_URL") {
         let store = RedisStore::connect(&url).await;
         limiter = limiter.store(store.map_err(|error| format!("RL_REDIS_URL: {error}"))?);
@@ -53,7 +52,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind(&listen);
     let listener = listener.map_err(|error| format!("RL_LISTEN {listen}: {error}"))?;
     let address = listener.local_addr()?;
-    // The closure runs once for each worker; clones of the limiter count together.
+    // The closure runs for each worker; clones of the limiter share the counters.
     let server = HttpServer::new(move || {
         App::new()
             .wrap(RateLimit::new(limiter.clone()))
@@ -67,7 +66,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     .shutdown_signal(stop(listener.try_clone()?)?);
     println!("listening on http://{address}, try:\ncurl -i http://{address}/");
     server.listen(listener)?.run().await?;
-    // Gives leased units back to Redis.
+    // Returns leased units to Redis.
     if let Err(error) = closing.close().await {
         eprintln!("warning: {error}");
     }

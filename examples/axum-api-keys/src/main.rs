@@ -1,11 +1,11 @@
-//! Tiers for API keys, and the decision shown to the handler.
+//! Tiers for API keys, and a handler that reads the decision.
 //!
-//! Each key that was sold belongs to a tier and counts as itself. Requests without a key, or with a key
-//! that was never sold, count by address, so a client that invents keys gains nothing. A request with two
-//! keys is rejected with 400.
+//! Each key that was sold belongs to a tier and has counters of its own. Requests without a key, or with an
+//! unknown key, are counted by address, so a client that invents keys gains nothing. A request with two keys
+//! is rejected with 400.
 //!
-//! Keys are hashed with a secret before anything is done with them, so that neither the store nor
-//! the map of tiers holds a key in clear.
+//! Keys are hashed with a secret before anything else, so that neither the store nor the map of tiers
+//! contains a key in plain text.
 
 #![allow(clippy::print_stdout, reason = "an example prints what to try")]
 
@@ -18,10 +18,9 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use axum::{Extension, Router, routing::get};
-use rl_core::headers::{HeaderFamily, Headers};
-use rl_core::key::{ApiKey, ClientAddress, KeyExtractor, KeySecret};
-use rl_core::{Gate, Realm};
-use rl_tower::{Decision, Limit, Policy, RateLimitLayer, RateLimiter, Subject};
+use rl_tower::headers::{HeaderFamily, Headers};
+use rl_tower::key::{ApiKey, ClientAddress, KeyExtractor, KeySecret};
+use rl_tower::{Decision, Limit, Policy, RateLimitLayer, RateLimiter, Realm, Subject};
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -39,7 +38,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let basic = Policy::new([Limit::per_second(2), Limit::per_day(1_000)])?;
     let premium = Policy::new([Limit::per_second(50), Limit::per_day(100_000)])?;
 
-    // Share the secret between instances: it decides under which names they count.
+    // All instances need the same secret, because the counters belong to hashes of the keys.
     let secret = KeySecret::new(b"a secret from your configuration")?;
     let tiers: HashMap<Subject, Policy> = [("key-of-bob", basic), ("key-of-alice", premium)]
         .into_iter()
@@ -47,8 +46,8 @@ async fn run() -> Result<(), Box<dyn Error>> {
         .collect();
     let sold: HashSet<Subject> = tiers.keys().cloned().collect();
     let limiter = RateLimiter::builder()
-        // The owner is the key itself, even if it is counted in a pair, as by `.and(Route)`. The map has
-        // no pairs.
+        // If a key is counted in a pair, as with `.and(Route)`, its owner is still the key, and the map
+        // contains it.
         .policies(move |subject: &Subject| {
             Some(tiers.get(subject.owner()).unwrap_or(&anonymous).clone())
         })
@@ -56,9 +55,9 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let key = ApiKey::header("x-api-key", secret)?
         .known(move |key| sold.contains(key))
         .or(ClientAddress::default());
-    let gate = Gate::new(limiter).key(key).headers(Headers::new(HeaderFamily::Ietf));
+    let layer = RateLimitLayer::new(limiter).key(key).headers(Headers::new(HeaderFamily::Ietf));
 
-    let app = Router::new().route("/", get(show)).layer(RateLimitLayer::new(gate));
+    let app = Router::new().route("/", get(show)).layer(layer);
     let listen = setting("RL_LISTEN").unwrap_or_else(|| "127.0.0.1:3000".to_owned());
     let listener = tokio::net::TcpListener::bind(&listen).await;
     let listener = listener.map_err(|error| format!("RL_LISTEN {listen}: {error}"))?;

@@ -1,9 +1,9 @@
-//! Costs that are known afterwards, two at once, a wait, and a limit in shadow.
+//! Costs that are known afterwards, a concurrency limit, waiting, and a limit in shadow.
 //!
-//! A client has 200 words a minute. A request reserves 20 of them, and is settled with as many as the
-//! answer has when its body has ended. A client is served two requests at once; a third waits for its
-//! turn, for up to five seconds. Answers that fail are free. A limit of 500 words an hour is planned:
-//! it is in shadow, so that the log and a header tell whom it would deny.
+//! A client has 200 words per minute. A request reserves 20 words. When the body of its response has ended,
+//! it is charged the words of the response. A client may have two requests in progress; a third one waits
+//! for up to five seconds. Failed requests are free. A limit of 500 words per hour is in shadow: a log line
+//! and a header name the requests that it would deny.
 
 #![allow(clippy::print_stdout, reason = "an example prints what to try")]
 
@@ -17,9 +17,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use axum::{Extension, Router, extract::Path, http::StatusCode, routing::get};
-use rl_core::gate::OverLimit;
-use rl_core::{Cost, Gate};
-use rl_tower::{Limit, Permit, RateLimitLayer, RateLimiter};
+use rl_tower::{Cost, Limit, OverLimit, Permit, RateLimitLayer, RateLimiter};
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -39,13 +37,13 @@ async fn run() -> Result<(), Box<dyn Error>> {
         .limit(Limit::per_minute(200).in_units_of("words")?)
         .limit(Limit::per_hour(500).in_units_of("words")?.in_shadow())
         .build()?;
-    let gate = Gate::new(limiter)
+    let layer = RateLimitLayer::new(limiter)
         .cost(|_| Cost::new(20))
-        .metered(true)
+        .metered()
         .refund_if(|response| response.status() >= 400)
-        .over_limit(OverLimit::Wait { at_most: Duration::from_secs(5), queue: 10 });
+        .on_over_limit(OverLimit::Wait { at_most: Duration::from_secs(5), queue: 10 });
 
-    let app = Router::new().route("/words/{count}", get(words)).layer(RateLimitLayer::new(gate));
+    let app = Router::new().route("/words/{count}", get(words)).layer(layer);
     let listen = setting("RL_LISTEN").unwrap_or_else(|| "127.0.0.1:3000".to_owned());
     let listener = tokio::net::TcpListener::bind(&listen).await;
     let listener = listener.map_err(|error| format!("RL_LISTEN {listen}: {error}"))?;

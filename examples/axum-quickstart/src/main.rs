@@ -11,8 +11,7 @@ use std::io::{IsTerminal, stdout};
 use std::process::ExitCode;
 
 use axum::{Router, routing::get};
-use rl_core::RedisStore;
-use rl_tower::{Limit, RateLimitLayer, RateLimiter};
+use rl_tower::{Limit, RateLimitLayer, RateLimiter, RedisStore};
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -31,7 +30,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     // Five requests in ten seconds and a thousand in an hour, for each client address.
     let mut limiter =
         RateLimiter::builder().limit("5/10seconds".parse()?).limit(Limit::per_hour(1_000));
-    // In memory, unless several instances are to count together.
+    // Counters are in memory by default; on Redis all instances share them.
     if let Some(url) = setting("RL_REDIS_URL") {
         let store = RedisStore::connect(&url).await;
         limiter = limiter.store(store.map_err(|error| format!("RL_REDIS_URL: {error}"))?);
@@ -47,7 +46,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let address = listener.local_addr()?;
     println!("listening on http://{address}, try:\ncurl -i http://{address}/");
     serve::serve(listener, app).await?;
-    // Gives leased units back to Redis.
+    // Returns leased units to Redis.
     if let Err(error) = limiter.close().await {
         eprintln!("warning: {error}");
     }

@@ -1,7 +1,7 @@
 //! The client address behind a reverse proxy.
 //!
-//! Everybody can send an `X-Forwarded-For`. It is believed only if the peer is a proxy that you
-//! name, and then only as far to the left as your proxies wrote it.
+//! Any client can send an `X-Forwarded-For`. The limiter reads it only if the peer is a trusted proxy, and
+//! uses only those entries that trusted proxies have appended.
 
 #![allow(clippy::print_stdout, reason = "an example prints what to try")]
 
@@ -13,9 +13,8 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use axum::{Router, routing::get};
-use rl_core::Gate;
-use rl_core::client_ip::{ClientIp, TrustedProxies};
-use rl_core::key::ClientAddress;
+use rl_tower::client_ip::{ClientIp, TrustedProxies};
+use rl_tower::key::ClientAddress;
 use rl_tower::{Limit, RateLimitLayer, RateLimiter};
 
 #[tokio::main]
@@ -30,15 +29,17 @@ async fn main() -> ExitCode {
 }
 
 async fn run() -> Result<(), Box<dyn Error>> {
-    // Here the proxy runs on the same machine; `curl` plays its part.
+    // Here `curl` takes the role of a proxy on the same machine.
     let proxies = setting("RL_PROXIES").unwrap_or_else(|| "127.0.0.0/8, ::1".to_owned());
     let proxies: TrustedProxies =
         proxies.parse().map_err(|error| format!("RL_PROXIES: {error}"))?;
 
     let limiter = RateLimiter::builder().limit(Limit::per_minute(3)).build()?;
-    let gate = Gate::new(limiter).key(ClientAddress::new(ClientIp::behind(proxies)));
+    let key = ClientAddress::new(ClientIp::with_proxies(proxies));
 
-    let app = Router::new().route("/", get(async || "Hello!\n")).layer(RateLimitLayer::new(gate));
+    let app = Router::new()
+        .route("/", get(async || "Hello!\n"))
+        .layer(RateLimitLayer::new(limiter).key(key));
     let listen = setting("RL_LISTEN").unwrap_or_else(|| "127.0.0.1:3000".to_owned());
     let listener = tokio::net::TcpListener::bind(&listen).await;
     let listener = listener.map_err(|error| format!("RL_LISTEN {listen}: {error}"))?;

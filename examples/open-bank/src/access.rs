@@ -7,9 +7,8 @@ use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use rl_core::RetryAfter;
-use rl_core::client_ip::ClientIp;
-use rl_tower::{Decision, RateLimiter, Subject};
+use rl_tower::client_ip::ClientIp;
+use rl_tower::{Decision, RateLimiter, RetryAfter, Subject};
 
 use crate::CONSUMERS;
 use crate::self_service::{Outcome, SelfService, Window, tightest};
@@ -35,12 +34,11 @@ impl Access {
     }
 }
 
-/// Puts the consumer into the request's extensions, where the limiter finds it. A request with a wrong token
-/// is rejected, and one without a token is an anonymous call.
+/// Puts the consumer into the request's extensions, where the limiter finds it.
 ///
-/// Wrong tokens count by address. A wrong token is charged after its look-up, and a right one passes only
-/// if the address still has an attempt at that time. So parallel guesses gain nothing over guesses one
-/// after the other.
+/// A request with a wrong token is rejected, and one without a token is an anonymous call. Wrong tokens are
+/// counted by address, after their look-up. A right token is accepted only if its address has an attempt left
+/// at that time. Parallel guesses therefore gain nothing over sequential ones.
 pub(crate) async fn authenticate(
     State(access): State<Arc<Access>>,
     mut request: Request,
@@ -74,7 +72,7 @@ pub(crate) async fn authenticate(
     next.run(request).await
 }
 
-/// Returns the bearer token; an empty one if there is an `Authorization` of another kind.
+/// Returns the bearer token, which is empty if the `Authorization` has another scheme.
 fn token(headers: &HeaderMap) -> Result<Option<&str>, &'static str> {
     let mut lines = headers.get_all(header::AUTHORIZATION).iter();
     let Some(line) = lines.next() else { return Ok(None) };
@@ -108,7 +106,7 @@ pub(crate) async fn sign_up(State(access): State<Arc<Access>>, request: Request)
             let message = access.signup.rejection(&window);
             let response = answer(StatusCode::TOO_MANY_REQUESTS, &message);
             let response = with(response, &standing(&window));
-            // A wait cannot help against a limit of 0.
+            // A wait does not help against a limit of 0.
             if window.limit == 0 {
                 response
             } else {

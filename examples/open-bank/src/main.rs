@@ -1,15 +1,15 @@
-//! An open banking API, whole: the service, the limits of its consumers in a database, and the management
-//! of both.
+//! A complete open banking API: the service, the limits of its consumers in a database, and their
+//! management.
 //!
-//! Consumers come by bearer token, everybody else by address. The limiter runs after authentication.
-//! Before it, wrong tokens and sign-ups are limited by address.
-//! What a consumer may do is what its records add up to; anonymous addresses have 1 000 requests per
-//! hour. Headers and messages are those of the Open Bank Project.
+//! Requests with a bearer token are counted by consumer, others by address. The limiter runs after
+//! authentication. Before authentication, wrong tokens and sign-ups are limited by address. The limits of a
+//! consumer are the sums of its records; anonymous addresses have 1 000 requests per hour. Headers and
+//! messages are those of the Open Bank Project.
 //!
-//! Nothing has to be installed: records are in SQLite in memory, counters in the memory of this
-//! process. `DATABASE_URL` (`sqlite://open-bank.db`, `postgres://…`) keeps the records, `RL_REDIS_URL`
-//! shares the counters with other instances; on Redis they can be read with `redis-cli`:
-//! `GET consumer_abc123_PER_MINUTE`. `RL_PROXIES` names the proxies whose `X-Forwarded-For` is believed.
+//! Nothing has to be installed: records are in SQLite in memory, and counters in the memory of the process.
+//! `DATABASE_URL` (`sqlite://open-bank.db`, `postgres://…`) stores the records permanently. `RL_REDIS_URL`
+//! shares the counters with other instances; `redis-cli` can read them: `GET consumer_abc123_PER_MINUTE`.
+//! `RL_PROXIES` contains the proxies whose `X-Forwarded-For` is trusted.
 
 #![allow(clippy::print_stdout, reason = "an example prints what to try")]
 
@@ -31,20 +31,19 @@ use axum::response::Redirect;
 use axum::{Router, routing};
 use rl_admin::Backend;
 use rl_admin::console::Console;
-use rl_core::Gate;
-use rl_core::client_ip::{ClientIp, TrustedProxies};
-use rl_core::denial::DenialBody;
-use rl_core::headers::{HeaderFamily, Headers};
-use rl_core::key::{ClientAddress, Identified, KeyExtractor};
-use rl_core::store::redis::{Layout, RedisStore};
-use rl_core::store::{MemoryStore, Store};
 use rl_records::{RecordSource, Records};
-use rl_tower::{Limit, RateLimitLayer, RateLimiter};
+use rl_tower::client_ip::{ClientIp, TrustedProxies};
+use rl_tower::denial::DenialBody;
+use rl_tower::headers::{HeaderFamily, Headers};
+use rl_tower::key::{ClientAddress, Identified, KeyExtractor};
+use rl_tower::store::Store;
+use rl_tower::store::redis::Layout;
+use rl_tower::{Limit, MemoryStore, RateLimitLayer, RateLimiter, RedisStore};
 
 use access::{Access, answer_json, authenticate, sign_up};
 use self_service::{Mode, SelfService};
 
-/// The tokens of consumers. A real service would ask its database.
+/// The tokens of consumers. A real service would have them in its database.
 const CONSUMERS: [(&str, &str); 2] =
     [("token-of-abc", "consumer_abc123"), ("token-of-xyz", "consumer_xyz789")];
 
@@ -68,9 +67,10 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let records = records.map_err(|error| format!("DATABASE_URL: {error}"))?;
     management::first_records(&records, CONSUMERS[0].1).await?;
     let proxies: Result<TrustedProxies, _> = setting("RL_PROXIES").unwrap_or_default().parse();
-    let client_ip = ClientIp::behind(proxies.map_err(|error| format!("RL_PROXIES: {error}"))?);
+    let client_ip =
+        ClientIp::with_proxies(proxies.map_err(|error| format!("RL_PROXIES: {error}"))?);
 
-    // Periods without a limit are counted too: the management shows what is used in all six.
+    // Periods without a limit are counted too, because the management shows the usage of all six.
     let source = RecordSource::builder(&records).count_unlimited(true).start();
     let mut limiter = RateLimiter::builder().policies(source.clone());
     let mut store: Arc<dyn Store> = Arc::new(MemoryStore::new());
@@ -86,7 +86,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let access = access(client_ip.clone(), &store)?;
     let (admin, token) = management::admin(records, source, limiter.clone(), backend, client_ip)?;
 
-    // Pages for people. The cookie needs TLS unless it is said that there is none.
+    // The session cookie would need TLS, which this example does not have.
     let console = Console::builder(admin.clone()).without_tls().build();
     let app = service(limiter.clone(), access).nest(PREFIX, admin.router()).merge(console.router());
     let listen = setting("RL_LISTEN").unwrap_or_else(|| "127.0.0.1:3000".to_owned());
@@ -104,7 +104,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let console = format!("http://{address}/console");
     management::print_help(&console, &api, token.as_deref(), CONSUMERS[0].1);
     serve::serve(listener, app).await?;
-    // Gives leased units back to Redis.
+    // Returns leased units to Redis.
     if let Err(error) = limiter.close().await {
         eprintln!("warning: {error}");
     }
@@ -122,7 +122,7 @@ fn mode(name: &str, default: Mode) -> Result<Mode, String> {
     text.parse().map_err(|error| format!("{name} {text:?}: {error}"))
 }
 
-/// Returns the limiters that stand before the limits of consumers.
+/// Returns the limiters for requests before authentication.
 fn access(client_ip: ClientIp, store: &Arc<dyn Store>) -> Result<Arc<Access>, Box<dyn Error>> {
     let failures = mode("RL_AUTHENTICATION", Mode::Enforce)?;
     let failures = RateLimiter::builder()
@@ -142,15 +142,15 @@ fn access(client_ip: ClientIp, store: &Arc<dyn Store>) -> Result<Arc<Access>, Bo
 /// Returns the limited part of the service. Management is not limited, so that it stays reachable.
 fn service(limiter: RateLimiter, access: Arc<Access>) -> Router {
     let address = ClientAddress::new(access.client_ip.clone());
-    let gate = Gate::new(limiter)
+    let layer = RateLimitLayer::new(limiter)
         .key(Identified.or(address))
-        .headers(Headers::new(HeaderFamily::OpenBank).tell_unlimited(true))
-        .denial_body(DenialBody::open_bank().prefix("OBP-10018: ").names_consumer(true));
+        .headers(Headers::new(HeaderFamily::OpenBank).show_unlimited())
+        .denial_body(DenialBody::open_bank().prefix("OBP-10018: ").name_consumer());
     let banks = async || answer_json(StatusCode::OK, "{\"banks\":[]}\n".to_owned());
     Router::new()
         .route(&format!("{PREFIX}/banks"), routing::get(banks))
         // The layer that is added last runs first.
-        .layer(RateLimitLayer::new(gate))
+        .layer(layer)
         .layer(from_fn_with_state(access.clone(), authenticate))
         // Outside of the authentication layer.
         .route(&format!("{PREFIX}/users"), routing::post(sign_up).with_state(access))

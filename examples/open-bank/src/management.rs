@@ -3,10 +3,10 @@
 use std::error::Error;
 
 use rl_admin::{Admin, Backend, BearerTokens, FailedAttempts, Roles};
-use rl_core::RateLimiter;
-use rl_core::client_ip::ClientIp;
-use rl_core::time::Timestamp;
 use rl_records::{CallLimits, RecordContent, RecordQuery, RecordSource, Records};
+use rl_tower::RateLimiter;
+use rl_tower::client_ip::ClientIp;
+use rl_tower::time::Timestamp;
 
 use crate::setting;
 

@@ -1,26 +1,25 @@
-//! Limits requests before authentication, such as sign-ups: the self-service limiter of the Open Bank
+//! Limits requests before authentication, such as sign-ups, like the self-service limiter of the Open Bank
 //! Project.
 //!
-//! A request belongs to a scope. A scope has windows for each client address, and one for all
-//! addresses together, so that many addresses together are limited as well. A limit of -1 switches a
-//! window off, and 0 blocks. In shadow mode nothing is rejected; the log reports what would be.
+//! A request belongs to a scope. A scope has windows for each client address, and one window for all
+//! addresses, so that many addresses together are limited as well. A limit of -1 disables a window, and 0
+//! blocks. In shadow mode no request is rejected, and the log contains those that would be.
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use rl_core::store::Store;
-use rl_core::{Decision, Limit, Period, Policy, RateLimiter, Subject};
-use rl_core::{LimitStatus, RetryAfter};
+use rl_tower::store::Store;
+use rl_tower::{Decision, Limit, LimitStatus, Period, Policy, RateLimiter, RetryAfter, Subject};
 
-/// What happens to a request that is over a limit.
+/// How requests over a limit are handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Nothing is counted.
+    /// Requests are not counted.
     Off,
-    /// It passes with a warning.
+    /// They are allowed with a warning.
     Shadow,
-    /// It is rejected.
+    /// They are rejected.
     Enforce,
 }
 
@@ -37,7 +36,7 @@ impl FromStr for Mode {
     }
 }
 
-/// The windows, in the order of the numbers below: three for each address, and one for all.
+/// The windows, in the order of the limits: three for each address, and one for all addresses.
 const WINDOWS: [(&str, Period); 4] = [
     ("PER_MINUTE", Period::MINUTE),
     ("PER_HOUR", Period::HOUR),
@@ -58,12 +57,14 @@ pub(crate) const SCOPES: [(&str, [i64; 4]); 6] = [
 /// The built-in limits of any other scope.
 const GENERIC: [i64; 4] = [10, 60, 200, -1];
 
-/// Returns the four limits of a scope. Each comes from the setting of the scope, else the setting for all
-/// scopes, else the built-in limits of the scope, else the built-in limits of all others.
+/// Returns the four limits of a scope.
+///
+/// Each is the setting of the scope. Without one it is the setting for all scopes, and without that the
+/// built-in limit.
 ///
 /// # Errors
 ///
-/// Returns an error that names the setting, if it is no limit.
+/// Returns an error with the name of the setting if its value is not a limit.
 pub(crate) fn limits(
     scope: &str,
     setting: impl Fn(&str) -> Option<String>,
@@ -87,7 +88,7 @@ pub(crate) fn limits(
 pub(crate) struct SelfService {
     scope: String,
     mode: Mode,
-    // `None` if all of its windows are switched off.
+    // `None` if all of its windows are disabled.
     by_address: Option<RateLimiter>,
     global: Option<RateLimiter>,
 }
@@ -95,7 +96,7 @@ pub(crate) struct SelfService {
 /// The outcome of a request.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// No limit applies, and the store was not asked.
+    /// No limit applies.
     Skipped,
     Allowed(Vec<Window>),
     /// It would be rejected if the limits were enforced.

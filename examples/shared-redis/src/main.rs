@@ -1,7 +1,7 @@
 //! Two servers that share one limit through Redis.
 //!
-//! Stop Redis while it runs: requests pass, and one log line says so. Start it again: the limit
-//! holds again, and another line says so.
+//! Stop Redis while the example runs: requests are allowed, and a log line reports the outage. Start Redis
+//! again: the limit is enforced again, and another log line reports it.
 
 #![allow(clippy::print_stdout, reason = "an example prints what to try")]
 
@@ -14,8 +14,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use axum::{Router, routing::get};
-use rl_core::RedisStore;
-use rl_tower::{RateLimitLayer, RateLimiter};
+use rl_tower::{RateLimitLayer, RateLimiter, RedisStore};
 use tokio::net::TcpListener;
 
 #[tokio::main]
@@ -39,7 +38,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     })?;
     let first = Instance::start(&url, first.trim()).await?;
     let second = Instance::start(&url, second.trim()).await?;
-    println!("5 requests in 10 seconds, whichever server they reach; try:");
+    println!("5 requests in 10 seconds on both servers together; try:");
     println!("curl -i http://{}/ http://{}/", first.address, second.address);
     tokio::try_join!(first.serve(), second.serve())?;
     Ok(())
@@ -50,8 +49,7 @@ fn setting(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// A server that would be a process on a machine of its own. It shares nothing with the other one
-/// but Redis.
+/// A server, which could also be a process on another machine: the two share nothing but Redis.
 struct Instance {
     address: SocketAddr,
     listener: TcpListener,
@@ -75,7 +73,7 @@ impl Instance {
 
     async fn serve(self) -> io::Result<()> {
         serve::serve(self.listener, self.app).await?;
-        // Gives leased units back to Redis.
+        // Returns leased units to Redis.
         if let Err(error) = self.limiter.close().await {
             eprintln!("warning: {error}");
         }

@@ -10,13 +10,13 @@ fuzz_target!(|input: (u8, [u8; 4], &[u8])| {
     let (choice, from, bytes) = input;
     let from = IpAddr::from(from);
     let proxies: TrustedProxies = "10.0.0.0/8, 2001:db8:ffff::/48".parse().expect("networks");
-    let behind = ClientIp::behind(proxies.clone());
+    let behind = ClientIp::with_proxies(proxies.clone());
     let rule = match choice % 5 {
         0 => behind,
         1 => behind.forwarded(),
         2 => behind.single_header("x-real-ip").expect("a name"),
-        3 => ClientIp::hops(choice / 5 % 4),
-        _ => ClientIp::hops(choice / 5 % 4).forwarded(),
+        3 => ClientIp::with_hops(choice / 5 % 4),
+        _ => ClientIp::with_hops(choice / 5 % 4).forwarded(),
     };
     let lines: Vec<&[u8]> = bytes.split(|byte| *byte == b'\n').collect();
     let proxy = "10.0.0.1".parse().ok();
@@ -29,7 +29,7 @@ fuzz_target!(|input: (u8, [u8; 4], &[u8])| {
             text.len() <= 43 && text.bytes().all(|b| b.is_ascii_hexdigit() || b":./".contains(&b))
         );
     }
-    let _ = rule.clone().trust_local(true).resolve(None, &lines);
+    let _ = rule.clone().trust_local().resolve(None, &lines);
 
     let is_stranger = !proxies.contains(from);
     if is_stranger && choice % 5 < 3 {

@@ -45,7 +45,7 @@ impl RequestInfo for Written<'_> {
         &()
     }
 
-    fn find_extension<T: Send + Sync + 'static>(&self) -> Option<&T> {
+    fn identified_subject(&self) -> Option<&Subject> {
         None
     }
 }

@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use http::{Request, Response};
-use rl_core::{Gate, RateLimiter};
+use rl_core::RateLimiter;
 use rl_tower::RateLimitLayer;
 use tower_layer::Layer;
 use tower_service::Service;
@@ -32,8 +32,8 @@ impl Service<Request<()>> for Handler {
 
 /// Sends `times` requests, and one before that is not counted.
 pub(crate) fn send(limiter: RateLimiter, times: u64) {
-    let gate = Gate::new(limiter).decision_in_response(false);
-    let mut service = RateLimitLayer::new(gate).layer(Handler);
+    let layer = RateLimitLayer::new(limiter).hide_decision();
+    let mut service = layer.layer(Handler);
     respond(&mut service, request());
     for request in std::iter::repeat_with(request).take(times as usize) {
         crate::counted(|| respond(&mut service, request));

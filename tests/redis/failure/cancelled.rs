@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use rl_core::gate::OverLimit;
+use rl_core::OverLimit;
+use rl_core::adapter::HttpLimiter;
 use rl_core::key::Identified;
 use rl_core::store::RedisStore;
-use rl_core::{Gate, Limit, RateLimiter, Subject};
+use rl_core::{Limit, RateLimiter, Subject};
 use rl_tests::web::{Axum, Target, eventually};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -26,8 +27,8 @@ async fn ten_thousand_disconnected_clients_leave_nothing_behind() {
     let builder = RateLimiter::builder().limit(Limit::concurrency(PLACES).unwrap());
     let limiter = builder.store(store.unwrap()).deadline(GIVE_UP).build().unwrap();
     let line = OverLimit::Wait { at_most: GIVE_UP, queue: AT_ONCE };
-    let gate = Gate::new(limiter.clone()).key(Identified).over_limit(line);
-    let site = Axum::serve(vec![gate]);
+    let http = HttpLimiter::new(limiter.clone()).key(Identified).on_over_limit(line);
+    let site = Axum::serve(vec![http]);
     let address = site.url("");
     let address = address.trim_start_matches("http://");
     let alice = Subject::consumer("c0");

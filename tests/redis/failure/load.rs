@@ -8,10 +8,11 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use rl_core::adapter::HttpLimiter;
 use rl_core::key::Identified;
 use rl_core::store::RedisStore;
 use rl_core::store::redis::RedisStoreBuilder;
-use rl_core::{Gate, Limit, RateLimiter, RateLimiterBuilder, Subject};
+use rl_core::{Limit, RateLimiter, RateLimiterBuilder, Subject};
 use rl_tests::RedisServer;
 use rl_tests::is_soak;
 use rl_tests::web::{Axum, Site, Target};
@@ -102,7 +103,7 @@ impl Service {
                 let store =
                     store(RedisStore::builder(&url).local_denial(false)).connect().await.unwrap();
                 let limiter = settings(limits(store.clone())).build().unwrap();
-                let site = Axum::serve(vec![Gate::new(limiter.clone()).key(Identified)]);
+                let site = Axum::serve(vec![HttpLimiter::new(limiter.clone()).key(Identified)]);
                 let stall = Stall::watch();
                 ready.send((limiter, store, log, site, stall)).unwrap();
                 let _ = stopped.await;

@@ -11,7 +11,7 @@ use axum::extract::Request;
 use axum::middleware::{Next, from_fn};
 use axum::{Router, routing::get};
 use rl_core::key::Identified;
-use rl_core::{Gate, RateLimiter, RedisStore, Subject};
+use rl_core::{RateLimiter, RedisStore, Subject};
 use rl_records::{RecordSource, Records};
 use rl_tower::RateLimitLayer;
 
@@ -31,7 +31,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .build()?;
     let app = Router::new()
         .route("/", get(async || "hello"))
-        .layer(RateLimitLayer::new(Gate::new(limiter).key(Identified)))
+        .layer(RateLimitLayer::new(limiter).key(Identified))
         .layer(from_fn(async |mut request: Request, next: Next| {
             let consumer = request.headers().get("x-consumer").and_then(|id| id.to_str().ok());
             if let Some(subject) = consumer.map(Subject::consumer) {

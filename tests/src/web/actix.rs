@@ -9,8 +9,9 @@ use actix_web::middleware::{Condition, Next, from_fn};
 use actix_web::{App, Error, HttpMessage, HttpResponse, HttpServer, web};
 use futures::TryStreamExt;
 use rl_actix::RateLimit;
-use rl_core::key::{KeyExtractor, RequestInfo};
-use rl_core::{Decision, Gate, Permit, Subject};
+use rl_core::adapter::HttpLimiter;
+use rl_core::key::RequestInfo;
+use rl_core::{Decision, Permit, Subject};
 
 use super::{Site, Stage, Target, describe, listener};
 
@@ -19,23 +20,23 @@ use super::{Site, Stage, Target, describe, listener};
 pub struct Actix;
 
 impl Target for Actix {
-    fn serve<K: KeyExtractor>(gates: Vec<Gate<K>>) -> Site {
-        assert!((1..=3).contains(&gates.len()), "one to three gates");
+    fn serve(limiters: Vec<HttpLimiter>) -> Site {
+        assert!((1..=3).contains(&limiters.len()), "expected one to three limiters");
         let stage = Arc::<Stage>::default();
         let theirs = Arc::clone(&stage);
         let app = move || {
-            // Which middlewares there are is in the type of the app: the missing ones are switched
-            // off.
-            let gate = |place: usize| {
-                let gate = gates.get(place);
-                let limit = RateLimit::new(gate.unwrap_or(&gates[0]).clone());
-                Condition::new(gate.is_some(), limit)
+            // The type of an app contains its middlewares, so there are always three. Those without a
+            // limiter are disabled.
+            let limit = |index: usize| {
+                let limiter = limiters.get(index);
+                let limit = RateLimit::from(limiter.unwrap_or(&limiters[0]).clone());
+                Condition::new(limiter.is_some(), limit)
             };
             App::new()
                 .configure(|app| application(app, &theirs))
-                .wrap(gate(2))
-                .wrap(gate(1))
-                .wrap(gate(0))
+                .wrap(limit(2))
+                .wrap(limit(1))
+                .wrap(limit(0))
                 .wrap(from_fn(around))
         };
         serve_on(app, stage)

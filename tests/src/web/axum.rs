@@ -10,8 +10,9 @@ use axum::middleware::{Next, from_fn};
 use axum::response::Response;
 use axum::routing::{any, post};
 use axum::{Extension, Router};
-use rl_core::key::{KeyExtractor, RequestInfo};
-use rl_core::{Decision, Gate, Permit, Subject};
+use rl_core::adapter::HttpLimiter;
+use rl_core::key::RequestInfo;
+use rl_core::{Decision, Permit, Subject};
 use rl_tower::RateLimitLayer;
 
 use super::{Site, Stage, Target, describe, listener};
@@ -21,11 +22,11 @@ use super::{Site, Stage, Target, describe, listener};
 pub struct Axum;
 
 impl Target for Axum {
-    fn serve<K: KeyExtractor>(gates: Vec<Gate<K>>) -> Site {
+    fn serve(limiters: Vec<HttpLimiter>) -> Site {
         let stage = Arc::<Stage>::default();
         let mut app = application(&stage);
-        for gate in gates.into_iter().rev() {
-            app = app.layer(RateLimitLayer::new(gate));
+        for limiter in limiters.into_iter().rev() {
+            app = app.layer(RateLimitLayer::from(limiter));
         }
         serve_on(app.layer(from_fn(around)), stage)
     }

@@ -35,16 +35,17 @@ pub use client::{Answer, Fetch, client};
 use futures::stream::{self, Stream, StreamExt};
 pub use raw::statuses;
 use reqwest::{Client, Method, RequestBuilder};
-use rl_core::key::{KeyExtractor, RequestInfo};
+use rl_core::adapter::HttpLimiter;
+use rl_core::key::RequestInfo;
 use rl_core::store::MemoryStore;
 use rl_core::time::{ManualClock, Timestamp};
-use rl_core::{Decision, Gate, RateLimiter, RateLimiterBuilder};
+use rl_core::{Decision, RateLimiter, RateLimiterBuilder};
 use tokio::sync::Semaphore;
 
 /// A framework whose adapter is under test.
 pub trait Target {
-    /// Serves the application behind `gates`, the outermost first: three at most.
-    fn serve<K: KeyExtractor>(gates: Vec<Gate<K>>) -> Site;
+    /// Serves the application behind at most three limiters, the outermost first.
+    fn serve(limiters: Vec<HttpLimiter>) -> Site;
 
     /// Returns the value of an earlier layer in the request's extensions.
     fn extension<T: Send + Sync + 'static>(request: &dyn RequestInfo) -> Option<&T>;

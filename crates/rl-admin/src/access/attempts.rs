@@ -38,7 +38,7 @@ const UNKNOWN_FACTOR: u64 = 50;
 ///
 /// // Behind a proxy all clients have the same peer, and one that guesses locks the others out.
 /// let proxies = "10.0.0.0/8".parse()?;
-/// let attempts = FailedAttempts::per_minute(20).client_address(ClientIp::behind(proxies));
+/// let attempts = FailedAttempts::per_minute(20).client_address(ClientIp::with_proxies(proxies));
 /// # Ok::<(), rl_core::client_ip::InvalidProxies>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn attempts_count_under_the_address_that_a_trusted_proxy_names() {
         let proxies = "10.0.0.0/8".parse().unwrap();
-        let rule = ClientIp::behind(proxies);
+        let rule = ClientIp::with_proxies(proxies);
         let attempts = start(FailedAttempts::default().client_address(rule));
         for (peer, forwarded, expected) in [
             (Some("192.0.2.7:1"), Some("6.6.6.6"), Some(Subject::ip("192.0.2.7"))),

@@ -1,11 +1,11 @@
-//! Addresses in headers: `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]:443`, each also
-//! in quotes.
+//! Parses addresses in headers: `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]:443`, with or
+//! without quotes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::translated::canonical;
 
-/// Returns the canonical address that `text` spells, `None` if it spells anything else.
+/// Returns the canonical form of the address in `text`, or `None` if `text` is not an address.
 pub(super) fn parse(text: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(text).ok()?.trim_matches([' ', '\t']);
     let text = text.strip_prefix('"').map_or(Some(text), |text| text.strip_suffix('"'))?;
@@ -27,7 +27,7 @@ pub(super) fn parse(text: &[u8]) -> Option<IpAddr> {
     Some(canonical(address))
 }
 
-/// With or without a zone, which only means something on the machine that wrote it.
+/// Parses an IPv6 address, and ignores its zone, which has a meaning only on the machine that wrote it.
 fn parse_v6(text: &str) -> Option<Ipv6Addr> {
     let (address, zone) = text.split_once('%').unwrap_or((text, "0"));
     if zone.is_empty() {
@@ -36,7 +36,7 @@ fn parse_v6(text: &str) -> Option<Ipv6Addr> {
     address.parse().ok()
 }
 
-/// A number, or a hidden port of the `Forwarded` header such as `_p1`.
+/// Returns whether `port` is a number, or an obfuscated port of the `Forwarded` header such as `_p1`.
 fn is_port(port: &str) -> bool {
     let is_token = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
     match port.strip_prefix('_') {
@@ -45,7 +45,7 @@ fn is_port(port: &str) -> bool {
     }
 }
 
-/// The first address of the network of `prefix` bits that `address` belongs to.
+/// Returns the first address of the network of `address` with a prefix of `prefix` bits.
 pub(super) const fn network(address: Ipv6Addr, prefix: u8) -> Ipv6Addr {
     let host_bits = 128_u32.saturating_sub(prefix as u32);
     let mask = match u128::MAX.checked_shl(host_bits) {

@@ -1,6 +1,6 @@
 use std::fmt;
 
-/// Which header names the client, and how it is read.
+/// The header that names the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ProxyHeader {
     /// `X-Forwarded-For`: a list of addresses.
@@ -12,7 +12,7 @@ pub(super) enum ProxyHeader {
 }
 
 impl ProxyHeader {
-    /// The name, in lower case.
+    /// Returns the name, in lower case.
     pub(super) fn name(&self) -> &str {
         match self {
             Self::XForwardedFor => "x-forwarded-for",
@@ -22,13 +22,17 @@ impl ProxyHeader {
     }
 }
 
-/// Returns whether `b` may stand in a token: the name of a header, a method, a scheme.
+/// Returns whether `b` is valid in a token, such as the name of a header, a method or a scheme.
 pub(crate) const fn is_token_byte(b: u8) -> bool {
     matches!(b, b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.' | b'^'..=b'`' | b'|' | b'~')
         || b.is_ascii_alphanumeric()
 }
 
-/// Returns `name` in lower case, if a header can have that name.
+/// Returns `name` in lower case.
+///
+/// # Errors
+///
+/// Returns an error if `name` is not a valid header name.
 pub(crate) fn header_name(name: &str) -> Result<Box<str>, InvalidHeaderName> {
     if name.is_empty() || !name.bytes().all(is_token_byte) {
         return Err(InvalidHeaderName { name: name.chars().take(64).collect() });
@@ -36,7 +40,7 @@ pub(crate) fn header_name(name: &str) -> Result<Box<str>, InvalidHeaderName> {
     Ok(name.to_ascii_lowercase().into())
 }
 
-/// A name that no header can have.
+/// The error for an invalid header name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidHeaderName {
     name: String,
@@ -46,7 +50,7 @@ impl fmt::Display for InvalidHeaderName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "header name {:?}: expected letters, digits and !#$%&'*+-.^_`|~, at least one",
+            "header name {:?}: expected one or more letters, digits and !#$%&'*+-.^_`|~",
             self.name
         )
     }

@@ -1,18 +1,19 @@
-//! The hops of `X-Forwarded-For` and `Forwarded`, nearest first: each proxy appends, so the order
-//! is from the last line to the first, and in a line from right to left.
+//! Reads the hops of `X-Forwarded-For` and `Forwarded`, nearest first.
+//!
+//! Each proxy appends, so the order is from the last line to the first, and from right to left in a line.
 
 use std::net::IpAddr;
 
 use super::{ClientIp, address};
 
-/// The entries of a header, nearest first, until more than [`ClientIp::MAX_LEN`] bytes would be read.
+/// Iterates over the entries of a header, nearest first, up to [`ClientIp::MAX_LEN`] bytes.
 ///
-/// A client can only add entries on the left, beyond that bound.
+/// A client can add entries only on the left, so the bound omits no entry of a proxy.
 pub(super) struct Entries<'a> {
     lines: std::slice::Iter<'a, &'a [u8]>,
-    /// What is unread of a line.
+    /// The unread part of a line.
     rest: Option<&'a [u8]>,
-    /// Whether a comma in quotes is no separator, as in `Forwarded`.
+    /// Whether commas in quotes do not separate entries, as in `Forwarded`.
     is_quoted: bool,
     budget: usize,
 }
@@ -31,7 +32,7 @@ impl<'a> Iterator for Entries<'a> {
             Some(rest) => rest,
             None => self.lines.next_back()?,
         };
-        // One byte more than the budget: an entry as long as the budget has its comma there.
+        // One byte more than the budget, because the comma before an entry is not part of it.
         let unread = line.len().saturating_sub(self.budget + 1);
         let comma = last_comma(&line[unread..], self.is_quoted).map(|comma| unread + comma);
         let entry = &line[comma.map_or(0, |comma| comma + 1)..];
@@ -41,9 +42,9 @@ impl<'a> Iterator for Entries<'a> {
     }
 }
 
-/// Returns where the last comma is that separates two entries.
+/// Returns the position of the last comma that separates two entries.
 ///
-/// Looking from the right, quotes that the client left open on the left cannot swallow what a proxy
+/// The search starts on the right, so that a quote which the client left open cannot enclose what a proxy
 /// appended.
 fn last_comma(line: &[u8], quoted: bool) -> Option<usize> {
     let mut inside = false;
@@ -60,8 +61,8 @@ fn last_comma(line: &[u8], quoted: bool) -> Option<usize> {
 
 /// Returns the address in the parameter `for` of an element of `Forwarded`: `for=192.0.2.60;proto=http`.
 ///
-/// Returns `None` if the parameter is missing or there twice, or is no address: proxies may also write
-/// `unknown` or an invented name.
+/// Returns `None` if the parameter is missing, occurs twice or is not an address. Proxies may also write
+/// `unknown` or an obfuscated name.
 pub(super) fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
     let mut found = None;
     for pair in parameters(element) {
@@ -77,10 +78,13 @@ pub(super) fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
     address::parse(found?)
 }
 
-/// Splits an element into its parameters; a semicolon in quotes does not separate them. Of `host`, which a
-/// proxy copies from the request, the client writes what it likes.
+/// Splits an element into its parameters.
+///
+/// Semicolons in quotes do not separate parameters: a proxy copies `host` from the request, so the client
+/// controls its value.
 fn parameters(element: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let (mut inside, mut escaped) = (false, false);
+    let mut inside = false;
+    let mut escaped = false;
     element.split(move |b| {
         match b {
             _ if escaped => escaped = false,

@@ -6,15 +6,15 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::translated::canonical;
 
-/// The proxies whose word on the client's address is taken: addresses and networks.
+/// The addresses and networks of the proxies that may name the client.
 ///
-/// Written as a list with commas; an address alone is a network of one. An empty list trusts no
+/// The text form is a list with commas. A single address is a network of one, and an empty list trusts no
 /// proxy. An IPv4-mapped network is the IPv4 network. Write other translated addresses, such as those
-/// behind NAT64, as IPv4 addresses, because they are compared as such.
+/// behind NAT64, as IPv4 addresses, because they are compared in that form.
 ///
-/// A network of all addresses (`0.0.0.0/0`, `::/0`) is refused, because it lets every client choose its
-/// own address. [`TrustedProxies::all`] is the explicit form. A network with host bits, such as `10.0.0.1/8`,
-/// is refused as well, because it may be meant as `10.0.0.0/8` or as the address alone.
+/// A network of all addresses (`0.0.0.0/0`, `::/0`) is an error, because every client could choose its own
+/// address. [`TrustedProxies::all`] is the explicit form. A network with host bits, such as `10.0.0.1/8`, is
+/// an error too, because it could mean `10.0.0.0/8` or the single address.
 ///
 /// # Examples
 ///
@@ -33,12 +33,12 @@ use super::translated::canonical;
 pub struct TrustedProxies(Vec<IpNet>);
 
 impl TrustedProxies {
-    /// Trusts the proxies in `entries`, each an address or a network.
+    /// Creates a set of proxies from `entries`, each an address or a network.
     ///
     /// # Errors
     ///
-    /// Returns an error that names the first entry that is neither, has host bits, or is the network of
-    /// all addresses.
+    /// Returns an error with the first entry that is neither, has host bits, or is the network of all
+    /// addresses.
     pub fn new<'a>(entries: impl IntoIterator<Item = &'a str>) -> Result<Self, InvalidProxies> {
         let networks = entries.into_iter().map(|entry| {
             let entry = entry.trim();
@@ -48,16 +48,16 @@ impl TrustedProxies {
         networks.collect::<Result<_, _>>().map(Self)
     }
 
-    /// Trusts every peer.
+    /// Creates a set that contains every address.
     ///
-    /// Suits services that only their proxies can reach. A client that can connect directly chooses
-    /// the address that it is counted under.
+    /// It suits services that only their proxies can reach. A client that connects directly could choose the
+    /// address that it is counted under.
     #[must_use]
     pub fn all() -> Self {
         Self(vec![IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())])
     }
 
-    /// Returns whether `address` is one of them.
+    /// Returns whether `address` is a trusted proxy.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         let address = canonical(address);
@@ -87,7 +87,7 @@ fn parse(entry: &str) -> Result<IpNet, Why> {
         (IpAddr::V4(address), Some(prefix)) if network.addr().is_ipv6() => {
             IpNet::new(IpAddr::V4(address), prefix).map_err(|_| Why::NoNetwork)?
         }
-        // Such a network would never match: translated addresses are IPv4 when they are compared.
+        // Such a network would never match, because translated addresses are compared as IPv4.
         _ if canonical(network.network()).is_ipv4() && network.addr().is_ipv6() => {
             return Err(Why::NoNetwork);
         }
@@ -102,19 +102,19 @@ fn parse(entry: &str) -> Result<IpNet, Why> {
     Ok(compared)
 }
 
-/// An entry that does not name proxies.
+/// The error for an entry that is not a valid proxy or network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidProxies {
     entry: String,
     why: Why,
 }
 
-/// What is wrong with an entry.
+/// The reason why an entry is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Why {
     /// Neither an address nor a network.
     NoNetwork,
-    /// An address with a prefix: either the network or the address may be meant.
+    /// An address with a prefix, which could mean the network or the address.
     HostBits { network: IpNet, address: IpAddr },
     /// All addresses.
     Everything,
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     #[rustfmt::skip]
-    fn which_addresses_are_trusted() {
+    fn addresses_in_the_networks_are_trusted() {
         let cases = [
             // proxies                 | address            | trusted
             ("",                         "10.0.0.1",          false),
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_with_host_bits_and_of_all_addresses_are_refused_with_a_suggestion() {
+    fn networks_with_host_bits_and_of_all_addresses_are_rejected_with_a_suggestion() {
         for (text, expected) in [
             ("10.0.0.1/8", "expected 10.0.0.0/8 for the network, or 10.0.0.1 for the one address"),
             ("2001:db8::1/32", "expected 2001:db8::/32 for the network, or 2001:db8::1 for the"),
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_that_are_no_network_are_named() {
+    fn errors_name_the_entry() {
         for (text, entry) in [
             ("10.0.0.0/8,", ""),
             ("10.0.0.0/8, proxy.example", "proxy.example"),

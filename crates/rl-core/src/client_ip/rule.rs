@@ -6,7 +6,7 @@ use super::hops::{Entries, forwarded_for};
 use super::translated::{InvalidNat64Prefix, Nat64, canonical};
 use super::{InvalidHeaderName, TrustedProxies, address, header_name};
 
-/// How the client's address is found; the [module](super) has the rules.
+/// Finds the client's address, by the rules of the [module](super).
 ///
 /// Defaults to [`ClientIp::peer`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,90 +14,86 @@ use super::{InvalidHeaderName, TrustedProxies, address, header_name};
 pub struct ClientIp {
     trust: Trust,
     header: ProxyHeader,
-    trust_local: bool,
+    trusts_local: bool,
     ipv6_prefix: u8,
     nat64: Vec<Nat64>,
 }
 
-/// Whose word is taken.
+/// The proxies that are trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Trust {
     /// The proxies in a list.
     Proxies(TrustedProxies),
-    /// So many proxies, whoever they are.
+    /// This number of proxies, with any addresses.
     Hops(u8),
 }
 
 impl ClientIp {
-    /// The most hops that are read, from the right. What stands to the left of them changes nothing.
+    /// The maximum number of hops that are read, from the right. Hops to the left of them change nothing.
     pub const MAX_HOPS: usize = 64;
 
-    /// The most bytes of a header that are read, from the right of its last line.
+    /// The maximum number of bytes of a header that are read, from the right of its last line.
     pub const MAX_LEN: usize = 8 * 1_024;
 
-    /// The peer is the client: for services that no proxy stands in front of.
+    /// Creates a rule for services without a proxy: the peer of the connection is the client.
     pub fn peer() -> Self {
-        Self::behind(TrustedProxies::default())
+        Self::with_proxies(TrustedProxies::default())
     }
 
-    /// The service is behind these proxies.
-    pub fn behind(proxies: TrustedProxies) -> Self {
-        Self::trusting(Trust::Proxies(proxies))
+    /// Creates a rule for services behind these proxies.
+    pub fn with_proxies(proxies: TrustedProxies) -> Self {
+        Self::with_trust(Trust::Proxies(proxies))
     }
 
-    /// The service is behind exactly `count` proxies, whose addresses are not known beforehand: the
-    /// client is the hop of that number, counted from the right.
+    /// Creates a rule for services behind exactly `count` proxies, whose addresses are not known in advance.
     ///
-    /// Every peer is believed, so nobody may reach the service past the proxies. With 0 the peer is
-    /// the client.
-    pub fn hops(count: u8) -> Self {
-        Self::trusting(Trust::Hops(count))
+    /// The client is the hop with this number, counted from the right. Every peer is trusted, so clients
+    /// must not be able to bypass the proxies. With 0 the peer is the client.
+    pub fn with_hops(count: u8) -> Self {
+        Self::with_trust(Trust::Hops(count))
     }
 
-    const fn trusting(trust: Trust) -> Self {
+    const fn with_trust(trust: Trust) -> Self {
         Self {
             trust,
             header: ProxyHeader::XForwardedFor,
-            trust_local: false,
+            trusts_local: false,
             ipv6_prefix: 64,
             nat64: Vec::new(),
         }
     }
 
-    /// Reads the header `Forwarded` (RFC 7239).
-    ///
-    /// Defaults to `X-Forwarded-For`.
+    /// Reads the header `Forwarded` (RFC 7239) instead of `X-Forwarded-For`.
     pub fn forwarded(mut self) -> Self {
         self.header = ProxyHeader::Forwarded;
         self
     }
 
-    /// Reads a header that holds one address, such as `X-Real-IP` or `CF-Connecting-IP`. If there
-    /// are two, neither is believed.
+    /// Reads a header with one address, such as `X-Real-IP` or `CF-Connecting-IP`, instead of
+    /// `X-Forwarded-For`.
     ///
-    /// Defaults to `X-Forwarded-For`.
+    /// If a request has two such headers, neither is trusted.
     ///
     /// # Errors
     ///
-    /// Returns an error if no header can have that name.
+    /// Returns an error if `name` is not a valid header name.
     pub fn single_header(mut self, name: &str) -> Result<Self, InvalidHeaderName> {
         self.header = ProxyHeader::Single(header_name(name)?);
         Ok(self)
     }
 
-    /// Whether a connection without a peer address is from a trusted proxy: true of a Unix socket
-    /// that only a proxy can open.
+    /// Trusts connections without a peer address, such as those of a Unix socket that only a proxy can open.
     ///
-    /// Defaults to `false`: nobody knows the client of such a connection.
-    pub fn trust_local(mut self, trust_local: bool) -> Self {
-        self.trust_local = trust_local;
+    /// By default the client of such a connection is unknown.
+    pub fn trust_local(mut self) -> Self {
+        self.trusts_local = true;
         self
     }
 
-    /// How many leading bits of an IPv6 address tell clients apart. Providers give a home 56 or 64
-    /// bits and a hosted machine 64 or 48, and who has a network can use every address in it.
+    /// Sets the number of leading bits of an IPv6 address that identify a client. Defaults to 64.
     ///
-    /// Defaults to 64.
+    /// A client can use every address of its network. Providers assign 56 or 64 bits to a home, and 64 or 48
+    /// bits to a hosted machine.
     ///
     /// # Errors
     ///
@@ -110,8 +106,10 @@ impl ClientIp {
         Ok(self)
     }
 
-    /// Counts IPv6 addresses with this prefix as the IPv4 addresses embedded in them (RFC 6052). It is the
-    /// prefix with which a site translates, such as `2001:db8:64::/96`. May be called several times.
+    /// Counts IPv6 addresses with this prefix as the IPv4 addresses embedded in them (RFC 6052).
+    ///
+    /// A site translates addresses with such a prefix, for example `2001:db8:64::/96`. Each call adds a
+    /// prefix.
     ///
     /// IPv4-mapped addresses, those of stateless translators (`::ffff:0:192.0.2.1`) and the well-known
     /// prefixes of NAT64 (`64:ff9b::/96`, `64:ff9b:1::/48`) are IPv4 addresses without this setting.
@@ -119,49 +117,53 @@ impl ClientIp {
     ///
     /// # Errors
     ///
-    /// Returns an error unless the prefix is of 32, 40, 48, 56, 64 or 96 bits.
+    /// Returns an error unless the prefix has 32, 40, 48, 56, 64 or 96 bits.
     pub fn nat64(mut self, prefix: &str) -> Result<Self, InvalidNat64Prefix> {
         self.nat64.push(Nat64::parse(prefix)?);
         Ok(self)
     }
 
-    /// Returns the header to read, in lower case, if `peer` is to be believed.
+    /// Returns the name of the header to read, in lower case, if `peer` is trusted.
     #[must_use]
     pub fn header_from(&self, peer: Option<IpAddr>) -> Option<&str> {
         let trusted = match (&self.trust, peer) {
             (Trust::Hops(0), _) => false,
-            (_, None) => self.trust_local,
+            (_, None) => self.trusts_local,
             (Trust::Proxies(proxies), Some(peer)) => proxies.contains(self.canonical(peer)),
             (Trust::Hops(_), Some(_)) => true,
         };
         trusted.then(|| self.header.name())
     }
 
-    /// Returns the client's address, from the peer of the connection and all lines of the header, in
-    /// order; `None` if there is no peer and the header names no client.
+    /// Returns the client's address, found from the peer of the connection and all lines of the header, in
+    /// order.
     ///
-    /// The lines are looked at only if [`header_from`](Self::header_from) names a header for this
-    /// peer.
+    /// The lines are read only if [`header_from`](Self::header_from) names a header for this peer. Returns
+    /// `None` if there is no peer and the header names no client.
     #[must_use]
     pub fn resolve(&self, peer: Option<IpAddr>, lines: &[&[u8]]) -> Option<ResolvedIp> {
         if self.header_from(peer).is_none() {
             return self.peer_alone(peer);
         }
-        let (address, source) = match self.follow(peer.map(|peer| self.canonical(peer)), lines) {
+        let (address, source) = match self.read_header(peer.map(|peer| self.canonical(peer)), lines)
+        {
             Walk::Client(address) => (Some(address), IpSource::Header),
             Walk::StoppedAt(proxy) => (proxy, IpSource::Proxy),
         };
         address.map(|address| ResolvedIp { address, source, ipv6_prefix: self.ipv6_prefix })
     }
 
-    /// Returns the client's address, if no header is to be believed.
+    /// Returns the client's address if no header is trusted.
     #[inline]
     pub(crate) fn peer_alone(&self, peer: Option<IpAddr>) -> Option<ResolvedIp> {
-        let (ipv6_prefix, source) = (self.ipv6_prefix, IpSource::Peer);
-        peer.map(|peer| ResolvedIp { address: self.canonical(peer), source, ipv6_prefix })
+        peer.map(|peer| ResolvedIp {
+            address: self.canonical(peer),
+            source: IpSource::Peer,
+            ipv6_prefix: self.ipv6_prefix,
+        })
     }
 
-    /// Returns the one address of a client, however it is written.
+    /// Returns the canonical form of an address, which is IPv4 for a translated address.
     #[inline]
     fn canonical(&self, address: IpAddr) -> IpAddr {
         match address {
@@ -173,8 +175,8 @@ impl ClientIp {
         }
     }
 
-    /// Reads a header that is to be believed.
-    fn follow(&self, peer: Option<IpAddr>, lines: &[&[u8]]) -> Walk {
+    /// Finds the client in a header that is trusted.
+    fn read_header(&self, peer: Option<IpAddr>, lines: &[&[u8]]) -> Walk {
         match &self.header {
             ProxyHeader::XForwardedFor => {
                 self.walk(peer, Entries::new(lines, false).map(address::parse))
@@ -187,7 +189,7 @@ impl ClientIp {
         }
     }
 
-    /// Goes from the peer towards the client.
+    /// Follows the hops from the peer to the client.
     fn walk(&self, peer: Option<IpAddr>, mut hops: impl Iterator<Item = Option<IpAddr>>) -> Walk {
         match &self.trust {
             Trust::Hops(count) => {
@@ -196,7 +198,7 @@ impl ClientIp {
             }
             Trust::Proxies(proxies) => {
                 let mut nearest = peer;
-                // Ends at a hop that cannot be read: what is left of it, anybody can have written.
+                // A hop that cannot be read ends the walk: the client may have written all hops left of it.
                 for hop in hops.map_while(|hop| hop).take(Self::MAX_HOPS) {
                     let hop = self.canonical(hop);
                     if !proxies.contains(hop) {
@@ -214,9 +216,10 @@ impl ClientIp {
     }
 }
 
-/// Where the way from the peer to the client ends.
+/// The end of the walk from the peer to the client.
 enum Walk {
     Client(IpAddr),
+    /// The nearest proxy, if no client was found.
     StoppedAt(Option<IpAddr>),
 }
 
@@ -226,16 +229,16 @@ impl Default for ClientIp {
     }
 }
 
-/// Where the client's address comes from.
+/// The source of a client's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum IpSource {
-    /// From the connection: its peer is no trusted proxy.
+    /// The connection: its peer is not a trusted proxy.
     Peer,
-    /// From the header: the nearest hop that is no trusted proxy.
+    /// The header: the nearest hop that is not a trusted proxy.
     Header,
-    /// A trusted proxy itself: the header is missing, cannot be read, or names only proxies. Where
-    /// this is frequent, a proxy does not do its work.
+    /// A trusted proxy itself, because the header is missing, cannot be read, or names proxies only. If this
+    /// is frequent, a proxy is misconfigured.
     Proxy,
 }
 
@@ -251,9 +254,9 @@ impl IpSource {
     }
 }
 
-/// The client's address, and as whom it counts.
+/// The client's address, and the network that is counted.
 ///
-/// `Display` gives the text under which the client is counted: an IPv4 address (`203.0.113.9`), or
+/// `Display` writes the text under which the client is counted: an IPv4 address (`203.0.113.9`), or
 /// the network of an IPv6 address (`2001:db8::/64`). `Debug` does not show the address.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ResolvedIp {
@@ -263,13 +266,13 @@ pub struct ResolvedIp {
 }
 
 impl ResolvedIp {
-    /// Returns the address itself; a translated one as IPv4.
+    /// Returns the address. A translated address is returned as IPv4.
     #[must_use]
     pub const fn address(&self) -> IpAddr {
         self.address
     }
 
-    /// Where it comes from.
+    /// Returns the source of the address.
     #[must_use]
     pub const fn source(&self) -> IpSource {
         self.source
@@ -293,7 +296,7 @@ impl fmt::Debug for ResolvedIp {
     }
 }
 
-/// A length that IPv6 networks of clients cannot have.
+/// The error for an IPv6 prefix length outside of 32 to 128.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidPrefix {
     bits: u8,
@@ -301,7 +304,7 @@ pub struct InvalidPrefix {
 
 impl fmt::Display for InvalidPrefix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "IPv6 prefix of {} bits: expected 32 to 128", self.bits)
+        write!(f, "IPv6 prefix has {} bits: expected 32 to 128", self.bits)
     }
 }
 

@@ -7,7 +7,7 @@ use super::*;
 const PROXIES: &str = "10.0.0.0/8, 2001:db8:ffff::/48";
 
 fn behind() -> ClientIp {
-    ClientIp::behind(PROXIES.parse().unwrap())
+    ClientIp::with_proxies(PROXIES.parse().unwrap())
 }
 
 fn peer(text: &str) -> Option<IpAddr> {
@@ -15,21 +15,23 @@ fn peer(text: &str) -> Option<IpAddr> {
 }
 
 fn resolve(rule: &ClientIp, peer: Option<IpAddr>, lines: &[&[u8]]) -> String {
-    rule.resolve(peer, lines).map_or("nobody".into(), |client| client.to_string())
+    rule.resolve(peer, lines).map_or("none".into(), |client| client.to_string())
 }
 
-/// Number, rule, peer, lines of the header, who is counted.
+/// Number, rule, peer, lines of the header, expected client.
 type Vector<'a> = (u8, &'a ClientIp, &'a str, &'a [&'a [u8]], &'a str);
 
-/// The vectors of the specification, by number. Number 24, a client that has a proxy drop the header
-/// by naming it in `Connection:`, cannot be told from number 2; the module's documentation warns.
+/// Checks the vectors of the specification, by number.
+///
+/// Number 24, a client that makes a proxy drop the header by naming it in `Connection:`, looks the same as
+/// number 2. The documentation of the module warns about it.
 #[test]
 #[rustfmt::skip]
 fn client_address_vectors() {
     let for_xff = behind();
     let for_forwarded = behind().forwarded();
     let for_cloudflare = behind().single_header("CF-Connecting-IP").unwrap();
-    let for_socket = behind().trust_local(true);
+    let for_socket = behind().trust_local();
     let thousand = "6.6.6.6, ".repeat(999) + "198.51.100.7";
     let thousand = thousand.as_bytes();
 
@@ -55,7 +57,7 @@ fn client_address_vectors() {
         (16, &for_forwarded,  "10.0.0.1",         &[b"For=\"[2001:db8::1]:4711\""],           "2001:db8::/64"),
         (17, &for_forwarded,  "10.0.0.1",         &[b"for=unknown"],                          "10.0.0.1"),
         (17, &for_forwarded,  "10.0.0.1",         &[b"for=_x"],                               "10.0.0.1"),
-        // Of the headers there are, only the configured one is handed over.
+        // The adapter passes on the configured header only.
         (18, &for_xff,        "10.0.0.1",         &[b"198.51.100.7"],                         "198.51.100.7"),
         (19, &for_cloudflare, "10.0.0.1",         &[b"198.51.100.7", b"198.51.100.7"],        "10.0.0.1"),
         (19, &for_cloudflare, "10.0.0.1",         &[b"198.51.100.7, 6.6.6.6"],                "10.0.0.1"),
@@ -67,8 +69,8 @@ fn client_address_vectors() {
         (22, &for_xff,        "10.0.0.1",         &[b"198.51.100.\xff"],                      "10.0.0.1"),
         (22, &for_xff,        "10.0.0.1",         &[b"198.51.100.7, \xc3\x28"],               "10.0.0.1"),
         (23, &for_socket,     "",                 &[b"198.51.100.7"],                         "198.51.100.7"),
-        (23, &for_socket,     "",                 &[],                                        "nobody"),
-        (23, &for_xff,        "",                 &[b"198.51.100.7"],                         "nobody"),
+        (23, &for_socket,     "",                 &[],                                        "none"),
+        (23, &for_xff,        "",                 &[b"198.51.100.7"],                         "none"),
     ];
     for (number, rule, from, lines, expected) in cases {
         assert_eq!(resolve(rule, peer(from), lines), expected, "vector {number}");
@@ -76,7 +78,7 @@ fn client_address_vectors() {
     assert_eq!(for_xff.header_from(peer("10.0.0.1")), Some("x-forwarded-for"), "vector 18");
 }
 
-/// The fault: a client over its limit invented 70 hops and got the bucket of the proxy.
+/// Fault: a client over its limit invented 70 hops and got the bucket of the proxy.
 #[test]
 fn a_client_that_invents_hops_stays_the_client() {
     let garbage = "x".repeat(100_000);
@@ -87,7 +89,7 @@ fn a_client_that_invents_hops_stays_the_client() {
     {
         let (own, own_forwarded) = ("198.51.100.7, 10.0.0.2", "for=198.51.100.7, for=10.0.0.2");
         for (rule, ours) in
-            [(behind(), own), (behind().forwarded(), own_forwarded), (ClientIp::hops(2), own)]
+            [(behind(), own), (behind().forwarded(), own_forwarded), (ClientIp::with_hops(2), own)]
         {
             let same_line = format!("{invented}, {ours}");
             let own_line = [invented.as_bytes(), ours.as_bytes()];
@@ -101,16 +103,16 @@ fn a_client_that_invents_hops_stays_the_client() {
 }
 
 #[test]
-fn no_more_hops_are_read_than_the_bound() {
+fn hops_beyond_the_bound_are_ignored() {
     let ours = |count: usize| format!("198.51.100.7{}", ", 10.0.0.2".repeat(count));
     let counted = |count| resolve(&behind(), peer("10.0.0.1"), &[ours(count).as_bytes()]);
     assert_eq!(counted(ClientIp::MAX_HOPS - 1), "198.51.100.7");
     assert_eq!(counted(ClientIp::MAX_HOPS), "10.0.0.2");
 }
 
-/// The fault: all IPv4 clients of an IPv6-only data centre shared one bucket.
+/// Fault: all IPv4 clients of an IPv6-only data centre shared one bucket.
 #[test]
-fn clients_behind_a_translator_count_one_by_one() {
+fn clients_behind_a_translator_are_counted_individually() {
     let site = || behind().nat64("2001:db8:64::/96").unwrap().nat64("2001:db8:46::/48").unwrap();
     for (rule, address) in [
         (behind(), "64:ff9b::198.51.100.7"),
@@ -135,7 +137,7 @@ fn clients_behind_a_translator_count_one_by_one() {
 }
 
 #[test]
-fn the_source_tells_where_the_address_is_from() {
+fn source_is_peer_header_or_proxy() {
     let rule = behind();
     let source = |from, lines: &[&[u8]]| rule.resolve(peer(from), lines).unwrap().source().as_str();
     assert_eq!(source("203.0.113.9", &[b"1.2.3.4"]), "peer");
@@ -154,9 +156,9 @@ fn header_is_read_from_a_trusted_peer_only() {
     assert_eq!(behind().header_from(peer("203.0.113.9")), None);
     assert_eq!(behind().header_from(None), None);
     assert_eq!(ClientIp::peer().header_from(trusted), None);
-    assert_eq!(ClientIp::peer().trust_local(true).header_from(None), Some("x-forwarded-for"));
-    assert_eq!(ClientIp::hops(0).trust_local(true).header_from(None), None);
-    assert_eq!(ClientIp::hops(1).header_from(None), None);
+    assert_eq!(ClientIp::peer().trust_local().header_from(None), Some("x-forwarded-for"));
+    assert_eq!(ClientIp::with_hops(0).trust_local().header_from(None), None);
+    assert_eq!(ClientIp::with_hops(1).header_from(None), None);
 }
 
 #[test]
@@ -173,13 +175,13 @@ fn hops_are_counted_from_the_right() {
         (1, &[],                                 "203.0.113.9"),
     ];
     for (count, lines, expected) in cases {
-        let rule = ClientIp::hops(count);
+        let rule = ClientIp::with_hops(count);
         assert_eq!(resolve(&rule, peer("203.0.113.9"), lines), expected, "{count}");
     }
 }
 
 #[test]
-fn networks_of_ipv6_clients_have_the_length_that_is_set() {
+fn networks_of_ipv6_clients_have_the_configured_prefix() {
     let counted = |bits| {
         let rule = ClientIp::peer().ipv6_prefix(bits).unwrap();
         resolve(&rule, peer("2001:db8:1:2ff::1"), &[])
@@ -203,7 +205,7 @@ fn mapped_addresses_do_not_share_a_network() {
 }
 
 #[test]
-fn debug_shows_no_address() {
+fn debug_output_hides_the_address() {
     let client = behind().resolve(peer("10.0.0.1"), &[b"198.51.100.7"]).unwrap();
     assert_eq!(format!("{client:?}"), "ResolvedIp(from header)");
 }
@@ -217,7 +219,7 @@ fn any_rule() -> impl Strategy<Value = ClientIp> {
     ]
 }
 
-/// Bytes of which many are hops, separators and quotes.
+/// Generates bytes that are often hops, separators and quotes.
 fn any_line() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         "[ -~]{0,6}".prop_map(String::into_bytes),
@@ -237,11 +239,11 @@ proptest! {
         from: [u8; 4],
     ) {
         let lines: Vec<_> = lines.iter().map(Vec::as_slice).collect();
-        for rule in [rule.clone(), ClientIp::hops(hops), ClientIp::hops(hops).forwarded()] {
+        for rule in [rule.clone(), ClientIp::with_hops(hops), ClientIp::with_hops(hops).forwarded()] {
             for from in [Some(IpAddr::from(from)), peer("10.0.0.1")] {
                 prop_assert!(rule.resolve(from, &lines).is_some());
             }
-            let _ = rule.trust_local(true).resolve(None, &lines);
+            let _ = rule.trust_local().resolve(None, &lines);
         }
     }
 
@@ -258,7 +260,7 @@ proptest! {
         prop_assert_eq!((client.address(), client.source()), (from, IpSource::Peer));
     }
 
-    /// The client writes what it likes; our proxies append its address, and each other's.
+    /// The client sends any lines; the proxies append its address and those of each other.
     #[test]
     fn what_the_client_writes_changes_nothing(
         written in prop::collection::vec(any_line(), 0..4),

@@ -1,4 +1,4 @@
-//! IPv4 addresses that are written as IPv6 ones.
+//! Translates IPv6 addresses that stand for IPv4 addresses.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -9,7 +9,8 @@ use ipnet::Ipv6Net;
 ///
 /// IPv4-mapped addresses (`::ffff:192.0.2.1`), those of stateless translators
 /// (`::ffff:0:192.0.2.1`), and those behind NAT64 (`64:ff9b::192.0.2.1` and `64:ff9b:1::/48`) stand for
-/// IPv4 addresses. Otherwise all IPv4 clients behind a translator would count as one network.
+/// IPv4 addresses. If they were not translated, all IPv4 clients behind a translator would be counted as one
+/// network.
 pub(super) fn canonical(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,
@@ -26,8 +27,8 @@ fn well_known(address: Ipv6Addr) -> Option<Ipv4Addr> {
     match bits >> 32 {
         MAPPED | TRANSLATED | NAT64 => Some(Ipv4Addr::from_bits(bits as u32)),
         _ => LOCAL_NAT64.contains(bits).then(|| {
-            // Sites choose a longer prefix within it (RFC 8215), nearly always of 96 bits. With the
-            // prefix of 48 bits itself, the last 40 bits of an address are zero.
+            // Sites choose a longer prefix within this one (RFC 8215), nearly always of 96 bits. If they
+            // use the prefix of 48 bits itself, the last 40 bits of an address are zero.
             let is_whole = bits << 88 == 0;
             let prefix = if is_whole { LOCAL_NAT64 } else { Nat64 { bits: 96, ..LOCAL_NAT64 } };
             prefix.embedded(bits)
@@ -35,10 +36,10 @@ fn well_known(address: Ipv6Addr) -> Option<Ipv4Addr> {
     }
 }
 
-/// For translators within a site.
+/// The prefix for translators within a site.
 const LOCAL_NAT64: Nat64 = Nat64 { network: 0x0064_ff9b_0001 << 80, bits: 48 };
 
-/// The prefix with which a site translates IPv4 addresses to IPv6.
+/// A prefix with which IPv4 addresses are translated to IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Nat64 {
     network: u128,
@@ -46,7 +47,11 @@ pub(super) struct Nat64 {
 }
 
 impl Nat64 {
-    /// Parses a prefix of one of the lengths of RFC 6052.
+    /// Parses a prefix.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error unless the prefix has one of the lengths of RFC 6052.
     pub(super) fn parse(text: &str) -> Result<Self, InvalidNat64Prefix> {
         let network = text.trim().parse::<Ipv6Net>().ok();
         let network = network.filter(|it| [32, 40, 48, 56, 64, 96].contains(&it.prefix_len()));
@@ -76,7 +81,7 @@ impl Nat64 {
     }
 }
 
-/// A prefix that no translator can use.
+/// The error for an invalid NAT64 prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidNat64Prefix {
     text: String,

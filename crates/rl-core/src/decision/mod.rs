@@ -252,7 +252,7 @@ impl Decision {
     }
 
     /// Returns whether limits deny the request, but it is forwarded to be answered with less
-    /// ([`OverLimit::Degrade`](crate::gate::OverLimit::Degrade)). The limits may be those of this limiter
+    /// ([`OverLimit::Degrade`](crate::OverLimit::Degrade)). The limits may be those of this limiter
     /// or of one around it.
     #[must_use]
     pub fn is_degraded(&self) -> bool {

@@ -2,10 +2,10 @@ use std::borrow::Cow;
 use std::fmt::Write;
 
 use super::words::{PushId, Reason, push_json, push_plain};
-use super::{Denial, DenialReason, grpc, json};
+use super::{Denial, DenialReason, Protocol, grpc, json};
 use crate::decision::GoverningLimit;
 
-/// The form of the answers to clients that are turned away.
+/// The form of the responses to rejected requests.
 ///
 /// Defaults to [`DenialBody::open_bank`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub struct DenialBody {
     form: Form,
     prefix: Cow<'static, str>,
     problem_types: Cow<'static, str>,
-    no_store: bool,
+    sends_no_store: bool,
     names_consumer: bool,
 }
 
@@ -27,20 +27,21 @@ enum Form {
 }
 
 impl DenialBody {
-    /// Where the types of problems are defined unless [set](DenialBody::problem_types) otherwise:
-    /// `quota-exceeded` and `temporary-reduced-capacity` of the IETF draft on rate limit fields.
+    /// The default base of [problem types](DenialBody::problem_types): `quota-exceeded` and
+    /// `temporary-reduced-capacity` of the IETF draft on rate limit fields.
     ///
-    /// Provisional: the draft is not published, and the registry does not list them yet.
+    /// The types are provisional. The draft is not published, and the registry does not list them yet.
     pub const PROVISIONAL_TYPES: &'static str = "https://iana.org/assignments/http-problem-types#";
 
-    /// JSON as the Open Bank Project sends it: `{"code":429,"message":"Too Many Requests. …"}`.
+    /// Creates the JSON form of the Open Bank Project: `{"code":429,"message":"Too Many Requests. …"}`.
     pub const fn open_bank() -> Self {
-        Self::of(Form::OpenBank)
+        Self::with_form(Form::OpenBank)
     }
 
-    /// Problem details (RFC 9457), with the names of all limits that deny. A `detail` is added where the
-    /// other members do not say enough: for a block, for a cost that is never granted, and for a limit
-    /// that does not count requests.
+    /// Creates the form of problem details (RFC 9457), with the names of all limits that deny.
+    ///
+    /// A `detail` is added for a block, for a cost that is never granted, and for a limit that does not
+    /// count requests.
     ///
     /// ```json
     /// {"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",
@@ -49,71 +50,78 @@ impl DenialBody {
     ///  "violated-policies":["minute"]}
     /// ```
     pub const fn problem() -> Self {
-        Self::of(Form::Problem)
+        Self::with_form(Form::Problem)
     }
 
-    /// One sentence of plain text.
+    /// Creates a form with one sentence of plain text.
     pub const fn text() -> Self {
-        Self::of(Form::Text)
+        Self::with_form(Form::Text)
     }
 
-    /// No body.
+    /// Creates a form without a body.
     pub const fn empty() -> Self {
-        Self::of(Form::Empty)
+        Self::with_form(Form::Empty)
     }
 
-    const fn of(form: Form) -> Self {
-        let problem_types = Cow::Borrowed(Self::PROVISIONAL_TYPES);
-        let (prefix, no_store, names_consumer) = (Cow::Borrowed(""), true, false);
-        Self { form, prefix, problem_types, no_store, names_consumer }
+    const fn with_form(form: Form) -> Self {
+        Self {
+            form,
+            prefix: Cow::Borrowed(""),
+            problem_types: Cow::Borrowed(Self::PROVISIONAL_TYPES),
+            sends_no_store: true,
+            names_consumer: false,
+        }
     }
 
-    /// Text before every message, such as `OBP-10018: `.
+    /// Sets a text that precedes every message, such as `OBP-10018: `.
     ///
-    /// Defaults to none. Problem details have no message.
+    /// Defaults to an empty text. Problem details have no message.
     pub fn prefix(mut self, prefix: impl Into<Cow<'static, str>>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// Where the types of problems are defined: a URI to which `quota-exceeded`,
-    /// `temporary-reduced-capacity`, `missing-key` or `ambiguous-key` is appended, or `about:blank`, which is
-    /// used alone and means that the status says everything.
+    /// Sets the base URI of problem types, to which `quota-exceeded`, `temporary-reduced-capacity`,
+    /// `missing-key` or `ambiguous-key` is appended.
     ///
-    /// Defaults to [`DenialBody::PROVISIONAL_TYPES`], which has neither of the last two; there they are
-    /// `about:blank`.
+    /// `about:blank` is used alone; it means that the HTTP status is the whole problem. Defaults to
+    /// [`DenialBody::PROVISIONAL_TYPES`], which does not define the last two types; they are `about:blank`
+    /// then.
     pub fn problem_types(mut self, base: impl Into<Cow<'static, str>>) -> Self {
         self.problem_types = base.into();
         self
     }
 
-    /// Whether answers carry `Cache-Control: no-store`. Caches must not store a 429 anyway; this is
-    /// for those that do.
+    /// Omits the header `Cache-Control: no-store`.
     ///
-    /// Defaults to `true`.
-    pub fn no_store(mut self, no_store: bool) -> Self {
-        self.no_store = no_store;
+    /// By default denials have this header. Caches must not store a 429 in any case, but some do.
+    pub fn without_no_store(mut self) -> Self {
+        self.sends_no_store = false;
         self
     }
 
-    /// Sets whether the message of [`DenialBody::open_bank`] names the consumer that is over a limit or
-    /// blocked, as newer versions of the Open Bank Project do: `… for this Consumer (consumer_id: …).`
+    /// Adds the id of the consumer to the message of [`DenialBody::open_bank`].
     ///
-    /// Defaults to `false`. Only the id of a subject in [`Realm::Consumer`](crate::Realm::Consumer) is
-    /// named, never that of a key, an address or a person. Control characters in it are replaced.
-    pub fn names_consumer(mut self, names_consumer: bool) -> Self {
-        self.names_consumer = names_consumer;
+    /// Newer versions of the Open Bank Project send it too: `… for this Consumer (consumer_id: …).` Only the
+    /// id of a subject in [`Realm::Consumer`](crate::Realm::Consumer) is added, never that of a key, an
+    /// address or a person. Control characters in it are replaced.
+    pub fn name_consumer(mut self) -> Self {
+        self.names_consumer = true;
         self
     }
 
-    /// Returns the answer to a request that is rejected for `reason`.
+    /// Returns the response to a request that is rejected for `reason`.
     ///
-    /// The message names the limit that governs under `follow`. `grpc` is for requests that
-    /// [are gRPC](super::is_grpc).
+    /// The message names the limit that `governing` chooses.
     #[must_use]
-    pub fn denial(&self, reason: DenialReason<'_>, follow: GoverningLimit, grpc: bool) -> Denial {
-        let reason = Reason::new(reason, follow);
-        if grpc {
+    pub fn denial(
+        &self,
+        reason: DenialReason<'_>,
+        governing: GoverningLimit,
+        protocol: Protocol,
+    ) -> Denial {
+        let reason = Reason::new(reason, governing);
+        if protocol == Protocol::Grpc {
             let message = (self.form != Form::Empty).then(|| self.message(reason));
             return grpc::denial(reason, message.as_deref());
         }
@@ -124,21 +132,21 @@ impl DenialBody {
             Form::Empty => (None, String::new()),
         };
         let mut headers = Vec::new();
-        if self.no_store {
+        if self.sends_no_store {
             headers.push(("cache-control", Cow::Borrowed("no-store")));
         }
         Denial { status: reason.status(), content_type, body: body.into(), headers }
     }
 
     fn message(&self, reason: Reason<'_>) -> String {
-        let mut message = self.room();
+        let mut message = self.buffer();
         message.push_str(&self.prefix);
         reason.push_to(&mut message, self.id(push_plain));
         message
     }
 
     fn code_and_message(&self, reason: Reason<'_>) -> String {
-        let mut body = self.room();
+        let mut body = self.buffer();
         body.push_str(r#"{"code":"#);
         body.push_str(itoa::Buffer::new().format(reason.status()));
         body.push_str(r#","message":""#);
@@ -153,8 +161,8 @@ impl DenialBody {
         (self.names_consumer && self.form == Form::OpenBank).then_some(push)
     }
 
-    /// A text that nearly always has room for the whole answer.
-    fn room(&self) -> String {
+    /// Returns an empty text with a capacity that nearly always suffices for the whole body.
+    fn buffer(&self) -> String {
         String::with_capacity(self.prefix.len() + 144)
     }
 
@@ -163,7 +171,7 @@ impl DenialBody {
         let mut body = String::from(r#"{"type":"#);
         json::push_string(&mut body, &kind);
         write!(body, r#","title":"{title}","status":{}"#, reason.status())
-            .expect("a String takes all text");
+            .expect("writing to a String cannot fail");
         if reason.has_detail() {
             body.push_str(r#","detail":""#);
             reason.push_to(&mut body, None);
@@ -183,7 +191,7 @@ impl DenialBody {
         body
     }
 
-    /// The type of a problem, and its title, which belongs to the type.
+    /// Returns the type of a problem, and the title of this type.
     fn problem_type(&self, reason: Reason<'_>) -> (Cow<'_, str>, &'static str) {
         const ABOUT_BLANK: &str = "about:blank";
         let base = match reason {

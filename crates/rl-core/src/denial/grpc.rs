@@ -1,4 +1,4 @@
-//! Denials as gRPC clients understand them: a response that is only headers.
+//! Denials for gRPC clients: responses that consist of headers only.
 
 use std::borrow::Cow;
 
@@ -8,36 +8,13 @@ use super::words::Reason;
 use super::{Denial, grpc_details};
 use crate::decision::RetryAfter;
 
-/// What has to be encoded in `grpc-message`: everything but visible ASCII, and the percent sign.
+/// The characters to encode in `grpc-message`: all but visible ASCII and spaces, and the percent sign.
 const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
 
 /// The content type of gRPC requests and responses.
 pub(super) const CONTENT_TYPE: &str = "application/grpc";
 
-/// Whether a request with this `Content-Type` is a gRPC call, and wants a gRPC answer.
-///
-/// `application/grpc-web` is not: its answers are framed differently, and what translates it stands
-/// between the client and us.
-///
-/// # Examples
-///
-/// ```
-/// use rl_core::denial::is_grpc;
-///
-/// assert!(is_grpc(b"application/grpc"));
-/// assert!(is_grpc(b"application/grpc+proto"));
-/// assert!(!is_grpc(b"application/grpc-web+proto"));
-/// assert!(!is_grpc(b"application/json"));
-/// ```
-#[must_use]
-pub fn is_grpc(content_type: &[u8]) -> bool {
-    let starts_with = |prefix: &[u8]| {
-        content_type.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
-    };
-    starts_with(b"application/grpc") && !starts_with(b"application/grpc-web")
-}
-
-/// Returns the answer for `reason`, with `message` for people.
+/// Returns the response for `reason`, with `message` for people.
 pub(super) fn denial(reason: Reason<'_>, message: Option<&str>) -> Denial {
     let (status, code) = match reason.status() {
         429 => ("8", 8),
@@ -59,7 +36,7 @@ pub(super) fn denial(reason: Reason<'_>, message: Option<&str>) -> Denial {
     Denial { status: 200, content_type: Some(CONTENT_TYPE), body: "".into(), headers }
 }
 
-/// Milliseconds to wait, rounded up; a negative number tells the client not to try again.
+/// Returns the milliseconds to wait, rounded up. With a negative number the client does not retry.
 fn pushback_millis(retry_after: RetryAfter) -> Cow<'static, str> {
     match retry_after {
         RetryAfter::Never => "-1".into(),

@@ -1,4 +1,4 @@
-//! JSON, as much as two small objects need.
+//! Writes JSON strings; two small objects do not justify a dependency on a JSON library.
 
 use std::fmt::Write;
 
@@ -9,17 +9,16 @@ pub(super) fn push_string(json: &mut String, text: &str) {
     json.push('"');
 }
 
-/// Appends `text` as it stands inside of a JSON string.
+/// Appends `text` with the escapes of a JSON string, without quotes.
 pub(super) fn push_escaped(json: &mut String, text: &str) {
     let mut rest = text;
-    // Nearly always there is nothing to escape.
     while let Some(at) = rest.bytes().position(|b| matches!(b, b'"' | b'\\' | 0..=0x1f)) {
         let (plain, special) = rest.split_at(at);
         json.push_str(plain);
         rest = &special[1..];
         match special.as_bytes()[0] {
             quote @ (b'"' | b'\\') => json.extend(['\\', char::from(quote)]),
-            control => write!(json, "\\u{control:04x}").expect("a String takes all text"),
+            control => write!(json, "\\u{control:04x}").expect("writing to a String cannot fail"),
         }
     }
     json.push_str(rest);

@@ -1,29 +1,28 @@
-//! What a client that is turned away gets: status, body and a few headers, for an adapter to send.
+//! Responses to rejected requests: status, body and a few headers.
 //!
-//! [`DenialBody`] says in which form; [`Denial`] is the answer. It adds to the lines that
-//! [`headers`](crate::headers) writes, `Retry-After` among them, and repeats none of them.
+//! [`DenialBody`] sets the form, and [`Denial`] is the response. The rate limit headers, `Retry-After`
+//! among them, are not part of it: [`headers`](crate::headers) writes them.
 //!
-//! | why | status | of gRPC |
+//! | reason | HTTP status | gRPC status |
 //! |---|---|---|
 //! | over a limit, blocked, or a cost that limits never grant | 429 | 8, `RESOURCE_EXHAUSTED` |
-//! | the limiter cannot decide, and [is set to deny](crate::Origin::FailedClosed) | 503 | 14, `UNAVAILABLE` |
-//! | the request has no key, and that is set to be denied | 403 | 7, `PERMISSION_DENIED` |
+//! | the limiter cannot decide, and [rejects on failure](crate::Origin::FailedClosed) | 503 | 14, `UNAVAILABLE` |
+//! | the request has no key, and such requests are rejected | 403 | 7, `PERMISSION_DENIED` |
 //! | the key is [ambiguous](crate::key::AmbiguousKey) | 400 | 3, `INVALID_ARGUMENT` |
 //!
-//! A gRPC client takes HTTP 429 for an outage and tries again at once. It is answered in its own
-//! way: HTTP 200 without a body, the status in headers, `grpc-retry-pushback-ms`, and in
-//! `grpc-status-details-bin` a `google.rpc.RetryInfo` (unless no wait helps) and a
-//! `google.rpc.QuotaFailure` with the limits that deny.
-//! [`is_grpc`] tells such requests by their content type.
+//! A gRPC client takes HTTP 429 for an outage and retries at once. It therefore gets HTTP 200 without a
+//! body, with the gRPC status in headers and a `grpc-retry-pushback-ms`. The header
+//! `grpc-status-details-bin` contains a `google.rpc.QuotaFailure` with the limits that deny, and a
+//! `google.rpc.RetryInfo` if waiting helps.
 //!
 //! A denial repeats nothing of the request. Its text consists of fixed words, numbers, the names and
 //! units of limits, and your settings. It names no subject, except the id of a consumer if
-//! [`DenialBody::names_consumer`] is set.
+//! [`DenialBody::name_consumer`] is set.
 //!
 //! # Example
 //!
 //! ```
-//! use rl_core::denial::{DenialBody, DenialReason};
+//! use rl_core::denial::{DenialBody, DenialReason, Protocol};
 //! use rl_core::time::Timestamp;
 //! use rl_core::{Cost, Decision, GoverningLimit, Limit, Outcome, Policy, Subject};
 //!
@@ -33,7 +32,7 @@
 //!
 //! let body = DenialBody::open_bank();
 //! let reason = DenialReason::Decision { decision: &decision, subject: &Subject::consumer("abc") };
-//! let denial = body.denial(reason, GoverningLimit::default(), false);
+//! let denial = body.denial(reason, GoverningLimit::default(), Protocol::Http);
 //! assert_eq!((denial.status, denial.content_type), (429, Some("application/json")));
 //! assert_eq!(
 //!     denial.body,
@@ -46,7 +45,6 @@ mod body;
 mod grpc;
 mod grpc_details;
 mod json;
-mod reason;
 #[cfg(test)]
 mod tests;
 mod words;
@@ -54,8 +52,9 @@ mod words;
 use std::borrow::Cow;
 
 pub use body::DenialBody;
-pub use grpc::is_grpc;
-pub use reason::DenialReason;
+
+use crate::decision::Decision;
+use crate::model::Subject;
 
 /// The response to a rejected request.
 ///
@@ -65,32 +64,33 @@ pub use reason::DenialReason;
 pub struct Denial {
     /// The HTTP status.
     pub status: u16,
-    /// The value for `Content-Type`; none if there is no body.
+    /// The value of `Content-Type`, or `None` if there is no body.
     pub content_type: Option<&'static str>,
     /// The body; empty if there is none.
     pub body: Cow<'static, str>,
-    /// More headers: names in lower case, each once, and values of visible ASCII and spaces.
+    /// More headers: names in lower case, each of them once, and values of visible ASCII and spaces.
     pub headers: Vec<(&'static str, Cow<'static, str>)>,
 }
 
 impl Denial {
-    /// Makes an answer with this status and nothing else; its fields can be set.
+    /// Creates a response with this status and nothing else; its fields can be set.
     #[must_use]
     pub const fn new(status: u16) -> Self {
         Self { status, content_type: None, body: Cow::Borrowed(""), headers: Vec::new() }
     }
 
-    /// Makes an answer whose body is `body`, which must be JSON.
+    /// Creates a response with the given body, which must be JSON.
     ///
     /// # Examples
     ///
     /// ```
+    /// use rl_core::adapter::HttpLimiter;
     /// use rl_core::denial::Denial;
-    /// use rl_core::{Gate, Limit, RateLimiter};
+    /// use rl_core::{Limit, RateLimiter};
     ///
     /// # let limiter = RateLimiter::builder().limit(Limit::per_second(10)).build()?;
-    /// // The status of the default: 429, 503 if the limiter cannot decide, 403 without a key.
-    /// let gate = Gate::new(limiter).deny_with(|_reason, default| {
+    /// // The default status is 429, 503 if the limiter cannot decide, and 403 without a key.
+    /// let limiter = HttpLimiter::new(limiter).deny_with(|_reason, default| {
     ///     Denial::json(default.status, r#"{"error":"slow_down"}"#).header("x-docs", "/limits")
     /// });
     /// # Ok::<(), rl_core::limiter::BuildError>(())
@@ -101,23 +101,102 @@ impl Denial {
         Self { content_type, body: body.into(), ..Self::new(status) }
     }
 
-    /// Makes an answer with a body of plain text.
+    /// Creates a response with a body of plain text.
     #[must_use]
     pub fn text(status: u16, body: impl Into<Cow<'static, str>>) -> Self {
         let content_type = Some("text/plain; charset=utf-8");
         Self { content_type, body: body.into(), ..Self::new(status) }
     }
 
-    /// Adds a header: a name in lower case, and a value of visible ASCII and spaces.
+    /// Adds a header. The name must be in lower case, and the value consist of visible ASCII and spaces.
     #[must_use]
     pub fn header(mut self, name: &'static str, value: impl Into<Cow<'static, str>>) -> Self {
         self.headers.push((name, value.into()));
         self
     }
 
-    /// Returns whether this answers a gRPC call, whose client reads the status from `grpc-status`.
+    /// Returns whether this is the response to a gRPC call, whose client reads the status from `grpc-status`.
     #[must_use]
     pub fn is_grpc(&self) -> bool {
         self.content_type == Some(grpc::CONTENT_TYPE)
+    }
+}
+
+/// The reason for which a request is rejected.
+///
+/// The responder of the `deny_with` setting gets it.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum DenialReason<'a> {
+    /// A decision denies the request: it is over a limit, its subject is blocked, or the limiter
+    /// cannot decide ([`Origin::FailedClosed`](crate::Origin::FailedClosed)).
+    Decision {
+        /// The decision.
+        decision: &'a Decision,
+        /// The subject that was counted.
+        subject: &'a Subject,
+    },
+    /// The request has no key, and [`MissingKey::Reject`](crate::MissingKey::Reject) is set.
+    MissingKey,
+    /// The key of the request is [ambiguous](crate::key::AmbiguousKey).
+    AmbiguousKey,
+}
+
+impl<'a> DenialReason<'a> {
+    /// Returns the decision that denies the request, or `None` if no subject was counted.
+    #[must_use]
+    pub const fn decision(self) -> Option<&'a Decision> {
+        match self {
+            Self::Decision { decision, .. } => Some(decision),
+            Self::MissingKey | Self::AmbiguousKey => None,
+        }
+    }
+
+    /// Returns the subject that was counted, if there is one.
+    #[must_use]
+    pub const fn subject(self) -> Option<&'a Subject> {
+        match self {
+            Self::Decision { subject, .. } => Some(subject),
+            Self::MissingKey | Self::AmbiguousKey => None,
+        }
+    }
+}
+
+/// The protocol in which a request is answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Protocol {
+    /// HTTP: the status tells the client that its request was rejected.
+    #[default]
+    Http,
+    /// gRPC: the status is in headers of a response with the HTTP status 200.
+    Grpc,
+}
+
+impl Protocol {
+    /// Returns the protocol of a request with the header `Content-Type: content_type`.
+    ///
+    /// `application/grpc-web` is HTTP: its responses are framed differently, and a proxy between client and
+    /// service translates them.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use rl_core::denial::Protocol;
+    ///
+    /// assert_eq!(Protocol::from_content_type(b"application/grpc"), Protocol::Grpc);
+    /// assert_eq!(Protocol::from_content_type(b"application/grpc+proto"), Protocol::Grpc);
+    /// assert_eq!(Protocol::from_content_type(b"application/grpc-web+proto"), Protocol::Http);
+    /// assert_eq!(Protocol::from_content_type(b"application/json"), Protocol::Http);
+    /// ```
+    #[must_use]
+    pub fn from_content_type(content_type: &[u8]) -> Self {
+        let starts_with = |prefix: &[u8]| {
+            content_type.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
+        };
+        if starts_with(b"application/grpc") && !starts_with(b"application/grpc-web") {
+            Self::Grpc
+        } else {
+            Self::Http
+        }
     }
 }

@@ -28,7 +28,11 @@ fn undecided() -> Decision {
 
 /// Returns the answer to a request of `subject` that `decision` denies.
 fn deny_to(body: &DenialBody, decision: &Decision, subject: &Subject) -> Denial {
-    body.denial(DenialReason::Decision { decision, subject }, GoverningLimit::default(), false)
+    body.denial(
+        DenialReason::Decision { decision, subject },
+        GoverningLimit::default(),
+        Protocol::Http,
+    )
 }
 
 fn deny(body: &DenialBody, decision: &Decision) -> Denial {
@@ -37,11 +41,15 @@ fn deny(body: &DenialBody, decision: &Decision) -> Denial {
 
 fn deny_grpc(body: &DenialBody, decision: &Decision) -> Denial {
     let subject = &Subject::consumer("abc123");
-    body.denial(DenialReason::Decision { decision, subject }, GoverningLimit::default(), true)
+    body.denial(
+        DenialReason::Decision { decision, subject },
+        GoverningLimit::default(),
+        Protocol::Grpc,
+    )
 }
 
 fn without_decision(body: &DenialBody, reason: DenialReason<'_>) -> Denial {
-    body.denial(reason, GoverningLimit::default(), false)
+    body.denial(reason, GoverningLimit::default(), Protocol::Http)
 }
 
 /// Returns the denial of a request of `cost` by the policy alone.
@@ -94,7 +102,7 @@ fn open_bank_names_the_limit_of_consumers_and_of_anonymous_callers() {
     let denial = deny(&body, &minute_full());
     assert_eq!((denial.status, denial.content_type), (429, Some("application/json")));
     assert_eq!(header(&denial, "cache-control"), Some("no-store"));
-    assert_eq!(header(&deny(&body.no_store(false), &minute_full()), "cache-control"), None);
+    assert_eq!(header(&deny(&body.without_no_store(), &minute_full()), "cache-control"), None);
 }
 
 #[test]
@@ -110,7 +118,7 @@ fn message_names_the_governing_limit() {
     ] {
         let subject = &Subject::user("alice");
         let reason = DenialReason::Decision { decision: &decision, subject };
-        let denial = DenialBody::text().denial(reason, follow, false);
+        let denial = DenialBody::text().denial(reason, follow, Protocol::Http);
         assert!(denial.body.contains(words), "{follow:?}: {}", denial.body);
     }
 }
@@ -240,13 +248,16 @@ fn grpc_clients_are_answered_in_headers() {
     assert_eq!(header(&denial, "grpc-status"), Some("14"));
     assert_eq!(header(&denial, "grpc-retry-pushback-ms"), Some("1000"));
 
-    let denial =
-        DenialBody::empty().denial(DenialReason::AmbiguousKey, GoverningLimit::default(), true);
+    let denial = DenialBody::empty().denial(
+        DenialReason::AmbiguousKey,
+        GoverningLimit::default(),
+        Protocol::Grpc,
+    );
     assert_eq!((denial.status, &*denial.body), (200, ""));
     assert_eq!(denial.headers, [("grpc-status", Cow::Borrowed("3"))]);
 
     let missing = DenialReason::MissingKey;
-    let denial = DenialBody::empty().denial(missing, GoverningLimit::default(), true);
+    let denial = DenialBody::empty().denial(missing, GoverningLimit::default(), Protocol::Grpc);
     assert_eq!((denial.status, &*denial.body), (200, ""));
     assert_eq!(denial.headers, [("grpc-status", Cow::Borrowed("7"))]);
 }
@@ -266,12 +277,12 @@ fn grpc_pushback_is_rounded_up_and_held_to_31_bits() {
 }
 
 #[test]
-fn grpc_is_told_by_the_content_type() {
+fn protocol_is_found_by_the_content_type() {
     for grpc in ["application/grpc", "application/grpc+proto", "Application/GRPC;x=y"] {
-        assert!(is_grpc(grpc.as_bytes()), "{grpc}");
+        assert_eq!(Protocol::from_content_type(grpc.as_bytes()), Protocol::Grpc, "{grpc}");
     }
     for other in ["", "application/grp", "application/grpc-web", "application/GRPC-Web-text"] {
-        assert!(!is_grpc(other.as_bytes()), "{other}");
+        assert_eq!(Protocol::from_content_type(other.as_bytes()), Protocol::Http, "{other}");
     }
 }
 
@@ -292,7 +303,7 @@ fn a_denial_says_that_the_caller_is_blocked() {
 
 #[test]
 fn open_bank_names_consumers_if_set_and_no_other_subject() {
-    let body = DenialBody::open_bank().prefix("OBP-10018: ").names_consumer(true);
+    let body = DenialBody::open_bank().prefix("OBP-10018: ").name_consumer();
     let said = |decision: &Decision, subject: &Subject| {
         let body = deny_to(&body, decision, subject).body;
         let json: Value = serde_json::from_str(&body).unwrap();
@@ -314,14 +325,14 @@ fn open_bank_names_consumers_if_set_and_no_other_subject() {
     }
     // Other forms have no such words.
     for other in [DenialBody::text(), DenialBody::problem()] {
-        let denial = deny(&other.names_consumer(true), &blocked_for(60));
+        let denial = deny(&other.name_consumer(), &blocked_for(60));
         assert!(!denial.body.contains("abc123"), "{denial:?}");
     }
 }
 
 #[test]
 fn the_id_of_a_consumer_cannot_break_out_of_the_message() {
-    let body = DenialBody::open_bank().names_consumer(true);
+    let body = DenialBody::open_bank().name_consumer();
     let id = "a\"}\\\r\nset-cookie: b\u{202e}é\u{7f}";
     let shown = "a\"}\\\u{fffd}\u{fffd}set-cookie: b\u{fffd}é\u{fffd}";
     let denial = deny_to(&body, &minute_full(), &Subject::consumer(id));
@@ -331,7 +342,7 @@ fn the_id_of_a_consumer_cannot_break_out_of_the_message() {
 
     let (decision, subject) = (&minute_full(), &Subject::consumer(id));
     let reason = DenialReason::Decision { decision, subject };
-    let denial = body.denial(reason, GoverningLimit::default(), true);
+    let denial = body.denial(reason, GoverningLimit::default(), Protocol::Grpc);
     let message = header(&denial, "grpc-message").unwrap();
     assert!(message.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{message}");
 }

@@ -1,8 +1,8 @@
-//! The sentence for people in the body of a denial.
+//! The message for people in the body of a denial.
 
 use super::{DenialReason, json};
 use crate::decision::{Decision, GoverningLimit, LimitStatus, RetryAfter};
-use crate::model::{Algorithm, Period, Realm, Subject};
+use crate::model::{Algorithm, Limit, Period, Realm, Subject};
 
 /// A [`DenialReason`], and the limit that its message names.
 #[derive(Clone, Copy)]
@@ -22,13 +22,13 @@ pub(super) enum Reason<'a> {
 }
 
 impl<'a> Reason<'a> {
-    pub(super) fn new(reason: DenialReason<'a>, follow: GoverningLimit) -> Self {
+    pub(super) fn new(reason: DenialReason<'a>, governing: GoverningLimit) -> Self {
         let (decision, subject) = match reason {
             DenialReason::Decision { decision, subject } => (decision, subject),
             DenialReason::MissingKey => return Self::MissingKey,
             DenialReason::AmbiguousKey => return Self::AmbiguousKey,
         };
-        match decision.governing(follow) {
+        match decision.governing(governing) {
             None => Self::Undecided { decision },
             Some(limit) if limit.max() == 0 => Self::Blocked { decision, subject },
             Some(governing) if governing.retry_after() == RetryAfter::Never => {
@@ -77,7 +77,7 @@ impl<'a> Reason<'a> {
         }
     }
 
-    /// Returns whether the sentence says more than the members of problem details.
+    /// Returns whether the message contains more than the other members of problem details.
     pub(super) fn has_detail(self) -> bool {
         match self {
             Self::Blocked { .. } | Self::TooCostly { .. } => true,
@@ -86,8 +86,9 @@ impl<'a> Reason<'a> {
         }
     }
 
-    /// Appends a sentence for people. Only the id of a consumer may need escaping; `id` writes it, if it
-    /// is to be named.
+    /// Appends a sentence for people.
+    ///
+    /// `id` writes the id of a consumer, which may need escaping; without it, consumers are not named.
     pub(super) fn push_to(self, text: &mut String, id: Option<PushId>) {
         text.push_str(self.phrase());
         match self {
@@ -128,21 +129,21 @@ impl<'a> Reason<'a> {
     }
 }
 
-/// Writes the id of a consumer, with characters replaced that cannot be shown.
+/// A function that appends the id of a consumer, with unprintable characters replaced.
 pub(super) type PushId = fn(&mut String, &str);
 
-/// Writes an id into plain text.
+/// Appends an id to plain text.
 pub(super) fn push_plain(text: &mut String, id: &str) {
     text.extend(id.chars().map(printable));
 }
 
-/// Writes an id into a JSON string.
+/// Appends an id to a JSON string.
 pub(super) fn push_json(text: &mut String, id: &str) {
     let clean: String = id.chars().map(printable).collect();
     json::push_escaped(text, &clean);
 }
 
-/// Replaces control characters and characters that change the direction of text.
+/// Replaces a control character, or one that changes the direction of text.
 fn printable(character: char) -> char {
     let is_direction = matches!(character, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     if character.is_control() || is_direction { char::REPLACEMENT_CHARACTER } else { character }
@@ -166,7 +167,7 @@ fn push_id(text: &mut String, subject: &Subject, push: Option<PushId>) {
 }
 
 /// Appends what a limit allows: `100 requests per minute`, `20 requests at the same time`.
-pub(super) fn push_quota(text: &mut String, limit: crate::model::Limit) {
+pub(super) fn push_quota(text: &mut String, limit: Limit) {
     text.push_str(itoa::Buffer::new().format(limit.max()));
     text.push(' ');
     text.push_str(limit.unit());

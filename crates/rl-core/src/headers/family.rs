@@ -1,13 +1,12 @@
 use super::field::Field;
-use super::names::place;
 
 /// Header fields that belong together: names *and* units.
 ///
-/// The two are not to be had apart, because the same name means different things:
+/// Names and units cannot be chosen separately, because one name has different meanings:
 /// `x-ratelimit-reset` is a point in time (GitHub), a number of seconds (Envoy) or of milliseconds
 /// (zuul); `x-rate-limit-reset` is a number of seconds (Open Bank) or a point in time (Twitter).
 ///
-/// With a limit of 100 per minute called `default`, 27 units used and 42 seconds to go, at
+/// For a limit of 100 per minute called `default`, with 27 units used and 42 seconds to the reset, at
 /// 2026-01-01T00:00:00Z:
 ///
 /// | family | fields |
@@ -28,18 +27,18 @@ use super::names::place;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum HeaderFamily {
-    /// What the Open Bank Project sends: the reset in seconds from now.
+    /// The fields of the Open Bank Project: the reset in seconds from now.
     #[default]
     OpenBank,
-    /// What GitHub sends: the reset as seconds since the epoch, the units used, and the resource,
+    /// The fields of GitHub: the reset as seconds since the epoch, the units used, and the resource,
     /// which is always `core`.
     GitHub,
     /// The lists `RateLimit-Policy` and `RateLimit` of the IETF drafts 08 to 11.
     ///
-    /// The window `w` is left out for periods that are not whole seconds: the draft has no such
-    /// windows, and any other number would promise a rate that is not kept. `t` is left out while
-    /// no window is open, and for a limit of 0, which time does not change. A concurrency limit has
-    /// neither, but a unit: `"concurrency";q=20;qu="concurrent-requests"`.
+    /// The window `w` is omitted for periods that are not whole seconds: the draft has no such windows, and
+    /// another number would promise a wrong rate. `t` is omitted while no window is open, and for a limit of
+    /// 0, which has no reset. A concurrency limit has neither, but a unit:
+    /// `"concurrency";q=20;qu="concurrent-requests"`.
     Ietf,
     /// IETF draft 07: `RateLimit` is one dictionary.
     IetfDraft07,
@@ -47,85 +46,84 @@ pub enum HeaderFamily {
     IetfDraft06,
     /// IETF draft 03: the policies follow the limit in one field.
     IetfDraft03,
-    /// What Envoy sends with `enable_x_ratelimit_headers: DRAFT_VERSION_03`.
+    /// The fields of Envoy with `enable_x_ratelimit_headers: DRAFT_VERSION_03`.
     Envoy,
-    /// What many older middlewares send: the reset as seconds since the epoch.
+    /// The fields of many older middlewares: the reset as seconds since the epoch.
     ///
-    /// Some of them add a `Date`, for clients to compare the reset with. It is not written here:
-    /// servers send one anyway, a response must not have two, and the server's clock, not the
-    /// store's, is the one that it has to show.
+    /// Some of those middlewares add a `Date`, with which clients compare the reset. It is not written here,
+    /// because the server sends one anyway, and a response must not have two.
     Legacy,
-    /// What Twitter (X) sends: the reset as seconds since the epoch.
+    /// The fields of Twitter (X): the reset as seconds since the epoch.
     Twitter,
-    /// What the zuul rate limiter sends: the reset in milliseconds, and always the whole interval.
+    /// The fields of the zuul rate limiter: the reset in milliseconds, and always the whole interval.
     Zuul,
 }
 
 impl HeaderFamily {
-    /// How many families can stand together: each has one of the names `x-rate-limit-limit`,
+    /// The maximum number of families in one response: each has one of the names `x-rate-limit-limit`,
     /// `x-ratelimit-limit`, `ratelimit-policy` and `ratelimit-limit`.
-    pub(super) const MOST_TOGETHER: usize = 4;
+    pub(super) const MAX_COMBINED: usize = 4;
 
-    /// The fields by the places of their names, in the order in which they are written.
+    /// Returns the names and fields, in the order in which they are written.
     #[rustfmt::skip]
-    pub(super) const fn fields(self) -> &'static [(usize, Field)] {
+    pub(super) const fn fields(self) -> &'static [(&'static str, Field)] {
         match self {
-            Self::OpenBank => const { &[
-                (place("x-rate-limit-limit"), Field::Max),
-                (place("x-rate-limit-remaining"), Field::Remaining),
-                (place("x-rate-limit-reset"), Field::ResetAfter),
-            ] },
-            Self::GitHub => const { &[
-                (place("x-ratelimit-limit"), Field::Max),
-                (place("x-ratelimit-remaining"), Field::Remaining),
-                (place("x-ratelimit-used"), Field::Used),
-                (place("x-ratelimit-reset"), Field::ResetAt),
-                (place("x-ratelimit-resource"), Field::Fixed("core")),
-            ] },
-            Self::Ietf => const { &[
-                (place("ratelimit-policy"), Field::NamedQuotas),
-                (place("ratelimit"), Field::Standings),
-            ] },
-            Self::IetfDraft07 => const { &[
-                (place("ratelimit-policy"), Field::Quotas),
-                (place("ratelimit"), Field::Dictionary),
-            ] },
-            Self::IetfDraft06 => const { &[
-                (place("ratelimit-policy"), Field::Quotas),
-                (place("ratelimit-limit"), Field::Max),
-                (place("ratelimit-remaining"), Field::Remaining),
-                (place("ratelimit-reset"), Field::ResetAfter),
-            ] },
-            Self::IetfDraft03 => const { &[
-                (place("ratelimit-limit"), Field::MaxThenQuotas),
-                (place("ratelimit-remaining"), Field::Remaining),
-                (place("ratelimit-reset"), Field::ResetAfter),
-            ] },
-            Self::Envoy => const { &[
-                (place("x-ratelimit-limit"), Field::MaxThenCommentedQuotas),
-                (place("x-ratelimit-remaining"), Field::Remaining),
-                (place("x-ratelimit-reset"), Field::ResetAfter),
-            ] },
-            Self::Legacy => const { &[
-                (place("x-ratelimit-limit"), Field::Max),
-                (place("x-ratelimit-remaining"), Field::Remaining),
-                (place("x-ratelimit-reset"), Field::ResetAt),
-            ] },
-            Self::Twitter => const { &[
-                (place("x-rate-limit-limit"), Field::Max),
-                (place("x-rate-limit-remaining"), Field::Remaining),
-                (place("x-rate-limit-reset"), Field::ResetAt),
-            ] },
-            Self::Zuul => const { &[
-                (place("x-ratelimit-limit"), Field::Max),
-                (place("x-ratelimit-remaining"), Field::Remaining),
-                (place("x-ratelimit-reset"), Field::IntervalMillis),
-            ] },
+            Self::OpenBank => &[
+                ("x-rate-limit-limit", Field::Max),
+                ("x-rate-limit-remaining", Field::Remaining),
+                ("x-rate-limit-reset", Field::ResetAfter),
+            ],
+            Self::GitHub => &[
+                ("x-ratelimit-limit", Field::Max),
+                ("x-ratelimit-remaining", Field::Remaining),
+                ("x-ratelimit-used", Field::Used),
+                ("x-ratelimit-reset", Field::ResetAt),
+                ("x-ratelimit-resource", Field::Fixed("core")),
+            ],
+            Self::Ietf => &[
+                ("ratelimit-policy", Field::NamedQuotas),
+                ("ratelimit", Field::Statuses),
+            ],
+            Self::IetfDraft07 => &[
+                ("ratelimit-policy", Field::Quotas),
+                ("ratelimit", Field::Dictionary),
+            ],
+            Self::IetfDraft06 => &[
+                ("ratelimit-policy", Field::Quotas),
+                ("ratelimit-limit", Field::Max),
+                ("ratelimit-remaining", Field::Remaining),
+                ("ratelimit-reset", Field::ResetAfter),
+            ],
+            Self::IetfDraft03 => &[
+                ("ratelimit-limit", Field::MaxThenQuotas),
+                ("ratelimit-remaining", Field::Remaining),
+                ("ratelimit-reset", Field::ResetAfter),
+            ],
+            Self::Envoy => &[
+                ("x-ratelimit-limit", Field::MaxThenCommentedQuotas),
+                ("x-ratelimit-remaining", Field::Remaining),
+                ("x-ratelimit-reset", Field::ResetAfter),
+            ],
+            Self::Legacy => &[
+                ("x-ratelimit-limit", Field::Max),
+                ("x-ratelimit-remaining", Field::Remaining),
+                ("x-ratelimit-reset", Field::ResetAt),
+            ],
+            Self::Twitter => &[
+                ("x-rate-limit-limit", Field::Max),
+                ("x-rate-limit-remaining", Field::Remaining),
+                ("x-rate-limit-reset", Field::ResetAt),
+            ],
+            Self::Zuul => &[
+                ("x-ratelimit-limit", Field::Max),
+                ("x-ratelimit-remaining", Field::Remaining),
+                ("x-ratelimit-reset", Field::IntervalMillis),
+            ],
         }
     }
 
-    /// The largest number that a field may show: integers in structured fields (RFC 9651) have 15
-    /// digits at most.
+    /// Returns the largest number that a field may contain. Integers in structured fields (RFC 9651) have at
+    /// most 15 digits.
     pub(super) const fn largest_number(self) -> u64 {
         match self {
             Self::Ietf | Self::IetfDraft07 | Self::IetfDraft06 | Self::IetfDraft03 => {
@@ -136,10 +134,10 @@ impl HeaderFamily {
         }
     }
 
-    /// Whether both have a field of the same name.
+    /// Returns whether both families have a field of the same name.
     pub(super) fn clashes_with(self, other: Self) -> bool {
         self.fields()
             .iter()
-            .any(|(place, _)| other.fields().iter().any(|(taken, _)| place == taken))
+            .any(|(name, _)| other.fields().iter().any(|(other_name, _)| name == other_name))
     }
 }

@@ -1,27 +1,30 @@
-//! The values of header fields.
+//! Header fields and their values.
+//!
+//! Names of limits need no escaping in lists: a [`Policy`](crate::Policy) accepts only characters that are
+//! valid in a structured string.
 
 use std::time::Duration;
 
-use super::list;
-use super::text::{Text, seconds_ceil};
-use crate::decision::{Decision, LimitStatus, Origin};
+use super::value::{Value, seconds_ceil};
+use crate::decision::{Decision, LimitStatus, Origin, RetryAfter};
+use crate::model::{Algorithm, Refill};
 
-/// What a header field says.
+/// The content of a header field.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Field {
-    /// Units the governing limit allows.
+    /// The units that the governing limit allows.
     Max,
-    /// Units left.
+    /// The remaining units.
     Remaining,
-    /// Units used.
+    /// The used units.
     Used,
-    /// Seconds until the reset.
+    /// The seconds until the reset.
     ResetAfter,
-    /// The second of the reset, since the epoch.
+    /// The time of the reset, in seconds since the epoch.
     ResetAt,
     /// The whole period in milliseconds.
     IntervalMillis,
-    /// Always the same text.
+    /// A constant text.
     Fixed(&'static str),
     /// `limit=100, remaining=73, reset=42`.
     Dictionary,
@@ -30,7 +33,7 @@ pub(super) enum Field {
     /// `"default";q=100;w=60` for each limit.
     NamedQuotas,
     /// `"default";r=73;t=42` for each limit.
-    Standings,
+    Statuses,
     /// `100` for the governing limit, then `100;w=60` for each.
     MaxThenQuotas,
     /// `100` for the governing limit, then `100;w=60;name="default"` for each.
@@ -38,67 +41,67 @@ pub(super) enum Field {
 }
 
 impl Field {
-    /// Whether several lines of this field mean the same as one line that joins them.
+    /// Returns whether several lines of this field mean the same as one line that joins them.
     pub(super) const fn is_list(self) -> bool {
-        matches!(self, Self::Quotas | Self::NamedQuotas | Self::Standings)
+        matches!(self, Self::Quotas | Self::NamedQuotas | Self::Statuses)
     }
 
     /// Returns whether the value of the field is known.
-    pub(super) fn is_known(self, answer: &Answer<'_>) -> bool {
+    pub(super) fn is_known(self, input: &FieldInput<'_>) -> bool {
         match self {
-            Self::Remaining | Self::Used => answer.knows_counts(),
-            Self::ResetAfter | Self::ResetAt | Self::IntervalMillis => answer.knows_reset(),
-            // A dictionary has all of its members, or is left out.
-            Self::Dictionary => answer.knows_counts() && answer.knows_reset(),
-            Self::Standings => answer.standings().next().is_some(),
+            Self::Remaining | Self::Used => input.knows_counts(),
+            Self::ResetAfter | Self::ResetAt | Self::IntervalMillis => input.knows_reset(),
+            // A dictionary without one of its members would be invalid.
+            Self::Dictionary => input.knows_counts() && input.knows_reset(),
+            Self::Statuses => input.statuses().next().is_some(),
             _ => true,
         }
     }
 
-    /// Writes the value.
-    pub(super) fn write(self, answer: &Answer<'_>, text: &mut Text) {
-        let limit = answer.governing;
+    /// Writes the value of the field.
+    pub(super) fn write(self, input: &FieldInput<'_>, value: &mut Value) {
+        let limit = input.governing;
         match self {
-            Self::Max => text.number(limit.max()),
-            Self::Remaining => text.number(limit.remaining()),
-            Self::Used => text.number(limit.used()),
-            Self::ResetAfter => text.number(answer.reset_after()),
-            Self::ResetAt => text.number(answer.reset_at()),
-            Self::IntervalMillis => text.number(limit.limit().period().as_millis()),
-            Self::Fixed(value) => text.push(value),
+            Self::Max => value.push_number(limit.max()),
+            Self::Remaining => value.push_number(limit.remaining()),
+            Self::Used => value.push_number(limit.used()),
+            Self::ResetAfter => value.push_number(input.reset_after()),
+            Self::ResetAt => value.push_number(input.reset_at()),
+            Self::IntervalMillis => value.push_number(limit.limit().period().as_millis()),
+            Self::Fixed(text) => value.push(text),
             Self::Dictionary => {
-                text.push("limit=");
-                text.number(limit.max());
-                text.push(", remaining=");
-                text.number(limit.remaining());
-                text.push(", reset=");
-                text.number(answer.reset_after());
+                value.push("limit=");
+                value.push_number(limit.max());
+                value.push(", remaining=");
+                value.push_number(limit.remaining());
+                value.push(", reset=");
+                value.push_number(input.reset_after());
             }
-            Self::Quotas => list::join(answer.listed(), list::quota, text),
-            Self::NamedQuotas => list::join(answer.listed(), list::named_quota, text),
-            Self::Standings => list::join(answer.standings(), list::standing, text),
+            Self::Quotas => join(input.listed(), quota, value),
+            Self::NamedQuotas => join(input.listed(), named_quota, value),
+            Self::Statuses => join(input.statuses(), status, value),
             Self::MaxThenQuotas => {
-                text.number(limit.max());
-                text.push(", ");
-                list::join(answer.listed(), list::quota, text);
+                value.push_number(limit.max());
+                value.push(", ");
+                join(input.listed(), quota, value);
             }
             Self::MaxThenCommentedQuotas => {
-                text.number(limit.max());
-                text.push(", ");
-                list::join(answer.listed(), list::commented_quota, text);
+                value.push_number(limit.max());
+                value.push(", ");
+                join(input.listed(), commented_quota, value);
             }
         }
     }
 }
 
-/// What the lines of one response are made from.
-pub(super) struct Answer<'a> {
+/// The input of all fields of one response.
+pub(super) struct FieldInput<'a> {
     decision: &'a Decision,
     governing: LimitStatus<'a>,
     governing_only: bool,
 }
 
-impl<'a> Answer<'a> {
+impl<'a> FieldInput<'a> {
     pub(super) const fn new(
         decision: &'a Decision,
         governing: LimitStatus<'a>,
@@ -107,14 +110,15 @@ impl<'a> Answer<'a> {
         Self { decision, governing, governing_only }
     }
 
-    /// The limits that lists describe.
+    /// Returns the limits that lists describe.
     fn listed(&self) -> impl Iterator<Item = LimitStatus<'a>> {
         let only = self.governing_only.then(|| self.governing.name());
         self.decision.enforced().filter(move |limit| only.is_none_or(|name| name == limit.name()))
     }
 
-    /// Returns the limits whose remaining units are known: only limits of 0 where the policy alone denied.
-    fn standings(&self) -> impl Iterator<Item = LimitStatus<'a>> {
+    /// Returns the limits whose remaining units are known. Where the policy alone denied, those are the limits
+    /// of 0.
+    fn statuses(&self) -> impl Iterator<Item = LimitStatus<'a>> {
         let all = self.decision.origin() != Origin::Policy;
         self.listed().filter(move |limit| all || limit.max() == 0)
     }
@@ -123,15 +127,16 @@ impl<'a> Answer<'a> {
         self.decision.origin() != Origin::Policy || self.governing.max() == 0
     }
 
-    /// Returns whether the time of the reset is known. It is not for a limit of 0 without an end, nor where
-    /// no counter was read.
+    /// Returns whether the time of the reset is known.
+    ///
+    /// It is unknown for a limit of 0 without an end, and where no counter was read.
     fn knows_reset(&self) -> bool {
         let is_counted = self.decision.origin() != Origin::Policy && self.governing.max() > 0;
         self.decision.is_allowed() || is_counted || !self.governing.reset_after().is_zero()
     }
 
-    /// Time to the reset of the governing limit. Where a denial has none, a moment: a client that
-    /// reads 0 would try again at once.
+    /// Returns the time to the reset of the governing limit. For a denial it is never zero, because a client
+    /// that reads 0 would retry at once.
     fn reset(&self) -> Duration {
         let least = if self.decision.is_allowed() { 0 } else { 1 };
         self.governing.reset_after().max(Duration::from_micros(least))
@@ -145,4 +150,128 @@ impl<'a> Answer<'a> {
         let micros = u64::try_from(self.reset().as_micros()).unwrap_or(u64::MAX);
         self.decision.at().plus_micros(micros).as_secs_ceil()
     }
+}
+
+/// Writes an `item` for each of `limits`, separated by commas.
+fn join<'a>(
+    limits: impl Iterator<Item = LimitStatus<'a>>,
+    item: fn(LimitStatus<'_>, &mut Value),
+    value: &mut Value,
+) {
+    for (i, limit) in limits.enumerate() {
+        if i != 0 {
+            value.push(", ");
+        }
+        item(limit, value);
+    }
+}
+
+/// Writes `100;w=60`.
+fn quota(limit: LimitStatus<'_>, value: &mut Value) {
+    value.push_number(limit.max());
+    window(limit, value);
+}
+
+/// Writes `100;w=60;name="default"`.
+fn commented_quota(limit: LimitStatus<'_>, value: &mut Value) {
+    quota(limit, value);
+    value.push(";name=");
+    name(limit, value);
+}
+
+/// Writes `"default";q=100;w=60`, or `"concurrency";q=20;qu="concurrent-requests"`.
+///
+/// A limit that does not count requests gets its unit, such as `qu="tokens"`.
+fn named_quota(limit: LimitStatus<'_>, value: &mut Value) {
+    name(limit, value);
+    value.push(";q=");
+    quota(limit, value);
+    if is_concurrency_limit(limit) {
+        value.push(";qu=\"concurrent-requests\"");
+    } else if limit.limit().unit() != "requests" {
+        // Units consist of characters that need no escape.
+        value.push(";qu=\"");
+        value.push(limit.limit().unit());
+        value.push("\"");
+    }
+}
+
+/// Writes `"default";r=73;t=42`.
+fn status(limit: LimitStatus<'_>, value: &mut Value) {
+    name(limit, value);
+    value.push(";r=");
+    value.push_number(limit.remaining());
+    if let Some(seconds) = effective_window(limit) {
+        value.push(";t=");
+        value.push_number(seconds);
+    }
+}
+
+/// Writes the name of a limit in quotes.
+fn name(limit: LimitStatus<'_>, value: &mut Value) {
+    value.push("\"");
+    value.push(limit.name());
+    value.push("\"");
+}
+
+/// Returns whether units come back when requests end, not with time.
+fn is_concurrency_limit(limit: LimitStatus<'_>) -> bool {
+    limit.limit().algorithm() == Algorithm::Concurrency
+}
+
+/// Writes `;w=60`, or nothing if the drafts cannot express the period.
+///
+/// If a limit allows a burst, the burst is the quota, and the window is the time that refills it.
+fn window(limit: LimitStatus<'_>, value: &mut Value) {
+    let quota = limit.max();
+    let max = limit.limit().max();
+    let millis = limit.limit().period().as_millis();
+    let seconds = match limit.limit().algorithm() {
+        Algorithm::Gcra { .. } | Algorithm::TokenBucket { .. } if max > 0 => {
+            Some(share(quota, millis, max).div_ceil(1_000))
+        }
+        Algorithm::Concurrency => None,
+        _ => millis.is_multiple_of(1_000).then_some(millis / 1_000),
+    };
+    if let Some(seconds) = seconds {
+        value.push(";w=");
+        value.push_number(seconds);
+    }
+}
+
+/// Returns the seconds in which a client should use no more than the remaining units.
+///
+/// For a limit that denies it is the wait. `Retry-After` is the longest of these waits, so it is never
+/// earlier than any of them. Returns `None` for an unused limit, a limit of 0 and a concurrency limit, whose
+/// units come back when requests end.
+fn effective_window(limit: LimitStatus<'_>) -> Option<u64> {
+    let span = match limit.retry_after() {
+        _ if limit.max() == 0 || is_concurrency_limit(limit) => Duration::ZERO,
+        RetryAfter::In(wait) => wait,
+        RetryAfter::Now | RetryAfter::Never => next_unit(limit),
+    };
+    Some(seconds_ceil(span)).filter(|seconds| *seconds != 0)
+}
+
+/// Returns the time until more units are available: the end of a window, or the next token of a bucket.
+fn next_unit(limit: LimitStatus<'_>) -> Duration {
+    let max = limit.limit().max();
+    let period = limit.limit().period().as_micros();
+    let later = match limit.limit().algorithm() {
+        // Used units come back one by one; the reset is the time of the last of them.
+        Algorithm::Gcra { .. } | Algorithm::TokenBucket { refill: Refill::Greedy, .. } => {
+            share(limit.used().saturating_sub(1), period, max)
+        }
+        Algorithm::TokenBucket { refill: Refill::Interval, .. } => {
+            limit.used().div_ceil(max).saturating_sub(1).saturating_mul(period)
+        }
+        _ => 0,
+    };
+    limit.reset_after().saturating_sub(Duration::from_micros(later))
+}
+
+/// Returns units × span / max, rounded down.
+fn share(units: u64, span: u64, max: u64) -> u64 {
+    let share = u128::from(units) * u128::from(span) / u128::from(max);
+    u64::try_from(share).unwrap_or(u64::MAX)
 }

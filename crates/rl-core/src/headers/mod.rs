@@ -1,20 +1,20 @@
-//! What a response says about the limits: header lines, as text.
+//! The rate limit headers of responses.
 //!
-//! [`Headers`] turns a [`Decision`] into lines, in the names and units of one or more
-//! [`HeaderFamily`]s. The adapters put the lines into the response.
+//! [`Headers`] turns a [`Decision`] into header lines, with the names and units of one or more
+//! [`HeaderFamily`]s. The adapters add the lines to the response.
 //!
-//! 1. Single-valued fields describe the *governing* limit, chosen by [`GoverningLimit`]; the IETF lists
+//! 1. Single-valued fields describe the *governing* limit, chosen by [`GoverningLimit`]. The IETF lists
 //!    describe all limits, in the order of the policy.
-//! 2. Seconds are rounded up, and a denial never says 0: a client that waits as told does not come
-//!    too early.
-//! 3. A denial has a `Retry-After`, in whole seconds, whatever the family and even without one: the
-//!    longest wait over all limits that deny, which is never earlier than the reset that the IETF
-//!    lists show for any of them. Where no wait helps it is left out.
-//! 4. Values that are not known are left out. Where the [policy alone](Origin::Policy) denied, no counter
-//!    was read. `Remaining` is then sent only for a limit of 0, and a reset only if a block has an end.
-//! 5. No line says anything about a request that no store decided (the limiter is switched off, the
-//!    subject is under no limit, the store failed and the request passed). Turned away because the
-//!    store failed, it gets a `Retry-After` alone.
+//! 2. Seconds are rounded up, and are never 0 in a denial. A client that waits as long as a header says is
+//!    therefore not too early.
+//! 3. A denial has a `Retry-After` in whole seconds, with any family or none. It is the longest wait of all
+//!    limits that deny, and never earlier than the reset that the IETF lists show for one of them. It is
+//!    omitted if no wait helps.
+//! 4. Unknown values are omitted. Where the [policy alone](Origin::Policy) denied, no counter was read.
+//!    `Remaining` is then sent only for a limit of 0, and a reset only if a block has an end.
+//! 5. There are no lines for a request that no store decided: the limiter is disabled, the subject has no
+//!    limits, or the store failed and the request was allowed. If it was rejected because the store failed,
+//!    its response has a `Retry-After` only.
 //!
 //! Scripts in browsers can read these fields only if the service exposes them:
 //! [`Headers::expose_list`] is the value for `Access-Control-Expose-Headers`.
@@ -48,177 +48,159 @@
 
 mod family;
 mod field;
-mod list;
-mod names;
-mod number;
-mod retry_after;
 #[cfg(test)]
 mod tests;
-mod text;
-mod warning;
-
-pub use family::HeaderFamily;
-pub use names::NAMES;
+mod value;
 
 use arrayvec::ArrayVec;
 
-use crate::decision::{Decision, GoverningLimit, Origin};
-use field::Answer;
-use text::Text;
+pub use family::HeaderFamily;
+use field::FieldInput;
+use value::{Value, seconds_ceil};
 
-/// A header line, on its way into a response.
+use crate::decision::{Decision, GoverningLimit, Origin, RetryAfter};
+
+const RETRY_AFTER: &str = "retry-after";
+const WARNING: &str = "x-rate-limit-warning";
+
+/// A header line to add to a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderLine<'a> {
-    /// The name, in lower case as HTTP/2 demands.
+    /// The name, in lower case as HTTP/2 requires.
     pub name: &'static str,
     /// The value: visible ASCII and spaces.
     pub value: &'a str,
-    /// Whether the field is a list, so that the lines of nested limiters may stand beside each
-    /// other. Any other field may be there once only: the stricter limiter's line replaces.
+    /// Whether the field is a list, to which nested limiters add lines. Of any other field there may be one
+    /// line only, that of the stricter limiter.
     pub is_list: bool,
-    place: usize,
-    known: Option<&'static str>,
 }
 
-impl HeaderLine<'_> {
-    /// Where the name stands in [`NAMES`].
-    #[must_use]
-    pub const fn place(&self) -> usize {
-        self.place
-    }
-
-    /// The value as a text that lives for ever, if it is a number of up to four digits: most are, and
-    /// a header then needs no memory for it.
-    #[must_use]
-    pub const fn known_value(&self) -> Option<&'static str> {
-        self.known
-    }
-}
-
-/// Which header families a response carries, and which limit they describe.
+/// The header families of a response, and the limit that they describe.
 ///
 /// Defaults to [`HeaderFamily::OpenBank`] and [`GoverningLimit::ShortestActive`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Headers {
-    families: ArrayVec<HeaderFamily, { HeaderFamily::MOST_TOGETHER }>,
-    follow: GoverningLimit,
-    governing_only: bool,
-    warning: bool,
-    tells_unlimited: bool,
+    families: ArrayVec<HeaderFamily, { HeaderFamily::MAX_COMBINED }>,
+    governing_limit: GoverningLimit,
+    lists_governing_limit_only: bool,
+    has_warning: bool,
+    shows_unlimited: bool,
 }
 
 impl Headers {
-    /// The lines of `family`.
+    /// Creates the header fields of `family`.
     pub fn new(family: HeaderFamily) -> Self {
         Self::none().and(family)
     }
 
-    /// No lines but the `Retry-After` of a denial.
+    /// Creates a configuration without a family. A denial still has a `Retry-After`.
     pub fn none() -> Self {
-        let families = ArrayVec::new();
-        let (follow, governing_only, warning) = (GoverningLimit::default(), false, true);
-        Self { families, follow, governing_only, warning, tells_unlimited: false }
+        Self {
+            families: ArrayVec::new(),
+            governing_limit: GoverningLimit::default(),
+            lists_governing_limit_only: false,
+            has_warning: true,
+            shows_unlimited: false,
+        }
     }
 
-    /// The lines of `family` too.
+    /// Adds the header fields of `family`.
     ///
-    /// It takes the place of the families that have a name in common with it: one name cannot
-    /// stand for two units in the same response. [`HeaderFamily`] says which those are.
+    /// It replaces the families with which it shares a name, because one name cannot have two units in the
+    /// same response. [`HeaderFamily`] lists them.
     pub fn and(mut self, family: HeaderFamily) -> Self {
         self.families.retain(|earlier| !earlier.clashes_with(family));
         self.families.push(family);
         self
     }
 
-    /// Which limit the single-valued fields describe.
+    /// Sets the limit that the single-valued fields and the message of a denial describe.
     ///
     /// Defaults to [`GoverningLimit::ShortestActive`].
-    pub fn follow(mut self, follow: GoverningLimit) -> Self {
-        self.follow = follow;
+    pub fn with_governing_limit(mut self, governing_limit: GoverningLimit) -> Self {
+        self.governing_limit = governing_limit;
         self
     }
 
-    /// Which limit the single-valued fields describe; the message of a denial should name the same.
+    /// Returns the limit that the single-valued fields and the message of a denial describe.
     #[must_use]
-    pub const fn followed(&self) -> GoverningLimit {
-        self.follow
+    pub const fn governing_limit(&self) -> GoverningLimit {
+        self.governing_limit
     }
 
-    /// Whether the lists, too, describe the governing limit alone. Shorter, but clients do not
-    /// learn of a long period before it is the one that matters.
+    /// Restricts lists to the governing limit.
     ///
-    /// Defaults to `false`: lists describe every limit.
-    pub fn governing_only(mut self, governing_only: bool) -> Self {
-        self.governing_only = governing_only;
+    /// Responses get shorter, but clients learn of a long period only when it governs. By default lists
+    /// describe every limit.
+    pub fn list_governing_limit_only(mut self) -> Self {
+        self.lists_governing_limit_only = true;
         self
     }
 
-    /// Whether a response tells in `x-rate-limit-warning` which limits in
-    /// [shadow](crate::Limit::in_shadow) would have denied the request.
+    /// Omits `x-rate-limit-warning`.
     ///
-    /// Defaults to `true`.
-    pub fn warning(mut self, warning: bool) -> Self {
-        self.warning = warning;
+    /// By default a response has this header if limits in [shadow](crate::Limit::in_shadow) would have
+    /// denied the request. It contains their names.
+    pub fn without_warning(mut self) -> Self {
+        self.has_warning = false;
         self
     }
 
-    /// Whether the fields of [`HeaderFamily::OpenBank`] say `-1` on a response that no limit applies
-    /// to, as clients of such systems expect. Other families have no word for it.
+    /// Sends the fields of [`HeaderFamily::OpenBank`] with the value `-1` if no limit applies to a request.
     ///
-    /// Defaults to `false`: then there are no lines.
-    pub fn tell_unlimited(mut self, tells: bool) -> Self {
-        self.tells_unlimited = tells;
+    /// Clients of such systems expect that. By default, and in other families, such a response has no
+    /// fields.
+    pub fn show_unlimited(mut self) -> Self {
+        self.shows_unlimited = true;
         self
     }
 
-    /// Calls `each` with the lines that tell the client about `decision`, in a fixed order.
+    /// Calls `each` with the header lines for `decision`, in a fixed order.
     ///
-    /// Nothing is allocated.
+    /// It does not allocate.
     pub fn write(&self, decision: &Decision, each: &mut dyn FnMut(HeaderLine<'_>)) {
-        let mut text = Text::new();
-        if let Some(governing) = decision.governing(self.follow) {
-            let answer = Answer::new(decision, governing, self.governing_only);
+        let mut value = Value::new();
+        if let Some(governing) = decision.governing(self.governing_limit) {
+            let input = FieldInput::new(decision, governing, self.lists_governing_limit_only);
             for family in &self.families {
-                for (place, field) in family.fields().iter().filter(|(_, it)| it.is_known(&answer))
-                {
-                    text.restart(family.largest_number());
-                    field.write(&answer, &mut text);
-                    each(text.line(*place, field.is_list()));
+                let fields = family.fields().iter().filter(|(_, field)| field.is_known(&input));
+                for (name, field) in fields {
+                    value.restart(family.largest_number());
+                    field.write(&input, &mut value);
+                    each(HeaderLine { name, value: value.as_str(), is_list: field.is_list() });
                 }
             }
-        } else if self.tells_unlimited
+        } else if self.shows_unlimited
             && matches!(decision.origin(), Origin::Unlimited | Origin::Store | Origin::Leased)
         {
-            text.push("-1");
             let families = self.families.iter().filter(|family| **family == HeaderFamily::OpenBank);
-            for (place, field) in families.flat_map(|family| family.fields()) {
-                each(text.line(*place, field.is_list()));
+            for (name, field) in families.flat_map(|family| family.fields()) {
+                each(HeaderLine { name, value: "-1", is_list: field.is_list() });
             }
         }
-        if self.warning {
-            warning::write(decision, &mut text, each);
+        if self.has_warning {
+            write_warning(decision, &mut value, each);
         }
-        if let Some(seconds) = retry_after::seconds(decision) {
-            text.restart(u64::MAX);
-            text.number(seconds);
-            each(text.line(retry_after::NAME, false));
+        if let Some(seconds) = retry_after_seconds(decision) {
+            value.restart(u64::MAX);
+            value.push_number(seconds);
+            each(HeaderLine { name: RETRY_AFTER, value: value.as_str(), is_list: false });
         }
     }
 
-    /// The names of all fields that may be written, in lower case; `retry-after` is the last.
+    /// Returns the names of all fields that may be written, in lower case; `retry-after` is the last.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         let fields = self.families.iter().flat_map(|family| family.fields());
-        let warning = self.warning.then_some(warning::NAME);
-        let places = fields.map(|(place, _)| *place).chain(warning).chain([retry_after::NAME]);
-        places.map(|place| NAMES[place])
+        let warning = self.has_warning.then_some(WARNING);
+        fields.map(|(name, _)| *name).chain(warning).chain([RETRY_AFTER])
     }
 
-    /// The value for `Access-Control-Expose-Headers`, without which scripts in browsers cannot read
+    /// Returns the value for `Access-Control-Expose-Headers`, without which scripts in browsers cannot read
     /// the fields.
     ///
-    /// It belongs into the CORS layer of the service, and that layer *outside* the limiter: a
-    /// denial that lacks `Access-Control-Allow-Origin` shows as a network error.
+    /// The CORS layer of the service sends it. That layer belongs *outside* the limiter: browsers report a
+    /// denial without `Access-Control-Allow-Origin` as a network error.
     ///
     /// ```
     /// use rl_core::headers::Headers;
@@ -238,5 +220,39 @@ impl Headers {
 impl Default for Headers {
     fn default() -> Self {
         Self::new(HeaderFamily::default())
+    }
+}
+
+/// Writes the names and quotas of the limits in shadow that would have denied the request.
+fn write_warning(decision: &Decision, value: &mut Value, each: &mut dyn FnMut(HeaderLine<'_>)) {
+    if !decision.has_shadow() {
+        return;
+    }
+    let mut separator = "over limits that are not enforced yet: ";
+    value.restart(u64::MAX);
+    for limit in decision.over_in_shadow() {
+        value.push(separator);
+        value.push(limit.name());
+        value.push("=");
+        value.push_number(limit.max());
+        separator = ", ";
+    }
+    if !value.as_str().is_empty() {
+        each(HeaderLine { name: WARNING, value: value.as_str(), is_list: true });
+    }
+}
+
+/// Returns the seconds for `Retry-After`, rounded up and at least 1.
+///
+/// Returns `None` if the request continues or no wait helps. `Retry-After` may also be a date, but the clock
+/// of the client may be wrong.
+fn retry_after_seconds(decision: &Decision) -> Option<u64> {
+    if decision.is_forwarded() {
+        return None;
+    }
+    match decision.retry_after() {
+        RetryAfter::In(wait) => Some(seconds_ceil(wait).max(1)),
+        RetryAfter::Now => Some(1),
+        RetryAfter::Never => None,
     }
 }

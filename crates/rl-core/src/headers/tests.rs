@@ -102,7 +102,7 @@ fn lists_describe_every_limit_in_the_order_of_the_policy() {
         ]
     );
     assert_eq!(
-        lines(&ietf.governing_only(true), &decision),
+        lines(&ietf.list_governing_limit_only(), &decision),
         [r#"ratelimit-policy: "second";q=10;w=1"#, r#"ratelimit: "second";r=9;t=1"#]
     );
     assert_eq!(
@@ -138,7 +138,7 @@ fn single_values_follow_the_governing_limit() {
         for (follow, expected) in
             [(GoverningLimit::ShortestActive, shortest), (GoverningLimit::FewestRemaining, fewest)]
         {
-            let headers = Headers::default().follow(follow);
+            let headers = Headers::default().with_governing_limit(follow);
             let number = |name| value(&headers, &decision, name).unwrap().parse().unwrap();
             let said: [u64; 3] = [
                 number("x-rate-limit-limit"),
@@ -252,7 +252,7 @@ fn nothing_is_said_about_a_request_that_no_store_decided() {
 #[test]
 fn where_no_limit_applies_minus_one_is_told_to_those_who_want_it() {
     let every = [HeaderFamily::OpenBank, HeaderFamily::GitHub, HeaderFamily::Ietf];
-    let every = every.into_iter().fold(Headers::none(), Headers::and).tell_unlimited(true);
+    let every = every.into_iter().fold(Headers::none(), Headers::and).show_unlimited();
     let unlimited = Decision::undecided(Cost::ONE, Origin::Unlimited);
     let counted = Limit::new(MAX_UNITS, Period::MINUTE).unwrap().in_shadow();
     let counted = decide(&[("minute", counted, Outcome::granted(1, SECOND))]);

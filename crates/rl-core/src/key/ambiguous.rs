@@ -2,12 +2,13 @@ use std::fmt;
 
 use crate::model::Subject;
 
-/// A credential that two readers could read differently: the request holds it twice, or writes it so that
-/// one reader accepts what another does not.
+/// A credential that two readers could read differently: the request contains it twice, or in a form that
+/// some readers accept and others do not.
 ///
-/// A gate rejects such a request with 400 and counts it nowhere. It never asks the next extractor of
-/// [`or`](super::KeyExtractor::or), and no [`MissingKey`](crate::gate::MissingKey) lets it pass: the
-/// client could show one value to the limiter and another to the service, and thereby choose its bucket.
+/// The adapters reject such a request with 400 and count it nowhere. They never continue with the next
+/// extractor of [`or`](super::KeyExtractor::or), and no [`MissingKey`](crate::MissingKey) allows it.
+/// Otherwise the client could show one value to the limiter and another to the service, and thereby choose
+/// its bucket.
 ///
 /// # Examples
 ///
@@ -15,7 +16,7 @@ use crate::model::Subject;
 /// use rl_core::key::{AmbiguousKey, KeyExtractor, RequestInfo};
 /// use rl_core::{Realm, Subject};
 ///
-/// /// Counts by the tenant that a gateway names; `?` rejects a request that names two.
+/// /// Counts by the tenant in a header of a gateway; `?` rejects a request with two such headers.
 /// fn by_tenant(realm: Realm) -> impl KeyExtractor {
 ///     move |request: &dyn RequestInfo| {
 ///         let Some(tenant) = request.only_header("x-tenant")? else { return Ok(None) };
@@ -30,16 +31,17 @@ pub struct AmbiguousKey;
 
 impl fmt::Display for AmbiguousKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the credential is given more than once, or cannot be read in one way only")
+        f.write_str("the credential occurs more than once, or can be read in several ways")
     }
 }
 
 impl std::error::Error for AmbiguousKey {}
 
-/// The return types of closures that are a [`KeyExtractor`](super::KeyExtractor): a [`Subject`], an
-/// `Option` of one, or a `Result` whose error is [`AmbiguousKey`].
+/// The return types of closures that are a [`KeyExtractor`](super::KeyExtractor).
+///
+/// They are [`Subject`], an `Option` of one, and a `Result` whose error is [`AmbiguousKey`].
 pub trait IntoSubject {
-    /// Returns the answer of an extractor.
+    /// Converts the value into the result of [`KeyExtractor::subject`](super::KeyExtractor::subject).
     ///
     /// # Errors
     ///

@@ -21,7 +21,7 @@ use crate::model::Subject;
 /// use rl_core::client_ip::ClientIp;
 /// use rl_core::key::ClientAddress;
 ///
-/// let who = ClientAddress::new(ClientIp::behind("10.0.0.0/8".parse()?).ipv6_prefix(56)?);
+/// let extractor = ClientAddress::new(ClientIp::with_proxies("10.0.0.0/8".parse()?).ipv6_prefix(56)?);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,14 +30,16 @@ pub struct ClientAddress {
 }
 
 impl ClientAddress {
-    /// The address that `rule` finds.
+    /// Creates an extractor that counts the address found by `rule`.
     #[must_use]
     pub const fn new(rule: ClientIp) -> Self {
         Self { rule }
     }
 
-    /// The address of a request and where it comes from, for logs and metrics.
-    pub fn resolve<R: RequestInfo>(&self, request: &R) -> Option<ResolvedIp> {
+    /// Returns the address of the client and where it comes from, for logs and metrics.
+    ///
+    /// Returns `None` if the framework does not know the peer.
+    pub fn resolve(&self, request: &dyn RequestInfo) -> Option<ResolvedIp> {
         let peer = request.peer();
         match self.rule.header_from(peer) {
             Some(name) => self.behind_proxy(peer, name, request),
@@ -45,13 +47,13 @@ impl ClientAddress {
         }
     }
 
-    /// The address that the header `name` tells.
+    /// Returns the address that the proxies name in the header `name`.
     #[inline(never)]
-    fn behind_proxy<R: RequestInfo>(
+    fn behind_proxy(
         &self,
         peer: Option<IpAddr>,
         name: &str,
-        request: &R,
+        request: &dyn RequestInfo,
     ) -> Option<ResolvedIp> {
         let mut lines = SmallVec::<[&[u8]; 4]>::new();
         request.header_lines(name, &mut |line| lines.push(line));
@@ -60,7 +62,7 @@ impl ClientAddress {
 }
 
 impl KeyExtractor for ClientAddress {
-    fn subject<R: RequestInfo>(&self, request: &R) -> Result<Option<Subject>, AmbiguousKey> {
+    fn subject(&self, request: &dyn RequestInfo) -> Result<Option<Subject>, AmbiguousKey> {
         Ok(self.resolve(request).map(|resolved| match resolved.address() {
             IpAddr::V4(address) => Subject::ip(text_of_v4(address, &mut [0; 16])),
             IpAddr::V6(_) => {
@@ -124,7 +126,7 @@ mod tests {
             .header("x-forwarded-for", b"6.6.6.6")
             .header("x-forwarded-for", b"198.51.100.7")
             .peer("10.0.0.1");
-        let behind = ClientAddress::new(ClientIp::behind("10.0.0.0/8".parse().unwrap()));
+        let behind = ClientAddress::new(ClientIp::with_proxies("10.0.0.0/8".parse().unwrap()));
         assert_eq!(counted(&behind, &request), Some(Subject::ip("198.51.100.7")));
         assert_eq!(counted(&ClientAddress::default(), &request), Some(Subject::ip("10.0.0.1")));
         let stranger = request.peer("203.0.113.9");

@@ -1,7 +1,7 @@
 use super::{AmbiguousKey, KeyExtractor, RequestInfo};
 use crate::model::Subject;
 
-/// The first extractor, or the second for requests without a key of the first; made by [`KeyExtractor::or`].
+/// Uses a second extractor for requests without a key of the first; made by [`KeyExtractor::or`].
 #[derive(Clone, Copy, Debug)]
 pub struct Or<A, B> {
     first: A,
@@ -15,7 +15,7 @@ impl<A, B> Or<A, B> {
 }
 
 impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
-    fn subject<R: RequestInfo>(&self, request: &R) -> Result<Option<Subject>, AmbiguousKey> {
+    fn subject(&self, request: &dyn RequestInfo) -> Result<Option<Subject>, AmbiguousKey> {
         match self.first.subject(request)? {
             Some(subject) => Ok(Some(subject)),
             None => self.second.subject(request),
@@ -23,7 +23,7 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
     }
 }
 
-/// Both extractors together; made by [`KeyExtractor::and`].
+/// Counts each pair of subjects separately; made by [`KeyExtractor::and`].
 #[derive(Clone, Copy, Debug)]
 pub struct And<A, B> {
     first: A,
@@ -37,25 +37,26 @@ impl<A, B> And<A, B> {
 }
 
 impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for And<A, B> {
-    fn subject<R: RequestInfo>(&self, request: &R) -> Result<Option<Subject>, AmbiguousKey> {
-        // Both are asked, even without a first subject: an ambiguous second one must not reach an outer
-        // `or`.
-        let (first, second) = (self.first.subject(request)?, self.second.subject(request)?);
+    fn subject(&self, request: &dyn RequestInfo) -> Result<Option<Subject>, AmbiguousKey> {
+        // The second extractor runs even if the first finds no key. An ambiguous second key must reject
+        // the request, not lead to the next extractor of an outer `or`.
+        let first = self.first.subject(request)?;
+        let second = self.second.subject(request)?;
         Ok(first.zip(second).map(|(first, second)| pair(&first, &second)))
     }
 }
 
-/// Keeps the digests of pairs apart from all other digests; it is no secret.
+/// The key of the hash of pairs, which separates their digests from all others. It is not a secret.
 const PAIR: &[u8; 32] = b"rl-core: two subjects as one, v1";
 
-/// Returns both as one subject, in the realm of the first and [its](Subject::owner).
+/// Combines two subjects into one, which is in the realm of the first and is [owned](Subject::owner) by it.
 ///
-/// The id is a digest, because every text is the id of a subject that is counted alone.
+/// The id is a digest, because any text could be the id of a subject that is counted alone.
 fn pair(first: &Subject, second: &Subject) -> Subject {
     let mut hasher = blake3::Hasher::new_keyed(PAIR);
     for subject in [first, second] {
         let (realm, id) = (subject.realm().as_str(), subject.id());
-        // Each part says how long it is, so that no bytes can move from one into the next.
+        // Lengths first: otherwise bytes could move from one part into the next without changing the hash.
         let lengths = [realm.len(), id.as_text().is_some().into(), id.as_bytes().len()];
         for length in lengths {
             hasher.update(&(length as u64).to_le_bytes());
@@ -76,11 +77,11 @@ mod tests {
     use super::*;
     use crate::model::Realm;
 
-    fn says(id: &'static str) -> impl KeyExtractor {
+    fn finds(id: &'static str) -> impl KeyExtractor {
         move |_: &dyn RequestInfo| Some(Subject::user(id))
     }
 
-    fn says_nothing() -> impl KeyExtractor {
+    fn finds_nothing() -> impl KeyExtractor {
         |_: &dyn RequestInfo| None
     }
 
@@ -89,44 +90,44 @@ mod tests {
     }
 
     #[test]
-    fn or_takes_the_first_that_says() {
+    fn or_takes_the_first_that_finds() {
         let request = FakeRequest::get("/");
-        let chain = says_nothing().or(says("alice")).or(says("bob"));
+        let chain = finds_nothing().or(finds("alice")).or(finds("bob"));
         assert_eq!(chain.subject(&request), Ok(Some(Subject::user("alice"))));
-        assert_eq!(says_nothing().or(says_nothing()).subject(&request), Ok(None));
+        assert_eq!(finds_nothing().or(finds_nothing()).subject(&request), Ok(None));
     }
 
     #[test]
     fn an_ambiguous_key_reaches_no_other_extractor() {
         let request = FakeRequest::get("/");
         let (ambiguous, found) = (Err(AmbiguousKey), Ok(Some(Subject::user("alice"))));
-        assert_eq!(is_ambiguous().or(says("alice")).subject(&request), ambiguous);
-        assert_eq!(says_nothing().or(is_ambiguous()).or(says("a")).subject(&request), ambiguous);
-        assert_eq!(is_ambiguous().and(says("a")).or(says("a")).subject(&request), ambiguous);
-        assert_eq!(says("a").and(is_ambiguous()).or(says("a")).subject(&request), ambiguous);
-        assert_eq!(says_nothing().and(is_ambiguous()).or(Constant).subject(&request), ambiguous);
-        assert_eq!(says("alice").or(is_ambiguous()).subject(&request), found);
+        assert_eq!(is_ambiguous().or(finds("alice")).subject(&request), ambiguous);
+        assert_eq!(finds_nothing().or(is_ambiguous()).or(finds("a")).subject(&request), ambiguous);
+        assert_eq!(is_ambiguous().and(finds("a")).or(finds("a")).subject(&request), ambiguous);
+        assert_eq!(finds("a").and(is_ambiguous()).or(finds("a")).subject(&request), ambiguous);
+        assert_eq!(finds_nothing().and(is_ambiguous()).or(Constant).subject(&request), ambiguous);
+        assert_eq!(finds("alice").or(is_ambiguous()).subject(&request), found);
     }
 
     #[test]
     fn and_needs_both_and_stays_in_the_realm_of_the_first() {
         let request = FakeRequest::get("/users/7").route("/users/{id}");
-        let who = Identified.and(Route);
-        assert_eq!(who.subject(&request), Ok(None));
-        let alice = request.extension_value(Subject::consumer("alice"));
-        let on_route = who.subject(&alice).unwrap().unwrap();
+        let extractor = Identified.and(Route);
+        assert_eq!(extractor.subject(&request), Ok(None));
+        let alice = request.identified(Subject::consumer("alice"));
+        let on_route = extractor.subject(&alice).unwrap().unwrap();
         assert_eq!(on_route.realm(), &Realm::Consumer);
         assert_eq!(on_route.owner(), &Subject::consumer("alice"));
         assert_ne!(on_route, Subject::consumer("alice"));
-        assert_eq!(says("alice").and(says_nothing()).subject(&alice), Ok(None));
+        assert_eq!(finds("alice").and(finds_nothing()).subject(&alice), Ok(None));
         assert_ne!(Route.and(Identified).subject(&alice), Ok(Some(on_route)));
     }
 
     #[test]
-    fn nested_pairs_are_kept_apart() {
+    fn nested_pairs_differ() {
         let request = FakeRequest::get("/");
-        let left = says("a").and(says("b")).and(Constant).subject(&request);
-        let right = says("a").and(says("b").and(Constant)).subject(&request);
+        let left = finds("a").and(finds("b")).and(Constant).subject(&request);
+        let right = finds("a").and(finds("b").and(Constant)).subject(&request);
         assert_ne!(left, right);
     }
 
@@ -153,9 +154,9 @@ mod tests {
             prop_assert_ne!(pair(&a, &b), c);
         }
 
-        /// Ids whose ends can be moved from one into the other.
+        /// Splits one text at two places, so that only the lengths of the ids differ.
         #[test]
-        fn the_parts_of_a_pair_do_not_run_together(id in "[ab]{0,6}", one in 0..=6_usize, two in 0..=6_usize) {
+        fn bytes_cannot_move_between_the_subjects_of_a_pair(id in "[ab]{0,6}", one in 0..=6_usize, two in 0..=6_usize) {
             let (one, two) = (one.min(id.len()), two.min(id.len()));
             let split = |at: usize| pair(&Subject::user(&id[..at]), &Subject::user(&id[at..]));
             prop_assert_eq!(split(one) == split(two), one == two);

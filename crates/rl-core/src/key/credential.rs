@@ -1,8 +1,8 @@
 //! Reads credentials from the places where clients put them.
 //!
-//! An encoding that the service behind the limiter may decode is decoded here too. Otherwise one key,
-//! encoded in several ways, would be several subjects, each with a quota. A text that only some services
-//! accept is ambiguous: it must not name another subject, or none.
+//! Encodings that the service behind the limiter may decode are decoded here too. Otherwise one key,
+//! encoded in several ways, would be several subjects, each with a quota of its own. A text that only some
+//! services accept is ambiguous. It must be neither another subject nor a missing key.
 
 use std::borrow::Cow;
 
@@ -27,7 +27,7 @@ pub(super) fn token<'a>(
     let Some(value) = request.only_header("authorization")? else { return Ok(None) };
     let after_scheme = |text: &'a [u8]| {
         let (start, rest) = text.split_at_checked(scheme.len())?;
-        // `Bearers x` has another scheme; readers disagree about `Bearer:x`.
+        // `Bearers x` has another scheme. Readers disagree about `Bearer:x`.
         let is_whole = rest.first().is_none_or(|b| !is_token_byte(*b));
         (is_whole && start.eq_ignore_ascii_case(scheme.as_bytes())).then_some(rest)
     };
@@ -38,7 +38,7 @@ pub(super) fn token<'a>(
             one_word(&rest[spaces..])
         }
         Some(_) => Err(AmbiguousKey),
-        // Two lines that a proxy has joined: `Basic x, Bearer y`.
+        // A proxy may have joined two lines: `Basic x, Bearer y`.
         None => {
             let mut joined = value.split(|b| *b == b',').skip(1);
             let is_joined = joined.any(|part| after_scheme(part.trim_ascii_start()).is_some());
@@ -52,25 +52,26 @@ pub(super) fn parameter<'a>(
     request: &'a dyn RequestInfo,
     name: &str,
 ) -> Result<Option<Cow<'a, [u8]>>, AmbiguousKey> {
-    let mut only = Only::default();
-    // Some readers also separate parameters by semicolons.
+    let mut only = SingleValue::default();
+    // Some readers also split parameters at semicolons.
     for pair in request.query().unwrap_or_default().as_bytes().split(|b| *b == b'&') {
-        only.read(pair, b';', |key| name_is(&form_decode(key), name));
+        only.read(pair, b';', |key| compare_names(&form_decode(key), name));
     }
     only.value()?.map_or(Ok(None), |value| decoded(form_decode(value)))
 }
 
-/// Returns the value of the cookie called `name`, over all lines: HTTP/2 may split them.
+/// Returns the value of the cookie called `name`. All lines are read, because HTTP/2 may split the header.
 pub(super) fn cookie<'a>(
     request: &'a dyn RequestInfo,
     name: &str,
 ) -> Result<Option<Cow<'a, [u8]>>, AmbiguousKey> {
-    let mut only = Only::default();
+    let mut only = SingleValue::default();
     request.header_lines("cookie", &mut |line| {
-        // Old readers also separate cookies by commas.
+        // Old readers also split cookies at commas.
         for pair in line.split(|b| *b == b';') {
-            let name_is = |key: &[u8]| name_is(&Cow::from(percent_decode(key.trim_ascii())), name);
-            only.read(pair, b',', name_is);
+            let compare =
+                |key: &[u8]| compare_names(&Cow::from(percent_decode(key.trim_ascii())), name);
+            only.read(pair, b',', compare);
         }
     });
     let Some(value) = only.value()?.map(<[u8]>::trim_ascii) else { return Ok(None) };
@@ -82,8 +83,10 @@ pub(super) fn cookie<'a>(
     decoded(percent_decode(value).into())
 }
 
-/// Returns `value` if all readers take it for the same key: it is one word of visible ASCII without a
-/// comma. Some readers trim values, cut them at spaces, join lines by commas, or reject other bytes.
+/// Returns `value` if it is one word of visible ASCII without a comma.
+///
+/// All readers take such a word for the same key. Other values are ambiguous, because some readers trim
+/// them, cut them at spaces, join lines by commas, or reject other bytes.
 fn one_word<V: AsRef<[u8]>>(value: V) -> Result<Option<V>, AmbiguousKey> {
     match value.as_ref() {
         [] => Ok(None),
@@ -93,56 +96,56 @@ fn one_word<V: AsRef<[u8]>>(value: V) -> Result<Option<V>, AmbiguousKey> {
     }
 }
 
-/// Checks a value that was decoded once. A percent sign that remains is ambiguous: readers that decode
+/// Checks a value that was decoded once. A remaining percent sign is ambiguous, because readers that decode
 /// twice take it for an escape.
 fn decoded(value: Cow<'_, [u8]>) -> Result<Option<Cow<'_, [u8]>>, AmbiguousKey> {
     if value.contains(&b'%') { Err(AmbiguousKey) } else { one_word(value) }
 }
 
-/// How the name of a parameter or cookie compares with the name to find.
-enum NameIs {
+/// The result of comparing the name of a parameter or cookie with the expected one.
+enum NameMatch {
     Exact,
-    /// Equal for readers that trim names, ignore case or decode twice.
+    /// Equal only for readers that trim names, ignore case or decode twice.
     Similar,
-    Another,
+    Different,
 }
 
-/// Returns whether a reader that trims names, ignores case or decodes twice takes the two for equal.
+/// Returns whether the names are equal for a reader that trims names, ignores case or decodes twice.
 fn is_similar(given: &[u8], name: &[u8]) -> bool {
     let is_equal = |given: &[u8]| given.trim_ascii().eq_ignore_ascii_case(name);
     is_equal(given) || given.contains(&b'%') && is_equal(&Cow::from(percent_decode(given)))
 }
 
-fn name_is(given: &[u8], name: &str) -> NameIs {
+fn compare_names(given: &[u8], name: &str) -> NameMatch {
     let name = name.as_bytes();
     if given == name {
-        NameIs::Exact
+        NameMatch::Exact
     } else if is_similar(given, name) {
-        NameIs::Similar
+        NameMatch::Similar
     } else {
-        NameIs::Another
+        NameMatch::Different
     }
 }
 
-/// A value that must be there once.
+/// Collects a value that must occur exactly once.
 #[derive(Default)]
-struct Only<'a> {
+struct SingleValue<'a> {
     value: Option<&'a [u8]>,
     is_ambiguous: bool,
 }
 
-impl<'a> Only<'a> {
-    /// Reads a pair that other readers would also cut at `separator`.
-    fn read(&mut self, pair: &'a [u8], separator: u8, name_is: impl Fn(&[u8]) -> NameIs) {
+impl<'a> SingleValue<'a> {
+    /// Reads a pair that some readers would also split at `separator`.
+    fn read(&mut self, pair: &'a [u8], separator: u8, compare: impl Fn(&[u8]) -> NameMatch) {
         let (key, value) = split_pair(pair);
-        match name_is(key) {
-            NameIs::Exact => {
+        match compare(key) {
+            NameMatch::Exact => {
                 let is_second = self.value.replace(value).is_some();
                 self.is_ambiguous |= is_second || value.contains(&separator);
             }
-            NameIs::Similar => self.is_ambiguous = true,
-            NameIs::Another => {
-                let is_named = |part| !matches!(name_is(split_pair(part).0), NameIs::Another);
+            NameMatch::Similar => self.is_ambiguous = true,
+            NameMatch::Different => {
+                let is_named = |part| !matches!(compare(split_pair(part).0), NameMatch::Different);
                 self.is_ambiguous |=
                     pair.contains(&separator) && pair.split(|b| *b == separator).any(is_named);
             }
@@ -154,7 +157,7 @@ impl<'a> Only<'a> {
     }
 }
 
-/// Splits at the first `=`.
+/// Splits a pair at the first `=`.
 fn split_pair(pair: &[u8]) -> (&[u8], &[u8]) {
     match pair.iter().position(|b| *b == b'=') {
         Some(equals) => (&pair[..equals], &pair[equals + 1..]),

@@ -1,10 +1,10 @@
 //! A request made by hand, for tests.
 
-use std::any::{Any, TypeId};
-use std::collections::HashMap;
+use std::any::Any;
 use std::net::IpAddr;
 
 use super::RequestInfo;
+use crate::model::Subject;
 
 #[derive(Default)]
 pub(crate) struct FakeRequest {
@@ -14,7 +14,7 @@ pub(crate) struct FakeRequest {
     route: Option<String>,
     headers: Vec<(&'static str, Vec<u8>)>,
     peer: Option<IpAddr>,
-    extensions: HashMap<TypeId, Box<dyn Any + Send + Sync>>,
+    identified: Option<Subject>,
 }
 
 impl FakeRequest {
@@ -46,8 +46,8 @@ impl FakeRequest {
         self
     }
 
-    pub(crate) fn extension_value<T: Send + Sync + 'static>(mut self, value: T) -> Self {
-        self.extensions.insert(TypeId::of::<T>(), Box::new(value));
+    pub(crate) fn identified(mut self, subject: Subject) -> Self {
+        self.identified = Some(subject);
         self
     }
 }
@@ -79,10 +79,10 @@ impl RequestInfo for FakeRequest {
     }
 
     fn extensions(&self) -> &dyn Any {
-        &self.extensions
+        &()
     }
 
-    fn find_extension<T: Send + Sync + 'static>(&self) -> Option<&T> {
-        self.extensions.get(&TypeId::of::<T>())?.downcast_ref()
+    fn identified_subject(&self) -> Option<&Subject> {
+        self.identified.as_ref()
     }
 }

@@ -3,7 +3,7 @@ use std::fmt;
 use super::{AmbiguousKey, KeyExtractor, RequestInfo};
 use crate::model::Subject;
 
-/// The subjects of an extractor that the service knows; made by [`KeyExtractor::known`].
+/// Accepts only subjects that the service knows; made by [`KeyExtractor::known`].
 #[derive(Clone, Copy)]
 pub struct Known<E, F> {
     extractor: E,
@@ -16,21 +16,22 @@ impl<E, F> Known<E, F> {
     }
 }
 
-/// The return types of the function of [`KeyExtractor::known`]: whether the subject is known, or the
-/// subject to count instead of a known one.
+/// The return types of functions for [`KeyExtractor::known`].
+///
+/// A `bool` says whether the subject is known. An `Option<Subject>` replaces a known subject by another one.
 pub trait Recognized {
-    /// Returns the subject to count, `None` if `found` is not known.
-    fn of(self, found: Subject) -> Option<Subject>;
+    /// Returns the subject to count, or `None` if `found` is not known.
+    fn into_recognized(self, found: Subject) -> Option<Subject>;
 }
 
 impl Recognized for bool {
-    fn of(self, found: Subject) -> Option<Subject> {
+    fn into_recognized(self, found: Subject) -> Option<Subject> {
         self.then_some(found)
     }
 }
 
 impl Recognized for Option<Subject> {
-    fn of(self, _: Subject) -> Option<Subject> {
+    fn into_recognized(self, _: Subject) -> Option<Subject> {
         self
     }
 }
@@ -41,9 +42,9 @@ where
     F: Fn(&Subject) -> S + Send + Sync + 'static,
     S: Recognized,
 {
-    fn subject<R: RequestInfo>(&self, request: &R) -> Result<Option<Subject>, AmbiguousKey> {
+    fn subject(&self, request: &dyn RequestInfo) -> Result<Option<Subject>, AmbiguousKey> {
         let found = self.extractor.subject(request)?;
-        Ok(found.and_then(|found| (self.recognize)(&found).of(found)))
+        Ok(found.and_then(|found| (self.recognize)(&found).into_recognized(found)))
     }
 }
 

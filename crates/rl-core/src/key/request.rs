@@ -2,12 +2,13 @@ use std::any::Any;
 use std::net::IpAddr;
 
 use super::AmbiguousKey;
+use crate::model::Subject;
 
-/// A request as the limiter sees it, whatever the framework.
+/// A view of a request that is the same in all frameworks.
 ///
 /// The adapters implement it, so that one [`KeyExtractor`](super::KeyExtractor) works in all of them.
-/// Everything in it but [`peer`](Self::peer), [`route`](Self::route) and the extensions was written by
-/// the client.
+/// The client controls everything in it except [`peer`](Self::peer), [`route`](Self::route) and the
+/// extensions.
 pub trait RequestInfo {
     /// Returns the method, such as `GET`.
     fn method(&self) -> &str;
@@ -31,16 +32,24 @@ pub trait RequestInfo {
 
     /// Returns the framework's own map of extensions, such as `http::Extensions`.
     ///
-    /// Closures over `&dyn RequestInfo` read it through `extension` of the `RequestExt` trait of an adapter.
-    /// The core does not know the types of these maps.
+    /// Closures read it through `extension` of the `RequestExt` trait of an adapter, because this crate does
+    /// not know the types of these maps.
     fn extensions(&self) -> &dyn Any;
 
-    /// Returns what an earlier layer put into the request's extensions under the type `T`, in every
-    /// framework: for implementations of [`KeyExtractor`](super::KeyExtractor).
-    fn find_extension<T>(&self) -> Option<&T>
-    where
-        T: Send + Sync + 'static,
-        Self: Sized;
+    /// Returns the subject that an authentication layer left in the extensions of the request.
+    fn identified_subject(&self) -> Option<&Subject>;
+
+    /// Returns the value of the first header line called `name` (in lower case).
+    ///
+    /// A request may have several such lines, and the service may read another one. Use
+    /// [`only_header`](Self::only_header) for a value that identifies the client.
+    fn header<'a>(&'a self, name: &str) -> Option<&'a [u8]> {
+        let mut first = None;
+        self.header_lines(name, &mut |line| {
+            first.get_or_insert(line);
+        });
+        first
+    }
 
     /// Returns the value of the header called `name` (in lower case), `None` if it is missing or empty.
     ///
@@ -50,7 +59,8 @@ pub trait RequestInfo {
     /// The client could show one of two values to the limiter and the other to the service, and some
     /// readers trim values.
     fn only_header<'a>(&'a self, name: &str) -> Result<Option<&'a [u8]>, AmbiguousKey> {
-        let (mut value, mut lines): (&[u8], _) = (b"", 0);
+        let mut value: &[u8] = b"";
+        let mut lines = 0;
         self.header_lines(name, &mut |line| {
             value = line;
             lines += 1;

@@ -4,9 +4,9 @@ use crate::model::{Realm, Subject};
 
 /// The secret with which API keys and tokens are hashed.
 ///
-/// A hash without a secret can be reversed by trying: there are few addresses, and keys leak. Take
-/// it from the configuration. All processes that share counters need the same one, and a new one
-/// starts all counters of hashed keys afresh.
+/// Without a secret, a hash could be reversed by hashing candidates, such as keys that have leaked. Read the
+/// secret from the configuration. All processes that share counters need the same secret. With a new one,
+/// the counters of all hashed keys start again at zero.
 ///
 /// # Examples
 ///
@@ -24,14 +24,14 @@ use crate::model::{Realm, Subject};
 pub struct KeySecret([u8; 32]);
 
 impl KeySecret {
-    /// The fewest bytes that make a secret.
+    /// The minimum length of a secret, in bytes.
     pub const MIN_LEN: usize = 16;
 
-    /// The secret that is made from `bytes`, of any length from [`KeySecret::MIN_LEN`].
+    /// Creates a secret from `bytes`, which may have any length from [`KeySecret::MIN_LEN`].
     ///
     /// # Errors
     ///
-    /// Returns an error if there are fewer bytes.
+    /// Returns an error if `bytes` is shorter.
     pub fn new(bytes: &[u8]) -> Result<Self, InvalidSecret> {
         if bytes.len() < Self::MIN_LEN {
             return Err(InvalidSecret { len: bytes.len() });
@@ -39,24 +39,24 @@ impl KeySecret {
         Ok(Self(blake3::derive_key("rl-core 2026 secret for hashed subjects", bytes)))
     }
 
-    /// A secret that nobody else has.
+    /// Creates a random secret.
     ///
-    /// Good for counters in memory. Counters in Redis cannot be shared with other processes under
-    /// it, nor found again after a restart.
+    /// It suits counters in memory. Counters in Redis are then not shared with other processes, and are
+    /// lost with a restart.
     ///
     /// # Panics
     ///
-    /// If the operating system has no randomness to give.
+    /// Panics if the operating system provides no randomness.
     #[must_use]
     pub fn random() -> Self {
         let mut bytes = [0; 32];
-        getrandom::fill(&mut bytes).expect("the operating system gives randomness");
+        getrandom::fill(&mut bytes).expect("the operating system provides randomness");
         Self(bytes)
     }
 
-    /// The subject that is known by `bytes` in `realm`: 128 bits of a hash keyed with this secret.
+    /// Returns the subject for the key `bytes` in `realm`. Its id is 128 bits of a hash keyed with this secret.
     ///
-    /// The realm is hashed too, so digests in two realms have nothing in common.
+    /// The realm is hashed too, so the digests of one key in two realms are unrelated.
     #[must_use]
     pub fn subject(&self, realm: Realm, bytes: &[u8]) -> Subject {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
@@ -84,7 +84,7 @@ impl fmt::Display for InvalidSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "secret for hashing keys, of {} bytes: expected {} at least",
+            "secret for hashing keys has {} bytes: expected at least {}",
             self.len,
             KeySecret::MIN_LEN
         )
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn realm_secret_and_key_each_make_a_subject() {
+    fn subjects_differ_by_realm_secret_and_key() {
         let one = KeySecret::new(&[1; 16]).unwrap();
         let subjects = [
             one.subject(Realm::Key, b"a"),
@@ -117,13 +117,13 @@ mod tests {
     }
 
     #[test]
-    fn short_secrets_are_refused() {
+    fn short_secrets_are_rejected() {
         let error = KeySecret::new(b"correct horse").unwrap_err();
-        assert_eq!(error.to_string(), "secret for hashing keys, of 13 bytes: expected 16 at least");
+        assert_eq!(error.to_string(), "secret for hashing keys has 13 bytes: expected at least 16");
     }
 
     #[test]
-    fn debug_shows_no_secret() {
+    fn debug_output_hides_the_secret() {
         assert_eq!(format!("{:?}", KeySecret::random()), "KeySecret(…)");
     }
 }

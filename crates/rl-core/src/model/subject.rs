@@ -210,8 +210,9 @@ impl Subject {
     /// ```
     /// use std::collections::HashMap;
     ///
+    /// use rl_core::adapter::HttpLimiter;
     /// use rl_core::key::{Identified, KeyExtractor, Route};
-    /// use rl_core::{Gate, Limit, Policy, RateLimiter, Subject};
+    /// use rl_core::{Limit, Policy, RateLimiter, Subject};
     ///
     /// let premium = Policy::new([Limit::per_minute(1_000)])?;
     /// let other = Policy::new([Limit::per_minute(10)])?;
@@ -222,7 +223,7 @@ impl Subject {
     ///     })
     ///     .build()?;
     /// // Each consumer on each route, under the policy of the consumer.
-    /// let gate = Gate::new(limiter).key(Identified.and(Route));
+    /// let limiter = HttpLimiter::new(limiter).key(Identified.and(Route));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]

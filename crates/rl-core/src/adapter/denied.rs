@@ -1,14 +1,13 @@
 use std::fmt;
 
 use crate::decision::Decision;
-use crate::denial::{Denial, DenialBody, DenialReason};
-use crate::headers::{HeaderLine, Headers};
+use crate::denial::{Denial, DenialBody, DenialReason, Protocol};
+use crate::headers::Headers;
 use crate::model::Subject;
 
 /// A denied decision that a handler returns, with everything that its response needs.
 ///
-/// The adapters turn it into a response: `rl_tower::Denied`, `rl_actix::Denied`. It has the default
-/// form and headers; [`Gate::denied`](crate::Gate::denied) makes one with those of a gate.
+/// The adapters turn it into a response of their framework.
 #[derive(Clone)]
 pub struct Denied(Box<Parts>);
 
@@ -20,25 +19,27 @@ struct Parts {
 }
 
 impl Denied {
-    /// Makes the response to a request of `subject` that `decision` denies.
+    /// Creates the response to a request of `subject` that `decision` denies, in the default form and with the
+    /// default headers.
     #[must_use]
     pub fn new(decision: Decision, subject: &Subject) -> Self {
         let headers = Headers::default();
         let reason = DenialReason::Decision { decision: &decision, subject };
-        let denial = DenialBody::default().denial(reason, headers.followed(), false);
-        Self::with(decision, denial, headers)
+        let denial =
+            DenialBody::default().denial(reason, headers.governing_limit(), Protocol::Http);
+        Self::with_headers(decision, denial, headers)
     }
 
-    /// Returns `decision` if it allows the request.
+    /// Returns `decision` if it allows the request of `subject`.
     ///
     /// # Errors
     ///
     /// Returns the response to send if `decision` denies the request.
-    pub fn unless_allowed(decision: Decision, subject: &Subject) -> Result<Decision, Self> {
+    pub fn check(decision: Decision, subject: &Subject) -> Result<Decision, Self> {
         if decision.is_forwarded() { Ok(decision) } else { Err(Self::new(decision, subject)) }
     }
 
-    pub(super) fn with(decision: Decision, denial: Denial, headers: Headers) -> Self {
+    pub(super) fn with_headers(decision: Decision, denial: Denial, headers: Headers) -> Self {
         Self(Box::new(Parts { decision, denial, headers }))
     }
 
@@ -54,16 +55,10 @@ impl Denied {
         &self.0.denial
     }
 
-    /// Calls `each` with the header lines of the decision, which the denial does not include: for
-    /// adapters.
-    pub fn write_headers(&self, each: &mut dyn FnMut(HeaderLine<'_>)) {
-        self.0.headers.write(&self.0.decision, each);
-    }
-
-    /// Returns the decision and the denial: for adapters.
+    /// Returns the decision, the denial, and the headers to write for the decision.
     #[must_use]
-    pub fn into_parts(self) -> (Decision, Denial) {
-        (self.0.decision, self.0.denial)
+    pub fn into_parts(self) -> (Decision, Denial, Headers) {
+        (self.0.decision, self.0.denial, self.0.headers)
     }
 }
 

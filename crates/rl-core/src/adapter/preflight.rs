@@ -1,34 +1,34 @@
-//! CORS preflights, which browsers send by themselves.
+//! CORS preflights, which browsers send before some requests of scripts.
 
 use crate::client_ip::is_token_byte;
 use crate::key::RequestInfo;
 
-/// Headers with which a client overrides the method in some services. Browsers send none of them in a
-/// preflight.
-const OVERRIDES: [&str; 3] = ["x-http-method-override", "x-http-method", "x-method-override"];
+/// Headers that override the method in some services. Browsers do not send them in a preflight.
+const METHOD_OVERRIDES: [&str; 3] =
+    ["x-http-method-override", "x-http-method", "x-method-override"];
 
 /// Returns whether `request` is a CORS preflight as browsers send it: `OPTIONS` with one
 /// `Origin`, one `Access-Control-Request-Method`, and no body.
 ///
-/// Anything else may be a request that a proxy or a handler works on, and must be counted.
+/// Any other request may cause work in a proxy or a handler, and must be counted.
 pub(super) fn is_preflight(request: &dyn RequestInfo) -> bool {
     let only = |name| request.only_header(name).ok().flatten();
-    let asks_for_method = || {
+    let has_requested_method = || {
         only("access-control-request-method")
             .is_some_and(|method| method.iter().all(|b| is_token_byte(*b)))
     };
     request.method() == "OPTIONS"
         && only("origin").is_some()
-        && asks_for_method()
-        && lines(request, "transfer-encoding", |_| true) == 0
-        && lines(request, "content-length", |length| length.iter().any(|b| *b != b'0')) == 0
-        && OVERRIDES.iter().all(|name| lines(request, name, |_| true) == 0)
+        && has_requested_method()
+        && count_lines(request, "transfer-encoding", |_| true) == 0
+        && count_lines(request, "content-length", |length| length.iter().any(|b| *b != b'0')) == 0
+        && METHOD_OVERRIDES.iter().all(|name| count_lines(request, name, |_| true) == 0)
 }
 
-/// Counts the lines of a header for which `is_such` is true.
-fn lines(request: &dyn RequestInfo, name: &str, is_such: impl Fn(&[u8]) -> bool) -> usize {
+/// Counts the lines of a header that satisfy `predicate`.
+fn count_lines(request: &dyn RequestInfo, name: &str, predicate: impl Fn(&[u8]) -> bool) -> usize {
     let mut count = 0;
-    request.header_lines(name, &mut |line| count += usize::from(is_such(line)));
+    request.header_lines(name, &mut |line| count += usize::from(predicate(line)));
     count
 }
 

@@ -1,0 +1,74 @@
+//! The result of examining a request.
+
+use std::sync::LazyLock;
+
+use crate::decision::Decision;
+use crate::denial::{Denial, Protocol};
+use crate::key::RequestInfo;
+use crate::maybe_ready::MaybeReady;
+use crate::model::Subject;
+use crate::store::SubjectHasher;
+
+/// Hashes the subjects of a request, so that a decision need not carry a copy of its subject.
+static SUBJECTS: LazyLock<SubjectHasher> = LazyLock::new(SubjectHasher::random);
+
+/// What an adapter has to do with a request.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "boxing the common case would allocate")]
+pub enum Admission {
+    /// Call the service; the request is not counted.
+    Exempt,
+    /// Respond with this denial; the key of the request is missing or ambiguous.
+    Rejected(Denial),
+    /// [Apply](super::HttpLimiter::apply) the decision.
+    Decided {
+        /// The decision.
+        decision: Decision,
+        /// The request that was counted.
+        context: RequestContext,
+    },
+    /// Wait for the decision, then [apply](super::HttpLimiter::apply) it.
+    Pending {
+        /// The future decision.
+        decision: MaybeReady<Decision>,
+        /// The request that is counted.
+        context: RequestContext,
+    },
+}
+
+/// What the limiter keeps of a request until it has a decision.
+#[derive(Clone, Debug)]
+pub struct RequestContext {
+    pub(super) subject: Subject,
+    pub(super) subject_hash: u64,
+    pub(super) protocol: Protocol,
+    // Whether the extensions contain the decision of an outer limiter.
+    pub(super) is_nested: bool,
+}
+
+impl RequestContext {
+    pub(super) fn new(subject: Subject, request: &dyn RequestInfo, is_nested: bool) -> Self {
+        let subject_hash = SUBJECTS.hash(&subject);
+        Self { subject, subject_hash, protocol: protocol_of(request), is_nested }
+    }
+
+    /// Returns the subject that the request is counted under.
+    #[must_use]
+    pub const fn subject(&self) -> &Subject {
+        &self.subject
+    }
+
+    /// Returns the protocol in which a denial is sent.
+    #[must_use]
+    pub const fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+}
+
+/// Returns the protocol of a request.
+pub(super) fn protocol_of(request: &dyn RequestInfo) -> Protocol {
+    // All gRPC calls are POST requests, so others need no look at their headers.
+    let content_type =
+        if request.method() == "POST" { request.header("content-type") } else { None };
+    content_type.map_or(Protocol::Http, Protocol::from_content_type)
+}

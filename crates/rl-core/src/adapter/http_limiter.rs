@@ -1,0 +1,324 @@
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::admission::{Admission, RequestContext, protocol_of};
+use super::denied::Denied;
+use super::preflight::is_preflight;
+use super::response::{CountedRequest, Extensions, ResponseInfo};
+use super::settings::{CountedSubject, MissingKey, OverLimit, Settings};
+use crate::decision::Decision;
+use crate::denial::{Denial, DenialBody, DenialReason, Protocol};
+use crate::headers::Headers;
+use crate::key::{AmbiguousKey, KeyExtractor, RequestInfo};
+use crate::limiter::{Permit, RateLimiter, Wait};
+use crate::maybe_ready::MaybeReady;
+use crate::model::{Cost, Realm, Subject};
+use crate::observe;
+use crate::policy::Policy;
+
+/// A [`RateLimiter`] with the settings of a limiter in front of a web service.
+///
+/// Applications use the layer or middleware of an adapter, which has the same settings. Clones are cheap,
+/// and share the limiter with its counters. A setting changes one clone only.
+#[derive(Clone)]
+pub struct HttpLimiter {
+    settings: Arc<Settings>,
+}
+
+impl HttpLimiter {
+    /// Creates a limiter that counts by the address of the peer and exempts nothing.
+    ///
+    /// It sends the headers of [`HeaderFamily::OpenBank`](crate::headers::HeaderFamily::OpenBank) and rejects
+    /// in JSON.
+    #[must_use]
+    pub fn new(limiter: RateLimiter) -> Self {
+        Self { settings: Arc::new(Settings::new(limiter)) }
+    }
+
+    /// Returns the limiter that decides.
+    #[must_use]
+    pub fn limiter(&self) -> &RateLimiter {
+        &self.settings.limiter
+    }
+
+    /// Sets the extractor that finds the subject of a request. Defaults to the address of the peer.
+    #[must_use]
+    pub fn key(self, key: impl KeyExtractor) -> Self {
+        self.set(|settings| settings.key = Arc::new(key))
+    }
+
+    /// Sets how requests without a key are handled. Defaults to [`MissingKey::Reject`].
+    #[must_use]
+    pub fn on_missing_key(self, missing_key: MissingKey) -> Self {
+        self.set(|settings| settings.on_missing_key = missing_key)
+    }
+
+    /// Exempts requests for which `predicate` returns true. Each call adds a predicate.
+    #[must_use]
+    pub fn exempt(
+        self,
+        predicate: impl Fn(&dyn RequestInfo) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.set(|settings| settings.exempt.push(Arc::new(predicate)))
+    }
+
+    /// Exempts CORS preflights. By default they are counted.
+    #[must_use]
+    pub fn exempt_preflights(self) -> Self {
+        self.set(|settings| settings.exempts_preflights = true)
+    }
+
+    /// Sets the function that returns the cost of a request. Defaults to one unit for each request.
+    #[must_use]
+    pub fn cost(self, cost: impl Fn(&dyn RequestInfo) -> Cost + Send + Sync + 'static) -> Self {
+        self.set(|settings| settings.cost = Some(Arc::new(cost)))
+    }
+
+    /// Lets handlers change the cost of a request through the [`Permit`] in its extensions.
+    #[must_use]
+    pub fn metered(self) -> Self {
+        self.set(|settings| settings.is_metered = true)
+    }
+
+    /// Sets the function that reads the final cost of a request from its response.
+    #[must_use]
+    pub fn response_cost(
+        self,
+        cost: impl Fn(&dyn ResponseInfo) -> Option<Cost> + Send + Sync + 'static,
+    ) -> Self {
+        self.set(|settings| settings.response.cost = Some(Arc::new(cost)))
+    }
+
+    /// Refunds requests whose responses satisfy `predicate`. Replaces
+    /// [`response_cost`](Self::response_cost).
+    #[must_use]
+    pub fn refund_if(
+        self,
+        predicate: impl Fn(&dyn ResponseInfo) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.response_cost(move |response| predicate(response).then_some(Cost::ZERO))
+    }
+
+    /// Sets how requests over their limits are handled. Defaults to [`OverLimit::Reject`].
+    #[must_use]
+    pub fn on_over_limit(self, over_limit: OverLimit) -> Self {
+        self.on_over_limit_by(move |_| over_limit)
+    }
+
+    /// Sets the function that chooses how a request over its limits is handled.
+    #[must_use]
+    pub fn on_over_limit_by(
+        self,
+        choose: impl Fn(&dyn RequestInfo) -> OverLimit + Send + Sync + 'static,
+    ) -> Self {
+        self.set(|settings| settings.on_over_limit = Some(Arc::new(choose)))
+    }
+
+    /// Sets the headers of responses.
+    #[must_use]
+    pub fn headers(self, headers: Headers) -> Self {
+        self.set(|settings| settings.response.headers = headers)
+    }
+
+    /// Sets the form of denials. Defaults to [`DenialBody::open_bank`].
+    #[must_use]
+    pub fn denial_body(self, body: DenialBody) -> Self {
+        self.set(|settings| settings.denial_body = body)
+    }
+
+    /// Sets the function that returns the response to a rejected request.
+    #[must_use]
+    pub fn deny_with(
+        self,
+        responder: impl Fn(DenialReason<'_>, Denial) -> Denial + Send + Sync + 'static,
+    ) -> Self {
+        self.set(|settings| settings.responder = Some(Arc::new(responder)))
+    }
+
+    /// Leaves the decision out of the extensions of responses.
+    #[must_use]
+    pub fn hide_decision(self) -> Self {
+        self.set(|settings| settings.response.hides_decision = true)
+    }
+
+    /// Puts the [`CountedSubject`] into the extensions of requests.
+    #[must_use]
+    pub fn expose_subject(self) -> Self {
+        self.set(|settings| settings.exposes_subject = true)
+    }
+
+    fn set(mut self, change: impl FnOnce(&mut Settings)) -> Self {
+        change(Arc::make_mut(&mut self.settings));
+        self
+    }
+
+    /// Examines a request: finds its subject and begins to decide.
+    ///
+    /// `outer` is the [`Decision`] in the request's extensions, which an outer limiter left there.
+    pub fn admit(&self, request: &dyn RequestInfo, outer: Option<&Decision>) -> Admission {
+        if self.is_exempt(request) {
+            return Admission::Exempt;
+        }
+        let subject = match self.settings.key.subject(request) {
+            Ok(Some(subject)) => subject,
+            Ok(None) => match self.settings.on_missing_key {
+                MissingKey::Share => Subject::new(Realm::Unknown, ""),
+                MissingKey::Allow => return Admission::Exempt,
+                MissingKey::Reject => return self.reject_missing_key(request),
+            },
+            Err(AmbiguousKey) => return self.reject_ambiguous_key(request),
+        };
+        let context = RequestContext::new(subject, request, outer.is_some());
+        let limiter = self.settings.limiter.id();
+        if outer.is_some_and(|outer| outer.was_made_by(limiter, context.subject_hash)) {
+            return Admission::Exempt;
+        }
+        match self.decide(request, &context.subject) {
+            MaybeReady::Ready(Some(decision)) => Admission::Decided { decision, context },
+            decision => Admission::Pending { decision, context },
+        }
+    }
+
+    /// Applies a decision to a request.
+    ///
+    /// A request that may continue gets the decision into its `extensions`, and a permit if it holds one; the
+    /// adapter then calls the service. A denied request gets the returned denial as its response. In both
+    /// cases the adapter then [finishes](CountedRequest::finish) the response.
+    pub fn apply(
+        &self,
+        decision: Decision,
+        context: &RequestContext,
+        extensions: &mut impl Extensions,
+    ) -> (CountedRequest, Option<Denial>) {
+        let outer = if context.is_nested { extensions.get::<Decision>().cloned() } else { None };
+        let decision = decision.nested_in(context.subject_hash, outer);
+        let response = self.settings.response.clone();
+        if !decision.is_forwarded() {
+            let denial = self.denial(&decision, context);
+            return (CountedRequest::new(decision, response, None), Some(denial));
+        }
+        let outer_permit = if context.is_nested { extensions.remove::<Permit>() } else { None };
+        let permit = self.permit(&decision, context, outer_permit);
+        extensions.insert(decision.clone());
+        if let Some(permit) = &permit {
+            extensions.insert(permit.clone());
+        }
+        if self.settings.exposes_subject {
+            extensions.insert(CountedSubject(context.subject.clone()));
+        }
+        (CountedRequest::new(decision, response, permit), None)
+    }
+
+    /// Returns the response to a request that a handler has denied itself, in the form and with the headers
+    /// that are set here.
+    #[must_use]
+    pub fn denied(&self, decision: Decision, subject: &Subject) -> Denied {
+        let reason = DenialReason::Decision { decision: &decision, subject };
+        let denial = self.respond(reason, Protocol::Http);
+        Denied::with_headers(decision, denial, self.settings.response.headers.clone())
+    }
+
+    fn is_exempt(&self, request: &dyn RequestInfo) -> bool {
+        let settings = &self.settings;
+        settings.exempt.iter().any(|predicate| predicate(request))
+            || settings.exempts_preflights && is_preflight(request)
+    }
+
+    fn decide(&self, request: &dyn RequestInfo, subject: &Subject) -> MaybeReady<Decision> {
+        let settings = &*self.settings;
+        let limiter = &settings.limiter;
+        let cost = settings.cost.as_ref().map_or(Cost::ONE, |cost| cost(request));
+        // A charge that is settled when the request ends may be a reservation.
+        let reserves = settings.is_metered || settings.response.cost.is_some();
+        let over_limit = settings.on_over_limit.as_ref();
+        match over_limit.map_or(OverLimit::Reject, |choose| choose(request)) {
+            OverLimit::Reject => limiter.check_as(subject, cost, reserves),
+            OverLimit::Wait { at_most, queue } => {
+                limiter.check_waiting_as(subject, cost, Wait { at_most, queue, reserves })
+            }
+            OverLimit::Degrade => {
+                limiter.check_as(subject, cost, reserves).map(Decision::degraded_if_denied)
+            }
+        }
+    }
+
+    #[cold]
+    fn reject_missing_key(&self, request: &dyn RequestInfo) -> Admission {
+        if !self.settings.has_logged_missing_key.swap(true, Ordering::Relaxed) {
+            observe::missing_key();
+        }
+        self.reject(DenialReason::MissingKey, request)
+    }
+
+    #[cold]
+    fn reject_ambiguous_key(&self, request: &dyn RequestInfo) -> Admission {
+        if !self.settings.has_logged_ambiguous_key.swap(true, Ordering::Relaxed) {
+            observe::ambiguous_key();
+        }
+        self.reject(DenialReason::AmbiguousKey, request)
+    }
+
+    /// Rejects a request that is not counted. A limiter in shadow allows it.
+    fn reject(&self, reason: DenialReason<'_>, request: &dyn RequestInfo) -> Admission {
+        if self.settings.limiter.is_shadow() {
+            return Admission::Exempt;
+        }
+        Admission::Rejected(self.respond(reason, protocol_of(request)))
+    }
+
+    /// Returns the permit of an allowed request if it holds a place or its cost may change.
+    fn permit(
+        &self,
+        decision: &Decision,
+        context: &RequestContext,
+        outer: Option<Permit>,
+    ) -> Option<Permit> {
+        let is_metered = self.settings.is_metered;
+        let holds_permits = decision.policy().is_some_and(Policy::has_permits);
+        if !is_metered && self.settings.response.cost.is_none() && !holds_permits {
+            return outer;
+        }
+        let permit = self.settings.limiter.permit(&context.subject, decision.clone());
+        Some(permit.metered(is_metered).inside(outer))
+    }
+
+    /// Returns the denial of a request that is over its limits or cannot be decided.
+    pub(super) fn denial(&self, decision: &Decision, context: &RequestContext) -> Denial {
+        let reason = DenialReason::Decision { decision, subject: &context.subject };
+        self.respond(reason, context.protocol)
+    }
+
+    /// Returns the denial for `reason`, made by the responder if there is one.
+    fn respond(&self, reason: DenialReason<'_>, protocol: Protocol) -> Denial {
+        let settings = &self.settings;
+        let governing = settings.response.headers.governing_limit();
+        let default = settings.denial_body.denial(reason, governing, protocol);
+        match (&settings.responder, protocol) {
+            (None, _) => default,
+            (Some(responder), Protocol::Http) => responder(reason, default),
+            // A gRPC client can read a gRPC denial only.
+            (Some(responder), Protocol::Grpc) => {
+                let response = responder(reason, default.clone());
+                if response.is_grpc() { response } else { default }
+            }
+        }
+    }
+}
+
+impl From<RateLimiter> for HttpLimiter {
+    fn from(limiter: RateLimiter) -> Self {
+        Self::new(limiter)
+    }
+}
+
+impl fmt::Debug for HttpLimiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HttpLimiter")
+            .field("limiter", &self.settings.limiter)
+            .field("on_missing_key", &self.settings.on_missing_key)
+            .field("headers", &self.settings.response.headers)
+            .field("denial_body", &self.settings.denial_body)
+            .finish_non_exhaustive()
+    }
+}

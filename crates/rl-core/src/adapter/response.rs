@@ -1,0 +1,127 @@
+//! The response to a counted request: final cost, headers, and the decision for outer layers.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::decision::Decision;
+use crate::headers::{HeaderLine, Headers};
+use crate::limiter::Permit;
+use crate::model::Cost;
+
+/// A view of a response that is the same in all frameworks.
+pub trait ResponseInfo {
+    /// Returns the HTTP status.
+    fn status(&self) -> u16;
+
+    /// Calls `each` with the value of every header line called `name` (in lower case), in order.
+    fn header_lines<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8]));
+
+    /// Returns the value of the first header line called `name` (in lower case).
+    fn header<'a>(&'a self, name: &str) -> Option<&'a [u8]> {
+        let mut first = None;
+        self.header_lines(name, &mut |line| {
+            first.get_or_insert(line);
+        });
+        first
+    }
+}
+
+/// The extensions of a request or response: values that layers leave for each other, found by their type.
+pub trait Extensions {
+    /// Returns the value of type `T`.
+    fn get<T: Send + Sync + 'static>(&self) -> Option<&T>;
+
+    /// Inserts a value, and replaces an earlier one of the same type.
+    fn insert<T: Clone + Send + Sync + 'static>(&mut self, value: T);
+
+    /// Removes the value of type `T`, and returns it.
+    fn remove<T: Clone + Send + Sync + 'static>(&mut self) -> Option<T>;
+}
+
+/// The status, headers and extensions of a response that an adapter is about to send.
+pub trait ResponseHead: ResponseInfo {
+    /// Adds a header line. A line of a list goes beside existing lines of its name, any other line replaces
+    /// them.
+    fn add_header(&mut self, line: HeaderLine<'_>);
+
+    /// Returns the extensions of the response.
+    fn extensions(&mut self) -> impl Extensions;
+}
+
+pub(super) type ResponseCost = Arc<dyn Fn(&dyn ResponseInfo) -> Option<Cost> + Send + Sync>;
+
+/// The settings that apply to the response.
+///
+/// Each request in flight holds a clone of these instead of a handle of the whole limiter. The reference
+/// count of such a handle would be a point of contention between threads.
+#[derive(Clone, Default)]
+pub(super) struct ResponseSettings {
+    pub(super) headers: Headers,
+    pub(super) cost: Option<ResponseCost>,
+    pub(super) hides_decision: bool,
+}
+
+/// A counted request whose response is not complete yet.
+///
+/// [`HttpLimiter::apply`](super::HttpLimiter::apply) returns it, and the adapter calls
+/// [`finish`](Self::finish) when it has the head of the response.
+#[must_use]
+pub struct CountedRequest {
+    decision: Decision,
+    settings: ResponseSettings,
+    permit: Option<Permit>,
+}
+
+impl CountedRequest {
+    pub(super) const fn new(
+        decision: Decision,
+        settings: ResponseSettings,
+        permit: Option<Permit>,
+    ) -> Self {
+        Self { decision, settings, permit }
+    }
+
+    /// Completes the head of the response.
+    ///
+    /// Reads the final cost from the response, adds the rate limit headers, and leaves the stricter decision
+    /// of nested limiters in the extensions for outer layers.
+    ///
+    /// Returns the permit of the request. The adapter holds it until the body of the response has ended.
+    pub fn finish<R: ResponseHead>(self, response: &mut R) -> Option<Permit> {
+        if let (Some(permit), Some(cost)) = (&self.permit, &self.settings.cost)
+            && let Some(cost) = cost(response)
+        {
+            permit.set_own_cost(cost);
+        }
+        let inner = response.extensions().remove::<Decision>();
+        // An outer limiter of ours needs the decision in any case, to merge the headers.
+        let leaves_decision = !self.settings.hides_decision || self.decision.outer().is_some();
+        let headers = &self.settings.headers;
+        let mut decision = self.decision;
+        match inner {
+            // The lines of the stricter inner decision stay; lines of lists can be added to them.
+            Some(inner) if !decision.is_stricter_than(&inner) => {
+                headers.write(&decision, &mut |line| {
+                    if line.is_list {
+                        response.add_header(line);
+                    }
+                });
+                decision = inner;
+            }
+            _ => {
+                headers.write(&decision, &mut |line| response.add_header(line));
+                decision.remove_outer();
+            }
+        }
+        if leaves_decision {
+            response.extensions().insert(decision);
+        }
+        self.permit
+    }
+}
+
+impl fmt::Debug for CountedRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CountedRequest").field("decision", &self.decision).finish_non_exhaustive()
+    }
+}

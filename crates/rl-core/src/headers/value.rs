@@ -1,0 +1,48 @@
+//! Writes header values on the stack.
+
+use std::time::Duration;
+
+use arrayvec::ArrayString;
+
+/// The capacity of a value. The longest is a list of 16 limits with names of 64 characters, about 104 bytes
+/// each.
+const CAPACITY: usize = 2_048;
+
+/// A header value that is being written.
+pub(super) struct Value {
+    text: ArrayString<CAPACITY>,
+    largest_number: u64,
+}
+
+impl Value {
+    /// Creates an empty value that writes all numbers unchanged.
+    pub(super) const fn new() -> Self {
+        Self { text: ArrayString::new_const(), largest_number: u64::MAX }
+    }
+
+    /// Begins another value, which writes larger numbers as `largest_number`.
+    pub(super) fn restart(&mut self, largest_number: u64) {
+        self.text.clear();
+        self.largest_number = largest_number;
+    }
+
+    /// Appends text.
+    pub(super) fn push(&mut self, text: &str) {
+        self.text.push_str(text);
+    }
+
+    /// Appends a number.
+    pub(super) fn push_number(&mut self, number: u64) {
+        self.push(itoa::Buffer::new().format(number.min(self.largest_number)));
+    }
+
+    /// Returns what was written since the last [`restart`](Self::restart).
+    pub(super) fn as_str(&self) -> &str {
+        &self.text
+    }
+}
+
+/// Returns a span in whole seconds, rounded up, so that a client that waits for this time is not too early.
+pub(super) const fn seconds_ceil(span: Duration) -> u64 {
+    span.as_secs().saturating_add((span.subsec_nanos() != 0) as u64)
+}
