@@ -341,12 +341,14 @@ fn a_hidden_decision_still_reaches_an_outer_limiter() {
         apply(http, outer).1.finish(&mut response);
         response.extensions().remove::<Decision>()
     };
-    let (by_outer, _) = apply(&http(), None);
-    let hiding = http().hide_decision();
+    let (outer, showing, hiding) = (http(), http(), http().hide_decision());
+    let (by_outer, _) = apply(&outer, None);
     assert!(left(&hiding, None).is_none());
-    for decision in
-        [left(&hiding, Some(&by_outer)), left(&http(), Some(&by_outer)), left(&http(), None)]
-    {
+    for decision in [
+        left(&hiding, Some(&by_outer)),
+        left(&showing, Some(&by_outer)),
+        left(&showing, None),
+    ] {
         assert!(decision.unwrap().outer().is_none(), "the outer limiter adds itself");
     }
 }

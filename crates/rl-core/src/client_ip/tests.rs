@@ -191,7 +191,7 @@ fn networks_of_ipv6_clients_have_the_configured_prefix() {
     assert_eq!(counted(128), "2001:db8:1:2ff::1/128");
     for bits in [0, 31, 129, 255] {
         let error = ClientIp::peer().ipv6_prefix(bits).unwrap_err().to_string();
-        assert_eq!(error, format!("IPv6 prefix of {bits} bits: expected 32 to 128"));
+        assert_eq!(error, format!("IPv6 prefix has {bits} bits: expected 32 to 128"));
     }
 }
 
