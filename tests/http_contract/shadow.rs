@@ -7,7 +7,8 @@ use rl_tests::web::{Fetch, Target, limiter, new_year};
 const WARNING: &str = "x-rate-limit-warning";
 
 pub(super) async fn a_limit_in_shadow_warns_and_denies_no_request<T: Target>() {
-    let http = HttpLimiter::new(limiter(&new_year(), &["3/minute", "1/hour:shadow", "2/day:shadow"]));
+    let http =
+        HttpLimiter::new(limiter(&new_year(), &["3/minute", "1/hour:shadow", "2/day:shadow"]));
     let site = T::serve(vec![http]);
     let warnings = [
         None,

@@ -344,11 +344,9 @@ fn a_hidden_decision_still_reaches_an_outer_limiter() {
     let (outer, showing, hiding) = (http(), http(), http().hide_decision());
     let (by_outer, _) = apply(&outer, None);
     assert!(left(&hiding, None).is_none());
-    for decision in [
-        left(&hiding, Some(&by_outer)),
-        left(&showing, Some(&by_outer)),
-        left(&showing, None),
-    ] {
+    for decision in
+        [left(&hiding, Some(&by_outer)), left(&showing, Some(&by_outer)), left(&showing, None)]
+    {
         assert!(decision.unwrap().outer().is_none(), "the outer limiter adds itself");
     }
 }
