@@ -56,7 +56,8 @@ local least = next_number < #ARGV[2] and struct.unpack('>I2', ARGV[2], next_numb
 local together = all_fixed > 0 and mode == 0 and cost > 0 and times > 1 and not costs
 local passing = 0
 
-local replies, packed, taken, any_taken = {}, nil, nil, false
+-- Joined once, because the server hashes all bytes of a new string.
+local replies, packed, taken, any_taken = { '' }, nil, nil, false
 for call = 1, together and 1 or times do
   if costs then cost = costs[call] end
   local available = MAX_UNITS + 1
@@ -100,8 +101,8 @@ for call = 1, together and 1 or times do
   end
   state[1] = now
   packed, any_taken = pack_state(), any_taken or taken > 0
-  replies[call] = told_state(packed)
-  if not together then replies[call] = struct.pack('>I2I7', uncharged, taken) .. replies[call] end
+  if not together then replies[#replies + 1] = struct.pack('>I2I7', uncharged, taken) end
+  replies[#replies + 1] = told_state(packed)
   -- What was denied once is denied again: nothing has changed.
   if taken == 0 and not costs then break end
 end
@@ -122,5 +123,6 @@ for _, slot in ipairs(slots) do
     healed = healed + 1
   end
 end
-if together then return struct.pack('>BBI2', 2, healed, passing) .. replies[1] end
-return struct.pack('>BB', 0, healed) .. table.concat(replies)
+replies[1] = struct.pack('>BB', 0, healed)
+if together then replies[1] = struct.pack('>BBI2', 2, healed, passing) end
+return table.concat(replies)

@@ -14,6 +14,12 @@ local function gcra_chargeable(units, period, max)
   return min(units, floor(MAX_UNITS / max), floor(4503599627370495 / (floor(period / max) + 1)))
 end
 
+-- Returns whether the time of `units` is at least `ahead` µs and the fraction.
+local function gcra_covers(units, period, max, ahead, fraction)
+  local whole, rest = gcra_time(units, period, max)
+  return whole > ahead or (whole == ahead and rest >= fraction)
+end
+
 -- Returns the arrival time, or now if it has passed, and since when the limit has been in use.
 local function gcra_arrival(at, max)
   local micros, fraction = state[at], min(state[at + 1], max - 1)
@@ -32,12 +38,8 @@ algorithms[6] = {
     -- The fewest units whose time covers what is ahead: near the quotient, which may be rounded.
     local used = floor(ahead / period * max)
     if used > burst + 2 then return 0 end
-    local function covers(units)
-      local whole, rest = gcra_time(units, period, max)
-      return whole > ahead or (whole == ahead and rest >= fraction)
-    end
-    while used > 0 and covers(used - 1) do used = used - 1 end
-    while not covers(used) do used = used + 1 end
+    while used > 0 and gcra_covers(used - 1, period, max, ahead, fraction) do used = used - 1 end
+    while not gcra_covers(used, period, max, ahead, fraction) do used = used + 1 end
     return max_of(0, burst - used)
   end,
 

@@ -227,9 +227,14 @@ local function log_leaves_with(at, log, units)
   if not log_read_list(at, log) then return state[at + 3] end
   local bytes = log.oldest or log_block(log, 0)
   if not bytes then return state[at + 3] end
-  time, units = log_leave(bytes, state[at + 4], units)
-  if time then return time end
   local items = { struct.unpack('>' .. string.rep(ITEM_FORMAT, sealed), log.list) }
+  -- Without units that have left, the list says whether all of the oldest block are too few.
+  if state[at + 4] == 0 and items[2] < units then
+    units = units - items[2]
+  else
+    time, units = log_leave(bytes, state[at + 4], units)
+    if time then return time end
+  end
   for index = 1, sealed - 1 do
     local its_units = items[4 * index + 2]
     if its_units >= units then

@@ -14,11 +14,11 @@ algorithms[5] = {
   cells = function(period, precision) return 2 + buckets_of(period, precision) end,
 
   available = function(at, period, max, precision)
+    -- No call in the loop: a policy may have hundreds of buckets.
     local newest, used = state[at], 0
-    for age = 0, min(buckets_of(period, precision) - 1, newest) do
-      if now >= bucket_leaves(newest - age, period, precision) then break end
-      used = min(used + state[at + 2 + age], MAX_UNITS)
-    end
+    local counting = newest - floor((now - period) / precision)
+    local oldest = min(buckets_of(period, precision) - 1, newest, counting)
+    for cell = at + 2, at + 2 + oldest do used = used + state[cell] end
     return max_of(0, max - used)
   end,
 

@@ -40,12 +40,19 @@ do
   local due = string.format('%.0f', clock)
   local expired = redis.call('ZRANGEBYSCORE', KEYS[#KEYS], '-inf', due, 'LIMIT', 0, most)
   local is_changed = false
+  -- Slots by code, false for a limit that the policy lacks. Most reservations share one code.
+  local slots_of = {}
   for _, member in ipairs(stored and expired or {}) do
-    local when, units, uncharged, code = struct.unpack('>I7I7I2', member)
+    local when, units, uncharged, from = struct.unpack('>I7I7I2', member)
+    local code = string.sub(member, from)
+    if not slots_of[code] then
+      slots_of[code] = {}
+      for i, other in ipairs(read_code('\2\1' .. code) or {}) do
+        slots_of[code][i] = by_tag[other.tag] or false
+      end
+    end
     -- A later charge belongs to a state that was lost before the clock stepped back.
-    local charged = when <= now and read_code('\2\1' .. string.sub(member, code))
-    for i, other in ipairs(charged or {}) do
-      local slot = by_tag[other.tag]
+    for i, slot in ipairs(when <= now and slots_of[code] or {}) do
       -- Places under concurrency limits end with their leases.
       if slot and slot.kind < 9 and not (is_peek and slot.kind == 8)
           and floor(uncharged / 2 ^ (i - 1)) % 2 == 0 then

@@ -95,36 +95,21 @@ local function bytes_of(number, bytes)
   return bytes
 end
 
--- How `last` and the cells of these slots are stored, with counts of so many bytes, behind a head.
-local function stored_format(head, read, width)
-  local format = { '>c' .. #head .. 'I7' }
-  for i, slot in ipairs(read) do
-    if slot.kind == 0 then
-      format[i + 1] = 'I' .. bytes_of(slot.period, 1) .. 'I' .. width
-    elseif slot.kind == 4 then
-      local age = 'I' .. bytes_of(2 * slot.period, 1)
-      format[i + 1] = age .. string.rep('I' .. width, 2) .. age
-    elseif slot.packed then
-      format[i + 1] = 'I7I7c' .. slot.packed
-    else
-      format[i + 1] = string.rep('I7', slot.cells)
-    end
+-- Returns how `struct` reads and writes the cells of a slot, with counts of `width` bytes.
+local function format_of(slot, width)
+  if slot.kind == 0 then return 'I' .. bytes_of(slot.period, 1) .. 'I' .. width end
+  if slot.kind == 4 then
+    local age = 'I' .. bytes_of(2 * slot.period, 1)
+    return age .. string.rep('I' .. width, 2) .. age
   end
-  return table.concat(format)
+  return string.rep('I7', slot.cells)
 end
 
--- Leaves the buckets of sliding windows that are not wanted as bytes, one cell: windows of other
--- policies cost little more than a copy of them. Returns how many integers there are.
-local function leave_packed(others, wanted)
-  local at = 2
-  for _, other in ipairs(others) do
-    other.at = at
-    if other.kind == 5 and not wanted[other.tag] then
-      other.packed, other.cells = 7 * (other.cells - 2), 3
-    end
-    at = at + other.cells
-  end
-  return at - 1
+-- Returns how many bytes the cells of a slot take, with counts of `width` bytes.
+local function length_of(slot, width)
+  if slot.kind == 0 then return bytes_of(slot.period, 1) + width end
+  if slot.kind == 4 then return 2 * bytes_of(2 * slot.period, 1) + 2 * width end
+  return 7 * slot.cells
 end
 
 -- Makes cells of what is stored. Returns whether it is ours: no time and no count that we store is
@@ -148,19 +133,40 @@ local function expand(read, cells, size)
         and cells[at] >= 0
     end
   end
-  for _, slot in ipairs(read) do
-    if slot.packed then slot.rest, cells[slot.at + 2] = cells[slot.at + 2], 0 end
-  end
-  for i = 2, size do is_ours = is_ours and cells[i] <= MAX_UNITS end
-  return is_ours
+  return is_ours and (size < 2 or max_of(unpack(cells, 2, size)) <= MAX_UNITS)
 end
 
--- The cells of a state, or nothing if it is not ours.
-local function read_state(bytes, format, read, size)
+-- Returns the cells of a state behind a head of `head` bytes, or nothing if it is not ours.
+local function read_state(bytes, head, format, read, size)
   if #bytes ~= struct.size(format) then return nil end
-  local cells = { struct.unpack(format, bytes) }
-  table.remove(cells, 1)
+  local cells = { struct.unpack('>' .. string.sub(format, #('>c' .. head) + 1), bytes, head + 1) }
+  -- Behind the integers, struct.unpack returns where it ended.
   return expand(read, cells, size) and cells
+end
+
+-- Returns the cells of states of which some belong to other policies, or nothing if they are not ours. Of a
+-- sliding window that is not wanted only the two cells before the buckets are read: its bytes are copied
+-- when the state is stored.
+local function read_others(bytes, head, others, width, wanted)
+  local ends = head + 7
+  for _, other in ipairs(others) do
+    other.from, other.length = ends + 1, length_of(other, width)
+    ends = ends + other.length
+  end
+  if #bytes ~= ends then return nil end
+  local cells, size = { (struct.unpack('>I7', bytes, head + 1)) }, 1
+  for _, other in ipairs(others) do
+    other.at = size + 1
+    if other.kind == 5 and not wanted[other.tag] then
+      other.cells = 2
+      cells[size + 1], cells[size + 2] = struct.unpack('>I7I7', bytes, other.from)
+    else
+      local read = { struct.unpack('>' .. format_of(other, width), bytes, other.from) }
+      for i = 1, other.cells do cells[size + i] = read[i] end
+    end
+    size = size + other.cells
+  end
+  return expand(others, cells, size) and cells
 end
 
 local shape, state_format = ARGV[1], ARGV[3]
@@ -171,21 +177,17 @@ if not stored then
   state = { 0 }
   for i = 2, size do state[i] = 0 end
 elseif string.sub(stored, 1, #shape) == shape then
-  state = read_state(stored, state_format, slots, size)
+  state = read_state(stored, #shape, state_format, slots, size)
 else
   -- Of another policy, or with larger counts.
-  local others, from, count
+  local others, from
   local width = string.byte(stored, 2)
   if string.byte(stored, 1) == 3 and width and width >= 1 and width <= 7 then
-    others, from, count = read_code(stored)
+    others, from = read_code(stored)
   end
   local wanted, cells = {}, nil
   for _, slot in ipairs(slots) do wanted[slot.tag] = slot end
-  if others then
-    local head = string.sub(stored, 1, from - 1)
-    count = leave_packed(others, wanted)
-    cells = read_state(stored, stored_format(head, others, width), others, count)
-  end
+  if others then cells = read_others(stored, from - 1, others, width, wanted) end
   if cells then
     state = { cells[1] }
     for i = 2, size do state[i] = 0 end
@@ -273,51 +275,76 @@ local function shortened(slot, cells, width)
   return bytes_of(max_of(second, third), width), now - first + 1, second, third, charged
 end
 
+-- Returns the value of these states behind their code. States that are stored short are packed. All others are
+-- copied, from what pack_state has packed or from what is stored.
+local function join_states(code, all, packed)
+  local width = string.byte(shape, 2)
+  for _, slot in ipairs(all) do
+    if slot.kind == 0 or slot.kind == 4 then
+      slot.short = { shortened(slot, slot.of, width) }
+      width = slot.short[1]
+    end
+  end
+  local parts = { string.char(3, width) .. code .. struct.pack('>I7', now) }
+  -- Neighbours in one string are copied together, because the server hashes all bytes of a new string.
+  local source, first, last
+  for _, slot in ipairs(all) do
+    if slot.short then
+      if source then parts[#parts + 1] = string.sub(source, first, last) end
+      source = nil
+      parts[#parts + 1] = struct.pack('>' .. format_of(slot, width), unpack(slot.short, 2))
+    else
+      local of, from = stored, slot.from
+      if slot.of == state then of, from = packed, 7 * slot.at - 6 end
+      if of ~= source or from ~= last + 1 then
+        if source then parts[#parts + 1] = string.sub(source, first, last) end
+        source, first, last = of, from, from - 1
+      end
+      last = last + (slot.length or 7 * slot.cells)
+    end
+  end
+  if source then parts[#parts + 1] = string.sub(source, first, last) end
+  return table.concat(parts)
+end
+
 -- Stores the state, of which pack_state has made `packed`, with what other policies left, as long as any
 -- of it counts.
 local function save(packed)
-  local all, width, has_short = slots, string.byte(shape, 2), #foreign > 0
+  local is_short = false
   for _, slot in ipairs(slots) do
-    slot.of, has_short = state, has_short or slot.kind == 0 or slot.kind == 4
+    slot.of, is_short = state, is_short or slot.kind == 0 or slot.kind == 4
   end
   local value
-  if has_short then
-    if #foreign > 0 then
-      -- After a refund or a reset there may be more than 16 foreign states. Then empty states of the
-      -- policy are not stored, so that no value holds more than 32.
-      all = {}
-      for _, slot in ipairs(slots) do
-        local ends = #foreign > 16
-          and algorithms[slot.kind].expires(slot.at, slot.period, slot.extra, slot.kind, state)
-        if not ends or now < ends then all[#all + 1] = slot end
-      end
-      for _, other in ipairs(foreign) do all[#all + 1] = other end
+  if #foreign > 0 then
+    -- After a refund or a reset there may be more than 16 foreign states. Then empty states of the
+    -- policy are not stored, so that no value holds more than 32.
+    local all, tags = {}, ''
+    for _, slot in ipairs(slots) do
+      local ends = #foreign > 16
+        and algorithms[slot.kind].expires(slot.at, slot.period, slot.extra, slot.kind, state)
+      if not ends or now < ends then all[#all + 1] = slot end
     end
-    local values, at = { shape, now }, 3
-    for _, slot in ipairs(all) do
+    for _, other in ipairs(foreign) do all[#all + 1] = other end
+    for _, slot in ipairs(all) do tags = tags .. slot.tag end
+    value = join_states(string.char(128 + #all) .. tags, all, packed)
+  elseif is_short then
+    local values, at, width = { shape, now }, 3, string.byte(shape, 2)
+    for _, slot in ipairs(slots) do
       if slot.kind == 0 then
-        width, values[at], values[at + 1] = shortened(slot, slot.of, width)
+        width, values[at], values[at + 1] = shortened(slot, state, width)
       elseif slot.kind == 4 then
         width, values[at], values[at + 1], values[at + 2], values[at + 3] =
-          shortened(slot, slot.of, width)
+          shortened(slot, state, width)
       else
-        local of, from = slot.of, slot.at
-        for i = 0, slot.cells - 1 do values[at + i] = of[from + i] end
-        if slot.packed then values[at + 2] = slot.rest end
+        for i = 0, slot.cells - 1 do values[at + i] = state[slot.at + i] end
       end
       at = at + slot.cells
     end
-    local written = state_format
-    if #foreign > 0 or width ~= string.byte(shape, 2) then
-      local code = string.sub(shape, 3)
-      if #foreign > 0 then
-        code = string.char(128 + #all)
-        for _, slot in ipairs(all) do code = code .. slot.tag end
-      end
-      values[1] = string.char(3, width) .. code
-      written = stored_format(values[1], all, width)
+    if width == string.byte(shape, 2) then
+      value = struct.pack(state_format, unpack(values))
+    else
+      value = join_states(string.sub(shape, 3), slots, packed)
     end
-    value = struct.pack(written, unpack(values))
   else
     value = shape .. packed
   end
