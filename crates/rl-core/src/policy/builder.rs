@@ -56,7 +56,7 @@ impl PolicyBuilder {
     /// Returns an error if there is no limit or more than [`Policy::MAX_LIMITS`], if a name is not
     /// 1 to 64 characters of `A-Z a-z 0-9 _ . : * / -` or is used twice, if two limits would
     /// count in the same state, or if sliding windows and logs would remember so much that a decision
-    /// takes long: two logs of 100 000 units are allowed, or four windows of 200 buckets.
+    /// takes long: two logs of 100 000 units are allowed, or two windows of 200 buckets.
     pub fn build(self) -> Result<Policy, InvalidPolicy> {
         let limits = named(self.limits);
         if limits.is_empty() {

@@ -1,7 +1,7 @@
 use std::fmt;
 
 use super::Policy;
-use super::weight::{MOST_WEIGHT, UNITS_OF_WEIGHT, WEIGHT_OF_BLOCKS};
+use super::weight::{MOST_WEIGHT, UNITS_OF_WEIGHT, WEIGHT_OF_BLOCKS, WEIGHT_OF_BUCKET};
 use crate::model::Limit;
 
 /// An error in the limits of a [`Policy`].
@@ -61,8 +61,8 @@ impl fmt::Display for InvalidPolicy {
             Self::TooDetailed => write!(
                 f,
                 "sliding windows and logs that remember too much: expected {MOST_WEIGHT} at most in \
-                 all, where each bucket is 1, and a log or a concurrency limit is {WEIGHT_OF_BLOCKS} \
-                 and 1 for every {UNITS_OF_WEIGHT} units"
+                 all, where each bucket is {WEIGHT_OF_BUCKET}, and a log or a concurrency limit is \
+                 {WEIGHT_OF_BLOCKS} and 1 for every {UNITS_OF_WEIGHT} units"
             ),
         }
     }

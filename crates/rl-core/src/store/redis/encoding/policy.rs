@@ -118,7 +118,7 @@ pub(crate) fn is_fixed_windows(policy: &Policy) -> bool {
 /// millisecond. It is less for a policy whose calls take longer.
 pub(crate) fn max_evaluated_calls(policy: &Policy) -> usize {
     const MAX_CALLS: u64 = 64;
-    const MAX_WEIGHT: u64 = 600;
+    const MAX_WEIGHT: u64 = 400;
     let weight: u64 = policy.limits().iter().map(|named| weight(named.limit())).sum();
     (MAX_WEIGHT / weight.max(1)).clamp(1, MAX_CALLS) as usize
 }
