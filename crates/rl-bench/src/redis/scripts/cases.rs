@@ -16,6 +16,8 @@ type Done = Result<(), Box<dyn Error>>;
 
 const HOUR: u64 = 3_600_000_000;
 
+const BESIDE_OTHERS: &str = "windows beside windows of others";
+
 /// Measures all cases.
 pub(super) async fn all(table: &mut Table) -> Done {
     others(table).await?;
@@ -111,6 +113,14 @@ fn windows_of(first: u64) -> Result<Policy, Box<dyn Error>> {
     (1..=16).rev().find_map(|count| policy(windows(count)).ok()).ok_or("windows".into())
 }
 
+/// Charges as many windows of other policies as a subject may have, for longer than a measurement lasts.
+async fn charge_others(bench: &Bench) -> Done {
+    for other in 1..=8 {
+        bench.decide_under(&windows_of(20 * other + 1)?, 0, Mode::Charge, 1).await;
+    }
+    Ok(())
+}
+
 async fn windows(table: &mut Table) -> Done {
     let mut bench = Bench::new("windows of 200 buckets", windows_of(1)?).await?;
     let mut charged = Vec::new();
@@ -129,12 +139,10 @@ async fn windows(table: &mut Table) -> Done {
     Ok(())
 }
 
-/// Measures states that other policies left: some of 200 buckets each, and 16 of 16.
+/// Measures states that other policies left: 16 of 200 buckets each, and 16 of 16.
 async fn others(table: &mut Table) -> Done {
-    let mut bench = Bench::new("windows beside windows of others", windows_of(1)?).await?;
-    for first in [21, 41] {
-        bench.decide_under(&windows_of(first)?, 0, Mode::Charge, 1).await;
-    }
+    let mut bench = Bench::new(BESIDE_OTHERS, windows_of(1)?).await?;
+    charge_others(&bench).await?;
     for _ in 0..=MANY_SAMPLES {
         bench.advance(19_000_000);
         bench.forget_calls().await?;
@@ -232,18 +240,22 @@ async fn readable(table: &mut Table) -> Done {
 /// Measures a request after many reservations have expired.
 async fn reservations(table: &mut Table) -> Done {
     let windows = windows_of(1)?;
-    let kinds: [(&'static str, Policy); 6] = [
+    let kinds: [(&'static str, Policy); 7] = [
         ("1 bucket", policy(["1000000/day:token-bucket"])?),
         ("14 fixed windows", policy((1..=14).map(|h| format!("1000000/{h}h")))?),
         ("16 buckets", policy((1..=16).map(|h| format!("1000000/{h}h:token-bucket")))?),
         ("16 counters", policy((1..=16).map(|h| format!("1000000/{h}h:sliding-window-counter")))?),
-        ("windows of 200 buckets", windows),
+        ("windows of 200 buckets", windows.clone()),
+        (BESIDE_OTHERS, windows),
         ("6 logs", policy((1..=6).map(|h| format!("1000/{h}h:sliding-log")))?),
     ];
     for (name, policy) in kinds {
         let mut bench = Bench::new(name, policy).await?;
         let subject = Subject::consumer(&id(0));
         let lifetime = Some(Duration::from_secs(5));
+        if name == BESIDE_OTHERS {
+            charge_others(&bench).await?;
+        }
         for _ in 0..=MANY_SAMPLES {
             for _ in 0..64 {
                 bench.advance(1_000);
