@@ -34,8 +34,8 @@ const GIVE_UP: Duration = Duration::from_secs(20);
 /// A password that is part of every URL, and must not appear anywhere else.
 pub(crate) const PASSWORD: &str = "hunter2-8c4f";
 
-const PASSING: (Level, &str) = (Level::WARN, "undecided requests are allowed");
-const TURNED_AWAY: (Level, &str) = (Level::WARN, "undecided requests are rejected");
+const ALLOWING: (Level, &str) = (Level::WARN, "undecided requests are allowed");
+const REJECTING: (Level, &str) = (Level::WARN, "undecided requests are rejected");
 const RECOVERED: (Level, &str) = (Level::INFO, "store recovered");
 
 /// Creates a server, not running yet, with a user `rl` who has all permissions and the password
@@ -56,7 +56,7 @@ fn url(server: &RedisServer) -> String {
 }
 
 /// Creates a store without a denial cache, so that every decision involves the server.
-fn asking(url: &str) -> RedisStoreBuilder {
+fn without_denial_cache(url: &str) -> RedisStoreBuilder {
     RedisStore::builder(url).local_denial(false)
 }
 
@@ -66,7 +66,7 @@ fn three_per_hour(store: RedisStore) -> RateLimiterBuilder {
 }
 
 /// Checks one unit, and asserts that the decision came in time.
-async fn ask(limiter: &RateLimiter, subject: &str) -> Decision {
+async fn check(limiter: &RateLimiter, subject: &str) -> Decision {
     let asked = SystemClock.now();
     let decision = limiter.check(&Subject::user(subject), 1).await;
     let took = Duration::from_micros(SystemClock.now().micros_since(asked));
@@ -75,10 +75,10 @@ async fn ask(limiter: &RateLimiter, subject: &str) -> Decision {
 }
 
 /// Checks until a decision has the `expected` origin.
-async fn ask_until(limiter: &RateLimiter, expected: impl Fn(Origin) -> bool) -> Decision {
+async fn check_until(limiter: &RateLimiter, expected: impl Fn(Origin) -> bool) -> Decision {
     let asking = async {
         loop {
-            let decision = ask(limiter, "until").await;
+            let decision = check(limiter, "until").await;
             if expected(decision.origin()) {
                 return decision;
             }
@@ -89,10 +89,10 @@ async fn ask_until(limiter: &RateLimiter, expected: impl Fn(Origin) -> bool) -> 
 
 /// Checks until this number of lines was logged. A store counts as recovered only after a period
 /// without failures.
-async fn ask_until_logged(limiter: &RateLimiter, log: &Log, lines: usize) {
+async fn check_until_logged(limiter: &RateLimiter, log: &Log, lines: usize) {
     let asking = async {
         while log.count() < lines {
-            ask(limiter, "until").await;
+            check(limiter, "until").await;
         }
     };
     tokio::time::timeout(GIVE_UP, asking).await.expect("the lines in the end");
@@ -114,7 +114,7 @@ async fn assert_limit_holds(limiter: &RateLimiter, subject: &str) {
         for attempt in 0.. {
             let (mut allowed, mut by_store) = (0, 0);
             for _ in 0..5 {
-                let decision = ask(limiter, &format!("{subject}-{attempt}")).await;
+                let decision = check(limiter, &format!("{subject}-{attempt}")).await;
                 by_store += u32::from(is_store(decision.origin()));
                 allowed += u32::from(decision.is_allowed());
             }
@@ -142,7 +142,7 @@ async fn restart(mut server: RedisServer) -> RedisServer {
 async fn an_outage_allows_requests_in_time_and_logs_two_lines() {
     let (log, _guard) = Log::capture();
     let mut server = server();
-    let store = asking(&url(&server)).connect().await.unwrap();
+    let store = without_denial_cache(&url(&server)).connect().await.unwrap();
     let limiter = three_per_hour(store).build().unwrap();
     assert_limit_holds(&limiter, "before").await;
     log.assert_lines(&[]);
@@ -154,7 +154,7 @@ async fn an_outage_allows_requests_in_time_and_logs_two_lines() {
             let (limiter, stopped) = (limiter.clone(), stopped.clone());
             tokio::spawn(async move {
                 while !*stopped.borrow() {
-                    let decision = ask(&limiter, &format!("caller-{caller}")).await;
+                    let decision = check(&limiter, &format!("caller-{caller}")).await;
                     let origin = decision.origin();
                     assert!(origin == Origin::Store || is_open(origin), "{decision:?}");
                     tokio::task::yield_now().await;
@@ -162,21 +162,21 @@ async fn an_outage_allows_requests_in_time_and_logs_two_lines() {
             })
         })
         .collect();
-    ask_until(&limiter, is_store).await;
+    check_until(&limiter, is_store).await;
     server.stop();
     for _ in 0..10 {
-        assert!(ask_until(&limiter, is_open).await.is_allowed());
+        assert!(check_until(&limiter, is_open).await.is_allowed());
     }
-    log.assert_lines(&[PASSING]);
+    log.assert_lines(&[ALLOWING]);
 
     let _server = restart(server).await;
-    ask_until(&limiter, is_store).await;
+    check_until(&limiter, is_store).await;
     stop.send(true).unwrap();
     for caller in callers {
         caller.await.unwrap();
     }
     assert_limit_holds(&limiter, "after").await;
-    log.assert_lines(&[PASSING, RECOVERED]);
+    log.assert_lines(&[ALLOWING, RECOVERED]);
 }
 
 /// While the breaker is open no request waits, so a decision without the store is faster than one
@@ -186,10 +186,10 @@ async fn decisions_during_an_outage_take_microseconds() {
     const DECISIONS: u32 = 10_000;
 
     let server = stopped_server();
-    let store = asking(&url(&server)).connect().await.unwrap();
+    let store = without_denial_cache(&url(&server)).connect().await.unwrap();
     let limiter = three_per_hour(store).build().unwrap();
     for _ in 0..3 {
-        ask(&limiter, "alice").await;
+        check(&limiter, "alice").await;
     }
     let alice = Subject::user("alice");
     let begun = SystemClock.now();
@@ -199,7 +199,7 @@ async fn decisions_during_an_outage_take_microseconds() {
     }
     // Some of them are probes, which wait for the store.
     let each = SystemClock.now().micros_since(begun) as f64 / f64::from(DECISIONS);
-    load::tell(&format!("down, breaker open: a decision takes {each:.2} µs"));
+    load::print_measurement(&format!("down, breaker open: a decision takes {each:.2} µs"));
     // Waiting for a connection would take 75 000 µs.
     assert!(each < 1_000.0, "{each} µs");
 }
@@ -208,12 +208,12 @@ async fn decisions_during_an_outage_take_microseconds() {
 async fn a_limiter_set_to_reject_rejects_requests_during_an_outage() {
     let (log, _guard) = Log::capture();
     let mut server = server();
-    let store = asking(&url(&server)).connect().await.unwrap();
+    let store = without_denial_cache(&url(&server)).connect().await.unwrap();
     let limiter = three_per_hour(store).on_store_failure(OnFailure::Reject).build().unwrap();
-    ask_until(&limiter, is_store).await;
+    check_until(&limiter, is_store).await;
     server.stop();
     for _ in 0..3 {
-        let denied = ask(&limiter, "alice").await;
+        let denied = check(&limiter, "alice").await;
         assert!(!denied.is_allowed());
         assert!(matches!(
             denied.origin(),
@@ -221,57 +221,57 @@ async fn a_limiter_set_to_reject_rejects_requests_during_an_outage() {
         ));
         assert_eq!(denied.retry_after(), RetryAfter::In(Duration::from_secs(1)));
     }
-    log.assert_lines(&[TURNED_AWAY]);
+    log.assert_lines(&[REJECTING]);
 
     let _server = restart(server).await;
-    ask_until(&limiter, is_store).await;
+    check_until(&limiter, is_store).await;
     assert_limit_holds(&limiter, "alice").await;
-    log.assert_lines(&[TURNED_AWAY, RECOVERED]);
+    log.assert_lines(&[REJECTING, RECOVERED]);
 }
 
 #[tokio::test]
 async fn a_store_created_during_an_outage_enforces_limits_once_redis_is_up() {
     let (log, _guard) = Log::capture();
     let server = stopped_server();
-    let store = asking(&url(&server)).connect().await.unwrap();
+    let store = without_denial_cache(&url(&server)).connect().await.unwrap();
     let limiter = three_per_hour(store).build().unwrap();
     for _ in 0..3 {
-        assert!(is_open(ask(&limiter, "alice").await.origin()));
+        assert!(is_open(check(&limiter, "alice").await.origin()));
     }
     let starting = (Level::WARN, "starting without the store");
-    log.assert_lines(&[starting, PASSING]);
+    log.assert_lines(&[starting, ALLOWING]);
 
     let _server = restart(server).await;
-    ask_until(&limiter, is_store).await;
+    check_until(&limiter, is_store).await;
     assert_limit_holds(&limiter, "alice").await;
-    log.assert_lines(&[starting, PASSING, RECOVERED]);
+    log.assert_lines(&[starting, ALLOWING, RECOVERED]);
 }
 
 #[tokio::test]
 async fn requests_to_a_frozen_server_end_at_the_deadline() {
     let (log, _guard) = Log::capture();
     let server = server();
-    let store = asking(&url(&server)).connect().await.unwrap();
+    let store = without_denial_cache(&url(&server)).connect().await.unwrap();
     let limiter = three_per_hour(store).build().unwrap();
-    ask_until(&limiter, is_store).await;
+    check_until(&limiter, is_store).await;
 
     server.signal("STOP");
     let callers: Vec<_> = (0..20)
         .map(|_| {
             let limiter = limiter.clone();
-            tokio::spawn(async move { ask(&limiter, "alice").await })
+            tokio::spawn(async move { check(&limiter, "alice").await })
         })
         .collect();
     for caller in callers {
         assert!(is_open(caller.await.unwrap().origin()));
     }
-    log.assert_lines(&[PASSING]);
+    log.assert_lines(&[ALLOWING]);
 
     server.signal("CONT");
-    ask_until(&limiter, is_store).await;
+    check_until(&limiter, is_store).await;
     assert_limit_holds(&limiter, "bob").await;
-    ask_until_logged(&limiter, &log, 2).await;
-    log.assert_lines(&[PASSING, RECOVERED]);
+    check_until_logged(&limiter, &log, 2).await;
+    log.assert_lines(&[ALLOWING, RECOVERED]);
 }
 
 /// A server may run and still be unable to decide. That passes by itself, so it is an outage, not a
@@ -280,7 +280,7 @@ async fn requests_to_a_frozen_server_end_at_the_deadline() {
 async fn a_server_that_cannot_write_is_an_outage() {
     let (log, _guard) = Log::capture();
     let server = server();
-    let store = asking(&url(&server)).connect().await.unwrap();
+    let store = without_denial_cache(&url(&server)).connect().await.unwrap();
     let limiter = three_per_hour(store).build().unwrap();
     let mut operator = Bystander::new(&server).await;
     let mut expected = Vec::new();
@@ -291,12 +291,12 @@ async fn a_server_that_cannot_write_is_an_outage() {
         ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE"),
     ] {
         operator.query::<()>(trouble).await;
-        let passed = ask(&limiter, "alice").await;
+        let passed = check(&limiter, "alice").await;
         assert_eq!(passed.origin(), Origin::FailedOpen(FailureKind::Unavailable), "{trouble}");
         operator.query::<()>(cure).await;
         assert_limit_holds(&limiter, trouble).await;
-        expected.extend([PASSING, RECOVERED]);
-        ask_until_logged(&limiter, &log, expected.len()).await;
+        expected.extend([ALLOWING, RECOVERED]);
+        check_until_logged(&limiter, &log, expected.len()).await;
     }
     log.assert_lines(&expected);
 }
@@ -306,9 +306,9 @@ async fn a_server_that_cannot_write_is_an_outage() {
 async fn a_busy_server_is_an_outage_for_old_and_new_stores() {
     let (log, _guard) = Log::capture();
     let server = server();
-    let store = asking(&url(&server)).connect().await.unwrap();
+    let store = without_denial_cache(&url(&server)).connect().await.unwrap();
     let limiter = three_per_hour(store).build().unwrap();
-    ask_until(&limiter, is_store).await;
+    check_until(&limiter, is_store).await;
 
     let mut operator = Bystander::new(&server).await;
     operator.query::<()>("CONFIG SET busy-reply-threshold 1").await;
@@ -318,18 +318,18 @@ async fn a_busy_server_is_an_outage_for_old_and_new_stores() {
     let endless = tokio::spawn(async move { script.query_async::<()>(&mut stranger).await });
 
     let is_unavailable = |origin| origin == Origin::FailedOpen(FailureKind::Unavailable);
-    ask_until(&limiter, is_unavailable).await;
-    let late = asking(&url(&server)).connect().await.unwrap();
+    check_until(&limiter, is_unavailable).await;
+    let late = without_denial_cache(&url(&server)).connect().await.unwrap();
     let late = three_per_hour(late).build().unwrap();
     for limiter in [&limiter, &late] {
-        let passed = ask(limiter, "alice").await;
+        let passed = check(limiter, "alice").await;
         assert!(is_open(passed.origin()), "{passed:?}");
     }
 
     operator.query::<()>("SCRIPT KILL").await;
     assert!(endless.await.unwrap().is_err());
     for limiter in [&limiter, &late] {
-        ask_until(limiter, is_store).await;
+        check_until(limiter, is_store).await;
     }
     log.assert_no_secret();
 }
@@ -339,10 +339,10 @@ async fn a_busy_server_is_an_outage_for_old_and_new_stores() {
 async fn every_decision_is_a_debug_line_without_the_name_of_the_subject() {
     let (log, _guard) = Log::capture();
     let server = server();
-    let store = asking(&url(&server)).connect().await.unwrap();
+    let store = without_denial_cache(&url(&server)).connect().await.unwrap();
     let limiter = three_per_hour(store).build().unwrap();
     for _ in 0..4 {
-        ask(&limiter, "alice@example.org").await;
+        check(&limiter, "alice@example.org").await;
     }
     let lines = log.all();
     let decided: Vec<&String> = lines

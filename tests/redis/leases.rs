@@ -183,11 +183,11 @@ fn leased_units_are_granted_only_to_the_request_that_took_them() {
 
 /// Returns the used units of each limit, as the store's own decision and as the server report them.
 async fn used(store: &RedisStore, subject: &Subject, policy: &Policy) -> (Vec<u64>, Vec<u64>) {
-    let told = decide(store, subject, policy, Mode::Check, 1).await;
-    assert!(told.is_allowed());
+    let reported = decide(store, subject, policy, Mode::Check, 1).await;
+    assert!(reported.is_allowed());
     let charged = decide(store, subject, policy, Mode::Peek, 0).await;
     let used = |decision: &Decision| decision.limits().map(|limit| limit.used()).collect();
-    (used(&told), used(&charged))
+    (used(&reported), used(&charged))
 }
 
 #[tokio::test]
@@ -203,8 +203,12 @@ async fn a_lease_grows_with_demand_and_returns_unspent_units() {
     for _ in 0..8 {
         seen.push(used(&store, subject, &policy).await);
     }
-    let (told, charged): (Vec<_>, Vec<_>) = seen.into_iter().unzip();
-    assert_eq!(told, (1..=8).map(|n| vec![n, n]).collect::<Vec<_>>(), "what is held is not used");
+    let (reported, charged): (Vec<_>, Vec<_>) = seen.into_iter().unzip();
+    assert_eq!(
+        reported,
+        (1..=8).map(|n| vec![n, n]).collect::<Vec<_>>(),
+        "leased units are not reported as used"
+    );
     let hours: Vec<u64> = charged.iter().map(|used| used[1]).collect();
     assert_eq!(hours, [2, 2, 6, 6, 6, 6, 14, 14], "twice as much each time");
     let calls = server.calls("evalsha").await - before;

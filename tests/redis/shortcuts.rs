@@ -220,7 +220,7 @@ async fn a_cached_denial_takes_no_call_until_a_refund() {
     assert_eq!(denied.limits().next().unwrap().used(), 2);
     let passed = shadow.check(&subject, 1).await;
     assert_eq!((passed.is_allowed(), passed.origin()), (true, Origin::Shadow));
-    assert_eq!(server.calls("evalsha").await, before, "nobody was asked");
+    assert_eq!(server.calls("evalsha").await, before, "no call was made");
 
     // Peeks and other costs involve the server.
     assert_eq!(limiter.peek(&subject, 1).await.origin(), Origin::Store);
@@ -229,8 +229,11 @@ async fn a_cached_denial_takes_no_call_until_a_refund() {
     assert_eq!((some.granted(), some.origin()), (0, Origin::Store));
 
     limiter.refund(&subject, &granted, 1).await.unwrap();
-    assert!(limiter.check(&subject, 1).await.is_allowed(), "a refund is heeded at once");
+    assert!(
+        limiter.check(&subject, 1).await.is_allowed(),
+        "a refund invalidates the cached denial"
+    );
     assert!(!limiter.check(&subject, 1).await.is_allowed());
     limiter.reset(&subject).await.unwrap();
-    assert!(limiter.check(&subject, 1).await.is_allowed(), "a reset is heeded at once");
+    assert!(limiter.check(&subject, 1).await.is_allowed(), "a reset invalidates the cached denial");
 }

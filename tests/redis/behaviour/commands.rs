@@ -172,6 +172,6 @@ async fn no_call_and_no_count_is_lost_when_scripts_are_flushed_under_load() {
         assert_eq!(used(&limiter, &subject).await, [u64::from(LIMIT); 2]);
     }
     assert_eq!(server.calls("eval").await, 0);
-    assert!(server.calls("script|load").await > 20, "scripts were told again");
+    assert!(server.calls("script|load").await > 20, "scripts were loaded again");
     assert_eq!(server.keys_without_expiry().await, [""; 0]);
 }

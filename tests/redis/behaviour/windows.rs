@@ -197,11 +197,11 @@ async fn concurrent_first_calls_open_one_window() {
         let limiter = limiter(&store, &[Limit::per_minute(1_000)]);
         let subject = Subject::consumer("alice");
         let mut expiries = BTreeSet::new();
-        let mut told = BTreeSet::new();
+        let mut ends_seen = BTreeSet::new();
         for _ in 0..5 {
             let calls: Vec<_> = (0..50).map(|_| tokio::spawn(limiter.check(&subject, 1))).collect();
             for call in calls {
-                told.insert(ends(&call.await.unwrap()));
+                ends_seen.insert(ends(&call.await.unwrap()));
             }
             let keys: Vec<String> = operator.query("KEYS *").await;
             let expiry: u64 = operator.query(&format!("PEXPIRETIME {}", keys[0])).await;
@@ -210,7 +210,7 @@ async fn concurrent_first_calls_open_one_window() {
         match layout {
             // Every charge writes the key again, so the key may live a little longer than the
             // window.
-            Layout::Packed => assert_eq!(told.len(), 1, "{told:?}"),
+            Layout::Packed => assert_eq!(ends_seen.len(), 1, "{ends_seen:?}"),
             _ => assert_eq!(expiries.len(), 1, "{expiries:?}"),
         }
     }

@@ -11,7 +11,7 @@ use rl_tests::web::{Axum, Target, eventually};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use super::load::{request, tell};
+use super::load::{print_measurement, request};
 use super::{GIVE_UP, server, url};
 
 const CLIENTS: usize = 10_000;
@@ -78,7 +78,7 @@ async fn ten_thousand_disconnected_clients_leave_nothing_behind() {
     permits.pop();
     let decision = tokio::time::timeout(Duration::from_secs(20), waiting).await.unwrap().unwrap();
     assert!(decision.is_allowed());
-    tell(&format!(
+    print_measurement(&format!(
         "{CLIENTS} clients hang up: {handled} were handled; afterwards 0 decisions in flight, 0 \
          places taken, 0 in the line"
     ));

@@ -10,8 +10,8 @@ use tracing::Level;
 
 use super::log::Log;
 use super::{
-    GIVE_UP, PASSWORD, RECOVERED, ask, ask_until, ask_until_logged, asking, assert_limit_holds,
-    is_store, server, three_per_hour, url,
+    GIVE_UP, PASSWORD, RECOVERED, assert_limit_holds, check, check_until, check_until_logged,
+    is_store, server, three_per_hour, url, without_denial_cache,
 };
 
 const REFUSED: (Level, &str) = (Level::ERROR, "kind=\"refused\"");
@@ -65,9 +65,9 @@ fn assert_shows_no_secret(error: &(dyn std::error::Error + 'static)) {
 async fn a_revoked_permission_rejects_requests_and_logs_an_error() {
     let (log, _guard) = Log::capture();
     let server = server();
-    let store = asking(&url(&server)).connect().await.unwrap();
+    let store = without_denial_cache(&url(&server)).connect().await.unwrap();
     let limiter = three_per_hour(store).build().unwrap();
-    ask_until(&limiter, is_store).await;
+    check_until(&limiter, is_store).await;
 
     // First the script may run but not read, then it may not run at all.
     let mut expected = Vec::new();
@@ -76,13 +76,13 @@ async fn a_revoked_permission_rejects_requests_and_logs_an_error() {
             (format!("ACL SETUSER rl -{permission}"), format!("ACL SETUSER rl +{permission}"));
         server.query::<()>(&take).await;
         for _ in 0..3 {
-            let denied = ask(&limiter, permission).await;
+            let denied = check(&limiter, permission).await;
             assert!(is_refused(denied.origin()), "-{permission}: {denied:?}");
         }
         server.query::<()>(&give).await;
         assert_limit_holds(&limiter, permission).await;
         expected.extend([REFUSED, RECOVERED]);
-        ask_until_logged(&limiter, &log, expected.len()).await;
+        check_until_logged(&limiter, &log, expected.len()).await;
     }
     log.assert_lines(&expected);
 }
@@ -122,21 +122,21 @@ fn is_refused(origin: Origin) -> bool {
 async fn a_changed_password_rejects_requests_and_logs_an_error() {
     let (log, _guard) = Log::capture();
     let server = server();
-    let store = asking(&url(&server)).connect().await.unwrap();
+    let store = without_denial_cache(&url(&server)).connect().await.unwrap();
     let limiter = three_per_hour(store).build().unwrap();
-    ask_until(&limiter, is_store).await;
+    check_until(&limiter, is_store).await;
 
     let mut operator = Bystander::new(&server).await;
     operator.query::<()>("ACL SETUSER rl resetpass >another").await;
     operator.query::<()>("CLIENT KILL USER rl").await;
     // The first request may find its connection closed, which is an outage. After that the reason
     // is known to all.
-    ask_until(&limiter, is_refused).await;
+    check_until(&limiter, is_refused).await;
     for _ in 0..3 {
         let callers: Vec<_> = (0..20)
             .map(|_| {
                 let limiter = limiter.clone();
-                tokio::spawn(async move { ask(&limiter, "alice").await })
+                tokio::spawn(async move { check(&limiter, "alice").await })
             })
             .collect();
         for caller in callers {
@@ -150,7 +150,7 @@ async fn a_changed_password_rejects_requests_and_logs_an_error() {
 
     let mend = format!("ACL SETUSER rl resetpass >{PASSWORD}");
     operator.query::<()>(&mend).await;
-    ask_until(&limiter, is_store).await;
+    check_until(&limiter, is_store).await;
     assert_limit_holds(&limiter, "alice").await;
     log.assert_no_secret();
 }

@@ -26,18 +26,18 @@ async fn keys_that_lose_their_expiry_under_load_get_one() {
     let load = Load::on(std::slice::from_ref(&service)).await;
     let mut persisted = 0;
     for _ in 0..5 {
-        load.go_on(2).await;
+        load.run_for_tenths(2).await;
         for key in keys_of(&mut operator, "c").await {
             persisted += u32::from(operator.query::<bool>(&format!("PERSIST {key}")).await);
         }
     }
-    load.go_on(2).await;
+    load.run_for_tenths(2).await;
     let report = load.finish().await;
 
     assert!(persisted >= 5, "{persisted}");
     assert_eq!(operator.keys_without_expiry().await, [""; 0]);
     let by_store = report.count(|answer| answer.is_by_store());
-    assert_eq!(by_store, report.answers.len(), "nobody is the worse for it");
+    assert_eq!(by_store, report.answers.len(), "every request is decided by the store");
     assert_eq!(service.charged().await, report.passed_by_store(), "counts are exact");
     report.assert_limits(0);
     let lines = service.log.lines();
@@ -56,12 +56,12 @@ async fn keys_deleted_under_load_begin_new_windows() {
     let mut operator = Bystander::new(&server).await;
     let load = Load::on(std::slice::from_ref(&service)).await;
     for _ in 0..5 {
-        load.go_on(2).await;
+        load.run_for_tenths(2).await;
         for key in keys_of(&mut operator, "c").await {
             operator.query::<u64>(&format!("DEL {key}")).await;
         }
     }
-    load.go_on(2).await;
+    load.run_for_tenths(2).await;
     let report = load.finish().await;
 
     let by_store = report.count(|answer| answer.is_by_store());
@@ -79,15 +79,15 @@ async fn a_value_damaged_under_load_rejects_only_its_subject() {
     let service = Service::patient(&server);
     let mut operator = Bystander::new(&server).await;
     let load = Load::on(std::slice::from_ref(&service)).await;
-    load.go_on(3).await;
+    load.run_for_tenths(3).await;
     let key = keys_of(&mut operator, "c0").await.remove(0);
     let mut damage = redis::cmd("SET");
     operator.send::<()>(damage.arg(&key).arg("garbage").arg("PX").arg(100_000)).await;
     let damaged = load.now();
-    load.go_on(5).await;
+    load.run_for_tenths(5).await;
     operator.query::<u64>(&format!("DEL {key}")).await;
     let mended = load.now();
-    load.go_on(5).await;
+    load.run_for_tenths(5).await;
     let report = load.finish().await;
 
     let refused = report.count(|answer| answer.status == 503);

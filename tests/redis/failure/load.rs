@@ -237,12 +237,12 @@ impl Load {
     }
 
     /// Waits until the number of requests of this many tenths of a second was sent.
-    pub(super) async fn go_on(&self, tenths: usize) {
-        self.go_on_by(rate() * tenths / 10).await;
+    pub(super) async fn run_for_tenths(&self, tenths: usize) {
+        self.run_for_requests(rate() * tenths / 10).await;
     }
 
     /// Waits until this number of further requests was sent.
-    pub(super) async fn go_on_by(&self, requests: usize) {
+    pub(super) async fn run_for_requests(&self, requests: usize) {
         let until = self.sent.load(Ordering::Relaxed) + requests;
         let going_on = async {
             let mut look = interval(Duration::from_millis(1));
@@ -360,7 +360,10 @@ impl Report {
     pub(super) fn is_disturbed(&self) -> bool {
         let is_disturbed = !is_soak() && self.stall > DISTURBED;
         if is_disturbed {
-            tell(&format!("this machine stalled for {:?}: times are not judged", self.stall));
+            print_measurement(&format!(
+                "this machine stalled for {:?}: times are not judged",
+                self.stall
+            ));
         }
         is_disturbed
     }
@@ -438,7 +441,7 @@ impl Report {
         let mut words = String::new();
         origins.iter().for_each(|(origin, n)| write!(words, ", {origin}: {n}").unwrap());
         let late = self.count(|answer| answer.took > IN_TIME);
-        tell(&format!(
+        print_measurement(&format!(
             "{fault}: {} sent in {:.1} s, {late} late (50 % {:.1} ms, 99 % {:.1} ms, slowest {:.1} ms, \
              machine stalled {:.1} ms){words}{more}",
             self.answers.len(),
@@ -453,6 +456,6 @@ impl Report {
 
 /// Prints measurements, which are the purpose of these tests.
 #[expect(clippy::print_stdout, reason = "shown by --nocapture")]
-pub(super) fn tell(figures: &str) {
+pub(super) fn print_measurement(figures: &str) {
     println!("figures | {figures}");
 }

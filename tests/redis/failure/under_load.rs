@@ -8,7 +8,7 @@ use rl_core::store::MemoryStore;
 use rl_tests::Bystander;
 
 use super::load::{LIMIT, Load, Report, Service, rate};
-use super::{PASSING, RECOVERED, restart, server, stopped_server};
+use super::{ALLOWING, RECOVERED, restart, server, stopped_server};
 
 /// The server loses its scripts with a restart or `SCRIPT FLUSH`. Newer versions also evict scripts
 /// of other clients when there are many.
@@ -22,10 +22,10 @@ async fn scripts_flushed_under_load_fail_no_request() {
     let service = Service::patient(&server);
     let load = Load::on(std::slice::from_ref(&service)).await;
     for _ in 0..5 {
-        load.go_on(5).await;
+        load.run_for_tenths(5).await;
         operator.query::<()>("SCRIPT FLUSH").await;
     }
-    load.go_on(5).await;
+    load.run_for_tenths(5).await;
     let report = load.finish().await;
 
     report.print("SCRIPT FLUSH, 5 times, after 600 foreign scripts", "");
@@ -46,21 +46,21 @@ async fn connections_killed_with_replies_in_flight_charge_no_request_twice() {
     let mut stranger = server.connection().await;
     let (kills, mut all) = (8, 0);
     for _ in 0..kills {
-        load.go_on(5).await;
+        load.run_for_tenths(5).await;
         // While the server is busy, requests accumulate. It executes them before it notices that
         // their connections were closed, so their replies are lost.
         let mut busy = redis::cmd("EVAL");
         busy.arg("for i = 1, 6000000 do end").arg(0);
         let busy = busy.query_async::<()>(&mut stranger);
         let kill = async {
-            load.go_on_by(rate() / 50).await;
+            load.run_for_requests(rate() / 50).await;
             operator.query::<u64>("CLIENT KILL TYPE normal USER rl").await
         };
         let (done, killed) = tokio::join!(busy, kill);
         done.unwrap();
         all += killed;
     }
-    load.go_on(15).await;
+    load.run_for_tenths(15).await;
     let report = load.finish().await;
 
     let unanswered = report.assert_charged_once(&service.charged().await);
@@ -92,7 +92,7 @@ async fn assert_outage(service: &Service, report: &Report, back: Duration, fault
     assert_eq!(report.count(|answer| !is_expected(answer.status)), 0);
     assert!(open > 0);
     if !is_disturbed {
-        service.log.assert_lines(&[PASSING, RECOVERED]);
+        service.log.assert_lines(&[ALLOWING, RECOVERED]);
     }
 }
 
@@ -102,15 +102,15 @@ async fn a_server_frozen_under_load_is_not_called_and_decides_again_within_a_sec
     let service = Service::start(&server);
     let mut operator = Bystander::new(&server).await;
     let load = Load::on(std::slice::from_ref(&service)).await;
-    load.go_on(5).await;
+    load.run_for_tenths(5).await;
     let calls = operator.calls().await["evalsha"];
     let connections = connections_made(&mut operator).await;
     let before = load.now();
     server.signal("STOP");
-    load.go_on(50).await;
+    load.run_for_tenths(50).await;
     server.signal("CONT");
     let back = load.now();
-    load.go_on(20).await;
+    load.run_for_tenths(20).await;
     let report = load.finish().await;
 
     // The commands that the server finds in its sockets when it returns.
@@ -141,12 +141,12 @@ async fn a_server_restarted_empty_under_load_decides_within_a_second() {
     let mut server = server();
     let service = Service::start(&server);
     let load = Load::on(std::slice::from_ref(&service)).await;
-    load.go_on(5).await;
+    load.run_for_tenths(5).await;
     server.stop();
-    load.go_on(20).await;
+    load.run_for_tenths(20).await;
     let server = restart(server).await;
     let back = load.now();
-    load.go_on(20).await;
+    load.run_for_tenths(20).await;
     let report = load.finish().await;
 
     report.assert_limits(1);
@@ -160,10 +160,10 @@ async fn a_service_started_without_redis_enforces_limits_within_a_second() {
     let service = Service::start(&server);
     service.log.forget();
     let load = Load::on(std::slice::from_ref(&service)).await;
-    load.go_on(10).await;
+    load.run_for_tenths(10).await;
     let server = restart(server).await;
     let back = load.now();
-    load.go_on(20).await;
+    load.run_for_tenths(20).await;
     let report = load.finish().await;
 
     report.assert_limits(0);
@@ -186,7 +186,7 @@ async fn four_instances_with_a_fallback_together_allow_the_limit() {
         .collect();
     server.stop();
     let load = Load::on(&fleet).await;
-    load.go_on(30).await;
+    load.run_for_tenths(30).await;
     let report = load.finish().await;
 
     let others = report.count(|answer| answer.origin != "fallback");

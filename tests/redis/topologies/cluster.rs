@@ -9,7 +9,7 @@ use rl_core::time::{Clock, SystemClock, Timestamp};
 use rl_core::{FailureKind, Limit, Origin, RateLimiter, Subject};
 use rl_tests::{Bystander, RedisCluster};
 
-use super::load::{Load, first_asked, subject, subjects};
+use super::load::{Load, first_decision, subject, subjects};
 use super::{PATIENCE, assert_exactly_five_of_twenty_pass, patient};
 use crate::redis::behaviour::access::documented_user;
 use crate::store_conformance::{ServerTime, manual_clock};
@@ -36,7 +36,7 @@ fn store(cluster: &RedisCluster) -> RedisStoreBuilder {
 }
 
 /// Creates a store with the permissions of an administrator.
-fn of_administrator(cluster: &RedisCluster) -> RedisStoreBuilder {
+fn store_of_administrator(cluster: &RedisCluster) -> RedisStoreBuilder {
     RedisStore::cluster(cluster.urls()).local_denial(false)
 }
 
@@ -44,9 +44,9 @@ fn of_administrator(cluster: &RedisCluster) -> RedisStoreBuilder {
 async fn a_cluster_keeps_the_contract_in_both_layouts() {
     let cluster = RedisCluster::start().await;
     let clock = manual_clock();
-    let packed = patient(of_administrator(&cluster).manual_clock(clock.clone())).await;
+    let packed = patient(store_of_administrator(&cluster).manual_clock(clock.clone())).await;
     suite(&Suite::new(packed, clock).without_stored_count()).await;
-    let readable = patient(of_administrator(&cluster).layout(Layout::Readable)).await;
+    let readable = patient(store_of_administrator(&cluster).layout(Layout::Readable)).await;
     let time = ServerTime(cluster.servers[0].connection().await);
     suite(&Suite::new(readable, time).only_fixed_windows().without_stored_count()).await;
 
@@ -121,7 +121,7 @@ async fn slots_migrated_under_load_lose_no_request_and_no_count() {
         Load::start(RateLimiter::builder().deadline(PATIENCE), patient(store(&cluster)).await)
             .await;
     // Includes subjects with several keys, which are migrated one by one.
-    let readable = patient(of_administrator(&cluster).layout(Layout::Readable)).await;
+    let readable = patient(store_of_administrator(&cluster).layout(Layout::Readable)).await;
     let readable = RateLimiter::builder()
         .limit(Limit::per_minute(1_000_000))
         .limit(Limit::per_hour(500))
@@ -140,16 +140,16 @@ async fn slots_migrated_under_load_lose_no_request_and_no_count() {
         }
         allowed
     });
-    load.goes_on_for(0.3).await;
+    load.run_for(0.3).await;
 
     let mut operator = Bystander::new(&cluster.servers[0]).await;
     for number in 0..5 {
         let slot = slot_of(&mut operator, number).await;
         let (home, other) = (owner(slot), (owner(slot) + 1) % 3);
         cluster.move_slot(slot, home, other).await;
-        load.goes_on_for(0.2).await;
+        load.run_for(0.2).await;
         cluster.move_slot(slot, other, home).await;
-        load.goes_on_for(0.2).await;
+        load.run_for(0.2).await;
     }
     stop.send(()).unwrap();
     assert_eq!(several.await.unwrap(), 500);
@@ -180,12 +180,12 @@ async fn a_primary_of_a_cluster_that_dies_under_load_is_replaced_within_a_second
     let mut cluster = start().await;
     let mut load =
         Load::start(RateLimiter::builder(), store(&cluster).connect().await.unwrap()).await;
-    load.goes_on_for(1.3).await;
+    load.run_for(1.3).await;
     cluster.servers[0].stop();
     let failed = SystemClock.now();
     let promoted = promotion(&cluster).await;
-    let asked = first_asked(&cluster.servers[3]).await;
-    load.goes_on_for(3.0).await;
+    let asked = first_decision(&cluster.servers[3]).await;
+    load.run_for(3.0).await;
     load.stop()
         .await
         .figures(failed, failed, promoted, asked)
@@ -198,12 +198,12 @@ async fn a_primary_of_a_cluster_that_hangs_under_load_is_replaced_within_a_secon
     let cluster = start().await;
     let mut load =
         Load::start(RateLimiter::builder(), store(&cluster).connect().await.unwrap()).await;
-    load.goes_on_for(1.3).await;
+    load.run_for(1.3).await;
     cluster.servers[0].signal("STOP");
     let failed = SystemClock.now();
     let promoted = promotion(&cluster).await;
-    let asked = first_asked(&cluster.servers[3]).await;
-    load.goes_on_for(3.0).await;
+    let asked = first_decision(&cluster.servers[3]).await;
+    load.run_for(3.0).await;
     load.stop()
         .await
         .figures(failed, failed, promoted, asked)
@@ -217,7 +217,7 @@ async fn a_store_created_before_the_cluster_enforces_limits_once_it_is_up() {
     for server in &mut cluster.servers {
         server.stop();
     }
-    let store = of_administrator(&cluster).connect().await.unwrap();
+    let store = store_of_administrator(&cluster).connect().await.unwrap();
     let limiter = RateLimiter::builder().limit(Limit::per_hour(3)).store(store).build().unwrap();
     let origin = limiter.check(&Subject::user("alice"), 1).await.origin();
     assert!(matches!(origin, Origin::FailedOpen(_)), "{origin:?}");

@@ -99,7 +99,7 @@ impl Load {
     }
 
     /// Waits until the requests of this number of seconds were sent.
-    pub(super) async fn goes_on_for(&mut self, seconds: f64) {
+    pub(super) async fn run_for(&mut self, seconds: f64) {
         let now = *self.sent.borrow();
         let end = now + (seconds * 200.0) as usize * at_once();
         self.sent.wait_for(|sent| *sent >= end).await.unwrap();
@@ -236,7 +236,7 @@ impl Figures {
 }
 
 /// Returns the time of the first decision on this server.
-pub(super) async fn first_asked(server: &RedisServer) -> Timestamp {
+pub(super) async fn first_decision(server: &RedisServer) -> Timestamp {
     let mut operator = Bystander::new(server).await;
     let mut ticks = interval(Duration::from_millis(2));
     let asked = async {

@@ -55,7 +55,7 @@ async fn an_evicting_cluster_is_logged_once() {
     log.assert_lines(&[FORGETS]);
 }
 
-/// If Redis cannot count, clients must not be told that they sent too many requests.
+/// If Redis cannot count, clients must not receive a 429.
 #[tokio::test]
 async fn a_full_server_is_an_outage_and_denies_no_request() {
     let server = RedisServer::start_with(&["--maxmemory-policy", "noeviction"]);
@@ -67,11 +67,11 @@ async fn a_full_server_is_an_outage_and_denies_no_request() {
     let used = used.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap();
     let full: u64 = used.trim().parse::<u64>().unwrap() + 3_000_000;
     operator.query::<()>(&format!("CONFIG SET maxmemory {full}")).await;
-    let mut somebody = server.connection().await;
+    let mut other = server.connection().await;
     let refused = loop {
         let mut set = redis::cmd("SET");
         set.arg(operator.now().await.as_micros()).arg("x".repeat(10_000));
-        if let Err(error) = set.query_async::<()>(&mut somebody).await {
+        if let Err(error) = set.query_async::<()>(&mut other).await {
             break error;
         }
     };

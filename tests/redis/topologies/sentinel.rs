@@ -9,7 +9,7 @@ use rl_core::time::{Clock, SystemClock, Timestamp};
 use rl_core::{FailureKind, Origin, RateLimiter, Subject};
 use rl_tests::Sentinels;
 
-use super::load::{Load, first_asked};
+use super::load::{Load, first_decision};
 use super::{PATIENCE, assert_exactly_five_of_twenty_pass, patient};
 use crate::redis::behaviour::access::documented_user;
 use crate::store_conformance::{ServerTime, manual_clock};
@@ -101,7 +101,7 @@ async fn promotion(sentinels: &Sentinels) -> (Timestamp, Timestamp) {
     let first = tokio::time::timeout(PATIENCE, asking.join_next()).await;
     let (promoted, port) = first.expect("a promotion in the end").unwrap().unwrap();
     let server = sentinels.servers.iter().find(|server| server.port() == port).unwrap();
-    (promoted, first_asked(server).await)
+    (promoted, first_decision(server).await)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -109,12 +109,12 @@ async fn a_primary_that_dies_under_load_is_replaced_within_a_second_of_the_promo
     let mut sentinels = start().await;
     let mut load =
         Load::start(RateLimiter::builder(), store(&sentinels).connect().await.unwrap()).await;
-    load.goes_on_for(1.3).await;
+    load.run_for(1.3).await;
 
     sentinels.servers[0].stop();
     let failed = SystemClock.now();
     let (promoted, asked) = promotion(&sentinels).await;
-    load.goes_on_for(3.0).await;
+    load.run_for(3.0).await;
     load.stop().await.figures(failed, failed, promoted, asked).assert_bounds("primary killed");
 }
 
@@ -124,12 +124,12 @@ async fn a_primary_that_hangs_under_load_is_replaced_within_a_second_of_the_prom
     let sentinels = start().await;
     let mut load =
         Load::start(RateLimiter::builder(), store(&sentinels).connect().await.unwrap()).await;
-    load.goes_on_for(1.3).await;
+    load.run_for(1.3).await;
 
     sentinels.servers[0].signal("STOP");
     let failed = SystemClock.now();
     let (promoted, asked) = promotion(&sentinels).await;
-    load.goes_on_for(3.0).await;
+    load.run_for(3.0).await;
     load.stop().await.figures(failed, failed, promoted, asked).assert_bounds("primary frozen");
 }
 
@@ -139,12 +139,12 @@ async fn a_primary_demoted_under_load_is_abandoned_at_once() {
     let sentinels = start().await;
     let mut load =
         Load::start(RateLimiter::builder(), store(&sentinels).connect().await.unwrap()).await;
-    load.goes_on_for(1.3).await;
+    load.run_for(1.3).await;
 
     let failed = SystemClock.now();
     let mut operator = sentinels.operators().await.remove(0);
     operator.query::<()>(&format!("SENTINEL FAILOVER {}", Sentinels::NAME)).await;
     let (promoted, asked) = promotion(&sentinels).await;
-    load.goes_on_for(3.0).await;
+    load.run_for(3.0).await;
     load.stop().await.figures(failed, asked, promoted, asked).assert_bounds("primary demoted");
 }
