@@ -12,8 +12,8 @@ use rl_core::store::{
 };
 use rl_core::time::{Clock, ManualClock, Timestamp};
 use rl_core::{
-    Algorithm, Anchor, Cost, Decision, FailureKind, Limit, LimitSet, Period, Policy, Refill,
-    RetryAfter, Subject,
+    Algorithm, Cost, Decision, FailureKind, Limit, LimitSet, Period, Policy, Refill, RetryAfter,
+    Subject,
 };
 use rl_tests::RedisServer;
 
@@ -88,7 +88,7 @@ fn limit(algorithms: Vec<&'static str>) -> impl Strategy<Value = Limit> {
             let limit = Limit::new(max, period).unwrap();
             let algorithm = match algorithm {
                 "fixed-window" => return limit,
-                "clock" => return limit.anchored(Anchor::Clock),
+                "clock" => return limit.aligned_to_clock().unwrap(),
                 "sliding-window-counter" => Algorithm::SlidingWindowCounter,
                 "sliding-window" => {
                     let millis = period.as_millis().div_ceil(precision);
@@ -103,14 +103,14 @@ fn limit(algorithms: Vec<&'static str>) -> impl Strategy<Value = Limit> {
             };
             // A combination that no policy accepts is replaced by a small limit.
             let small = || Limit::new(max % 8, period).unwrap();
-            let fits = limit.counted_by(algorithm);
-            fits.or_else(|_| small().counted_by(algorithm)).unwrap_or_else(|_| small())
+            let fits = limit.with_algorithm(algorithm);
+            fits.or_else(|_| small().with_algorithm(algorithm)).unwrap_or_else(|_| small())
         });
     let is_shadow = prop::bool::weighted(0.2);
     let counts_requests = prop::bool::weighted(0.2);
     (limit, is_shadow, counts_requests).prop_map(|(limit, shadow, requests)| {
-        let limit = if requests { limit.counting_requests() } else { limit };
-        if shadow { limit.in_shadow() } else { limit }
+        let limit = if requests { limit.count_requests() } else { limit };
+        if shadow { limit.shadow() } else { limit }
     })
 }
 
@@ -375,7 +375,7 @@ fn logs_that_go_round_decide_alike() {
         |(is_lease, max, millis, more)| {
             let algorithm = if is_lease { Algorithm::Concurrency } else { Algorithm::SlidingLog };
             let period = Period::from_millis(millis).unwrap();
-            let log = |max| Limit::new(max, period).unwrap().counted_by(algorithm).unwrap();
+            let log = |max| Limit::new(max, period).unwrap().with_algorithm(algorithm).unwrap();
             [max, max + more, max / 2].map(|max| Policy::new([log(max)]).unwrap())
         },
     );
@@ -404,7 +404,7 @@ fn long_logs_decide_alike() {
     let log = (any::<bool>(), 400..2_000_u64, 200..700_u64).prop_map(|(is_lease, max, millis)| {
         let algorithm = if is_lease { Algorithm::Concurrency } else { Algorithm::SlidingLog };
         let period = Period::from_millis(millis).unwrap();
-        let log = |max| Limit::new(max, period).unwrap().counted_by(algorithm).unwrap();
+        let log = |max| Limit::new(max, period).unwrap().with_algorithm(algorithm).unwrap();
         // The second policy has another limit that denies, so that the log is read and not charged.
         let policies = [vec![log(max)], vec![log(max), Limit::per_day(50)], vec![log(max / 2)]];
         policies.map(|limits| Policy::new(limits).unwrap())

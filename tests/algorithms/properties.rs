@@ -179,8 +179,10 @@ async fn a_change_of_policy_keeps_what_was_used_under_every_algorithm() {
             Algorithm::Gcra { .. } | Algorithm::TokenBucket { refill: rl_core::Refill::Greedy, .. }
         );
         let larger = match limit.algorithm() {
-            Algorithm::Concurrency => Limit::concurrency(70).unwrap().leased(limit.period()),
-            algorithm => Limit::new(70, limit.period()).unwrap().counted_by(algorithm).unwrap(),
+            Algorithm::Concurrency => {
+                Limit::concurrency(70).unwrap().with_lease(limit.period()).unwrap()
+            }
+            algorithm => Limit::new(70, limit.period()).unwrap().with_algorithm(algorithm).unwrap(),
         };
         let smaller = std::mem::replace(&mut tested.policy, Policy::new([larger]).unwrap());
         let raised = used(&tested.decide(Mode::Peek, 0).await);

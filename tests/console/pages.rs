@@ -255,7 +255,12 @@ async fn the_changes_are_those_of_tiers_members_counters_and_refusals_too() {
     assert_eq!(owner.post("/console/consumer/tier", &member).await.status, 303);
     assert_eq!(owner.post("/console/consumer/reset", &[("id", "abc")]).await.status, 303);
     let minute = Some("minute");
-    house.records.audit_log().note_reset(&Subject::ip("192.0.2.7"), minute, "otto").await.unwrap();
+    house
+        .records
+        .audit_log()
+        .note_reset(&Subject::ip([192, 0, 2, 7]), minute, "otto")
+        .await
+        .unwrap();
     let refusal = Refusal {
         role: "CanSetCallLimits".into(),
         method: "PUT".into(),

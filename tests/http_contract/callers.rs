@@ -108,7 +108,7 @@ pub(super) async fn keys_that_can_be_read_in_two_ways_are_rejected_and_count_now
         }
         assert_eq!(site.handled(), 0);
     }
-    let address = Subject::ip("127.0.0.1");
+    let address = Subject::ip([127, 0, 0, 1]);
     let unknown = Subject::new(Realm::Unknown, "");
     let keys = ["a", "b", ""].map(|key| secret().subject(Realm::Key, key.as_bytes()));
     for subject in [Subject::consumer("alice"), address, unknown].into_iter().chain(keys) {

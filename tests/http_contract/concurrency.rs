@@ -30,7 +30,7 @@ pub(super) async fn concurrent_requests_never_exceed_the_concurrency_limit<T: Ta
     }
     eventually(|| async { used(&limiter).await == 0 }).await;
     assert_eq!(site.get("/").fetch().await.status, 200);
-    let usage = limiter.usage(&Subject::ip("127.0.0.1")).await.unwrap();
+    let usage = limiter.usage(&Subject::ip([127, 0, 0, 1])).await.unwrap();
     assert_eq!(usage.limits().nth(1).unwrap().used(), 3, "the denial was not charged");
 }
 

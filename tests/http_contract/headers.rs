@@ -13,7 +13,7 @@ use rl_tests::web::{Fetch, Site, Target, limiter, new_year};
 async fn the_worked_example<T: Target>(headers: Headers) -> Site {
     let clock = new_year();
     let limiter = limiter(&clock, &["100/minute"]);
-    limiter.check(&rl_core::Subject::ip("127.0.0.1"), 26).await;
+    limiter.check(&rl_core::Subject::ip([127, 0, 0, 1]), 26).await;
     clock.advance(Duration::from_secs(18));
     T::serve(vec![HttpLimiter::new(limiter).headers(headers)])
 }

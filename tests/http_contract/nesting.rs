@@ -14,7 +14,7 @@ fn of(limit: &str) -> RateLimiter {
 
 /// Returns the units of the first limit that the client of the tests has used.
 async fn used(limiter: &RateLimiter) -> u64 {
-    let usage = limiter.usage(&Subject::ip("127.0.0.1")).await.unwrap();
+    let usage = limiter.usage(&Subject::ip([127, 0, 0, 1])).await.unwrap();
     usage.limits().next().unwrap().used()
 }
 
@@ -104,7 +104,7 @@ pub(super) async fn the_same_limiter_charges_each_subject_once<T: Target>() {
     // The third layer has the subject of the first, with another subject in between.
     let of_consumer = |key: &'static str| {
         HttpLimiter::new(limiter.clone()).key(move |request: &dyn RequestInfo| match key {
-            "address" => Ok(Some(Subject::ip("127.0.0.1"))),
+            "address" => Ok(Some(Subject::ip([127, 0, 0, 1]))),
             _ => Ok(T::extension::<Subject>(request).cloned()),
         })
     };

@@ -10,7 +10,7 @@ pub(super) fn ten() -> RateLimiter {
 }
 
 pub(super) async fn used(limiter: &RateLimiter) -> u64 {
-    let usage = limiter.usage(&Subject::ip("127.0.0.1")).await.unwrap();
+    let usage = limiter.usage(&Subject::ip([127, 0, 0, 1])).await.unwrap();
     usage.limits().next().unwrap().used()
 }
 

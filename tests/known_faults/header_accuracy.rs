@@ -12,7 +12,7 @@ use rl_tests::web::{Answer, Axum, Fetch, Site, Target, limiter, new_year};
 
 /// The subject of the client in these tests.
 fn caller() -> Subject {
-    Subject::ip("127.0.0.1")
+    Subject::ip([127, 0, 0, 1])
 }
 
 /// Builds a site that reports all of these limits in a list, and one of them in single fields.

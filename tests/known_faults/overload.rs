@@ -15,7 +15,7 @@ use rl_core::store::{
 use rl_core::time::{Clock, ManualClock, Timestamp};
 use rl_core::{
     Cost, Decision, FailureKind, Limit, MaybeReady, Origin, Policy, RateLimiter,
-    RateLimiterBuilder, RetryAfter, Subject,
+    RateLimiterBuilder, Realm, RetryAfter, Subject,
 };
 use rl_tests::RedisServer;
 use tokio::sync::oneshot;
@@ -131,7 +131,7 @@ struct Outcome {
 /// Lets `clients` invent subjects for this time, each 20 ms after its last answer, while a client that is
 /// denied asks every 5 ms.
 async fn flood(limiter: &RateLimiter, clients: usize, time: Duration) -> Outcome {
-    let guesser = Subject::ip("192.0.2.7");
+    let guesser = Subject::ip([192, 0, 2, 7]);
     while limiter.check(&guesser, 1).await.is_allowed() {}
 
     let (end, outcome) = (Instant::now() + time, Arc::new(Mutex::new(Outcome::default())));
@@ -143,7 +143,7 @@ async fn flood(limiter: &RateLimiter, clients: usize, time: Duration) -> Outcome
                 if Instant::now() >= end {
                     return;
                 }
-                let invented = Subject::ip(&format!("{client}-{request}"));
+                let invented = Subject::new(Realm::Ip, &format!("{client}-{request}"));
                 let decision = limiter.check(&invented, 1).await;
                 {
                     let mut outcome = outcome.lock().unwrap();

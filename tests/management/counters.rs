@@ -110,7 +110,7 @@ async fn any_subject_is_shown_and_reset() {
         assert_eq!(bank.manage("DELETE", path, None).await.status, 204);
         let colons = bank.get("/management/subjects/ip/2001:db8::%2F64/usage").await;
         assert_eq!(colons["policy"], "hour=1000/hour");
-        assert_eq!(Subject::new(Realm::Ip, "127.0.0.1"), Subject::ip("127.0.0.1"));
+        assert_eq!(Subject::new(Realm::Ip, "127.0.0.1"), Subject::ip([127, 0, 0, 1]));
     })
     .await;
 }

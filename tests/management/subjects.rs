@@ -28,7 +28,7 @@ async fn counters_of_an_ipv6_client_are_found_by_any_spelling_of_its_address() {
     let rule = ClientIp::peer().ipv6_prefix(56).unwrap();
     let client: IpAddr = "2001:db8::7".parse().unwrap();
     let counted = rule.resolve(Some(client), &[]).unwrap().to_string();
-    let client = Subject::ip(&counted);
+    let client = Subject::new(Realm::Ip, &counted);
     let admin = Admin::builder(records, source, limiter.clone()).client_ip(rule);
     let admin = admin.authorize(super::tokens()).build();
     let site = web::axum::serve(admin.router());

@@ -154,13 +154,13 @@ async fn consumers_have_records_and_other_subjects_have_policies() {
             found.map_or_else(|| "-".to_owned(), |policy| policy.to_string())
         };
         assert_eq!(text(&source, &Subject::consumer("10.0.0.1")).await, "hour=5/hour");
-        assert_eq!(text(&source, &Subject::ip("10.0.0.1")).await, "hour=1000/hour");
+        assert_eq!(text(&source, &Subject::ip([10, 0, 0, 1])).await, "hour=1000/hour");
         let long = Subject::consumer(&"a".repeat(1_000));
         assert_eq!(text(&source, &long).await, "-");
 
         let own = Policy::new([Limit::per_minute(3)]).unwrap();
         let source = patient(&records).others(own).start();
-        assert_eq!(text(&source, &Subject::ip("10.0.0.1")).await, "minute=3/minute");
+        assert_eq!(text(&source, &Subject::ip([10, 0, 0, 1])).await, "minute=3/minute");
     })
     .await;
 }

@@ -158,7 +158,7 @@ async fn an_edit_of_another_revision_of_a_tier_conflicts_and_changes_are_in_the_
         assert_eq!(history[1].before.as_ref(), Some(&tier("gold", 1)));
         assert_eq!(history[1].after.as_ref(), Some(&tier("gold", 3)));
 
-        for subject in [Subject::ip("10.0.0.1"), Subject::consumer(&"a".repeat(5_000))] {
+        for subject in [Subject::ip([10, 0, 0, 1]), Subject::consumer(&"a".repeat(5_000))] {
             let error =
                 records.tiers().set_member(&subject, Some("gold"), 0, "alice").await.unwrap_err();
             assert!(matches!(error, ChangeError::Invalid(_)), "{error:?}");

@@ -97,7 +97,10 @@ impl Row {
     /// Returns a policy that the first request uses up. Its lease lasts while other requests are
     /// denied.
     pub(crate) fn tight(&self) -> Result<Policy, Box<dyn Error>> {
-        self.policy(|limit| Ok(with_max(limit, 1).parse::<Limit>()?.leased(Period::HOUR)))
+        self.policy(|limit| {
+            let limit: Limit = with_max(limit, 1).parse()?;
+            Ok(limit.with_lease(Period::HOUR).unwrap_or(limit))
+        })
     }
 
     fn policy(

@@ -188,7 +188,7 @@ impl Found {
 }
 
 async fn flood(limiter: &RateLimiter, clients: usize, found: &Arc<Found>) -> Denied {
-    let guesser = Subject::ip("192.0.2.7");
+    let guesser = Subject::ip([192, 0, 2, 7]);
     while limiter.check(&guesser, 1).await.is_allowed() {}
     let has_ended = Arc::new(AtomicBool::new(false));
     let (mut flood, tasks) = (JoinSet::new(), processors());

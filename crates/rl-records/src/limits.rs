@@ -221,7 +221,7 @@ impl CallLimits {
     pub fn counting_policy(&self) -> Policy {
         let limits = CallPeriod::ALL.map(|period| match self.get(period) {
             CallLimit::AtMost(max) => Limit::new(max.min(MAX_UNITS), period.period()),
-            CallLimit::Unlimited => Limit::new(MAX_UNITS, period.period()).map(Limit::in_shadow),
+            CallLimit::Unlimited => Limit::new(MAX_UNITS, period.period()).map(Limit::shadow),
         });
         let limits = limits.map(|limit| limit.expect("a limit is at most MAX_UNITS"));
         Policy::new(limits).expect("the periods differ")

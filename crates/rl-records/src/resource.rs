@@ -56,7 +56,7 @@ impl ResourceLimitContent {
             return Limit::new(0, Period::SECOND).ok();
         }
         let bucket = Algorithm::TokenBucket { capacity: self.max_permits, refill: Refill::Greedy };
-        Limit::new(self.rate, Period::SECOND).ok()?.counted_by(bucket).ok()
+        Limit::new(self.rate, Period::SECOND).ok()?.with_algorithm(bucket).ok()
     }
 
     /// Returns the policy of `app`, or `None` if the resource does not list it.

@@ -33,9 +33,9 @@ async fn main() -> ExitCode {
 async fn run() -> Result<(), Box<dyn Error>> {
     tracing_subscriber::fmt().with_ansi(stdout().is_terminal()).init();
     let limiter = RateLimiter::builder()
-        .limit(Limit::concurrency(2)?.counting_requests())
-        .limit(Limit::per_minute(200).in_units_of("words")?)
-        .limit(Limit::per_hour(500).in_units_of("words")?.in_shadow())
+        .limit(Limit::concurrency(2)?.count_requests())
+        .limit(Limit::per_minute(200).with_unit("words")?)
+        .limit(Limit::per_hour(500).with_unit("words")?.shadow())
         .build()?;
     let layer = RateLimitLayer::new(limiter)
         .cost(|_| Cost::new(20))

@@ -51,7 +51,7 @@ fn policy(choice: u16, in_shadow: u16) -> Option<Policy> {
     let chosen = TEXTS.iter().enumerate().filter(|(place, _)| choice >> place & 1 == 1);
     let limits = chosen.map(|(place, text)| {
         let limit: Limit = text.parse().expect("a limit");
-        if in_shadow >> place & 1 == 1 { limit.in_shadow() } else { limit }
+        if in_shadow >> place & 1 == 1 { limit.shadow() } else { limit }
     });
     Policy::new(limits).ok()
 }

@@ -49,7 +49,7 @@ fuzz_target!(|input: (u8, u8, u64, &[u8])| {
     headers.write(&decision, &mut |line| {
         assert!(line.value.bytes().all(|b| (b' '..=b'~').contains(&b)))
     });
-    let subject = Subject::ip("192.0.2.7");
+    let subject = Subject::ip([192, 0, 2, 7]);
     for grpc in [false, true] {
         let reason = DenialReason::Decision { decision: &decision, subject: &subject };
         let _ = DenialBody::problem().denial(reason, GoverningLimit::FewestRemaining, grpc);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use rl_core::store::redis::Layout;
-use rl_core::{Limit, Period, Subject};
+use rl_core::{Limit, Period, Realm, Subject};
 use rl_tests::{Bystander, RedisServer};
 
 use super::{LAYOUTS, check, limiter, six_limits, store_of, used};
@@ -111,7 +111,7 @@ async fn keys_expire_with_their_windows() {
         let mut last = None;
         for visitor in 0..500 {
             let address = format!("198.51.{}.{}", visitor / 250, visitor % 250);
-            last = Some(check(&limiter, &Subject::ip(&address)).await.at());
+            last = Some(check(&limiter, &Subject::new(Realm::Ip, &address)).await.at());
         }
         // Redis deletes a key after its last millisecond has passed.
         let end = last.unwrap().plus_micros(1_002_000);

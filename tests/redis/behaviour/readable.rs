@@ -90,7 +90,7 @@ async fn the_open_bank_preset_counts_consumers_in_six_periods_and_addresses_by_t
     let consumer = check(&preset, &Subject::consumer("consumer_abc123")).await;
     let names: Vec<String> = maxima(consumer).into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["second", "minute", "hour", "day", "week", "month"]);
-    let anonymous = Subject::ip("192.168.1.100");
+    let anonymous = Subject::ip([192, 168, 1, 100]);
     for (limiter, max) in [(&preset, 1_000), (&adjusted, 60)] {
         let decision = check(limiter, &anonymous).await;
         assert_eq!(maxima(decision), [("hour".to_owned(), max)]);

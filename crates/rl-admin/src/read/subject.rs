@@ -73,7 +73,7 @@ fn address(admin: &Admin, text: &str) -> Result<Subject, ApiError> {
         }
         (Some(_), None) => return Err(wrong("an address: IPv4 is counted by address")),
     }
-    Ok(Subject::ip(&counted))
+    Ok(Subject::new(Realm::Ip, &counted))
 }
 
 /// Reads 32 hexadecimal digits, the form in which ids of keys are shown.
@@ -116,11 +116,11 @@ mod tests {
         ] {
             for (admin, counted) in [(&by_64, at_64), (&by_48, at_48)] {
                 let found = subject(admin, Realm::Ip, text).unwrap();
-                assert!(found == Subject::ip(counted), "{text}: {}", found.id());
+                assert!(found == Subject::new(Realm::Ip, counted), "{text}: {}", found.id());
             }
         }
         let network = subject(&by_64, Realm::Ip, "2001:db8::7/64").unwrap();
-        assert!(network == Subject::ip("2001:db8::/64"));
+        assert!(network == Subject::new(Realm::Ip, "2001:db8::/64"));
     }
 
     #[tokio::test]

@@ -6,7 +6,7 @@ use super::Suite;
 use super::rule::{Rule, require, require_eq};
 use super::subject::{policy, used};
 use crate::decision::RetryAfter;
-use crate::model::{Anchor, Limit};
+use crate::model::Limit;
 use crate::policy::Policy;
 use crate::time::{Clock, ManualClock};
 
@@ -41,7 +41,7 @@ async fn a_window_ends_at_its_reported_time(suite: &Suite) {
 async fn clock_windows_begin_on_the_clock(suite: &Suite) {
     let subject = suite.subject();
     let first = Limit::per_hour(9);
-    let clock = first.anchored(Anchor::Clock);
+    let clock = first.aligned_to_clock().expect("a fixed window");
     let build = Policy::builder().named("first", first).named("clock", clock).build();
     let policy = build.expect("a policy");
     let decision = subject.check(&policy, 1).await;
@@ -71,8 +71,12 @@ async fn a_window_ends_to_the_microsecond(suite: &Suite, clock: &ManualClock) {
 
 async fn a_clock_that_steps_back_grants_nothing(suite: &Suite, clock: &ManualClock) {
     let subject = suite.subject();
-    let anchor = if suite.holds_clock_windows() { Anchor::Clock } else { Anchor::FirstRequest };
-    let policy = policy(&[Limit::per_second(1).anchored(anchor), Limit::per_hour(2)]);
+    let second = Limit::per_second(1);
+    let second = match suite.holds_clock_windows() {
+        true => second.aligned_to_clock().expect("a fixed window"),
+        false => second,
+    };
+    let policy = policy(&[second, Limit::per_hour(2)]);
     let start = clock.now();
     subject.check(&policy, 1).await;
     clock.advance(Duration::from_secs(2));

@@ -51,7 +51,7 @@ async fn exactly_max_units_pass(suite: &Suite) {
 
 async fn a_limit_that_counts_requests_takes_one_unit_of_each(suite: &Suite) {
     let subject = suite.subject();
-    let policy = policy(&[Limit::per_hour(3).counting_requests()]);
+    let policy = policy(&[Limit::per_hour(3).count_requests()]);
     for count in 1..=4 {
         let decision = subject.check(&policy, 5).await;
         let expected = (count <= 3, vec![count.min(3)]);
@@ -114,7 +114,7 @@ async fn a_limit_in_shadow_denies_nothing(suite: &Suite) {
 
     let subject = suite.subject();
     let (minute, hour) = (Limit::per_minute(5), Limit::per_hour(2));
-    let (tried, enforced) = (policy(&[minute, hour.in_shadow()]), policy(&[minute, hour]));
+    let (tried, enforced) = (policy(&[minute, hour.shadow()]), policy(&[minute, hour]));
     let over = |decision: &Decision| decision.over_in_shadow().count();
     for _ in 0..2 {
         let granted = subject.check(&tried, 1).await;

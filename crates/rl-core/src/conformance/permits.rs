@@ -35,7 +35,7 @@ async fn a_renewal_without_a_permit_changes_nothing(suite: &Suite) {
 
 /// Returns a limit of `max` at the same time, with such a lease.
 fn permits(max: u64, lease: Period) -> Limit {
-    Limit::concurrency(max).expect("a limit").leased(lease)
+    Limit::concurrency(max).and_then(|limit| limit.with_lease(lease)).expect("a limit")
 }
 
 async fn permits_are_given_back_apart_from_rates(suite: &Suite) {

@@ -51,7 +51,7 @@ async fn a_refund_of_another_subject_changes_nothing(suite: &Suite) {
 
 async fn a_refund_of_the_whole_cost_returns_the_request(suite: &Suite) {
     let subject = suite.subject();
-    let policy = policy(&[Limit::per_hour(5).counting_requests(), Limit::per_day(90)]);
+    let policy = policy(&[Limit::per_hour(5).count_requests(), Limit::per_day(90)]);
     let decision = subject.check(&policy, 30).await;
     subject.refund(&decision, 30).await;
     let counts = subject.used(&policy).await;

@@ -63,7 +63,7 @@ async fn adding_and_removing_limits_keeps_the_others(suite: &Suite) {
 
 async fn requests_and_units_count_apart(suite: &Suite) {
     let subject = suite.subject();
-    let (requests, units) = (Limit::per_hour(5).counting_requests(), Limit::per_hour(100));
+    let (requests, units) = (Limit::per_hour(5).count_requests(), Limit::per_hour(100));
     for limits in [&[requests, units][..], &[requests], &[units], &[units, requests]] {
         let is_allowed = subject.check(&policy(limits), 20).await.is_allowed();
         require(Rule::State, is_allowed, "cost 20 under 5/hour:requests and 100/hour");

@@ -171,12 +171,7 @@ impl Decision {
         self.verdict = Verdict::new(is_allowed);
     }
 
-    /// Returns the same decision, made by this limiter.
-    #[inline(always)]
-    pub(crate) fn with_limiter_id(self, limiter_id: usize) -> Self {
-        Self { limiter_id, ..self }
-    }
-
+    /// Sets the limiter that made the decision.
     pub(crate) const fn set_limiter_id(&mut self, limiter_id: usize) {
         self.limiter_id = limiter_id;
     }
@@ -474,7 +469,7 @@ mod tests {
     fn the_shortest_active_limit_governs_wherever_it_stands() {
         let limits = [
             Limit::per_hour(9),
-            Limit::per_second(9).in_shadow(),
+            Limit::per_second(9).shadow(),
             Limit::per_minute(9),
             Limit::per_day(9),
         ];

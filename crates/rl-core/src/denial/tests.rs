@@ -83,7 +83,7 @@ fn open_bank_names_the_limit_of_consumers_and_of_anonymous_callers() {
         r#"{"code":429,"message":"Too Many Requests. We only allow 100 requests per minute for this Consumer."}"#
     );
     assert_eq!(
-        said(&hour, &Subject::ip("192.0.2.7")),
+        said(&hour, &Subject::ip([192, 0, 2, 7])),
         r#"{"code":429,"message":"Too Many Requests. We only allow 1000 requests per hour for anonymous access."}"#
     );
     assert_eq!(
@@ -288,7 +288,7 @@ fn protocol_is_found_by_the_content_type() {
 
 #[test]
 fn a_denial_says_that_the_caller_is_blocked() {
-    let (consumer, address) = (Subject::consumer("abc123"), Subject::ip("192.0.2.7"));
+    let (consumer, address) = (Subject::consumer("abc123"), Subject::ip([192, 0, 2, 7]));
     let text = DenialBody::text();
     for blocked in [by_policy(&["0/hour"], 1), blocked_for(60)] {
         let said = |subject| deny_to(&text, &blocked, subject).body;
@@ -320,7 +320,7 @@ fn open_bank_names_consumers_if_set_and_no_other_subject() {
         "OBP-10018: Too Many Requests. This Consumer is blocked (consumer_id: abc123)."
     );
     let digest = Subject::digest(crate::model::Realm::Consumer, [7; 16]);
-    for other in [Subject::user("alice"), Subject::ip("192.0.2.7"), digest] {
+    for other in [Subject::user("alice"), Subject::ip([192, 0, 2, 7]), digest] {
         assert!(!said(&minute_full(), &other).contains("consumer_id"), "{other:?}");
     }
     // Other forms have no such words.

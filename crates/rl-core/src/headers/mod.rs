@@ -140,7 +140,7 @@ impl Headers {
 
     /// Omits `x-rate-limit-warning`.
     ///
-    /// By default a response has this header if limits in [shadow](crate::Limit::in_shadow) would have
+    /// By default a response has this header if limits in [shadow](crate::Limit::shadow) would have
     /// denied the request. It contains their names.
     pub fn without_warning(mut self) -> Self {
         self.has_warning = false;

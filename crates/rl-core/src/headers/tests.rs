@@ -5,7 +5,7 @@ use sfv::{BareItem, Dictionary, List, ListEntry, Parser};
 
 use super::*;
 use crate::decision::{Origin, RetryAfter};
-use crate::model::{Anchor, Cost, FailureKind, Limit, MAX_UNITS, Outcome, Period};
+use crate::model::{Cost, FailureKind, Limit, MAX_UNITS, Outcome, Period};
 use crate::policy::Policy;
 use crate::time::Timestamp;
 
@@ -254,7 +254,7 @@ fn where_no_limit_applies_minus_one_is_told_to_those_who_want_it() {
     let every = [HeaderFamily::OpenBank, HeaderFamily::GitHub, HeaderFamily::Ietf];
     let every = every.into_iter().fold(Headers::none(), Headers::and).show_unlimited();
     let unlimited = Decision::undecided(Cost::ONE, Origin::Unlimited);
-    let counted = Limit::new(MAX_UNITS, Period::MINUTE).unwrap().in_shadow();
+    let counted = Limit::new(MAX_UNITS, Period::MINUTE).unwrap().shadow();
     let counted = decide(&[("minute", counted, Outcome::granted(1, SECOND))]);
     for decision in [unlimited, counted] {
         assert_eq!(
@@ -304,7 +304,7 @@ fn the_longest_lists_there_are_fit() {
         .zip(1..)
         .map(|(name, seconds)| {
             let period = Period::from_millis(3_153_600_000_000 - seconds * 1_000).unwrap();
-            let limit = Limit::new(MAX_UNITS, period).unwrap().anchored(Anchor::Clock);
+            let limit = Limit::new(MAX_UNITS, period).unwrap().aligned_to_clock().unwrap();
             (name.as_str(), limit, Outcome::denied(0, u64::MAX - 1, u64::MAX - 1))
         })
         .collect();
@@ -342,7 +342,7 @@ fn names_are_those_that_are_written() {
     let over = Outcome::denied(1, SECOND, SECOND);
     let denied = decide(&[
         ("minute", Limit::per_minute(1), over),
-        ("hour", Limit::per_hour(1).in_shadow(), over),
+        ("hour", Limit::per_hour(1).shadow(), over),
     ]);
     for family in FAMILIES {
         let headers = Headers::new(family);
@@ -439,7 +439,7 @@ proptest! {
 
 #[test]
 fn a_limit_that_names_its_units_says_so_in_its_policy() {
-    let limit = Limit::per_minute(10_000).in_units_of("tokens").unwrap();
+    let limit = Limit::per_minute(10_000).with_unit("tokens").unwrap();
     let decision = decide(&[("minute", limit, Outcome::granted(27, 42 * SECOND))]);
     let ietf = lines(&Headers::new(HeaderFamily::Ietf), &decision);
     assert_eq!(ietf[0], r#"ratelimit-policy: "minute";q=10000;w=60;qu="tokens""#);

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::{AmbiguousKey, KeyExtractor, RequestInfo};
 use crate::client_ip::{ClientIp, ResolvedIp};
-use crate::model::Subject;
+use crate::model::{Realm, Subject};
 
 /// Counts by the client's address: IPv4 addresses one by one, IPv6 per network.
 ///
@@ -64,12 +64,12 @@ impl ClientAddress {
 impl KeyExtractor for ClientAddress {
     fn subject(&self, request: &dyn RequestInfo) -> Result<Option<Subject>, AmbiguousKey> {
         Ok(self.resolve(request).map(|resolved| match resolved.address() {
-            IpAddr::V4(address) => Subject::ip(text_of_v4(address, &mut [0; 16])),
+            IpAddr::V4(address) => Subject::new(Realm::Ip, text_of_v4(address, &mut [0; 16])),
             IpAddr::V6(_) => {
                 // The longest text: eight groups of four digits, and a prefix of three.
                 let mut id = ArrayString::<43>::new();
                 write!(id, "{resolved}").expect("43 bytes hold any address");
-                Subject::ip(&id)
+                Subject::new(Realm::Ip, &id)
             }
         }))
     }
@@ -127,10 +127,10 @@ mod tests {
             .header("x-forwarded-for", b"198.51.100.7")
             .peer("10.0.0.1");
         let behind = ClientAddress::new(ClientIp::with_proxies("10.0.0.0/8".parse().unwrap()));
-        assert_eq!(counted(&behind, &request), Some(Subject::ip("198.51.100.7")));
-        assert_eq!(counted(&ClientAddress::default(), &request), Some(Subject::ip("10.0.0.1")));
+        assert_eq!(counted(&behind, &request), Some(Subject::ip([198, 51, 100, 7])));
+        assert_eq!(counted(&ClientAddress::default(), &request), Some(Subject::ip([10, 0, 0, 1])));
         let stranger = request.peer("203.0.113.9");
-        assert_eq!(counted(&behind, &stranger), Some(Subject::ip("203.0.113.9")));
+        assert_eq!(counted(&behind, &stranger), Some(Subject::ip([203, 0, 113, 9])));
     }
 
     #[test]
@@ -141,7 +141,7 @@ mod tests {
         }
         for address in ["0.0.0.0", "9.10.99.100", "255.255.255.255"] {
             let request = FakeRequest::get("/").peer(address);
-            let expected = Some(Subject::ip(address));
+            let expected = Some(Subject::new(Realm::Ip, address));
             assert_eq!(counted(&ClientAddress::default(), &request), expected);
         }
     }
@@ -150,7 +150,7 @@ mod tests {
     fn networks_count_for_ipv6() {
         let request = FakeRequest::get("/").peer("2001:db8:1:2:3:4:5:6");
         let who = ClientAddress::default();
-        assert_eq!(counted(&who, &request), Some(Subject::ip("2001:db8:1:2::/64")));
+        assert_eq!(counted(&who, &request), Some(Subject::new(Realm::Ip, "2001:db8:1:2::/64")));
     }
 
     #[test]

@@ -126,7 +126,7 @@ impl RateLimiterBuilder {
     /// Decisions come with [`Origin::Shadow`](crate::Origin::Shadow); what they would have been tell
     /// [`Decision::over_in_shadow`](crate::Decision::over_in_shadow), the header
     /// `x-rate-limit-warning`, [`Observer::would_deny`] and a line in the log for each window. A single
-    /// limit is put in shadow by [`Limit::in_shadow`].
+    /// limit is put in shadow by [`Limit::shadow`].
     pub fn shadow(mut self, is_shadow: bool) -> Self {
         self.is_shadow = is_shadow;
         self

@@ -566,7 +566,7 @@ async fn realms_of_the_preset_have_their_own_limits() {
         "second=10/second, minute=100/minute, hour=1000/hour, day=10000/day, week=50000/week, \
          month=200000/month"
     );
-    assert_eq!(names(Subject::ip("198.51.100.7")).await, "hour=1000/hour");
+    assert_eq!(names(Subject::ip([198, 51, 100, 7])).await, "hour=1000/hour");
 }
 
 /// Who is unknown is anonymous.

@@ -39,6 +39,10 @@ pub enum InvalidLimit {
         /// Whether the limit counts requests.
         counts_requests: bool,
     },
+    /// A lease for a limit that is not a concurrency limit.
+    NoLease,
+    /// An alignment to the clock for a limit that does not count in fixed windows.
+    NotFixedWindow,
     /// A sliding window of too many buckets.
     TooPrecise {
         /// The period.
@@ -77,6 +81,10 @@ impl fmt::Display for InvalidLimit {
             }
             Self::Unit { counts_requests: false } => {
                 f.write_str("a unit is 1 to 16 characters of a-z 0-9 -, such as tokens")
+            }
+            Self::NoLease => f.write_str("only a concurrency limit has a lease"),
+            Self::NotFixedWindow => {
+                f.write_str("only the windows of a fixed window limit can be aligned to the clock")
             }
             Self::TooPrecise { period, precision } => write!(
                 f,

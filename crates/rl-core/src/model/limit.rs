@@ -36,9 +36,9 @@ pub(super) const DEFAULT_LEASE: Period = match Period::from_millis(10_000) {
 /// assert_eq!(limit.to_string(), "100/minute");
 ///
 /// let aligned: Limit = "5000/day:clock".parse()?;
-/// assert_eq!(aligned, Limit::per_day(5_000).anchored(Anchor::Clock));
+/// assert_eq!(aligned, Limit::per_day(5_000).aligned_to_clock()?);
 /// assert_eq!(aligned.period(), Period::DAY);
-/// # Ok::<(), rl_core::ParseLimitError>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Limit {
@@ -108,7 +108,7 @@ impl Limit {
     /// Allows `max` units at the same time, with leases of ten seconds.
     ///
     /// A request of cost 3 takes three places, but of a limit that
-    /// [counts requests](Self::counting_requests).
+    /// [counts requests](Self::count_requests).
     ///
     /// # Errors
     ///
@@ -119,7 +119,7 @@ impl Limit {
     /// ```
     /// use rl_core::{Limit, Period};
     ///
-    /// let limit = Limit::concurrency(20)?.leased(Period::MINUTE);
+    /// let limit = Limit::concurrency(20)?.with_lease(Period::MINUTE)?;
     /// assert_eq!(limit.to_string(), "20:concurrency:lease=minute");
     /// # Ok::<(), rl_core::InvalidLimit>(())
     /// ```
@@ -132,33 +132,62 @@ impl Limit {
         Ok(Self { max, period, algorithm, counts_requests, is_shadow, unit: Unit::REQUESTS })
     }
 
-    /// The same concurrency limit with leases of this length: what is neither given back nor
-    /// renewed is free when it ends. Limits under another algorithm have no lease and stay as they
-    /// are.
-    #[must_use]
-    pub const fn leased(mut self, lease: Period) -> Self {
-        if let Algorithm::Concurrency = self.algorithm {
-            self.period = lease;
-        }
-        self
-    }
-
-    /// The same limit in fixed windows that begin at `anchor`.
-    #[must_use]
-    pub const fn anchored(mut self, anchor: Anchor) -> Self {
-        self.algorithm = Algorithm::FixedWindow { anchor };
-        self
-    }
-
-    /// The same limit under another algorithm.
+    /// Returns the same concurrency limit with leases of this length. A permit that is neither released
+    /// nor renewed is free again when its lease ends.
     ///
     /// # Errors
     ///
-    /// Returns an error if the two do not go together: a burst or capacity of 0, or so large that
-    /// it cannot be counted exactly (burst × max above [`MAX_UNITS`], or more than 50 years to
-    /// fill), a precision that makes more than 200 buckets, a log of more than 100 000 units, or
-    /// more than 10 000 units at the same time.
-    pub fn counted_by(mut self, algorithm: Algorithm) -> Result<Self, InvalidLimit> {
+    /// Returns an error if the algorithm is not [`Algorithm::Concurrency`]: other limits have no lease.
+    pub const fn with_lease(mut self, lease: Period) -> Result<Self, InvalidLimit> {
+        match self.algorithm {
+            Algorithm::Concurrency => {
+                self.period = lease;
+                Ok(self)
+            }
+            _ => Err(InvalidLimit::NoLease),
+        }
+    }
+
+    /// Returns the same fixed window limit with windows that begin on the clock: at full minutes, hours
+    /// and days in UTC, on Mondays, and on the first day of a month ([`Anchor::Clock`]).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the algorithm is not [`Algorithm::FixedWindow`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use rl_core::Limit;
+    ///
+    /// let limit = Limit::per_day(5_000).aligned_to_clock()?;
+    /// assert_eq!(limit.to_string(), "5000/day:clock");
+    /// # Ok::<(), rl_core::InvalidLimit>(())
+    /// ```
+    pub const fn aligned_to_clock(mut self) -> Result<Self, InvalidLimit> {
+        match self.algorithm {
+            Algorithm::FixedWindow { .. } => {
+                self.algorithm = Algorithm::FixedWindow { anchor: Anchor::Clock };
+                Ok(self)
+            }
+            _ => Err(InvalidLimit::NotFixedWindow),
+        }
+    }
+
+    /// Returns the same limit under another algorithm. Under [`Algorithm::Concurrency`], the period
+    /// becomes the lease.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the limit does not fit the algorithm:
+    ///
+    /// * a burst or capacity of 0, or one that cannot be counted exactly (burst × max above
+    ///   [`MAX_UNITS`], or more than 50 years to fill);
+    /// * a precision that makes more than 200 buckets;
+    /// * a log of more than 100 000 units;
+    /// * more than 10 000 units at the same time;
+    /// * a sliding window counter with a period of more than 50 years.
+    pub fn with_algorithm(mut self, algorithm: Algorithm) -> Result<Self, InvalidLimit> {
         self.algorithm = algorithm;
         match algorithm {
             Algorithm::FixedWindow { .. } => {}
@@ -244,7 +273,7 @@ impl Limit {
     /// # Ok(()) }
     /// ```
     #[must_use]
-    pub const fn counting_requests(mut self) -> Self {
+    pub const fn count_requests(mut self) -> Self {
         self.counts_requests = true;
         self.unit = Unit::REQUESTS;
         self
@@ -254,7 +283,7 @@ impl Limit {
     /// `bytes`, `credits`.
     ///
     /// Units are called `requests` by default, and always for a limit that [counts
-    /// requests](Self::counting_requests). The name changes only messages, not what is counted. The text
+    /// requests](Self::count_requests). The name changes only messages, not what is counted. The text
     /// form of the option is `:unit=tokens`.
     ///
     /// # Errors
@@ -267,12 +296,12 @@ impl Limit {
     /// ```
     /// use rl_core::Limit;
     ///
-    /// let limit = Limit::per_minute(10_000).in_units_of("tokens")?;
+    /// let limit = Limit::per_minute(10_000).with_unit("tokens")?;
     /// assert_eq!(limit.to_string(), "10000/minute:unit=tokens");
     /// // A denial reads: We only allow 10000 tokens per minute …
     /// # Ok::<(), rl_core::InvalidLimit>(())
     /// ```
-    pub fn in_units_of(mut self, unit: &str) -> Result<Self, InvalidLimit> {
+    pub fn with_unit(mut self, unit: &str) -> Result<Self, InvalidLimit> {
         let named = Unit::new(unit).filter(|unit| !self.counts_requests || *unit == Unit::REQUESTS);
         self.unit = named.ok_or(InvalidLimit::Unit { counts_requests: self.counts_requests })?;
         Ok(self)
@@ -312,7 +341,7 @@ impl Limit {
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let planned: Limit = "1/hour:shadow".parse()?;
-    /// assert_eq!(planned, Limit::per_hour(1).in_shadow());
+    /// assert_eq!(planned, Limit::per_hour(1).shadow());
     /// let limiter = RateLimiter::builder().limit(Limit::per_second(9)).limit(planned).build()?;
     ///
     /// let alice = Subject::user("alice");
@@ -323,12 +352,12 @@ impl Limit {
     /// # Ok(()) }
     /// ```
     #[must_use]
-    pub const fn in_shadow(mut self) -> Self {
+    pub const fn shadow(mut self) -> Self {
         self.is_shadow = true;
         self
     }
 
-    /// Whether the limit is [in shadow](Self::in_shadow).
+    /// Whether the limit is [in shadow](Self::shadow).
     #[must_use]
     pub const fn is_shadow(self) -> bool {
         self.is_shadow
@@ -351,7 +380,7 @@ impl Limit {
         };
         let part = Self { max: self.max / parts, ..self };
         // Without a unit to hold, or with more than can be counted exactly at a rate rounded down.
-        part.counted_by(algorithm).unwrap_or(Self { max: 0, ..self })
+        part.with_algorithm(algorithm).unwrap_or(Self { max: 0, ..self })
     }
 
     /// How it counts.
@@ -363,7 +392,7 @@ impl Limit {
     /// Returns whether both limits count in the same state, whatever their `max` or burst.
     ///
     /// State is identified by algorithm, period, anchor or precision, and what is counted: units or
-    /// [requests](Self::counting_requests). A change of `max` therefore keeps what was used, and
+    /// [requests](Self::count_requests). A change of `max` therefore keeps what was used, and
     /// `20/minute:requests` counts apart from `10000/minute`.
     #[must_use]
     pub fn shares_state_with(self, other: Self) -> bool {

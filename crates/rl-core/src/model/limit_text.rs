@@ -106,16 +106,16 @@ impl FromStr for Limit {
         };
         let (rest, counts_requests) = strip(rest, REQUESTS);
         let limit = Self::read(text, rest)?;
-        let limit = if counts_requests { limit.counting_requests() } else { limit };
+        let limit = if counts_requests { limit.count_requests() } else { limit };
         let limit = match unit {
-            Some((at, unit)) => limit.in_units_of(unit).map_err(|invalid| {
+            Some((at, unit)) => limit.with_unit(unit).map_err(|invalid| {
                 let counts_requests = InvalidLimit::Unit { counts_requests: true };
                 let expected = if invalid == counts_requests { REQUESTS_ALONE } else { UNITS };
                 ParseLimitError::new(text, at, expected)
             })?,
             None => limit,
         };
-        Ok(if is_shadow { limit.in_shadow() } else { limit })
+        Ok(if is_shadow { limit.shadow() } else { limit })
     }
 }
 
@@ -157,7 +157,7 @@ impl Limit {
         if parts.next().is_some() {
             return Err(error(parts.at, NO_OPTION));
         }
-        limit.counted_by(algorithm).map_err(|invalid| match invalid {
+        limit.with_algorithm(algorithm).map_err(|invalid| match invalid {
             InvalidLimit::TooPrecise { .. } => error(named_at, BUCKETS),
             InvalidLimit::TooLong { .. } => error(named_at, HALF_SPAN),
             InvalidLimit::LogTooLong { .. } => error(0, LOG),
@@ -234,7 +234,7 @@ impl<'a> Parts<'a> {
         let limit = limit.map_err(|_| ParseLimitError::new(self.text, 0, PERMITS))?;
         let Some(part) = self.next() else { return Ok(limit) };
         let lease = part.strip_prefix("lease=").ok_or_else(|| self.error(LEASE))?;
-        let limit = limit.leased(self.period(lease)?);
+        let limit = limit.with_lease(self.period(lease)?).map_err(|_| self.error(LEASE))?;
         match self.next() {
             Some(_) => Err(self.error(NO_OPTION)),
             None => Ok(limit),
@@ -431,7 +431,8 @@ mod tests {
         #[test]
         fn text_form_round_trips(max in 0..=MAX_UNITS, millis in 1..=3_153_600_000_000_u64, clock: bool) {
             let anchor = if clock { Anchor::Clock } else { Anchor::FirstRequest };
-            let limit = Limit::new(max, Period::from_millis(millis).unwrap()).unwrap().anchored(anchor);
+            let limit = Limit::new(max, Period::from_millis(millis).unwrap()).unwrap();
+            let limit = limit.with_algorithm(Algorithm::FixedWindow { anchor }).unwrap();
             prop_assert_eq!(limit.to_string().parse::<Limit>(), Ok(limit));
         }
 

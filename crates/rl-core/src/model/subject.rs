@@ -1,5 +1,6 @@
 use std::fmt;
 use std::hash::{Hash, Hasher};
+use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
 use arrayvec::ArrayString;
@@ -106,7 +107,7 @@ impl std::error::Error for InvalidRealm {}
 /// let subject = Subject::consumer("consumer_abc123");
 /// assert_eq!(subject.id().to_string(), "consumer_abc123");
 /// assert!(!format!("{subject:?}").contains("abc123"));
-/// assert_ne!(Subject::consumer("10.0.0.1"), Subject::ip("10.0.0.1"));
+/// assert_ne!(Subject::consumer("10.0.0.1"), Subject::ip([10, 0, 0, 1]));
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Subject {
@@ -165,10 +166,21 @@ impl Subject {
         Self { realm: first.realm.clone(), id: SubjectId(IdRepr::Combined(digest, owner)) }
     }
 
-    /// A client address, as text.
+    /// Creates the subject of a client address, in its canonical text form.
+    ///
+    /// [`ClientAddress`](crate::key::ClientAddress) counts IPv6 clients by network; the subject of a
+    /// network is `Subject::new(Realm::Ip, "2001:db8::/64")`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use rl_core::{Realm, Subject};
+    ///
+    /// assert_eq!(Subject::ip([192, 0, 2, 7]), Subject::new(Realm::Ip, "192.0.2.7"));
+    /// ```
     #[must_use]
-    pub fn ip(address: &str) -> Self {
-        Self::new(Realm::Ip, address)
+    pub fn ip(address: impl Into<IpAddr>) -> Self {
+        Self::new(Realm::Ip, &address.into().to_string())
     }
 
     /// A consumer.
@@ -445,8 +457,8 @@ mod tests {
     #[test]
     fn redacted_is_a_keyed_hash_that_distinguishes_subjects() {
         let subjects = [
-            Subject::ip("192.0.2.7"),
-            Subject::ip("192.0.2.8"),
+            Subject::ip([192, 0, 2, 7]),
+            Subject::ip([192, 0, 2, 8]),
             Subject::user("192.0.2.7"),
             Subject::digest(Realm::Key, [0x61; 16]),
             Subject::new(Realm::Key, &"a".repeat(16)),

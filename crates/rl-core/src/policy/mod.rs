@@ -366,7 +366,7 @@ mod tests {
             let units: Limit = limit.parse().unwrap();
             let requests: Limit = format!("{limit}:requests").parse().unwrap();
             assert!(!units.shares_state_with(requests), "{limit}");
-            assert!(requests.shares_state_with(units.counting_requests().in_shadow()), "{limit}");
+            assert!(requests.shares_state_with(units.count_requests().shadow()), "{limit}");
             assert!(Policy::new([units, requests]).is_ok(), "{limit}");
         }
     }

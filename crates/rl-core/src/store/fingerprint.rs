@@ -288,7 +288,7 @@ mod tests {
         let mut subjects = vec![
             Subject::user(""),
             Subject::global(),
-            Subject::ip("10.0.0.1"),
+            Subject::ip([10, 0, 0, 1]),
             Subject::consumer("10.0.0.1"),
             Subject::digest(Realm::Key, [b'a'; 16]),
             Subject::new(Realm::Key, &"a".repeat(16)),

@@ -117,7 +117,7 @@ async fn less_than_a_unit_of_a_limit_is_turned_away_as_undecided() {
     let store = Arc::new(Faulty::default());
     let limiter = |limit| on(&store).limit(limit).build().unwrap();
     store.fail_with(DOWN);
-    let gcra = Limit::per_minute(60).counted_by(Algorithm::Gcra { burst: 3 }).unwrap();
+    let gcra = Limit::per_minute(60).with_algorithm(Algorithm::Gcra { burst: 3 }).unwrap();
     for (limit, cost) in [(Limit::per_hour(3), 1), (Limit::per_hour(10), 3), (gcra, 1)] {
         let denied = limiter(limit).check(&alice(), cost).await;
         assert_eq!(denied.origin(), Origin::FailedClosed(DOWN), "{limit}");
@@ -189,7 +189,7 @@ fn any_limit() -> impl Strategy<Value = Limit> {
             .prop_map(|capacity| Algorithm::TokenBucket { capacity, refill: Refill::Greedy }),
     ];
     (0..=400_u64, period, algorithms).prop_filter_map("a limit", |(max, period, algorithm)| {
-        Limit::new(max, period).unwrap().counted_by(algorithm).ok()
+        Limit::new(max, period).unwrap().with_algorithm(algorithm).ok()
     })
 }
 

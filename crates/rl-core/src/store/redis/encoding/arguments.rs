@@ -235,7 +235,7 @@ mod tests {
             let period = Period::from_millis(1_001 + n).unwrap();
             let limit = Limit::new(9, period).unwrap();
             let precision = Period::from_millis(100).unwrap();
-            limit.counted_by(Algorithm::SlidingWindow { precision }).unwrap()
+            limit.with_algorithm(Algorithm::SlidingWindow { precision }).unwrap()
         });
         let policy = Policy::new(limits).unwrap();
         let encoding = PolicyEncoding::new(&policy);

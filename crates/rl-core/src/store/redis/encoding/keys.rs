@@ -162,7 +162,10 @@ mod tests {
     #[test]
     fn keys_read_well() {
         assert_eq!(key(&Subject::consumer("abc123")), "rl:3:default:consumer:{abc123}");
-        assert_eq!(key(&Subject::ip("2001:db8::/64")), "rl:3:default:ip:{2001%3Adb8%3A%3A/64}");
+        assert_eq!(
+            key(&Subject::new(Realm::Ip, "2001:db8::/64")),
+            "rl:3:default:ip:{2001%3Adb8%3A%3A/64}"
+        );
         assert_eq!(
             key(&Subject::digest(Realm::Key, [0xab; 16])),
             format!("rl:3:default:key:{{~{}}}", "ab".repeat(16))
@@ -206,13 +209,13 @@ mod tests {
             a in "[{}%:|~ a-f0-9\\x00-\\x1fü]{0,300}", b in "[{}%:|~ a-f0-9\\x00-\\x1fü]{0,300}",
         ) {
             let subjects = [
-                Subject::consumer(&a), Subject::consumer(&b), Subject::ip(&a), Subject::user(&b),
+                Subject::consumer(&a), Subject::consumer(&b), Subject::new(Realm::Ip, &a), Subject::user(&b),
                 Subject::new(Realm::custom("tenant").unwrap(), &a),
             ];
             let namespace = Namespace::default();
             for (i, one) in subjects.iter().enumerate() {
-                let longest = Limit::concurrency(1).unwrap().leased(Period::LONGEST);
-                let longest = longest.counting_requests();
+                let longest = Limit::concurrency(1).unwrap().with_lease(Period::LONGEST).unwrap();
+                let longest = longest.count_requests();
                 prop_assert!(ring(&key(one), longest).unwrap().len() <= MAX_KEY_LEN);
                 let minute = |subject, tagged| {
                     readable("", &namespace, subject, tagged)(Period::MINUTE, true).unwrap()

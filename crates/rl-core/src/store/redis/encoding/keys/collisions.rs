@@ -52,11 +52,11 @@ fn any_log() -> impl Strategy<Value = Limit> {
     (period, any::<bool>(), any::<bool>()).prop_map(|(millis, is_concurrency, counts_requests)| {
         let period = Period::from_millis(millis).unwrap();
         let limit = if is_concurrency {
-            Limit::concurrency(1).unwrap().leased(period)
+            Limit::concurrency(1).unwrap().with_lease(period).unwrap()
         } else {
-            Limit::new(1, period).unwrap().counted_by(Algorithm::SlidingLog).unwrap()
+            Limit::new(1, period).unwrap().with_algorithm(Algorithm::SlidingLog).unwrap()
         };
-        if counts_requests { limit.counting_requests() } else { limit }
+        if counts_requests { limit.count_requests() } else { limit }
     })
 }
 
