@@ -83,7 +83,7 @@ impl House {
             tokens.with(role.as_str(), &token_of(role), viewer.with(role)).unwrap()
         });
         let tokens = tokens.with("nobody", "a token that may do nothing", Roles::NONE).unwrap();
-        let admin = Admin::builder(records.clone(), source, limiter.clone());
+        let admin = Admin::builder(records.clone(), limiter.clone());
         let admin = admin.authorize(tokens).backend(backend).clock(clock);
         // Tests of the limit are among the known faults.
         let admin = admin.failed_attempts(FailedAttempts::per_minute(u32::MAX)).build();

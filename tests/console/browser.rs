@@ -335,7 +335,7 @@ async fn the_bars_follow_whatever_happens() {
     browser.until_text("#u-hour-state", |text| text == "used up").await;
 
     redis.stop();
-    browser.until_text("#u-problem", |text| text.contains("do not answer")).await;
+    browser.until_text("#u-problem", |text| text.contains("are unavailable")).await;
     redis.restart();
     browser.until_text("#u-hour-used", |text| text == "0 of 1").await;
     assert_eq!(browser.count("#u-problem:not([hidden])").await, 0);
@@ -428,16 +428,16 @@ async fn pages_show_the_consequence_for_calls_during_an_outage() {
     tokio::time::timeout(GIVE_UP, healthy).await.expect("the counters answer");
     redis.stop();
     browser.open(&house.site.url("/console/store")).await;
-    let text = browser.until_text("main", |text| text.contains("does not answer")).await;
+    let text = browser.until_text("main", |text| text.contains("unavailable")).await;
     assert!(
-        text.contains("calls pass without limits, except those of consumers that are blocked"),
+        text.contains("calls are allowed without limits, except those of blocked consumers"),
         "{text}"
     );
     assert!(!text.contains("Calls beyond the limits are denied."), "{text}");
     browser.picture(&picture("store-outage-light.png"), 1200, false).await;
     browser.open(&house.site.url("/console/consumer?id=abc")).await;
-    let text = browser.until_text("#u-problem", |text| text.contains("do not answer")).await;
-    assert!(text.contains("calls pass without limits"), "{text}");
+    let text = browser.until_text("#u-problem", |text| text.contains("are unavailable")).await;
+    assert!(text.contains("calls are allowed without limits"), "{text}");
     assert_eq!(text.matches("the store is unavailable").count(), 1, "{text}");
     assert_eq!(house.call("abc").await, 200, "as the page says");
     browser.close().await;

@@ -166,9 +166,9 @@ async fn the_limits_at_a_time_are_shown_with_their_reason() {
         "{rows}"
     );
     let page = owner.get("/console/consumer?id=abc&at=yesterday").await.body;
-    assert!(page.contains("That is no time"), "{page}");
+    assert!(page.contains("This is no time"), "{page}");
     let page = owner.get("/console/consumer?id=nobody").await.body;
-    assert!(page.contains("the configured defaults hold"), "{page}");
+    assert!(page.contains("the configured defaults apply"), "{page}");
 }
 
 #[tokio::test]
@@ -189,7 +189,7 @@ async fn tiers_are_managed_and_members_moved() {
     let gold = [("name", "gold"), ("per_minute_call_limit", "2")];
     assert_eq!(owner.post("/console/tier/new", &gold).await.status, 303);
     let again = owner.post("/console/tier/new", &gold).await;
-    assert!(again.status == 422 && again.body.contains("is there already"), "{}", again.body);
+    assert!(again.status == 422 && again.body.contains("exists already"), "{}", again.body);
     let wrong =
         owner.post("/console/tier/new", &[("name", "x"), ("per_day_call_limit", "x")]).await;
     assert!(wrong.status == 422 && wrong.body.contains("id=\"per_day_call_limit-problem\""));
@@ -315,16 +315,16 @@ async fn pages_work_and_show_that_the_store_does_not_answer() {
     let viewer = house.log_in(VIEWER).await;
     // A busy machine may take longer to connect than the limiter waits.
     let healthy =
-        async { while viewer.get("/console/store").await.body.contains("does not answer") {} };
+        async { while viewer.get("/console/store").await.body.contains("unavailable") {} };
     tokio::time::timeout(GIVE_UP, healthy).await.expect("the counters answer");
     redis.stop();
     let page = viewer.get("/console/store").await;
     assert_eq!(page.status, 200);
-    assert!(page.body.contains("does not answer"), "{}", page.body);
+    assert!(page.body.contains("unavailable"), "{}", page.body);
     let page = viewer.get("/console/consumer?id=abc").await;
     assert_eq!(page.status, 200);
-    assert!(page.body.contains("The counters do not answer"), "{}", page.body);
-    assert!(page.body.contains("One record is active now"), "the records are still told");
+    assert!(page.body.contains("The counters are unavailable"), "{}", page.body);
+    assert!(page.body.contains("One record is active now"), "the records are still shown");
 }
 
 #[tokio::test]
@@ -336,7 +336,7 @@ async fn while_the_database_is_away_the_page_says_so() {
     assert_eq!(page.status, 503);
     assert!(page.body.contains("Not available at present"), "{}", page.body);
     let page = viewer.get("/console/store").await;
-    assert!(page.status == 200 && page.body.contains("does not answer"), "{}", page.body);
+    assert!(page.status == 200 && page.body.contains("unavailable"), "{}", page.body);
 }
 
 #[tokio::test]

@@ -24,7 +24,7 @@ async fn builder() -> AdminBuilder {
     let source = RecordSource::start(&records);
     let limiter = RateLimiter::builder().policies(source.clone()).build().unwrap();
     let tokens = BearerTokens::new().with("alice", ALICE, Roles::all()).unwrap();
-    Admin::builder(records, source, limiter).authorize(tokens)
+    Admin::builder(records, limiter).authorize(tokens)
 }
 
 /// The API and the console of one admin, on a clock that stands still.
@@ -151,7 +151,7 @@ async fn wrong_tokens_are_counted_while_another_source_of_tokens_is_unavailable(
     let source = RecordSource::start(&records);
     let limiter = RateLimiter::builder().policies(source.clone()).build().unwrap();
     let tokens = BearerTokens::new().with("alice", ALICE, Roles::all()).unwrap();
-    let admin = Admin::builder(records, source, limiter).authorize(tokens).authorize(Absent);
+    let admin = Admin::builder(records, limiter).authorize(tokens).authorize(Absent);
     let admin = admin.clock(ManualClock::at(Timestamp::from_secs(1_000))).build();
     let mut statuses = Vec::new();
     for guess in 0..=20 {
@@ -174,7 +174,7 @@ async fn concurrent_guesses_gain_nothing_over_sequential_ones() {
     let records = Records::connect("sqlite::memory:").await.unwrap();
     let source = RecordSource::start(&records);
     let limiter = RateLimiter::builder().policies(source.clone()).build().unwrap();
-    let admin = Admin::builder(records, source, limiter).authorize(SlowTokens(cues.clone()));
+    let admin = Admin::builder(records, limiter).authorize(SlowTokens(cues.clone()));
     let admin = admin.clock(ManualClock::at(Timestamp::from_secs(1_000))).build();
     let request = |token: &str| {
         let (mut parts, ()) = axum::http::Request::new(()).into_parts();

@@ -148,7 +148,7 @@ async fn requests_without_authorization_are_rejected() {
     let records = rl_records::Records::connect("sqlite::memory:").await.unwrap();
     let source = rl_records::RecordSource::start(&records);
     let limiter = rl_core::RateLimiter::builder().policies(source.clone()).build().unwrap();
-    let admin = rl_admin::Admin::builder(records, source, limiter).build();
+    let admin = rl_admin::Admin::builder(records, limiter).build();
     let site = rl_tests::web::axum::serve(admin.router());
     for (method, path, _) in OPERATIONS {
         let method = reqwest::Method::from_bytes(method.as_bytes()).unwrap();
@@ -184,7 +184,7 @@ async fn only_the_document_needs_no_token_when_it_is_public() {
     let records = rl_records::Records::connect("sqlite::memory:").await.unwrap();
     let source = rl_records::RecordSource::start(&records);
     let limiter = rl_core::RateLimiter::builder().policies(source.clone()).build().unwrap();
-    let admin = rl_admin::Admin::builder(records, source, limiter).authorize(super::tokens());
+    let admin = rl_admin::Admin::builder(records, limiter).authorize(super::tokens());
     let site = rl_tests::web::axum::serve(admin.public_document(true).build().router());
     let status = async |path: &str| site.get(path).send().await.unwrap().status();
     assert_eq!(status("/openapi.json").await, 200);

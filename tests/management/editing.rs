@@ -150,7 +150,7 @@ async fn a_missing_precondition_is_reported_where_it_is_required() {
     let records = rl_records::Records::connect("sqlite::memory:").await.unwrap();
     let source = rl_records::RecordSource::start(&records);
     let limiter = rl_core::RateLimiter::builder().policies(source.clone()).build().unwrap();
-    let admin = rl_admin::Admin::builder(records, source, limiter);
+    let admin = rl_admin::Admin::builder(records, limiter);
     let admin = admin.authorize(super::tokens()).require_if_match(true).build();
     let site = rl_tests::web::axum::serve(admin.router());
     let call = async |method: Method, path: &str, tag: Option<&str>| {

@@ -26,7 +26,7 @@ async fn an_explanation_names_policy_source_records_and_use() {
             (&denied["decided_by"], &denied["retry_in_seconds"]),
             (&json!("store"), &json!(60))
         );
-        assert_eq!(denied["reason"], "minute: 3 of 3 used, it grants it in 60 s");
+        assert_eq!(denied["reason"], "minute: 3 of 3 used, allowed again in 60 s");
         let mut ids: Vec<&str> = denied["considered"]
             .as_array()
             .unwrap()
@@ -65,7 +65,7 @@ async fn an_explanation_tells_a_block_from_a_limit() {
             (&json!("records"), &json!(null))
         );
         assert_eq!(explained["decided_by"], "policy");
-        assert_eq!(explained["reason"], "second: the limit is 0, so no request passes");
+        assert_eq!(explained["reason"], "second: the limit is 0, so every request is rejected");
         bank.remove(&zero).await;
         let until = Some(json!({ "until": "2030-01-01T00:00:00Z" }));
         bank.manage("PUT", "/management/consumers/abc/block", until).await;
@@ -106,7 +106,7 @@ async fn an_explanation_shows_what_is_used_although_the_policy_alone_denies() {
             (&costly["decided_by"], hour(&costly)),
             (&json!("policy"), (json!(3), json!(true)))
         );
-        assert_eq!(costly["reason"], "hour: 3 of 10 used, it never grants as much at once");
+        assert_eq!(costly["reason"], "hour: 3 of 10 used, and the cost exceeds the capacity");
 
         // A limit of 0 beside one that has room.
         let zero = bank.add([0, -1, -1, -1, -1, -1]).await;

@@ -112,7 +112,7 @@ impl Bank {
             }
         };
         let limiter = limiter.build().unwrap();
-        let admin = Admin::builder(records.clone(), source, limiter.clone())
+        let admin = Admin::builder(records.clone(), limiter.clone())
             .authorize(tokens())
             .backend(backend)
             // Tests of the limit make one of their own.

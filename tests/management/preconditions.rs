@@ -159,7 +159,7 @@ async fn a_change_without_if_match_is_428_when_it_is_required() {
     let records = rl_records::Records::connect("sqlite::memory:").await.unwrap();
     let source = rl_records::RecordSource::start(&records);
     let limiter = rl_core::RateLimiter::builder().policies(source.clone()).build().unwrap();
-    let admin = rl_admin::Admin::builder(records, source, limiter);
+    let admin = rl_admin::Admin::builder(records, limiter);
     let admin = admin.authorize(super::tokens()).require_if_match(true).build();
     let site = rl_tests::web::axum::serve(admin.router());
     let call = async |method: &str, path: &str, body: Value| {

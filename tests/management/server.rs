@@ -118,9 +118,9 @@ async fn the_server_does_not_start_open_and_says_what_is_wrong() {
     #[rustfmt::skip]
     let table: [(&[(&str, &str)], &str); 12] = [
         (&[good[1]], "DATABASE_URL: expected postgres://"),
-        (&[good[0]], "nobody could use this API: expected RL_ADMIN_TOKENS or RL_ADMIN_TOKENS_FILE"),
-        (&[good[0], ("RL_ADMIN_TOKENS", "[]")], "RL_ADMIN_TOKENS: expected one token at least"),
-        (&[good[0], ("RL_ADMIN_TOKENS_FILE", short)], "the token of \"bob\": expected 20 bytes or more"),
+        (&[good[0]], "no actor could use this API: expected RL_ADMIN_TOKENS or RL_ADMIN_TOKENS_FILE"),
+        (&[good[0], ("RL_ADMIN_TOKENS", "[]")], "RL_ADMIN_TOKENS: expected at least one token"),
+        (&[good[0], ("RL_ADMIN_TOKENS_FILE", short)], "the token of \"bob\": expected 20 random bytes or more"),
         (&[good[0], ("RL_ADMIN_TOKENS", &unknown_role)], "role \"CanDoAnything\": expected one of CanRead"),
         (&[good[1], ("DATABASE_URL", "mysql://root:swordfish@host/x")], "DATABASE_URL: unknown kind of database"),
         (&[good[1], ("DATABASE_URL", "postgres://rl:swordfish@127.0.0.1:1/x")], "DATABASE_URL: the database"),

@@ -29,7 +29,7 @@ async fn counters_of_an_ipv6_client_are_found_by_any_spelling_of_its_address() {
     let client: IpAddr = "2001:db8::7".parse().unwrap();
     let counted = rule.resolve(Some(client), &[]).unwrap().to_string();
     let client = Subject::new(Realm::Ip, &counted);
-    let admin = Admin::builder(records, source, limiter.clone()).client_ip(rule);
+    let admin = Admin::builder(records, limiter.clone()).client_ip(rule);
     let admin = admin.authorize(super::tokens()).build();
     let site = web::axum::serve(admin.router());
     let call = async |method: &str, path: &str| {
@@ -145,7 +145,7 @@ async fn with_damage(layout: Layout, damage: impl AsyncFn(&mut Bystander)) -> Va
     let store = store.response_timeout(PATIENCE).connect().await.unwrap();
     let limiter = RateLimiter::builder().policies(source.clone()).store(store);
     let limiter = limiter.deadline(PATIENCE).build().unwrap();
-    let admin = Admin::builder(records, source, limiter.clone()).authorize(super::tokens());
+    let admin = Admin::builder(records, limiter.clone()).authorize(super::tokens());
     let admin = admin.backend(Backend::redis(&server.url())).build();
     let site = web::axum::serve(admin.router());
     assert!(limiter.check(&Subject::new(Realm::Consumer, "abc"), 1).await.is_allowed());

@@ -5,13 +5,24 @@
 use rl_core::{Realm, Subject};
 use rl_records::Refusal;
 
-use crate::Admin;
 use crate::access::{Actor, Role};
-use crate::read::Asked;
+use crate::context::Context;
 
-mod refusals;
+mod refusal_sampler;
 
-pub(crate) use refusals::Refusals;
+pub(crate) use refusal_sampler::RefusalSampler;
+
+/// The parts of a request that the entry about its refusal names.
+#[derive(Clone, Debug)]
+pub(crate) struct RequestSummary {
+    pub(crate) method: String,
+    /// The path with the ids of subjects, for the history only.
+    pub(crate) path: String,
+    /// The path without ids, for the log.
+    pub(crate) route: String,
+    /// The subject that the request names, if any.
+    pub(crate) subject: Option<Subject>,
+}
 
 /// Logs that a record of a consumer was changed.
 pub(crate) fn record_changed(
@@ -21,7 +32,8 @@ pub(crate) fn record_changed(
     record: &str,
     revision: i64,
 ) {
-    let (actor, subject) = (actor.name(), Subject::consumer(consumer).redacted());
+    let actor = actor.name();
+    let subject = Subject::consumer(consumer).redacted();
     tracing::info!(
         target: "rl_admin::audit", actor, action, %subject, record, revision, "record changed"
     );
@@ -41,9 +53,10 @@ pub(crate) fn resource_changed(actor: &Actor, action: &str, resource: &str, revi
     );
 }
 
-/// Logs that a consumer or a key was put into a tier, or taken out of it.
-pub(crate) fn moved(actor: &Actor, subject: &Subject, tier: Option<&str>) {
-    let (actor, realm) = (actor.name(), subject.realm().as_str());
+/// Logs that a consumer or a key was put into a tier, or removed from it.
+pub(crate) fn tier_member_changed(actor: &Actor, subject: &Subject, tier: Option<&str>) {
+    let actor = actor.name();
+    let realm = subject.realm().as_str();
     let subject = subject.redacted();
     tracing::info!(target: "rl_admin::audit", actor, realm, %subject, tier, "tier member changed");
 }
@@ -51,12 +64,19 @@ pub(crate) fn moved(actor: &Actor, subject: &Subject, tier: Option<&str>) {
 /// Logs a reset of counters, and writes it to the history.
 ///
 /// The counters are reset already, so a failure to write the history is only logged.
-pub(crate) async fn reset(admin: &Admin, actor: &Actor, subject: &Subject, limit: Option<&str>) {
-    let (name, realm, hash) = (actor.name(), subject.realm().as_str(), subject.redacted());
+pub(crate) async fn reset(
+    context: &Context,
+    actor: &Actor,
+    subject: &Subject,
+    limit: Option<&str>,
+) {
+    let name = actor.name();
+    let realm = subject.realm().as_str();
+    let hash = subject.redacted();
     tracing::info!(
         target: "rl_admin::audit", actor = name, realm, subject = %hash, limit, "counters reset"
     );
-    if let Err(error) = admin.records().audit_log().note_reset(subject, limit, name).await {
+    if let Err(error) = context.records.audit_log().note_reset(subject, limit, name).await {
         let kind = error.kind().as_str();
         tracing::error!(
             target: "rl_admin::audit", actor = name, realm, subject = %hash, kind,
@@ -65,19 +85,19 @@ pub(crate) async fn reset(admin: &Admin, actor: &Actor, subject: &Subject, limit
     }
 }
 
-/// Logs that an actor tried to edit a resource of other applications.
+/// Logs that an actor tried to edit the limit of a resource that lists other applications.
 pub(crate) fn not_owned(actor: &Actor) {
     let actor = actor.name();
-    tracing::warn!(target: "rl_admin::audit", actor, "refused: applications of others");
+    tracing::warn!(target: "rl_admin::audit", actor, "request refused: applications of others");
 }
 
 /// Logs a request that was refused because of a missing role, and writes it to the history.
 ///
 /// Every token can cause refusals, so only a few of each actor are written in a minute. The next entry
-/// says how many refusals it stands for. The request does not wait for the database.
-pub(crate) fn refuse(admin: &Admin, actor: &Actor, role: Role, asked: &Asked) {
-    let Some(count) = admin.refusals().count(actor.name(), admin.now()) else { return };
-    let Asked { method, path, route, subject } = asked.clone();
+/// counts the refusals that it stands for. The request does not wait for the database.
+pub(crate) fn refuse(context: &Context, actor: &Actor, role: Role, request: &RequestSummary) {
+    let Some(count) = context.refusals.count(actor.name(), context.now()) else { return };
+    let RequestSummary { method, path, route, subject } = request.clone();
     let hash = subject.as_ref().map(|subject| tracing::field::display(subject.redacted()));
     tracing::warn!(
         target: "rl_admin::audit", actor = actor.name(), role = role.as_str(), method, route,
@@ -86,7 +106,8 @@ pub(crate) fn refuse(admin: &Admin, actor: &Actor, role: Role, asked: &Asked) {
     let consumer = subject.filter(|subject| *subject.realm() == Realm::Consumer);
     let consumer = consumer.map(|subject| subject.id().to_string());
     let refusal = Refusal { role: role.to_string(), method, path, consumer, count };
-    let (records, name) = (admin.records().clone(), actor.name().to_owned());
+    let records = context.records.clone();
+    let name = actor.name().to_owned();
     tokio::spawn(async move {
         if let Err(error) = records.audit_log().note_refusal(refusal, &name).await {
             let kind = error.kind().as_str();

@@ -1,4 +1,4 @@
-/// Where the limiter's counters live, as the API shows it.
+/// The place of the limiter's counters, as the API shows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Backend {
@@ -15,7 +15,7 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// The Redis at `url`: its host and port, and nothing of user or password.
+    /// Reads the host and the port from the URL of a Redis. Ignores user and password.
     ///
     /// # Examples
     ///
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_url_only_the_place_is_kept() {
+    fn only_the_host_and_the_port_of_a_url_are_kept() {
         for (url, host, port) in [
             ("redis://127.0.0.1/", "127.0.0.1", 6379),
             ("redis://127.0.0.1:7000", "127.0.0.1", 7000),

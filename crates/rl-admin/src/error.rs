@@ -1,64 +1,63 @@
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::LazyLock;
-use std::time::Duration;
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use rl_core::FailureKind;
-use rl_core::StoreError;
-use rl_core::observe::Transition;
+use rl_core::{FailureKind, StoreError};
 use rl_records::{ChangeError, DatabaseError, InvalidField};
 use serde::Serialize;
 use utoipa::openapi::{self, ContentBuilder, Ref, RefOr, ResponseBuilder};
 use utoipa::{IntoResponses, ToSchema};
 
-use crate::Role;
-use crate::access::TooManyAttempts;
+use crate::access::{Role, TooManyAttempts};
+use crate::failure::{Dependency, DependencyFailure};
 
-/// An answer other than success: a status, a sentence, and the field it is about.
+/// An error response: a status, a message, and the field that is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiError {
     status: StatusCode,
     // Boxed, because most functions return this error type and few requests fail.
     body: Box<Problem>,
-    // Of what is there, if the client has seen another one.
+    // The current revision, if the request expected another one.
     revision: Option<i64>,
     // Seconds until a retry.
     retry_after: Option<u64>,
+    // The dependency whose failure caused the error, for the log.
+    failure: Option<Box<DependencyFailure>>,
 }
 
-/// What is wrong.
+/// The body of an error response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct Problem {
-    /// The status once more.
+    /// The status, as in the status line.
     code: u16,
-    /// A sentence for people.
+    /// A message for people.
     message: String,
-    /// The field, parameter or header that cannot be used.
+    /// The field, parameter or header that is invalid.
     #[serde(skip_serializing_if = "Option::is_none")]
     field: Option<String>,
-    /// What was expected of it.
+    /// The expected value.
     #[serde(skip_serializing_if = "Option::is_none")]
     expected: Option<String>,
-    /// All fields that are missing, if any.
+    /// All missing fields, if any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     missing: Vec<String>,
 }
 
 impl ApiError {
-    /// An answer of this status.
+    /// Creates an error with this status and message.
     #[must_use]
     pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
         let code = status.as_u16();
-        let (message, missing) = (message.into(), Vec::new());
-        let body = Box::new(Problem { code, message, field: None, expected: None, missing });
-        Self { status, body, revision: None, retry_after: None }
+        let message = message.into();
+        let body =
+            Box::new(Problem { code, message, field: None, expected: None, missing: Vec::new() });
+        Self { status, body, revision: None, retry_after: None, failure: None }
     }
 
-    /// 400: what was given in `field` is not what was expected.
+    /// Creates a 400 for a field whose value is not the expected one.
     #[must_use]
     pub fn invalid(field: &str, expected: &str) -> Self {
         let mut error = Self::new(StatusCode::BAD_REQUEST, format!("{field}: expected {expected}"));
@@ -67,21 +66,21 @@ impl ApiError {
         error
     }
 
-    /// 400: the same with a message of its own.
+    /// Creates a 400 like [`invalid`](Self::invalid), with a message of its own.
     pub(crate) fn invalid_as(field: &str, expected: &str, message: String) -> Self {
         let mut error = Self::invalid(field, expected);
         error.body.message = message;
         error
     }
 
-    /// 400: the value was not expected. The message repeats it, so it must not be secret.
+    /// Creates a 400 whose message quotes the value, which must not be secret.
     pub(crate) fn invalid_value(field: &str, value: &str, expected: &str) -> Self {
         let value: String = value.chars().take(80).collect();
         let message = format!("{field} {value:?}: expected {expected}");
         Self::invalid_as(field, expected, message)
     }
 
-    /// 400: fields that are not known, and those that are missing.
+    /// Creates a 400 that names all unknown and all missing fields.
     pub(crate) fn fields(unknown: &[&str], missing: &[&str], known: &[&str]) -> Self {
         let listed = |names: &[&str], kind: &str| {
             let plural = if names.len() == 1 { "" } else { "s" };
@@ -106,7 +105,7 @@ impl ApiError {
         error
     }
 
-    /// 400, in the words that clients of such systems know.
+    /// Creates a 400 for an hour, with the message that clients of open banking systems know.
     pub(crate) fn invalid_hour(given: &str) -> Self {
         const FORMAT: &str =
             "YYYY-MM-DD-HH in UTC (e.g. 2025-12-31-13 for hour 13:00-13:59 UTC on Dec 31, 2025)";
@@ -115,8 +114,8 @@ impl ApiError {
         Self::invalid_as("DATE_WITH_HOUR", FORMAT, message)
     }
 
-    /// 412: the precondition names another revision than the current one.
-    pub(crate) fn not_as_seen(name: &str, revision: i64) -> Self {
+    /// Creates a 412 for a precondition that names another revision than the current one.
+    pub(crate) fn revision_mismatch(name: &str, revision: i64) -> Self {
         let message = format!(
             "If-Match does not name the current revision: it is {revision} and was written by {name:?}; \
              read it and try again"
@@ -126,31 +125,27 @@ impl ApiError {
         error
     }
 
-    /// 412: the client has sent a precondition, but there is nothing to change.
+    /// Creates a 412 for a precondition without an object to change.
     pub(crate) fn nothing_to_match() -> Self {
         let message = "If-Match was sent, but there is nothing to change";
         Self::new(StatusCode::PRECONDITION_FAILED, message)
     }
 
-    /// 428: the client must say what it has seen.
-    pub(crate) fn without_if_match() -> Self {
-        let mut error = Self::invalid("If-Match", "the ETag of what is to be changed");
-        error.set_status(StatusCode::PRECONDITION_REQUIRED);
+    /// Creates a 428 for a change that lacks the required precondition.
+    pub(crate) fn missing_if_match() -> Self {
+        let mut error = Self::invalid("If-Match", "the ETag of the object to change");
+        error.status = StatusCode::PRECONDITION_REQUIRED;
+        error.body.code = error.status.as_u16();
         error
     }
 
-    /// The same about another status.
-    pub(crate) fn set_status(&mut self, status: StatusCode) {
-        (self.status, self.body.code) = (status, status.as_u16());
-    }
-
-    /// 401.
-    pub(crate) fn not_logged_in() -> Self {
-        let message = "OBP-20001: not logged in: expected credentials that are known here";
+    /// Creates a 401 for missing or wrong credentials.
+    pub(crate) fn unauthenticated() -> Self {
+        let message = "OBP-20001: not logged in: expected valid credentials";
         Self::new(StatusCode::UNAUTHORIZED, message)
     }
 
-    /// 429: the client's address has sent too many wrong credentials.
+    /// Creates a 429 for an address that has sent too many wrong credentials.
     pub(crate) fn too_many_attempts(TooManyAttempts { retry_after }: TooManyAttempts) -> Self {
         let message = format!(
             "OBP-10061: too many failed authentications from this address. Try again in {retry_after} \
@@ -161,32 +156,37 @@ impl ApiError {
         error
     }
 
-    /// 400: there are several `Authorization` lines.
+    /// Creates a 400 for several `Authorization` lines.
     pub(crate) fn ambiguous_credentials() -> Self {
         Self::invalid("Authorization", "one line")
     }
 
-    /// 503: it cannot be found out who asks.
-    pub(crate) fn no_answer_who() -> Self {
-        let message = "it cannot be found out at present who is asking";
+    /// Creates a 503 for credentials that cannot be checked now.
+    pub(crate) fn authentication_unavailable() -> Self {
+        let message = "the credentials cannot be checked at present";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
     }
 
-    /// 403.
+    /// Creates a 403 that names the missing role.
     pub(crate) fn missing_role(role: Role) -> Self {
         let message = format!("OBP-20006: UserHasMissingRoles: {role}");
         Self::new(StatusCode::FORBIDDEN, message)
     }
 
-    /// 404.
-    pub(crate) fn not_found(what: impl fmt::Display) -> Self {
-        Self::new(StatusCode::NOT_FOUND, format!("{what} not found"))
+    /// Creates a 404 for an object.
+    pub(crate) fn not_found(object: impl fmt::Display) -> Self {
+        Self::new(StatusCode::NOT_FOUND, format!("{object} not found"))
     }
 
-    /// The status.
+    /// Returns the status.
     #[must_use]
     pub const fn status(&self) -> StatusCode {
         self.status
+    }
+
+    /// Removes the failure that caused this error, for the log.
+    pub(crate) fn take_failure(&mut self) -> Option<DependencyFailure> {
+        self.failure.take().map(|failure| *failure)
     }
 
     /// Returns the seconds until the client may try again, if waiting helps.
@@ -195,13 +195,13 @@ impl ApiError {
         self.retry_after
     }
 
-    /// The sentence.
+    /// Returns the message.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.body.message
     }
 
-    /// The field it is about, if it is about one.
+    /// Returns the field that is invalid, if the error is about one.
     #[must_use]
     pub fn field(&self) -> Option<&str> {
         self.body.field.as_deref()
@@ -229,45 +229,48 @@ impl IntoResponse for ApiError {
         if let Some(revision) = self.revision {
             headers.insert(header::ETAG, etag(revision));
         }
+        if let Some(failure) = self.failure {
+            response.extensions_mut().insert(*failure);
+        }
         response
     }
 }
 
-/// The tag of a revision.
+/// Returns the entity tag of a revision.
 pub(crate) fn etag(revision: i64) -> HeaderValue {
     HeaderValue::try_from(format!("\"{revision}\"")).expect("digits and quotes")
 }
 
-/// For the document: what any operation may answer.
-pub(crate) struct Refusals;
+/// The error responses of every operation, for the OpenAPI document.
+pub(crate) struct ErrorResponses;
 
-/// And what a change may answer besides.
-pub(crate) struct ChangeRefusals;
+/// The error responses of every change, for the OpenAPI document.
+pub(crate) struct ChangeErrorResponses;
 
-impl IntoResponses for Refusals {
+impl IntoResponses for ErrorResponses {
     fn responses() -> BTreeMap<String, RefOr<openapi::Response>> {
         problems(&[
-            ("400", "Something that was given cannot be used"),
-            ("401", "It is not known who asks"),
+            ("400", "A value is invalid"),
+            ("401", "The credentials are missing or wrong"),
             ("403", "The role is missing"),
-            ("404", "It is not there"),
+            ("404", "The object does not exist"),
             ("429", "Too many wrong credentials came from this address"),
-            ("503", "The database or the counters cannot be reached"),
+            ("503", "The database or the counters are unavailable"),
         ])
     }
 }
 
-impl IntoResponses for ChangeRefusals {
+impl IntoResponses for ChangeErrorResponses {
     fn responses() -> BTreeMap<String, RefOr<openapi::Response>> {
         let mut all = problems(&[
             ("408", "The body took too long"),
-            ("409", "It is not clear what is meant, or there is one already"),
-            ("412", "The current revision is not one that If-Match names"),
+            ("409", "Several objects match, or the object exists already"),
+            ("412", "If-Match does not name the current revision"),
             ("413", "The body is too long"),
             ("415", "The body is not JSON"),
-            ("428", "The request does not say which revision it is about"),
+            ("428", "The request has no If-Match, which is required"),
         ]);
-        all.extend(Refusals::responses());
+        all.extend(ErrorResponses::responses());
         all
     }
 }
@@ -287,40 +290,36 @@ impl From<InvalidField> for ApiError {
     }
 }
 
-/// The time without a failure after which the next one begins another outage, with a log line of its own.
-const CALM: Duration = Duration::from_secs(10);
-
-/// Notes a failure. Returns whether it begins an outage, so that an outage is one line in the log.
-fn is_first(failing: &Transition) -> bool {
-    failing.ended();
-    failing.occurred()
-}
-
 impl From<DatabaseError> for ApiError {
     fn from(error: DatabaseError) -> Self {
-        static FAILING: LazyLock<Transition> = LazyLock::new(|| Transition::new(CALM));
-        if is_first(&FAILING) {
-            let (kind, cause) = (error.kind().as_str(), tracing::field::display(&error));
-            tracing::warn!(target: "rl_admin", kind, cause, "database failing");
-        }
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, error.summary())
+        let mut converted = Self::new(StatusCode::SERVICE_UNAVAILABLE, error.summary());
+        converted.failure = Some(Box::new(DependencyFailure {
+            dependency: Dependency::Database,
+            kind: error.kind().as_str(),
+            cause: error.to_string(),
+        }));
+        converted
     }
 }
 
 impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
-        static FAILING: LazyLock<Transition> = LazyLock::new(|| Transition::new(CALM));
-        if is_first(&FAILING) {
-            let (kind, cause) = (error.kind().as_str(), tracing::field::display(&error));
-            tracing::warn!(target: "rl_admin", kind, cause, "counters failing");
-        }
         let message = match error.kind() {
             FailureKind::Corrupt => {
                 "the counters of this subject are damaged; reset them to repair them"
             }
             _ => "the counters cannot be reached",
         };
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
+        let mut converted = Self::new(StatusCode::SERVICE_UNAVAILABLE, message);
+        // A damaged counter is no outage: the store has replied.
+        if error.kind() != FailureKind::Corrupt {
+            converted.failure = Some(Box::new(DependencyFailure {
+                dependency: Dependency::Counters,
+                kind: error.kind().as_str(),
+                cause: error.to_string(),
+            }));
+        }
+        converted
     }
 }
 

@@ -1,8 +1,8 @@
 //! Management of rate limits over HTTP: an axum [`Router`](axum::Router) that any service can mount, and
 //! a [`console`] for people.
 //!
-//! It reads and changes the records of `rl-records`, tells what they add up to and what has been
-//! used, resets counters, blocks consumers, and explains decisions. Reading never charges a counter.
+//! It reads and changes the records of `rl-records`, and reports active limits and usage. It resets counters,
+//! blocks consumers and explains decisions. Reading never charges a counter.
 //!
 //! ```
 //! use axum::body::Body;
@@ -13,13 +13,13 @@
 //! use tower::ServiceExt;
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! // What the service has anyway: records, the source of policies that they make, and the limiter.
+//! // The service has these: records, their source of policies, and the limiter.
 //! let records = Records::connect("sqlite::memory:").await?;
 //! let source = RecordSource::start(&records);
-//! let limiter = RateLimiter::builder().policies(source.clone()).build()?;
+//! let limiter = RateLimiter::builder().policies(source).build()?;
 //!
 //! let tokens = BearerTokens::new().with("alice", "a-long-and-random-token", Roles::all())?;
-//! let admin = Admin::builder(records, source, limiter).authorize(tokens).build();
+//! let admin = Admin::builder(records, limiter).authorize(tokens).build();
 //! let app = axum::Router::new().nest("/obp/v6.0.0", admin.router());
 //!
 //! let path = "/obp/v6.0.0/management/consumers/abc123/active-rate-limits";
@@ -35,28 +35,34 @@
 //!
 //! # Rules
 //!
-//! 1. **Nobody is let in unless it is said who**: without an [`Authorize`] every call is answered with
-//!    401, whatever its path. Then comes the [`Role`], 403, and only then the rest of the request.
-//! 2. **A change binds the next request** of this process, and soon those of others: see `rl-records`.
-//! 3. **No edit is lost**: `If-Match` with the `ETag` of what was seen is answered with 412 if it has
-//!    changed, and the history keeps everything with who did it.
-//! 4. **What cannot be used is refused** with the field and what was expected; nothing of it is stored.
-//! 5. **What the API does its document says**: `/openapi.json` is made from the code.
+//! 1. **Authentication comes first.** Without an [`Authorize`], every request gets 401, whatever its path. Then
+//!    the [`Role`] is checked, with 403, and only then the rest of the request.
+//! 2. **A change applies to the next request** in this process, and soon in others: see `rl-records`.
+//! 3. **No edit is lost.** A change with `If-Match` gets 412 if the object has another `ETag`. The history
+//!    keeps every change with its actor.
+//! 4. **Invalid input is refused** with the field and the expected value, and nothing is stored.
+//! 5. **The document matches the code.** `/openapi.json` is generated from it.
 //!
-//! The README of the crate lists the operations. The same is there as a server, `rl-admin`.
+//! The README of the crate lists the operations. The binary `rl-admin` serves them.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod access;
 
 mod backend;
+mod failure;
+
 mod error;
 mod wire;
 
-mod admin;
 mod audit;
+mod context;
+mod outage;
+
 mod read;
 mod routes;
+
+mod admin;
 
 pub mod console;
 

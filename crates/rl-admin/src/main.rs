@@ -67,6 +67,7 @@ fn warn_about(settings: &Settings, address: SocketAddr) {
     }
 }
 
+/// Builds the management from the settings.
 async fn admin(settings: &Settings) -> Result<Admin, Box<dyn Error>> {
     let options = RecordsOptions::new(&settings.database)
         .defaults(settings.defaults)
@@ -76,9 +77,9 @@ async fn admin(settings: &Settings) -> Result<Admin, Box<dyn Error>> {
     let source = RecordSource::builder(&records).others(others(settings.anonymous)).tiers_of_keys();
     let source = source.start();
     let limiter = RateLimiter::builder()
-        .policies(source.clone())
+        .policies(source)
         .namespace(&settings.namespace)
-        // Nobody waits behind a report.
+        // Reports may wait longer than the requests of a service.
         .deadline(Duration::from_secs(1));
     let limiter = match &settings.redis {
         Some(url) => {
@@ -88,14 +89,14 @@ async fn admin(settings: &Settings) -> Result<Admin, Box<dyn Error>> {
         None => {
             tracing::warn!(
                 target: "rl_admin",
-                "without RL_REDIS_URL there are no counters to show: those of a service in memory are its own"
+                "no counters to show without RL_REDIS_URL: a service in memory has its own"
             );
             limiter
         }
     };
     let limiter = limiter.build().map_err(|error| format!("RL_NAMESPACE: {error}"))?;
     let backend = settings.redis.as_deref().map(rl_admin::Backend::redis).unwrap_or_default();
-    let admin = Admin::builder(records, source, limiter)
+    let admin = Admin::builder(records, limiter)
         .authorize(settings.tokens.clone())
         .backend(backend)
         .failed_attempts(settings.attempts.clone())
@@ -106,13 +107,14 @@ async fn admin(settings: &Settings) -> Result<Admin, Box<dyn Error>> {
     Ok(admin.build())
 }
 
-/// What the services have for everybody who has no records, as far as that is known here.
+/// Returns the policies of the services for subjects that are no consumers, as far as they are configured
+/// here.
 fn others(anonymous: CallLimit) -> ByRealm {
     let policies = Preset::OpenBank.policies();
     match anonymous {
         CallLimit::Unlimited => policies.unlimited(Realm::Ip).unlimited(Realm::Unknown),
         CallLimit::AtMost(max) => {
-            let limit = Limit::new(max, Period::HOUR).expect("a call limit is no larger");
+            let limit = Limit::new(max, Period::HOUR).expect("call limits are at most MAX_UNITS");
             let policy = Policy::new([limit]).expect("one limit");
             policies.with(Realm::Ip, policy.clone()).with(Realm::Unknown, policy)
         }

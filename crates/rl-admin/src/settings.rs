@@ -1,15 +1,15 @@
 mod console;
-
-use std::fmt;
+mod invalid;
 
 use console::ConsoleSettings;
+use invalid::InvalidSetting;
 use rl_admin::{BearerTokens, FailedAttempts};
 use rl_core::Realm;
 use rl_core::client_ip::{ClientIp, InvalidProxies, TrustedProxies};
 use rl_core::store::redis::Layout;
 use rl_records::{CallLimit, CallLimits, CallPeriod, ZeroMeans};
 
-/// What the environment says.
+/// The settings of the environment.
 pub(crate) struct Settings {
     pub(crate) database: String,
     pub(crate) redis: Option<String>,
@@ -23,22 +23,22 @@ pub(crate) struct Settings {
     pub(crate) require_if_match: bool,
     pub(crate) defaults: CallLimits,
     pub(crate) zero_means: ZeroMeans,
-    /// Per hour, for an address.
+    /// The limit per hour of an anonymous address.
     pub(crate) anonymous: CallLimit,
-    /// How the services count addresses.
+    /// The rule by which the services count addresses.
     pub(crate) client_ip: ClientIp,
-    /// Realms that the services have beside the ready-made ones.
+    /// The realms of the services, beside the predefined ones.
     pub(crate) realms: Vec<Realm>,
     pub(crate) log_secret: Option<String>,
 }
 
 impl Settings {
-    /// Reads them.
+    /// Reads the settings.
     ///
     /// # Errors
     ///
-    /// Returns an error that names the variable and what was expected. Without tokens there are no
-    /// settings: the server is never open.
+    /// Returns an error that names the variable and the expected value. Tokens are required, so that the
+    /// server is never open.
     pub(crate) fn from_environment(
         read: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, InvalidSetting> {
@@ -119,7 +119,7 @@ fn tokens(read: impl Fn(&'static str) -> Option<String>) -> Result<BearerTokens,
             return Err(InvalidSetting(both.to_owned()));
         }
         (None, None) => {
-            let none = "nobody could use this API: expected RL_ADMIN_TOKENS or RL_ADMIN_TOKENS_FILE, \
+            let none = "no actor could use this API: expected RL_ADMIN_TOKENS or RL_ADMIN_TOKENS_FILE, \
                         a list such as [{\"name\": \"alice\", \"token\": \"…\", \
                         \"roles\": [\"CanReadCallLimits\"]}]";
             return Err(InvalidSetting(none.to_owned()));
@@ -128,12 +128,12 @@ fn tokens(read: impl Fn(&'static str) -> Option<String>) -> Result<BearerTokens,
     let tokens = BearerTokens::from_json(&json);
     let tokens = tokens.map_err(|error| InvalidSetting(format!("{name}: {error}")))?;
     if tokens.is_empty() {
-        return Err(InvalidSetting(format!("{name}: expected one token at least")));
+        return Err(InvalidSetting(format!("{name}: expected at least one token")));
     }
     Ok(tokens)
 }
 
-/// Reads how many bits of an IPv6 address the services count it by.
+/// Reads the length of the network by which the services count IPv6 addresses.
 fn client_ip(read: impl Fn(&'static str) -> Option<String>) -> Result<ClientIp, InvalidSetting> {
     let Some(text) = read("RL_IPV6_PREFIX") else { return Ok(ClientIp::peer()) };
     let rule = text.parse().ok().and_then(|bits| ClientIp::peer().ipv6_prefix(bits).ok());
@@ -148,7 +148,7 @@ fn realms(read: impl Fn(&'static str) -> Option<String>) -> Result<Vec<Realm>, I
     realms.map_err(|error| InvalidSetting(format!("RL_REALMS: {error}")))
 }
 
-/// What holds for consumers without records: the same that the services have.
+/// Reads the limits of consumers without records, which the services must have, too.
 fn defaults(read: impl Fn(&'static str) -> Option<String>) -> Result<CallLimits, InvalidSetting> {
     let mut limits = CallLimits::UNLIMITED;
     for (period, name) in CallPeriod::ALL.into_iter().zip([
@@ -178,18 +178,6 @@ fn limit(
     limit.map(Some).ok_or_else(wrong)
 }
 
-/// What is wrong with the environment, without any secret.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct InvalidSetting(String);
-
-impl fmt::Display for InvalidSetting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for InvalidSetting {}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -204,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_has_a_default_but_for_the_database_and_the_tokens() {
+    fn only_the_database_and_the_tokens_are_required() {
         let database = ("DATABASE_URL", "sqlite::memory:");
         let least = settings(&[database, ("RL_ADMIN_TOKENS", TOKENS)]).unwrap();
         assert_eq!((&*least.listen, &*least.prefix), ("127.0.0.1:8090", ""));
@@ -230,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn errors_name_the_variable_and_the_expected_value() {
         #[rustfmt::skip]
         let table = [
             ("RL_REDIS_LAYOUT", "compact", "RL_REDIS_LAYOUT: expected packed or readable"),

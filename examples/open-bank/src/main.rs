@@ -72,7 +72,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
 
     // Periods without a limit are counted too, because the management shows the usage of all six.
     let source = RecordSource::builder(&records).count_unlimited(true).start();
-    let mut limiter = RateLimiter::builder().policies(source.clone());
+    let mut limiter = RateLimiter::builder().policies(source);
     let mut store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     let mut backend = Backend::Memory;
     if let Some(url) = setting("RL_REDIS_URL") {
@@ -84,7 +84,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     }
     let limiter = limiter.build()?;
     let access = access(client_ip.clone(), &store)?;
-    let (admin, token) = management::admin(records, source, limiter.clone(), backend, client_ip)?;
+    let (admin, token) = management::admin(records, limiter.clone(), backend, client_ip)?;
 
     // The session cookie would need TLS, which this example does not have.
     let console = Console::builder(admin.clone()).without_tls().build();

@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use rl_admin::{Admin, Backend, BearerTokens, FailedAttempts, Roles};
-use rl_records::{CallLimits, RecordContent, RecordQuery, RecordSource, Records};
+use rl_records::{CallLimits, RecordContent, RecordQuery, Records};
 use rl_tower::RateLimiter;
 use rl_tower::client_ip::ClientIp;
 use rl_tower::time::Timestamp;
@@ -26,7 +26,6 @@ pub(crate) async fn first_records(records: &Records, consumer: &str) -> Result<(
 /// them it makes up one token for this run and returns that too, so that management is never open.
 pub(crate) fn admin(
     records: Records,
-    source: RecordSource,
     limiter: RateLimiter,
     backend: Backend,
     client_ip: ClientIp,
@@ -47,7 +46,7 @@ pub(crate) fn admin(
             (BearerTokens::new().with("operator", &token, Roles::all())?, Some(token))
         }
     };
-    let admin = Admin::builder(records, source, limiter)
+    let admin = Admin::builder(records, limiter)
         .authorize(tokens)
         // For browsers and tools; it holds no data.
         .public_document(true)

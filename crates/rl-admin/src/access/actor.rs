@@ -2,20 +2,19 @@ use std::sync::Arc;
 
 use rl_records::Author;
 
-use super::{Role, Roles};
-use crate::ApiError;
+use super::role::{Role, Roles};
 
-/// Who makes a request: a name for the log and the history, and what they may do.
+/// The person or program that makes a request: a name for the log and the history, and its roles.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Actor {
     name: Arc<str>,
     roles: Roles,
-    // All of them if not said.
+    // Without them, the actor owns all applications.
     applications: Option<Arc<[String]>>,
 }
 
 impl Actor {
-    /// Somebody of this name with these roles.
+    /// Creates an actor.
     ///
     /// The name is stored with every change: 1 to 250 bytes without control characters, or the
     /// change is refused.
@@ -24,8 +23,9 @@ impl Actor {
         Self { name: name.into(), roles, applications: None }
     }
 
-    /// The same, who edits limits of resources only if these applications alone are under them. What
-    /// they may read, and limits of consumers, are not touched by this.
+    /// Limits the resources that the actor may edit to those that list only these applications.
+    ///
+    /// Reading, and the limits of consumers, are not affected.
     ///
     /// # Examples
     ///
@@ -47,8 +47,10 @@ impl Actor {
         self
     }
 
-    /// Whether all of these applications are theirs. What is under no application belongs to those
-    /// alone whose applications were not said.
+    /// Returns whether the actor owns all of these applications.
+    ///
+    /// Without [`of_applications`](Self::of_applications), an actor owns all. With it, an empty list is not
+    /// owned.
     #[must_use]
     pub fn owns<A: AsRef<str>>(&self, applications: impl IntoIterator<Item = A>) -> bool {
         let Some(own) = &self.applications else { return true };
@@ -57,38 +59,28 @@ impl Actor {
             && applications.all(|app| own.iter().any(|own| own == app.as_ref()))
     }
 
-    /// The name.
+    /// Returns the name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What they may do.
+    /// Returns the roles.
     #[must_use]
     pub const fn roles(&self) -> Roles {
         self.roles
     }
 
-    /// Whether they have `role`.
+    /// Returns whether the actor has `role`.
     #[must_use]
     pub const fn has(&self, role: Role) -> bool {
         self.roles.contains(role)
     }
 
-    /// Returns the author for changes by this actor. It may block and unblock consumers if the actor has
-    /// the roles for that.
+    /// Returns the author for changes by this actor, who blocks and unblocks if the roles allow it.
     pub(crate) fn author(&self) -> Author<'_> {
         let may_block = self.has(Role::CanCreateRateLimits);
         let may_unblock = self.has(Role::CanDeleteRateLimits);
         Author::new(&self.name).may_block(may_block).may_unblock(may_unblock)
-    }
-
-    /// Demands `role`.
-    ///
-    /// # Errors
-    ///
-    /// Returns the answer 403, which names the role, if they do not have it.
-    pub fn require(&self, role: Role) -> Result<(), ApiError> {
-        if self.has(role) { Ok(()) } else { Err(ApiError::missing_role(role)) }
     }
 }

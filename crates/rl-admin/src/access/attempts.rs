@@ -21,11 +21,10 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 /// The factor by which all clients without a known address together may fail more often than one address.
 const UNKNOWN_FACTOR: u64 = 50;
 
-/// How many wrong credentials a client address may send, and how that address is found.
+/// The limit of wrong credentials for each client address.
 ///
-/// An address, or an IPv6 network of 64 bits, that has used up its attempts gets 429 until the minute is
-/// over, even for right credentials. Only wrong credentials count, so right ones alone are never
-/// limited.
+/// After too many wrong credentials, an address gets 429 until the minute is over, even for right ones. IPv6
+/// addresses count by network of 64 bits. Right credentials do not count.
 ///
 /// Clients whose address is unknown share one count, which is 50 times as large. The address is known
 /// if the server is made with `into_make_service_with_connect_info::<SocketAddr>()`.
@@ -36,7 +35,7 @@ const UNKNOWN_FACTOR: u64 = 50;
 /// use rl_admin::access::FailedAttempts;
 /// use rl_core::client_ip::ClientIp;
 ///
-/// // Behind a proxy all clients have the same peer, and one that guesses locks the others out.
+/// // Without this, all clients behind a proxy share one address, and one that guesses locks out the others.
 /// let proxies = "10.0.0.0/8".parse()?;
 /// let attempts = FailedAttempts::per_minute(20).client_address(ClientIp::with_proxies(proxies));
 /// # Ok::<(), rl_core::client_ip::InvalidProxies>(())
@@ -68,7 +67,7 @@ impl FailedAttempts {
         self
     }
 
-    /// Starts to count, on this clock.
+    /// Creates a limiter with these settings.
     pub(crate) fn start(self, clock: Arc<dyn Clock>) -> AttemptLimiter {
         let policy = |max: u64| {
             let limit = Limit::new(max, Period::MINUTE).expect("a number of 32 bits times 50");
@@ -92,8 +91,8 @@ impl FailedAttempts {
     }
 }
 
-/// 20 in a minute.
 impl Default for FailedAttempts {
+    /// Allows 20 wrong credentials in a minute.
     fn default() -> Self {
         Self::per_minute(20)
     }
@@ -101,10 +100,9 @@ impl Default for FailedAttempts {
 
 /// Counts wrong credentials.
 ///
-/// The order matters when attempts arrive at the same time. A wrong credential is charged after it was
-/// checked, and a right one is accepted only if the address still has an attempt at that time. So however
-/// many guesses arrive together, at most `max` wrong ones get 401. A right one passes only before the last
-/// of them.
+/// A wrong credential is charged after it was checked. A right one is accepted only if the address still has
+/// an attempt left after the check. So of any number of concurrent guesses, at most `max` wrong ones get 401,
+/// and a right one is accepted only before the last of them.
 pub(crate) struct AttemptLimiter {
     limiter: RateLimiter,
     client_ip: ClientIp,
@@ -170,10 +168,10 @@ impl fmt::Debug for AttemptLimiter {
     }
 }
 
-/// A client has used up its attempts.
+/// The error for a client that has used up its attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooManyAttempts {
-    /// Whole seconds until it has one again.
+    /// The number of whole seconds until the next attempt.
     pub(crate) retry_after: u64,
 }
 
@@ -191,7 +189,7 @@ impl TooManyAttempts {
     }
 }
 
-/// Lets one line in an interval through, and counts the others.
+/// Samples log lines: one in each interval, with the number of suppressed ones.
 #[derive(Debug, Default)]
 struct LogSampler {
     next: Timestamp,
@@ -256,7 +254,7 @@ mod tests {
         let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_000)));
         let attempts = FailedAttempts::per_minute(3).start(clock.clone());
         let client = Subject::ip([192, 0, 2, 7]);
-        // Right credentials charge nothing.
+        // Right credentials are not charged.
         for _ in 0..100 {
             attempts.check(Some(&client)).await.unwrap();
         }

@@ -1,7 +1,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// What somebody may do.
+/// A permission of an actor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Role {
@@ -9,20 +9,20 @@ pub enum Role {
     CanReadCallLimits,
     /// Sets the limits of a consumer in one step.
     CanSetCallLimits,
-    /// Creates records and limits of resources; blocks a consumer.
+    /// Creates records and limits of resources; blocks consumers and applications.
     CanCreateRateLimits,
-    /// Changes them.
+    /// Changes records and limits of resources.
     CanUpdateRateLimits,
-    /// Deletes them; unblocks a consumer.
+    /// Deletes records and limits of resources; unblocks consumers and applications.
     CanDeleteRateLimits,
-    /// Reads what is active and used, searches, explains, reads the history.
+    /// Reads active limits, usage and the history; searches; explains decisions.
     CanGetRateLimits,
     /// Resets counters.
     CanResetCallCounters,
 }
 
 impl Role {
-    /// All of them.
+    /// All roles.
     pub const ALL: [Self; 7] = [
         Self::CanReadCallLimits,
         Self::CanSetCallLimits,
@@ -33,7 +33,7 @@ impl Role {
         Self::CanResetCallCounters,
     ];
 
-    /// Its name, such as `CanReadCallLimits`.
+    /// Returns the name, such as `CanReadCallLimits`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -65,7 +65,7 @@ impl FromStr for Role {
     }
 }
 
-/// A name that is no [`Role`].
+/// The error for a name that is no [`Role`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownRole {
     name: String,
@@ -98,25 +98,25 @@ impl Roles {
     /// No role.
     pub const NONE: Self = Self(0);
 
-    /// Every role.
+    /// Returns every role.
     #[must_use]
     pub fn all() -> Self {
         Self::from_iter(Role::ALL)
     }
 
-    /// These, and `role`.
+    /// Returns these roles and `role`.
     #[must_use]
     pub const fn with(self, role: Role) -> Self {
         Self(self.0 | 1 << role as u16)
     }
 
-    /// Whether `role` is one of them.
+    /// Returns whether `role` is one of them.
     #[must_use]
     pub const fn contains(self, role: Role) -> bool {
         self.0 & 1 << role as u16 != 0
     }
 
-    /// The roles, in the order of [`Role::ALL`].
+    /// Returns the roles, in the order of [`Role::ALL`].
     pub fn iter(self) -> impl Iterator<Item = Role> {
         Role::ALL.into_iter().filter(move |role| self.contains(*role))
     }

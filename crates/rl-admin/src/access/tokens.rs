@@ -7,14 +7,16 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
-use super::{Actor, Authorize, Authorized, Role, Roles, UnknownRole};
+use super::actor::Actor;
+use super::authorize::{Authorize, Authorized};
+use super::role::{Role, Roles, UnknownRole};
 
-/// A token shorter than this can be guessed.
-const SHORTEST: usize = 20;
+/// The shortest accepted token, in bytes.
+const MIN_LENGTH: usize = 20;
 
-/// People and programs that send `Authorization: Bearer …`.
+/// Authenticates actors by a token in `Authorization: Bearer …`.
 ///
-/// Tokens are kept as SHA-256 digests, and are compared with all of them in constant time.
+/// Tokens are stored as SHA-256 digests. A token is compared with all digests in constant time.
 ///
 /// # Examples
 ///
@@ -23,7 +25,7 @@ const SHORTEST: usize = 20;
 ///
 /// let tokens = BearerTokens::new().with("alice", "a-long-and-random-token", Roles::all())?;
 ///
-/// // The digest is what `printf %s TOKEN | sha256sum` says.
+/// // Compute the digest with `printf %s TOKEN | sha256sum`.
 /// let tokens = BearerTokens::from_json(r#"[
 ///     { "name": "alice", "token": "a-long-and-random-token", "roles": ["CanReadCallLimits"] },
 ///     { "name": "bob",
@@ -48,17 +50,17 @@ struct Entry {
 }
 
 impl BearerTokens {
-    /// Nobody.
+    /// Creates an empty list, which accepts no token.
     #[must_use]
     pub const fn new() -> Self {
         Self { known: Vec::new() }
     }
 
-    /// These, and whoever sends `token`.
+    /// Adds an actor with this token.
     ///
     /// # Errors
     ///
-    /// Returns an error if the token is shorter than 20 bytes, or if it is somebody else's.
+    /// Returns an error if the token is shorter than 20 bytes, or if another actor has it.
     pub fn with(self, name: &str, token: &str, roles: Roles) -> Result<Self, InvalidTokens> {
         check_length(name, token)?;
         self.with_actor(Actor::new(name, roles), digest(token))
@@ -80,15 +82,16 @@ impl BearerTokens {
         Ok(self)
     }
 
-    /// Reads a list of objects with `name`, `token` or `token_sha256`, `roles`, and if not all are theirs
-    /// the [`applications`](Actor::of_applications).
+    /// Reads a JSON list of objects with `name`, `token` or `token_sha256`, and `roles`.
+    ///
+    /// [`applications`](Actor::of_applications) are optional.
     ///
     /// # Errors
     ///
-    /// Returns an error that says what is wrong, without any token.
+    /// Returns an error that names the invalid entry, without any token.
     pub fn from_json(json: &str) -> Result<Self, InvalidTokens> {
         let entries: Vec<Entry> = serde_json::from_str(json).map_err(|error| {
-            // Its text may quote a value, which may be a token.
+            // Leave out the text of the error, which may quote a token.
             InvalidTokens(format!(
                 "line {} column {}: expected a list such as [{{\"name\": \"alice\", \"token\": \"…\", \
                  \"roles\": [\"CanReadCallLimits\"]}}]",
@@ -126,20 +129,20 @@ impl BearerTokens {
         })
     }
 
-    /// Whether nobody is let in.
+    /// Returns whether the list is empty, so that no token is accepted.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.known.is_empty()
     }
 
-    /// Whose token this is. Takes as long for every token.
+    /// Returns the actor with this token. Takes the same time for every token.
     fn find(&self, token: &str) -> Option<&Actor> {
         let given = digest(token);
-        // One more than the place, so that 0 is nobody.
+        // One more than the index, so that 0 stands for none.
         let mut found = 0_u32;
         for (place, (known, _)) in (1..).zip(&self.known) {
-            let is_it: Choice = known.ct_eq(&given);
-            found.conditional_assign(&place, is_it);
+            let is_equal: Choice = known.ct_eq(&given);
+            found.conditional_assign(&place, is_equal);
         }
         let place = usize::try_from(found).ok()?.checked_sub(1)?;
         self.known.get(place).map(|(_, actor)| actor)
@@ -147,12 +150,10 @@ impl BearerTokens {
 }
 
 fn check_length(name: &str, token: &str) -> Result<(), InvalidTokens> {
-    if token.len() >= SHORTEST {
+    if token.len() >= MIN_LENGTH {
         return Ok(());
     }
-    Err(InvalidTokens(format!(
-        "the token of {name:?}: expected {SHORTEST} bytes or more, as random as can be"
-    )))
+    Err(InvalidTokens(format!("the token of {name:?}: expected {MIN_LENGTH} random bytes or more")))
 }
 
 fn digest(token: &str) -> [u8; 32] {
@@ -190,14 +191,14 @@ fn bearer(line: &str) -> Option<&str> {
     scheme.eq_ignore_ascii_case("Bearer").then(|| token.trim_matches(' '))
 }
 
-/// Without any token or digest.
+/// Omits tokens and digests.
 impl fmt::Debug for BearerTokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.known.iter().map(|(_, actor)| actor)).finish()
     }
 }
 
-/// Tokens that cannot be used.
+/// The error for an invalid list of tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidTokens(String);
 
@@ -215,16 +216,16 @@ mod tests {
 
     const DIGEST: &str = "d7de2ea86c6ca7c7a2a0ba25d3ea8ba3ea8ba3d7de2ea86c6ca7c7a2a0ba25d3";
 
-    fn who<'a>(tokens: &'a BearerTokens, header: &str) -> Option<&'a str> {
+    fn actor<'a>(tokens: &'a BearerTokens, header: &str) -> Option<&'a str> {
         bearer(header).and_then(|token| tokens.find(token)).map(Actor::name)
     }
 
     #[test]
-    fn whoever_sends_a_token_is_its_owner() {
+    fn a_token_authenticates_its_actor() {
         let tokens = BearerTokens::new().with("alice", "token-of-alice-the-first", Roles::all());
         let tokens = tokens.unwrap().with("bob", "token-of-bob-the-second", Roles::NONE).unwrap();
-        assert_eq!(who(&tokens, "Bearer token-of-alice-the-first"), Some("alice"));
-        assert_eq!(who(&tokens, "bearer  token-of-bob-the-second"), Some("bob"));
+        assert_eq!(actor(&tokens, "Bearer token-of-alice-the-first"), Some("alice"));
+        assert_eq!(actor(&tokens, "bearer  token-of-bob-the-second"), Some("bob"));
         for header in [
             "",
             "Bearer",
@@ -235,31 +236,31 @@ mod tests {
             "Bearer token-of-alice-the-first2",
             "Bearer TOKEN-OF-ALICE-THE-FIRST",
         ] {
-            assert_eq!(who(&tokens, header), None, "{header}");
+            assert_eq!(actor(&tokens, header), None, "{header}");
         }
-        assert_eq!(who(&BearerTokens::new(), "Bearer "), None);
+        assert_eq!(actor(&BearerTokens::new(), "Bearer "), None);
         let shown = format!("{tokens:?}");
         assert!(shown.contains("alice") && !shown.contains("token-of"), "{shown}");
     }
 
     #[test]
-    fn a_digest_stands_for_its_token() {
+    fn a_digest_accepts_its_token() {
         let hex = |bytes: [u8; 32]| bytes.map(|byte| format!("{byte:02x}")).concat();
         let digest = hex(digest("token-of-alice-the-first"));
         let json = format!(r#"[{{"name": "alice", "token_sha256": "{digest}", "roles": []}}]"#);
         let tokens = BearerTokens::from_json(&json).unwrap();
-        assert_eq!(who(&tokens, "Bearer token-of-alice-the-first"), Some("alice"));
+        assert_eq!(actor(&tokens, "Bearer token-of-alice-the-first"), Some("alice"));
     }
 
     #[test]
-    fn what_is_wrong_with_tokens_is_said_without_them() {
+    fn errors_of_a_list_contain_no_token() {
         let two = |a: &str, b: &str| format!("[{a}, {b}]");
         let alice = r#"{"name": "alice", "token": "swordfish-swordfish-1", "roles": []}"#;
         #[rustfmt::skip]
         let table = [
             ("", "line 1 column 0: expected a list"),
             (r#"[{"name": "alice", "token": swordfish}]"#, "line 1 column 29: expected a list"),
-            (r#"[{"name": "alice", "token": "swordfish", "roles": []}]"#, "\"alice\": expected 20 bytes or more"),
+            (r#"[{"name": "alice", "token": "swordfish", "roles": []}]"#, "\"alice\": expected 20 random bytes"),
             (r#"[{"name": "", "token": "swordfish-swordfish-1", "roles": []}]"#, "name \"\": expected 1 to 250"),
             (r#"[{"name": "alice", "roles": []}]"#, "\"alice\": expected one of \"token\" and"),
             (r#"[{"name": "alice", "token_sha256": "swordfish", "roles": []}]"#, "expected 64 hexadecimal digits"),

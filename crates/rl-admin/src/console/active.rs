@@ -1,27 +1,27 @@
-//! What holds at a time, and which record contributed what.
+//! The limits of a consumer at a time, and the contribution of each record.
 
 use maud::{Markup, html};
 use rl_core::time::Timestamp;
 use rl_records::{ActiveLimits, CallLimit, CallPeriod, Contribution};
 
-use super::fields::link;
-use super::session::Visitor;
-use super::{Console, text};
-use crate::Role;
+use super::site::Site;
+use super::text;
+use super::visitor::Visitor;
+use crate::access::Role;
 
-/// The form that asks for a time, and the answer.
+/// Draws the form for a time, and the limits at that time.
 pub(super) fn section(
-    console: &Console,
+    site: &Site,
     visitor: &Visitor,
     consumer: &str,
-    at: Asked,
+    at: SelectedTime,
     limits: &ActiveLimits,
 ) -> Markup {
     html! {
         section aria-labelledby="holds" {
             div.head {
-                h2 #holds { "What holds, and why" }
-                form.inline method="get" action={ (console.path()) "/consumer#holds" } {
+                h2 #holds { "Limits, and where they come from" }
+                form.inline method="get" action={ (site.path()) "/consumer#holds" } {
                     input type="hidden" name="id" value=(consumer);
                     label for="at" { "At (UTC)" }
                     input #at type="datetime-local" step="1" name="at" value=(text::field(at.time))
@@ -29,13 +29,13 @@ pub(super) fn section(
                         aria-describedby=[at.is_wrong.then_some("at-problem")];
                     button type="submit" { "Show" }
                     @if !at.is_now {
-                        a href={ (link(&format!("{}/consumer", console.path()), &[("id", consumer)])) "#holds" } { "Now" }
+                        a href={ (site.consumer_link(consumer)) "#holds" } { "Now" }
                     }
                 }
             }
             @if at.is_wrong {
                 p.problem #at-problem {
-                    "That is no time. Expected one such as 2026-11-21T14:00; this is what holds now."
+                    "This is no time. Expected one such as 2026-11-21T14:00. The current limits are shown."
                 }
             }
             p { (reason(limits, at)) }
@@ -46,7 +46,7 @@ pub(super) fn section(
                         @for period in CallPeriod::ALL { th.number scope="col" { (text::period(period)) } }
                     } }
                     @if !limits.contributions().is_empty() {
-                        tbody { @for record in limits.contributions() { (row(console, visitor, record)) } }
+                        tbody { @for record in limits.contributions() { (row(site, visitor, record)) } }
                     }
                     tfoot { tr {
                         th scope="row" { "Limit" }
@@ -60,47 +60,47 @@ pub(super) fn section(
     }
 }
 
-/// The time that a page is about.
+/// The time that a page shows.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
+pub(super) struct SelectedTime {
     pub(super) time: Timestamp,
     pub(super) is_now: bool,
-    /// Something was asked for that is no time.
+    /// The request named a time that is invalid.
     pub(super) is_wrong: bool,
 }
 
-impl Asked {
-    /// What a field says, or now if it says nothing.
+impl SelectedTime {
+    /// Reads a field. An empty field means now.
     pub(super) fn read(field: &str, now: Timestamp) -> Self {
-        let time = text::read_time(field);
+        let time = text::parse_time(field);
         let is_wrong = time.is_none() && !field.is_empty();
         Self { time: time.unwrap_or(now), is_now: time.is_none(), is_wrong }
     }
 }
 
-fn reason(limits: &ActiveLimits, at: Asked) -> Markup {
+/// Describes where the limits come from.
+fn reason(limits: &ActiveLimits, at: SelectedTime) -> Markup {
     let count = limits.contributions().len();
     let be = |now: &'static str, then: &'static str| if at.is_now { now } else { then };
     html! {
         @if limits.is_blocked() {
-            strong { "Blocked." } " One of the records blocks this consumer: no call passes, whatever \
-            the others say."
+            strong { "Blocked." } " One of the records blocks this consumer: no call is allowed, whatever \
+            the others contain."
         } @else if let Some(tier) = limits.tier() {
-            "No record is active " (be("now", "then")) ": the limits of the tier " strong { (tier) } " hold."
+            "No record is active " (be("now", "then")) ": the limits of the tier " strong { (tier) } " apply."
         } @else if limits.is_default() {
-            "No record is active " (be("now", "then")) ", and there is no tier: the configured defaults hold."
+            "No record is active " (be("now", "then")) ", and there is no tier: the configured defaults apply."
         } @else if count == 1 {
-            "One record is active " (be("now", "then")) "; it decides alone."
+            "One record is active " (be("now", "then")) ", and decides alone."
         } @else {
-            (count) " records are active " (be("now", "then")) "; what they allow adds up, and a record \
-            without a limit adds nothing."
+            (count) " records are active " (be("now", "then")) ". Their limits are added up. A record without a limit adds nothing."
         }
     }
 }
 
-fn row(console: &Console, visitor: &Visitor, record: &Contribution) -> Markup {
+fn row(site: &Site, visitor: &Visitor, record: &Contribution) -> Markup {
     let to = if visitor.actor.has(Role::CanUpdateRateLimits) {
-        format!("{}/record/edit?record={}", console.path(), record.id)
+        format!("{}/record/edit?record={}", site.path(), record.id)
     } else {
         format!("#record-{}", record.id)
     };

@@ -1,28 +1,31 @@
 use axum::http::header;
 use axum::response::IntoResponse;
 
-/// Asked for again each time: a page and its style are of one version.
-const KEEP: (header::HeaderName, &str) = (header::CACHE_CONTROL, "no-cache");
+/// Makes browsers revalidate each time, so that a page and its style sheet have the same version.
+const REVALIDATE: (header::HeaderName, &str) = (header::CACHE_CONTROL, "no-cache");
 
+/// Responds with the style sheet.
 pub(super) async fn style() -> impl IntoResponse {
     let kind = (header::CONTENT_TYPE, "text/css; charset=utf-8");
-    ([kind, KEEP], include_str!("assets/console.css"))
+    ([kind, REVALIDATE], include_str!("assets/console.css"))
 }
 
+/// Responds with the script.
 pub(super) async fn script() -> impl IntoResponse {
     let kind = (header::CONTENT_TYPE, "text/javascript; charset=utf-8");
-    ([kind, KEEP], include_str!("assets/console.js"))
+    ([kind, REVALIDATE], include_str!("assets/console.js"))
 }
 
+/// Responds with the icon.
 pub(super) async fn icon() -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, "image/svg+xml"), KEEP], include_str!("assets/icon.svg"))
+    ([(header::CONTENT_TYPE, "image/svg+xml"), REVALIDATE], include_str!("assets/icon.svg"))
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
 
-    /// The colours of the light scheme, and of the dark one.
+    /// Returns the colours of the light and the dark scheme.
     fn schemes() -> [HashMap<&'static str, [f64; 3]>; 2] {
         let style = include_str!("assets/console.css");
         let mut blocks = style.split(":root {").skip(1);
@@ -42,7 +45,7 @@ mod tests {
         pairs.map(|(name, hex)| (name, parse(hex))).collect()
     }
 
-    /// As the guidelines for web content have it.
+    /// Returns the contrast of two colours, as the Web Content Accessibility Guidelines define it.
     fn contrast(one: [f64; 3], other: [f64; 3]) -> f64 {
         let light = |colour: [f64; 3]| {
             let [r, g, b] = colour.map(|part| {
@@ -55,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn text_reads_and_shapes_stand_out_in_both_schemes() {
+    fn text_and_shapes_have_enough_contrast_in_both_schemes() {
         #[rustfmt::skip]
         let text = [
             ("ink", "ground"), ("ink", "sheet"), ("ink", "sunk"), ("faint", "ground"),

@@ -1,42 +1,46 @@
-//! Who changed what, and when.
+//! The history of changes.
+
+use std::sync::Arc;
 
 use axum::Extension;
 use axum::extract::{Request, State};
 use maud::{Markup, html};
 use rl_records::{AuditEntry, AuditEvent, AuditQuery, CallPeriod, RecordContent, Refusal};
 
+use super::edit_page::label_of;
 use super::failure::Failure;
-use super::fields::{Fields, link};
+use super::fields::Fields;
 use super::page::{Tab, page};
-use super::session::Visitor;
-use super::{Console, record_form, text, tiers};
+use super::site::Site;
+use super::visitor::Visitor;
+use super::{text, tiers};
 
-/// Entries on one page.
+/// The number of entries on a page.
 const PAGE: u32 = 50;
 
 /// Shows the history of everything, or of one consumer.
 pub(super) async fn list(
-    State(console): State<Console>,
+    State(site): State<Arc<Site>>,
     Extension(visitor): Extension<Visitor>,
     request: Request,
 ) -> Result<Markup, Failure> {
-    let query = Fields::read(request.uri().query().unwrap_or_default().as_bytes());
-    let consumer = query.given("consumer");
-    let asked = AuditQuery {
+    let query = Fields::of_query(request.uri());
+    let consumer = query.non_empty("consumer");
+    let filter = AuditQuery {
         consumer: consumer.map(ToOwned::to_owned),
         before: query.get("before").parse().ok(),
         limit: PAGE,
     };
-    let history = console.admin().records().audit_log().entries(&asked).await?;
-    let path = format!("{}/changes", console.path());
+    let history = site.context.records.audit_log().entries(&filter).await?;
+    let path = format!("{}/changes", site.path());
     let main = html! {
         h1 { "Changes" }
         p {
-            "Records, tiers, which tier a consumer or a key is in, resets of counters, and requests that were \
-             refused because a role was missing. The newest come first."
+            "Changes of records, tiers and their members, resets of counters, and requests that were refused because \
+             of a missing role, the newest first."
         }
         form.search method="get" action=(path) {
-            label for="consumer" { "Of one consumer: its whole id" }
+            label for="consumer" { "The complete id of a consumer" }
             div.inline {
                 input #consumer type="search" name="consumer" value=(consumer.unwrap_or_default())
                     maxlength="250" autocapitalize="off" spellcheck="false";
@@ -44,18 +48,18 @@ pub(super) async fn list(
                 @if consumer.is_some() { a href=(path) { "All" } }
             }
         }
-        (table(&console, &history, false))
+        (table(&site, &history, false))
         @if history.len() == PAGE as usize && let Some(last) = history.last() {
             nav.pages aria-label="Pages" {
-                a rel="next" href=(link(&path, &[("consumer", consumer.unwrap_or_default()), ("before", &last.number.to_string())])) { "Older changes" }
+                a rel="next" href=(site.link("/changes", &[("consumer", consumer.unwrap_or_default()), ("before", &last.number.to_string())])) { "Older changes" }
             }
         }
     };
-    Ok(page(&console, Some(&visitor), "Changes", Tab::Changes, main))
+    Ok(page(&site, Some(&visitor), "Changes", Tab::Changes, main))
 }
 
-/// Draws entries, the newest first; with what each is about, unless all are about one consumer.
-pub(super) fn table(console: &Console, history: &[AuditEntry], of_one: bool) -> Markup {
+/// Draws entries. The column for their objects is left out if all are about one consumer.
+pub(super) fn table(site: &Site, history: &[AuditEntry], of_one: bool) -> Markup {
     html! {
         @if history.is_empty() {
             p.empty { "Nothing was changed." }
@@ -71,7 +75,7 @@ pub(super) fn table(console: &Console, history: &[AuditEntry], of_one: bool) -> 
                     tr {
                         td data-label="When" { time { (text::time(entry.at)) } }
                         td data-label="Who" { (entry.by) }
-                        @if !of_one { td data-label="About" { (about(console, &entry.event)) } }
+                        @if !of_one { td data-label="About" { (about(site, &entry.event)) } }
                         td data-label="What" { (what(&entry.event)) }
                     }
                 } }
@@ -80,10 +84,10 @@ pub(super) fn table(console: &Console, history: &[AuditEntry], of_one: bool) -> 
     }
 }
 
-/// Names what an entry is about. A consumer is a link to its page.
-fn about(console: &Console, event: &AuditEvent) -> Markup {
+/// Draws the object of an entry. A consumer is a link to its page.
+fn about(site: &Site, event: &AuditEvent) -> Markup {
     let consumer = |id: &str| {
-        let href = link(&format!("{}/consumer", console.path()), &[("id", id)]);
+        let href = site.consumer_link(id);
         html! { a.id href=(href) { (id) } }
     };
     match event {
@@ -96,15 +100,18 @@ fn about(console: &Console, event: &AuditEvent) -> Markup {
             html! { (realm) " " span.id { (id) } }
         }
         AuditEvent::Tier { name, .. } => html! { "tier " span.id { (name) } },
-        // Of a request that is about no consumer, and of events that are newer than this page.
+        // The request names no consumer, or the event is newer than this page.
         _ => html! { "–" },
     }
 }
 
+/// Describes an event.
 fn what(event: &AuditEvent) -> Markup {
     match event {
         AuditEvent::Record { before, after, .. } => record(before.as_ref(), after.as_ref()),
-        AuditEvent::Tier { before, after, .. } => tiers::what(before.as_ref(), after.as_ref()),
+        AuditEvent::Tier { before, after, .. } => {
+            tiers::describe_change(before.as_ref(), after.as_ref())
+        }
         AuditEvent::Member { before, after, .. } => member(before.as_deref(), after.as_deref()),
         AuditEvent::Reset { limit: Some(limit), .. } => {
             html! { strong { "Counter reset" } ": " (limit) }
@@ -119,7 +126,7 @@ fn member(before: Option<&str>, after: Option<&str>) -> Markup {
     html! {
         @match (before, after) {
             (None, Some(after)) => { strong { "Put into the tier" } " " b.id { (after) } }
-            (Some(before), None) => { strong { "Taken out of the tier" } " " b.id { (before) } }
+            (Some(before), None) => { strong { "Removed from the tier" } " " b.id { (before) } }
             (Some(before), Some(after)) => {
                 strong { "Moved" } " from the tier " b.id { (before) } " to " b.id { (after) }
             }
@@ -135,7 +142,7 @@ fn refused(refusal: &Refusal) -> Markup {
         ul.steps {
             li { (method) " " span.id { (path) } }
             @if *count > 1 {
-                li { "One of " (text::number(*count)) " such requests; the others have no line" }
+                li { "One of " (text::number(*count)) " such requests; the others are not listed" }
             }
         }
     }
@@ -181,7 +188,7 @@ fn steps(differences: &[(String, String, String)], has_before: bool) -> Markup {
     }
 }
 
-/// Field by field, as people read them: where it differs, how it was, how it is.
+/// Returns the fields in which two records differ, with both values as text.
 pub(super) fn differences(
     before: &RecordContent,
     after: &RecordContent,
@@ -205,10 +212,10 @@ fn shown(content: &RecordContent) -> Vec<(String, String)> {
         ("bank_id", text(&content.bank_id)),
         ("blocks", if content.blocks { "yes" } else { "no" }.to_owned()),
     ]);
-    shown.into_iter().map(|(field, value)| (record_form::name_of(field), value)).collect()
+    shown.into_iter().map(|(field, value)| (label_of(field), value)).collect()
 }
 
-/// With the part of a second that is neither its beginning nor its end.
+/// Formats a time, with its microseconds unless they are the first or the last of a second.
 fn precise(time: rl_core::time::Timestamp) -> String {
     let text = text::time(time);
     match time.as_micros() % 1_000_000 {

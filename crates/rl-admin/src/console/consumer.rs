@@ -1,106 +1,101 @@
+use std::sync::Arc;
+
 use axum::Extension;
 use axum::extract::{Request, State};
-use axum::http::StatusCode;
 use maud::{Markup, html};
 use rl_core::Subject;
 use rl_records::{AuditQuery, RecordQuery};
 
-use super::active::Asked;
+use super::active::SelectedTime;
+use super::consumer_id::check_consumer_id;
 use super::failure::Failure;
-use super::fields::{Fields, link};
-use super::page::{Tab, done, page};
-use super::session::Visitor;
-use super::{Console, active, changes, tiers, timeline, usage};
-use crate::Role;
+use super::fields::Fields;
+use super::page::{Tab, confirmation, page};
+use super::site::Site;
+use super::visitor::Visitor;
+use super::{active, changes, tiers, timeline, usage};
+use crate::access::Role;
 
-/// Records on one page.
+/// The number of records on a page.
 const PAGE: u32 = 200;
 
-/// All about one consumer.
+/// Shows the usage, the limits, the records and the history of a consumer.
 pub(super) async fn show(
-    State(console): State<Console>,
+    State(site): State<Arc<Site>>,
     Extension(visitor): Extension<Visitor>,
     request: Request,
 ) -> Result<Markup, Failure> {
-    let query = Fields::read(request.uri().query().unwrap_or_default().as_bytes());
-    let id = known_id(query.raw("id"))?;
-    let (admin, now) = (console.admin(), console.admin().now());
-    let asked = Asked::read(query.get("at"), now);
+    let query = Fields::of_query(request.uri());
+    let id = check_consumer_id(query.raw("id"))?;
+    let context = &site.context;
+    let now = context.now();
+    let time = SelectedTime::read(query.get("at"), now);
 
-    let after = query.given("after").and_then(|place| place.parse().ok());
+    let after = query.non_empty("after").and_then(|cursor| cursor.parse().ok());
     let records =
         RecordQuery { consumer: Some(id.into()), after, limit: PAGE, ..RecordQuery::default() };
-    let records = admin.records().list(&records).await?;
-    let limits = admin.records().active_limits(id, asked.time).await?;
+    let records = context.records.list(&records).await?;
+    let limits = context.records.active_limits(id, time.time).await?;
     let history = AuditQuery { consumer: Some(id.into()), before: None, limit: 10 };
-    let history = admin.records().audit_log().entries(&history).await?;
-    let member = admin.records().tiers().member(&Subject::consumer(id)).await?;
-    let known = admin.records().tiers().list(None, 1_000).await?;
+    let history = context.records.audit_log().entries(&history).await?;
+    let member = context.records.tiers().member(&Subject::consumer(id)).await?;
+    let tiers = context.records.tiers().list(None, 1_000).await?;
 
-    let here = |path: &str| link(&format!("{}{path}", console.path()), &[("id", id)]);
+    let here = site.consumer_link(id);
     let main = html! {
-        p.crumb { a href=(console.path()) { "Consumers" } }
+        p.crumb { a href=(site.path()) { "Consumers" } }
         div.head {
             h1.id { (id) }
             @if visitor.actor.has(Role::CanCreateRateLimits) {
-                a.button href=(link(&format!("{}/record/new", console.path()), &[("consumer", id)])) { "Add a record" }
+                a.button href=(site.link("/record/new", &[("consumer", id)])) { "Add a record" }
             }
         }
-        (done(query.get("done")))
+        (confirmation(query.get("done")))
         section aria-labelledby="calls" {
             div.head {
                 h2 #calls { "Calls" }
                 p.pulse {
                     span #pulse { "As of the loading of this page." }
-                    " " a #refresh href=(here("/consumer")) { "Refresh" }
+                    " " a #refresh href=(here) { "Refresh" }
                     button.quiet #pause type="button" hidden { "Pause" }
                 }
             }
-            @if !admin.limiter().is_enabled() {
-                p.problem { "The limiter is switched off: every call passes, and none is counted." }
+            @if !context.limiter.is_enabled() {
+                p.problem { "The limiter is switched off: every call is allowed, and none is counted." }
             }
-            (usage::bars(&console, id).await)
+            (usage::bars(&site, id).await)
             p.unseen #news role="status" {}
             p.problem #stale role="status" hidden {
                 "The limits of this consumer have changed. The page below is out of date. "
-                a href=(here("/consumer")) { "Reload" }
+                a href=(here) { "Reload" }
             }
-            (usage::reset_form(&console, &visitor, id))
+            (usage::reset_form(&site, &visitor, id))
         }
-        (active::section(&console, &visitor, id, asked, &limits))
+        (active::section(&site, &visitor, id, time, &limits))
         section aria-labelledby="records" {
             h2 #records { "Records" }
             @if records.records.is_empty() {
                 p.empty { "There is no record of this consumer." }
             } @else {
                 p.key aria-hidden="true" {
-                    span.active { "active" } span.ahead { "not begun" } span.over { "over" } span.now { "now" }
+                    span.active { "active" } span.ahead { "scheduled" } span.over { "ended" } span.now { "now" }
                 }
-                (timeline::list(&console, &visitor, &records.records, now, asked))
+                (timeline::list(&site, &visitor, &records.records, now, time))
             }
             @if let Some(next) = &records.next {
                 nav.pages aria-label="Pages of records" {
-                    a rel="next" href=(link(&format!("{}/consumer", console.path()), &[("id", id), ("after", &next.to_string())])) { "More records" }
+                    a rel="next" href=(site.link("/consumer", &[("id", id), ("after", &next.to_string())])) { "More records" }
                 }
             }
         }
-        (tiers::of_consumer(&console, &visitor, id, member.as_ref(), &known))
+        (tiers::member_section(&site, &visitor, id, member.as_ref(), &tiers))
         section aria-labelledby="changes" {
             h2 #changes { "Changes" }
-            (changes::table(&console, &history, true))
+            (changes::table(&site, &history, true))
             @if history.len() == 10 {
-                p { a href=(link(&format!("{}/changes", console.path()), &[("consumer", id)])) { "All changes of this consumer" } }
+                p { a href=(site.link("/changes", &[("consumer", id)])) { "All changes of this consumer" } }
             }
         }
     };
-    Ok(page(&console, Some(&visitor), id, Tab::Consumers, main))
-}
-
-/// An id that a record can have.
-pub(super) fn known_id(id: &str) -> Result<&str, Failure> {
-    let fits = (1..=250).contains(&id.len()) && !id.chars().any(char::is_control);
-    let message =
-        "Expected the id of a consumer: 1 to 250 bytes of text without control characters.";
-    let refuse = || Failure::new(StatusCode::BAD_REQUEST, "No such consumer", message);
-    if fits { Ok(id) } else { Err(refuse()) }
+    Ok(page(&site, Some(&visitor), id, Tab::Consumers, main))
 }

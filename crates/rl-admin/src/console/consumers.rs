@@ -1,29 +1,31 @@
+use std::sync::Arc;
+
 use axum::Extension;
 use axum::extract::{Request, State};
 use maud::{Markup, html};
 use rl_records::{ConsumerPage, ConsumerQuery};
 
-use super::Console;
 use super::failure::Failure;
-use super::fields::{Fields, link};
+use super::fields::Fields;
 use super::page::{Tab, page};
-use super::session::Visitor;
+use super::site::Site;
+use super::visitor::Visitor;
 
-/// The consumers, and the way to find one.
+/// Shows the list of consumers, with a search.
 pub(super) async fn list(
-    State(console): State<Console>,
+    State(site): State<Arc<Site>>,
     Extension(visitor): Extension<Visitor>,
     request: Request,
 ) -> Result<Markup, Failure> {
-    let query = Fields::read(request.uri().query().unwrap_or_default().as_bytes());
-    let search = query.given("search");
-    let asked = ConsumerQuery {
+    let query = Fields::of_query(request.uri());
+    let search = query.non_empty("search");
+    let filter = ConsumerQuery {
         search: search.map(ToOwned::to_owned),
-        after: query.given("after").map(ToOwned::to_owned),
+        after: query.non_empty("after").map(ToOwned::to_owned),
         ..ConsumerQuery::default()
     };
-    let found = console.admin().records().consumers(&asked, console.admin().now()).await?;
-    let path = console.path();
+    let found = site.context.records.consumers(&filter, site.context.now()).await?;
+    let path = site.path();
     let main = html! {
         h1 { "Consumers" }
         form.search method="get" action=(path) role="search" {
@@ -35,29 +37,29 @@ pub(super) async fn list(
                 @if search.is_some() { a href=(path) { "All" } }
             }
         }
-        (table(&console, &found))
+        (table(&site, &found))
         @if let Some(search) = search
             && found.consumers.iter().all(|consumer| consumer.consumer_id != search)
         {
             p {
                 "Not in the list? "
-                a href=(link(&format!("{path}/consumer"), &[("id", search)])) { "Open " b.id { (search) } }
+                a href=(site.consumer_link(search)) { "Open " b.id { (search) } }
                 " all the same: a consumer without records has counters, too."
             }
         }
         @if let Some(next) = &found.next {
             nav.pages aria-label="Pages" {
-                a rel="next" href=(link(path, &[("search", search.unwrap_or_default()), ("after", next)])) { "Next page" }
+                a rel="next" href=(site.link("", &[("search", search.unwrap_or_default()), ("after", next)])) { "Next page" }
             }
         }
     };
-    Ok(page(&console, Some(&visitor), "Consumers", Tab::Consumers, main))
+    Ok(page(&site, Some(&visitor), "Consumers", Tab::Consumers, main))
 }
 
-fn table(console: &Console, found: &ConsumerPage) -> Markup {
+fn table(site: &Site, found: &ConsumerPage) -> Markup {
     html! {
         @if found.consumers.is_empty() {
-            p.empty { "No consumer with records or a tier is like that." }
+            p.empty { "No consumer with records or a tier matches." }
         } @else {
             table.list {
                 thead { tr {
@@ -67,7 +69,7 @@ fn table(console: &Console, found: &ConsumerPage) -> Markup {
                     th scope="col" { "Tier" }
                 } }
                 tbody { @for consumer in &found.consumers {
-                    @let to = link(&format!("{}/consumer", console.path()), &[("id", &consumer.consumer_id)]);
+                    @let to = site.consumer_link(&consumer.consumer_id);
                     tr {
                         th scope="row" { a.id href=(to) { (consumer.consumer_id) } }
                         td.number data-label="Active records" { (consumer.active) }

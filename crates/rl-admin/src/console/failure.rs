@@ -1,19 +1,22 @@
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
-use crate::ApiError;
+use crate::error::ApiError;
+use crate::failure::DependencyFailure;
 
-/// A page that cannot be shown, and why. [`guard`](super::guard) draws it.
+/// The reason why a page cannot be shown. [`guard`](super::guard) draws it.
 #[derive(Clone, Debug)]
 pub(super) struct Failure {
     pub(super) status: StatusCode,
     pub(super) title: &'static str,
     pub(super) message: String,
+    /// The dependency that caused it, for the log.
+    pub(super) dependency: Option<DependencyFailure>,
 }
 
 impl Failure {
     pub(super) fn new(status: StatusCode, title: &'static str, message: impl Into<String>) -> Self {
-        Self { status, title, message: message.into() }
+        Self { status, title, message: message.into(), dependency: None }
     }
 
     pub(super) fn no_page() -> Self {
@@ -22,20 +25,20 @@ impl Failure {
     }
 
     pub(super) fn no_record() -> Self {
-        let message = "There is no such record. Somebody may have deleted it: the changes tell.";
+        let message = "There is no such record. It may have been deleted: see the changes.";
         Self::new(StatusCode::NOT_FOUND, "No such record", message)
     }
 
-    pub(super) fn foreign() -> Self {
-        let message = "This form was not sent from a page of this console. Nothing was changed. \
+    pub(super) fn foreign_form() -> Self {
+        let message = "This form was not sent from a page of this site. Nothing was changed. \
                        Go back, load the page again, and send the form from there.";
         Self::new(StatusCode::FORBIDDEN, "Refused", message)
     }
 
-    pub(super) fn through_a_proxy() -> Self {
-        let message = "This console takes logins from its own machine alone, at localhost, 127.0.0.1 or \
-                       [::1], unless it is told where browsers see it, such as \
-                       RL_ADMIN_ORIGIN=https://limits.example.com: the cookie then needs TLS.";
+    pub(super) fn login_through_proxy() -> Self {
+        let message = "This console accepts logins only from its own machine, at localhost, 127.0.0.1 or \
+                       [::1]. For others, set the origin at which browsers see it, such as \
+                       RL_ADMIN_ORIGIN=https://limits.example.com. The cookie then needs TLS.";
         Self::new(StatusCode::FORBIDDEN, "Not from this machine", message)
     }
 }
@@ -50,7 +53,8 @@ impl IntoResponse for Failure {
 
 impl<E: Into<ApiError>> From<E> for Failure {
     fn from(error: E) -> Self {
-        let error: ApiError = error.into();
+        let mut error: ApiError = error.into();
+        let dependency = error.take_failure();
         let title = match error.status() {
             StatusCode::FORBIDDEN => "Not allowed",
             StatusCode::SERVICE_UNAVAILABLE => "Not available at present",
@@ -59,6 +63,6 @@ impl<E: Into<ApiError>> From<E> for Failure {
         let mut letters = error.message().chars();
         let first = letters.next().map(|letter| letter.to_ascii_uppercase());
         let message: String = first.into_iter().chain(letters).chain(['.']).collect();
-        Self::new(error.status(), title, message)
+        Self { dependency, ..Self::new(error.status(), title, message) }
     }
 }

@@ -1,120 +1,59 @@
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 
 use axum::Extension;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
-use axum::http::header::{self, HeaderMap, HeaderValue};
+use axum::http::header::{self, HeaderValue};
 use axum::http::uri::Authority;
 use axum::response::{IntoResponse, Redirect, Response};
 use maud::html;
 
-use super::Console;
 use super::failure::Failure;
 use super::fields::Fields;
 use super::page::{Tab, page};
-use super::session::Visitor;
+use super::site::Site;
+use super::visitor::Visitor;
 
-impl Console {
-    /// Returns the name of the cookie. With TLS it makes browsers take the cookie from this host alone,
-    /// and for all its paths. Without TLS it has the port: browsers share cookies between the ports of a
-    /// host, and a second console would log people out of the first.
-    fn cookie(&self, headers: &HeaderMap) -> String {
-        if self.inner.is_secure {
-            return "__Host-rl-console".to_owned();
-        }
-        let host = headers.get(header::HOST).map(HeaderValue::as_bytes);
-        let port = host.and_then(|host| Authority::try_from(host).ok()?.port_u16());
-        port.map_or_else(|| "rl-console".to_owned(), |port| format!("rl-console-{port}"))
-    }
+const WRONG_TOKEN: &str = "This token is not known here.";
 
-    fn cookie_line(&self, headers: &HeaderMap, id: &str, end: &str) -> HeaderValue {
-        let (name, secure) =
-            (self.cookie(headers), if self.inner.is_secure { "; Secure" } else { "" });
-        let line = format!("{name}={id}; Path=/; HttpOnly; SameSite=Strict{secure}{end}");
-        HeaderValue::try_from(line).expect("ids are hexadecimal digits")
-    }
-
-    /// What the cookie of the session says.
-    pub(super) fn session_id<'a>(&self, headers: &'a HeaderMap) -> Option<&'a str> {
-        let lines = headers.get_all(header::COOKIE).iter();
-        let pairs = lines.filter_map(|line| line.to_str().ok()).flat_map(|line| line.split(';'));
-        let mut pairs = pairs.filter_map(|pair| pair.trim().split_once('='));
-        let own = self.cookie(headers);
-        pairs.find(|(name, _)| *name == own).map(|(_, value)| value)
-    }
-
-    /// Where to go after the login: a page of this console, whatever an address says.
-    fn next<'a>(&'a self, asked: &'a str) -> &'a str {
-        let rest = asked.strip_prefix(self.path());
-        let is_ours = rest.is_some_and(|rest| {
-            let is_page = rest.is_empty() || rest.starts_with(['/', '?']);
-            is_page
-                && !rest.starts_with("/login")
-                && rest.bytes().all(|byte| byte.is_ascii_graphic())
-        });
-        if is_ours { asked } else { self.path() }
-    }
-
-    fn login_page(&self, next: &str, problem: Option<&str>) -> impl IntoResponse {
-        let main = html! {
-            div.login {
-                h1 { "Log in" }
-                @if let Some(problem) = problem {
-                    p.problem #problem role="alert" { (problem) }
-                }
-                form method="post" action={ (self.path()) "/login" } {
-                    input type="hidden" name="next" value=(next);
-                    div.field {
-                        label for="token" { "Token" }
-                        input #token type="password" name="token" required autofocus
-                            autocomplete="current-password" autocapitalize="off" spellcheck="false"
-                            aria-invalid=[problem.map(|_| "true")]
-                            aria-describedby=(if problem.is_some() { "problem token-hint" } else { "token-hint" });
-                        p.hint #token-hint { "The one that programs send as " code { "Authorization: Bearer" } "." }
-                    }
-                    button.main type="submit" { "Log in" }
-                }
-            }
-        };
-        page(self, None, "Log in", Tab::None, main)
-    }
+/// Shows the login form.
+pub(super) async fn form(State(site): State<Arc<Site>>, request: Request) -> Response {
+    let fields = Fields::of_query(request.uri());
+    login_page(&site, own_page(&site, fields.get("next")), None).into_response()
 }
 
-pub(super) async fn form(State(console): State<Console>, request: Request) -> Response {
-    let fields = Fields::read(request.uri().query().unwrap_or_default().as_bytes());
-    console.login_page(console.next(fields.get("next")), None).into_response()
-}
-
+/// Begins a session for the actor of a token.
 pub(super) async fn log_in(
-    State(console): State<Console>,
+    State(site): State<Arc<Site>>,
     Extension(form): Extension<Fields>,
     request: Request,
 ) -> Response {
-    let next = console.next(form.get("next"));
-    if console.inner.is_local && !is_local(&request) {
-        return Failure::through_a_proxy().into_response();
+    let next = own_page(&site, form.get("next"));
+    if site.is_local && !is_local(&request) {
+        return Failure::login_through_proxy().into_response();
     }
     let refuse =
-        |status, problem: &str| (status, console.login_page(next, Some(problem))).into_response();
+        |status, problem: &str| (status, login_page(&site, next, Some(problem))).into_response();
     let Ok(token) = HeaderValue::try_from(format!("Bearer {}", form.get("token"))) else {
-        return refuse(StatusCode::UNAUTHORIZED, WRONG);
+        return refuse(StatusCode::UNAUTHORIZED, WRONG_TOKEN);
     };
-    // Checked like a call of the API, so that one place knows tokens, and one counts wrong ones.
+    // Authenticate like a request of the API, so that wrong tokens are counted in one place.
     let (mut parts, _) = request.into_parts();
-    let before = console.session_id(&parts.headers).map(ToOwned::to_owned);
+    let before = site.session_id(&parts.headers).map(ToOwned::to_owned);
     parts.headers.insert(header::AUTHORIZATION, token);
-    match console.admin().actor(&parts).await {
+    match site.context.actor(&parts).await {
         Ok(actor) => {
             if let Some(before) = before {
-                console.inner.sessions.end(&before);
+                site.sessions.end(&before);
             }
             tracing::info!(target: "rl_admin", by = actor.name(), "logged in to the console");
-            let id = console.inner.sessions.begin(actor, console.admin().now());
-            let cookie = [(header::SET_COOKIE, console.cookie_line(&parts.headers, &id, ""))];
+            let id = site.sessions.begin(actor, site.context.now());
+            let cookie = [(header::SET_COOKIE, site.cookie(&parts.headers, &id, ""))];
             (cookie, Redirect::to(next)).into_response()
         }
         Err(error) if error.status() == StatusCode::UNAUTHORIZED => {
-            refuse(StatusCode::UNAUTHORIZED, WRONG)
+            refuse(StatusCode::UNAUTHORIZED, WRONG_TOKEN)
         }
         Err(error) if error.status() == StatusCode::TOO_MANY_REQUESTS => {
             let seconds = error.retry_after().unwrap_or(60);
@@ -127,9 +66,56 @@ pub(super) async fn log_in(
     }
 }
 
-const WRONG: &str = "This token is not known here.";
+/// Ends the session of the visitor.
+pub(super) async fn log_out(
+    State(site): State<Arc<Site>>,
+    visitor: Option<Extension<Visitor>>,
+    request: Request,
+) -> Response {
+    if visitor.is_some()
+        && let Some(id) = site.session_id(request.headers())
+    {
+        site.sessions.end(id);
+    }
+    let cookie = [(header::SET_COOKIE, site.cookie(request.headers(), "", "; Max-Age=0"))];
+    (cookie, Redirect::to(&site.link("/login", &[]))).into_response()
+}
 
-/// Whether the browser sees the console on its own machine.
+fn login_page(site: &Site, next: &str, problem: Option<&str>) -> impl IntoResponse {
+    let main = html! {
+        div.login {
+            h1 { "Log in" }
+            @if let Some(problem) = problem {
+                p.problem #problem role="alert" { (problem) }
+            }
+            form method="post" action=(site.link("/login", &[])) {
+                input type="hidden" name="next" value=(next);
+                div.field {
+                    label for="token" { "Token" }
+                    input #token type="password" name="token" required autofocus
+                        autocomplete="current-password" autocapitalize="off" spellcheck="false"
+                        aria-invalid=[problem.map(|_| "true")]
+                        aria-describedby=(if problem.is_some() { "problem token-hint" } else { "token-hint" });
+                    p.hint #token-hint { "The one that programs send as " code { "Authorization: Bearer" } "." }
+                }
+                button.main type="submit" { "Log in" }
+            }
+        }
+    };
+    page(site, None, "Log in", Tab::None, main)
+}
+
+/// Returns `next` if it is a page of this console, and else the first page.
+fn own_page<'a>(site: &'a Site, next: &'a str) -> &'a str {
+    let rest = next.strip_prefix(site.path());
+    let is_own = rest.is_some_and(|rest| {
+        let is_page = rest.is_empty() || rest.starts_with(['/', '?']);
+        is_page && !rest.starts_with("/login") && rest.bytes().all(|byte| byte.is_ascii_graphic())
+    });
+    if is_own { next } else { site.path() }
+}
+
+/// Returns whether the browser sees the console on its own machine.
 fn is_local(request: &Request) -> bool {
     let line = request.headers().get(header::HOST);
     let host = line.and_then(|line| Authority::try_from(line.as_bytes()).ok());
@@ -139,18 +125,4 @@ fn is_local(request: &Request) -> bool {
         name if name.eq_ignore_ascii_case("localhost") => true,
         name => name.parse().is_ok_and(|address: Ipv4Addr| address.is_loopback()),
     })
-}
-
-pub(super) async fn log_out(
-    State(console): State<Console>,
-    visitor: Option<Extension<Visitor>>,
-    request: Request,
-) -> Response {
-    if visitor.is_some()
-        && let Some(id) = console.session_id(request.headers())
-    {
-        console.inner.sessions.end(id);
-    }
-    let cookie = [(header::SET_COOKIE, console.cookie_line(request.headers(), "", "; Max-Age=0"))];
-    (cookie, Redirect::to(&format!("{}/login", console.path()))).into_response()
 }

@@ -1,8 +1,10 @@
 use maud::{DOCTYPE, Markup, html};
 
-use super::Console;
-use super::guard::FORM_TOKEN;
-use super::session::Visitor;
+use super::site::Site;
+use super::visitor::Visitor;
+
+/// The name of the form field with the token of the session.
+pub(super) const FORM_TOKEN: &str = "form_token";
 
 /// The part of the console that a page belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,15 +16,15 @@ pub(super) enum Tab {
     Store,
 }
 
-/// A whole page around `main`, whose first element is the heading.
+/// Draws a page around `main`, whose first element is the heading.
 pub(super) fn page(
-    console: &Console,
+    site: &Site,
     visitor: Option<&Visitor>,
     title: &str,
     tab: Tab,
     main: Markup,
 ) -> Markup {
-    let path = console.path();
+    let path = site.path();
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -32,13 +34,13 @@ pub(super) fn page(
                 meta name="color-scheme" content="light dark";
                 title { (title) " · Rate limits" }
                 link rel="icon" type="image/svg+xml" href={ (path) "/icon.svg" };
-                link rel="stylesheet" href={ (path) "/console.css" };
-                script src={ (path) "/console.js" } defer {}
+                link rel="stylesheet" href={ (path) "/site.css" };
+                script src={ (path) "/site.js" } defer {}
             }
             body {
                 a.skip href="#main" { "Skip to content" }
                 header.top { div.width {
-                    a.brand href=(path) { (mark()) "Rate limits" }
+                    a.brand href=(path) { (logo()) "Rate limits" }
                     @if let Some(visitor) = visitor {
                         nav aria-label="Console" { ul {
                             (entry(path, "Consumers", tab == Tab::Consumers))
@@ -63,8 +65,8 @@ fn entry(link: &str, text: &str, is_here: bool) -> Markup {
     html! { li { a href=(link) aria-current=[is_here.then_some("page")] { (text) } } }
 }
 
-/// Three bars under a line.
-fn mark() -> Markup {
+/// Draws the logo: three bars below a line.
+fn logo() -> Markup {
     html! {
         svg.mark viewBox="0 0 24 24" width="24" height="24" aria-hidden="true" {
             path d="M3 5h18" {}
@@ -75,23 +77,23 @@ fn mark() -> Markup {
     }
 }
 
-/// The field without which a form is refused.
+/// Draws the field that every form needs to be accepted.
 pub(super) fn form_token(visitor: &Visitor) -> Markup {
     html! { input type="hidden" name=(FORM_TOKEN) value=(visitor.form_token); }
 }
 
-/// What was done, by the word that an address carries.
-pub(super) fn done(word: &str) -> Markup {
+/// Draws the confirmation that a link names.
+pub(super) fn confirmation(word: &str) -> Markup {
     let sentence = match word {
-        "created" => "The record was created. It holds for the next call.",
-        "updated" => "The change was saved. It holds for the next call.",
+        "created" => "The record was created. It applies to the next call.",
+        "updated" => "The change was saved. It applies to the next call.",
         "deleted" => "The record was deleted.",
         "reset" => "The counters were reset.",
         "tier-created" => {
-            "The tier was created. It holds for consumers and keys that are put into it."
+            "The tier was created. It applies to the consumers and keys that are put into it."
         }
-        "tier-updated" => "The tier was changed. It holds for the next call.",
-        "moved" => "The tier of this consumer was changed. It holds for the next call.",
+        "tier-updated" => "The tier was changed. It applies to the next call.",
+        "moved" => "The tier of this consumer was changed. It applies to the next call.",
         "tier-deleted" => "The tier was deleted.",
         _ => return html! {},
     };

@@ -1,29 +1,31 @@
-//! Whether what the limiter stands on answers.
+//! The health of the counters and of the database.
+
+use std::sync::Arc;
 
 use axum::Extension;
 use axum::extract::State;
 use maud::{Markup, html};
-use rl_core::StoreError;
-use rl_core::{Limit, Policy, Realm, Subject};
+use rl_core::{Limit, Policy, Realm, StoreError, Subject};
 use rl_records::RecordQuery;
 use tokio::time::Instant;
 
 use super::failure::Failure;
 use super::page::{Tab, page};
-use super::session::Visitor;
-use super::{Console, text};
-use crate::Backend;
+use super::site::Site;
+use super::text;
+use super::visitor::Visitor;
+use crate::backend::Backend;
 
-/// What was asked, and how it went.
-struct Answer {
+/// The result of a probe.
+struct Probe {
     problem: Option<String>,
-    // The consequence for calls.
+    // The consequence of the problem for calls.
     consequence: Option<&'static str>,
     micros: u128,
 }
 
-impl Answer {
-    fn of<T, E: std::fmt::Display>(began: Instant, result: Result<T, E>) -> Self {
+impl Probe {
+    fn new<T, E: std::fmt::Display>(began: Instant, result: Result<T, E>) -> Self {
         let problem = result.err().map(|error| error.to_string());
         Self { problem, consequence: None, micros: began.elapsed().as_micros() }
     }
@@ -35,7 +37,7 @@ impl Answer {
                 th scope="row" { (what) }
                 td data-label="Where" { (where_) }
                 td data-label="State" {
-                    span.state { (if self.problem.is_none() { "answers" } else { "does not answer" }) }
+                    span.state { (if self.problem.is_none() { "available" } else { "unavailable" }) }
                     @if let Some(problem) = &self.problem { p.problem { (problem) } }
                     @if let Some(consequence) = self.consequence { p { (consequence) } }
                 }
@@ -45,26 +47,27 @@ impl Answer {
     }
 }
 
-/// The health of the store of counters and of the database of records.
+/// Shows the health of the counters and of the database.
 pub(super) async fn show(
-    State(console): State<Console>,
+    State(site): State<Arc<Site>>,
     Extension(visitor): Extension<Visitor>,
 ) -> Result<Markup, Failure> {
-    let (admin, limiter) = (console.admin(), console.admin().limiter());
+    let context = &site.context;
+    let limiter = &context.limiter;
     let began = Instant::now();
-    let asked = ask_counters(&console).await;
-    let failure = asked.as_ref().err().map(StoreError::kind);
-    let mut counters = Answer::of(began, asked);
+    let read = read_counter(&site).await;
+    let failure = read.as_ref().err().map(StoreError::kind);
+    let mut counters = Probe::new(began, read);
     counters.consequence = failure.map(|failure| text::consequence(limiter, failure));
     let began = Instant::now();
     let one = RecordQuery { limit: 1, ..RecordQuery::default() };
-    let records = Answer::of(began, admin.records().list(&one).await);
-    let place = match admin.backend() {
+    let records = Probe::new(began, context.records.list(&one).await);
+    let place = match &context.backend {
         Backend::Memory => "in the memory of this process".to_owned(),
         Backend::Redis { host, port } => format!("Redis at {host}, port {port}"),
     };
     let mode = match (limiter.is_enabled(), limiter.is_shadow()) {
-        (false, _) => ("full", "off", "Every call passes, and none is counted."),
+        (false, _) => ("full", "off", "Every call is allowed, and none is counted."),
         (true, true) => {
             ("near", "in shadow", "Calls are counted and reported, and none is denied.")
         }
@@ -76,10 +79,10 @@ pub(super) async fn show(
     let main = html! {
         div.head {
             h1 { "Store" }
-            p.pulse { "As of " (text::time(admin.now())) " UTC. " a href={ (console.path()) "/store" } { "Refresh" } }
+            p.pulse { "As of " (text::time(context.now())) " UTC. " a href={ (site.path()) "/store" } { "Refresh" } }
         }
         table.list {
-            caption.unseen { "What the limiter stands on" }
+            caption.unseen { "The systems that the limiter depends on" }
             thead { tr {
                 th scope="col" { "What" } th scope="col" { "Where" } th scope="col" { "State" }
                 th.number scope="col" { "Took" }
@@ -92,19 +95,18 @@ pub(super) async fn show(
         section aria-labelledby="limiter" {
             h2 #limiter { "Limiter" }
             dl {
-            dt { "Switched" } dd data-state=(mode.0) { span.state { (mode.1) } " " (mode.2) }
-            dt { "Decisions that wait" } dd { (text::number(limiter.in_flight() as u64)) }
+            dt { "State" } dd data-state=(mode.0) { span.state { (mode.1) } " " (mode.2) }
+            dt { "Decisions in progress" } dd { (text::number(limiter.in_flight() as u64)) }
             }
         }
     };
-    Ok(page(&console, Some(&visitor), "Store", Tab::Store, main))
+    Ok(page(&site, Some(&visitor), "Store", Tab::Store, main))
 }
 
 /// Reads the counter of a subject that is never charged.
-async fn ask_counters(console: &Console) -> Result<(), StoreError> {
+async fn read_counter(site: &Site) -> Result<(), StoreError> {
     let realm = Realm::custom("console").expect("a short name of letters");
     let policy = Policy::new([Limit::per_second(1)]).expect("one limit");
-    let usage =
-        console.admin().limiter().usage_with_policy(&policy, &Subject::new(realm, "health"));
+    let usage = site.context.limiter.usage_with_policy(&policy, &Subject::new(realm, "health"));
     usage.await.map(drop)
 }

@@ -1,4 +1,4 @@
-//! Times and numbers as people read and write them. All times are UTC.
+//! Times and numbers as text for people. All times are UTC.
 
 use std::time::Duration;
 
@@ -10,38 +10,38 @@ use rl_records::{CallLimit, CallPeriod};
 
 use crate::wire::{civil, instant};
 
-/// `2026-11-21 14:05:03`.
+/// Formats a time as `2026-11-21 14:05:03`.
 pub(super) fn time(time: Timestamp) -> String {
-    written(time, "%Y-%m-%d %H:%M:%S")
+    formatted(time, "%Y-%m-%d %H:%M:%S")
 }
 
-/// `2026-11-21 14:05`.
+/// Formats a time as `2026-11-21 14:05`.
 pub(super) fn minute(time: Timestamp) -> String {
-    written(time, "%Y-%m-%d %H:%M")
+    formatted(time, "%Y-%m-%d %H:%M")
 }
 
-/// `2026-11-21`.
+/// Formats a time as `2026-11-21`.
 pub(super) fn date(time: Timestamp) -> String {
-    written(time, "%Y-%m-%d")
+    formatted(time, "%Y-%m-%d")
 }
 
-/// As a field for a date and a time has it: `2026-11-21T14:05:03`.
+/// Formats a time for an input field, as `2026-11-21T14:05:03`.
 pub(super) fn field(time: Timestamp) -> String {
-    written(time, "%Y-%m-%dT%H:%M:%S")
+    formatted(time, "%Y-%m-%dT%H:%M:%S")
 }
 
-fn written(time: Timestamp, format: &str) -> String {
+fn formatted(time: Timestamp, format: &str) -> String {
     civil(time).map_or_else(|| "–".to_owned(), |time| time.strftime(format).to_string())
 }
 
-/// Reads what [`field`] writes, also without the seconds, with a space for the `T`, or with a `Z`.
-pub(super) fn read_time(text: &str) -> Option<Timestamp> {
+/// Parses the format of [`field`], also without seconds, with a space instead of `T`, or with a `Z`.
+pub(super) fn parse_time(text: &str) -> Option<Timestamp> {
     let text = text.trim().trim_end_matches(['Z', 'z']).trim_end();
     let time: DateTime = text.parse().ok()?;
     instant(time)
 }
 
-/// `12 345 678`, with spaces that are narrow and do not break.
+/// Formats a number as `12 345 678`, with narrow spaces that do not break.
 pub(super) fn number(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -54,7 +54,7 @@ pub(super) fn number(number: u64) -> String {
     text
 }
 
-/// `47 min 27 s`: two units at most, and never less than there is left.
+/// Formats a time span as `47 min 27 s`, with at most two units, rounded up to seconds.
 pub(super) fn span(span: Duration) -> String {
     let secs = span.as_secs() + u64::from(span.subsec_nanos() > 0);
     let (days, hours, minutes) = (secs / 86_400, secs / 3_600 % 24, secs / 60 % 60);
@@ -66,21 +66,21 @@ pub(super) fn span(span: Duration) -> String {
     }
 }
 
-/// Returns what happens to calls while the counters do not answer for this reason.
+/// Returns the consequence for calls while the counters fail in this way.
 pub(super) fn consequence(limiter: &RateLimiter, failure: FailureKind) -> &'static str {
     if !limiter.is_enabled() || limiter.is_shadow() {
-        return "Calls pass, as they do anyway: the limiter enforces nothing.";
+        return "Calls are allowed as before: the limiter enforces nothing.";
     }
     match limiter.on_failure(failure) {
         OnFailure::Allow => {
-            "Until they answer, calls pass without limits, except those of consumers that are blocked."
+            "Until they recover, calls are allowed without limits, except those of blocked consumers."
         }
-        OnFailure::Reject => "Until they answer, calls are rejected with 503.",
-        _ => "Until they answer, each instance counts by itself, with its share of the limits.",
+        OnFailure::Reject => "Until they recover, calls are rejected with 503.",
+        _ => "Until they recover, each instance counts by itself, with its share of the limits.",
     }
 }
 
-/// `per minute`.
+/// Formats a period as `per minute`.
 pub(super) const fn period(period: CallPeriod) -> &'static str {
     match period {
         CallPeriod::Second => "per second",
@@ -92,7 +92,7 @@ pub(super) const fn period(period: CallPeriod) -> &'static str {
     }
 }
 
-/// `1 000`, or `no limit`.
+/// Formats a limit as `1 000`, or as `no limit`.
 pub(super) fn limit(limit: CallLimit) -> String {
     match limit {
         CallLimit::AtMost(max) => number(max),
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read_as_they_are_written() {
+    fn times_are_parsed_as_they_are_formatted() {
         let noon = Timestamp::from_secs(1_769_947_200);
         assert_eq!(time(noon), "2026-02-01 12:00:00");
         assert_eq!((date(noon), field(noon)), ("2026-02-01".into(), "2026-02-01T12:00:00".into()));
@@ -115,12 +115,12 @@ mod tests {
             "2026-02-01 12:00:00Z",
             "2026-02-01 12:00 Z",
         ] {
-            assert_eq!(read_time(text), Some(noon), "{text}");
+            assert_eq!(parse_time(text), Some(noon), "{text}");
         }
-        let last = read_time("9999-12-31T23:59:59").unwrap();
+        let last = parse_time("9999-12-31T23:59:59").unwrap();
         assert_eq!(time(last), "9999-12-31 23:59:59");
         for text in ["", "noon", "2026-02-30T12:00", "1969-12-31T23:59:59", "2026-02-01T25:00"] {
-            assert_eq!(read_time(text), None, "{text}");
+            assert_eq!(parse_time(text), None, "{text}");
         }
         assert_eq!(time(Timestamp::from_micros(u64::MAX)), "–");
     }

@@ -1,23 +1,23 @@
-//! Records over time: a line for each, and one for now.
+//! The records of a consumer on a time scale.
 
 use maud::{Markup, html};
 use rl_core::time::Timestamp;
 use rl_records::{CallLimit, CallPeriod, Record};
 
-use super::active::Asked;
-use super::fields::link;
-use super::session::Visitor;
-use super::{Console, text};
-use crate::Role;
+use super::active::SelectedTime;
+use super::site::Site;
+use super::text;
+use super::visitor::Visitor;
+use crate::access::Role;
 
 const HOUR: u64 = 3_600_000_000;
 const DAY: u64 = 24 * HOUR;
 
-/// How far back and ahead of now it reaches at most: some records end in a thousand years.
+/// The longest reach before and after now. Some records end in a thousand years.
 const BACK: u64 = 90 * DAY;
 const AHEAD: u64 = 180 * DAY;
 
-/// From when to when.
+/// The first and the last time of the picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Scale {
     start: u64,
@@ -25,19 +25,21 @@ struct Scale {
 }
 
 impl Scale {
-    /// All of the records that is near, now, and the time that was asked for.
-    fn of(records: &[Record], now: Timestamp, asked: Timestamp) -> Self {
-        let (now, asked) = (now.as_micros(), asked.as_micros());
+    /// Covers now, the selected time, and the records within reach.
+    fn of(records: &[Record], now: Timestamp, selected: Timestamp) -> Self {
+        let now = now.as_micros();
+        let selected = selected.as_micros();
         let starts = records.iter().map(|record| record.content.from_date.as_micros());
         let ends = records.iter().map(|record| record.content.to_date.as_micros());
-        let start = starts.min().unwrap_or(now).max(now.saturating_sub(BACK)).min(now).min(asked);
-        let end = ends.max().unwrap_or(now).min(now + AHEAD).max(now).max(asked);
+        let start =
+            starts.min().unwrap_or(now).max(now.saturating_sub(BACK)).min(now).min(selected);
+        let end = ends.max().unwrap_or(now).min(now + AHEAD).max(now).max(selected);
         let margin = ((end - start) / 30).max(HOUR / 2);
         Self { start: start.saturating_sub(margin), end: end + margin }
     }
 
-    /// Where a time is, in thousandths of a percent.
-    fn place(self, time: u64) -> u64 {
+    /// Returns the position of a time, in thousandths of a percent.
+    fn position(self, time: u64) -> u64 {
         let time = time.clamp(self.start, self.end);
         let place = u128::from(time - self.start) * 100_000 / u128::from(self.end - self.start);
         u64::try_from(place).unwrap_or(100_000)
@@ -55,20 +57,20 @@ impl Scale {
     }
 }
 
-/// `12.345%`
+/// Formats thousandths of a percent as `12.345%`.
 fn percent(thousandths: u64) -> String {
     format!("{}.{:03}%", thousandths / 1_000, thousandths % 1_000)
 }
 
-/// The records of a consumer, each with its line and what may be done with it.
+/// Draws the records of a consumer, each with its links.
 pub(super) fn list(
-    console: &Console,
+    site: &Site,
     visitor: &Visitor,
     records: &[Record],
     now: Timestamp,
-    asked: Asked,
+    selected: SelectedTime,
 ) -> Markup {
-    let scale = Scale::of(records, now, asked.time);
+    let scale = Scale::of(records, now, selected.time);
     html! {
         ol.timeline {
             li.axis aria-hidden="true" {
@@ -80,30 +82,31 @@ pub(super) fn list(
                     }
                 }
             }
-            @for record in records { (line(console, visitor, record, scale, now, asked)) }
+            @for record in records { (line(site, visitor, record, scale, now, selected)) }
         }
     }
 }
 
 fn line(
-    console: &Console,
+    site: &Site,
     visitor: &Visitor,
     record: &Record,
     scale: Scale,
     now: Timestamp,
-    asked: Asked,
+    selected: SelectedTime,
 ) -> Markup {
     let content = &record.content;
-    let (from, to) =
-        (scale.place(content.from_date.as_micros()), scale.place(content.to_date.as_micros()));
+    let (from, to) = (
+        scale.position(content.from_date.as_micros()),
+        scale.position(content.to_date.as_micros()),
+    );
     let (state, word) = match () {
-        () if content.to_date < now => ("over", "over"),
-        () if content.from_date > now => ("ahead", "not begun"),
+        () if content.to_date < now => ("over", "ended"),
+        () if content.from_date > now => ("ahead", "scheduled"),
         () => ("active", "active"),
     };
     let id = record.id.to_string();
-    let to_record =
-        |what: &str| link(&format!("{}/record/{what}", console.path()), &[("record", &id)]);
+    let to_record = |what: &str| site.link(&format!("/record/{what}"), &[("record", &id)]);
     let dates = format!("{} to {}", text::minute(content.from_date), text::minute(content.to_date));
     html! {
         li #{ "record-" (id) } data-state=(state) {
@@ -121,9 +124,9 @@ fn line(
                 svg width="100%" height="24" aria-hidden="true" focusable="false" {
                     rect.track x="0" y="9" width="100%" height="6" rx="3" {}
                     rect.span x=(percent(from)) y="5" width=(percent((to - from).max(400))) height="14" rx="4" {}
-                    line.now x1=(percent(scale.place(now.as_micros()))) x2=(percent(scale.place(now.as_micros()))) y1="0" y2="24" {}
-                    @if !asked.is_now {
-                        @let place = percent(scale.place(asked.time.as_micros()));
+                    line.now x1=(percent(scale.position(now.as_micros()))) x2=(percent(scale.position(now.as_micros()))) y1="0" y2="24" {}
+                    @if !selected.is_now {
+                        @let place = percent(scale.position(selected.time.as_micros()));
                         line.asked x1=(place) x2=(place) y1="0" y2="24" {}
                     }
                 }
@@ -138,7 +141,7 @@ fn line(
     }
 }
 
-/// `10 per second, 100 per minute`.
+/// Formats the limits of a record as `10 per second, 100 per minute`.
 pub(super) fn summary(record: &Record) -> String {
     let parts =
         CallPeriod::ALL.into_iter().filter_map(|period| match record.content.limits.get(period) {
@@ -151,7 +154,7 @@ pub(super) fn summary(record: &Record) -> String {
     if parts.is_empty() { "no limit in any period".to_owned() } else { parts.join(", ") }
 }
 
-/// What the record says it is for.
+/// Returns the API name, the version and the bank of a record, if it has any.
 fn scope(record: &Record) -> Option<String> {
     let content = &record.content;
     let parts = [&content.api_name, &content.api_version, &content.bank_id];
@@ -164,12 +167,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_within_the_picture_whatever_the_dates() {
+    fn positions_are_within_the_picture_whatever_the_dates() {
         let scale = Scale { start: 1_000, end: 2_000 };
         for (time, place) in
             [(0, 0), (1_000, 0), (1_500, 50_000), (2_000, 100_000), (u64::MAX, 100_000)]
         {
-            assert_eq!(scale.place(time), place, "{time}");
+            assert_eq!(scale.position(time), place, "{time}");
         }
         assert_eq!(
             (percent(0), percent(12_345), percent(100_000)),
@@ -178,11 +181,11 @@ mod tests {
     }
 
     #[test]
-    fn without_records_it_shows_the_time_around_now() {
+    fn without_records_the_scale_covers_the_time_around_now() {
         let now = Timestamp::from_micros(1_000 * DAY);
         let scale = Scale::of(&[], now, now);
         assert_eq!(scale, Scale { start: 1_000 * DAY - HOUR / 2, end: 1_000 * DAY + HOUR / 2 });
-        let asked = Timestamp::from_micros(1_010 * DAY);
-        assert!(Scale::of(&[], now, asked).end > asked.as_micros());
+        let selected = Timestamp::from_micros(1_010 * DAY);
+        assert!(Scale::of(&[], now, selected).end > selected.as_micros());
     }
 }

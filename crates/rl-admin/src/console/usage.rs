@@ -1,6 +1,8 @@
-//! What a consumer has used, as bars. The script of the page asks for them again and again, and moves
-//! those that are there: every part that moves has an id.
+//! The usage of a consumer, as bars.
+//!
+//! The script of the page refreshes them in place, so every part that changes has an id.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Extension;
@@ -11,16 +13,18 @@ use rl_core::{Decision, MAX_UNITS, Subject};
 use rl_records::{CallPeriod, HistoryQuery};
 use sha2::{Digest, Sha256};
 
-use super::consumer::known_id;
+use super::consumer_id::check_consumer_id;
 use super::failure::Failure;
-use super::fields::{Fields, link};
+use super::fields::Fields;
 use super::page::form_token;
-use super::session::Visitor;
-use super::{Console, text};
+use super::site::Site;
+use super::text;
+use super::visitor::Visitor;
+use crate::access::Role;
+use crate::audit;
 use crate::wire::all_periods;
-use crate::{Role, audit};
 
-/// Where a consumer stands in one period.
+/// The usage of a consumer in one period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Bar {
     period: CallPeriod,
@@ -29,16 +33,16 @@ struct Bar {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Counted {
-    // Calls may be counted without a limit.
+    // Without it, calls are only counted.
     max: Option<u64>,
     used: u64,
     remaining: u64,
-    // Until the window ends, if one is open.
+    // The time until the open window ends.
     reset: Option<Duration>,
 }
 
 impl Bar {
-    /// The six of a consumer.
+    /// Returns the bars of all six periods.
     fn all(usage: &Decision) -> [Self; 6] {
         CallPeriod::ALL.map(|period| {
             let mut limits = usage.limits();
@@ -54,7 +58,7 @@ impl Bar {
         })
     }
 
-    /// A word for the style, and one for people.
+    /// Returns the state as a word for the style sheet, and as a word for people.
     const fn state(self) -> (&'static str, &'static str) {
         match self.counted {
             None | Some(Counted { max: None, .. }) => ("none", "no limit"),
@@ -68,11 +72,11 @@ impl Bar {
         }
     }
 
-    /// How long the bar is, in thousandths.
+    /// Returns the length of the bar, in thousandths.
     fn length(self) -> u64 {
         let Some(Counted { max: Some(max), used, .. }) = self.counted else { return 0 };
         let thousandths = u128::from(used.min(max)) * 1_000 / u128::from(max.max(1));
-        // One call of a million is to be seen.
+        // Make even one call of a million visible.
         u64::try_from(thousandths).unwrap_or(1_000).max(u64::from(used > 0) * 4)
     }
 
@@ -120,16 +124,16 @@ impl Bar {
     }
 }
 
-/// The bars of a consumer, or why they are not known.
-pub(super) async fn bars(console: &Console, consumer: &str) -> Markup {
-    let usage = console.admin().limiter().usage(&Subject::consumer(consumer)).await;
-    let source = link(&format!("{}/usage", console.path()), &[("id", consumer)]);
+/// Draws the bars of a consumer, or the reason why its usage is unknown.
+pub(super) async fn bars(site: &Site, consumer: &str) -> Markup {
+    let usage = site.context.limiter.usage(&Subject::consumer(consumer)).await;
+    let source = site.link("/usage", &[("id", consumer)]);
     html! {
-        div #usage data-source=(source) data-version=(version(console, consumer).await) {
+        div #usage data-source=(source) data-version=(version(site, consumer).await) {
             p.problem #u-problem data-live="text" hidden[usage.is_ok()] {
                 @if let Err(error) = &usage {
-                    "The counters do not answer: " (error) ". "
-                    (text::consequence(console.admin().limiter(), error.kind()))
+                    "The counters are unavailable: " (error) ". "
+                    (text::consequence(&site.context.limiter, error.kind()))
                 }
             }
             @if let Ok(usage) = &usage {
@@ -150,39 +154,42 @@ pub(super) async fn bars(console: &Console, consumer: &str) -> Markup {
     }
 }
 
-/// Returns a hash of the data around the bars: the last change, the active records, the limits and the tier
-/// of the consumer. It is empty if they cannot be read.
-async fn version(console: &Console, consumer: &str) -> String {
-    let (records, now) = (console.admin().records(), console.admin().now());
+/// Returns a hash of the limits that the page shows, so that its script notices a change.
+///
+/// It covers the last change, the active records, the limits and the tier, and is empty if they cannot be
+/// read.
+async fn version(site: &Site, consumer: &str) -> String {
+    let records = &site.context.records;
+    let now = site.context.now();
     let last = HistoryQuery { owner: Some(consumer.into()), limit: 1, ..HistoryQuery::default() };
     let Ok(changes) = records.history(&last).await else { return String::new() };
-    let Ok(holds) = records.active_limits(consumer, now).await else { return String::new() };
+    let Ok(active) = records.active_limits(consumer, now).await else { return String::new() };
     let Ok(tier) = records.tiers().member(&Subject::consumer(consumer)).await else {
         return String::new();
     };
     let change = changes.first().map(|change| change.number);
-    let records: Vec<_> = holds.contributions().iter().map(|record| record.id).collect();
-    let seen = (change, records, holds.limits().numbers(), tier.map(|member| member.revision));
+    let records: Vec<_> = active.contributions().iter().map(|record| record.id).collect();
+    let seen = (change, records, active.limits().numbers(), tier.map(|member| member.revision));
     let digest = Sha256::digest(format!("{seen:?}"));
     digest[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The bars alone.
-pub(super) async fn fragment(State(console): State<Console>, request: Request) -> Markup {
-    let query = Fields::read(request.uri().query().unwrap_or_default().as_bytes());
-    bars(&console, query.raw("id")).await
+/// Responds with the bars only.
+pub(super) async fn fragment(State(site): State<Arc<Site>>, request: Request) -> Markup {
+    let query = Fields::of_query(request.uri());
+    bars(&site, query.raw("id")).await
 }
 
-/// The way to begin anew, behind a second press.
-pub(super) fn reset_form(console: &Console, visitor: &Visitor, consumer: &str) -> Markup {
+/// Draws the form that resets the counters. It needs a second click.
+pub(super) fn reset_form(site: &Site, visitor: &Visitor, consumer: &str) -> Markup {
     html! {
         @if visitor.actor.has(Role::CanResetCallCounters) {
             details {
                 summary { "Reset the counters" }
-                form.inline method="post" action={ (console.path()) "/consumer/reset" } {
+                form.inline method="post" action={ (site.path()) "/consumer/reset" } {
                     (form_token(visitor))
                     input type="hidden" name="id" value=(consumer);
-                    span { "All six periods begin anew, and who is denied may call again." }
+                    span { "This resets all six periods, so a consumer that was rejected may call again." }
                     button.danger type="submit" { "Reset now" }
                 }
             }
@@ -190,18 +197,18 @@ pub(super) fn reset_form(console: &Console, visitor: &Visitor, consumer: &str) -
     }
 }
 
-/// Forgets what a consumer has used.
+/// Resets the counters of a consumer.
 pub(super) async fn reset(
-    State(console): State<Console>,
+    State(site): State<Arc<Site>>,
     Extension(visitor): Extension<Visitor>,
     Extension(form): Extension<Fields>,
 ) -> Result<Response, Failure> {
-    visitor.needs(Role::CanResetCallCounters)?;
-    let id = known_id(form.raw("id"))?;
+    visitor.require(Role::CanResetCallCounters)?;
+    let id = check_consumer_id(form.raw("id"))?;
     let subject = Subject::consumer(id);
-    console.admin().limiter().reset_with_policy(all_periods(), &subject, None).await?;
-    audit::reset(console.admin(), &visitor.actor, &subject, None).await;
-    let to = link(&format!("{}/consumer", console.path()), &[("id", id), ("done", "reset")]);
+    site.context.limiter.reset_with_policy(all_periods(), &subject, None).await?;
+    audit::reset(&site.context, &visitor.actor, &subject, None).await;
+    let to = site.link("/consumer", &[("id", id), ("done", "reset")]);
     Ok(Redirect::to(&to).into_response())
 }
 
@@ -216,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_say_how_far_it_is() {
+    fn bars_have_the_state_and_the_length_of_the_usage() {
         #[rustfmt::skip]
         let table = [
             (bar(100, 0),         "unused",         0),

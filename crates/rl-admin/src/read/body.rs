@@ -7,25 +7,28 @@ use axum::http::{StatusCode, header};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor};
 
-use super::fault_of;
-use crate::ApiError;
+use super::serde_error::from_serde;
+use crate::error::ApiError;
 
-/// How long a body may take to arrive.
-pub(crate) const LONGEST: Duration = Duration::from_secs(10);
+/// The time limit for a whole body.
+///
+/// `RequestBodyTimeoutLayer` of tower-http limits only the time between two frames, so a client that sends one
+/// byte at a time would never reach it.
+pub(crate) const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What can be the body of a request.
+/// A type that can be the body of a request.
 pub(crate) trait Input: DeserializeOwned {
-    /// The fields that must be there.
+    /// The required fields.
     const REQUIRED: &'static [&'static str];
 
-    /// The fields that may be left out, and other names of fields.
+    /// The optional fields, and aliases of fields.
     const OPTIONAL: &'static [&'static str] = &[];
 
-    /// The most bytes.
-    const MOST: usize = 16 * 1_024;
+    /// The size limit in bytes. It differs by operation, and its error is JSON, unlike that of a layer.
+    const MAX_BYTES: usize = 16 * 1_024;
 }
 
-/// The body as JSON.
+/// The JSON body of a request.
 pub(crate) struct Body<T>(pub(crate) T);
 
 impl<S: Sync, T: Input> FromRequest<S> for Body<T> {
@@ -40,14 +43,14 @@ impl<S: Sync, T: Input> FromRequest<S> for Body<T> {
             return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
         }
         let body = request.into_body();
-        // The announced Content-Length is enough to reject the body without reading it.
-        if body.size_hint().lower() > T::MOST as u64 {
-            return Err(too_long(T::MOST));
+        // Reject by Content-Length, if there is one, without reading the body.
+        if body.size_hint().lower() > T::MAX_BYTES as u64 {
+            return Err(too_long(T::MAX_BYTES));
         }
-        let read = axum::body::to_bytes(body, T::MOST);
-        match tokio::time::timeout(LONGEST, read).await {
+        let read = axum::body::to_bytes(body, T::MAX_BYTES);
+        match tokio::time::timeout(BODY_TIMEOUT, read).await {
             Ok(Ok(bytes)) => parse(&bytes).map(Self),
-            Ok(Err(error)) if is_too_long(&error) => Err(too_long(T::MOST)),
+            Ok(Err(error)) if is_too_long(&error) => Err(too_long(T::MAX_BYTES)),
             Ok(Err(_)) => Err(ApiError::invalid("body", "all of it")),
             Err(_) => {
                 let message = "body: expected within 10 seconds";
@@ -57,8 +60,8 @@ impl<S: Sync, T: Input> FromRequest<S> for Body<T> {
     }
 }
 
-fn too_long(most: usize) -> ApiError {
-    let message = format!("body: expected at most {most} bytes");
+fn too_long(max: usize) -> ApiError {
+    let message = format!("body: expected at most {max} bytes");
     ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message)
 }
 
@@ -73,8 +76,10 @@ fn is_too_long(error: &axum::Error) -> bool {
     false
 }
 
-/// Reads a JSON object. An error names the first of these faults: not JSON, with its place; not an object;
-/// all fields that are unknown or missing; the first wrong value.
+/// Reads a JSON object.
+///
+/// An error names the first of these faults: invalid JSON and its position, no object, all unknown and
+/// missing fields, the first invalid value.
 fn parse<T: Input>(bytes: &[u8]) -> Result<T, ApiError> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let place = error.valid_up_to();
@@ -106,17 +111,17 @@ fn parse<T: Input>(bytes: &[u8]) -> Result<T, ApiError> {
     let missing = T::REQUIRED.iter().filter(|field| !keys.iter().any(|key| key == *field));
     let missing: Vec<&str> = missing.copied().collect();
     if !unknown.is_empty() || !missing.is_empty() {
-        return Err(ApiError::fields(&unknown, &missing, &known::<T>()));
+        return Err(ApiError::fields(&unknown, &missing, &field_names::<T>()));
     }
     let mut json = serde_json::Deserializer::from_str(text);
     serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();
-        fault_of(&path, &error.into_inner().to_string())
+        from_serde(&path, &error.into_inner().to_string())
     })
 }
 
 /// Returns the names of fields for error messages, without the aliases `…_rate_limit`.
-fn known<T: Input>() -> Vec<&'static str> {
+fn field_names<T: Input>() -> Vec<&'static str> {
     let all = T::REQUIRED.iter().chain(T::OPTIONAL);
     all.copied().filter(|name| !name.ends_with("_rate_limit")).collect()
 }
@@ -165,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_fault_of_a_body_and_its_place() {
+    fn errors_name_the_fault_of_a_body_and_its_position() {
         #[rustfmt::skip]
         let table: [(&[u8], &str); 16] = [
             (b"",                      "body: expected a JSON object, found nothing"),
@@ -199,9 +204,8 @@ mod tests {
         assert_eq!(error.to_string(), "missing fields: name, apps, max_permits");
     }
 
-    /// The lists of fields must be those that the structs read.
     #[test]
-    fn the_listed_fields_are_those_of_the_structs() {
+    fn the_listed_fields_match_the_structs() {
         fn check<T: Input>() {
             let error =
                 serde_json::from_str::<T>("{\"no such field\": 1}").map(|_| ()).unwrap_err();

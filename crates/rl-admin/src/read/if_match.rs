@@ -6,21 +6,21 @@ use utoipa::IntoParams;
 use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
 use utoipa::openapi::{ObjectBuilder, Required, Type};
 
-use crate::ApiError;
+use crate::error::ApiError;
 
-/// Which revisions the client has seen: the `If-Match` of a change.
+/// The `If-Match` precondition of a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum IfMatch {
-    /// It did not say.
+    /// There is no precondition.
     Absent,
-    /// Whatever is there.
+    /// Any existing object (`*`).
     Any,
-    /// One of these.
+    /// One of these revisions.
     OneOf(Vec<i64>),
 }
 
 impl IfMatch {
-    const EXPECTED: &'static str = "the ETag of an earlier answer, such as \"3\", or *";
+    const EXPECTED: &'static str = "the ETag of an earlier response, such as \"3\", or *";
 
     fn parse(text: &str) -> Option<Self> {
         if text.trim() == "*" {
@@ -32,8 +32,7 @@ impl IfMatch {
             let is_weak = rest.starts_with("W/");
             rest = rest.strip_prefix("W/").unwrap_or(rest).strip_prefix('"')?;
             let (tag, after) = rest.split_once('"')?;
-            // A weak tag never matches, because its content may differ. A tag that is not one of our
-            // numbers matches nothing either.
+            // A weak tag never matches, and neither does a tag that is no revision number.
             let revision = tag.parse::<i64>().ok().filter(|number| number.to_string() == tag);
             seen.extend(revision.filter(|number| *number > 0 && !is_weak));
             rest = after.trim_start();
@@ -44,9 +43,9 @@ impl IfMatch {
         }
     }
 
-    /// Returns the expectation of a change.
+    /// Returns the state that a change expects.
     ///
-    /// With `is_required`, a change without a precondition may only create: it expects that nothing is there.
+    /// With `is_required`, a change without a precondition expects no object, so it can only create one.
     pub(crate) fn expected(&self, is_required: bool) -> Expected {
         match self {
             Self::Absent if is_required => Expected::Nothing,
@@ -68,7 +67,7 @@ impl<S: Sync> FromRequestParts<S> for IfMatch {
     }
 }
 
-/// For the document.
+/// Describes the parameter in the OpenAPI document.
 impl IntoParams for IfMatch {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
         let schema = ObjectBuilder::new()
@@ -80,8 +79,8 @@ impl IntoParams for IfMatch {
             .parameter_in(ParameterIn::Header)
             .required(Required::False)
             .description(Some(
-                "The ETag of what is to be changed, or * for whatever is there. The change is made only if \
-                 that is there, else the answer is 412. Without it the change is made to what is there.",
+                "The ETag of the object to change, or * for any existing object. If it does not match, the response is \
+                 412. Without it, the change applies to any revision.",
             ))
             .schema(Some(schema));
         vec![parameter.build()]
@@ -93,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tags_are_read() {
+    fn entity_tags_are_parsed() {
         assert_eq!(IfMatch::parse("*"), Some(IfMatch::Any));
         assert_eq!(IfMatch::parse("\"3\""), Some(IfMatch::OneOf(vec![3])));
         assert_eq!(IfMatch::parse("\"3\", \"4\",W/\"5\""), Some(IfMatch::OneOf(vec![3, 4])));

@@ -1,6 +1,6 @@
 //! The fields of each body. A test in `body.rs` compares them with the fields of the structs.
 
-use super::Input;
+use super::body::Input;
 use crate::wire::{
     MembershipInput, RateLimitInput, ResourceInput, ResourceUpdate, TierUpdate, UntilInput,
 };
@@ -57,12 +57,12 @@ impl Input for UntilInput {
 impl Input for ResourceInput {
     const REQUIRED: &'static [&'static str] = &["name", "apps", "max_permits", "rate"];
 
-    // A thousand names of 250 bytes, each in quotes.
-    const MOST: usize = 512 * 1_024;
+    // Room for a thousand names of 250 bytes.
+    const MAX_BYTES: usize = 512 * 1_024;
 }
 
 impl Input for ResourceUpdate {
     const REQUIRED: &'static [&'static str] = &["apps", "max_permits", "rate"];
 
-    const MOST: usize = ResourceInput::MOST;
+    const MAX_BYTES: usize = ResourceInput::MAX_BYTES;
 }

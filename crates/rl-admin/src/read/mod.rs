@@ -1,6 +1,6 @@
-//! What a request brings: who makes it, the path, the query, the body, and what they have seen.
+//! The parts of a request: its actor, path, query, body and precondition.
 //!
-//! Whatever cannot be used is an [`ApiError`](crate::ApiError) that names the field.
+//! An invalid part is an [`ApiError`](crate::ApiError) that names the field.
 
 mod allowed;
 mod body;
@@ -8,20 +8,20 @@ mod if_match;
 mod inputs;
 mod path;
 mod query;
+mod serde_error;
 mod subject;
-mod wrong;
 
 pub(crate) use allowed::{
-    Allowed, Asked, ToCreate, ToDelete, ToGet, ToRead, ToReset, ToSet, ToUpdate,
+    Allowed, CanCreateRateLimits, CanDeleteRateLimits, CanGetRateLimits, CanReadCallLimits,
+    CanResetCallCounters, CanSetCallLimits, CanUpdateRateLimits,
 };
-pub(crate) use body::{Body, Input, LONGEST};
+pub(crate) use body::{BODY_TIMEOUT, Body};
 pub(crate) use if_match::IfMatch;
 pub(crate) use path::{
-    ApplicationName, ConsumerId, HourOfDay, In, LimitName, PeriodName, RateLimitingId,
+    ApplicationName, ConsumerId, HourOfDay, LimitName, PathParam, PeriodName, RateLimitingId,
     ResourceName, TierName, period_of,
 };
 pub(crate) use query::{
-    Cost, FewChanges, FewNames, History, Names, Parameters, Search, SearchNames,
+    Cost, FewChanges, FewNames, History, Names, QueryParams, Search, SearchNames,
 };
-pub(crate) use subject::OfSubject;
-pub(crate) use wrong::fault_of;
+pub(crate) use subject::SubjectParams;

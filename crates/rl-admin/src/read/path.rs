@@ -7,14 +7,15 @@ use utoipa::IntoParams;
 use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
 use utoipa::openapi::{ObjectBuilder, Required, SchemaFormat, Type};
 
-use crate::ApiError;
+use crate::error::ApiError;
 use crate::wire::{Hour, Name};
 
-/// A segment of the path.
-pub(crate) struct In<T>(pub(crate) T);
+/// A parameter of the path.
+pub(crate) struct PathParam<T>(pub(crate) T);
 
-pub(crate) trait Segment: Sized {
-    /// The name in braces.
+/// A type that can be a parameter of the path.
+pub(crate) trait PathSegment: Sized {
+    /// The name in the path template.
     const NAME: &'static str;
 
     fn read(text: &str) -> Result<Self, ApiError>;
@@ -22,7 +23,7 @@ pub(crate) trait Segment: Sized {
     fn schema() -> ObjectBuilder;
 }
 
-impl<S: Send + Sync, T: Segment> FromRequestParts<S> for In<T> {
+impl<S: Send + Sync, T: PathSegment> FromRequestParts<S> for PathParam<T> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
@@ -34,8 +35,8 @@ impl<S: Send + Sync, T: Segment> FromRequestParts<S> for In<T> {
     }
 }
 
-/// For the document.
-impl<T: Segment> IntoParams for In<T> {
+/// Describes the parameter in the OpenAPI document.
+impl<T: PathSegment> IntoParams for PathParam<T> {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
         let parameter = ParameterBuilder::new()
             .name(T::NAME)
@@ -52,7 +53,7 @@ macro_rules! named {
             $(#[$doc])*
             pub(crate) struct $what(pub(crate) Name);
 
-            impl Segment for $what {
+            impl PathSegment for $what {
                 const NAME: &'static str = $name;
 
                 fn read(text: &str) -> Result<Self, ApiError> {
@@ -69,24 +70,24 @@ macro_rules! named {
 }
 
 named! {
-    /// Who is limited.
+    /// The id of a consumer.
     ConsumerId: "CONSUMER_ID", "The id of a consumer";
-    /// A resource.
+    /// The name of a resource.
     ResourceName: "RESOURCE", "The name of a resource";
-    /// An application.
+    /// The name of an application.
     ApplicationName: "APPLICATION", "The name of an application";
-    /// A tier.
+    /// The name of a tier.
     TierName: "TIER", "The name of a tier";
     /// The id of a subject.
-    SubjectText: "SUBJECT_ID", "The id of a subject: an address such as 192.0.2.7 or 2001:db8::1, a consumer, a user; of an API key, the 32 hexadecimal digits of its keyed hash; `-` for the one subject of the realms global and unknown";
-    /// A limit of a policy.
-    LimitName: "LIMIT", "The name of a limit in its policy, such as minute; per_minute is taken for it";
+    SubjectText: "SUBJECT_ID", "The id of a subject: an address such as 192.0.2.7 or 2001:db8::1, a consumer, a user; the 32 hexadecimal digits of the keyed hash of an API key; `-` for the one subject of the realms global and unknown";
+    /// The name of a limit in a policy.
+    LimitName: "LIMIT", "The name of a limit in its policy, such as minute or per_minute";
 }
 
 /// The id of a record.
 pub(crate) struct RateLimitingId(pub(crate) RecordId);
 
-impl Segment for RateLimitingId {
+impl PathSegment for RateLimitingId {
     const NAME: &'static str = "RATE_LIMITING_ID";
 
     fn read(text: &str) -> Result<Self, ApiError> {
@@ -103,10 +104,10 @@ impl Segment for RateLimitingId {
     }
 }
 
-/// An hour.
+/// An hour in UTC.
 pub(crate) struct HourOfDay(pub(crate) Hour);
 
-impl Segment for HourOfDay {
+impl PathSegment for HourOfDay {
     const NAME: &'static str = "DATE_WITH_HOUR";
 
     fn read(text: &str) -> Result<Self, ApiError> {
@@ -122,10 +123,10 @@ impl Segment for HourOfDay {
     }
 }
 
-/// One of the six periods, as counters (`per_minute`) or as limits (`minute`) are called.
+/// The name of one of the six periods: `per_minute` or `minute`.
 pub(crate) struct PeriodName(pub(crate) CallPeriod);
 
-impl Segment for PeriodName {
+impl PathSegment for PeriodName {
     const NAME: &'static str = "PERIOD";
 
     fn read(text: &str) -> Result<Self, ApiError> {
@@ -147,10 +148,10 @@ pub(crate) fn period_of(text: &str) -> Option<CallPeriod> {
     CallPeriod::ALL.into_iter().find(|period| period.period().to_string() == name)
 }
 
-/// A space of ids.
+/// The name of a realm.
 pub(crate) struct RealmName(pub(crate) Realm);
 
-impl Segment for RealmName {
+impl PathSegment for RealmName {
     const NAME: &'static str = "REALM";
 
     fn read(text: &str) -> Result<Self, ApiError> {
@@ -168,7 +169,7 @@ impl Segment for RealmName {
         ObjectBuilder::new()
             .schema_type(Type::String)
             .pattern(Some("^[a-z0-9_-]{1,32}$"))
-            .description(Some("A space of ids: ip, key, consumer, user, or one of your own"))
+            .description(Some("A realm: ip, key, consumer, user, or a declared one"))
             .examples(["ip"])
     }
 }

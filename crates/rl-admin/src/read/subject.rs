@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use std::net::IpAddr;
 
 use axum::extract::FromRequestParts;
@@ -6,27 +8,31 @@ use rl_core::{Realm, Subject};
 use utoipa::IntoParams;
 use utoipa::openapi::path::{Parameter, ParameterIn};
 
-use super::path::{In, RealmName, SubjectText};
-use crate::{Admin, ApiError};
+use super::path::{PathParam, RealmName, SubjectText};
+use crate::context::Context;
+use crate::error::ApiError;
 
 /// The subject that a path names by realm and id, as the limiter counts it.
-pub(crate) struct OfSubject(pub(crate) Subject);
+pub(crate) struct SubjectParams(pub(crate) Subject);
 
-impl FromRequestParts<Admin> for OfSubject {
+impl FromRequestParts<Arc<Context>> for SubjectParams {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, admin: &Admin) -> Result<Self, ApiError> {
-        let In(RealmName(realm)) = In::from_request_parts(parts, admin).await?;
-        let In(SubjectText(id)) = In::from_request_parts(parts, admin).await?;
-        subject(admin, realm, id.as_str()).map(Self)
+    async fn from_request_parts(
+        parts: &mut Parts,
+        context: &Arc<Context>,
+    ) -> Result<Self, ApiError> {
+        let PathParam(RealmName(realm)) = PathParam::from_request_parts(parts, context).await?;
+        let PathParam(SubjectText(id)) = PathParam::from_request_parts(parts, context).await?;
+        subject(context, realm, id.as_str()).map(Self)
     }
 }
 
-/// Describes both parameters in the document.
-impl IntoParams for OfSubject {
+/// Describes both parameters in the OpenAPI document.
+impl IntoParams for SubjectParams {
     fn into_params(place: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        let mut parameters = In::<RealmName>::into_params(&place);
-        parameters.extend(In::<SubjectText>::into_params(&place));
+        let mut parameters = PathParam::<RealmName>::into_params(&place);
+        parameters.extend(PathParam::<SubjectText>::into_params(&place));
         parameters
     }
 }
@@ -34,20 +40,20 @@ impl IntoParams for OfSubject {
 /// Returns the subject of this realm and id, as the limiter counts it: an address by its network, an
 /// API key by its keyed hash.
 ///
-/// A subject that nothing counts is an error, because an answer about it would always be wrong.
-pub(crate) fn subject(admin: &Admin, realm: Realm, id: &str) -> Result<Subject, ApiError> {
+/// A subject that the service never counts is an error, because a response about it would be misleading.
+pub(crate) fn subject(context: &Context, realm: Realm, id: &str) -> Result<Subject, ApiError> {
     let wrong = |expected: &str| Err(ApiError::invalid_value("SUBJECT_ID", id, expected));
     match realm {
-        Realm::Ip => address(admin, id),
+        Realm::Ip => address(context, id),
         Realm::Key => Ok(match digest(id) {
             Some(digest) => Subject::digest(realm, digest),
             None => Subject::new(realm, id),
         }),
         Realm::Global if id == "-" => Ok(Subject::global()),
         Realm::Unknown if id == "-" => Ok(Subject::new(realm, "")),
-        Realm::Global | Realm::Unknown => wrong("-, the one subject of this realm"),
-        Realm::Custom(_) if !admin.has_realm(&realm) => {
-            let expected = format!("one of {}", admin.realms().join(", "));
+        Realm::Global | Realm::Unknown => wrong("-, the only subject of this realm"),
+        Realm::Custom(_) if !context.realms.contains(&realm) => {
+            let expected = format!("one of {}", context.realm_names().join(", "));
             Err(ApiError::invalid_value("REALM", realm.as_str(), &expected))
         }
         realm => Ok(Subject::new(realm, id)),
@@ -55,7 +61,7 @@ pub(crate) fn subject(admin: &Admin, realm: Realm, id: &str) -> Result<Subject, 
 }
 
 /// Returns the subject of an address in any spelling, or of a network of the counted length.
-fn address(admin: &Admin, text: &str) -> Result<Subject, ApiError> {
+fn address(context: &Context, text: &str) -> Result<Subject, ApiError> {
     let (address, bits) = match text.split_once('/') {
         Some((address, bits)) => (address, Some(bits)),
         None => (text, None),
@@ -63,7 +69,7 @@ fn address(admin: &Admin, text: &str) -> Result<Subject, ApiError> {
     let expected = "an address such as 192.0.2.7 or 2001:db8::1";
     let wrong = |expected: &str| ApiError::invalid_value("SUBJECT_ID", text, expected);
     let address: IpAddr = address.parse().map_err(|_| wrong(expected))?;
-    let counted = admin.client_ip().resolve(Some(address), &[]);
+    let counted = context.client_ip.resolve(Some(address), &[]);
     let counted = counted.ok_or_else(|| wrong(expected))?.to_string();
     match (bits, counted.split_once('/')) {
         (None, _) => {}
@@ -92,19 +98,21 @@ mod tests {
     use rl_records::{RecordSource, Records};
 
     use super::*;
+    use crate::admin::Admin;
 
-    async fn admin(client_ip: ClientIp) -> Admin {
+    async fn context(client_ip: ClientIp) -> Arc<Context> {
         let records = Records::connect("sqlite::memory:").await.unwrap();
         let source = RecordSource::start(&records);
-        let limiter = RateLimiter::builder().policies(source.clone()).build().unwrap();
+        let limiter = RateLimiter::builder().policies(source).build().unwrap();
         let tenant = Realm::custom("tenant").unwrap();
-        Admin::builder(records, source, limiter).client_ip(client_ip).realm(tenant).build()
+        let admin = Admin::builder(records, limiter).client_ip(client_ip).realm(tenant).build();
+        admin.context().clone()
     }
 
     #[tokio::test]
     async fn every_spelling_of_an_address_is_the_subject_that_the_limiter_counts() {
-        let by_64 = admin(ClientIp::peer()).await;
-        let by_48 = admin(ClientIp::peer().ipv6_prefix(48).unwrap()).await;
+        let by_64 = context(ClientIp::peer()).await;
+        let by_48 = context(ClientIp::peer().ipv6_prefix(48).unwrap()).await;
         for (text, at_64, at_48) in [
             ("192.0.2.7", "192.0.2.7", "192.0.2.7"),
             ("::ffff:192.0.2.7", "192.0.2.7", "192.0.2.7"),
@@ -114,8 +122,8 @@ mod tests {
             ("2001:DB8:1:2:3::4", "2001:db8:1:2::/64", "2001:db8:1::/48"),
             ("2001:0db8:0001:0002::", "2001:db8:1:2::/64", "2001:db8:1::/48"),
         ] {
-            for (admin, counted) in [(&by_64, at_64), (&by_48, at_48)] {
-                let found = subject(admin, Realm::Ip, text).unwrap();
+            for (context, counted) in [(&by_64, at_64), (&by_48, at_48)] {
+                let found = subject(context, Realm::Ip, text).unwrap();
                 assert!(found == Subject::new(Realm::Ip, counted), "{text}: {}", found.id());
             }
         }
@@ -124,8 +132,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_subject_that_nothing_counts_is_refused_with_the_value() {
-        let admin = admin(ClientIp::peer()).await;
+    async fn a_subject_that_is_never_counted_is_an_error_with_its_value() {
+        let context = context(ClientIp::peer()).await;
         for (realm, id, words) in [
             ("ip", "999.1.1.1", "SUBJECT_ID \"999.1.1.1\": expected an address such as"),
             ("ip", "::1/128", "SUBJECT_ID \"::1/128\": expected an address, or a network of /64"),
@@ -142,23 +150,23 @@ mod tests {
             let known = [Realm::Ip, Realm::Global, Realm::Unknown];
             let known = known.into_iter().find(|known| known.as_str() == realm);
             let realm = known.unwrap_or_else(|| Realm::custom(realm).unwrap());
-            let error = subject(&admin, realm, id).unwrap_err().to_string();
+            let error = subject(&context, realm, id).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");
         }
-        assert!(subject(&admin, Realm::Global, "-").unwrap() == Subject::global());
+        assert!(subject(&context, Realm::Global, "-").unwrap() == Subject::global());
         let tenant = Realm::custom("tenant").unwrap();
-        let own = subject(&admin, tenant.clone(), "acme").unwrap();
+        let own = subject(&context, tenant.clone(), "acme").unwrap();
         assert!(own == Subject::new(tenant, "acme"));
     }
 
     #[tokio::test]
     async fn a_key_is_found_by_its_hash() {
-        let admin = admin(ClientIp::peer()).await;
+        let context = context(ClientIp::peer()).await;
         let hash = Subject::digest(Realm::Key, [0xab; 16]);
         let id = hash.id().to_string();
-        assert!(subject(&admin, Realm::Key, &id).unwrap() == hash);
-        assert!(subject(&admin, Realm::Consumer, &id).unwrap() == Subject::consumer(&id));
+        assert!(subject(&context, Realm::Key, &id).unwrap() == hash);
+        assert!(subject(&context, Realm::Consumer, &id).unwrap() == Subject::consumer(&id));
         let other = "ABABABABABABABABABABABABABABABAB";
-        assert!(subject(&admin, Realm::Key, other).unwrap() == Subject::new(Realm::Key, other));
+        assert!(subject(&context, Realm::Key, other).unwrap() == Subject::new(Realm::Key, other));
     }
 }

@@ -1,39 +1,42 @@
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::State;
 
-use crate::error::Refusals;
-use crate::read::{Allowed, ConsumerId, HourOfDay, In, ToGet};
+use crate::context::Context;
+use crate::error::ApiError;
+use crate::error::ErrorResponses;
+use crate::read::{Allowed, CanGetRateLimits, ConsumerId, HourOfDay, PathParam};
 use crate::wire::ActiveRateLimits;
-use crate::{Admin, ApiError};
 
-/// What the records of a consumer add up to now: what is enforced
+/// The active limits of a consumer, as they are enforced now
 #[utoipa::path(get, path = "/management/consumers/{CONSUMER_ID}/active-rate-limits",
-    tag = "active limits", params(In<ConsumerId>),
-    responses((status = OK, body = ActiveRateLimits), Refusals))]
+    tag = "active limits", params(PathParam<ConsumerId>),
+    responses((status = OK, body = ActiveRateLimits), ErrorResponses))]
 pub(super) async fn now(
-    State(admin): State<Admin>,
-    _: Allowed<ToGet>,
-    In(ConsumerId(consumer)): In<ConsumerId>,
+    State(context): State<Arc<Context>>,
+    _: Allowed<CanGetRateLimits>,
+    PathParam(ConsumerId(consumer)): PathParam<ConsumerId>,
 ) -> Result<Json<ActiveRateLimits>, ApiError> {
-    let now = admin.now();
-    let active = admin.records().active_limits(consumer.as_str(), now).await?;
+    let now = context.now();
+    let active = context.records.active_limits(consumer.as_str(), now).await?;
     Ok(Json(ActiveRateLimits::of(&active, now)))
 }
 
-/// What all records add up to that are active at some time of an hour
+/// The sum of all records that are active at some time of an hour
 ///
-/// They need not be active together: what is enforced at an instant may be less.
+/// They need not be active at the same time, so the enforced limits may be lower.
 #[utoipa::path(get,
     path = "/management/consumers/{CONSUMER_ID}/active-rate-limits/{DATE_WITH_HOUR}",
-    tag = "active limits", params(In<ConsumerId>, In<HourOfDay>),
-    responses((status = OK, body = ActiveRateLimits), Refusals))]
+    tag = "active limits", params(PathParam<ConsumerId>, PathParam<HourOfDay>),
+    responses((status = OK, body = ActiveRateLimits), ErrorResponses))]
 pub(super) async fn hour(
-    State(admin): State<Admin>,
-    _: Allowed<ToGet>,
-    In(ConsumerId(consumer)): In<ConsumerId>,
-    In(HourOfDay(hour)): In<HourOfDay>,
+    State(context): State<Arc<Context>>,
+    _: Allowed<CanGetRateLimits>,
+    PathParam(ConsumerId(consumer)): PathParam<ConsumerId>,
+    PathParam(HourOfDay(hour)): PathParam<HourOfDay>,
 ) -> Result<Json<ActiveRateLimits>, ApiError> {
     let (start, end) = (hour.start, hour.end());
-    let active = admin.records().active_limits_during(consumer.as_str(), start, end).await?;
+    let active = context.records.active_limits_during(consumer.as_str(), start, end).await?;
     Ok(Json(ActiveRateLimits::of(&active, start)))
 }

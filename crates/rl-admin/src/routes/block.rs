@@ -1,52 +1,60 @@
+use std::sync::Arc;
+
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 
-use super::answer::{Edit, record};
-use crate::error::{ChangeRefusals, Refusals};
-use crate::read::{Allowed, Body, ConsumerId, IfMatch, In, ToCreate, ToDelete, ToRead};
+use super::responses::{ChangeRequest, record};
+use crate::audit;
+use crate::context::Context;
+use crate::error::ApiError;
+use crate::error::{ChangeErrorResponses, ErrorResponses};
+use crate::read::{
+    Allowed, Body, CanCreateRateLimits, CanDeleteRateLimits, CanReadCallLimits, ConsumerId,
+    IfMatch, PathParam,
+};
 use crate::wire::{Date, Name, RateLimit, UntilInput};
-use crate::{Admin, ApiError, audit};
 
 fn not_blocked(consumer: &Name) -> ApiError {
     ApiError::not_found(format_args!("a block of consumer {}", consumer.as_str()))
 }
 
-/// The block of a consumer: 404 if it is not blocked
+/// The block of a consumer, or 404 if it is not blocked
 #[utoipa::path(get, path = "/management/consumers/{CONSUMER_ID}/block", tag = "blocks",
-    params(In<ConsumerId>),
-    responses((status = OK, body = RateLimit, headers(("ETag" = String))), Refusals))]
+    params(PathParam<ConsumerId>),
+    responses((status = OK, body = RateLimit, headers(("ETag" = String))), ErrorResponses))]
 pub(super) async fn read(
-    State(admin): State<Admin>,
-    _: Allowed<ToRead>,
-    In(ConsumerId(consumer)): In<ConsumerId>,
+    State(context): State<Arc<Context>>,
+    _: Allowed<CanReadCallLimits>,
+    PathParam(ConsumerId(consumer)): PathParam<ConsumerId>,
 ) -> Result<Response, ApiError> {
-    let block = admin.records().block_of(consumer.as_str()).await?;
+    let block = context.records.block_of(consumer.as_str()).await?;
     Ok(record(StatusCode::OK, &block.ok_or_else(|| not_blocked(&consumer))?))
 }
 
-/// Blocks a consumer from now until a time, whatever its other records say
+/// Blocks a consumer from now until a time, whatever its other records contain
 ///
-/// If it is blocked already, the block ends at the new time; to end it sooner needs the role to
-/// unblock, too. The last of several concurrent requests decides. With `If-Match`, only if nobody changed the
-/// block since: 412 otherwise.
+/// If the consumer is blocked already, the block ends at the new time. To end it sooner needs the role for
+/// unblocking, too. The last of several concurrent requests decides. With `If-Match`, only at that revision
+/// of the block, else 412.
 #[utoipa::path(put, path = "/management/consumers/{CONSUMER_ID}/block", tag = "blocks",
-    params(In<ConsumerId>, IfMatch), request_body = UntilInput,
-    responses((status = OK, body = RateLimit, headers(("ETag" = String))), ChangeRefusals))]
+    params(PathParam<ConsumerId>, IfMatch), request_body = UntilInput,
+    responses((status = OK, body = RateLimit, headers(("ETag" = String))), ChangeErrorResponses))]
 pub(super) async fn put(
-    State(admin): State<Admin>,
-    Allowed { actor, asked, .. }: Allowed<ToCreate>,
-    In(ConsumerId(consumer)): In<ConsumerId>,
+    State(context): State<Arc<Context>>,
+    Allowed { actor, request, .. }: Allowed<CanCreateRateLimits>,
+    PathParam(ConsumerId(consumer)): PathParam<ConsumerId>,
     if_match: IfMatch,
     Body(UntilInput { until: Date(until) }): Body<UntilInput>,
 ) -> Result<Response, ApiError> {
-    if until <= admin.now() {
+    if until <= context.now() {
         return Err(ApiError::invalid("until", "a time in the future"));
     }
-    let edit = Edit { admin: &admin, actor: &actor, asked: &asked, if_match: &if_match };
+    let change =
+        ChangeRequest { context: &context, actor: &actor, request: &request, if_match: &if_match };
     let block =
-        admin.records().block(consumer.as_str(), until, edit.expected(), edit.author()).await;
-    let block = block.map_err(|error| edit.not_made(error, || not_blocked(&consumer)))?;
+        context.records.block(consumer.as_str(), until, change.expected(), change.author()).await;
+    let block = block.map_err(|error| change.error(error, || not_blocked(&consumer)))?;
     let id = block.id.to_string();
     audit::record_changed(&actor, "blocked", consumer.as_str(), &id, block.revision);
     Ok(record(StatusCode::OK, &block))
@@ -54,18 +62,19 @@ pub(super) async fn put(
 
 /// Unblocks a consumer
 ///
-/// With `If-Match`, only if nobody changed the block since: 412 otherwise.
+/// With `If-Match`, only at that revision of the block, else 412.
 #[utoipa::path(delete, path = "/management/consumers/{CONSUMER_ID}/block", tag = "blocks",
-    params(In<ConsumerId>, IfMatch), responses((status = NO_CONTENT), ChangeRefusals))]
+    params(PathParam<ConsumerId>, IfMatch), responses((status = NO_CONTENT), ChangeErrorResponses))]
 pub(super) async fn delete(
-    State(admin): State<Admin>,
-    Allowed { actor, asked, .. }: Allowed<ToDelete>,
-    In(ConsumerId(consumer)): In<ConsumerId>,
+    State(context): State<Arc<Context>>,
+    Allowed { actor, request, .. }: Allowed<CanDeleteRateLimits>,
+    PathParam(ConsumerId(consumer)): PathParam<ConsumerId>,
     if_match: IfMatch,
 ) -> Result<StatusCode, ApiError> {
-    let edit = Edit { admin: &admin, actor: &actor, asked: &asked, if_match: &if_match };
-    let gone = admin.records().unblock(consumer.as_str(), edit.expected(), edit.author()).await;
-    let gone = gone.map_err(|error| edit.not_made(error, || not_blocked(&consumer)))?;
+    let change =
+        ChangeRequest { context: &context, actor: &actor, request: &request, if_match: &if_match };
+    let gone = context.records.unblock(consumer.as_str(), change.expected(), change.author()).await;
+    let gone = gone.map_err(|error| change.error(error, || not_blocked(&consumer)))?;
     let id = gone.id.to_string();
     audit::record_changed(&actor, "unblocked", consumer.as_str(), &id, gone.revision);
     Ok(StatusCode::NO_CONTENT)

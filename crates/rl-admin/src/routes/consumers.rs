@@ -1,22 +1,25 @@
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::State;
 use rl_records::ConsumerQuery;
 
-use crate::error::Refusals;
-use crate::read::{Allowed, Parameters, SearchNames, ToGet};
+use crate::context::Context;
+use crate::error::ApiError;
+use crate::error::ErrorResponses;
+use crate::read::{Allowed, CanGetRateLimits, QueryParams, SearchNames};
 use crate::wire::{Consumer, Consumers};
-use crate::{Admin, ApiError};
 
-/// The consumers that have records or a tier, or those of them that are looked for
+/// The consumers with records or a tier, or those that match a search
 #[utoipa::path(get, path = "/management/consumers", tag = "active limits", params(SearchNames),
-    responses((status = OK, body = Consumers), Refusals))]
+    responses((status = OK, body = Consumers), ErrorResponses))]
 pub(super) async fn list(
-    State(admin): State<Admin>,
-    _: Allowed<ToGet>,
-    Parameters(SearchNames { search, limit, after }): Parameters<SearchNames>,
+    State(context): State<Arc<Context>>,
+    _: Allowed<CanGetRateLimits>,
+    QueryParams(SearchNames { search, limit, after }): QueryParams<SearchNames>,
 ) -> Result<Json<Consumers>, ApiError> {
     let query = ConsumerQuery { search: search.map(String::from), after, limit: limit.0 };
-    let page = admin.records().consumers(&query, admin.now()).await?;
+    let page = context.records.consumers(&query, context.now()).await?;
     let consumers = page.consumers.into_iter().map(Consumer::of).collect();
     Ok(Json(Consumers { consumers, next: page.next }))
 }

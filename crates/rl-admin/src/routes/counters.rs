@@ -1,35 +1,39 @@
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use rl_core::StoreError;
 use rl_core::{FailureKind, Subject};
 use rl_records::CallPeriod;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::answer;
-use crate::error::Refusals;
-use crate::read::{Allowed, ConsumerId, In, PeriodName, ToGet, ToReset};
+use super::responses;
+use crate::audit;
+use crate::context::Context;
+use crate::error::ApiError;
+use crate::error::ErrorResponses;
+use crate::read::{
+    Allowed, CanGetRateLimits, CanResetCallCounters, ConsumerId, PathParam, PeriodName,
+};
 use crate::wire::{ActiveRateLimits, CallCounter, CallCounters, Periods, all_periods, one_period};
-use crate::{Admin, ApiError, audit};
 
 /// The counters of a consumer in all six periods
 ///
-/// Includes periods that have no limit at present. The status of each counter says whether it cannot be
-/// reached, or is damaged.
+/// Includes periods without a limit. The status of each counter says whether it is unavailable or damaged.
 #[utoipa::path(get, path = "/management/consumers/{CONSUMER_ID}/call-counters",
-    tag = "counters", params(In<ConsumerId>),
-    responses((status = OK, body = Periods<CallCounter>), Refusals))]
+    tag = "counters", params(PathParam<ConsumerId>),
+    responses((status = OK, body = Periods<CallCounter>), ErrorResponses))]
 pub(super) async fn read(
-    State(admin): State<Admin>,
-    _: Allowed<ToGet>,
-    In(ConsumerId(consumer)): In<ConsumerId>,
+    State(context): State<Arc<Context>>,
+    _: Allowed<CanGetRateLimits>,
+    PathParam(ConsumerId(consumer)): PathParam<ConsumerId>,
 ) -> Json<CallCounters> {
-    Json(counters(&admin, &answer::consumer(&consumer)).await)
+    Json(counters(&context, &responses::consumer(&consumer)).await)
 }
 
-async fn counters(admin: &Admin, subject: &Subject) -> CallCounters {
-    let limiter = admin.limiter();
+async fn counters(context: &Context, subject: &Subject) -> CallCounters {
+    let limiter = &context.limiter;
     let kind = match limiter.usage_with_policy(all_periods(), subject).await {
         Ok(usage) => return CallCounter::of_each(|_| Ok(&usage)),
         Err(error) => error.kind(),
@@ -53,38 +57,38 @@ async fn counters(admin: &Admin, subject: &Subject) -> CallCounters {
 
 /// Resets all counters of a consumer
 #[utoipa::path(delete, path = "/management/consumers/{CONSUMER_ID}/call-counters",
-    tag = "counters", params(In<ConsumerId>),
-    responses((status = NO_CONTENT), Refusals))]
+    tag = "counters", params(PathParam<ConsumerId>),
+    responses((status = NO_CONTENT), ErrorResponses))]
 pub(super) async fn reset(
-    State(admin): State<Admin>,
-    Allowed { actor, .. }: Allowed<ToReset>,
-    In(ConsumerId(consumer)): In<ConsumerId>,
+    State(context): State<Arc<Context>>,
+    Allowed { actor, .. }: Allowed<CanResetCallCounters>,
+    PathParam(ConsumerId(consumer)): PathParam<ConsumerId>,
 ) -> Result<StatusCode, ApiError> {
-    let subject = answer::consumer(&consumer);
-    admin.limiter().reset_with_policy(all_periods(), &subject, None).await?;
-    audit::reset(&admin, &actor, &subject, None).await;
+    let subject = responses::consumer(&consumer);
+    context.limiter.reset_with_policy(all_periods(), &subject, None).await?;
+    audit::reset(&context, &actor, &subject, None).await;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// Resets the counter of one period
 #[utoipa::path(delete, path = "/management/consumers/{CONSUMER_ID}/call-counters/{PERIOD}",
-    tag = "counters", params(In<ConsumerId>, In<PeriodName>),
-    responses((status = NO_CONTENT), Refusals))]
+    tag = "counters", params(PathParam<ConsumerId>, PathParam<PeriodName>),
+    responses((status = NO_CONTENT), ErrorResponses))]
 pub(super) async fn reset_period(
-    State(admin): State<Admin>,
-    Allowed { actor, .. }: Allowed<ToReset>,
-    In(ConsumerId(consumer)): In<ConsumerId>,
-    In(PeriodName(period)): In<PeriodName>,
+    State(context): State<Arc<Context>>,
+    Allowed { actor, .. }: Allowed<CanResetCallCounters>,
+    PathParam(ConsumerId(consumer)): PathParam<ConsumerId>,
+    PathParam(PeriodName(period)): PathParam<PeriodName>,
 ) -> Result<StatusCode, ApiError> {
-    let subject = answer::consumer(&consumer);
+    let subject = responses::consumer(&consumer);
     let period = period.period().to_string();
-    let reset = admin.limiter().reset_with_policy(all_periods(), &subject, Some(&period)).await;
-    reset.map_err(|error: StoreError| ApiError::from(error))?;
-    audit::reset(&admin, &actor, &subject, Some(&period)).await;
+    let reset = context.limiter.reset_with_policy(all_periods(), &subject, Some(&period)).await;
+    reset?;
+    audit::reset(&context, &actor, &subject, Some(&period)).await;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// A consumer at a glance.
+/// The summary of a consumer.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Overview {
     consumer_id: String,
@@ -92,19 +96,19 @@ pub(super) struct Overview {
     call_counters: Periods<CallCounter>,
 }
 
-/// What holds for a consumer now, and what it has used
+/// The active limits and the counters of a consumer
 #[utoipa::path(get, path = "/management/consumers/{CONSUMER_ID}", tag = "active limits",
-    params(In<ConsumerId>), responses((status = OK, body = Overview), Refusals))]
+    params(PathParam<ConsumerId>), responses((status = OK, body = Overview), ErrorResponses))]
 pub(super) async fn overview(
-    State(admin): State<Admin>,
-    _: Allowed<ToGet>,
-    In(ConsumerId(consumer)): In<ConsumerId>,
+    State(context): State<Arc<Context>>,
+    _: Allowed<CanGetRateLimits>,
+    PathParam(ConsumerId(consumer)): PathParam<ConsumerId>,
 ) -> Result<Json<Overview>, ApiError> {
-    let now = admin.now();
-    let active = admin.records().active_limits(consumer.as_str(), now).await?;
+    let now = context.now();
+    let active = context.records.active_limits(consumer.as_str(), now).await?;
     Ok(Json(Overview {
         consumer_id: consumer.as_str().to_owned(),
         active_rate_limits: ActiveRateLimits::of(&active, now),
-        call_counters: counters(&admin, &answer::consumer(&consumer)).await,
+        call_counters: counters(&context, &responses::consumer(&consumer)).await,
     }))
 }

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::State;
 use rl_core::{Decision, FailureKind, Origin, Realm, RetryAfter, Subject};
@@ -5,24 +7,27 @@ use rl_records::ActiveLimits;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::error::Refusals;
-use crate::read::{Allowed, ConsumerId, Cost, In, OfSubject, Parameters, ToGet};
-use crate::wire::{
-    Considered, OTHER_PROGRAM, PoliciesOf, Standing, is_limited, policy_text, seconds_of,
+use crate::context::Context;
+use crate::error::ApiError;
+use crate::error::ErrorResponses;
+use crate::read::{
+    Allowed, CanGetRateLimits, ConsumerId, Cost, PathParam, QueryParams, SubjectParams,
 };
-use crate::{Admin, ApiError};
+use crate::wire::{
+    Considered, LimitUsage, OTHER_PROGRAM, PoliciesOf, is_limited, policy_text, seconds_of,
+};
 
-/// Why a request would pass or not.
+/// The explanation of a decision.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Explanation {
     /// The subject as the limiter counts it: an IPv6 address by its network.
     #[schema(example = "consumer/abc123")]
     subject: String,
-    /// Whether it would pass now.
+    /// Whether the request would be allowed now.
     allowed: bool,
-    /// Why, in words.
+    /// The reason, in words.
     reason: String,
-    /// The units it takes.
+    /// The cost of the request.
     cost: u64,
     /// Where the decision comes from: `store`, `local_deny`, `leased`, `policy`, `unlimited`, `disabled`,
     /// `shadow`, `fallback`, `failed_open` or `failed_closed`. `policy` is a denial that needs no counter:
@@ -30,22 +35,22 @@ pub(super) struct Explanation {
     decided_by: &'static str,
     /// Where the limits come from.
     source: Source,
-    /// The tier that the consumer is in; `null` if it is in none, or if records put it aside.
+    /// The tier of the consumer; `null` without a tier, or if records replace it.
     tier: Option<String>,
-    /// The records behind them, in the order in which they begin.
+    /// The records that the limits come from, in the order in which they begin.
     considered: Vec<Considered>,
-    /// The policy that the limiter enforces, as text, or `unlimited`; `null` if it could not be found out.
+    /// The policy that the limiter enforces, as text, or `unlimited`; `null` if it is unknown.
     #[schema(example = "second=10/second, minute=100/minute")]
     policy: Option<String>,
-    /// Whose policies these are.
+    /// The program whose policies these are.
     policies_of: PoliciesOf,
     /// A restriction of this answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<String>,
-    /// Each limit of it: what is used, and whether it denies.
-    limits: Vec<Standing>,
-    /// The seconds after which the request would pass, rounded up; 0 if it passes, `null` if waiting does
-    /// not help.
+    /// The usage of each limit, and whether the limit denies the request.
+    limits: Vec<LimitUsage>,
+    /// The seconds after which the request would be allowed, rounded up; 0 if it is allowed now, `null` if
+    /// waiting does not help.
     retry_in_seconds: Option<u64>,
 }
 
@@ -56,49 +61,51 @@ enum Source {
     Records,
     /// A record that blocks the consumer.
     Block,
-    /// There is no record: the tier that the consumer is in.
+    /// The tier of the consumer, which has no active record.
     Tier,
-    /// There is no record and no tier: the configured defaults.
+    /// The configured defaults: the consumer has neither an active record nor a tier.
     Defaults,
-    /// It is no consumer: the policies of the service.
+    /// The policies of the service, because the subject is no consumer.
     Service,
 }
 
-/// Why a request of a consumer would pass or not
+/// Whether a request of a consumer would be allowed, and why
 ///
-/// Nothing is charged.
+/// Charges nothing.
 #[utoipa::path(get, path = "/management/consumers/{CONSUMER_ID}/explain", tag = "subjects",
-    params(In<ConsumerId>, Cost), responses((status = OK, body = Explanation), Refusals))]
+    params(PathParam<ConsumerId>, Cost), responses((status = OK, body = Explanation), ErrorResponses))]
 pub(super) async fn consumer(
-    State(admin): State<Admin>,
-    _: Allowed<ToGet>,
-    In(ConsumerId(consumer)): In<ConsumerId>,
-    Parameters(Cost { cost }): Parameters<Cost>,
+    State(context): State<Arc<Context>>,
+    _: Allowed<CanGetRateLimits>,
+    PathParam(ConsumerId(consumer)): PathParam<ConsumerId>,
+    QueryParams(Cost { cost }): QueryParams<Cost>,
 ) -> Result<Json<Explanation>, ApiError> {
-    explain(&admin, &Subject::consumer(consumer.as_str()), cost).await.map(Json)
+    explain(&context, &Subject::consumer(consumer.as_str()), cost).await.map(Json)
 }
 
-/// Why a request of a subject would pass or not
+/// Whether a request of a subject would be allowed, and why
 ///
-/// Nothing is charged.
+/// Charges nothing.
 #[utoipa::path(get, path = "/management/subjects/{REALM}/{SUBJECT_ID}/explain", tag = "subjects",
-    params(OfSubject, Cost),
-    responses((status = OK, body = Explanation), Refusals))]
+    params(SubjectParams, Cost),
+    responses((status = OK, body = Explanation), ErrorResponses))]
 pub(super) async fn subject(
-    State(admin): State<Admin>,
-    _: Allowed<ToGet>,
-    OfSubject(subject): OfSubject,
-    Parameters(Cost { cost }): Parameters<Cost>,
+    State(context): State<Arc<Context>>,
+    _: Allowed<CanGetRateLimits>,
+    SubjectParams(subject): SubjectParams,
+    QueryParams(Cost { cost }): QueryParams<Cost>,
 ) -> Result<Json<Explanation>, ApiError> {
-    explain(&admin, &subject, cost).await.map(Json)
+    explain(&context, &subject, cost).await.map(Json)
 }
 
-async fn explain(admin: &Admin, subject: &Subject, cost: u64) -> Result<Explanation, ApiError> {
+async fn explain(context: &Context, subject: &Subject, cost: u64) -> Result<Explanation, ApiError> {
     let active = match (subject.realm(), subject.id().as_text()) {
-        (Realm::Consumer, Some(id)) => Some(admin.records().active_limits(id, admin.now()).await?),
+        (Realm::Consumer, Some(id)) => {
+            Some(context.records.active_limits(id, context.now()).await?)
+        }
         _ => None,
     };
-    let decision = admin.limiter().peek(subject, cost).await;
+    let decision = context.limiter.peek(subject, cost).await;
     let source = match &active {
         None => Source::Service,
         Some(active) if active.tier().is_some() => Source::Tier,
@@ -107,8 +114,8 @@ async fn explain(admin: &Admin, subject: &Subject, cost: u64) -> Result<Explanat
         Some(_) => Source::Records,
     };
     let records = active.as_ref().map_or(&[][..], ActiveLimits::contributions);
-    let is_alone = admin.is_stand_alone();
-    let (limits, unknown) = standings(admin, subject, &decision).await;
+    let is_alone = context.is_stand_alone;
+    let (limits, unknown) = usages(context, subject, &decision).await;
     let notes = is_alone.then(|| OTHER_PROGRAM.to_owned()).into_iter().chain(unknown);
     let notes: Vec<String> = notes.collect();
     Ok(Explanation {
@@ -128,44 +135,44 @@ async fn explain(admin: &Admin, subject: &Subject, cost: u64) -> Result<Explanat
     })
 }
 
-/// Returns where the subject stands under each limit, and a note if that is not fully known.
+/// Returns the usage of each limit, and a note if it is not fully known.
 ///
-/// A denial by the policy alone reads no counter: what is used is looked up for it.
-async fn standings(
-    admin: &Admin,
+/// A denial by the policy alone reads no counter, so the usage is read separately.
+async fn usages(
+    context: &Context,
     subject: &Subject,
     decision: &Decision,
-) -> (Vec<Standing>, Option<String>) {
-    let of_decision = || decision.limits().map(Standing::of).collect();
+) -> (Vec<LimitUsage>, Option<String>) {
+    let of_decision = || decision.limits().map(LimitUsage::of).collect();
     if decision.origin() != Origin::Policy {
         return (of_decision(), None);
     }
-    match admin.limiter().usage(subject).await {
-        Ok(usage) => (Standing::of_denial(&usage, decision), None),
-        Err(error) => (of_decision(), Some(not_read(error.kind()))),
+    match context.limiter.usage(subject).await {
+        Ok(usage) => (LimitUsage::of_denial(&usage, decision), None),
+        Err(error) => (of_decision(), Some(unread_counters(error.kind()))),
     }
 }
 
-fn not_read(kind: FailureKind) -> String {
+fn unread_counters(kind: FailureKind) -> String {
     format!(
-        "The counters cannot be read ({}): what is used is not known, and reported as 0.",
+        "The counters cannot be read ({}): the usage is unknown and reported as 0.",
         kind.as_str()
     )
 }
 
-fn reason(decision: &Decision, source: Source, limits: &[Standing]) -> String {
+fn reason(decision: &Decision, source: Source, limits: &[LimitUsage]) -> String {
     match decision.origin() {
-        Origin::Disabled => "the limiter is switched off: every request passes".to_owned(),
+        Origin::Disabled => "the limiter is switched off: every request is allowed".to_owned(),
         Origin::Unlimited => unlimited(source),
         Origin::FailedOpen(kind) => {
-            format!("no decision can be made ({}): requests pass", kind.as_str())
+            format!("no decision can be made ({}): requests are allowed", kind.as_str())
         }
         Origin::FailedClosed(kind) => {
-            format!("no decision can be made ({}): requests are turned away", kind.as_str())
+            format!("no decision can be made ({}): requests are rejected", kind.as_str())
         }
-        Origin::Shadow => "the limiter is in shadow: it decides, and denies nothing".to_owned(),
+        Origin::Shadow => "the limiter is in shadow mode: it counts and denies nothing".to_owned(),
         _ if decision.is_allowed() && !is_limited(decision) => unlimited(source),
-        _ if decision.is_allowed() => "every limit has enough left".to_owned(),
+        _ if decision.is_allowed() => "every limit has enough capacity left".to_owned(),
         _ if source == Source::Block => "the consumer is blocked".to_owned(),
         _ => denials(decision, limits),
     }
@@ -178,11 +185,11 @@ fn unlimited(source: Source) -> String {
     }
 }
 
-/// Returns each limit that denies, in words.
-fn denials(decision: &Decision, limits: &[Standing]) -> String {
+/// Returns the limits that deny the request, in words.
+fn denials(decision: &Decision, limits: &[LimitUsage]) -> String {
     if decision.retry_after() == RetryAfter::Now {
         return "the request is denied".to_owned();
     }
-    let denying = limits.iter().filter_map(Standing::denial);
+    let denying = limits.iter().filter_map(LimitUsage::denial);
     denying.collect::<Vec<_>>().join("; ")
 }

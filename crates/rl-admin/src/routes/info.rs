@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -5,69 +7,71 @@ use rl_core::Subject;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::error::Refusals;
+use crate::backend::Backend;
+use crate::context::Context;
+use crate::error::ErrorResponses;
 use crate::wire::all_periods;
-use crate::{Admin, Backend};
 
-/// Whether limits are enforced.
+/// The state of the limiter.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Info {
-    /// The master switch.
+    /// Whether the limiter is switched on.
     enabled: bool,
-    /// Where the counters live: `REDIS` or `MEMORY`.
+    /// The place of the counters: `REDIS` or `MEMORY`.
     technology: &'static str,
     /// Whether the counters can be reached now.
     service_available: bool,
-    /// Whether limits are enforced now: both.
+    /// Whether limits are enforced now, which needs both.
     currently_active: bool,
-    /// The same, under its older name.
+    /// The same as `currently_active`, under its older name.
     is_active: bool,
 }
 
-/// Whether limits are enforced, and where their counters live
+/// Whether limits are enforced, and the place of their counters
 #[utoipa::path(get, path = "/management/rate-limiting", tag = "state",
-    responses((status = OK, body = Info), Refusals))]
-pub(super) async fn info(State(admin): State<Admin>) -> Json<Info> {
-    let technology = match admin.backend() {
+    responses((status = OK, body = Info), ErrorResponses))]
+pub(super) async fn info(State(context): State<Arc<Context>>) -> Json<Info> {
+    let technology = match &context.backend {
         Backend::Memory => "MEMORY",
         Backend::Redis { .. } => "REDIS",
     };
-    let (enabled, service_available) = (admin.limiter().is_enabled(), answers(&admin).await);
+    let enabled = context.limiter.is_enabled();
+    let service_available = is_available(&context).await;
     let is_active = enabled && service_available;
     Json(Info { enabled, technology, service_available, currently_active: is_active, is_active })
 }
 
-/// Whether Redis answers.
+/// The state of Redis.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Health {
     redis_ready: bool,
     /// The host of Redis; empty if the counters are in memory.
     #[schema(example = "127.0.0.1")]
     url: String,
-    /// Its port; 0 if the counters are in memory.
+    /// The port of Redis; 0 if the counters are in memory.
     #[schema(example = 6379)]
     port: u16,
 }
 
-/// Whether the counters on Redis can be read: 503 if not
+/// Whether the counters on Redis can be read, or 503 if not
 #[utoipa::path(get, path = "/health/redis", tag = "state",
     responses(
         (status = OK, body = Health),
-        (status = 400, body = crate::error::Problem, description = "Something that was given cannot be used"),
-        (status = 401, body = crate::error::Problem, description = "It is not known who asks"),
-        (status = 503, body = Health, description = "They cannot be read, or there is no Redis"),
+        (status = 400, body = crate::error::Problem, description = "A value is invalid"),
+        (status = 401, body = crate::error::Problem, description = "The credentials are missing or wrong"),
+        (status = 503, body = Health, description = "The counters cannot be read, or there is no Redis"),
     ))]
-pub(super) async fn health(State(admin): State<Admin>) -> (StatusCode, Json<Health>) {
-    let (redis_ready, url, port) = match admin.backend() {
+pub(super) async fn health(State(context): State<Arc<Context>>) -> (StatusCode, Json<Health>) {
+    let (redis_ready, url, port) = match &context.backend {
         Backend::Memory => (false, String::new(), 0),
-        Backend::Redis { host, port } => (answers(&admin).await, host.clone(), *port),
+        Backend::Redis { host, port } => (is_available(&context).await, host.clone(), *port),
     };
     let status = if redis_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, Json(Health { redis_ready, url, port }))
 }
 
-/// Whether the store answers what it is asked in service: more than that somebody is there.
-async fn answers(admin: &Admin) -> bool {
-    let nobody = Subject::global();
-    admin.limiter().usage_with_policy(all_periods(), &nobody).await.is_ok()
+/// Returns whether the store can read counters, which proves more than an open connection.
+async fn is_available(context: &Context) -> bool {
+    let subject = Subject::global();
+    context.limiter.usage_with_policy(all_periods(), &subject).await.is_ok()
 }

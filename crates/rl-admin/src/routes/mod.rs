@@ -1,7 +1,6 @@
 //! The endpoints, in the order of the document.
 
 mod active;
-mod answer;
 mod block;
 mod call_limits;
 mod consumers;
@@ -11,6 +10,7 @@ mod history;
 mod info;
 mod rate_limits;
 mod resources;
+mod responses;
 mod tiers;
 mod usage;
 
@@ -29,28 +29,32 @@ use utoipa::{PartialSchema, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::context::Context;
+use crate::error::ApiError;
 use crate::error::Problem;
-use crate::{Admin, ApiError};
+use crate::failure::DependencyFailure;
 
 /// The path of the document.
 const DOCUMENT: &str = "/openapi.json";
 
-pub(crate) fn router(admin: Admin) -> Router {
+/// Builds the router of the API.
+pub(crate) fn router(context: Arc<Context>) -> Router {
     let (routes, document) = described().split_for_parts();
     let document = Arc::new(document);
-    let openapi =
-        async move |request: Request| Json(at(&document, request.extensions().get::<NestedPath>()));
+    let openapi = async move |request: Request| {
+        Json(document_at(&document, request.extensions().get::<NestedPath>()))
+    };
     routes
         .route(DOCUMENT, axum::routing::get(openapi))
         .fallback(async || ApiError::new(StatusCode::NOT_FOUND, "there is nothing at this path"))
         .method_not_allowed_fallback(async || {
             ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "this path has no such method")
         })
-        .layer(from_fn_with_state(admin.clone(), authenticate))
-        .with_state(admin)
+        .layer(from_fn_with_state(context.clone(), authenticate))
+        .with_state(context)
 }
 
-fn described() -> OpenApiRouter<Admin> {
+fn described() -> OpenApiRouter<Arc<Context>> {
     OpenApiRouter::with_openapi(about())
         .routes(routes!(info::info))
         .routes(routes!(info::health))
@@ -86,9 +90,7 @@ fn about() -> OpenApi {
     let info = InfoBuilder::new()
         .title("Management of rate limits")
         .version(env!("CARGO_PKG_VERSION"))
-        .description(Some(
-            "Limits of consumers and resources, what they add up to, and what is used.",
-        ));
+        .description(Some("Limits of consumers and resources, and their usage."));
     let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build();
     let components = ComponentsBuilder::new()
         .schema(Problem::name(), Problem::schema())
@@ -100,18 +102,24 @@ fn about() -> OpenApi {
         .build()
 }
 
-/// The document, for the place at which the routes are nested.
-fn at(document: &OpenApi, nested: Option<&NestedPath>) -> OpenApi {
+/// Returns the document, for the path under which the routes are nested.
+fn document_at(document: &OpenApi, nested: Option<&NestedPath>) -> OpenApi {
     let mut document = document.clone();
     document.servers = nested.map(|path| vec![Server::new(path.as_str())]);
     document
 }
 
-/// Puts the actor into the extensions. Nobody else comes further, whatever the path.
-async fn authenticate(State(admin): State<Admin>, request: Request, next: Next) -> Response {
+/// Authenticates a request, and puts its actor into the extensions.
+///
+/// Runs before the routing, so that an unauthenticated client learns nothing about paths.
+async fn authenticate(
+    State(context): State<Arc<Context>>,
+    request: Request,
+    next: Next,
+) -> Response {
     let (mut parts, body) = request.into_parts();
-    let is_document = admin.has_public_document() && parts.uri.path() == DOCUMENT;
-    let mut response = match admin.actor(&parts).await {
+    let is_document = context.has_public_document && parts.uri.path() == DOCUMENT;
+    let mut response = match context.actor(&parts).await {
         Ok(actor) => {
             parts.extensions.insert(actor);
             next.run(Request::from_parts(parts, body)).await
@@ -119,8 +127,11 @@ async fn authenticate(State(admin): State<Admin>, request: Request, next: Next) 
         Err(_) if is_document => next.run(Request::from_parts(parts, body)).await,
         Err(error) => error.into_response(),
     };
+    if let Some(failure) = response.extensions_mut().remove::<DependencyFailure>() {
+        context.outages.note(&failure);
+    }
     let headers = response.headers_mut();
-    // What is told holds now, and for this caller.
+    // Responses depend on the time and on the actor.
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response

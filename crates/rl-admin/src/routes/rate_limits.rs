@@ -1,41 +1,47 @@
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use rl_records::RecordQuery;
 
-use super::answer::{Edit, not_found, record, record_of, refused, written};
-use crate::error::{ChangeRefusals, Refusals};
+use super::responses::{
+    ChangeRequest, change_error, record, record_not_found, record_of, written_record,
+};
+use crate::audit;
+use crate::context::Context;
+use crate::error::ApiError;
+use crate::error::{ChangeErrorResponses, ErrorResponses};
 use crate::read::{
-    Allowed, Body, ConsumerId, IfMatch, In, Parameters, RateLimitingId, Search, ToCreate, ToDelete,
-    ToGet, ToRead, ToUpdate,
+    Allowed, Body, CanCreateRateLimits, CanDeleteRateLimits, CanGetRateLimits, CanReadCallLimits,
+    CanUpdateRateLimits, ConsumerId, IfMatch, PathParam, QueryParams, RateLimitingId, Search,
 };
 use crate::wire::{RateLimit, RateLimitInput, RateLimits};
-use crate::{Admin, ApiError, audit};
 
 /// The records of a consumer
 #[utoipa::path(get, path = "/management/consumers/{CONSUMER_ID}/consumer/rate-limits",
-    tag = "records", params(In<ConsumerId>, Search),
-    responses((status = OK, body = RateLimits), Refusals))]
+    tag = "records", params(PathParam<ConsumerId>, Search),
+    responses((status = OK, body = RateLimits), ErrorResponses))]
 pub(super) async fn list(
-    State(admin): State<Admin>,
-    _: Allowed<ToRead>,
-    In(ConsumerId(consumer)): In<ConsumerId>,
-    Parameters(search): Parameters<Search>,
+    State(context): State<Arc<Context>>,
+    _: Allowed<CanReadCallLimits>,
+    PathParam(ConsumerId(consumer)): PathParam<ConsumerId>,
+    QueryParams(search): QueryParams<Search>,
 ) -> Result<Json<RateLimits>, ApiError> {
     let consumer = Some(consumer.as_str().to_owned());
-    page(&admin, RecordQuery { consumer, ..query(search) }).await
+    page(&context, RecordQuery { consumer, ..query(search) }).await
 }
 
-/// The records of all consumers, or of those that are looked for
+/// The records of all consumers, or those that match a search
 #[utoipa::path(get, path = "/management/rate-limits", tag = "records", params(Search),
-    responses((status = OK, body = RateLimits), Refusals))]
+    responses((status = OK, body = RateLimits), ErrorResponses))]
 pub(super) async fn search(
-    State(admin): State<Admin>,
-    _: Allowed<ToGet>,
-    Parameters(search): Parameters<Search>,
+    State(context): State<Arc<Context>>,
+    _: Allowed<CanGetRateLimits>,
+    QueryParams(search): QueryParams<Search>,
 ) -> Result<Json<RateLimits>, ApiError> {
-    page(&admin, query(search)).await
+    page(&context, query(search)).await
 }
 
 fn query(search: Search) -> RecordQuery {
@@ -49,8 +55,8 @@ fn query(search: Search) -> RecordQuery {
     }
 }
 
-async fn page(admin: &Admin, query: RecordQuery) -> Result<Json<RateLimits>, ApiError> {
-    let page = admin.records().list(&query).await?;
+async fn page(context: &Context, query: RecordQuery) -> Result<Json<RateLimits>, ApiError> {
+    let page = context.records.list(&query).await?;
     let limits = page.records.iter().map(RateLimit::of).collect();
     Ok(Json(RateLimits { limits, next: page.next.map(|cursor| cursor.to_string()) }))
 }
@@ -59,86 +65,88 @@ async fn page(admin: &Admin, query: RecordQuery) -> Result<Json<RateLimits>, Api
 ///
 /// A record that unblocks the consumer needs the role for that, too.
 #[utoipa::path(post, path = "/management/consumers/{CONSUMER_ID}/consumer/rate-limits",
-    tag = "records", params(In<ConsumerId>), request_body = RateLimitInput,
-    responses((status = CREATED, body = RateLimit, headers(("ETag" = String))), ChangeRefusals))]
+    tag = "records", params(PathParam<ConsumerId>), request_body = RateLimitInput,
+    responses((status = CREATED, body = RateLimit, headers(("ETag" = String))), ChangeErrorResponses))]
 pub(super) async fn create(
-    State(admin): State<Admin>,
-    Allowed { actor, asked, .. }: Allowed<ToCreate>,
-    In(ConsumerId(consumer)): In<ConsumerId>,
+    State(context): State<Arc<Context>>,
+    Allowed { actor, request, .. }: Allowed<CanCreateRateLimits>,
+    PathParam(ConsumerId(consumer)): PathParam<ConsumerId>,
     Body(input): Body<RateLimitInput>,
 ) -> Result<Response, ApiError> {
-    let created = admin.records().create(input.into_content(&consumer), actor.author()).await;
-    let created = created.map_err(|error| refused(&admin, &actor, &asked, error))?;
+    let created = context.records.create(input.into_content(&consumer), actor.author()).await;
+    let created = created.map_err(|error| change_error(&context, &actor, &request, error))?;
     audit::record_changed(&actor, "created", consumer.as_str(), &created.id.to_string(), 1);
-    Ok(written(&admin, StatusCode::CREATED, &created).await)
+    Ok(written_record(&context, StatusCode::CREATED, &created).await)
 }
 
 /// A record
 #[utoipa::path(get,
     path = "/management/consumers/{CONSUMER_ID}/consumer/rate-limits/{RATE_LIMITING_ID}",
-    tag = "records", params(In<ConsumerId>, In<RateLimitingId>),
-    responses((status = OK, body = RateLimit, headers(("ETag" = String))), Refusals))]
+    tag = "records", params(PathParam<ConsumerId>, PathParam<RateLimitingId>),
+    responses((status = OK, body = RateLimit, headers(("ETag" = String))), ErrorResponses))]
 pub(super) async fn read(
-    State(admin): State<Admin>,
-    _: Allowed<ToRead>,
-    In(ConsumerId(consumer)): In<ConsumerId>,
-    In(RateLimitingId(id)): In<RateLimitingId>,
+    State(context): State<Arc<Context>>,
+    _: Allowed<CanReadCallLimits>,
+    PathParam(ConsumerId(consumer)): PathParam<ConsumerId>,
+    PathParam(RateLimitingId(id)): PathParam<RateLimitingId>,
 ) -> Result<Response, ApiError> {
-    let found = record_of(&admin, &consumer, id).await?;
-    Ok(record(StatusCode::OK, &found.ok_or_else(|| not_found(id))?))
+    let found = record_of(&context, &consumer, id).await?;
+    Ok(record(StatusCode::OK, &found.ok_or_else(|| record_not_found(id))?))
 }
 
-/// Writes over a record
+/// Replaces a record
 ///
-/// With `If-Match`, only if nobody changed it since: 412 otherwise. A block stays a block; to let it
-/// begin or end at another time needs the roles to block and to unblock, too. So do limits that block or
-/// unblock the consumer.
+/// With `If-Match`, only at that revision, else 412. A block stays a block. A change that blocks or unblocks
+/// the consumer at any time needs the role for that, too.
 #[utoipa::path(put,
     path = "/management/consumers/{CONSUMER_ID}/consumer/rate-limits/{RATE_LIMITING_ID}",
-    tag = "records", params(In<ConsumerId>, In<RateLimitingId>, IfMatch), request_body = RateLimitInput,
-    responses((status = OK, body = RateLimit, headers(("ETag" = String))), ChangeRefusals))]
+    tag = "records", params(PathParam<ConsumerId>, PathParam<RateLimitingId>, IfMatch), request_body = RateLimitInput,
+    responses((status = OK, body = RateLimit, headers(("ETag" = String))), ChangeErrorResponses))]
 pub(super) async fn update(
-    State(admin): State<Admin>,
-    Allowed { actor, asked, .. }: Allowed<ToUpdate>,
-    In(ConsumerId(consumer)): In<ConsumerId>,
-    In(RateLimitingId(id)): In<RateLimitingId>,
+    State(context): State<Arc<Context>>,
+    Allowed { actor, request, .. }: Allowed<CanUpdateRateLimits>,
+    PathParam(ConsumerId(consumer)): PathParam<ConsumerId>,
+    PathParam(RateLimitingId(id)): PathParam<RateLimitingId>,
     if_match: IfMatch,
     Body(input): Body<RateLimitInput>,
 ) -> Result<Response, ApiError> {
-    let edit = Edit { admin: &admin, actor: &actor, asked: &asked, if_match: &if_match };
-    if record_of(&admin, &consumer, id).await?.is_none() {
-        return Err(edit.missing(not_found(id)));
+    let change =
+        ChangeRequest { context: &context, actor: &actor, request: &request, if_match: &if_match };
+    if record_of(&context, &consumer, id).await?.is_none() {
+        return Err(change.not_found(record_not_found(id)));
     }
     let content = input.into_content(&consumer);
-    let (expected, author) = (edit.expected(), edit.author());
-    let updated = admin.records().update_limits(id, content, expected, author).await;
-    let updated = updated.map_err(|error| edit.not_made(error, || not_found(id)))?;
+    let expected = change.expected();
+    let author = change.author();
+    let updated = context.records.update_limits(id, content, expected, author).await;
+    let updated = updated.map_err(|error| change.error(error, || record_not_found(id)))?;
     let revision = updated.revision;
     audit::record_changed(&actor, "updated", consumer.as_str(), &id.to_string(), revision);
-    Ok(written(&admin, StatusCode::OK, &updated).await)
+    Ok(written_record(&context, StatusCode::OK, &updated).await)
 }
 
 /// Deletes a record
 ///
-/// With `If-Match`, only if nobody changed it since: 412 otherwise. If that blocks the consumer, it
-/// needs the role for that, too.
+/// With `If-Match`, only at that revision, else 412. A deletion that blocks the consumer needs the role for
+/// that, too.
 #[utoipa::path(delete,
     path = "/management/consumers/{CONSUMER_ID}/consumer/rate-limits/{RATE_LIMITING_ID}",
-    tag = "records", params(In<ConsumerId>, In<RateLimitingId>, IfMatch),
-    responses((status = NO_CONTENT), ChangeRefusals))]
+    tag = "records", params(PathParam<ConsumerId>, PathParam<RateLimitingId>, IfMatch),
+    responses((status = NO_CONTENT), ChangeErrorResponses))]
 pub(super) async fn delete(
-    State(admin): State<Admin>,
-    Allowed { actor, asked, .. }: Allowed<ToDelete>,
-    In(ConsumerId(consumer)): In<ConsumerId>,
-    In(RateLimitingId(id)): In<RateLimitingId>,
+    State(context): State<Arc<Context>>,
+    Allowed { actor, request, .. }: Allowed<CanDeleteRateLimits>,
+    PathParam(ConsumerId(consumer)): PathParam<ConsumerId>,
+    PathParam(RateLimitingId(id)): PathParam<RateLimitingId>,
     if_match: IfMatch,
 ) -> Result<StatusCode, ApiError> {
-    let edit = Edit { admin: &admin, actor: &actor, asked: &asked, if_match: &if_match };
-    if record_of(&admin, &consumer, id).await?.is_none() {
-        return Err(edit.missing(not_found(id)));
+    let change =
+        ChangeRequest { context: &context, actor: &actor, request: &request, if_match: &if_match };
+    if record_of(&context, &consumer, id).await?.is_none() {
+        return Err(change.not_found(record_not_found(id)));
     }
-    let gone = admin.records().delete(id, edit.expected(), edit.author()).await;
-    let gone = gone.map_err(|error| edit.not_made(error, || not_found(id)))?;
+    let gone = context.records.delete(id, change.expected(), change.author()).await;
+    let gone = gone.map_err(|error| change.error(error, || record_not_found(id)))?;
     audit::record_changed(&actor, "deleted", consumer.as_str(), &id.to_string(), gone.revision);
     Ok(StatusCode::NO_CONTENT)
 }

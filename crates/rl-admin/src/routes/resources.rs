@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -7,46 +9,48 @@ use rl_records::{ChangeError, Expected, ResourceLimit, ResourceLimitContent};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::answer::{Edit, refused, resource};
+use super::responses::{ChangeRequest, change_error, resource};
 use crate::access::Actor;
-use crate::error::{ChangeRefusals, Refusals};
+use crate::audit;
+use crate::context::Context;
+use crate::error::ApiError;
+use crate::error::{ChangeErrorResponses, ErrorResponses};
 use crate::read::{
-    Allowed, ApplicationName, Body, FewNames, IfMatch, In, Parameters, ResourceName, ToCreate,
-    ToDelete, ToGet, ToUpdate,
+    Allowed, ApplicationName, Body, CanCreateRateLimits, CanDeleteRateLimits, CanGetRateLimits,
+    CanUpdateRateLimits, FewNames, IfMatch, PathParam, QueryParams, ResourceName,
 };
-use crate::wire::{Name, Resource, ResourceInput, ResourceUpdate, Resources, Standing};
-use crate::{Admin, ApiError, audit};
+use crate::wire::{LimitUsage, Name, Resource, ResourceInput, ResourceUpdate, Resources};
 
 /// The limits of resources, by name
 #[utoipa::path(get, path = "/management/resources", tag = "resources", params(FewNames),
-    responses((status = OK, body = Resources), Refusals))]
+    responses((status = OK, body = Resources), ErrorResponses))]
 pub(super) async fn list(
-    State(admin): State<Admin>,
-    _: Allowed<ToGet>,
-    Parameters(FewNames { limit, after }): Parameters<FewNames>,
+    State(context): State<Arc<Context>>,
+    _: Allowed<CanGetRateLimits>,
+    QueryParams(FewNames { limit, after }): QueryParams<FewNames>,
 ) -> Result<Json<Resources>, ApiError> {
-    let found = admin.records().resources().list(after.as_deref(), limit.0).await?;
+    let found = context.records.resources().list(after.as_deref(), limit.0).await?;
     Ok(page(found, limit.0))
 }
 
-/// The limits of resources that an application is under
+/// The limits of resources that list an application
 #[utoipa::path(get, path = "/management/applications/{APPLICATION}/resources", tag = "resources",
-    params(In<ApplicationName>, FewNames), responses((status = OK, body = Resources), Refusals))]
+    params(PathParam<ApplicationName>, FewNames), responses((status = OK, body = Resources), ErrorResponses))]
 pub(super) async fn of_application(
-    State(admin): State<Admin>,
-    _: Allowed<ToGet>,
-    In(ApplicationName(app)): In<ApplicationName>,
-    Parameters(FewNames { limit, after }): Parameters<FewNames>,
+    State(context): State<Arc<Context>>,
+    _: Allowed<CanGetRateLimits>,
+    PathParam(ApplicationName(app)): PathParam<ApplicationName>,
+    QueryParams(FewNames { limit, after }): QueryParams<FewNames>,
 ) -> Result<Json<Resources>, ApiError> {
-    let found = admin
-        .records()
+    let found = context
+        .records
         .resources()
         .list_for_application(app.as_str(), after.as_deref(), limit.0)
         .await?;
     Ok(page(found, limit.0))
 }
 
-/// A page that is not full is the last.
+/// Responds with a page. A page that is not full is the last one.
 fn page(found: Vec<ResourceLimit>, limit: u32) -> Json<Resources> {
     let next = found.last().filter(|_| found.len() == limit as usize);
     let next = next.map(|last| last.content.name.clone());
@@ -56,29 +60,29 @@ fn page(found: Vec<ResourceLimit>, limit: u32) -> Json<Resources> {
 /// Creates the limit of a resource: 409 if it has one
 #[utoipa::path(post, path = "/management/resources", tag = "resources",
     request_body = ResourceInput,
-    responses((status = CREATED, body = Resource, headers(("ETag" = String))), ChangeRefusals))]
+    responses((status = CREATED, body = Resource, headers(("ETag" = String))), ChangeErrorResponses))]
 pub(super) async fn create(
-    State(admin): State<Admin>,
-    Allowed { actor, asked, .. }: Allowed<ToCreate>,
+    State(context): State<Arc<Context>>,
+    Allowed { actor, request, .. }: Allowed<CanCreateRateLimits>,
     Body(input): Body<ResourceInput>,
 ) -> Result<Response, ApiError> {
     let content = input.into_content();
-    owned(&actor, &content.apps)?;
-    let created = admin.records().resources().create(content, actor.author()).await;
+    check_owner(&actor, &content.apps)?;
+    let created = context.records.resources().create(content, actor.author()).await;
     let created = created.map_err(|error| match error {
         ChangeError::Conflict { current } => {
             let message = format!("resource {} has a limit already", current.content.name);
             ApiError::new(StatusCode::CONFLICT, message)
         }
-        error => refused(&admin, &actor, &asked, error),
+        error => change_error(&context, &actor, &request, error),
     })?;
     let name = &created.content.name;
     audit::resource_changed(&actor, "created", name, created.revision);
     Ok(resource(StatusCode::CREATED, &created))
 }
 
-/// Owners edit what is theirs alone: as it is, and as it will be.
-fn owned<'a>(
+/// Checks that the actor owns all applications that a limit lists.
+fn check_owner<'a>(
     actor: &Actor,
     applications: impl IntoIterator<Item = &'a String>,
 ) -> Result<(), ApiError> {
@@ -86,134 +90,137 @@ fn owned<'a>(
         return Ok(());
     }
     audit::not_owned(actor);
-    let message = "the resource is under applications of others: expected your own alone";
+    let message = "the limit lists applications of others: expected only your own";
     Err(ApiError::new(StatusCode::FORBIDDEN, message))
 }
 
-async fn there(admin: &Admin, name: &Name) -> Result<ResourceLimit, ApiError> {
-    let found = admin.records().resources().read(name.as_str()).await?;
-    found.ok_or_else(|| not_limited(name))
+async fn find(context: &Context, name: &Name) -> Result<ResourceLimit, ApiError> {
+    let found = context.records.resources().read(name.as_str()).await?;
+    found.ok_or_else(|| no_limit(name))
 }
 
-fn not_limited(name: &Name) -> ApiError {
+fn no_limit(name: &Name) -> ApiError {
     ApiError::not_found(format_args!("a limit of resource {}", name.as_str()))
 }
 
 /// The limit of a resource
 #[utoipa::path(get, path = "/management/resources/{RESOURCE}", tag = "resources",
-    params(In<ResourceName>),
-    responses((status = OK, body = Resource, headers(("ETag" = String))), Refusals))]
+    params(PathParam<ResourceName>),
+    responses((status = OK, body = Resource, headers(("ETag" = String))), ErrorResponses))]
 pub(super) async fn read(
-    State(admin): State<Admin>,
-    _: Allowed<ToGet>,
-    In(ResourceName(name)): In<ResourceName>,
+    State(context): State<Arc<Context>>,
+    _: Allowed<CanGetRateLimits>,
+    PathParam(ResourceName(name)): PathParam<ResourceName>,
 ) -> Result<Response, ApiError> {
-    Ok(resource(StatusCode::OK, &there(&admin, &name).await?))
+    Ok(resource(StatusCode::OK, &find(&context, &name).await?))
 }
 
-/// Writes over the limit of a resource
+/// Replaces the limit of a resource
 ///
-/// With `If-Match`, only if nobody changed it since: 412 otherwise. A change that blocks or unblocks
+/// With `If-Match`, only at that revision, else 412. A change that blocks or unblocks
 /// applications needs the role for that, too.
 #[utoipa::path(put, path = "/management/resources/{RESOURCE}", tag = "resources",
-    params(In<ResourceName>, IfMatch), request_body = ResourceUpdate,
-    responses((status = OK, body = Resource, headers(("ETag" = String))), ChangeRefusals))]
+    params(PathParam<ResourceName>, IfMatch), request_body = ResourceUpdate,
+    responses((status = OK, body = Resource, headers(("ETag" = String))), ChangeErrorResponses))]
 pub(super) async fn update(
-    State(admin): State<Admin>,
-    Allowed { actor, asked, .. }: Allowed<ToUpdate>,
-    In(ResourceName(name)): In<ResourceName>,
+    State(context): State<Arc<Context>>,
+    Allowed { actor, request, .. }: Allowed<CanUpdateRateLimits>,
+    PathParam(ResourceName(name)): PathParam<ResourceName>,
     if_match: IfMatch,
     Body(input): Body<ResourceUpdate>,
 ) -> Result<Response, ApiError> {
     let content = input.into_content(&name);
-    owned(&actor, &content.apps)?;
-    let edit = Edit { admin: &admin, actor: &actor, asked: &asked, if_match: &if_match };
-    let updated = change(&edit, &name, Some(&content)).await?;
+    check_owner(&actor, &content.apps)?;
+    let change =
+        ChangeRequest { context: &context, actor: &actor, request: &request, if_match: &if_match };
+    let updated = apply(&change, &name, Some(&content)).await?;
     audit::resource_changed(&actor, "updated", name.as_str(), updated.revision);
     Ok(resource(StatusCode::OK, &updated))
 }
 
-/// Writes over the limit of a resource, or deletes it if `content` is `None`.
+/// Replaces the limit of a resource, or deletes it if `content` is `None`.
 ///
 /// An actor who owns only some applications changes exactly the revision whose owner was checked. If
 /// another change came in between, and the request has no precondition, the check is repeated.
-async fn change(
-    edit: &Edit<'_>,
+async fn apply(
+    change: &ChangeRequest<'_>,
     name: &Name,
     content: Option<&ResourceLimitContent>,
 ) -> Result<ResourceLimit, ApiError> {
-    let (records, by) = (edit.admin.records(), edit.author());
-    let owns_all = edit.actor.owns([""; 0]);
+    let records = &change.context.records;
+    let by = change.author();
+    let owns_all = change.actor.owns([""; 0]);
     let mut attempts = 0;
     loop {
-        let there = records.resources().read(name.as_str()).await?;
-        let there = there.ok_or_else(|| edit.missing(not_limited(name)))?;
-        owned(edit.actor, &there.content.apps)?;
-        let expected = match edit.expected() {
-            Expected::Any | Expected::Existing if !owns_all => Expected::from(there.revision),
-            Expected::OneOf(seen) if !seen.contains(&there.revision) => {
-                return Err(ApiError::not_as_seen(&there.updated_by, there.revision));
+        let current = records.resources().read(name.as_str()).await?;
+        let current = current.ok_or_else(|| change.not_found(no_limit(name)))?;
+        check_owner(change.actor, &current.content.apps)?;
+        let expected = match change.expected() {
+            Expected::Any | Expected::Existing if !owns_all => Expected::from(current.revision),
+            Expected::OneOf(seen) if !seen.contains(&current.revision) => {
+                return Err(ApiError::revision_mismatch(&current.updated_by, current.revision));
             }
-            Expected::OneOf(_) => Expected::from(there.revision),
+            Expected::OneOf(_) => Expected::from(current.revision),
             expected => expected,
         };
-        let may_repeat = expected == Expected::from(there.revision)
-            && matches!(edit.if_match, IfMatch::Absent | IfMatch::Any);
+        let may_repeat = expected == Expected::from(current.revision)
+            && matches!(change.if_match, IfMatch::Absent | IfMatch::Any);
         let made = match content {
             Some(content) => records.resources().update(content.clone(), expected, by).await,
             None => records.resources().delete(name.as_str(), expected, by).await,
         };
         attempts += 1;
         match made {
-            Err(ChangeError::Conflict { .. }) if may_repeat && attempts < ATTEMPTS => {}
-            made => return made.map_err(|error| edit.not_made(error, || not_limited(name))),
+            Err(ChangeError::Conflict { .. }) if may_repeat && attempts < MAX_ATTEMPTS => {}
+            made => return made.map_err(|error| change.error(error, || no_limit(name))),
         }
     }
 }
 
-/// The attempts at a change by an owner while others change the same resource.
-const ATTEMPTS: u32 = 100;
+/// The largest number of attempts at a change while others change the same resource.
+const MAX_ATTEMPTS: u32 = 100;
 
 /// Deletes the limit of a resource
 ///
-/// With `If-Match`, only if nobody changed it since: 412 otherwise.
+/// With `If-Match`, only at that revision, else 412.
 #[utoipa::path(delete, path = "/management/resources/{RESOURCE}", tag = "resources",
-    params(In<ResourceName>, IfMatch), responses((status = NO_CONTENT), ChangeRefusals))]
+    params(PathParam<ResourceName>, IfMatch), responses((status = NO_CONTENT), ChangeErrorResponses))]
 pub(super) async fn delete(
-    State(admin): State<Admin>,
-    Allowed { actor, asked, .. }: Allowed<ToDelete>,
-    In(ResourceName(name)): In<ResourceName>,
+    State(context): State<Arc<Context>>,
+    Allowed { actor, request, .. }: Allowed<CanDeleteRateLimits>,
+    PathParam(ResourceName(name)): PathParam<ResourceName>,
     if_match: IfMatch,
 ) -> Result<StatusCode, ApiError> {
-    let edit = Edit { admin: &admin, actor: &actor, asked: &asked, if_match: &if_match };
-    let gone = change(&edit, &name, None).await?;
+    let change =
+        ChangeRequest { context: &context, actor: &actor, request: &request, if_match: &if_match };
+    let gone = apply(&change, &name, None).await?;
     audit::resource_changed(&actor, "deleted", name.as_str(), gone.revision);
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// What is left of a resource.
+/// The usage of a resource.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct ResourceUsage {
-    /// The bucket; `null` if no application may use the resource.
-    bucket: Option<Standing>,
+    /// The bucket; `null` if the limit lists no application.
+    bucket: Option<LimitUsage>,
 }
 
-/// What is left of a resource
+/// The usage of a resource
 ///
-/// Its bucket is that of the subject with the realm `resource` and its name. Nothing is charged.
+/// Reads the bucket of the subject with the realm `resource` and the name of the resource. Charges nothing.
 #[utoipa::path(get, path = "/management/resources/{RESOURCE}/usage", tag = "resources",
-    params(In<ResourceName>), responses((status = OK, body = ResourceUsage), Refusals))]
+    params(PathParam<ResourceName>), responses((status = OK, body = ResourceUsage), ErrorResponses))]
 pub(super) async fn usage(
-    State(admin): State<Admin>,
-    _: Allowed<ToGet>,
-    In(ResourceName(name)): In<ResourceName>,
+    State(context): State<Arc<Context>>,
+    _: Allowed<CanGetRateLimits>,
+    PathParam(ResourceName(name)): PathParam<ResourceName>,
 ) -> Result<Json<ResourceUsage>, ApiError> {
-    let content = there(&admin, &name).await?.content;
+    let content = find(&context, &name).await?.content;
     let policy = content.apps.first().and_then(|app| content.policy_for(app));
     let Some(policy) = policy else { return Ok(Json(ResourceUsage { bucket: None })) };
-    let realm = Realm::custom("resource").expect("it is the name of a realm");
+    let realm = Realm::custom("resource").expect("a valid name");
     let usage =
-        admin.limiter().usage_with_policy(&policy, &Subject::new(realm, name.as_str())).await?;
-    let bucket = usage.limits().next().map(Standing::of);
+        context.limiter.usage_with_policy(&policy, &Subject::new(realm, name.as_str())).await?;
+    let bucket = usage.limits().next().map(LimitUsage::of);
     Ok(Json(ResourceUsage { bucket }))
 }

@@ -1,24 +1,29 @@
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use rl_records::{ChangeError, Tier as StoredTier, TierMember};
 
-use super::answer::Edit;
-use crate::error::{ChangeRefusals, Refusals, etag};
+use super::responses::ChangeRequest;
+use crate::audit;
+use crate::context::Context;
+use crate::error::ApiError;
+use crate::error::{ChangeErrorResponses, ErrorResponses, etag};
 use crate::read::{
-    Allowed, Body, IfMatch, In, Names, OfSubject, Parameters, TierName, ToCreate, ToDelete, ToGet,
-    ToRead, ToSet, ToUpdate,
+    Allowed, Body, CanCreateRateLimits, CanDeleteRateLimits, CanGetRateLimits, CanReadCallLimits,
+    CanSetCallLimits, CanUpdateRateLimits, IfMatch, Names, PathParam, QueryParams, SubjectParams,
+    TierName,
 };
 use crate::wire::{Membership, MembershipInput, Name, Tier, TierUpdate, Tiers};
-use crate::{Admin, ApiError, audit};
 
-fn answer(status: StatusCode, tier: &StoredTier) -> Response {
+fn respond(status: StatusCode, tier: &StoredTier) -> Response {
     (status, [(header::ETAG, etag(tier.revision))], Json(Tier::of(tier))).into_response()
 }
 
-async fn there(admin: &Admin, name: &Name) -> Result<StoredTier, ApiError> {
-    let found = admin.records().tiers().read(name.as_str()).await?;
+async fn find(context: &Context, name: &Name) -> Result<StoredTier, ApiError> {
+    let found = context.records.tiers().read(name.as_str()).await?;
     found.ok_or_else(|| no_tier(name))
 }
 
@@ -28,110 +33,112 @@ fn no_tier(name: &Name) -> ApiError {
 
 /// The tiers, by name
 #[utoipa::path(get, path = "/management/tiers", tag = "tiers", params(Names),
-    responses((status = OK, body = Tiers), Refusals))]
+    responses((status = OK, body = Tiers), ErrorResponses))]
 pub(super) async fn list(
-    State(admin): State<Admin>,
-    _: Allowed<ToGet>,
-    Parameters(Names { limit, after }): Parameters<Names>,
+    State(context): State<Arc<Context>>,
+    _: Allowed<CanGetRateLimits>,
+    QueryParams(Names { limit, after }): QueryParams<Names>,
 ) -> Result<Json<Tiers>, ApiError> {
-    let found = admin.records().tiers().list(after.as_deref(), limit.0).await?;
-    // A page that is not full is the last.
+    let found = context.records.tiers().list(after.as_deref(), limit.0).await?;
+    // A page that is not full is the last one.
     let next = found.last().filter(|_| found.len() == limit.0 as usize);
     let next = next.map(|last| last.content.name.clone());
     Ok(Json(Tiers { tiers: found.iter().map(Tier::of).collect(), next }))
 }
 
 /// A tier
-#[utoipa::path(get, path = "/management/tiers/{TIER}", tag = "tiers", params(In<TierName>),
-    responses((status = OK, body = Tier, headers(("ETag" = String))), Refusals))]
+#[utoipa::path(get, path = "/management/tiers/{TIER}", tag = "tiers", params(PathParam<TierName>),
+    responses((status = OK, body = Tier, headers(("ETag" = String))), ErrorResponses))]
 pub(super) async fn read(
-    State(admin): State<Admin>,
-    _: Allowed<ToGet>,
-    In(TierName(name)): In<TierName>,
+    State(context): State<Arc<Context>>,
+    _: Allowed<CanGetRateLimits>,
+    PathParam(TierName(name)): PathParam<TierName>,
 ) -> Result<Response, ApiError> {
-    Ok(answer(StatusCode::OK, &there(&admin, &name).await?))
+    Ok(respond(StatusCode::OK, &find(&context, &name).await?))
 }
 
-/// Creates a tier: 409 if there is one of this name
-#[utoipa::path(post, path = "/management/tiers/{TIER}", tag = "tiers", params(In<TierName>),
+/// Creates a tier, or responds with 409 if its name is taken
+#[utoipa::path(post, path = "/management/tiers/{TIER}", tag = "tiers", params(PathParam<TierName>),
     request_body = TierUpdate,
-    responses((status = CREATED, body = Tier, headers(("ETag" = String))), ChangeRefusals))]
+    responses((status = CREATED, body = Tier, headers(("ETag" = String))), ChangeErrorResponses))]
 pub(super) async fn create(
-    State(admin): State<Admin>,
-    Allowed { actor, .. }: Allowed<ToCreate>,
-    In(TierName(name)): In<TierName>,
+    State(context): State<Arc<Context>>,
+    Allowed { actor, .. }: Allowed<CanCreateRateLimits>,
+    PathParam(TierName(name)): PathParam<TierName>,
     Body(input): Body<TierUpdate>,
 ) -> Result<Response, ApiError> {
-    let created = admin.records().tiers().create(input.into_content(&name), actor.name()).await;
+    let created = context.records.tiers().create(input.into_content(&name), actor.name()).await;
     let created = created.map_err(|error| match error {
         ChangeError::Conflict { .. } => {
-            let message = format!("there is a tier {} already", name.as_str());
+            let message = format!("the tier {} exists already", name.as_str());
             ApiError::new(StatusCode::CONFLICT, message)
         }
         error => error.into(),
     })?;
     audit::tier_changed(&actor, "created", name.as_str(), created.revision);
-    Ok(answer(StatusCode::CREATED, &created))
+    Ok(respond(StatusCode::CREATED, &created))
 }
 
-/// Writes over a tier: it binds the next request of every member
+/// Replaces the limits of a tier
 ///
-/// With `If-Match`, only if nobody changed it since: 412 otherwise. If that blocks members, or unblocks
-/// them, it needs the role for that, too.
-#[utoipa::path(put, path = "/management/tiers/{TIER}", tag = "tiers", params(In<TierName>, IfMatch),
+/// They apply to the next request of every member. With `If-Match`, only at that revision, else 412. A
+/// change that blocks or unblocks members needs the role for that, too.
+#[utoipa::path(put, path = "/management/tiers/{TIER}", tag = "tiers", params(PathParam<TierName>, IfMatch),
     request_body = TierUpdate,
-    responses((status = OK, body = Tier, headers(("ETag" = String))), ChangeRefusals))]
+    responses((status = OK, body = Tier, headers(("ETag" = String))), ChangeErrorResponses))]
 pub(super) async fn update(
-    State(admin): State<Admin>,
-    Allowed { actor, asked, .. }: Allowed<ToUpdate>,
-    In(TierName(name)): In<TierName>,
+    State(context): State<Arc<Context>>,
+    Allowed { actor, request, .. }: Allowed<CanUpdateRateLimits>,
+    PathParam(TierName(name)): PathParam<TierName>,
     if_match: IfMatch,
     Body(input): Body<TierUpdate>,
 ) -> Result<Response, ApiError> {
-    let edit = Edit { admin: &admin, actor: &actor, asked: &asked, if_match: &if_match };
+    let change =
+        ChangeRequest { context: &context, actor: &actor, request: &request, if_match: &if_match };
     let content = input.into_content(&name);
-    let updated = admin.records().tiers().update(content, edit.expected(), edit.author()).await;
-    let updated = updated.map_err(|error| edit.not_made(error, || no_tier(&name)))?;
+    let updated = context.records.tiers().update(content, change.expected(), change.author()).await;
+    let updated = updated.map_err(|error| change.error(error, || no_tier(&name)))?;
     audit::tier_changed(&actor, "updated", name.as_str(), updated.revision);
-    Ok(answer(StatusCode::OK, &updated))
+    Ok(respond(StatusCode::OK, &updated))
 }
 
-/// Deletes a tier: 409 if it has members, who would fall to the defaults
-#[utoipa::path(delete, path = "/management/tiers/{TIER}", tag = "tiers", params(In<TierName>, IfMatch),
-    responses((status = NO_CONTENT), ChangeRefusals))]
+/// Deletes a tier, or responds with 409 if it has members
+#[utoipa::path(delete, path = "/management/tiers/{TIER}", tag = "tiers", params(PathParam<TierName>, IfMatch),
+    responses((status = NO_CONTENT), ChangeErrorResponses))]
 pub(super) async fn delete(
-    State(admin): State<Admin>,
-    Allowed { actor, asked, .. }: Allowed<ToDelete>,
-    In(TierName(name)): In<TierName>,
+    State(context): State<Arc<Context>>,
+    Allowed { actor, request, .. }: Allowed<CanDeleteRateLimits>,
+    PathParam(TierName(name)): PathParam<TierName>,
     if_match: IfMatch,
 ) -> Result<StatusCode, ApiError> {
-    let edit = Edit { admin: &admin, actor: &actor, asked: &asked, if_match: &if_match };
-    let gone = admin.records().tiers().delete(name.as_str(), edit.expected(), actor.name()).await;
+    let change =
+        ChangeRequest { context: &context, actor: &actor, request: &request, if_match: &if_match };
+    let gone = context.records.tiers().delete(name.as_str(), change.expected(), actor.name()).await;
     let gone = gone.map_err(|error| match error {
         ChangeError::Invalid(why) => ApiError::new(StatusCode::CONFLICT, why.to_string()),
-        error => edit.not_made(error, || no_tier(&name)),
+        error => change.error(error, || no_tier(&name)),
     })?;
     audit::tier_changed(&actor, "deleted", name.as_str(), gone.revision);
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn in_no_tier() -> ApiError {
+fn no_membership() -> ApiError {
     ApiError::not_found("a tier of this subject")
 }
 
-/// The tier that a consumer or an API key is in: 404 if it is in none
+/// The tier of a consumer or an API key, or 404 if it is in none
 ///
 /// A key is named by the 32 hexadecimal digits of its keyed hash.
 #[utoipa::path(get, path = "/management/subjects/{REALM}/{SUBJECT_ID}/tier", tag = "tiers",
-    params(OfSubject),
-    responses((status = OK, body = Membership, headers(("ETag" = String))), Refusals))]
+    params(SubjectParams),
+    responses((status = OK, body = Membership, headers(("ETag" = String))), ErrorResponses))]
 pub(super) async fn read_member(
-    State(admin): State<Admin>,
-    _: Allowed<ToRead>,
-    OfSubject(subject): OfSubject,
+    State(context): State<Arc<Context>>,
+    _: Allowed<CanReadCallLimits>,
+    SubjectParams(subject): SubjectParams,
 ) -> Result<Response, ApiError> {
-    let member = admin.records().tiers().member(&subject).await?;
-    Ok(membership(&member.ok_or_else(in_no_tier)?))
+    let member = context.records.tiers().member(&subject).await?;
+    Ok(membership(&member.ok_or_else(no_membership)?))
 }
 
 fn membership(member: &TierMember) -> Response {
@@ -140,40 +147,46 @@ fn membership(member: &TierMember) -> Response {
 
 /// Puts a consumer or an API key into a tier
 ///
-/// With `If-Match`, only if nobody moved it since: 412 otherwise. A tier that blocks it, or unblocks it,
-/// needs the role for that, too.
+/// With `If-Match`, only at that revision of the membership, else 412. A change that blocks or unblocks
+/// the subject needs the role for that, too.
 #[utoipa::path(put, path = "/management/subjects/{REALM}/{SUBJECT_ID}/tier", tag = "tiers",
-    params(OfSubject, IfMatch), request_body = MembershipInput,
-    responses((status = OK, body = Membership, headers(("ETag" = String))), ChangeRefusals))]
+    params(SubjectParams, IfMatch), request_body = MembershipInput,
+    responses((status = OK, body = Membership, headers(("ETag" = String))), ChangeErrorResponses))]
 pub(super) async fn put_member(
-    State(admin): State<Admin>,
-    Allowed { actor, asked, .. }: Allowed<ToSet>,
-    OfSubject(subject): OfSubject,
+    State(context): State<Arc<Context>>,
+    Allowed { actor, request, .. }: Allowed<CanSetCallLimits>,
+    SubjectParams(subject): SubjectParams,
     if_match: IfMatch,
     Body(MembershipInput { tier }): Body<MembershipInput>,
 ) -> Result<Response, ApiError> {
-    let edit = Edit { admin: &admin, actor: &actor, asked: &asked, if_match: &if_match };
-    let (tier, expected) = (Some(tier.as_str()), edit.expected());
-    let put = admin.records().tiers().set_member(&subject, tier, expected, edit.author()).await;
-    let put = put.map_err(|error| edit.not_made(error, in_no_tier))?;
-    audit::moved(&actor, &subject, tier);
-    Ok(membership(&put.ok_or_else(in_no_tier)?))
+    let change =
+        ChangeRequest { context: &context, actor: &actor, request: &request, if_match: &if_match };
+    let tier = Some(tier.as_str());
+    let expected = change.expected();
+    let put = context.records.tiers().set_member(&subject, tier, expected, change.author()).await;
+    let put = put.map_err(|error| change.error(error, no_membership))?;
+    audit::tier_member_changed(&actor, &subject, tier);
+    Ok(membership(&put.ok_or_else(no_membership)?))
 }
 
-/// Takes a consumer or an API key out of its tier
+/// Removes a consumer or an API key from its tier
 #[utoipa::path(delete, path = "/management/subjects/{REALM}/{SUBJECT_ID}/tier", tag = "tiers",
-    params(OfSubject, IfMatch),
-    responses((status = NO_CONTENT), ChangeRefusals))]
+    params(SubjectParams, IfMatch),
+    responses((status = NO_CONTENT), ChangeErrorResponses))]
 pub(super) async fn delete_member(
-    State(admin): State<Admin>,
-    Allowed { actor, asked, .. }: Allowed<ToSet>,
-    OfSubject(subject): OfSubject,
+    State(context): State<Arc<Context>>,
+    Allowed { actor, request, .. }: Allowed<CanSetCallLimits>,
+    SubjectParams(subject): SubjectParams,
     if_match: IfMatch,
 ) -> Result<StatusCode, ApiError> {
-    let edit = Edit { admin: &admin, actor: &actor, asked: &asked, if_match: &if_match };
-    let gone =
-        admin.records().tiers().set_member(&subject, None, edit.expected(), edit.author()).await;
-    gone.map_err(|error| edit.not_made(error, in_no_tier))?;
-    audit::moved(&actor, &subject, None);
+    let change =
+        ChangeRequest { context: &context, actor: &actor, request: &request, if_match: &if_match };
+    let gone = context
+        .records
+        .tiers()
+        .set_member(&subject, None, change.expected(), change.author())
+        .await;
+    gone.map_err(|error| change.error(error, no_membership))?;
+    audit::tier_member_changed(&actor, &subject, None);
     Ok(StatusCode::NO_CONTENT)
 }

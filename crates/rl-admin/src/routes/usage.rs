@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -5,80 +7,84 @@ use rl_core::FailureKind;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::error::Refusals;
-use crate::read::{Allowed, In, LimitName, OfSubject, ToGet, ToReset, period_of};
-use crate::wire::{OTHER_PROGRAM, PoliciesOf, Standing, policy_text};
-use crate::{Admin, ApiError, audit};
+use crate::audit;
+use crate::context::Context;
+use crate::error::ApiError;
+use crate::error::ErrorResponses;
+use crate::read::{
+    Allowed, CanGetRateLimits, CanResetCallCounters, LimitName, PathParam, SubjectParams, period_of,
+};
+use crate::wire::{LimitUsage, OTHER_PROGRAM, PoliciesOf, policy_text};
 
-/// Where a subject stands.
+/// The usage of a subject.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Usage {
     /// The subject as the limiter counts it: an IPv6 address by its network.
     #[schema(example = "ip/2001:db8::/64")]
     subject: String,
-    /// Its policy as text, or `unlimited`.
+    /// The policy as text, or `unlimited`.
     #[schema(example = "second=10/second, minute=100/minute")]
     policy: Option<String>,
-    /// Whose policy this is.
+    /// The program whose policy this is.
     policies_of: PoliciesOf,
     /// A restriction of this answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<&'static str>,
-    /// Each limit of it.
-    limits: Vec<Standing>,
+    /// The usage of each limit.
+    limits: Vec<LimitUsage>,
 }
 
-/// Where a subject stands under each of its limits
+/// The usage of each limit of a subject
 ///
-/// Nothing is charged.
+/// Charges nothing.
 #[utoipa::path(get, path = "/management/subjects/{REALM}/{SUBJECT_ID}/usage", tag = "subjects",
-    params(OfSubject), responses((status = OK, body = Usage), Refusals))]
+    params(SubjectParams), responses((status = OK, body = Usage), ErrorResponses))]
 pub(super) async fn read(
-    State(admin): State<Admin>,
-    _: Allowed<ToGet>,
-    OfSubject(subject): OfSubject,
+    State(context): State<Arc<Context>>,
+    _: Allowed<CanGetRateLimits>,
+    SubjectParams(subject): SubjectParams,
 ) -> Result<Json<Usage>, ApiError> {
-    let usage = admin.limiter().usage(&subject).await?;
-    let is_alone = admin.is_stand_alone();
+    let usage = context.limiter.usage(&subject).await?;
+    let is_alone = context.is_stand_alone;
     Ok(Json(Usage {
         subject: format!("{}/{}", subject.realm().as_str(), subject.id()),
         policy: policy_text(&usage),
         policies_of: if is_alone { PoliciesOf::ThisServer } else { PoliciesOf::Service },
         note: is_alone.then_some(OTHER_PROGRAM),
-        limits: usage.limits().map(Standing::of).collect(),
+        limits: usage.limits().map(LimitUsage::of).collect(),
     }))
 }
 
-/// Forgets all that a subject has used
+/// Resets all counters of a subject
 #[utoipa::path(delete, path = "/management/subjects/{REALM}/{SUBJECT_ID}/usage", tag = "subjects",
-    params(OfSubject), responses((status = NO_CONTENT), Refusals))]
+    params(SubjectParams), responses((status = NO_CONTENT), ErrorResponses))]
 pub(super) async fn reset(
-    State(admin): State<Admin>,
-    Allowed { actor, .. }: Allowed<ToReset>,
-    OfSubject(subject): OfSubject,
+    State(context): State<Arc<Context>>,
+    Allowed { actor, .. }: Allowed<CanResetCallCounters>,
+    SubjectParams(subject): SubjectParams,
 ) -> Result<StatusCode, ApiError> {
-    admin.limiter().reset(&subject).await?;
-    audit::reset(&admin, &actor, &subject, None).await;
+    context.limiter.reset(&subject).await?;
+    audit::reset(&context, &actor, &subject, None).await;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Forgets what a subject has used of one limit
+/// Resets the counter of one limit of a subject
 #[utoipa::path(delete, path = "/management/subjects/{REALM}/{SUBJECT_ID}/usage/{LIMIT}",
-    tag = "subjects", params(OfSubject, In<LimitName>),
-    responses((status = NO_CONTENT), Refusals))]
+    tag = "subjects", params(SubjectParams, PathParam<LimitName>),
+    responses((status = NO_CONTENT), ErrorResponses))]
 pub(super) async fn reset_limit(
-    State(admin): State<Admin>,
-    Allowed { actor, .. }: Allowed<ToReset>,
-    OfSubject(subject): OfSubject,
-    In(LimitName(limit)): In<LimitName>,
+    State(context): State<Arc<Context>>,
+    Allowed { actor, .. }: Allowed<CanResetCallCounters>,
+    SubjectParams(subject): SubjectParams,
+    PathParam(LimitName(limit)): PathParam<LimitName>,
 ) -> Result<StatusCode, ApiError> {
     // A period may be called `minute` or `per_minute`, as in call-counters.
     let short = period_of(limit.as_str()).map(|period| period.period().to_string());
     let names = std::iter::once(limit.as_str()).chain(short.as_deref());
     for name in names {
-        match admin.limiter().reset_limit(&subject, name).await {
+        match context.limiter.reset_limit(&subject, name).await {
             Ok(()) => {
-                audit::reset(&admin, &actor, &subject, Some(name)).await;
+                audit::reset(&context, &actor, &subject, Some(name)).await;
                 return Ok(StatusCode::NO_CONTENT);
             }
             Err(error) if error.kind() == FailureKind::Unsupported => {}

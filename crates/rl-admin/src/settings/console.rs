@@ -3,18 +3,18 @@ use std::net::SocketAddr;
 use rl_admin::Admin;
 use rl_admin::console::Console;
 
-use super::InvalidSetting;
+use super::invalid::InvalidSetting;
 
-/// What the environment says of the console.
+/// The settings of the console.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ConsoleSettings {
-    // Nothing if there is to be no console.
+    // `None` if the console is off.
     path: Option<String>,
     origin: Option<String>,
 }
 
 impl ConsoleSettings {
-    /// Reads them; the API is at `prefix`.
+    /// Reads the settings. `prefix` is the path of the API.
     pub(super) fn read(
         read: impl Fn(&'static str) -> Option<String>,
         prefix: &str,
@@ -44,16 +44,16 @@ impl ConsoleSettings {
             place.is_some_and(|place| !place.is_empty() && !place.contains(['/', '@', ' ', ',']))
         };
         if !origin.iter().all(is_origin) {
-            let expected = "what browsers see before the path, such as https://limits.example.com";
+            let expected = "the origin that browsers see, such as https://limits.example.com";
             return Err(InvalidSetting(format!("RL_ADMIN_ORIGIN: expected {expected}")));
         }
         Ok(Self { path, origin })
     }
 
-    /// The console on a listener at `address`, if there is to be one.
+    /// Builds the console for a listener at `address`, unless it is off.
     ///
-    /// Its cookie travels without TLS if browsers are told to come without TLS. If nothing is told and
-    /// only this machine can connect, it does so for browsers on this machine.
+    /// The cookie is sent without TLS if the origin has none. Without an origin, it is sent without TLS only to
+    /// browsers on this machine, if the listener is on the loopback.
     pub(crate) fn console(&self, admin: Admin, address: SocketAddr) -> Option<Console> {
         let console = Console::builder(admin).path(self.path.as_deref()?);
         let console = match &self.origin {
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_at_a_path_of_its_own_unless_it_is_off() {
+    fn the_console_has_a_path_of_its_own_unless_it_is_off() {
         assert_eq!(settings("", "", "").unwrap().path.as_deref(), Some("/console"));
         assert_eq!(settings("off", "", "").unwrap().path, None);
         let path = settings("/limits/console", "", "/obp/v6.0.0").unwrap().path;
@@ -108,13 +108,13 @@ mod tests {
     }
 
     #[test]
-    fn where_browsers_come_is_an_origin() {
+    fn the_origin_has_a_scheme_and_no_path() {
         for origin in ["https://limits.example.com", "http://localhost:8090", "https://[::1]"] {
             assert_eq!(settings("", origin, "").unwrap().origin.as_deref(), Some(origin));
         }
         for origin in ["limits.example.com", "https://", "https://a/b", "ftp://a", "https://a@b"] {
             let error = settings("", origin, "").unwrap_err();
-            assert!(error.starts_with("RL_ADMIN_ORIGIN: expected what"), "{origin}: {error}");
+            assert!(error.starts_with("RL_ADMIN_ORIGIN: expected the origin"), "{origin}: {error}");
         }
     }
 }

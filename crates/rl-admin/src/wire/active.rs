@@ -3,14 +3,14 @@ use rl_records::{ActiveLimits, CallPeriod};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::Date;
+use super::date::Date;
 
-/// What the records of a consumer add up to.
+/// The combined limits of the records of a consumer.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ActiveRateLimits {
-    /// The records that were considered, in the order in which they begin.
+    /// The ids of the records, in the order in which they begin.
     considered_rate_limit_ids: Vec<String>,
-    /// When: the instant, or the beginning of the hour that was asked for.
+    /// The instant of the request, or the beginning of the requested hour.
     active_at_date: Date,
     /// Calls per second; -1 is no limit, 0 blocks.
     #[schema(minimum = -1)]

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::openapi::{KnownFormat, ObjectBuilder, RefOr, Schema, SchemaFormat, Type};
 use utoipa::{PartialSchema, ToSchema};
 
-use crate::ApiError;
+use crate::error::ApiError;
 
 const HOUR_MICROS: u64 = 3_600_000_000;
 
@@ -28,7 +28,7 @@ pub(crate) fn instant(civil: DateTime) -> Option<Timestamp> {
     u64::try_from(micros).ok().map(Timestamp::from_micros)
 }
 
-/// A time as RFC 3339 writes it: `2025-12-31T13:00:00Z`.
+/// A time in RFC 3339, such as `2025-12-31T13:00:00Z`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) struct Date(pub(crate) Timestamp);
@@ -41,13 +41,13 @@ impl Date {
         Self::read(text).ok_or(Self::EXPECTED)
     }
 
-    /// Reads a date, a time, perhaps a fraction of a second, and an offset. Neither names of zones nor
-    /// other ways to write it are accepted. A leap second is the second before it.
+    /// Reads a date, a time with an optional fraction, and an offset. Names of zones are refused. A leap second
+    /// is read as the second before it.
     fn read(text: &str) -> Option<Self> {
-        // Slices below are between ASCII bytes.
+        // The slices below need ASCII.
         let text = Some(text).filter(|text| text.is_ascii())?;
         let (time, rest) = text.split_at_checked(19)?;
-        if !is_written_like(time, "0000-00-00T00:00:00") {
+        if !has_pattern(time, "0000-00-00T00:00:00") {
             return None;
         }
         let digits = rest
@@ -64,7 +64,7 @@ impl Date {
 }
 
 /// Returns whether `text` has digits where `like` has `0`, and otherwise the same characters.
-fn is_written_like(text: &str, like: &str) -> bool {
+fn has_pattern(text: &str, like: &str) -> bool {
     text.len() == like.len()
         && text.bytes().zip(like.bytes()).all(|(byte, like)| match like {
             b'0' => byte.is_ascii_digit(),
@@ -83,7 +83,7 @@ fn offset_seconds(text: &str) -> Option<i64> {
         _ => return None,
     };
     let rest = &text[1..];
-    if !is_written_like(rest, "00:00") {
+    if !has_pattern(rest, "00:00") {
         return None;
     }
     let (hours, minutes): (i64, i64) = (rest[..2].parse().ok()?, rest[3..].parse().ok()?);
@@ -106,7 +106,7 @@ impl From<Date> for String {
 
 impl fmt::Display for Date {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // This crate stores no later time. One that another program stored is shown as the last.
+        // Clamp later times, which only another program can store.
         write!(f, "{}Z", civil(self.0).unwrap_or(DateTime::MAX))
     }
 }
@@ -117,8 +117,8 @@ impl PartialSchema for Date {
             .schema_type(Type::String)
             .format(Some(SchemaFormat::KnownFormat(KnownFormat::DateTime)))
             .description(Some(
-                "A time as RFC 3339 writes it, from 1970 to 9999-12-31T23:59:59.999999Z; answers are \
-                 in UTC. A leap second (`23:59:60`) is the second before it. Names of zones are refused.",
+                "A time in RFC 3339, from 1970 to 9999-12-31T23:59:59.999999Z. Responses are in UTC. A leap second \
+                 (`23:59:60`) is the second before it. Names of zones are refused.",
             ))
             .examples(["2025-12-31T13:00:00Z"]);
         time.into()
@@ -130,7 +130,7 @@ impl ToSchema for Date {}
 /// An hour in UTC: `2025-12-31-13`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hour {
-    /// Its first microsecond.
+    /// The first microsecond.
     pub(crate) start: Timestamp,
 }
 
@@ -138,15 +138,15 @@ impl Hour {
     pub(crate) const PATTERN: &'static str = "^[0-9]{4}-[0-9]{2}-[0-9]{2}-[0-9]{2}$";
 
     pub(crate) fn parse(text: &str) -> Result<Self, ApiError> {
-        let is_written_so = is_written_like(text, "0000-00-00-00");
-        let date = is_written_so.then(|| format!("{}T{}:00:00Z", &text[..10], &text[11..]));
+        let is_hour = has_pattern(text, "0000-00-00-00");
+        let date = is_hour.then(|| format!("{}T{}:00:00Z", &text[..10], &text[11..]));
         match date.map(|date| Date::parse(&date)) {
             Some(Ok(Date(start))) => Ok(Self { start }),
             _ => Err(ApiError::invalid_hour(text)),
         }
     }
 
-    /// Its last microsecond.
+    /// Returns the last microsecond.
     pub(crate) const fn end(self) -> Timestamp {
         self.start.plus_micros(HOUR_MICROS - 1)
     }
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read_as_rfc_3339_writes_them() {
+    fn times_are_parsed_as_in_rfc_3339() {
         for (text, micros) in [
             ("1970-01-01T00:00:00Z", 0),
             ("2025-12-31T13:00:00Z", 1_767_186_000_000_000),
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn hours_are_written_in_one_way() {
+    fn hours_have_one_form() {
         let hour = Hour::parse("2025-12-31-13").unwrap();
         assert_eq!(Date(hour.start).to_string(), "2025-12-31T13:00:00Z");
         assert_eq!(Date(hour.end()).to_string(), "2025-12-31T13:59:59.999999Z");

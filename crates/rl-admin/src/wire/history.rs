@@ -4,12 +4,15 @@ use rl_records::{
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{Content, Date, Limits, ResourceContent};
+use super::date::Date;
+use super::limits::Limits;
+use super::record::Content;
+use super::resource::ResourceContent;
 
-/// What happened.
+/// The kind of an event.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-enum Kind {
+enum EventKind {
     Created,
     Updated,
     Deleted,
@@ -19,13 +22,13 @@ enum Kind {
     Refused,
 }
 
-impl Kind {
-    const fn of<T>(change: &rl_records::Change<T>) -> Self {
+impl EventKind {
+    const fn of_change<T>(change: &rl_records::Change<T>) -> Self {
         Self::of_sides(change.before.is_some(), change.after.is_some())
     }
 
-    const fn of_sides(was_there: bool, is_there: bool) -> Self {
-        match (was_there, is_there) {
+    const fn of_sides(existed: bool, exists: bool) -> Self {
+        match (existed, exists) {
             (false, _) => Self::Created,
             (true, true) => Self::Updated,
             (true, false) => Self::Deleted,
@@ -36,23 +39,23 @@ impl Kind {
 /// One entry of the history: an actor, a time and an action.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct HistoryEntry {
-    /// Its number; later entries have larger ones.
+    /// The number of the entry. Later entries have larger numbers.
     number: i64,
     at: Date,
     by: String,
-    /// The kind of object that it is about.
+    /// The kind of object that the entry is about.
     about: About,
-    kind: Kind,
-    /// The id of the record, the name of the tier, or the role that was missing; of a member of a tier
-    /// and of counters, the subject.
+    kind: EventKind,
+    /// The id of the record, the name of the tier, the missing role, or the subject of a membership or of
+    /// counters.
     item: String,
-    /// The subject that it is about, as realm and id; `null` if it is about none.
+    /// The subject of the entry, as realm and id, if it has one.
     #[schema(example = "consumer/abc123")]
     subject: Option<String>,
-    /// As it was; `null` if there was nothing.
-    before: Option<State>,
-    /// As it is since; `null` if there is nothing.
-    after: Option<State>,
+    /// The state before; `null` if there was none.
+    before: Option<HistoryState>,
+    /// The state after; `null` if there is none.
+    after: Option<HistoryState>,
 }
 
 /// The kind of object that an entry of the history is about.
@@ -67,14 +70,14 @@ enum About {
     TierMember,
     /// Counters of a subject.
     Counters,
-    /// A request for which the role was missing.
+    /// A request without the required role.
     Request,
 }
 
-/// One side of a change.
+/// The state of an object before or after a change.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
-enum State {
+enum HistoryState {
     Record(Content),
     Tier(TierState),
     Member(MemberState),
@@ -90,7 +93,7 @@ struct TierState {
     limits: Limits,
 }
 
-/// The tier that a subject is in.
+/// The tier of a subject.
 #[derive(Debug, Serialize, ToSchema)]
 struct MemberState {
     tier: String,
@@ -110,7 +113,7 @@ struct ResetState {
 struct RequestState {
     method: String,
     path: String,
-    /// The refusals that the entry stands for: only a few in a minute are written.
+    /// The number of refusals that the entry stands for. Only a few in a minute are written.
     count: u64,
 }
 
@@ -118,50 +121,50 @@ impl HistoryEntry {
     pub(crate) fn of(entry: AuditEntry) -> Self {
         let AuditEntry { number, at, by, event, .. } = entry;
         let tier = |tier: TierContent| {
-            State::Tier(TierState { name: tier.name, limits: Limits::of(&tier.limits) })
+            HistoryState::Tier(TierState { name: tier.name, limits: Limits::of(&tier.limits) })
         };
-        let member = |tier| State::Member(MemberState { tier });
+        let member = |tier| HistoryState::Member(MemberState { tier });
         let (about, kind, item, subject, before, after) = match event {
             AuditEvent::Record { id, consumer, before, after } => {
-                let record = |content: &RecordContent| State::Record(Content::of(content));
+                let record = |content: &RecordContent| HistoryState::Record(Content::of(content));
                 let (before, after) = (before.as_ref().map(record), after.as_ref().map(record));
-                let kind = Kind::of_sides(before.is_some(), after.is_some());
+                let kind = EventKind::of_sides(before.is_some(), after.is_some());
                 (About::Record, kind, id, Some(format!("consumer/{consumer}")), before, after)
             }
             AuditEvent::Tier { name, before, after } => {
-                let kind = Kind::of_sides(before.is_some(), after.is_some());
+                let kind = EventKind::of_sides(before.is_some(), after.is_some());
                 (About::Tier, kind, name, None, before.map(tier), after.map(tier))
             }
             AuditEvent::Member { realm, id, before, after } => {
-                let kind = Kind::of_sides(before.is_some(), after.is_some());
+                let kind = EventKind::of_sides(before.is_some(), after.is_some());
                 let subject = format!("{realm}/{id}");
                 let (before, after) = (before.map(member), after.map(member));
                 (About::TierMember, kind, subject.clone(), Some(subject), before, after)
             }
             AuditEvent::Reset { realm, id, limit } => {
                 let subject = format!("{realm}/{id}");
-                let after = Some(State::Reset(ResetState { limit }));
-                (About::Counters, Kind::Reset, subject.clone(), Some(subject), None, after)
+                let after = Some(HistoryState::Reset(ResetState { limit }));
+                (About::Counters, EventKind::Reset, subject.clone(), Some(subject), None, after)
             }
             AuditEvent::Refusal(Refusal { role, method, path, consumer, count }) => {
                 let subject = consumer.map(|consumer| format!("consumer/{consumer}"));
-                let after = Some(State::Request(RequestState { method, path, count }));
-                (About::Request, Kind::Refused, role, subject, None, after)
+                let after = Some(HistoryState::Request(RequestState { method, path, count }));
+                (About::Request, EventKind::Refused, role, subject, None, after)
             }
-            // A kind of event that this API does not know yet.
-            _ => (About::Request, Kind::Updated, String::new(), None, None, None),
+            // An event that is newer than this API.
+            _ => (About::Request, EventKind::Updated, String::new(), None, None, None),
         };
         Self { number, at: Date(at), by, about, kind, item, subject, before, after }
     }
 
-    /// Makes the entry for one change of a record.
+    /// Creates the entry of one change of a record.
     pub(crate) fn of_record(change: rl_records::Change<RecordContent>) -> Self {
-        let record = |content: &RecordContent| State::Record(Content::of(content));
+        let record = |content: &RecordContent| HistoryState::Record(Content::of(content));
         let content = change.after.as_ref().or(change.before.as_ref());
         Self {
             number: change.number,
             at: Date(change.at),
-            kind: Kind::of(&change),
+            kind: EventKind::of_change(&change),
             about: About::Record,
             subject: content.map(|content| format!("consumer/{}", content.consumer_id)),
             before: change.before.as_ref().map(record),
@@ -175,16 +178,16 @@ impl HistoryEntry {
 /// One change of the limit of a resource.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ResourceChange {
-    /// Its number; later changes have larger ones.
+    /// The number of the change. Later changes have larger numbers.
     number: i64,
     /// The name of the resource.
     item: String,
     at: Date,
     by: String,
-    kind: Kind,
-    /// As it was; `null` if it was created.
+    kind: EventKind,
+    /// The content before; `null` if it was created.
     before: Option<ResourceContent>,
-    /// As it is since; `null` if it was deleted.
+    /// The content after; `null` if it was deleted.
     after: Option<ResourceContent>,
 }
 
@@ -195,7 +198,7 @@ impl ResourceChange {
             item: change.item.clone(),
             at: Date(change.at),
             by: change.by.clone(),
-            kind: Kind::of(change),
+            kind: EventKind::of_change(change),
             before: change.before.as_ref().map(ResourceContent::of),
             after: change.after.as_ref().map(ResourceContent::of),
         }
@@ -205,8 +208,8 @@ impl ResourceChange {
 /// A page of changes.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Changes<T> {
-    /// The newest first.
+    /// The changes, the newest first.
     pub(crate) changes: Vec<T>,
-    /// Where the next page begins, to be given as `before`; `null` on the last one.
+    /// The value of `before` for the next page; `null` on the last page.
     pub(crate) next: Option<i64>,
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::openapi::{ObjectBuilder, OneOfBuilder, RefOr, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
 
-/// A limit as it is written: −1 is none. A number, or text that is one.
+/// A limit in a request: a number or its text. −1 is no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Calls(pub(crate) CallLimit);
 
@@ -19,14 +19,14 @@ impl Calls {
     }
 
     fn parse(text: &str) -> Option<Self> {
-        // Not every text that Rust reads as a number: one number, one text.
+        // Accept only the canonical text of a number.
         let number = text.parse::<i64>().ok().filter(|number| number.to_string() == text);
         number.and_then(Self::of)
     }
 }
 
-/// No limit: the value of a field that is left out.
 impl Default for Calls {
+    /// Returns no limit, the value of a field that is left out.
     fn default() -> Self {
         Self(CallLimit::Unlimited)
     }
@@ -84,7 +84,7 @@ impl PartialSchema for Calls {
 
 impl ToSchema for Calls {}
 
-/// The limits of six periods, as text.
+/// The limits of the six periods, as text.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct Limits {
     /// Calls per second; -1 is no limit.

@@ -1,28 +1,25 @@
-//! The JSON that goes over the wire: what is read, and what is told.
+//! The JSON of requests and responses.
 
 mod active;
 mod date;
 mod history;
+mod limit_usage;
 mod limits;
 mod name;
 mod periods;
 mod record;
 mod resource;
-mod standing;
 mod tier;
 
 pub(crate) use active::ActiveRateLimits;
 pub(crate) use date::{Date, Hour, civil, instant};
 pub(crate) use history::{Changes, HistoryEntry, ResourceChange};
-pub(crate) use limits::{Calls, Limits};
-pub(crate) use name::{Name, Optional};
+pub(crate) use limit_usage::{
+    Considered, LimitUsage, OTHER_PROGRAM, PoliciesOf, is_limited, policy_text, seconds_of,
+};
+pub(crate) use limits::Limits;
+pub(crate) use name::Name;
 pub(crate) use periods::{CallCounter, CallCounters, CallState, Periods, all_periods, one_period};
-pub(crate) use record::{
-    CallLimitsAndState, Content, RateLimit, RateLimitInput, RateLimits, UntilInput,
-};
-pub(crate) use resource::{Resource, ResourceContent, ResourceInput, ResourceUpdate, Resources};
-pub(crate) use standing::{
-    Considered, OTHER_PROGRAM, PoliciesOf, Standing, is_limited, policy_text, seconds_of,
-    whole_seconds,
-};
+pub(crate) use record::{CallLimitsAndState, RateLimit, RateLimitInput, RateLimits, UntilInput};
+pub(crate) use resource::{Resource, ResourceInput, ResourceUpdate, Resources};
 pub(crate) use tier::{Consumer, Consumers, Membership, MembershipInput, Tier, TierUpdate, Tiers};

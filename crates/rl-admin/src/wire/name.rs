@@ -3,9 +3,9 @@ use utoipa::openapi::schema::SchemaType;
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
 
-/// The id of a consumer, the name of an endpoint, a version, a bank, a resource or an application.
+/// The id of a consumer, or the name of an endpoint, a version, a bank, a resource or an application.
 ///
-/// Names are no sentences: what has quotes, spaces or angle brackets is a mistake, or an attempt.
+/// Quotes, spaces and angle brackets are refused: they are mistakes or attacks.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) struct Name(String);
@@ -20,7 +20,7 @@ impl Name {
     pub(crate) fn parse(text: &str) -> Result<Self, &'static str> {
         let fits = |char: char| char.is_ascii_alphanumeric() || "._:@/+~{}$#-".contains(char);
         let is_name = (1..=250).contains(&text.len()) && text.chars().all(fits);
-        // Clients and proxies remove these from a path, so such a name could never be reached.
+        // Clients and proxies remove these segments from a path, so such a name would be unreachable.
         let is_name = is_name && !matches!(text, "." | "..");
         if is_name { Ok(Self(text.to_owned())) } else { Err(Self::EXPECTED) }
     }
@@ -60,7 +60,7 @@ impl PartialSchema for Name {
 
 impl ToSchema for Name {}
 
-/// A name that may be missing, `null` or empty.
+/// An optional name: missing, `null` and empty all mean none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Option<String>")]
 pub(crate) struct Optional(pub(crate) Option<Name>);
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_no_sentences() {
+    fn names_have_no_quotes_spaces_or_brackets() {
         for name in
             ["abc", "...", ".a", "..a", "alice@example.org", "2001:db8::/64", "GET_/banks/{id}"]
         {

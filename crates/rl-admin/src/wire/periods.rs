@@ -6,9 +6,9 @@ use rl_records::{CallLimit, CallLimits, CallPeriod};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::whole_seconds;
+use super::limit_usage::whole_seconds;
 
-/// Something for each of the six periods.
+/// One value for each of the six periods.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct Periods<T> {
     per_second: T,
@@ -32,12 +32,12 @@ impl<T> Periods<T> {
     }
 }
 
-/// Windows of all six periods: whichever of them limits, this finds what was counted.
+/// Returns a policy with all six periods, which reads every counter whether or not it is limited.
 pub(crate) fn all_periods() -> &'static Policy {
     static ALL: LazyLock<Policy> = LazyLock::new(|| {
-        let most = CallLimit::AtMost(MAX_UNITS);
+        let max = CallLimit::AtMost(MAX_UNITS);
         let limits = CallPeriod::ALL.into_iter();
-        let limits = limits.fold(CallLimits::UNLIMITED, |limits, period| limits.with(period, most));
+        let limits = limits.fold(CallLimits::UNLIMITED, |limits, period| limits.with(period, max));
         limits.policy().expect("there are six limits")
     });
     &ALL
@@ -49,7 +49,7 @@ pub(crate) fn one_period(period: CallPeriod) -> Policy {
     limits.policy().expect("there is a limit")
 }
 
-/// The calls in a window, and when it ends.
+/// Returns the calls in the open window of a period, and the time until it ends.
 fn window(usage: &Decision, period: CallPeriod) -> Option<(u64, Duration)> {
     let mut limits = usage.limits();
     let limit = limits.find(|limit| limit.limit().period() == period.period())?;
@@ -59,14 +59,14 @@ fn window(usage: &Decision, period: CallPeriod) -> Option<(u64, Duration)> {
 /// The calls in an open window.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct CallState {
-    /// How many.
+    /// The number of calls.
     calls_made: u64,
     /// The seconds until the window ends, rounded up.
     reset_in_seconds: u64,
 }
 
 impl CallState {
-    /// From what is used under [`all_periods`].
+    /// Reads the usage under [`all_periods`].
     pub(crate) fn of_each(usage: &Decision) -> Periods<Option<Self>> {
         Periods::of(|period| {
             let (calls_made, left) = window(usage, period)?;
@@ -78,14 +78,14 @@ impl CallState {
 /// The counter of a period.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct CallCounter {
-    /// The calls in the open window; `null` if it is not known.
+    /// The calls in the open window; `null` if unknown.
     calls_made: Option<u64>,
-    /// The seconds until the window ends, rounded up; `null` if it is not known.
+    /// The seconds until the window ends, rounded up; `null` if unknown.
     reset_in_seconds: Option<u64>,
     status: Status,
 }
 
-/// What is known of a counter.
+/// The status of a counter.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 enum Status {
@@ -103,8 +103,9 @@ enum Status {
 pub(crate) type CallCounters = Periods<CallCounter>;
 
 impl CallCounter {
-    /// Makes the counters from the usage of each period, under [`all_periods`] or [`one_period`], or from the
-    /// reason why it is unknown.
+    /// Creates the counters from the usage of each period, under [`all_periods`] or [`one_period`].
+    ///
+    /// A failure is the reason why a usage is unknown.
     pub(crate) fn of_each<'a>(
         usage: impl Fn(CallPeriod) -> Result<&'a Decision, FailureKind>,
     ) -> CallCounters {

@@ -2,25 +2,28 @@ use rl_records::{CallLimits, CallPeriod, Record, RecordContent};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{CallState, Calls, Date, Limits, Name, Optional, Periods};
+use super::date::Date;
+use super::limits::{Calls, Limits};
+use super::name::{Name, Optional};
+use super::periods::{CallState, Periods};
 
-/// The input for a record. A limit that is left out is -1: no limit.
+/// The content of a record in a request. A limit that is left out is -1, which is no limit.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RateLimitInput {
-    /// The first instant at which it is active.
+    /// The first instant at which the record is active.
     from_date: Date,
-    /// The last instant at which it is active. It may equal `from_date`.
+    /// The last instant at which the record is active. It may equal `from_date`.
     to_date: Date,
-    /// An endpoint; for information only.
+    /// An endpoint, for information only.
     #[serde(default)]
     #[schema(required = false)]
     api_name: Optional,
-    /// A version of the API; for information only.
+    /// A version of the API, for information only.
     #[serde(default)]
     #[schema(required = false)]
     api_version: Optional,
-    /// A bank; for information only.
+    /// A bank, for information only.
     #[serde(default)]
     #[schema(required = false)]
     bank_id: Optional,
@@ -62,24 +65,24 @@ impl RateLimitInput {
     }
 }
 
-/// What a record says.
+/// The content of a record.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Content {
-    /// Who is limited.
+    /// The id of the consumer that is limited.
     consumer_id: String,
-    /// The first instant at which it is active.
+    /// The first instant at which the record is active.
     from_date: Date,
-    /// The last instant at which it is active.
+    /// The last instant at which the record is active.
     to_date: Date,
-    /// An endpoint; for information only.
+    /// An endpoint, for information only.
     api_name: Option<String>,
-    /// A version of the API; for information only.
+    /// A version of the API, for information only.
     api_version: Option<String>,
-    /// A bank; for information only.
+    /// A bank, for information only.
     bank_id: Option<String>,
     #[serde(flatten)]
     limits: Limits,
-    /// Whether it blocks the consumer, whatever other records say.
+    /// Whether the record blocks the consumer, whatever other records contain.
     blocks: bool,
 }
 
@@ -95,30 +98,37 @@ impl Content {
             to_date,
             blocks,
         } = content.clone();
-        let (from_date, to_date) = (Date(from_date), Date(to_date));
-        let limits = Limits::of(&limits);
-        Self { consumer_id, from_date, to_date, api_name, api_version, bank_id, limits, blocks }
+        Self {
+            consumer_id,
+            from_date: Date(from_date),
+            to_date: Date(to_date),
+            api_name,
+            api_version,
+            bank_id,
+            limits: Limits::of(&limits),
+            blocks,
+        }
     }
 }
 
-/// A record.
+/// A record as it is stored.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct RateLimit {
-    /// Its id.
+    /// The id.
     #[schema(format = "uuid")]
     rate_limiting_id: String,
     #[serde(flatten)]
     content: Content,
-    /// Who created it.
+    /// The name of the actor who created it.
     created_by: String,
-    /// Who changed it last.
+    /// The name of the actor of the last change.
     updated_by: String,
     created_at: Date,
     updated_at: Date,
-    /// How often it was written; the `ETag` of the answer about this record alone.
+    /// The number of times that the record was written, which is its `ETag`.
     #[schema(minimum = 1)]
     revision: i64,
-    /// An effect of the change that may not be intended.
+    /// A warning about an effect of the change that may not be intended.
     #[serde(skip_serializing_if = "Option::is_none")]
     warning: Option<String>,
 }
@@ -143,30 +153,30 @@ impl RateLimit {
     }
 }
 
-/// How long a consumer is blocked.
+/// The end of a block in a request.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct UntilInput {
-    /// The last instant.
+    /// The last instant of the block.
     pub(crate) until: Date,
 }
 
 /// A page of a list of records.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct RateLimits {
-    /// The records, by consumer and beginning.
+    /// The records, ordered by consumer and first instant.
     pub(crate) limits: Vec<RateLimit>,
-    /// Where the next page begins, to be given as `after`; `null` on the last one.
+    /// The value of `after` for the next page; `null` on the last page.
     pub(crate) next: Option<String>,
 }
 
-/// The limits of a consumer, and what it has used.
+/// The limits of a consumer, and its usage.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct CallLimitsAndState {
     #[serde(flatten)]
     pub(crate) limits: Limits,
     /// The calls in each window that is open; `null` if the counters cannot be reached.
     pub(crate) current_state: Option<Periods<Option<CallState>>>,
-    /// The same, under the name that older documents give it.
+    /// The same as `current_state`, under its older name.
     pub(crate) redis_call_limit: Option<Periods<Option<CallState>>>,
 }

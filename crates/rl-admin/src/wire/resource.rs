@@ -3,36 +3,37 @@ use rl_records::{ResourceLimit, ResourceLimitContent};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Date, Name};
+use super::date::Date;
+use super::name::Name;
 
-/// The limit of a resource.
+/// The limit of a new resource in a request.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ResourceInput {
-    /// The resource.
+    /// The name of the resource.
     name: Name,
-    /// The applications that are under the limit; for others the resource is not configured.
+    /// The names of the applications under this limit. Others have no limit here.
     #[schema(max_items = 1000)]
     apps: Vec<Name>,
-    /// The most tokens the bucket holds; 0 blocks.
+    /// The capacity of the bucket in tokens; 0 blocks.
     #[schema(maximum = 9007199254740991u64)]
     max_permits: u64,
-    /// The tokens that are added each second; 0 blocks.
+    /// The number of tokens that are added each second; 0 blocks.
     #[schema(maximum = 9007199254740991u64)]
     rate: u64,
 }
 
-/// The limit of a resource that is named already.
+/// The limit of an existing resource in a request.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ResourceUpdate {
-    /// The applications that are under the limit.
+    /// The names of the applications under this limit.
     #[schema(max_items = 1000)]
     apps: Vec<Name>,
-    /// The most tokens the bucket holds; 0 blocks.
+    /// The capacity of the bucket in tokens; 0 blocks.
     #[schema(maximum = 9007199254740991u64)]
     max_permits: u64,
-    /// The tokens that are added each second; 0 blocks.
+    /// The number of tokens that are added each second; 0 blocks.
     #[schema(maximum = 9007199254740991u64)]
     rate: u64,
 }
@@ -58,10 +59,10 @@ impl ResourceUpdate {
     }
 }
 
-// What the documents above say.
+// The OpenAPI attributes above repeat this number.
 const _: () = assert!(MAX_UNITS == 9_007_199_254_740_991);
 
-/// What the limit of a resource says.
+/// The content of the limit of a resource.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ResourceContent {
     name: String,
@@ -86,7 +87,7 @@ pub(crate) struct Resource {
     updated_by: String,
     created_at: Date,
     updated_at: Date,
-    /// How often it was written; the `ETag` of the answer about it alone.
+    /// The revision, which is the `ETag`.
     #[schema(minimum = 1)]
     revision: i64,
 }
@@ -107,8 +108,8 @@ impl Resource {
 /// A page of a list of limits of resources.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Resources {
-    /// By name.
+    /// The limits, ordered by name.
     pub(crate) resources: Vec<Resource>,
-    /// Where the next page begins, to be given as `after`; `null` on the last one.
+    /// The value of `after` for the next page; `null` on the last page.
     pub(crate) next: Option<String>,
 }

@@ -2,9 +2,11 @@ use rl_records::{CallLimits, CallPeriod, ConsumerSummary, TierContent};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Calls, Date, Limits, Name};
+use super::date::Date;
+use super::limits::{Calls, Limits};
+use super::name::Name;
 
-/// The limits of each member of a tier. A limit that is left out is -1: no limit.
+/// The limits of a tier in a request. A limit that is left out is -1, which is no limit.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TierUpdate {
@@ -41,7 +43,7 @@ impl TierUpdate {
     }
 }
 
-/// A tier: what holds for each of its members that has no active record of its own.
+/// A tier: the limits of each member without an active record.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Tier {
     name: String,
@@ -51,7 +53,7 @@ pub(crate) struct Tier {
     updated_by: String,
     created_at: Date,
     updated_at: Date,
-    /// The `ETag` of the answer about it alone.
+    /// The revision, which is the `ETag`.
     revision: i64,
 }
 
@@ -72,13 +74,13 @@ impl Tier {
 /// A page of a list of tiers.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Tiers {
-    /// By name.
+    /// The tiers, ordered by name.
     pub(crate) tiers: Vec<Tier>,
-    /// Where the next page begins, to be given as `after`; `null` on the last one.
+    /// The value of `after` for the next page; `null` on the last page.
     pub(crate) next: Option<String>,
 }
 
-/// Which tier to be in.
+/// A membership in a request.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MembershipInput {
@@ -86,14 +88,14 @@ pub(crate) struct MembershipInput {
     pub(crate) tier: Name,
 }
 
-/// Which tier a consumer or a key is in.
+/// The membership of a consumer or a key in a tier.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Membership {
     /// The name of the tier.
     tier: String,
     updated_by: String,
     updated_at: Date,
-    /// The `ETag` of this answer.
+    /// The revision, which is the `ETag`.
     revision: i64,
 }
 
@@ -108,15 +110,15 @@ impl Membership {
     }
 }
 
-/// What there is of a consumer.
+/// A consumer in a list.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Consumer {
     consumer_id: String,
-    /// How many records it has.
+    /// The number of its records.
     records: u64,
-    /// How many of them are active now.
+    /// The number of its records that are active now.
     active: u64,
-    /// The tier it is in; `null` if it is in none.
+    /// The name of its tier; `null` without a tier.
     tier: Option<String>,
 }
 
@@ -130,8 +132,8 @@ impl Consumer {
 /// A page of the list of consumers that have records or a tier.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Consumers {
-    /// By id.
+    /// The consumers, ordered by id.
     pub(crate) consumers: Vec<Consumer>,
-    /// Where the next page begins, to be given as `after`; `null` on the last one.
+    /// The value of `after` for the next page; `null` on the last page.
     pub(crate) next: Option<String>,
 }

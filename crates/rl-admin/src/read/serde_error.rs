@@ -1,12 +1,12 @@
-use crate::ApiError;
+use crate::error::ApiError;
 
-/// Turns an error of serde into an answer with the field and the expected value in plain words.
+/// Converts an error of serde into one that names the field and the expected value in plain words.
 ///
-/// The value that the client sent, which serde's sentences quote, is left out.
-pub(crate) fn fault_of(path: &str, message: &str) -> ApiError {
+/// Leaves out the value that the client sent, which the messages of serde quote.
+pub(crate) fn from_serde(path: &str, message: &str) -> ApiError {
     let quoted = |kind: &str| {
         let rest = message.strip_prefix(kind)?.strip_prefix(" field `")?;
-        // The name of a field that is not known may have anything in it.
+        // The name of an unknown field may contain any text, even this separator.
         let (name, rest) = rest.rsplit_once("`, expected").unwrap_or((rest, ""));
         let name = if rest.is_empty() { name.split('`').next().unwrap_or_default() } else { name };
         Some(name.chars().take(80).collect::<String>())
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sentences_of_serde_become_a_field_and_what_was_expected() {
+    fn messages_of_serde_become_a_field_and_an_expected_value() {
         #[rustfmt::skip]
         let table = [
             ("a.b", "invalid type: string \"x\", expected u64 at line 1 column 9", "a.b", "a.b: expected a whole number from 0 to 9007199254740991"),
@@ -61,7 +61,7 @@ mod tests {
             ("apps", "invalid type: null, expected a sequence", "apps", "apps: expected a list"),
         ];
         for (path, message, field, expected) in table {
-            let found = fault_of(path, message);
+            let found = from_serde(path, message);
             assert_eq!((found.field(), &*found.to_string()), (Some(field), expected), "{message}");
         }
     }

@@ -5,52 +5,54 @@ use rl_core::time::Timestamp;
 
 /// Samples the refusals that are written, so that no actor can fill the history and the log.
 #[derive(Debug, Default)]
-pub(crate) struct Refusals(Mutex<Minute>);
+pub(crate) struct RefusalSampler(Mutex<Minute>);
 
 #[derive(Debug, Default)]
 struct Minute {
     number: u64,
     written: u32,
-    actors: HashMap<String, OfActor>,
+    actors: HashMap<String, ActorCount>,
 }
 
 #[derive(Debug, Default)]
-struct OfActor {
+struct ActorCount {
     written: u32,
-    // The refusals that were not written since the last one that was.
+    // The number of refusals since the last one that was written.
     skipped: u64,
 }
 
-impl Refusals {
-    /// The most refusals of one actor that are written in a minute.
-    const OF_ONE: u32 = 10;
+impl RefusalSampler {
+    /// The largest number of refusals of one actor that are written in a minute.
+    const MAX_OF_ACTOR: u32 = 10;
 
-    /// The most refusals of all actors that are written in a minute.
-    const OF_ALL: u32 = 100;
+    /// The largest number of refusals of all actors that are written in a minute.
+    const MAX_OF_ALL: u32 = 100;
 
-    /// The most actors that are remembered.
-    const ACTORS: usize = 1_000;
+    /// The largest number of actors that are counted.
+    const MAX_ACTORS: usize = 1_000;
 
-    /// Counts a refusal. If it is to be written, returns how many refusals its entry stands for.
+    /// Counts a refusal. Returns the number of refusals that its entry stands for, or `None` if it is not
+    /// to be written.
     pub(crate) fn count(&self, actor: &str, now: Timestamp) -> Option<u64> {
         let mut minute = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let number = now.as_micros() / 60_000_000;
         if minute.number != number {
-            (minute.number, minute.written) = (number, 0);
-            minute.actors.retain(|_, of_actor| of_actor.skipped > 0);
-            minute.actors.values_mut().for_each(|of_actor| of_actor.written = 0);
+            minute.number = number;
+            minute.written = 0;
+            minute.actors.retain(|_, counted| counted.skipped > 0);
+            minute.actors.values_mut().for_each(|counted| counted.written = 0);
         }
-        if minute.actors.len() >= Self::ACTORS && !minute.actors.contains_key(actor) {
+        if minute.actors.len() >= Self::MAX_ACTORS && !minute.actors.contains_key(actor) {
             return None;
         }
-        let is_full = minute.written >= Self::OF_ALL;
-        let of_actor = minute.actors.entry(actor.to_owned()).or_default();
-        if is_full || of_actor.written >= Self::OF_ONE {
-            of_actor.skipped += 1;
+        let is_full = minute.written >= Self::MAX_OF_ALL;
+        let counted = minute.actors.entry(actor.to_owned()).or_default();
+        if is_full || counted.written >= Self::MAX_OF_ACTOR {
+            counted.skipped += 1;
             return None;
         }
-        of_actor.written += 1;
-        let count = 1 + std::mem::take(&mut of_actor.skipped);
+        counted.written += 1;
+        let count = 1 + std::mem::take(&mut counted.skipped);
         minute.written += 1;
         Some(count)
     }
@@ -62,7 +64,7 @@ mod tests {
 
     #[test]
     fn ten_refusals_of_an_actor_are_written_in_a_minute_and_the_next_counts_the_others() {
-        let refusals = Refusals::default();
+        let refusals = RefusalSampler::default();
         let (noon, later) = (Timestamp::from_secs(720), Timestamp::from_secs(780));
         let written: Vec<_> = (0..100).filter_map(|_| refusals.count("bob", noon)).collect();
         assert_eq!(written, [1; 10]);
@@ -73,10 +75,10 @@ mod tests {
 
     #[test]
     fn refusals_of_many_actors_are_bounded() {
-        let refusals = Refusals::default();
+        let refusals = RefusalSampler::default();
         let noon = Timestamp::from_secs(720);
         let written = (0..5_000).filter_map(|actor| refusals.count(&actor.to_string(), noon));
         assert_eq!(written.count(), 100);
-        assert!(refusals.0.lock().unwrap().actors.len() <= Refusals::ACTORS);
+        assert!(refusals.0.lock().unwrap().actors.len() <= RefusalSampler::MAX_ACTORS);
     }
 }

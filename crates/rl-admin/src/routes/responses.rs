@@ -1,4 +1,4 @@
-//! What several endpoints have in common.
+//! Responses that several endpoints share.
 
 use axum::Json;
 use axum::http::{StatusCode, header};
@@ -6,23 +6,28 @@ use axum::response::{IntoResponse, Response};
 use rl_core::Subject;
 use rl_records::{
     Author, CallLimits, ChangeError, DatabaseError, Expected, Record, RecordId, ResourceLimit,
-    Tier, TierMember, lifts,
+    Revised, lifts,
 };
 
 use crate::access::{Actor, Role};
-use crate::error::etag;
-use crate::read::{Asked, IfMatch};
+use crate::audit::{self, RequestSummary};
+use crate::context::Context;
+use crate::error::{ApiError, etag};
+use crate::read::IfMatch;
 use crate::wire::{Name, RateLimit, Resource};
-use crate::{Admin, ApiError, audit};
 
-/// A record, with its tag.
+/// Responds with a record and its `ETag`.
 pub(super) fn record(status: StatusCode, record: &Record) -> Response {
     tagged(status, record.revision, RateLimit::of(record))
 }
 
-/// Returns a written record with its tag, and a warning if it lifts the limits of a tier.
-pub(super) async fn written(admin: &Admin, status: StatusCode, record: &Record) -> Response {
-    let warning = warning(admin, record).await;
+/// Responds with a written record and its `ETag`, and with a warning if it lifts the limits of a tier.
+pub(super) async fn written_record(
+    context: &Context,
+    status: StatusCode,
+    record: &Record,
+) -> Response {
+    let warning = warning(context, record).await;
     tagged(status, record.revision, RateLimit::of(record).with_warning(warning))
 }
 
@@ -30,9 +35,9 @@ fn tagged(status: StatusCode, revision: i64, record: RateLimit) -> Response {
     (status, [(header::ETAG, etag(revision))], Json(record)).into_response()
 }
 
-/// Returns a warning if a record has no limit and thereby lifts those of a tier or the defaults.
-pub(super) async fn warning(admin: &Admin, record: &Record) -> Option<String> {
-    let warning = lifted(admin, record).await;
+/// Returns a warning if a record without a limit lifts those of a tier or the defaults.
+pub(super) async fn warning(context: &Context, record: &Record) -> Option<String> {
+    let warning = lifted_limits(context, record).await;
     warning.unwrap_or_else(|error| {
         // The record is stored already, so only the warning is lost.
         let kind = error.kind().as_str();
@@ -41,8 +46,13 @@ pub(super) async fn warning(admin: &Admin, record: &Record) -> Option<String> {
     })
 }
 
-async fn lifted(admin: &Admin, record: &Record) -> Result<Option<String>, DatabaseError> {
-    let (records, content) = (admin.records(), &record.content);
+/// Returns the warning about the limits that `record` lifts, if it lifts any.
+async fn lifted_limits(
+    context: &Context,
+    record: &Record,
+) -> Result<Option<String>, DatabaseError> {
+    let records = &context.records;
+    let content = &record.content;
     let consumer = Subject::consumer(&content.consumer_id);
     let (limits, of) = match records.tiers().member(&consumer).await? {
         Some(member) => match records.tiers().read(&member.tier).await? {
@@ -51,7 +61,7 @@ async fn lifted(admin: &Admin, record: &Record) -> Result<Option<String>, Databa
         },
         None => (records.aggregation().defaults, "that hold by default".to_owned()),
     };
-    let at = content.from_date.max(admin.now());
+    let at = content.from_date.max(context.now());
     if !lifts(&limits, content) || at > content.to_date {
         return Ok(None);
     }
@@ -64,23 +74,23 @@ async fn lifted(admin: &Admin, record: &Record) -> Result<Option<String>, Databa
     }))
 }
 
-/// The limit of a resource, with its tag.
+/// Responds with the limit of a resource and its `ETag`.
 pub(super) fn resource(status: StatusCode, limit: &ResourceLimit) -> Response {
     let tag = [(header::ETAG, etag(limit.revision))];
     (status, tag, Json(Resource::of(limit))).into_response()
 }
 
-/// The record of this consumer. That of another one is not there.
+/// Returns a record, if it belongs to this consumer.
 pub(super) async fn record_of(
-    admin: &Admin,
+    context: &Context,
     consumer: &Name,
     id: RecordId,
 ) -> Result<Option<Record>, ApiError> {
-    let found = admin.records().read(id).await?;
+    let found = context.records.read(id).await?;
     Ok(found.filter(|record| record.content.consumer_id == consumer.as_str()))
 }
 
-pub(super) fn not_found(id: RecordId) -> ApiError {
+pub(super) fn record_not_found(id: RecordId) -> ApiError {
     ApiError::not_found(format_args!("Rate limiting ID {id}"))
 }
 
@@ -88,82 +98,57 @@ pub(super) fn consumer(name: &Name) -> Subject {
     Subject::consumer(name.as_str())
 }
 
-/// What can be changed by those who have seen it.
-pub(super) trait Revised {
-    fn revision(&self) -> i64;
-
-    fn updated_by(&self) -> &str;
-}
-
-macro_rules! revised {
-    ($($what:ty),*) => {
-        $(
-            impl Revised for $what {
-                fn revision(&self) -> i64 {
-                    self.revision
-                }
-
-                fn updated_by(&self) -> &str {
-                    &self.updated_by
-                }
-            }
-        )*
-    };
-}
-
-revised!(Record, ResourceLimit, Tier, TierMember);
-
-/// The context of a requested change: its actor and its precondition.
-pub(super) struct Edit<'a> {
-    pub(super) admin: &'a Admin,
+/// A requested change: its actor and its precondition.
+pub(super) struct ChangeRequest<'a> {
+    pub(super) context: &'a Context,
     pub(super) actor: &'a Actor,
-    pub(super) asked: &'a Asked,
+    pub(super) request: &'a RequestSummary,
     pub(super) if_match: &'a IfMatch,
 }
 
-impl<'a> Edit<'a> {
-    /// Returns the expectation of the change. Without a precondition it accepts every revision, so it never
-    /// conflicts with another change.
+impl<'a> ChangeRequest<'a> {
+    /// Returns the expected state. Without a precondition, this is any state, so the change never conflicts.
     pub(super) fn expected(&self) -> Expected {
-        self.if_match.expected(self.admin.requires_if_match())
+        self.if_match.expected(self.context.requires_if_match)
     }
 
+    /// Returns the author of the change.
     pub(super) fn author(&self) -> Author<'a> {
         self.actor.author()
     }
 
-    /// Returns the answer if there is nothing to change: 412 to a precondition, else 404.
-    pub(super) fn missing(&self, not_found: ApiError) -> ApiError {
+    /// Returns the error if there is no object to change: 412 with a precondition, else 404.
+    pub(super) fn not_found(&self, not_found: ApiError) -> ApiError {
         match self.if_match {
             IfMatch::Absent => not_found,
             _ => ApiError::nothing_to_match(),
         }
     }
 
-    /// Returns the answer to a change that failed.
-    pub(super) fn not_made<T: Revised>(
+    /// Converts the error of a change.
+    pub(super) fn error<T: Revised>(
         &self,
         error: ChangeError<T>,
         not_found: impl FnOnce() -> ApiError,
     ) -> ApiError {
         match error {
             ChangeError::Conflict { .. } if *self.if_match == IfMatch::Absent => {
-                ApiError::without_if_match()
+                ApiError::missing_if_match()
             }
             ChangeError::Conflict { current } => {
-                ApiError::not_as_seen(current.updated_by(), current.revision())
+                ApiError::revision_mismatch(current.updated_by(), current.revision())
             }
-            ChangeError::NotFound => self.missing(not_found()),
-            error => refused(self.admin, self.actor, self.asked, error),
+            ChangeError::NotFound => self.not_found(not_found()),
+            error => change_error(self.context, self.actor, self.request, error),
         }
     }
 }
 
-/// Returns the answer to a change that failed, and records it if a role was missing.
-pub(super) fn refused<T>(
-    admin: &Admin,
+/// Converts the error of a change, and records the refusal if a role was missing.
+pub(super) fn change_error<T>(
+    context: &Context,
     actor: &Actor,
-    asked: &Asked,
+    request: &RequestSummary,
     error: ChangeError<T>,
 ) -> ApiError {
     let role = match error {
@@ -172,7 +157,7 @@ pub(super) fn refused<T>(
         _ => None,
     };
     if let Some(role) = role {
-        audit::refuse(admin, actor, role, asked);
+        audit::refuse(context, actor, role, request);
     }
     error.into()
 }

@@ -5,40 +5,41 @@ use rl_records::{CallLimits, Contribution};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{Date, Limits};
+use super::date::Date;
+use super::limits::Limits;
 
-/// Whole seconds, rounded up: a window that is open never ends in 0.
+/// Rounds up to whole seconds, so that an open window never ends in 0 seconds.
 pub(crate) fn whole_seconds(left: Duration) -> u64 {
     left.as_secs() + u64::from(left.subsec_nanos() > 0)
 }
 
-/// Where a subject stands under one limit.
+/// The usage of one limit.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Standing {
+pub(crate) struct LimitUsage {
     /// The name of the limit in its policy.
     #[schema(example = "minute")]
     name: String,
-    /// The limit as text; `unlimited` if calls are counted and not limited.
+    /// The limit as text; `unlimited` if calls are only counted.
     #[schema(example = "100/minute")]
     limit: String,
-    /// The most that can be used at once; `null` if there is no limit.
+    /// The capacity of the limit; `null` without a limit.
     max: Option<u64>,
-    /// What is used.
+    /// The number of used units.
     used: u64,
-    /// What is left; `null` if there is no limit.
+    /// The number of remaining units; `null` without a limit.
     remaining: Option<u64>,
-    /// The seconds until it is as if never used, rounded up.
+    /// The seconds until the full capacity is available, rounded up.
     reset_in_seconds: u64,
-    /// Whether this limit denies what was asked for.
+    /// Whether this limit denies the request.
     denies: bool,
-    /// The seconds after which it would not, rounded up; 0 if it does not deny, `null` if waiting does
-    /// not help.
+    /// The seconds until this limit allows the request, rounded up; 0 if it does, `null` if waiting does not
+    /// help.
     retry_in_seconds: Option<u64>,
-    /// Whether it is only tried out: it denies nothing.
+    /// Whether the limit is in shadow mode, in which it denies nothing.
     is_shadow: bool,
 }
 
-impl Standing {
+impl LimitUsage {
     pub(crate) fn of(limit: LimitStatus<'_>) -> Self {
         let is_unlimited = CallLimits::only_counts(limit.limit());
         Self {
@@ -53,41 +54,38 @@ impl Standing {
             is_shadow: limit.limit().is_shadow() && !is_unlimited,
         }
     }
-}
 
-impl Standing {
-    /// Returns what `usage` reports of each limit, with the denials of `decision`, which read no counter.
+    /// Combines the `usage` of each limit with the denials of `decision`, which has read no counter.
     pub(crate) fn of_denial(usage: &Decision, decision: &Decision) -> Vec<Self> {
-        let standing = |limit: LimitStatus<'_>| {
+        let combined = |limit: LimitStatus<'_>| {
             let denied = decision.limits().find(|denied| denied.name() == limit.name());
-            let standing = Self::of(limit);
+            let usage = Self::of(limit);
             match denied.map(Self::of) {
                 Some(Self { denies, retry_in_seconds, .. }) => {
-                    Self { denies, retry_in_seconds, ..standing }
+                    Self { denies, retry_in_seconds, ..usage }
                 }
-                None => standing,
+                None => usage,
             }
         };
-        usage.limits().map(standing).collect()
+        usage.limits().map(combined).collect()
     }
 
-    /// Returns why the limit denies, in words.
+    /// Returns the reason for a denial by this limit, in words.
     pub(crate) fn denial(&self) -> Option<String> {
         let Self { name, used, denies: true, max: Some(max), retry_in_seconds, .. } = self else {
             return None;
         };
         Some(match retry_in_seconds {
-            _ if *max == 0 => format!("{name}: the limit is 0, so no request passes"),
-            None => format!("{name}: {used} of {max} used, it never grants as much at once"),
-            Some(seconds) => format!("{name}: {used} of {max} used, it grants it in {seconds} s"),
+            _ if *max == 0 => format!("{name}: the limit is 0, so every request is rejected"),
+            None => format!("{name}: {used} of {max} used, and the cost exceeds the capacity"),
+            Some(seconds) => format!("{name}: {used} of {max} used, allowed again in {seconds} s"),
         })
     }
 }
 
 const UNLIMITED: &str = "unlimited";
 
-/// Returns the policy of a decision as text, without periods that are only counted; `None` if it is
-/// unknown.
+/// Returns the policy of a decision as text, without periods that are only counted, if it is known.
 pub(crate) fn policy_text(decision: &Decision) -> Option<String> {
     let Some(policy) = decision.policy() else {
         return (decision.origin() == Origin::Unlimited).then(|| UNLIMITED.to_owned());
@@ -98,28 +96,27 @@ pub(crate) fn policy_text(decision: &Decision) -> Option<String> {
     Some(if limits.is_empty() { UNLIMITED.to_owned() } else { limits.join(", ") })
 }
 
-/// Returns whether calls are limited, and not only counted.
+/// Returns whether any limit can deny calls, rather than only count them.
 pub(crate) fn is_limited(decision: &Decision) -> bool {
     decision.limits().any(|limit| !CallLimits::only_counts(limit.limit()))
 }
 
-/// The program whose policies an answer shows.
+/// The program whose policies a response shows.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum PoliciesOf {
     /// The service itself.
     Service,
-    /// A program for management alone. The service decides in the same way if it takes its policies from the
-    /// same records with the same settings.
+    /// A separate program for management. The service decides in the same way if it has the same records and
+    /// settings.
     ThisServer,
 }
 
-/// The note in answers of a server that stands alone.
-pub(crate) const OTHER_PROGRAM: &str = "This server is not the service: it knows the records, tiers and \
-    defaults, and not the program of the service. The service decides so if it takes its policies from \
-    them with the same settings.";
+/// The note in responses of a separate program.
+pub(crate) const OTHER_PROGRAM: &str = "This server is not the service. It knows the records, tiers and \
+    defaults, but not the program of the service, which decides in the same way only with the same settings.";
 
-/// How long to wait; `None` is for ever.
+/// Returns the wait in whole seconds, or `None` if waiting does not help.
 pub(crate) fn seconds_of(wait: RetryAfter) -> Option<u64> {
     match wait {
         RetryAfter::Now => Some(0),
@@ -128,7 +125,7 @@ pub(crate) fn seconds_of(wait: RetryAfter) -> Option<u64> {
     }
 }
 
-/// A record that has to do with the limits that hold.
+/// A record that contributes to the active limits.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Considered {
     #[schema(format = "uuid")]
@@ -137,7 +134,7 @@ pub(crate) struct Considered {
     to_date: Date,
     #[serde(flatten)]
     limits: Limits,
-    /// Whether it blocks, whatever the others say.
+    /// Whether the record blocks, whatever the others contain.
     blocks: bool,
 }
 

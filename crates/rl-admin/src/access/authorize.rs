@@ -1,0 +1,41 @@
+use std::sync::Arc;
+
+use axum::http::request::Parts;
+use rl_core::MaybeReady;
+
+use super::actor::Actor;
+#[cfg(doc)]
+use super::attempts::FailedAttempts;
+
+/// Authenticates requests.
+pub trait Authorize: Send + Sync + 'static {
+    /// Authenticates a request by its head.
+    ///
+    /// Return [`MaybeReady::later`] if the check has to wait, for a database for instance.
+    fn authorize(&self, request: &Parts) -> MaybeReady<Authorized>;
+}
+
+/// The result of an [`Authorize`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Authorized {
+    /// The request is from this actor.
+    As(Actor),
+    /// The request has no credentials of the kind that is checked here. Another [`Authorize`] may accept
+    /// it.
+    Unknown,
+    /// The credentials are wrong. If no other [`Authorize`] accepts them, they count as a
+    /// [failed attempt](FailedAttempts) of the client's address.
+    Wrong,
+    /// The credentials cannot be checked now. The response is 503.
+    Unavailable,
+}
+
+impl<A: Authorize + ?Sized> Authorize for Arc<A> {
+    fn authorize(&self, request: &Parts) -> MaybeReady<Authorized> {
+        (**self).authorize(request)
+    }
+}
+
+// The trait is used as an object, because the configuration chooses the implementation.
+fn _object_safe(_: &dyn Authorize) {}

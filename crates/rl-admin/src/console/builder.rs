@@ -1,0 +1,155 @@
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::middleware::from_fn_with_state;
+use axum::routing::{any, get, post};
+
+use super::failure::Failure;
+use super::session::Sessions;
+use super::site::Site;
+use super::{assets, changes, consumer, consumers, guard, login, records, store, tiers, usage};
+use crate::admin::Admin;
+
+/// The pages and the sessions of a console.
+///
+/// Clones are cheap and share the sessions.
+#[derive(Clone)]
+pub struct Console {
+    site: Arc<Site>,
+}
+
+impl Console {
+    /// Returns a builder for a console of the objects and the actors of `admin`.
+    pub fn builder(admin: Admin) -> ConsoleBuilder {
+        ConsoleBuilder {
+            admin,
+            path: "/console".to_owned(),
+            origin: None,
+            is_secure: true,
+            is_local: false,
+            idle: Duration::from_secs(30 * 60),
+            longest: Duration::from_secs(12 * 3_600),
+        }
+    }
+
+    /// Returns the routes, which begin with the [path](ConsoleBuilder::path). Merge them; do not nest them.
+    pub fn router(&self) -> Router {
+        let path = |rest: &str| format!("{}{rest}", self.site.path());
+        Router::new()
+            .route(&path(""), get(consumers::list))
+            .route(&path("/"), get(consumers::list))
+            .route(&path("/login"), get(login::form).post(login::log_in))
+            .route(&path("/logout"), post(login::log_out))
+            .route(&path("/consumer"), get(consumer::show))
+            .route(&path("/usage"), get(usage::fragment))
+            .route(&path("/record/new"), get(records::new).post(records::create))
+            .route(&path("/record/edit"), get(records::edit).post(records::update))
+            .route(&path("/record/delete"), get(records::confirm_delete).post(records::delete))
+            .route(&path("/tiers"), get(tiers::list))
+            .route(&path("/tier/new"), get(tiers::new).post(tiers::create))
+            .route(&path("/tier/edit"), get(tiers::edit).post(tiers::update))
+            .route(&path("/tier/delete"), post(tiers::delete))
+            .route(&path("/consumer/tier"), post(tiers::set_member))
+            .route(&path("/consumer/reset"), post(usage::reset))
+            .route(&path("/changes"), get(changes::list))
+            .route(&path("/store"), get(store::show))
+            .route(&path("/console.css"), get(assets::style))
+            .route(&path("/console.js"), get(assets::script))
+            .route(&path("/icon.svg"), get(assets::icon))
+            .route(&path("/{*rest}"), any(async || Failure::no_page()))
+            .method_not_allowed_fallback(async || Failure::no_page())
+            // A layer of these routes only, because the application has others.
+            .route_layer(from_fn_with_state(self.site.clone(), guard::guard))
+            .with_state(self.site.clone())
+    }
+}
+
+impl fmt::Debug for Console {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Console")
+            .field("path", &self.site.path)
+            .field("sessions", &self.site.sessions)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The settings of a [`Console`].
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct ConsoleBuilder {
+    admin: Admin,
+    path: String,
+    origin: Option<String>,
+    is_secure: bool,
+    is_local: bool,
+    idle: Duration,
+    longest: Duration,
+}
+
+impl ConsoleBuilder {
+    /// Sets the path that all pages begin with. Defaults to `/console`.
+    ///
+    /// # Panics
+    ///
+    /// Panics unless the path is one or more segments of `a-z`, `A-Z`, `0-9`, `_`, `-` and `.`, each after a
+    /// `/`.
+    pub fn path(mut self, path: &str) -> Self {
+        let fits = |part: &str| {
+            let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+            !part.is_empty() && part.bytes().all(allowed)
+        };
+        let is_path = path.strip_prefix('/').is_some_and(|rest| rest.split('/').all(fits));
+        assert!(is_path, "the path of the console is {path:?}: expected a path such as /console");
+        path.clone_into(&mut self.path);
+        self
+    }
+
+    /// Sets the origin at which browsers see the console, such as `https://limits.example.com`. Forms with
+    /// another origin are refused. Defaults to the `Host` of the request.
+    ///
+    /// Set it behind a proxy that changes `Host`.
+    pub fn origin(mut self, origin: &str) -> Self {
+        self.origin = Some(origin.trim_end_matches('/').to_ascii_lowercase());
+        self
+    }
+
+    /// Allows the cookie to be sent without TLS, for a console without a TLS proxy on the same machine.
+    pub fn without_tls(mut self) -> Self {
+        self.is_secure = false;
+        self
+    }
+
+    /// Allows the cookie without TLS like [`without_tls`](Self::without_tls), but only for browsers that see
+    /// the console at `localhost`, `127.0.0.0/8` or `[::1]`.
+    ///
+    /// A login under another name is refused. It came through a proxy, which may send the cookie without TLS.
+    pub fn on_this_machine(mut self) -> Self {
+        self.is_secure = false;
+        self.is_local = true;
+        self
+    }
+
+    /// Sets the time without a click after which a session ends, and its greatest age. Defaults to half an
+    /// hour and twelve hours. The automatic refresh of a page is no click.
+    pub fn sessions(mut self, idle: Duration, longest: Duration) -> Self {
+        self.idle = idle;
+        self.longest = longest;
+        self
+    }
+
+    /// Builds the console.
+    #[must_use]
+    pub fn build(self) -> Console {
+        let site = Site {
+            context: self.admin.context().clone(),
+            path: self.path,
+            origin: self.origin,
+            is_secure: self.is_secure,
+            is_local: self.is_local,
+            sessions: Sessions::new(self.idle, self.longest),
+        };
+        Console { site: Arc::new(site) }
+    }
+}

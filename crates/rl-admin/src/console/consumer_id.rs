@@ -1,0 +1,14 @@
+use axum::http::StatusCode;
+
+use super::failure::Failure;
+
+/// Checks that a record can have this consumer id.
+pub(super) fn check_consumer_id(id: &str) -> Result<&str, Failure> {
+    let is_valid = (1..=250).contains(&id.len()) && !id.chars().any(char::is_control);
+    if is_valid {
+        return Ok(id);
+    }
+    let message =
+        "Expected the id of a consumer: 1 to 250 bytes of text without control characters.";
+    Err(Failure::new(StatusCode::BAD_REQUEST, "No such consumer", message))
+}

@@ -1,0 +1,89 @@
+use std::sync::Arc;
+
+use axum::http::{header, request::Parts};
+use rl_core::client_ip::ClientIp;
+use rl_core::time::{Clock, Timestamp};
+use rl_core::{RateLimiter, Realm};
+use rl_records::Records;
+
+use crate::access::{Actor, AttemptLimiter, Authorize, Authorized};
+use crate::audit::RefusalSampler;
+use crate::backend::Backend;
+use crate::error::ApiError;
+use crate::outage::OutageLog;
+
+/// What the handlers of the API and of the console share.
+pub(crate) struct Context {
+    pub(crate) records: Records,
+    pub(crate) limiter: RateLimiter,
+    pub(crate) authorize: Vec<Arc<dyn Authorize>>,
+    pub(crate) backend: Backend,
+    pub(crate) requires_if_match: bool,
+    // The rule by which the service finds the addresses of its clients.
+    pub(crate) client_ip: ClientIp,
+    // The declared realms, beside the predefined ones.
+    pub(crate) realms: Vec<Realm>,
+    pub(crate) is_stand_alone: bool,
+    pub(crate) has_public_document: bool,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) refusals: RefusalSampler,
+    pub(crate) attempts: AttemptLimiter,
+    pub(crate) outages: Arc<OutageLog>,
+}
+
+impl Context {
+    /// Returns the names of all realms that requests may name.
+    pub(crate) fn realm_names(&self) -> Vec<&str> {
+        let predefined = ["ip", "key", "consumer", "user", "global", "unknown"];
+        predefined.into_iter().chain(self.realms.iter().map(Realm::as_str)).collect()
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// Returns the actor of a request.
+    ///
+    /// # Errors
+    ///
+    /// Returns 400 for several `Authorization` lines, and 401 if no [`Authorize`] accepts the credentials.
+    /// Returns 429 if the client's address has sent too many wrong credentials, and 503 if they cannot be
+    /// checked now.
+    pub(crate) async fn actor(&self, request: &Parts) -> Result<Actor, ApiError> {
+        if request.headers.get_all(header::AUTHORIZATION).iter().nth(1).is_some() {
+            return Err(ApiError::ambiguous_credentials());
+        }
+        let attempts = &self.attempts;
+        let client = attempts.client(request);
+        // Check first, so that a locked address causes no look-up of credentials.
+        attempts.check(client.as_ref()).await.map_err(ApiError::too_many_attempts)?;
+        match self.identify(request).await {
+            Authorized::As(actor) => {
+                // Wrong credentials sent at the same time may have locked the address meanwhile.
+                attempts.check(client.as_ref()).await.map_err(ApiError::too_many_attempts)?;
+                Ok(actor)
+            }
+            Authorized::Wrong => {
+                attempts.fail(client.as_ref()).await.map_err(ApiError::too_many_attempts)?;
+                Err(ApiError::unauthenticated())
+            }
+            Authorized::Unknown => Err(ApiError::unauthenticated()),
+            Authorized::Unavailable => Err(ApiError::authentication_unavailable()),
+        }
+    }
+
+    /// Tries each [`Authorize`] in turn. The first that accepts the credentials decides.
+    async fn identify(&self, request: &Parts) -> Authorized {
+        let mut result = Authorized::Unknown;
+        for authorize in &self.authorize {
+            match (authorize.authorize(request).await, &result) {
+                (Authorized::As(actor), _) => return Authorized::As(actor),
+                // Wrong credentials count even if another check is unavailable. Otherwise an outage would
+                // permit any number of guesses.
+                (_, Authorized::Wrong) | (Authorized::Unknown, _) => {}
+                (other, _) => result = other,
+            }
+        }
+        result
+    }
+}

@@ -1,0 +1,129 @@
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use rl_core::observe::Transition;
+use rl_core::{RateLimiter, Subject};
+use rl_records::{RecordQuery, Records};
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::failure::{Dependency, DependencyFailure};
+use crate::wire::all_periods;
+
+/// The time without a failure after which an outage is over.
+const CALM: Duration = Duration::from_secs(10);
+
+/// The interval between probes during an outage.
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Logs one line when an outage of a dependency begins, and one when it is over.
+///
+/// A response only shows a failure, never a recovery. So a task probes the dependency during an outage.
+#[derive(Debug)]
+pub(crate) struct OutageLog {
+    records: Records,
+    limiter: RateLimiter,
+    database: Transition,
+    counters: Transition,
+}
+
+impl OutageLog {
+    pub(crate) fn new(records: Records, limiter: RateLimiter) -> Arc<Self> {
+        let database = Transition::new(CALM);
+        let counters = Transition::new(CALM);
+        Arc::new(Self { records, limiter, database, counters })
+    }
+
+    /// Notes a failure that a response reports.
+    pub(crate) fn note(self: &Arc<Self>, failure: &DependencyFailure) {
+        let DependencyFailure { dependency, kind, cause } = failure;
+        if !self.transition(*dependency).occurred() {
+            return;
+        }
+        match dependency {
+            Dependency::Database => {
+                tracing::warn!(target: "rl_admin", kind, cause, "database failing");
+            }
+            Dependency::Counters => {
+                tracing::warn!(target: "rl_admin", kind, cause, "counters failing");
+            }
+        }
+        tokio::spawn(probe(Arc::downgrade(self), *dependency));
+    }
+
+    const fn transition(&self, dependency: Dependency) -> &Transition {
+        match dependency {
+            Dependency::Database => &self.database,
+            Dependency::Counters => &self.counters,
+        }
+    }
+
+    /// Returns whether a dependency replies to a cheap read.
+    async fn is_available(&self, dependency: Dependency) -> bool {
+        match dependency {
+            Dependency::Database => {
+                let query = RecordQuery { limit: 1, ..RecordQuery::default() };
+                self.records.list(&query).await.is_ok()
+            }
+            Dependency::Counters => {
+                let subject = Subject::global();
+                self.limiter.usage_with_policy(all_periods(), &subject).await.is_ok()
+            }
+        }
+    }
+}
+
+/// Probes a dependency until its outage is over, then logs that.
+async fn probe(log: Weak<OutageLog>, dependency: Dependency) {
+    let mut ticks = interval(PROBE_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let Some(log) = log.upgrade() else { return };
+        let transition = log.transition(dependency);
+        if !log.is_available(dependency).await {
+            // Extends the outage without counting a failed request.
+            transition.occurred_times(0);
+            continue;
+        }
+        let Some(ended) = transition.ended() else { continue };
+        let outage_ms = u64::try_from(ended.lasted.as_millis()).unwrap_or(u64::MAX);
+        let failures = ended.count;
+        match dependency {
+            Dependency::Database => {
+                tracing::info!(target: "rl_admin", outage_ms, failures, "database recovered");
+            }
+            Dependency::Counters => {
+                tracing::info!(target: "rl_admin", outage_ms, failures, "counters recovered");
+            }
+        }
+        return;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rl_records::RecordSource;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_outage_ends_after_the_calm_time_without_a_failure() {
+        let records = Records::connect("sqlite::memory:").await.unwrap();
+        let source = RecordSource::start(&records);
+        let limiter = RateLimiter::builder().policies(source).build().unwrap();
+        let log = OutageLog::new(records, limiter);
+        let failure = DependencyFailure {
+            dependency: Dependency::Counters,
+            kind: "unavailable",
+            cause: "connection refused".to_owned(),
+        };
+        log.note(&failure);
+        log.note(&failure);
+        assert!(log.counters.is_on() && !log.database.is_on());
+        tokio::time::advance(CALM / 2).await;
+        tokio::time::timeout(CALM / 4, std::future::pending::<()>()).await.unwrap_err();
+        assert!(log.counters.is_on(), "the outage is not over before the calm time");
+        tokio::time::timeout(CALM, std::future::pending::<()>()).await.unwrap_err();
+        assert!(!log.counters.is_on());
+    }
+}
