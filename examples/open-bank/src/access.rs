@@ -49,7 +49,7 @@ pub(crate) async fn authenticate(
         Ok(Some(token)) => CONSUMERS.iter().find(|(known, _)| *known == token),
         Err(message) => return answer(StatusCode::BAD_REQUEST, message),
     };
-    let address = Subject::new(rl_core::Realm::Ip, &access.address(&request).unwrap_or_default());
+    let address = Subject::new(rl_tower::Realm::Ip, &access.address(&request).unwrap_or_default());
     let attempt = match consumer {
         Some(_) => access.failures.peek(&address, 1).await,
         None => access.failures.check(&address, 1).await,

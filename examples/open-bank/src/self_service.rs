@@ -149,7 +149,7 @@ impl SelfService {
     /// Counts a request of this address. Without a known address, only the global window counts it.
     pub(crate) async fn check(&self, address: Option<&str>) -> Outcome {
         let address = address.filter(|address| !matches!(*address, "" | "unknown"));
-        let subject = address.map(|address| Subject::new(rl_core::Realm::Ip, address));
+        let subject = address.map(|address| Subject::new(rl_tower::Realm::Ip, address));
         let (global, everybody) = (self.global.as_ref(), Subject::global());
         let by_address = self.by_address.as_ref().zip(subject.as_ref());
         let counted = [by_address, global.map(|limiter| (limiter, &everybody))];
