@@ -17,11 +17,11 @@
 -- have 256 entries together become one block, sooner or later.
 --
 -- `open` runs before anything else. From then on the cells describe the entries that count now. Blocks
--- that have left stay in front of the list until the next write. Each write deletes at most 64 of them,
+-- that have left stay in front of the list until the next write. Each write deletes at most 16 of them,
 -- so that a log whose entries leave together does not block the server.
 --
 -- One call of `struct` reads the units of many entries or items, which takes half the time.
-local ENTRY, TAIL, BLOCK, ITEM, MOST_DELETED = 14, 32, 256, 20, 64
+local ENTRY, TAIL, BLOCK, ITEM, MOST_DELETED = 14, 32, 256, 20, 16
 local ENTRY_FORMAT, ITEM_FORMAT = 'I7I7', 'I7I7I2I4'
 local logs = {}
 
@@ -37,7 +37,10 @@ local function log_read_list(at, log)
   local list = redis.call('HGET', KEYS[log.ring], 'b') or ''
   local before = #list - state[at + 5] * ITEM
   if before < 0 or #list % ITEM > 0 then return false end
-  log.left, log.list = string.sub(list, 1, before), string.sub(list, before + 1)
+  log.left, log.list = '', list
+  if before > 0 then
+    log.left, log.list = string.sub(list, 1, before), string.sub(list, before + 1)
+  end
   return true
 end
 
