@@ -25,8 +25,8 @@ use crate::store::Namespace;
 /// * A lane is stored without its last reduction modulo *p*. Unequal remainders stay unequal.
 ///
 /// The proof holds for every pair of subjects that is chosen without knowledge of the keys. Keys and
-/// fingerprints never leave the process. Among ten million subjects, whoever chooses their ids, two share
-/// a fingerprint with a probability of 10^-23.
+/// fingerprints never leave the process. Among ten million subjects, even if an attacker
+/// chooses their ids, two share a fingerprint with a probability of 10^-23.
 ///
 /// The second lane selects the shard and the table slot. Consecutive ids differ by a constant step in a
 /// lane, and an unlucky step would fill a few slots only. Therefore the second lane is mixed by an

@@ -23,7 +23,7 @@ pub(super) enum Entry {
 // The box and the discriminant take no room of their own.
 const _: () = assert!(size_of::<Entry>() == size_of::<PackedEntry>());
 
-/// What all entries of a shard share.
+/// The data that all entries of a shard share.
 #[derive(Debug)]
 pub(super) struct ShardContext {
     pub(super) layouts: LayoutRegistry,

@@ -47,7 +47,7 @@ pub(super) struct LimitLanes {
     pub(super) second: SecondLane,
 }
 
-/// What the lane behind the first one holds of the same state.
+/// The content of a state's second lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SecondLane {
     /// Nothing: the state has two cells.

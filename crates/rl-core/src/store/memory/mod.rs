@@ -130,7 +130,9 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Decides what the fast path does not.
+/// Decides a request that the fast path does not cover.
+///
+/// Returns `None` and changes nothing if a charge would need more states than the store holds.
 #[inline(never)]
 fn decide_fully(
     mut shard: MutexGuard<'_, Shard>,

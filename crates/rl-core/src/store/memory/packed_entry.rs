@@ -136,7 +136,7 @@ impl PackedEntry {
         base.timestamp(self.relative_last_change())
     }
 
-    /// Decides under fixed windows, if that takes one comparison: nearly always.
+    /// Decides under fixed windows if one comparison suffices, which is nearly always.
     ///
     /// Returns `None` and changes nothing if [`decide_windows`](Self::decide_windows) has to decide.
     #[inline(always)]

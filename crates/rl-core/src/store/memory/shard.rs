@@ -86,7 +86,7 @@ impl Shard {
         self.entries.len()
     }
 
-    /// Decides for a known subject under fixed windows, if that takes one comparison: nearly always.
+    /// Decides for a known subject under fixed windows if one comparison suffices, which is nearly always.
     ///
     /// Returns `None` and changes nothing if [`decide`](Self::decide) has to decide.
     #[inline(always)]
@@ -256,8 +256,9 @@ impl Shard {
 
     /// Finds room for a newcomer with this used fraction.
     ///
-    /// Drops expired entries among the next few. In a full shard, chooses the one with the smallest used
-    /// fraction of those, and stops early at one with no more than the newcomer's and not much.
+    /// Inspects the next few entries, and drops expired ones. In a full shard, chooses the inspected entry
+    /// with the smallest used fraction. Stops early at an entry whose fraction is small and no larger than
+    /// the newcomer's.
     fn find_room(&mut self, now: Timestamp, newcomer: u8) -> Option<Room> {
         let now = self.context.time_base.moment(now);
         let small = newcomer.min(SMALL_FRACTION);

@@ -133,7 +133,7 @@ impl<T> Table<T> {
         &self.chunks[position / CHUNK][position % CHUNK]
     }
 
-    /// Builds an index with half as many homes again, or more if a record would be too far from home.
+    /// Builds an index with 1.5 times as many homes, or more if a record would be too far from its home.
     fn rebuild_index(&mut self) {
         let mut homes = self.index.homes;
         loop {

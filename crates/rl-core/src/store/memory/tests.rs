@@ -16,7 +16,7 @@ use crate::time::{Clock, ManualClock, Timestamp};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// Two units per hour.
+/// Returns a policy of two units per hour.
 fn two() -> Policy {
     Policy::new([Limit::per_hour(2)]).unwrap()
 }

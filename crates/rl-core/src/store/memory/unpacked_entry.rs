@@ -33,7 +33,7 @@ pub(super) struct TooManyStates;
 /// The states of one subject, each under its [`StateId`].
 #[derive(Debug)]
 pub(super) struct UnpackedEntry<A: Array<Item = LimitState>> {
-    /// First those of the policy charged last, in its order, then those that other policies left.
+    /// The states of the policy that was charged last, in its order, followed by those of other policies.
     states: SmallVec<A>,
     /// The time of the last change. No decision is made at an earlier time.
     last_change: Timestamp,
@@ -78,7 +78,7 @@ pub(super) fn is_same_moment(last_change: Timestamp, now: Timestamp) -> bool {
     last_change >= now && last_change.micros_since(now) < STEP_BACK_MICROS
 }
 
-/// What the enforced limits of a policy grant at once.
+/// The units that the enforced limits of a policy grant at once.
 #[derive(Clone, Copy, Debug)]
 struct Available {
     units: u64,
