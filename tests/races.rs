@@ -16,47 +16,55 @@ use rl_tests::web::eventually;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// How connections leave the pool: `Liveness` in `store/redis/connection/liveness.rs`.
-struct Life {
-    generation: u64,
-    current: Arc<AtomicU64>,
+/// How connections leave the pool, as in `store/redis/connection/liveness.rs`.
+struct Liveness {
+    opened_under: u64,
+    generation: Arc<AtomicU64>,
 }
 
-impl Life {
-    fn open(current: &Arc<AtomicU64>) -> Self {
-        Self { generation: current.load(Ordering::Acquire), current: Arc::clone(current) }
+impl Liveness {
+    fn open(generation: &Arc<AtomicU64>) -> Self {
+        Self {
+            opened_under: generation.load(Ordering::Acquire),
+            generation: Arc::clone(generation),
+        }
     }
 
     fn fail(&self) {
-        let (this, next) = (self.generation, self.generation + 1);
-        let _ = self.current.compare_exchange(this, next, Ordering::AcqRel, Ordering::Relaxed);
+        let next = self.opened_under + 1;
+        let _ = self.generation.compare_exchange(
+            self.opened_under,
+            next,
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        );
     }
 
     fn is_stale(&self) -> bool {
-        self.generation != self.current.load(Ordering::Acquire)
+        self.opened_under != self.generation.load(Ordering::Acquire)
     }
 }
 
-/// Many tasks fail together, on connections of one age, while another connection is made: one age
-/// ends, its connections are stale for good, and the one that is made afterwards is not.
+/// Several connections of one generation fail together while another connection is opened. The generation
+/// ends once, its connections stay stale, and a connection that is opened afterwards is not stale.
 #[test]
-fn an_age_of_connections_ends_once_however_many_fail_together() {
+fn a_generation_ends_once_if_several_of_its_connections_fail() {
     loom::model(|| {
         let current = Arc::new(AtomicU64::new(0));
-        let old = [Life::open(&current), Life::open(&current)];
+        let old = [Liveness::open(&current), Liveness::open(&current)];
         let failing = old.map(|connection| {
             thread::spawn(move || {
                 connection.fail();
                 assert!(connection.is_stale());
             })
         });
-        let between = Life::open(&current);
+        let between = Liveness::open(&current);
         failing.into_iter().for_each(|task| task.join().unwrap());
         assert_eq!(current.load(Ordering::Relaxed), 1);
-        assert_eq!(between.is_stale(), between.generation == 0);
-        // Late news of the old age does no harm to the new one.
-        let new = Life::open(&current);
-        Life { generation: 0, current: Arc::clone(&current) }.fail();
+        assert_eq!(between.is_stale(), between.opened_under == 0);
+        // A late failure of the old generation does not end the new one.
+        let new = Liveness::open(&current);
+        Liveness { opened_under: 0, generation: Arc::clone(&current) }.fail();
         assert!(!new.is_stale());
     });
 }
