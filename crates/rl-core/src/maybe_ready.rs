@@ -3,36 +3,36 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// An answer that is there at once, or comes later.
+/// A future that is ready at once, or waits in a box.
 ///
-/// The type has a name, so that a middleware can hold it in its own future, and it allocates only
-/// when there is something to wait for.
+/// The type can be named, so that a middleware can hold it in its own future. It allocates only if it
+/// has to wait.
 ///
 /// # Panics
 ///
 /// Like most futures it panics when polled again after it was ready.
 #[must_use = "futures do nothing unless awaited"]
 pub enum MaybeReady<T> {
-    /// The answer, until it is taken.
+    /// The output, until the future is polled.
     Ready(Option<T>),
-    /// The answer comes later.
+    /// A future that has to wait.
     Boxed(Pin<Box<dyn Future<Output = T> + Send>>),
 }
 
 impl<T> MaybeReady<T> {
-    /// An answer that is there.
+    /// Creates a future that is ready.
     pub const fn ready(answer: T) -> Self {
         Self::Ready(Some(answer))
     }
 
-    /// An answer that `future` will give.
+    /// Creates a future that waits for `future`.
     pub fn later(future: impl Future<Output = T> + Send + 'static) -> Self {
         Self::Boxed(Box::pin(future))
     }
 }
 
 impl<T: Send + 'static> MaybeReady<T> {
-    /// This answer, turned into another by `f`; at once if it is there.
+    /// Returns a future whose output is that of this one, converted by `f`. It is ready if this one is.
     pub fn map<U>(self, f: impl FnOnce(T) -> U + Send + 'static) -> MaybeReady<U> {
         match self {
             Self::Ready(answer) => MaybeReady::Ready(answer.map(f)),
@@ -41,7 +41,7 @@ impl<T: Send + 'static> MaybeReady<T> {
     }
 }
 
-// Nothing in it is pinned in place: the future that waits lives in a box.
+// The waiting future is pinned in its box, so this type can move.
 impl<T> Unpin for MaybeReady<T> {}
 
 impl<T> Future for MaybeReady<T> {

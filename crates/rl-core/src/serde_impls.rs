@@ -1,6 +1,6 @@
-//! `serde` for the words that stand in configuration, in their text form: a [`Limit`] is
-//! `"10/second"`, a [`Period`] `"15minutes"`, a [`Policy`] a list of limits or a map of names to
-//! limits. A [`Decision`] is written for logs and reports, never read.
+//! `serde` implementations. A [`Limit`] and a [`Period`] are read and written in their text form
+//! (`"10/second"`, `"15minutes"`), and a [`Policy`] as a list of limits or a map of names to limits. A
+//! [`Decision`] is only written, for logs and reports.
 
 use std::fmt;
 use std::time::Duration;

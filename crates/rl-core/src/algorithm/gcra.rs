@@ -1,20 +1,21 @@
-//! Generic cell rate algorithm: one unit every period / max, and at most `burst` at once from idle.
+//! Generic cell rate algorithm: one unit every period / max, and at most `burst` units at once after a
+//! pause.
 //!
-//! * **Guarantee**: in every span of time *t* at most burst + rate × *t* units pass.
+//! * **Guarantee**: at most burst + rate × *t* units are granted in every span of time *t*.
 //! * **Invariant**: the *theoretical arrival time* (TAT) is when the limit would be idle again. A
-//!   request of cost `c` passes if and only if max(TAT, now) + `c` × T − burst × T <= now, where T is
+//!   request of cost `c` is allowed if and only if max(TAT, now) + `c` × T − burst × T <= now, where T is
 //!   the emission interval, period / max; then the TAT moves on by `c` × T.
-//! * **Rounding**: none. T need not be whole, so the TAT is kept as whole microseconds and a fraction
-//!   of 1 / max of one. Waits that are told are rounded up to whole microseconds.
+//! * **Rounding**: none. T need not be whole, so the TAT is stored as whole microseconds and a fraction
+//!   of 1 / max of one. Reported waits are rounded up to whole microseconds.
 //! * **Refunds** move the TAT back by `c` × T, never before now, if the limit has been in use without
 //!   a pause since the charge. While it was in use no unit that accrued was lost, so all of the charge
 //!   still counts. Once the limit has been idle, nothing of an earlier charge counts, and nothing is
 //!   given back.
-//! * **Why a refund admits no more**: let the limit be in use since *s*, when the TAT was *s*. From there
+//! * **Why a refund never grants more**: let the limit be in use since *s*, when the TAT was *s*. From there
 //!   on only charges move the TAT on and only refunds of these charges move it back, so at every time
-//!   TAT >= *s* + T × (charged − refunded). A request passes only if TAT − now <= burst × T
+//!   TAT >= *s* + T × (charged − refunded). A request is allowed only if TAT − now <= burst × T
 //!   afterwards: charged − refunded <= burst + rate × (now − *s*). In every span of time *t*, the units
-//!   that pass in it less those given back in it are at most burst + rate × *t*, by the same argument
+//!   granted in it less those given back in it are at most burst + rate × *t*, by the same argument
 //!   from the TAT at its beginning, which is not before that time.
 //! * **State**: three integers, the TAT, its fraction, and since when the limit has been in use. When
 //!   `max` changes, the time until the limit is idle stays: the share of the burst that is in use is
@@ -39,7 +40,7 @@ pub(super) struct Gcra {
     period: u64,
 }
 
-/// A time or a span with a fraction; ordered as it should be, because the fraction is below `max`.
+/// A time or a span with a fraction. The derived order is right, because the fraction is below `max`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Exact {
     micros: u64,
@@ -57,32 +58,32 @@ impl Gcra {
         Self { max: limit.max(), burst: limit.capacity(), period: limit.period().as_micros() }
     }
 
-    /// How long `units` take: units × period / max.
+    /// Returns the time that `units` take: units × period / max.
     ///
-    /// No product exceeds 2^53, in Lua neither: of the period only what a whole number of emission
-    /// intervals leaves is multiplied, and that is below `max`.
+    /// No product exceeds 2^53, which would be inexact in Lua: only the remainder of the period after
+    /// whole microseconds per unit is multiplied, and it is below `max`.
     const fn time_of(self, units: u64) -> Exact {
         let (whole, rest) = (self.period / self.max, self.period % self.max);
         let fractions = units * rest;
         Exact { micros: units * whole + fractions / self.max, fraction: fractions % self.max }
     }
 
-    /// The most units that can be charged at once: more would not be exact.
+    /// Returns the most units that can be charged at once exactly.
     const fn chargeable(self) -> u64 {
         let by_fraction = MAX_UNITS / self.max;
         let by_time = MAX_UNITS / 2 / (self.period / self.max + 1);
         if by_fraction < by_time { by_fraction } else { by_time }
     }
 
-    /// The TAT, if it lies ahead.
+    /// Returns the TAT if it is after `now`.
     fn ahead(self, state: &State, now: Timestamp) -> Option<Exact> {
         let [micros, fraction] = state.two()?;
-        // A fraction of an earlier, larger max may be too large for this one.
+        // The fraction may come from a larger `max`, before the limit was lowered.
         let tat = Exact { micros, fraction: fraction.min(self.max.saturating_sub(1)) };
         (tat > Exact { micros: now.as_micros(), fraction: 0 }).then_some(tat)
     }
 
-    /// The units in use at `now`: the fewest whose time covers what is ahead.
+    /// Returns the units in use at `now`: the fewest units that take the time from `now` to the TAT.
     fn used(self, tat: Exact, now: Timestamp) -> u64 {
         let ahead = Exact { micros: tat.micros - now.as_micros(), ..tat };
         let numerator =
@@ -122,7 +123,7 @@ impl Counting for Gcra {
         let (Some(tat), Some([.., since])) = (self.ahead(state, now), state.three()) else {
             return;
         };
-        // The limit was idle after the charge: units that accrued since would be granted twice.
+        // The limit was idle after the charge, so a refund would grant the accrued units twice.
         if charged.as_micros() < since {
             return;
         }
@@ -156,7 +157,7 @@ impl Counting for Gcra {
         let Some(tat) = ahead.filter(|_| needed > 0) else {
             return Outcome::granted(used, reset);
         };
-        // The request passes once no more is ahead than the rest of the burst.
+        // The request is allowed once the TAT is no further ahead than the rest of the burst.
         let rest = self.time_of(self.burst - needed);
         let is_late = tat.fraction > rest.fraction;
         let passes_at = (tat.micros + u64::from(is_late)).saturating_sub(rest.micros);

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-/// When units were taken, and how many.
+/// The time at which units were charged, and their number.
 type Entry = (u64, u64);
 
 /// The most entries of a block.
@@ -35,14 +35,14 @@ struct Block {
 /// Entries at the front that no longer count.
 #[derive(Clone, Copy, Debug, Default)]
 struct Left {
-    /// Blocks whose entries have all left.
+    /// Blocks whose entries have all expired.
     blocks: usize,
-    /// Entries of the block behind them.
+    /// Expired entries of the next block.
     entries: usize,
     units: u64,
 }
 
-/// Where an entry is: in a sealed block, or behind them in the tail.
+/// The position of an entry: in a sealed block or in the tail.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     block: usize,
@@ -104,7 +104,7 @@ impl Log {
         self.units - self.left(until).units
     }
 
-    /// Forgets the entries that are not after `until`.
+    /// Removes the entries that are not after `until`.
     pub(super) fn drop_until(&mut self, until: Option<u64>) {
         let left = self.left(until);
         if left.units == 0 {
@@ -190,7 +190,7 @@ impl Log {
         }
     }
 
-    /// Returns the time of the entry that must leave so that `units` of those after `until` have left.
+    /// Returns the time of the entry whose expiry frees `units` of the units after `until`.
     pub(super) fn leaves_with(&self, until: Option<u64>, units: u64) -> Option<u64> {
         let mut units = units + self.left(until).units;
         for block in self.blocks() {

@@ -1,14 +1,14 @@
 //! How limits count, as pure functions: no clock, no lock, no I/O, no floating point.
 //!
-//! Every algorithm answers the same questions ([`Counting`]) about the [`State`] of one limit; a
-//! store asks all limits of a policy, and charges all or none. Each file has a twin in
-//! `store/redis/scripts/algorithms/` that charges the same way. What a client is told ([`Counting::outcome`]) is
-//! computed here alone, from the state that either of the two left behind, or from what a script tells
-//! of a log that stays on Redis.
+//! Every algorithm implements the same operations ([`Counting`]) on the [`State`] of one limit. A store
+//! calls them for all limits of a policy, and charges all or none. Each file has a twin in
+//! `store/redis/scripts/algorithms/` that charges the same way. Only this module computes the status that
+//! a client sees ([`Counting::outcome`]): from the state that was stored here or on Redis, or, for a log
+//! on Redis, from the summary that the script replies.
 //!
 //! To add an algorithm: a file here, its twin, a variant of [`Algorithm`], an arm in [`counting!`],
-//! a tag in `store/redis/encoding/policy.rs` and `store/redis/scripts/lib/slots.lua`. Concurrency is a sliding log
-//! whose units are given back.
+//! a tag in `store/redis/encoding/policy.rs` and `store/redis/scripts/lib/slots.lua`. Concurrency is a sliding
+//! log whose units are released.
 
 mod counting;
 pub(crate) mod fixed_window;
@@ -59,19 +59,19 @@ macro_rules! counting {
     }};
 }
 
-/// The units of `limit` that may be taken at `now`: requests, if it counts those.
+/// Returns the units that `limit` can grant at `now`; requests, if it counts requests.
 ///
-/// Below `units` are those of a request, of which such a limit takes one.
+/// The other functions take the units of a request, which are one unit of a limit that counts requests.
 pub(crate) fn available(limit: Limit, state: &State, now: Timestamp) -> u64 {
     counting!(limit, available(state, now))
 }
 
-/// Takes `units` at `now`.
+/// Charges a request of `units` at `now`.
 pub(crate) fn charge(limit: Limit, state: &mut State, now: Timestamp, units: u64) {
     counting!(limit, charge(state, now, limit.units(units)));
 }
 
-/// Gives back at `now` what still counts of `units` that were taken at `charged`.
+/// Gives back those of the `units` charged at `charged` that still count at `now`.
 ///
 /// A charge later than `now` belongs to a state that was lost before the clock stepped back.
 pub(crate) fn refund(
@@ -86,7 +86,8 @@ pub(crate) fn refund(
     }
 }
 
-/// What counts at `now` of `units` that were taken at `charged` of a concurrency limit; 0 of others.
+/// Returns how many of the `units` charged at `charged` a concurrency limit still counts at `now`; 0 for
+/// any other limit.
 pub(crate) fn held(
     limit: Limit,
     state: &State,
@@ -102,8 +103,8 @@ pub(crate) fn held(
     }
 }
 
-/// Takes at `now` what counts of `units` that were taken at `charged` of a concurrency limit, in
-/// their place. Others have nothing to renew.
+/// Re-dates to `now` those of the `units` charged at `charged` that a concurrency limit still counts.
+/// Other limits have no lease to renew.
 pub(crate) fn renew(
     limit: Limit,
     state: &mut State,
@@ -116,12 +117,12 @@ pub(crate) fn renew(
     }
 }
 
-/// When `state` can be forgotten.
+/// Returns the time from which `state` can be removed.
 pub(crate) fn expires(limit: Limit, state: &State) -> Timestamp {
     if state.is_empty() { Timestamp::EPOCH } else { counting!(limit, expires(state)) }
 }
 
-/// How many integers a script replies for `limit`: its state, or of a log what is told of it.
+/// Returns how many integers a script replies for `limit`: its state, or the summary of a log.
 #[cfg(feature = "redis")]
 pub(crate) fn replied_cells(limit: Limit) -> usize {
     match limit.algorithm() {
@@ -134,7 +135,7 @@ pub(crate) fn replied_cells(limit: Limit) -> usize {
     }
 }
 
-/// How many integers a script stores for `limit` beside the entries of a log.
+/// Returns how many integers a script stores for `limit`, without the entries of a log.
 #[cfg(feature = "redis")]
 pub(crate) fn stored_cells(limit: Limit) -> usize {
     match limit.algorithm() {

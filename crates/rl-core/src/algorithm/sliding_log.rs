@@ -1,18 +1,18 @@
-//! Sliding log: remembers every unit for one period, and forgets it when the period has passed.
+//! Sliding log: stores the time of every unit for one period.
 //!
-//! * **Guarantee**: exact. At most `max` units in *every* span of one period, and never fewer than
-//!   that allows: a unit that was taken at *x* counts until *x* + period and not a microsecond longer.
-//! * **Invariant**: a request of cost `c` passes if and only if the units taken in
+//! * **Guarantee**: exact. At most `max` units in *every* span of one period, and no request is denied
+//!   that would keep this bound: a unit charged at *x* counts until *x* + period, not longer.
+//! * **Invariant**: a request of cost `c` is allowed if and only if the units charged in
 //!   (now − period, now] + `c` <= max.
-//! * **Entries** hold a time and how many units were taken then. Units of one microsecond share an
+//! * **Entries** hold a time and the number of units charged then. Units of one microsecond share an
 //!   entry, and each entry has at least one unit. They stand in blocks of at most 128, with the units
-//!   of each block. Counting the entries that leave, and finding the entry that must leave for a request to
-//!   pass, visits blocks first, and then the entries of one block.
-//! * **Beyond the limit** (a post-paid charge, a `max` that was lowered) a full log takes no further
-//!   entry: the newest takes the units, and moves to now. Its units then count longer, never
-//!   shorter.
-//! * **Refunds** take units out of the entry of the time at which they were charged, if it is still
-//!   there. No entry of another block is moved.
+//!   of each block. Counting the entries that expire, and finding the entry that must expire before a request
+//!   is allowed, visits blocks first, and then the entries of one block.
+//! * **Beyond the limit** (a charge of used units, a `max` that was lowered) a full log gets no further
+//!   entry: the units are added to the newest entry, whose time becomes now. Its units then count
+//!   longer, never shorter.
+//! * **Refunds** remove units from the entry of the time at which they were charged, if it still
+//!   exists. No entry of another block is moved.
 //! * **Rounding**: none.
 //! * **State**: two integers for each entry, and a few for each block.
 //!
@@ -20,8 +20,8 @@
 //!
 //! A limit of concurrency is a sliding log whose period is the lease, and whose units are given back
 //! when the work is done: a permit is a charge, its release a refund, and when the holder dies the
-//! lease ends as units leave a log. A renewal is a refund and a charge in one step. The wait that is
-//! told is exact if nobody releases or renews; usually a place is free sooner.
+//! lease ends as units leave a log. A renewal is a refund and a charge in one step. The reported
+//! wait is the time until enough leases have ended; usually a permit is released sooner.
 //!
 //! The log of one record for each request is described in ClassDojo, *Better rate limiting with Redis
 //! sorted sets* (2015), and Figma, *An alternative approach to rate limiting* (2017). Leases are those
@@ -44,13 +44,13 @@ pub(super) struct SlidingLog {
     period: u64,
 }
 
-/// What an outcome is made from; what a script replies. All 0 if nothing counts.
+/// The numbers from which an outcome is computed, as a script replies them. All are 0 if no unit counts.
 #[derive(Clone, Copy, Debug, Default)]
 struct Standing {
     used: u64,
-    /// When the newest unit was taken.
+    /// The time at which the newest unit was charged.
     newest: u64,
-    /// When enough units have left for a request that is denied.
+    /// The time at which enough units have expired for a request that is denied now.
     passes_at: u64,
 }
 
@@ -59,12 +59,12 @@ impl SlidingLog {
         Self { max: limit.max(), period: limit.period().as_micros() }
     }
 
-    /// When units that were taken at `time` count no longer.
+    /// Returns the time from which units charged at `time` no longer count.
     const fn leaves(self, time: u64) -> u64 {
         time.saturating_add(self.period)
     }
 
-    /// Returns the latest time of entries that have left at `now`.
+    /// Returns the latest time of entries that have expired at `now`.
     const fn left_until(self, now: Timestamp) -> Option<u64> {
         now.as_micros().checked_sub(self.period)
     }
@@ -74,14 +74,14 @@ impl SlidingLog {
         state.log().map_or(0, |log| log.units_after(self.left_until(now)))
     }
 
-    /// Returns how many of `units` that were taken at `charged` still count.
+    /// Returns how many of the `units` charged at `charged` still count.
     pub(super) fn held(self, state: &State, now: Timestamp, charged: Timestamp, units: u64) -> u64 {
         let charged = charged.as_micros();
         let found = state.log().filter(|_| self.leaves(charged) > now.as_micros());
         found.and_then(|log| log.find(charged)).map_or(0, |(_, held)| held.min(units))
     }
 
-    /// Takes at `now` what counts of `units` that were taken at `charged`, in their place.
+    /// Re-dates to `now` those of the `units` charged at `charged` that still count.
     pub(super) fn renew(self, state: &mut State, now: Timestamp, charged: Timestamp, units: u64) {
         let held = self.held(state, now, charged, units);
         if held > 0 {
@@ -109,8 +109,8 @@ impl SlidingLog {
         }
     }
 
-    /// Returns when enough of `used` units have left for `needed` to be available; 0 if they are, or
-    /// never will be.
+    /// Returns when enough of `used` units have expired for `needed` to be available. It is 0 if they are
+    /// available now, or never will be.
     fn passes_at(self, log: &Log, now: Timestamp, used: u64, needed: u64) -> u64 {
         if needed > self.max || needed <= self.max.saturating_sub(used) {
             return 0;
@@ -135,7 +135,7 @@ impl Counting for SlidingLog {
         }
         let now = now.as_micros();
         let (newest, count) = (log.newest(), log.len() as u64);
-        // `charge` reaches a limit of 0 too, for work that is done already.
+        // A limit of 0 is charged too, for units that were used already.
         if newest.is_none() || (newest < Some(now) && count < self.max) {
             log.push(now, units);
         } else {

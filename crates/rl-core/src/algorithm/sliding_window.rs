@@ -1,10 +1,11 @@
-//! Sliding window: counts in buckets of `precision` on the clock, which leave one by one as a window
-//! of one period, ending now, slides over them.
+//! Sliding window: counts in buckets of `precision` on the clock, which expire one by one as a window of
+//! one period, ending now, slides over them.
 //!
-//! * **Guarantee**: at most `max` units in *every* span of one period, and at least what an exact log
-//!   over period + precision would admit: a bucket counts until the last unit it may hold has left.
+//! * **Guarantee**: at most `max` units in *every* span of one period, and at least the units that an
+//!   exact log over period + precision would grant. A bucket counts until its last possible unit has
+//!   expired.
 //! * **Invariant**: bucket `i` holds what was charged in [i × precision, (i + 1) × precision), and
-//!   counts while now < (i + 1) × precision + period. A request of cost `c` passes if and only if
+//!   counts while now < (i + 1) × precision + period. A request of cost `c` is allowed if and only if
 //!   the sum of the buckets that count + `c` <= max.
 //! * **Rounding**: none.
 //! * **Refunds** lower the bucket in which the units were charged, unless the state is younger than the
@@ -37,23 +38,23 @@ impl SlidingWindow {
         Self { max: limit.max(), period, precision }
     }
 
-    /// How many cells it has.
+    /// Returns the number of cells.
     pub(super) const fn cells(self) -> usize {
         HEAD + self.size()
     }
 
-    /// The most buckets that count at the same time.
+    /// Returns the most buckets that count at the same time.
     const fn size(self) -> usize {
         (self.period.div_ceil(self.precision) + 1) as usize
     }
 
-    /// When the bucket of this number has left. A number that somebody else has written may be one
-    /// that no time has.
+    /// Returns the time at which the bucket of this number expires. It saturates, because a damaged state
+    /// may contain any number.
     const fn leaves(self, number: u64) -> u64 {
         number.saturating_add(1).saturating_mul(self.precision).saturating_add(self.period)
     }
 
-    /// The buckets that count at `now`, newest first: number and units.
+    /// Returns the buckets that count at `now`, newest first: number and units.
     fn counting(self, state: &State, now: Timestamp) -> impl Iterator<Item = (u64, u64)> + '_ {
         let (newest, buckets) = match state.many() {
             [newest, _, buckets @ ..] => (*newest, buckets),
@@ -120,8 +121,8 @@ impl Counting for SlidingWindow {
         if needed <= self.max.saturating_sub(used) {
             return Outcome::granted(used, reset);
         }
-        // Newest first, buckets are kept as long as they leave room for the request; the first that
-        // does not has to leave.
+        // Sum the newest buckets until the request no longer fits beside them. The bucket that
+        // exceeds must expire first.
         let room = self.max - needed;
         let mut kept = 0_u64;
         let must_leave = self.counting(state, now).find(|(_, units)| {

@@ -1,12 +1,12 @@
 //! Sliding window counter: two windows on the clock, the earlier weighted by the part of it that a
 //! window of one period, ending now, still covers.
 //!
-//! * **Invariant**: a request of cost `c` passes if and only if
+//! * **Invariant**: a request of cost `c` is allowed if and only if
 //!   ⌊previous × (period − elapsed) / period⌋ + current + `c` <= max, where *elapsed* is the time
 //!   since the current window began.
-//! * **Error**: it takes the previous window's units for spread evenly. If they came at its end, up
-//!   to 2 × max may pass within one period; if they came at its start, up to max fewer than allowed
-//!   pass. For steady traffic the error is the rounding.
+//! * **Error**: the units of the previous window are assumed to be spread evenly. If they came at its
+//!   end, up to 2 × max units may be granted within one period. If they came at its start, up to max
+//!   units fewer than allowed are granted. For steady traffic the error is the rounding.
 //! * **Rounding**: the weighted part is rounded down to whole units; waits are rounded up to whole
 //!   microseconds.
 //! * **Refunds** lower the count of the window in which the units were charged, the current or the one
@@ -60,7 +60,7 @@ impl SlidingWindowCounter {
         }
     }
 
-    /// ⌊units × part / whole⌋, where `part` <= `whole`.
+    /// Returns ⌊units × part / whole⌋, where `part` <= `whole`.
     fn share(units: u64, part: u64, whole: u64) -> u64 {
         let share = u128::from(units) * u128::from(part) / u128::from(whole);
         u64::try_from(share).unwrap_or(u64::MAX)
@@ -71,8 +71,8 @@ impl SlidingWindowCounter {
         Self::share(windows.previous, left, self.period).saturating_add(windows.current)
     }
 
-    /// When at most `allowed` of `units`, used in the window before the one that begins at `since`,
-    /// still count.
+    /// Returns when at most `allowed` of the `units` used in the previous window still count. The current
+    /// window began at `since`.
     fn faded_at(self, units: u64, allowed: u64, since: u64) -> u64 {
         if units <= allowed {
             return since;
@@ -132,9 +132,9 @@ impl Counting for SlidingWindowCounter {
         }
         let room = self.max - needed;
         let passes_at = match room.checked_sub(windows.current) {
-            // Enough of the previous window fades while the current one lasts …
+            // Enough units of the previous window expire during the current one …
             Some(allowed) => self.faded_at(windows.previous, allowed, windows.since),
-            // … or of the current window, while the next one lasts.
+            // … or enough units of the current window expire during the next one.
             None => self.faded_at(windows.current, room, windows.since + self.period),
         };
         Outcome::denied(used, reset, until(passes_at, now))

@@ -1,10 +1,10 @@
 use super::log::Log;
 use crate::time::Timestamp;
 
-/// What one limit of one subject remembers: a few integers whose meaning the algorithm knows, its
-/// *cells*. All 0 is nothing.
+/// The state of one limit of one subject: a few integers, the *cells*, whose meaning the algorithm
+/// defines. All cells of an unused limit are 0.
 ///
-/// They are the same integers that the Lua twin stores, except for a log, whose entries stand in a [`Log`].
+/// The Lua twin stores the same integers, except for a sliding log, whose entries are in a [`Log`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct State {
     // Four are enough for most algorithms, and need no allocation.
@@ -27,7 +27,7 @@ impl State {
     /// The number of cells that need no allocation.
     pub(crate) const FEW: usize = 4;
 
-    /// Returns a state with nothing to remember.
+    /// Returns the state of an unused limit.
     pub(crate) const fn empty() -> Self {
         Self { few: [0; Self::FEW], more: More::Nothing }
     }
@@ -37,7 +37,7 @@ impl State {
         Self { few, more: More::Nothing }
     }
 
-    /// A state of these cells.
+    /// Creates a state of these cells.
     #[cfg(feature = "redis")]
     pub(crate) fn from_cells(mut cells: impl ExactSizeIterator<Item = u64>) -> Self {
         if matches!(cells.len(), 2..=Self::FEW) {
@@ -47,7 +47,7 @@ impl State {
         }
     }
 
-    /// The state before so many units of the second of its two cells were counted.
+    /// Returns the state with `units` fewer in the second of its two cells.
     #[cfg(feature = "redis")]
     pub(crate) fn with_less(&self, units: u64) -> Self {
         let [since, used, third, fourth] = self.few;
@@ -73,7 +73,7 @@ impl State {
         *self = Self::empty();
     }
 
-    /// The two cells, if there is something to remember.
+    /// Returns the first two cells; `None` if the limit is unused.
     pub(super) fn two(&self) -> Option<[u64; 2]> {
         let [first, second, ..] = self.few;
         (first | second != 0).then_some([first, second])
@@ -83,7 +83,7 @@ impl State {
         self.few = [first, second, 0, 0];
     }
 
-    /// Returns the first three cells, if there is something to remember.
+    /// Returns the first three cells; `None` if the limit is unused.
     pub(super) fn three(&self) -> Option<[u64; 3]> {
         let [first, second, third, _] = self.few;
         (self.few != [0; Self::FEW]).then_some([first, second, third])
@@ -93,7 +93,7 @@ impl State {
         self.few = [first, second, third, 0];
     }
 
-    /// Returns the four cells, if there is something to remember.
+    /// Returns the four cells; `None` if the limit is unused.
     pub(super) fn four(&self) -> Option<[u64; 4]> {
         (self.few != [0; Self::FEW]).then_some(self.few)
     }
@@ -102,7 +102,7 @@ impl State {
         self.few = cells;
     }
 
-    /// Returns all cells, however many, if there is something to remember.
+    /// Returns all cells, however many; none if the limit is unused.
     pub(super) fn many(&self) -> &[u64] {
         match &self.more {
             More::Cells(cells) => cells,
@@ -146,7 +146,7 @@ impl State {
     }
 }
 
-/// How far `end` is from `now`, in µs.
+/// Returns the time from `now` to `end` in µs; 0 if `end` has passed.
 pub(super) const fn until(end: u64, now: Timestamp) -> u64 {
     end.saturating_sub(now.as_micros())
 }

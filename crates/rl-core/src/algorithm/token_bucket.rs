@@ -1,9 +1,9 @@
 //! Token bucket: `max` tokens are added in each period, up to `capacity`; a request takes as many as
 //! it costs, and a new bucket is full.
 //!
-//! * **Guarantee**: with greedy refill, in every span of time *t* at most capacity + rate × *t* units
-//!   pass; with interval refill at most capacity, and `max` more for each period that ends in the
-//!   span. After any time of idleness at most `capacity` at once.
+//! * **Guarantee**: with greedy refill, at most capacity + rate × *t* units are granted in every span of
+//!   time *t*. With interval refill, at most capacity, and `max` more for each period that ends in the
+//!   span. After a pause of any length, at most `capacity` units are granted at once.
 //! * **Greedy refill** adds tokens evenly. A bucket with capacity `b` that lacks `n` tokens is a
 //!   [GCRA](super::gcra) limit of burst `b` that would be idle in `n` intervals, so it is counted by
 //!   that: the same decisions, and a part of a token that has accrued is never lost.
@@ -12,13 +12,13 @@
 //!   `since`.
 //! * **Refunds** give tokens back whole if the bucket has not been full since the charge: none of the
 //!   tokens that were added meanwhile was lost, so they stay. Once it has been full, nothing of an
-//!   earlier charge is missing. With interval refill, tokens that pass less those given back in a
+//!   earlier charge is missing. With interval refill, tokens granted less those given back in a
 //!   span are at most the capacity, and `max` for each period that ends in it: a refund lowers `used`
 //!   by no more than the charge had raised it, and never below zero.
-//! * **Rounding**: none; waits that are told are rounded up to whole microseconds.
+//! * **Rounding**: none; reported waits are rounded up to whole microseconds.
 //! * **State**: three integers for greedy refill; four for interval refill. The third is the time at
-//!   which the bucket is full, for readers that do not know `max`; the fourth tells how many periods
-//!   have ended since the bucket was last full.
+//!   which the bucket is full, for readers that do not know `max`; the fourth is the number of
+//!   periods that have ended since the bucket was last full.
 //!
 //! J. S. Turner, *New directions in communications*, IEEE Communications Magazine 24(10), 1986.
 //!
@@ -76,7 +76,7 @@ impl IntervalBucket {
     fn current(self, state: &State, now: Timestamp) -> Option<Lacking> {
         let [since, used, full_at, ended] = state.four()?;
         let periods = until(now.as_micros(), Timestamp::from_micros(since)) / self.period;
-        // A bucket is full when it was said to be, even if fewer tokens are added by now.
+        // The bucket is full at the stored time, even if `max` was lowered since then.
         if now.as_micros() >= full_at || periods >= used.div_ceil(self.max) {
             return None;
         }
@@ -91,12 +91,12 @@ impl IntervalBucket {
         state.set_four([since, used, self.full_at(since, used), ended]);
     }
 
-    /// How many periods it takes until at most `allowed` of `used` tokens are missing.
+    /// Returns how many periods it takes until at most `allowed` of the `used` tokens are missing.
     const fn periods(self, used: u64, allowed: u64) -> u64 {
         used.saturating_sub(allowed).div_ceil(self.max)
     }
 
-    /// When `used` tokens, missing since `since`, will be there again.
+    /// Returns when `used` tokens, missing since `since`, are refilled.
     const fn full_at(self, since: u64, used: u64) -> u64 {
         let full_at = since.saturating_add(self.periods(used, 0).saturating_mul(self.period));
         if full_at < MAX_UNITS { full_at } else { MAX_UNITS }
@@ -161,7 +161,7 @@ impl Counting for IntervalBucket {
     }
 }
 
-/// Calls a method of whichever it is.
+/// Calls a method of the bucket, whichever way it is refilled.
 macro_rules! either {
     ($bucket:expr, $method:ident($($argument:expr),*)) => {
         match $bucket {

@@ -179,7 +179,7 @@ fn settings_that_make_no_limiter_are_named_with_what_was_expected() {
         builder.limit(Limit::new(1, crate::model::Period::from_millis(millis).unwrap()).unwrap())
     });
     let error = many.build().unwrap_err();
-    assert_eq!(error.to_string(), "a policy of 17 limits: expected 16 at most");
+    assert_eq!(error.to_string(), "policy has 17 limits: expected at most 16");
     assert!(std::error::Error::source(&error).is_some());
     assert!(std::error::Error::source(&BuildError::ZeroDeadline).is_none());
 }

@@ -1,9 +1,18 @@
 use super::Period;
 
-/// Where a fixed window begins.
+/// The most buckets of a sliding window.
+pub(super) const MAX_BUCKETS: u64 = 200;
+
+/// The most units of a sliding log, which stores each of them.
+pub(super) const MAX_LOGGED: u64 = 100_000;
+
+/// The most permits of a concurrency limit, which stores each of them.
+pub(super) const MAX_PERMITS: u64 = 10_000;
+
+/// The time at which a fixed window begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Anchor {
-    /// With the first request that is charged; the window lives one period from there.
+    /// With the first request that is charged. The window ends one period later.
     #[default]
     FirstRequest,
     /// At multiples of the period on the clock, in UTC. 12:00:03 belongs to the minute 12:00:00.
@@ -12,54 +21,56 @@ pub enum Anchor {
     Clock,
 }
 
-/// How a token bucket is filled.
+/// The way in which a token bucket is refilled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Refill {
-    /// Evenly: a token every period / max.
+    /// Evenly: one token every period / max.
     #[default]
     Greedy,
-    /// All at once at the end of each period, counted from the bucket's first use.
+    /// With `max` tokens at the end of each period, counted from the first use of the bucket.
     Interval,
 }
 
-/// How a limit counts. `docs/ALGORITHMS.md` compares them.
+/// The algorithm by which a limit counts. `docs/ALGORITHMS.md` compares the algorithms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Algorithm {
-    /// Counts what is used in a window, and forgets it when the window ends.
+    /// Counts the units used in a window, and starts again from 0 when the window ends.
     FixedWindow {
-        /// Where the window begins.
+        /// The time at which a window begins.
         anchor: Anchor,
     },
-    /// Remembers every unit for one period: never more than `max` in any period, and never fewer
-    /// than that allows. `max` is 100 000 at most.
+    /// Stores the time of every unit for one period. It grants at most `max` units in any period, and
+    /// denies no request that would keep this bound. `max` is at most 100 000.
     SlidingLog,
-    /// Counts in buckets of `precision`, which leave one by one as a window of one period slides
-    /// over them: never more than `max` in any period.
+    /// Counts in buckets of `precision`, which expire one by one as a window of one period slides over
+    /// them. It grants at most `max` units in any period.
     SlidingWindow {
-        /// The length of a bucket; longer than the period counts as the period.
+        /// The length of a bucket. A length above the period counts as the period.
         precision: Period,
     },
-    /// Counts in two windows on the clock, the earlier weighted by the part of it that a sliding
-    /// window still covers.
+    /// Counts in two consecutive windows that begin on the clock. The earlier one is weighted by the part
+    /// of it that a sliding window still covers.
     SlidingWindowCounter,
-    /// Tokens, `max` of which are added in each period; a request takes as many as it costs.
+    /// A bucket to which `max` tokens are added in each period. A request takes as many tokens as it
+    /// costs.
     TokenBucket {
-        /// The most tokens there can be; a new bucket is full.
+        /// The most tokens in the bucket. A new bucket is full.
         capacity: u64,
-        /// How tokens are added.
+        /// The way in which tokens are added.
         refill: Refill,
     },
-    /// The generic cell rate algorithm: one unit every period / max, and `burst` at once from idle.
+    /// The generic cell rate algorithm: one unit every period / max, and up to `burst` units at once after
+    /// a pause.
     Gcra {
         /// The most units at once.
         burst: u64,
     },
-    /// At most `max` at the same time, 10 000 at most. Units are given back when the work is done;
-    /// those of a holder that dies are free when its lease ends. The limit's period is the lease.
+    /// At most `max` permits at the same time, and at most 10 000. A permit is released when the work is
+    /// done. If its holder dies, the permit is free when its lease ends. The limit's period is the lease.
     ///
-    /// The wait that a denial tells is the time until enough leases have ended: exact if nobody
-    /// gives back or renews, so a place is usually free sooner.
+    /// The wait that a denial reports is the time until enough leases have ended. A permit is usually
+    /// released sooner.
     Concurrency,
 }
 

@@ -102,3 +102,34 @@ impl Mode {
         }
     }
 }
+
+/// The name of a limit's units in messages to clients.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Unit {
+    // The name in the first `len` bytes, then zeros. An array keeps `Limit` `Copy` and `const`.
+    text: [u8; Unit::LONGEST],
+    len: u8,
+}
+
+impl Unit {
+    const LONGEST: usize = 16;
+
+    pub(super) const REQUESTS: Self = Self { text: *b"requests\0\0\0\0\0\0\0\0", len: 8 };
+
+    /// Creates the unit of this name; `None` unless the name is 1 to 16 characters of `a-z`, `0-9` and `-`.
+    pub(super) fn new(name: &str) -> Option<Self> {
+        let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+        let is_name = (1..=Self::LONGEST).contains(&name.len()) && name.bytes().all(fits);
+        is_name.then(|| {
+            let mut text = [0; Self::LONGEST];
+            text[..name.len()].copy_from_slice(name.as_bytes());
+            Self { text, len: name.len() as u8 }
+        })
+    }
+
+    /// Returns the name.
+    pub(super) fn as_str(&self) -> &str {
+        // `new` accepts only ASCII.
+        std::str::from_utf8(&self.text[..usize::from(self.len)]).unwrap_or("units")
+    }
+}

@@ -1,13 +1,13 @@
 use std::fmt;
 
-use super::limit::{MAX_BUCKETS, MAX_LOGGED, MAX_PERMITS};
+use super::algorithm::{MAX_BUCKETS, MAX_LOGGED, MAX_PERMITS};
 use super::{MAX_UNITS, Period};
 
-/// Why numbers do not make a [`Limit`](super::Limit).
+/// An error in the numbers or options of a [`Limit`](super::Limit).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidLimit {
-    /// More units than can be counted exactly.
+    /// A limit of more units than can be counted exactly.
     TooLarge {
         /// The units.
         max: u64,
@@ -19,17 +19,17 @@ pub enum InvalidLimit {
         /// The units per period.
         max: u64,
     },
-    /// A sliding log that would remember too many units.
+    /// A sliding log that would store too many units.
     LogTooLong {
         /// The units.
         max: u64,
     },
-    /// More units at the same time than can be kept apart.
+    /// A concurrency limit of too many permits.
     TooManyPermits {
         /// The units.
         max: u64,
     },
-    /// A period of more than 50 years, for two windows.
+    /// A sliding window counter with a period of more than 50 years.
     TooLong {
         /// The period.
         period: Period,
@@ -56,31 +56,31 @@ impl fmt::Display for InvalidLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooLarge { max } => {
-                write!(f, "a limit of {max} is too large: {MAX_UNITS} at most")
+                write!(f, "limit {max} is too large: expected at most {MAX_UNITS}")
             }
             Self::Capacity { capacity, max } => write!(
                 f,
-                "a burst or capacity of {capacity} with {max} per period: expected at least 1, at \
-                 most {MAX_UNITS} / {max}, and 50 years to fill"
+                "burst or capacity {capacity} does not fit {max} per period: expected at least 1, at \
+                 most {MAX_UNITS} / {max}, and at most 50 years to fill"
             ),
             Self::LogTooLong { max } => write!(
                 f,
-                "a sliding log of {max} units is too long: it remembers each of them, so {MAX_LOGGED} \
-                 at most; a sliding window counter remembers two numbers"
+                "sliding log of {max} units is too long: expected at most {MAX_LOGGED}, because it \
+                 stores each unit; a sliding window counter stores two numbers"
             ),
             Self::TooManyPermits { max } => write!(
                 f,
-                "a concurrency limit of {max} is too large: it remembers each permit, so \
-                 {MAX_PERMITS} at most"
+                "concurrency limit {max} is too large: expected at most {MAX_PERMITS}, because it \
+                 stores each permit"
             ),
             Self::TooLong { period } => {
-                write!(f, "a period of {period} for two windows: expected 50 years at most")
+                write!(f, "period {period} is too long for two windows: expected at most 50 years")
             }
             Self::Unit { counts_requests: true } => {
-                f.write_str("a limit that counts requests has no other unit")
+                f.write_str("a limit that counts requests must not name another unit")
             }
             Self::Unit { counts_requests: false } => {
-                f.write_str("a unit is 1 to 16 characters of a-z 0-9 -, such as tokens")
+                f.write_str("unit name must be 1 to 16 characters of a-z 0-9 -, such as tokens")
             }
             Self::NoLease => f.write_str("only a concurrency limit has a lease"),
             Self::NotFixedWindow => {
@@ -88,7 +88,7 @@ impl fmt::Display for InvalidLimit {
             }
             Self::TooPrecise { period, precision } => write!(
                 f,
-                "a precision of {precision} for a period of {period}: expected at most \
+                "precision {precision} is too fine for a period of {period}: expected at most \
                  {MAX_BUCKETS} buckets"
             ),
         }

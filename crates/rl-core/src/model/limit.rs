@@ -1,25 +1,17 @@
 use std::fmt;
 
+use super::algorithm::{MAX_BUCKETS, MAX_LOGGED, MAX_PERMITS};
 use super::{Algorithm, Anchor, InvalidLimit, MAX_UNITS, Period, StateId, Unit};
 
-/// The most buckets of a sliding window.
-pub(super) const MAX_BUCKETS: u64 = 200;
-
-/// The most units of a sliding log: it remembers each of them.
-pub(super) const MAX_LOGGED: u64 = 100_000;
-
-/// The most units of a concurrency limit.
-pub(super) const MAX_PERMITS: u64 = 10_000;
-
-/// How long a permit is held at most, unless said.
+/// The default lease of a permit.
 pub(super) const DEFAULT_LEASE: Period = match Period::from_millis(10_000) {
     Ok(lease) => lease,
     Err(_) => panic!("ten seconds are a period"),
 };
 
-/// At most so many units per [`Period`], under one [`Algorithm`].
+/// At most `max` units in each [`Period`], counted by an [`Algorithm`].
 ///
-/// A limit of 0 blocks: nothing passes, and no wait helps. "No limit" is the absence of a limit.
+/// A limit of 0 denies every request, and no wait helps. To allow everything, leave the limit out.
 ///
 /// A limit has a text form for configuration and logs: `10/second`, `100/15minutes`,
 /// `5000/day:clock`, `60/hour:sliding-log`, `100/minute:gcra:burst=20`,
@@ -107,7 +99,7 @@ impl Limit {
 
     /// Allows `max` units at the same time, with leases of ten seconds.
     ///
-    /// A request of cost 3 takes three places, but of a limit that
+    /// A request of cost 3 holds three permits, or one if the limit
     /// [counts requests](Self::count_requests).
     ///
     /// # Errors
@@ -128,8 +120,8 @@ impl Limit {
             return Err(InvalidLimit::TooManyPermits { max });
         }
         let algorithm = Algorithm::Concurrency;
-        let (period, counts_requests, is_shadow) = (DEFAULT_LEASE, false, false);
-        Ok(Self { max, period, algorithm, counts_requests, is_shadow, unit: Unit::REQUESTS })
+        let limit = Self::fixed_window(max, DEFAULT_LEASE);
+        Ok(Self { algorithm, ..limit })
     }
 
     /// Returns the same concurrency limit with leases of this length. A permit that is neither released
@@ -226,18 +218,18 @@ impl Limit {
         Ok(self)
     }
 
-    /// The number of units allowed in each period.
+    /// Returns the number of units allowed in each period.
     #[must_use]
     pub const fn max(self) -> u64 {
         self.max
     }
 
-    /// The most units that can be granted at once: the burst or capacity where there is one, else
-    /// `max`.
+    /// Returns the most units that can be granted at once: the burst or capacity if the algorithm has
+    /// one, else `max`.
     #[must_use]
     pub const fn capacity(self) -> u64 {
         match self.algorithm {
-            // Nothing is ever added to what is blocked.
+            // Without a rate, a bucket is never filled.
             _ if self.max == 0 => 0,
             Algorithm::Gcra { burst: capacity } | Algorithm::TokenBucket { capacity, .. } => {
                 capacity
@@ -246,16 +238,16 @@ impl Limit {
         }
     }
 
-    /// The period; of a concurrency limit, the lease.
+    /// Returns the period. For a concurrency limit, this is the lease.
     #[must_use]
     pub const fn period(self) -> Period {
         self.period
     }
 
-    /// Returns the same limit, counting requests: each request is one unit, whatever it costs.
+    /// Returns the same limit, which counts requests: each request is one unit, whatever it costs.
     ///
     /// A policy can thereby limit both requests and their cost over the same period, in separate counters.
-    /// The text form ends in `:requests`.
+    /// The units are then called `requests` in messages. The text form ends in `:requests`.
     ///
     /// # Examples
     ///
@@ -313,26 +305,26 @@ impl Limit {
         self.unit.as_str()
     }
 
-    /// Whether a request is one unit, whatever it costs.
+    /// Returns whether each request is one unit, whatever it costs.
     #[must_use]
     pub const fn counts_requests(self) -> bool {
         self.counts_requests
     }
 
-    /// Whether its units are held and given back.
+    /// Returns whether the units are permits, which are held and released.
     pub(crate) const fn holds_permits(self) -> bool {
         matches!(self.algorithm, Algorithm::Concurrency)
     }
 
-    /// The units of this limit that a cost of `units` is.
+    /// Returns the units of this limit that a request of cost `units` uses.
     pub(crate) const fn units(self, units: u64) -> u64 {
         if self.counts_requests && units > 1 { 1 } else { units }
     }
 
-    /// The same limit in shadow: it is decided and reported, and denies nobody.
+    /// Returns the same limit in shadow: it is decided and reported, but denies no request.
     ///
-    /// It counts what it would let pass, as it would if it were enforced, and keeps its count when it
-    /// comes out of the shadow. In its text form it ends in `:shadow`.
+    /// It counts the requests that it would allow if it were enforced, and keeps its count when it is
+    /// enforced later. The text form ends in `:shadow`.
     ///
     /// # Examples
     ///
@@ -357,7 +349,7 @@ impl Limit {
         self
     }
 
-    /// Whether the limit is [in shadow](Self::shadow).
+    /// Returns whether the limit is [in shadow](Self::shadow).
     #[must_use]
     pub const fn is_shadow(self) -> bool {
         self.is_shadow
@@ -368,8 +360,8 @@ impl Limit {
         Self { max: 0, is_shadow: false, ..self }
     }
 
-    /// One of so many equal parts, rounded down: all parts together are at most the whole. A part of
-    /// less than a unit blocks.
+    /// Returns one of `parts` equal parts of the limit, rounded down, so that all parts together are at
+    /// most the whole. A part of less than one unit denies every request.
     pub(crate) fn divided_by(self, parts: u64) -> Self {
         let algorithm = match self.algorithm {
             Algorithm::Gcra { burst } => Algorithm::Gcra { burst: burst / parts },
@@ -379,11 +371,11 @@ impl Limit {
             whole => whole,
         };
         let part = Self { max: self.max / parts, ..self };
-        // Without a unit to hold, or with more than can be counted exactly at a rate rounded down.
+        // It fails if the part has no capacity, or takes too long to fill at a rate rounded down.
         part.with_algorithm(algorithm).unwrap_or(Self { max: 0, ..self })
     }
 
-    /// How it counts.
+    /// Returns the algorithm by which the limit counts.
     #[must_use]
     pub const fn algorithm(self) -> Algorithm {
         self.algorithm

@@ -4,7 +4,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::limit::{DEFAULT_LEASE, MAX_LOGGED, MAX_PERMITS};
+use super::algorithm::{MAX_LOGGED, MAX_PERMITS};
+use super::limit::DEFAULT_LEASE;
 use super::{Algorithm, Anchor, InvalidLimit, InvalidPeriod, Limit, Period, Refill};
 
 const MAX: &str = "a whole number of units, 9007199254740991 at most";
@@ -31,10 +32,10 @@ const LEASE: &str = "lease=PERIOD";
 const UNITS: &str = "a unit of 1 to 16 characters of a-z 0-9 -, such as tokens";
 const REQUESTS_ALONE: &str = "no other unit for a limit that counts requests";
 
-// The texts above name them.
+// The texts above contain these numbers.
 const _: () = assert!(MAX_LOGGED == 100_000 && MAX_PERMITS == 10_000);
 
-/// What stands behind all else, in this order.
+// The last options of the text form, in this order.
 const REQUESTS: &str = ":requests";
 const UNIT: &str = ":unit=";
 const SHADOW: &str = ":shadow";
@@ -55,7 +56,7 @@ impl fmt::Display for Limit {
 
 impl Limit {
     fn fmt_enforced(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // What is the default is not written.
+        // Defaults are left out.
         if let Algorithm::Concurrency = self.algorithm() {
             write!(f, "{}:concurrency", self.max())?;
             return match self.period() {

@@ -61,7 +61,7 @@ impl Period {
         Self(NonZeroU64::new(millis).expect("the named periods are not zero"))
     }
 
-    /// A span of `millis` milliseconds.
+    /// Creates a span of `millis` milliseconds.
     ///
     /// # Errors
     ///
@@ -74,25 +74,25 @@ impl Period {
         }
     }
 
-    /// The length in milliseconds.
+    /// Returns the length in milliseconds.
     #[must_use]
     pub const fn as_millis(self) -> u64 {
         self.0.get()
     }
 
-    /// The length in microseconds.
+    /// Returns the length in microseconds.
     #[must_use]
     pub const fn as_micros(self) -> u64 {
         self.0.get() * 1_000
     }
 
-    /// The place in [`Period::NAMED`], if it is one of them.
+    /// Returns the position in [`Period::NAMED`], if it is one of them.
     #[must_use]
     pub fn named_index(self) -> Option<usize> {
         Self::NAMED.iter().position(|named| *named == self)
     }
 
-    /// How many of which unit, the unit as long as divides it.
+    /// Returns the count and the longest unit that divides the period.
     pub(crate) fn count_and_unit(self) -> (u64, &'static str) {
         UNITS
             .iter()
@@ -161,7 +161,7 @@ impl From<Period> for Duration {
     }
 }
 
-/// Why a value is not a [`Period`].
+/// An error in a [`Period`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidPeriod {
@@ -178,9 +178,9 @@ pub enum InvalidPeriod {
 impl fmt::Display for InvalidPeriod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Zero => "a period cannot be zero",
-            Self::TooLong => "a period is 100 years at most",
-            Self::NotWholeMillis => "a period is a whole number of milliseconds",
+            Self::Zero => "period must not be zero",
+            Self::TooLong => "period is too long: expected at most 100 years",
+            Self::NotWholeMillis => "period must be a whole number of milliseconds",
             Self::UnknownUnit => {
                 "a period is an optional count and, in lower case, ms, second or s, minute or m, \
                  hour or h, day or d, week or w, month or mo"

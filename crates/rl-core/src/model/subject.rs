@@ -5,12 +5,12 @@ use std::sync::{Arc, OnceLock};
 
 use arrayvec::ArrayString;
 
-/// What kind of caller is counted. Realms never collide: the consumer `10.0.0.1` and the address
+/// The kind of subject. Realms never collide: the consumer `10.0.0.1` and the address
 /// `10.0.0.1` are different subjects.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Realm {
-    /// A client address: callers nobody has identified.
+    /// A client address, for clients that are not identified.
     Ip,
     /// An API key.
     Key,
@@ -18,16 +18,16 @@ pub enum Realm {
     Consumer,
     /// A person.
     User,
-    /// All callers together.
+    /// All clients together.
     Global,
-    /// All callers of whom nothing is known.
+    /// All clients without any known property, together.
     Unknown,
-    /// A realm of your own; see [`Realm::custom`].
+    /// A custom realm; see [`Realm::custom`].
     Custom(CustomRealm),
 }
 
 impl Realm {
-    /// A realm of your own.
+    /// Creates a custom realm.
     ///
     /// # Errors
     ///
@@ -45,7 +45,7 @@ impl Realm {
         Ok(Self::Custom(CustomRealm(name.into())))
     }
 
-    /// The name, as it stands in store keys.
+    /// Returns the name, as it appears in store keys.
     #[must_use]
     pub fn as_str(&self) -> &str {
         match self {
@@ -59,7 +59,7 @@ impl Realm {
         }
     }
 
-    /// Whether the service knows who is calling: every realm but [`Realm::Ip`] and
+    /// Returns whether subjects of the realm are identified: every realm but [`Realm::Ip`] and
     /// [`Realm::Unknown`].
     #[must_use]
     pub const fn is_identified(&self) -> bool {
@@ -90,11 +90,11 @@ impl fmt::Display for InvalidRealm {
 
 impl std::error::Error for InvalidRealm {}
 
-/// Who is counted: a [`Realm`] and an id in it.
+/// What a request is counted under: a [`Realm`] and an id in it.
 ///
-/// Ids of up to 40 bytes (addresses, UUIDs) are held in place; an id of more than
-/// [`Subject::MAX_ID_LEN`] bytes is replaced by its 128-bit BLAKE3 digest, so that no caller can
-/// make long keys. `Debug` never shows the id.
+/// Ids of up to 40 bytes (addresses, UUIDs) need no allocation. An id of more than
+/// [`Subject::MAX_ID_LEN`] bytes is replaced by its 128-bit BLAKE3 digest, so that no client can
+/// create long keys. `Debug` never shows the id.
 ///
 /// Secrets (API keys, tokens) belong in [`Subject::digest`], as a *keyed* hash:
 /// [`KeySecret`](crate::key::KeySecret) makes it.
@@ -125,7 +125,7 @@ pub struct SubjectId(IdRepr);
 enum IdRepr {
     Short(ArrayString<INLINE>),
     Long(Arc<str>),
-    // Of a text that is longer than ids are.
+    // The digest of a text longer than `MAX_ID_LEN`.
     TooLong([u8; 16]),
     Digest([u8; 16]),
     // A digest of several subjects, and the first of them.
@@ -133,10 +133,10 @@ enum IdRepr {
 }
 
 impl Subject {
-    /// The longest id that is kept as it is, in bytes.
+    /// The length in bytes of the longest id that is stored as text.
     pub const MAX_ID_LEN: usize = 256;
 
-    /// A subject with a plain id.
+    /// Creates a subject with a text as its id.
     #[must_use]
     pub fn new(realm: Realm, id: &str) -> Self {
         let id = match ArrayString::from(id) {
@@ -151,7 +151,7 @@ impl Subject {
         Self { realm, id: SubjectId(id) }
     }
 
-    /// A subject known by a 128-bit digest only.
+    /// Creates a subject whose id is a 128-bit digest.
     #[must_use]
     pub const fn digest(realm: Realm, digest: [u8; 16]) -> Self {
         Self { realm, id: SubjectId(IdRepr::Digest(digest)) }
@@ -183,31 +183,31 @@ impl Subject {
         Self::new(Realm::Ip, &address.into().to_string())
     }
 
-    /// A consumer.
+    /// Creates the subject of a consumer.
     #[must_use]
     pub fn consumer(id: &str) -> Self {
         Self::new(Realm::Consumer, id)
     }
 
-    /// A person.
+    /// Creates the subject of a person.
     #[must_use]
     pub fn user(id: &str) -> Self {
         Self::new(Realm::User, id)
     }
 
-    /// All callers together.
+    /// Creates the subject of all clients together.
     #[must_use]
     pub fn global() -> Self {
         Self::new(Realm::Global, "")
     }
 
-    /// The realm.
+    /// Returns the realm.
     #[must_use]
     pub const fn realm(&self) -> &Realm {
         &self.realm
     }
 
-    /// The id.
+    /// Returns the id.
     #[must_use]
     pub const fn id(&self) -> &SubjectId {
         &self.id
@@ -286,7 +286,7 @@ static LOG_SECRET: OnceLock<[u8; 32]> = OnceLock::new();
 fn log_secret() -> &'static [u8; 32] {
     LOG_SECRET.get_or_init(|| {
         let mut secret = [0; 32];
-        getrandom::fill(&mut secret).expect("the operating system gives randomness");
+        getrandom::fill(&mut secret).expect("the operating system provides random bytes");
         secret
     })
 }
@@ -313,7 +313,7 @@ impl fmt::Display for InvalidLogSecret {
 impl std::error::Error for InvalidLogSecret {}
 
 impl SubjectId {
-    /// The bytes, and whether they are a digest's.
+    /// Returns the bytes, and whether they are those of a digest.
     #[inline]
     pub(crate) fn parts(&self) -> (&[u8], bool) {
         match &self.0 {
@@ -325,7 +325,7 @@ impl SubjectId {
         }
     }
 
-    /// The id as text, unless only a digest is known.
+    /// Returns the id as text; `None` if the id is a digest.
     #[must_use]
     pub fn as_text(&self) -> Option<&str> {
         match &self.0 {
@@ -335,14 +335,13 @@ impl SubjectId {
         }
     }
 
-    /// Whether it was given as a text of more than [`Subject::MAX_ID_LEN`] bytes, of which only a
-    /// digest is kept.
+    /// Returns whether the id is the digest of a text of more than [`Subject::MAX_ID_LEN`] bytes.
     #[must_use]
     pub const fn is_of_long_text(&self) -> bool {
         matches!(self.0, IdRepr::TooLong(_))
     }
 
-    /// The bytes of the text or of the digest. A text and a digest may have the same bytes; use
+    /// Returns the bytes of the text or of the digest. A text and a digest may have the same bytes; use
     /// [`SubjectId::as_text`] to tell them apart.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
@@ -356,7 +355,7 @@ impl SubjectId {
     }
 }
 
-// What a digest was made of is a remark about it, not a part: stores count by the bytes.
+// Stores count by the bytes of a digest, so the source of the digest does not distinguish ids.
 impl PartialEq for SubjectId {
     fn eq(&self, other: &Self) -> bool {
         self.as_text().is_some() == other.as_text().is_some() && self.as_bytes() == other.as_bytes()
@@ -394,7 +393,7 @@ impl fmt::Debug for Subject {
     }
 }
 
-/// What logs show of a [`Subject`]; see [`Subject::redacted`].
+/// The form of a [`Subject`] for logs; see [`Subject::redacted`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Redacted(u64);
 

@@ -2,7 +2,7 @@ use super::Policy;
 use crate::model::Outcome;
 use crate::time::Timestamp;
 
-/// A block of a [`Policy`]: nothing passes until it ends.
+/// A block of a [`Policy`]: every request is denied until it ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
     pub(super) until: Option<Timestamp>,

@@ -15,10 +15,10 @@ pub struct PolicyBuilder {
 
 impl PolicyBuilder {
     /// Adds a limit that is named after its period: `second`, `15minutes`. A concurrency limit is
-    /// called `concurrency`.
+    /// named `concurrency`.
     ///
-    /// Where two limits would get one name, it goes to the fixed window that counts units, or else to
-    /// the first of them. Names of the others say how they count: `second:gcra`, `minute:requests`.
+    /// If two limits would get the same name, the fixed window that counts units gets it, or else the
+    /// first of them. The names of the others include how they count: `second:gcra`, `minute:requests`.
     ///
     /// # Examples
     ///
@@ -49,7 +49,7 @@ impl PolicyBuilder {
         self.limits.is_empty()
     }
 
-    /// Checks the limits and makes the policy.
+    /// Validates the limits and creates the policy.
     ///
     /// # Errors
     ///
@@ -70,7 +70,7 @@ impl PolicyBuilder {
             if !(1..=64).contains(&name.len()) || !name.bytes().all(fits) {
                 return Err(InvalidPolicy::Name { name: name.chars().take(80).collect() });
             }
-            // Checked before the names, because unnamed limits that share a state share a name too.
+            // Check the states before the names, because unnamed limits that share a state share a name too.
             for earlier in &limits[..i] {
                 if earlier.state == *state {
                     let (first, second) = (earlier.limit, *limit);

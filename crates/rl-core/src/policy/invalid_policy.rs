@@ -8,11 +8,11 @@ use crate::model::Limit;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidPolicy {
-    /// No limit at all.
+    /// A policy without a limit.
     Empty,
     /// More than [`Policy::MAX_LIMITS`].
     TooMany {
-        /// How many there are.
+        /// The number of limits.
         count: usize,
     },
     /// A name that is not allowed in headers and keys.
@@ -27,9 +27,9 @@ pub enum InvalidPolicy {
     },
     /// Two limits that differ in `max` or burst only: they would count in the same state.
     SharedState {
-        /// The one that came first.
+        /// The limit that was added first.
         first: Limit,
-        /// The one that came later.
+        /// The limit that was added later.
         second: Limit,
     },
     /// Sliding windows and logs that hold too much in all: a decision would take too long to read it.
@@ -41,7 +41,7 @@ impl fmt::Display for InvalidPolicy {
         match self {
             Self::Empty => f.write_str("a policy needs at least one limit"),
             Self::TooMany { count } => {
-                write!(f, "a policy of {count} limits: expected {} at most", Policy::MAX_LIMITS)
+                write!(f, "policy has {count} limits: expected at most {}", Policy::MAX_LIMITS)
             }
             Self::Name { name } => write!(
                 f,

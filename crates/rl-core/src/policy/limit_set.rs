@@ -1,25 +1,25 @@
-/// Some of the limits of a policy, known by their places.
+/// A set of limits of a policy, by their positions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LimitSet(u16);
 
-// A bit for each.
+// The set has one bit for each limit.
 const _: () = assert!(super::Policy::MAX_LIMITS == u16::BITS as usize);
 
 impl LimitSet {
-    /// No limit.
+    /// The empty set.
     pub const EMPTY: Self = Self(0);
 
-    /// Whether the limit at `place`, counted from 0, is one of them.
+    /// Returns whether the set contains the limit at position `place`, counted from 0.
     #[must_use]
     pub const fn contains(self, place: usize) -> bool {
         place < u16::BITS as usize && self.0 >> place & 1 == 1
     }
 
-    /// Takes the limit at `place` in.
+    /// Adds the limit at position `place`.
     ///
     /// # Panics
     ///
-    /// Panics if no policy has so many limits.
+    /// Panics if `place` is not below [`Policy::MAX_LIMITS`](super::Policy::MAX_LIMITS).
     pub const fn insert(&mut self, place: usize) {
         assert!(place < u16::BITS as usize, "a policy has at most 16 limits");
         self.0 |= 1 << place;

@@ -22,8 +22,8 @@ use crate::time::Timestamp;
 
 /// The limits one subject is under: 1 to 16, each with a name.
 ///
-/// A cheap handle: clones share the limits. The order is the one given; the limits are decided
-/// together, all or nothing.
+/// A policy is a cheap handle: clones share the limits. All limits are charged together, or none. Their
+/// order is the order in which they were added.
 ///
 /// # Examples
 ///
@@ -44,7 +44,7 @@ pub struct Policy {
 
 struct Inner {
     limits: Box<[NamedLimit]>,
-    // What follows from them.
+    // Derived from the limits, and the block.
     windows: Option<CompiledWindows>,
     has_permits: bool,
     has_shadow: bool,
@@ -57,7 +57,7 @@ struct Inner {
 
 impl PartialEq for Inner {
     fn eq(&self, other: &Self) -> bool {
-        // The rest follows.
+        // The other fields are derived from these.
         self.limits == other.limits && self.block == other.block
     }
 }
@@ -77,13 +77,13 @@ impl NamedLimit {
         Self { name, limit, state: limit.state_id() }
     }
 
-    /// The name: 1 to 64 characters of `A-Z a-z 0-9 _ . : * / -`. Safe in headers, JSON and keys.
+    /// Returns the name: 1 to 64 characters of `A-Z a-z 0-9 _ . : * / -`. Safe in headers, JSON and keys.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The limit.
+    /// Returns the limit.
     #[must_use]
     pub const fn limit(&self) -> Limit {
         self.limit
@@ -122,7 +122,7 @@ impl Policy {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Makes a policy of these limits, named as by [`PolicyBuilder::limit`] (`second`, `15minutes`).
+    /// Creates a policy of these limits, named as by [`PolicyBuilder::limit`] (`second`, `15minutes`).
     ///
     /// # Errors
     ///
@@ -131,8 +131,8 @@ impl Policy {
         limits.into_iter().fold(Self::builder(), PolicyBuilder::limit).build()
     }
 
-    /// Returns the same policy with a block: nothing passes until `until`, not even a cost of 0. Then the
-    /// limits decide. A block without an end never lets a request pass.
+    /// Returns the same policy with a block: every request is denied until `until`, even a cost of 0. Then
+    /// the limits decide. A block without an end denies every request.
     ///
     /// A blocked request is denied by the policy alone ([`Origin::Policy`](crate::Origin::Policy)), so
     /// a block holds while the store is down. The denial reports limits of 0 under the same names, and
@@ -182,12 +182,12 @@ impl Policy {
         }
     }
 
-    /// A policy made step by step.
+    /// Creates a builder, to which limits are added one by one.
     pub fn builder() -> PolicyBuilder {
         PolicyBuilder::default()
     }
 
-    /// The limits, in the order given.
+    /// Returns the limits, in the order in which they were added.
     #[must_use]
     pub fn limits(&self) -> &[NamedLimit] {
         &self.inner.limits
@@ -199,19 +199,19 @@ impl Policy {
         self.inner.windows.as_ref()
     }
 
-    /// Whether a limit of it is in shadow.
+    /// Returns whether one of the limits is in shadow.
     #[inline]
     pub(crate) fn has_shadow(&self) -> bool {
         self.inner.has_shadow
     }
 
-    /// The place of the first limit of the shortest period, of those that are not in shadow.
+    /// Returns the position of the first enforced limit with the shortest period.
     #[inline]
     pub(crate) fn shortest(&self) -> Option<usize> {
         self.inner.shortest
     }
 
-    /// Whether both share their limits.
+    /// Returns whether both are handles of the same policy.
     #[inline]
     pub(crate) fn is_same_handle(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
@@ -222,14 +222,14 @@ impl Policy {
         Arc::strong_count(&self.inner)
     }
 
-    /// Whether a limit of it is one of concurrency, whose units are held and given back.
+    /// Returns whether one of the limits is a concurrency limit.
     #[inline]
     pub(crate) fn has_permits(&self) -> bool {
         self.inner.has_permits
     }
 
-    /// The policy with the limits alone for which `is_kept` is true of their place and themselves, if
-    /// there are any.
+    /// Returns the policy with only the limits that satisfy `is_kept`, which gets the position and the
+    /// limit; `None` if no limit does.
     pub(crate) fn only(&self, is_kept: impl Fn(usize, Limit) -> bool) -> Option<Self> {
         let kept = || {
             let limits = self.inner.limits.iter().enumerate();
@@ -242,8 +242,8 @@ impl Policy {
         }
     }
 
-    /// The policy with one of so many equal parts of each limit, rounded down. It counts in the same
-    /// states.
+    /// Returns the policy with one of `parts` equal parts of each limit, rounded down. It counts in the
+    /// same states.
     pub(crate) fn divided_by(&self, parts: u64) -> Self {
         let part = |limit: &NamedLimit| {
             NamedLimit::new(Arc::clone(&limit.name), limit.limit.divided_by(parts))
@@ -251,18 +251,18 @@ impl Policy {
         Self::of(self.inner.limits.iter().map(part).collect())
     }
 
-    /// The place of the limit called `name`.
+    /// Returns the position of the limit called `name`.
     #[must_use]
     pub fn position(&self, name: &str) -> Option<usize> {
         self.inner.limits.iter().position(|limit| limit.name() == name)
     }
 }
 
-/// Returns the smallest cost that limits that are enforced never grant.
+/// Returns the smallest cost that the enforced limits never grant.
 fn smallest_denied(limits: &[NamedLimit]) -> u64 {
     let enforced = limits.iter().map(|named| named.limit).filter(|limit| !limit.is_shadow());
     let denied = enforced.map(|limit| match limit.capacity() {
-        // Every request takes one unit, which the limit grants.
+        // Every request uses one unit, which the limit grants.
         1.. if limit.counts_requests() => u64::MAX,
         capacity => capacity + 1,
     });

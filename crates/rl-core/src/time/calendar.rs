@@ -1,17 +1,18 @@
-//! The calendar in UTC, as far as windows need it.
+//! Calendar months in UTC.
 
 const DAY: u64 = 24 * 3_600 * 1_000_000;
 
-/// Where the calendar month that holds `time` begins, and how long it is, in µs.
+/// Returns the beginning and the length of the calendar month that contains `time`, in µs.
 pub(crate) const fn calendar_month(time: u64) -> (u64, u64) {
     let (first, length) = month_of(time / DAY);
     (first * DAY, length * DAY)
 }
 
-/// The first day and the length of the calendar month that holds `day`, in days since 1970-01-01.
+/// Returns the first day and the length of the calendar month that contains `day`, in days since
+/// 1970-01-01.
 ///
-/// Counts in eras of 400 years from 0000-03-01: so the leap day is the last of its year, and the
-/// lengths of the months before it follow one formula, 153 days in every five months.
+/// Counts in eras of 400 years from 0000-03-01, so that the leap day is the last day of its year. The
+/// lengths of the months before it then follow one formula, 153 days in every five months.
 const fn month_of(day: u64) -> (u64, u64) {
     const DAYS_TO_EPOCH: u64 = 719_468;
     const ERA: u64 = 146_097;

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use super::Timestamp;
 
-/// Where a store in this process reads the time.
+/// The clock from which a store in this process reads the time.
 ///
-/// A clock may step back (the system clock does when it is corrected). Stores cope: a step back
-/// never grants more.
+/// A clock may step back, as the system clock does when it is corrected. A store never grants more
+/// because of a step back.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
-    /// The time now.
+    /// Returns the current time.
     fn now(&self) -> Timestamp;
 }
 
@@ -19,23 +19,23 @@ impl<C: Clock + ?Sized> Clock for std::sync::Arc<C> {
     }
 }
 
-/// A clock that stands still until it is moved: for tests, yours included.
+/// A clock for tests, which stands still until it is moved.
 #[derive(Debug, Default)]
 pub struct ManualClock(AtomicU64);
 
 impl ManualClock {
-    /// A clock that shows `start`.
+    /// Creates a clock that shows `start`.
     #[must_use]
     pub fn at(start: Timestamp) -> Self {
         Self(AtomicU64::new(start.as_micros()))
     }
 
-    /// Shows `time` from here on; it may lie in the past.
+    /// Sets the clock to `time`, which may be in the past.
     pub fn set(&self, time: Timestamp) {
         self.0.store(time.as_micros(), Ordering::SeqCst);
     }
 
-    /// Moves forward, saturating.
+    /// Moves the clock forward, saturating.
     pub fn advance(&self, by: Duration) {
         let by = u64::try_from(by.as_micros()).unwrap_or(u64::MAX);
         self.set(self.now().plus_micros(by));

@@ -6,17 +6,17 @@ use super::{Clock, Timestamp};
 
 /// The system's wall clock, in UTC.
 ///
-/// The wall clock and not the monotonic one, because windows anchored to the clock begin at full
-/// minutes, days and months. Between two questions to the system, a hundredth of a second apart at most,
-/// the counter of the processor tells how time goes on, where it has one that runs evenly: that takes
-/// less than half as long. A step of the system's clock is followed as soon.
+/// It is the wall clock and not the monotonic clock, because aligned windows begin at full minutes, days
+/// and months. The system clock is read at most every ten milliseconds; in between, the time is computed
+/// from the processor's counter, which takes less than half as long. A step of the system clock is
+/// therefore followed within ten milliseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
 impl Clock for SystemClock {
     #[inline]
     fn now(&self) -> Timestamp {
-        static COUNTER: LazyLock<Counter> = LazyLock::new(|| Counter::of(since_epoch));
+        static COUNTER: LazyLock<Counter> = LazyLock::new(|| Counter::new(since_epoch));
         Timestamp::from_micros(COUNTER.micros())
     }
 }

@@ -23,7 +23,7 @@ pub(crate) enum MonotonicClock {
 
 impl MonotonicClock {
     pub(crate) fn new(clock: Option<Arc<ManualClock>>) -> Self {
-        clock.map_or_else(|| Self::Running(Counter::of(micros_since_start)), Self::Manual)
+        clock.map_or_else(|| Self::Running(Counter::new(micros_since_start)), Self::Manual)
     }
 
     #[inline]
