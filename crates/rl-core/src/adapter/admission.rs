@@ -12,7 +12,7 @@ use crate::store::SubjectHasher;
 /// Hashes the subjects of a request, so that a decision need not carry a copy of its subject.
 static SUBJECTS: LazyLock<SubjectHasher> = LazyLock::new(SubjectHasher::random);
 
-/// What an adapter has to do with a request.
+/// The next step of an adapter with a request.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "boxing the common case would allocate")]
 pub enum Admission {
@@ -36,7 +36,7 @@ pub enum Admission {
     },
 }
 
-/// What the limiter keeps of a request until it has a decision.
+/// The properties of a request that the limiter needs until the response is complete.
 #[derive(Clone, Debug)]
 pub struct RequestContext {
     pub(super) subject: Subject,

@@ -1,4 +1,4 @@
-//! What an adapter for a web framework is made of.
+//! The parts of an adapter for a web framework.
 //!
 //! Applications use `rl-tower` or `rl-actix`. These adapters translate between their framework and the types
 //! of this module, which implement the following rules.
@@ -18,7 +18,7 @@
 //!    [namespaces](crate::RateLimiterBuilder::namespace).)
 //! 4. **Over its limits** a request is rejected, waits or is degraded: [`OverLimit`](crate::OverLimit).
 //!    Under a concurrency limit a request holds its permit until the body of its response has ended.
-//! 5. **The cost** is one unit, or what [`cost`](HttpLimiter::cost) returns for the request. The final cost
+//! 5. **The cost** is one unit, or the result of [`cost`](HttpLimiter::cost) for the request. The final cost
 //!    can be set by the handler ([`metered`](HttpLimiter::metered)) or read from the response
 //!    ([`response_cost`](HttpLimiter::response_cost), [`refund_if`](HttpLimiter::refund_if)). It is settled
 //!    when the body of the response has ended.

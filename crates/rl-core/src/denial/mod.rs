@@ -165,10 +165,10 @@ impl<'a> DenialReason<'a> {
 /// The protocol in which a request is answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Protocol {
-    /// HTTP: the status tells the client that its request was rejected.
+    /// HTTP: the client reads the HTTP status.
     #[default]
     Http,
-    /// gRPC: the status is in headers of a response with the HTTP status 200.
+    /// gRPC: the client reads the status from headers of a response with the HTTP status 200.
     Grpc,
 }
 

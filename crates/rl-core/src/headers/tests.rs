@@ -356,7 +356,7 @@ fn names_are_those_that_are_written() {
     }
 }
 
-/// What a client reads from `RateLimit-Policy` and `RateLimit`, with a parser that is not ours.
+/// Parses `RateLimit-Policy` and `RateLimit` with an independent parser, as a client does.
 fn parse_list(text: &str) -> Vec<(String, Vec<(String, i64)>)> {
     let list: List = Parser::new(text).parse().unwrap();
     let item = |entry: ListEntry| {
@@ -426,7 +426,7 @@ proptest! {
         prop_assert_eq!(Parser::new(&quotas).parse::<List>().unwrap().len(), names.len());
     }
 
-    /// Who waits as told comes neither early nor, by more than a second, late.
+    /// A client that waits for `Retry-After` is not too early, and at most a second too late.
     #[test]
     fn retry_after_is_honest(micros in 1..u64::MAX) {
         let outcome = Outcome::denied(1, micros, micros);
@@ -445,7 +445,7 @@ fn a_limit_that_names_its_units_says_so_in_its_policy() {
     assert_eq!(ietf[0], r#"ratelimit-policy: "minute";q=10000;w=60;qu="tokens""#);
 }
 
-/// Units of concurrency come back with the requests that hold them: no window tells when.
+/// Permits of a concurrency limit come back with the requests that hold them, not with a window.
 #[test]
 fn a_concurrency_limit_has_a_unit_and_no_window() {
     let limits = |outcome| {

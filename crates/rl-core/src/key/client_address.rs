@@ -10,7 +10,7 @@ use crate::model::{Realm, Subject};
 
 /// Counts by the client's address: IPv4 addresses one by one, IPv6 per network.
 ///
-/// Defaults to the peer of the connection. Behind proxies, say which: see [`ClientIp`].
+/// Defaults to the peer of the connection. Behind proxies a [`ClientIp`] is needed.
 ///
 /// A request has no key if the framework does not know the peer: axum knows it only with
 /// `into_make_service_with_connect_info`, and a Unix socket has none.
@@ -75,7 +75,7 @@ impl KeyExtractor for ClientAddress {
     }
 }
 
-/// What `Display` writes, in a tenth of its instructions: it is written for nearly every request.
+/// Returns the text that `Display` writes, in a tenth of its instructions: nearly every request needs it.
 fn text_of_v4(address: Ipv4Addr, text: &mut [u8; 16]) -> &str {
     let mut end = 0;
     for octet in address.octets() {
@@ -86,7 +86,7 @@ fn text_of_v4(address: Ipv4Addr, text: &mut [u8; 16]) -> &str {
     std::str::from_utf8(&text[..end - 1]).expect("digits and dots are text")
 }
 
-/// The digits of each octet and a dot, and how many bytes those are.
+/// The digits of each octet and a dot, and their number.
 static OCTETS: [([u8; 4], u8); 256] = {
     let mut octets = [([b'.'; 4], 0); 256];
     let mut octet = 0;
@@ -116,12 +116,12 @@ mod tests {
     use super::super::fake_request::FakeRequest;
     use super::*;
 
-    fn counted(who: &ClientAddress, request: &FakeRequest) -> Option<Subject> {
-        who.subject(request).unwrap()
+    fn counted(extractor: &ClientAddress, request: &FakeRequest) -> Option<Subject> {
+        extractor.subject(request).unwrap()
     }
 
     #[test]
-    fn peer_counts_unless_it_is_a_trusted_proxy() {
+    fn peer_is_counted_unless_it_is_a_trusted_proxy() {
         let request = FakeRequest::get("/")
             .header("x-forwarded-for", b"6.6.6.6")
             .header("x-forwarded-for", b"198.51.100.7")
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_written_as_ever() {
+    fn ipv4_addresses_are_written_as_by_display() {
         for octet in 0..=255 {
             let address = Ipv4Addr::new(octet, octet / 10, 9, octet);
             assert_eq!(text_of_v4(address, &mut [0; 16]), address.to_string());
@@ -147,14 +147,15 @@ mod tests {
     }
 
     #[test]
-    fn networks_count_for_ipv6() {
+    fn ipv6_addresses_are_counted_by_network() {
         let request = FakeRequest::get("/").peer("2001:db8:1:2:3:4:5:6");
-        let who = ClientAddress::default();
-        assert_eq!(counted(&who, &request), Some(Subject::new(Realm::Ip, "2001:db8:1:2::/64")));
+        let extractor = ClientAddress::default();
+        let expected = Subject::new(Realm::Ip, "2001:db8:1:2::/64");
+        assert_eq!(counted(&extractor, &request), Some(expected));
     }
 
     #[test]
-    fn without_a_peer_nobody_counts() {
+    fn requests_without_a_peer_have_no_key() {
         assert_eq!(counted(&ClientAddress::default(), &FakeRequest::get("/")), None);
     }
 }
