@@ -26,7 +26,7 @@ use crate::store::LimiterRegistry;
 #[cfg(feature = "conformance")]
 use crate::time::ManualClock;
 
-/// Makes a [`RedisStore`].
+/// Builds a [`RedisStore`].
 #[derive(Clone)]
 #[must_use]
 pub struct RedisStoreBuilder {
@@ -39,14 +39,14 @@ pub struct RedisStoreBuilder {
     connect_timeout: Duration,
     response_timeout: Duration,
     coalesce: bool,
-    // None: unless a test makes up the time.
+    // `None` means true, unless a test sets the time.
     local_denial: Option<bool>,
     lease: LeaseSettings,
     #[cfg(feature = "conformance")]
     clock: Option<Arc<ManualClock>>,
 }
 
-/// Where the counters are, as the caller says it.
+/// The servers that hold the counters, as given by the caller.
 #[derive(Clone)]
 pub(super) enum Servers {
     One(String),
@@ -82,49 +82,52 @@ impl RedisStoreBuilder {
         }
     }
 
-    /// How counters are kept. Defaults to [`Layout::Packed`].
+    /// Sets the format in which counters are stored. Defaults to [`Layout::Packed`].
     pub fn layout(mut self, layout: Layout) -> Self {
         self.layout = layout;
         self
     }
 
-    /// Sets what every key begins with: up to 32 characters of `A-Z a-z 0-9 _ . -`. Defaults to
-    /// `rl`, and to nothing in the readable layout.
+    /// Sets the prefix of every key: up to 32 characters of `A-Z a-z 0-9 _ . -`. Defaults to
+    /// `rl`, and to an empty prefix in the readable layout.
     ///
-    /// In the readable layout the id follows the prefix immediately, so the prefix must end in `.`, `_`, `-`
-    /// or `:`. Otherwise consumer `2abc` under `shop` would be consumer `abc` under `shop2`. Prefixes that
-    /// end in `:` never share a key, because ids escape it. With the others, make sure that no prefix
-    /// begins with another one.
+    /// In the readable layout the id follows the prefix immediately, so the prefix must end in `.`,
+    /// `_`, `-` or `:`. Otherwise consumer `2abc` under `shop` would be consumer `abc` under
+    /// `shop2`. Prefixes that end in `:` never share a key, because ids escape it. With the others,
+    /// make sure that no prefix begins with another one.
     pub fn prefix(mut self, prefix: &str) -> Self {
         self.prefix = Some(prefix.to_owned());
         self
     }
 
-    /// As whom to log in. Defaults to what the URL says, and to Redis' user `default`.
+    /// Sets the user to log in as. Defaults to the user in the URL, or else to Redis' user
+    /// `default`.
     ///
-    /// Behind sentinels this is the user of the servers; the sentinels' own stands in their URLs.
+    /// Behind sentinels this is the user of the servers. The sentinels' own user is part of their
+    /// URLs.
     pub fn user(mut self, user: &str) -> Self {
         self.login.user = Some(user.to_owned());
         self
     }
 
-    /// The password of the servers, as it is: nothing in it needs to be escaped, as it does in a URL.
-    /// Defaults to what the URL says.
+    /// Sets the password of the servers, without the escapes that a URL needs. Defaults to the
+    /// password in the URL.
     ///
-    /// Behind sentinels this is the password of the servers; the sentinels' own stands in their URLs.
+    /// Behind sentinels this is the password of the servers. The sentinels' own is part of their
+    /// URLs.
     pub fn password(mut self, password: &str) -> Self {
         self.login.password = Some(password.to_owned());
         self
     }
 
-    /// The number of the database. Defaults to what the URL says, and to 0, which is the only one
-    /// that a cluster has.
+    /// Sets the number of the database. Defaults to the number in the URL, or else to 0. A cluster
+    /// has only database 0.
     pub fn database(mut self, database: u32) -> Self {
         self.login.database = Some(database);
         self
     }
 
-    /// Certificates, for URLs with `rediss://`. Defaults to [`Tls::new`].
+    /// Sets the certificates for URLs with `rediss://`. Defaults to [`Tls::new`].
     #[cfg(feature = "redis-tls")]
     #[cfg_attr(docsrs, doc(cfg(feature = "redis-tls")))]
     pub fn tls(mut self, tls: Tls) -> Self {
@@ -132,75 +135,84 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// How many connections to hold at most, with each server of a cluster. Defaults to 4: each
-    /// carries the commands of many requests at once, so that more seldom help.
+    /// Sets the most connections, for each server of a cluster. Defaults to 4. Each connection
+    /// carries the commands of many requests at once, so more of them seldom help.
     pub fn connections(mut self, connections: u32) -> Self {
         self.connections = connections;
         self
     }
 
-    /// The longest a decision waits for a connection. Defaults to 75 ms: less than the limiter's
-    /// deadline, so that the failure says why there is none.
+    /// Sets the longest time that a decision waits for a connection. Defaults to 75 ms. That is
+    /// less than the limiter's deadline, so the error says why there is no connection.
     pub fn connection_wait(mut self, wait: Duration) -> Self {
         self.connection_wait = wait;
         self
     }
 
-    /// The longest that making a connection may take, logging in included. It happens behind the
-    /// scenes: no decision waits longer than [`connection_wait`](Self::connection_wait). Defaults to
+    /// Sets the longest time that opening a connection may take, including the login. Defaults to
     /// one second.
+    ///
+    /// Connections are opened in the background: no decision waits longer than
+    /// [`connection_wait`](Self::connection_wait).
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
-    /// How long a server may owe an answer before its connections count as failed and are made
-    /// anew. Defaults to 500 ms. The limiter's deadline is what a request waits.
+    /// Sets how long a reply may take before its connection counts as failed and is replaced.
+    /// Defaults to 500 ms. It does not bound a request: that is the limiter's deadline.
     pub fn response_timeout(mut self, timeout: Duration) -> Self {
         self.response_timeout = timeout;
         self
     }
 
-    /// Whether checks that are asked for while others are in flight travel together: those of one
-    /// subject as a list of costs in one script call, those of many subjects in as few calls as there
-    /// are policies. Defaults to `true`: they are decided as if they had come one after the other, and
-    /// nobody waits for company. Only in the packed layout, and not for limits of concurrency; on a
-    /// cluster only those of one subject.
+    /// Sets whether checks that arrive while others are in flight are sent in one script call.
+    /// Defaults to `true`.
+    ///
+    /// They are decided as if they had arrived one after the other. A check that arrives while
+    /// nothing is in flight is sent at once. Checks of one subject share a call, and so do checks
+    /// of several subjects under one policy. On a cluster only checks of one subject share a call.
+    /// Concurrency limits and the readable layout never share calls.
     pub fn coalesce(mut self, coalesce: bool) -> Self {
         self.coalesce = coalesce;
         self
     }
 
-    /// Whether a subject that is denied until some time is denied without asking the server before it.
-    /// Defaults to `true`: such a denial is what the server would answer.
+    /// Sets whether denials are cached. Until a cached denial expires, the subject is denied
+    /// without a call to the server. Defaults to `true`: the server would deny these requests as
+    /// well.
     ///
-    /// It is remembered for one second at most, so a reset or a refund by another instance, or by an
-    /// operator, is heeded within a second; one through this store, or another policy, at once. Checks
-    /// alone are answered so, and not under limits of concurrency. Their decisions come with
+    /// A denial is cached for one second at most. So a reset or a refund by another instance, or by
+    /// an operator, takes effect within a second. One through this store, or a change of the
+    /// policy, takes effect at once. Only checks are served from the cache, and none under
+    /// concurrency limits. Such decisions have the origin
     /// [`Origin::LocalDeny`](crate::Origin::LocalDeny).
     pub fn local_denial(mut self, local_denial: bool) -> Self {
         self.local_denial = Some(local_denial);
         self
     }
 
-    /// Takes up to `units` of a subject ahead, in one call and in every window of its policy, and spends
-    /// them without asking the server. Defaults to 0: no unit is leased. More than 65 534 count as 65 534.
+    /// Charges up to `units` of a subject ahead, in one call and in every window of its policy, and
+    /// spends them without asking the server. Defaults to 0: no unit is leased. More than 65 534
+    /// count as 65 534.
     ///
-    /// No more than the limits say is admitted, whatever the number of instances, and whichever of them
-    /// or their replies are lost. Other instances may be *denied* units that an instance holds
-    /// unspent, at most this many for each instance. Units that are not spent go back when the first
-    /// window ends, when they are [idle](Self::lease_idle), at the end of the [lease's
-    /// life](Self::lease_lifetime), and when the store is [closed](RedisStore::close): call
-    /// [`RateLimiter::close`](crate::RateLimiter::close) when a service shuts down. A process that is
-    /// killed loses what it holds until the windows end.
+    /// The limits hold for any number of instances, even if instances or replies are lost. Other
+    /// instances may be *denied* units that an instance has leased and not spent: at most this many
+    /// for each instance. Unspent units go back when the first window ends, when they are
+    /// [idle](Self::lease_idle), at the end of the [lifetime](Self::lease_lifetime) of the lease,
+    /// and when the store is [closed](RedisStore::close). Call
+    /// [`RateLimiter::close`](crate::RateLimiter::close) when a service shuts down. The unspent
+    /// units of a process that is killed stay charged until the windows end.
     ///
-    /// [`usage`](crate::RateLimiter::usage) and the decisions of other instances count units that are held
-    /// as used. A reset by another instance does not affect units that are held here, until the lease ends.
+    /// [`usage`](crate::RateLimiter::usage) and the decisions of other instances count leased units
+    /// as used. A reset by another instance does not affect units that are leased here, until the
+    /// lease ends.
     ///
-    /// For subjects whose limits are much larger than this. Checks under fixed windows that begin with
-    /// the first request and count units are leased, in the packed layout. Under a policy with any other
-    /// limit, such as one that counts requests, each check asks the server. Decisions that were made
-    /// without asking come with [`Origin::Leased`](crate::Origin::Leased).
+    /// Use it for subjects whose limits are much larger than a lease. In the packed layout, checks
+    /// under fixed windows that begin with the first request and count units are leased. Under a
+    /// policy with any other limit, such as one that counts requests, each check asks the server.
+    /// Decisions that were made with leased units have the origin
+    /// [`Origin::Leased`](crate::Origin::Leased).
     pub fn lease(mut self, units: u32) -> Self {
         self.lease.units = units.into();
         self
@@ -209,24 +221,25 @@ impl RedisStoreBuilder {
     /// Gives the leased units of a subject back after this time without a spent unit. Defaults to
     /// 10 seconds.
     ///
-    /// One task of the store looks every quarter of this time, and at least every second.
+    /// One task of the store checks this every quarter of the time, and at least every second.
     pub fn lease_idle(mut self, idle: Duration) -> Self {
         self.lease.idle = idle;
         self
     }
 
-    /// Ends a lease after this time, however long its windows last, and gives its units back. Defaults to
-    /// 60 seconds.
+    /// Ends a lease after this time, however long its windows last, and gives its units back.
+    /// Defaults to 60 seconds.
     ///
-    /// It bounds for how long leased units may be spent in a window that they were not charged to, after a
-    /// step of the server's clock or after this machine was suspended. At most one lease for each instance
-    /// is spent in that way.
+    /// After a step of the server's clock, or after this machine was suspended, leased units may be
+    /// spent in a window that they were not charged to. The lifetime bounds how long. At most one
+    /// lease for each instance is spent in that way.
     pub fn lease_lifetime(mut self, lifetime: Duration) -> Self {
         self.lease.lifetime = lifetime;
         self
     }
 
-    /// Decides on this clock instead of the server's: for tests that step through invented time.
+    /// Sets a clock to decide on instead of the server's: for tests that step through invented
+    /// time.
     #[cfg(feature = "conformance")]
     #[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
     pub fn manual_clock(mut self, clock: Arc<ManualClock>) -> Self {
@@ -236,13 +249,13 @@ impl RedisStoreBuilder {
 
     /// Checks the settings and connects.
     ///
-    /// A server that cannot be reached is no error: the limiter's failure policy stands in until it
-    /// comes up.
+    /// A server that cannot be reached is no error: the limiter's failure policy applies until the
+    /// server comes up.
     ///
     /// # Errors
     ///
-    /// Returns an error if a setting is not valid, or if the server refuses to work for us, as with
-    /// a wrong password.
+    /// Returns an error if a setting is not valid, or if the server refuses the client, for example
+    /// because of a wrong password.
     pub async fn connect(self) -> Result<RedisStore, ConnectError> {
         let prefix = self.checked_prefix()?;
         let settings = Arc::new(self.connection_settings()?);

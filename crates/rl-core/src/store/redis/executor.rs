@@ -29,8 +29,8 @@ const HEALING_CALM: Duration = Duration::from_secs(10);
 pub(crate) trait Execute: Layer {
     /// Runs `call`. Returns a reply for each subject, in their order.
     ///
-    /// A subject without a reply was not decided, and nothing of it has changed. The caller sends it again
-    /// in a call of its own. The only subject of a call always has a reply.
+    /// A subject without a reply was not decided, and nothing of it has changed. The caller sends
+    /// it again in a call of its own. The only subject of a call always has a reply.
     fn execute(
         &self,
         call: &DecideCall<'_>,
@@ -108,8 +108,8 @@ impl ScriptExecutor {
         self.shared.router.send(&command).await
     }
 
-    /// Counts the counters that had no expiry. Logs a line when some are found, and one when the last was
-    /// found a while ago.
+    /// Counts the counters that had no expiry. Logs a line when some are found, and one when the
+    /// last was found a while ago.
     fn count_healed(&self, replies: &[Option<ScriptReply>]) {
         let Shared { healing, healed, label, .. } = &*self.shared;
         let found = replies.iter().flatten().map(|reply| reply.healed).sum();
@@ -166,7 +166,8 @@ impl Layer for ScriptExecutor {
                 costs: CallCosts::Same { cost: Cost::ONE, calls: units, least },
                 reservations: Reservations::Ignore,
             };
-            // A lease outlives the request that caused it, so no deadline of a request bounds the wait.
+            // A lease outlives the request that caused it, so no deadline of a request bounds the
+            // wait.
             let reply = timeout(this.shared.response_timeout, this.execute_one(&call)).await;
             reply.unwrap_or_else(|_| Err(StoreError::new(FailureKind::TimedOut)))
         })

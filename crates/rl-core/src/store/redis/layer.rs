@@ -45,15 +45,16 @@ pub(crate) struct PartRequest<'a> {
     pub(crate) mode: Mode,
     pub(crate) cost: Cost,
     pub(crate) reservations: Reservations,
-    /// When the request reached the store, on the [`MonotonicClock`](super::shortcuts::MonotonicClock).
+    /// When the request reached the store, on the
+    /// [`MonotonicClock`](super::shortcuts::MonotonicClock).
     pub(crate) now: u64,
 }
 
 impl PartRequest<'_> {
     /// Returns whether the request is one that shortcuts may answer.
     ///
-    /// A check of no cost never changes a count. A concurrency limit allows again as soon as a permit is
-    /// given back, so nothing about it may be remembered.
+    /// A check of no cost never changes a count. A concurrency limit allows again as soon as a
+    /// permit is given back, so nothing about it may be remembered.
     #[inline]
     pub(crate) fn is_plain_check(&self) -> bool {
         self.mode == Mode::Check && self.cost > Cost::ZERO && !self.policy.has_permits()
@@ -129,8 +130,8 @@ impl Amendment<'_> {
     }
 }
 
-/// Returns the error of a request whose background task has ended without a result, because the runtime
-/// of the store has shut down.
+/// Returns the error of a request whose background task has ended without a result, because the
+/// runtime of the store has shut down.
 pub(crate) const fn runtime_has_ended() -> StoreError {
     StoreError::new(FailureKind::Unavailable)
 }

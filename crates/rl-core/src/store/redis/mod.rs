@@ -8,16 +8,17 @@
 //!   `redis-cli` and for services that follow the same format.
 //! * **Every key has an expiry**, on every path. A counter that lost its expiry is given one by the
 //!   next request that would charge it; [`RedisStore::healed`] counts what was found.
-//! * **Connections** are multiplexed: many requests share one. A connection that fails leaves the pool at
-//!   once. A command that may have been executed is never sent again.
+//! * **Connections** are multiplexed: many requests share one. A connection that fails leaves the
+//!   pool at once. A command that may have been executed is never sent again.
 //! * **One server, sentinels or a cluster**, over TLS or not: [`RedisStore::connect`],
 //!   `RedisStore::sentinel`, `RedisStore::cluster`, each with a feature of its own.
 //! * A service **starts when Redis is down** and enforces its limits when Redis comes up.
 //! * Connections live in the tokio runtime in which the store is made, and work while it does: make
 //!   it in the main function, not in a worker.
 //!
-//! A request passes through layers, each of which answers what it can: leased units, cached denials,
-//! batching, and at last the script on the server. Each file of `store/redis` is one of them.
+//! A request passes through layers, each of which answers what it can: leased units, cached
+//! denials, batching, and at last the script on the server. Each file of `store/redis` is one of
+//! them.
 //!
 //! `crates/rl-core/docs/REDIS.md` describes connections, keys, scripts and permissions.
 //!
@@ -95,9 +96,9 @@ struct Inner {
 }
 
 impl RedisStore {
-    /// Connects to the server at `url`: `redis://[user:password@]host[:port][/database]`, or `rediss://`
-    /// for TLS (feature `redis-tls`). A server that cannot be reached is no error: the limiter's failure
-    /// policy applies until the server comes up.
+    /// Connects to the server at `url`: `redis://[user:password@]host[:port][/database]`, or
+    /// `rediss://` for TLS (feature `redis-tls`). A server that cannot be reached is no error: the
+    /// limiter's failure policy applies until the server comes up.
     ///
     /// # Errors
     ///
@@ -114,8 +115,8 @@ impl RedisStore {
     /// Returns a builder of a store on the primary that the sentinels at these URLs call `name`.
     ///
     /// Connections follow a fail-over by themselves. The URLs say how to log in to the sentinels,
-    /// [`user`](RedisStoreBuilder::user) and [`password`](RedisStoreBuilder::password) how to log in
-    /// to the servers. With `rediss://`, the servers are reached over TLS as well.
+    /// [`user`](RedisStoreBuilder::user) and [`password`](RedisStoreBuilder::password) how to log
+    /// in to the servers. With `rediss://`, the servers are reached over TLS as well.
     ///
     /// ```no_run
     /// # use rl_core::RedisStore;
@@ -134,11 +135,11 @@ impl RedisStore {
         RedisStoreBuilder::new(Servers::Sentinels { urls, name: name.to_owned() })
     }
 
-    /// Returns a builder of a store on the cluster that has servers at these URLs. The store finds the other
-    /// servers by itself.
+    /// Returns a builder of a store on the cluster that has servers at these URLs. The store finds
+    /// the other servers by itself.
     ///
-    /// All keys of a subject are on one server, and subjects spread over all servers. Commands follow slots
-    /// that move to other servers, and replicas that are promoted.
+    /// All keys of a subject are on one server, and subjects spread over all servers. Commands
+    /// follow slots that move to other servers, and replicas that are promoted.
     ///
     /// ```no_run
     /// # use rl_core::RedisStore;
@@ -158,10 +159,11 @@ impl RedisStore {
         scripts::of_layout(layout).into_iter()
     }
 
-    /// Returns how many counters without expiry were found, and given one, since the store was made.
+    /// Returns how many counters without expiry were found, and given one, since the store was
+    /// made.
     ///
-    /// In the packed layout an allowed request writes a new expiry in any case. Only a denial checks
-    /// whether there was one.
+    /// In the packed layout an allowed request writes a new expiry in any case. Only a denial
+    /// checks whether there was one.
     #[must_use]
     pub fn healed(&self) -> u64 {
         self.inner.executor.healed()
@@ -169,22 +171,23 @@ impl RedisStore {
 
     /// Gives back all [leased](RedisStoreBuilder::lease) units, and leases no more.
     ///
-    /// A service calls it when it shuts down, after its last request. The store keeps deciding afterwards
-    /// and asks the server each time. [`RateLimiter::close`](crate::RateLimiter::close) does the same
-    /// through the limiter. Closing takes one round trip for each subject, 64 of them at once, and
-    /// 5 seconds at most. Without leases it does nothing.
+    /// A service calls it when it shuts down, after its last request. The store keeps deciding
+    /// afterwards and asks the server each time. [`RateLimiter::close`](crate::RateLimiter::close)
+    /// does the same through the limiter. Closing takes one round trip for each subject, 64 of them
+    /// at once, and 5 seconds at most. Without leases it does nothing.
     ///
     /// # Errors
     ///
-    /// Returns an error if some units could not be given back. They stay charged until their windows end.
+    /// Returns an error if some units could not be given back. They stay charged until their
+    /// windows end.
     pub async fn close(&self) -> Result<(), StoreError> {
         self.inner.layers.close().await
     }
 
     /// Gives back the units of leases that have expired or are idle.
     ///
-    /// A task of the store does this regularly, except with a manual clock, where tests decide when units go
-    /// back.
+    /// A task of the store does this regularly, except with a manual clock, where tests decide when
+    /// units go back.
     #[cfg(feature = "conformance")]
     #[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
     pub async fn return_idle_leases(&self) {

@@ -10,8 +10,8 @@ use crate::store::redis::encoding::policy::{
 };
 use crate::store::redis::subject_key::KeyedSubject;
 
-/// The most calls of one subject and cost in one script call. Under fixed windows one division decides
-/// them all, unless the subject has counts under another policy as well.
+/// The most calls of one subject and cost in one script call. Under fixed windows one division
+/// decides them all, unless the subject has counts under another policy as well.
 const MAX_SAME_CALLS: usize = 256;
 
 /// A call that waits to be sent.
@@ -26,9 +26,11 @@ pub(super) struct QueuedCall {
 pub(super) enum CallKind {
     /// A check of this cost.
     Check(Cost),
-    /// A lease: `units` one-unit checks with one reply. If fewer than `least` would be allowed, none is.
+    /// A lease: `units` one-unit checks with one reply. If fewer than `least` would be allowed,
+    /// none is.
     ///
-    /// Never merged with other calls of the subject, because all granted units belong to this caller.
+    /// Never merged with other calls of the subject, because all granted units belong to this
+    /// caller.
     Lease { units: u16, least: u16 },
 }
 
@@ -71,8 +73,8 @@ impl CallKind {
     }
 }
 
-/// Takes the calls at the front of a subject's queue that fit into one script call. Drops calls that were
-/// cancelled, and returns `None` if none is left.
+/// Takes the calls at the front of a subject's queue that fit into one script call. Drops calls
+/// that were cancelled, and returns `None` if none is left.
 pub(super) fn take_batch(
     waiting: &mut VecDeque<QueuedCall>,
 ) -> Option<(BatchCosts, Vec<QueuedCall>)> {

@@ -56,8 +56,8 @@ impl FanOut {
 
     /// Wakes the first quarter of the callers.
     ///
-    /// A fraction, because a fixed number would let a small and a large group of callers alternate for
-    /// ever.
+    /// A fraction, because a fixed number would let a small and a large group of callers alternate
+    /// for ever.
     pub(super) fn complete_first_quarter(&mut self) {
         self.wake(self.callers.len() / 4);
     }
@@ -72,7 +72,8 @@ impl FanOut {
         for QueuedCall { policy, kind, reply: sender } in callers.take(count) {
             *completed += kind.calls();
             let (cost, call) = (kind.cost(), *completed - 1);
-            // A request that was cancelled stays charged: it may have been cancelled after the charge.
+            // A request that was cancelled stays charged: it may have been cancelled after the
+            // charge.
             let _ = sender.send(Ok(CallerReply { reply: Arc::clone(reply), policy, cost, call }));
         }
     }

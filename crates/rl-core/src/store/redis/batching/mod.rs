@@ -10,34 +10,34 @@
 //!            └─────────────────────┘  requests that arrived meanwhile leave with the next flush
 //! ```
 //!
-//! * **Several subjects in one call**: subjects under one policy of fixed windows share a call. Others
-//!   are sent in calls of their own.
-//! * **One call per subject at a time**: requests of a subject whose call is in flight wait for it, and leave
-//!   together. They are decided in the order of their arrival. A request that was sent alone, because
-//!   nothing was in flight, does not count.
-//! * **Cancel safe**: a request that is cancelled before the flush is not charged. One that is cancelled
-//!   later may be charged. Other requests of the batch are not affected.
+//! * **Several subjects in one call**: subjects under one policy of fixed windows share a call.
+//!   Others are sent in calls of their own.
+//! * **One call per subject at a time**: requests of a subject whose call is in flight wait for it,
+//!   and leave together. They are decided in the order of their arrival. A request that was sent
+//!   alone, because nothing was in flight, does not count.
+//! * **Cancel safe**: a request that is cancelled before the flush is not charged. One that is
+//!   cancelled later may be charged. Other requests of the batch are not affected.
 //! * **Nothing is sent twice**: if a call fails, all its requests fail with its error.
-//! * **Bounded**: a call has a bounded number of subjects and costs, so that it does not block the server.
-//!   A call without a reply is given up after the response timeout of its connection.
+//! * **Bounded**: a call has a bounded number of subjects and costs, so that it does not block the
+//!   server. A call without a reply is given up after the response timeout of its connection.
 //!
 //! # Pacing
 //!
-//! Sending each request as soon as possible would degenerate to one decision per call, because every reply
-//! wakes a single caller. Three rules keep client and server busy at the same time:
+//! Sending each request as soon as possible would degenerate to one decision per call, because
+//! every reply wakes a single caller. Three rules keep client and server busy at the same time:
 //!
 //! ```text
 //! server    │ batch A │ batch B │ batch A' │ batch B' │
 //! client         A wakes ──► A'     B wakes ──► B'
 //! ```
 //!
-//! * At most [`queue::MAX_IN_FLIGHT`] shared calls are in flight. Further requests are collected until one
-//!   returns, is overdue, or a full call is there.
-//! * If nothing is in flight, a flush sends two halves. The task that handles the second reply yields to the
-//!   callers woken by the first, so that they are sent again before the second half is delivered.
-//!   Otherwise the halves merge, and client and server take turns.
-//! * If many callers share one subject, the first quarter is woken, and its next requests are sent, before
-//!   the others are woken.
+//! * At most [`queue::MAX_IN_FLIGHT`] shared calls are in flight. Further requests are collected
+//!   until one returns, is overdue, or a full call is there.
+//! * If nothing is in flight, a flush sends two halves. The task that handles the second reply
+//!   yields to the callers woken by the first, so that they are sent again before the second half
+//!   is delivered. Otherwise the halves merge, and client and server take turns.
+//! * If many callers share one subject, the first quarter is woken, and its next requests are sent,
+//!   before the others are woken.
 
 mod batch;
 mod fan_out;
@@ -199,7 +199,8 @@ impl<E: Execute> Batcher<E> {
 
     fn send_soon(&self, batch: Batch, is_counted: bool) {
         let subjects = batch.subjects.iter().map(|batch| batch.subject.clone()).collect();
-        // Created outside of the task: if the runtime has shut down, dropping the task releases the queue.
+        // Created outside of the task: if the runtime has shut down, dropping the task releases the
+        // queue.
         let in_flight = InFlightBatch { batcher: self.clone(), subjects, is_counted };
         self.shared.runtime.spawn(send(in_flight, batch));
     }
@@ -226,7 +227,8 @@ impl<E: Execute> Batcher<E> {
         self.shared.inner.execute(&call).await
     }
 
-    /// Waits for the reply of a batch. A call that is overdue no longer keeps others from being sent.
+    /// Waits for the reply of a batch. A call that is overdue no longer keeps others from being
+    /// sent.
     async fn reply(
         &self,
         batch: &Batch,
@@ -306,8 +308,8 @@ async fn send<E: Execute>(mut in_flight: InFlightBatch<E>, batch: Batch) {
 
 /// Hands a reply to the callers of one subject.
 ///
-/// If they are many, the first quarter is woken first. Its next requests are enqueued at the first yield, and
-/// are sent at the second, so the server works while the others are woken.
+/// If they are many, the first quarter is woken first. Its next requests are enqueued at the first
+/// yield, and are sent at the second, so the server works while the others are woken.
 async fn deliver_paced<E: Execute>(mut fan_out: FanOut, in_flight: &mut InFlightBatch<E>) {
     if fan_out.is_large() {
         fan_out.complete_first_quarter();
@@ -369,8 +371,8 @@ impl<E: Execute> Drop for SoloGuard<E> {
     }
 }
 
-/// The task that flushes the queue. If its runtime shuts down first, the calls that are due are dropped,
-/// which fails them.
+/// The task that flushes the queue. If its runtime shuts down first, the calls that are due are
+/// dropped, which fails them.
 struct FlushTask<E: Execute>(Option<Batcher<E>>);
 
 impl<E: Execute> Drop for FlushTask<E> {

@@ -39,14 +39,15 @@ impl BatchQueue {
         }
     }
 
-    /// Returns how many of the collected subjects are due: all of them, or only full calls while too many
-    /// calls are in flight.
+    /// Returns how many of the collected subjects are due: all of them, or only full calls while
+    /// too many calls are in flight.
     pub(super) fn collected_due(&self, max_subjects: usize) -> usize {
         let count = self.collected.len();
         if self.in_flight < MAX_IN_FLIGHT { count } else { count / max_subjects * max_subjects }
     }
 
-    /// Returns true if subjects are due and no task is about to flush the queue. The caller starts that task.
+    /// Returns true if subjects are due and no task is about to flush the queue. The caller starts
+    /// that task.
     pub(super) fn begin_flush(&mut self, max_subjects: usize) -> bool {
         let is_due = !self.ready.is_empty() || self.collected_due(max_subjects) > 0;
         is_due && !std::mem::replace(&mut self.is_flushing, true)

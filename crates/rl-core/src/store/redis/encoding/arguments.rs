@@ -12,8 +12,8 @@ use crate::policy::{LimitSet, Policy};
 use crate::store::{Mode, Refund, Renewal, Reservation, ReservationStatus};
 use crate::time::Timestamp;
 
-/// Returns the plan of `decide.lua` for `calls` calls of one cost. If fewer than `least` of them would be
-/// allowed, none is.
+/// Returns the plan of `decide.lua` for `calls` calls of one cost. If fewer than `least` of them
+/// would be allowed, none is.
 pub(crate) fn decide_plan(
     policy: &Policy,
     encoding: &PolicyEncoding,
@@ -99,8 +99,8 @@ fn amend_plan(
     plan
 }
 
-/// Returns the argument of `reserve.lua` and `reservation.lua` with the lifetime of a reservation in µs. No
-/// lifetime is 0.
+/// Returns the argument of `reserve.lua` and `reservation.lua` with the lifetime of a reservation
+/// in µs. No lifetime is 0.
 pub(crate) fn lifetime(lifetime: Option<Duration>) -> Vec<u8> {
     let micros = lifetime.map_or(0, |lifetime| lifetime.as_micros());
     let mut bytes = Vec::with_capacity(7);
@@ -129,8 +129,8 @@ pub(crate) fn expires(reservation: &Reservation<'_>) -> Vec<u8> {
     bytes
 }
 
-/// Decodes the status of a reservation after a change. `expires` is when it expires unless the change has
-/// renewed it.
+/// Decodes the status of a reservation after a change. `expires` is when it expires unless the
+/// change has renewed it.
 pub(crate) fn read_reservation_status(
     bytes: &[u8],
     expires: Timestamp,
@@ -145,7 +145,8 @@ pub(crate) fn read_reservation_status(
     }
 }
 
-/// Decodes the reply of a renewal: the time from which the units count. `None` if the permit is lost.
+/// Decodes the reply of a renewal: the time from which the units count. `None` if the permit is
+/// lost.
 pub(crate) fn read_renewed(bytes: &[u8]) -> Result<Option<Timestamp>, StoreError> {
     match bytes {
         [] => Ok(None),

@@ -1,11 +1,18 @@
-//! The names of keys: injective, bounded in length, one hash tag for each subject, and no way for a
-//! caller to write a tag of their own.
+//! The names of keys.
 //!
-//! Packed: `rl:3:default:consumer:{acme}`, that is prefix, version of the format, namespace, realm
-//! and id; for the entries of a sliding log `rl:3:default:consumer:{acme}:60000`, with its period in
-//! ms, of a concurrency limit `rl:3:default:consumer:{acme}:c10000`, with an `r` before the period if
-//! the limit counts requests. Readable: `acme_PER_MINUTE`, `acme_PER_MINUTE_REQUESTS` if the limit
-//! counts requests, and `{acme}_PER_MINUTE` on a cluster.
+//! They are injective and bounded in length. Each subject has one hash tag, and no id can contain a
+//! tag of its own.
+//!
+//! ```text
+//! packed    rl:3:default:consumer:{acme}            prefix : version : namespace : realm : {id}
+//!           rl:3:default:consumer:{acme}:60000      entries of a sliding log, by period in ms
+//!           rl:3:default:consumer:{acme}:r60000     … that counts requests
+//!           rl:3:default:consumer:{acme}:c10000     entries of a concurrency limit, by lease in ms
+//!           rl:3:default:consumer:{acme}:reserved   reservations
+//! readable  acme_PER_MINUTE                         a counter
+//!           acme_PER_MINUTE_REQUESTS                … of requests
+//!           {acme}_PER_MINUTE                       … on a cluster
+//! ```
 
 #[cfg(test)]
 mod collisions;
@@ -21,10 +28,10 @@ const VERSION: &str = "3";
 /// No key is longer, in bytes.
 const MAX_KEY_LEN: usize = 200;
 
-/// What the longest period and its mark add to a packed key.
+/// The length of the longest suffix of a packed key.
 const RING_LEN: usize = ":cr3153600000000".len();
 
-/// A digest in a key, and its mark.
+/// The length of a digest in a key, with its mark.
 const DIGEST_LEN: usize = "~".len() + 32;
 
 /// The suffix of a readable counter, in the order of [`Period::NAMED`].
@@ -36,13 +43,13 @@ const SUFFIXES: [&str; 6] =
 /// No id can imitate it, because no suffix is the end of another.
 const REQUESTS: &str = "_REQUESTS";
 
-/// The key that holds the packed state of a subject.
+/// Returns the key that holds the packed state of a subject.
 pub(crate) fn packed(prefix: &str, namespace: &Namespace, subject: &Subject) -> String {
     let parts = [prefix, VERSION, namespace.as_str(), subject.realm().as_str()];
     let id = subject.id().as_text().map_or(DIGEST_LEN, str::len);
     let len = parts.iter().map(|part| part.len() + 1).sum::<usize>() + id + "{}".len();
     let mut key = String::with_capacity(len);
-    // Neither prefix nor namespace nor realm holds a colon or a brace, and an id none unescaped.
+    // Prefix, namespace and realm have no colon and no brace. Those of an id are escaped.
     for part in parts {
         key.push_str(part);
         key.push(':');
@@ -51,7 +58,8 @@ pub(crate) fn packed(prefix: &str, namespace: &Namespace, subject: &Subject) -> 
     key
 }
 
-/// The key that holds the entries of a limit, if it has any: beside the packed state, in its slot.
+/// Returns the key that holds the entries of a limit, if it has any. It is in the hash slot of the
+/// packed state.
 pub(crate) fn ring(packed: &str, limit: Limit) -> Option<String> {
     let period = limit.period().as_millis();
     let kind = match limit.algorithm() {
@@ -63,18 +71,17 @@ pub(crate) fn ring(packed: &str, limit: Limit) -> Option<String> {
     Some(format!("{packed}:{kind}{requests}{period}"))
 }
 
-/// Returns the key of a subject's reservations, in the hash slot of the packed state. No key of a log has
-/// such a name.
+/// Returns the key of a subject's reservations, in the hash slot of the packed state. It differs
+/// from all keys of entries.
 pub(crate) fn reservations(packed: &str) -> String {
     format!("{packed}:reserved")
 }
 
 /// Returns the names of a subject's readable counters, by period and whether requests are counted.
 ///
-/// Other periods than the named ones have none. Consumers and addresses stand bare, as in the format that
-/// other programs share; other realms are
-/// put before the id, with a bar that no bare id holds unescaped; a namespace with two. With
-/// `tagged`, the id is the hash tag.
+/// Only the named periods have readable counters. Ids of consumers and addresses have no realm, as
+/// in the format that other programs share. Another realm stands before the id with a bar, and a
+/// namespace with two. Bars in ids are escaped. With `tagged`, the id is the hash tag.
 pub(crate) fn readable<'a>(
     prefix: &'a str,
     namespace: &'a Namespace,
@@ -108,13 +115,13 @@ fn push_tag(key: &mut String, subject: &Subject, max_len: usize) {
     let begin = key.len();
     push_id(key, subject, max_len);
     if key.len() == begin {
-        // Braces around nothing are no tag. No id holds a bare percent sign.
+        // Redis ignores an empty tag. A percent sign in an id is always escaped, so this is unique.
         key.push('%');
     }
     key.push('}');
 }
 
-/// Which bytes do not stand in keys as they are. None of them is a part of a longer character.
+/// The bytes that are escaped in keys. None of them is part of a multi-byte character.
 static IS_ESCAPED: [bool; 256] = {
     let mut is_escaped = [false; 256];
     let mut byte = 0;
@@ -126,8 +133,8 @@ static IS_ESCAPED: [bool; 256] = {
     is_escaped
 };
 
-/// Appends the id: escaped, or its digest where it has no text or would make `key` longer than
-/// `max_len`. A digest begins with a `~`, which stands escaped in ids.
+/// Appends the id, escaped. An id without text, or one that would make `key` longer than `max_len`,
+/// is replaced by its digest. A digest begins with `~`, which is escaped in ids.
 fn push_id(key: &mut String, subject: &Subject, max_len: usize) {
     let begin = key.len();
     if let Some(text) = subject.id().as_text() {
@@ -143,7 +150,7 @@ fn push_id(key: &mut String, subject: &Subject, max_len: usize) {
         }
         key.truncate(begin);
         let hash = blake3::hash(text.as_bytes());
-        // Two marks, so that it is no other subject's own digest.
+        // Two marks, because one mark begins the digest of an id without text.
         let _ = write!(key, "~~{}", &hash.to_hex()[..32]);
     } else {
         let _ = write!(key, "~{}", subject.id());
@@ -160,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_read_well() {
+    fn keys_have_the_documented_form() {
         assert_eq!(key(&Subject::consumer("abc123")), "rl:3:default:consumer:{abc123}");
         assert_eq!(
             key(&Subject::new(Realm::Ip, "2001:db8::/64")),
@@ -183,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn logs_have_keys_of_their_own_beside_the_state() {
+    fn entries_of_logs_have_keys_beside_the_state() {
         let key = key(&Subject::consumer("acme"));
         let ring = |text: &str| ring(&key, text.parse().unwrap());
         assert_eq!(ring("5/minute:sliding-log").unwrap(), format!("{key}:60000"));
@@ -194,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_cannot_write_a_hash_tag() {
+    fn an_id_cannot_contain_a_hash_tag() {
         for id in ["", "{a}b", "}{", "a}b{c", "%7B", ":{x}:", "~", "a b", "\r\n", "|"] {
             let key = key(&Subject::consumer(id));
             assert_eq!((key.matches('{').count(), key.matches('}').count()), (1, 1), "{key}");

@@ -106,16 +106,16 @@ impl PolicyEncoding {
     }
 }
 
-/// Returns whether all limits are fixed windows that begin with the first request, count units and are
-/// enforced. `fixed_windows/*.lua` decide such policies, for several subjects in one call.
+/// Returns whether all limits are fixed windows that begin with the first request, count units and
+/// are enforced. `fixed_windows/*.lua` decide such policies, for several subjects in one call.
 #[inline]
 pub(crate) fn is_fixed_windows(policy: &Policy) -> bool {
     let mut limits = policy.limits().iter().map(|named| named.limit());
     limits.all(|limit| is_window(limit) && !limit.is_shadow() && !limit.counts_requests())
 }
 
-/// Returns the most calls that one script evaluates one by one, so that it does not block the server for a
-/// millisecond. It is less for a policy whose calls take longer.
+/// Returns the most calls that one script evaluates one by one, so that it does not block the
+/// server for a millisecond. It is less for a policy whose calls take longer.
 pub(crate) fn max_evaluated_calls(policy: &Policy) -> usize {
     const MAX_CALLS: u64 = 64;
     const MAX_WEIGHT: u64 = 400;

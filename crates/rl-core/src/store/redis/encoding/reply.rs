@@ -10,8 +10,8 @@ use crate::policy::{LimitSet, Policy};
 use crate::store::Mode;
 use crate::time::Timestamp;
 
-/// The relative time that stands for *now* in [`FinalState::Windows`]: the middle of the 48-bit range, so
-/// that both earlier and later times fit.
+/// The relative time that stands for *now* in [`FinalState::Windows`]: the middle of the 48-bit
+/// range, so that both earlier and later times fit.
 const RELATIVE_NOW: u64 = 1 << 47;
 
 /// What a call asked for.
@@ -34,7 +34,8 @@ pub(crate) struct ScriptReply {
 pub(crate) enum ReplyBody {
     /// The first `allowed` calls are allowed, and the last of them left the states in `last`.
     Counted { allowed: u16, last: FinalState },
-    /// The result of each call, up to the last that differs from the one before. There is at least one.
+    /// The result of each call, up to the last that differs from the one before. There is at least
+    /// one.
     PerCall(Vec<CallResult>),
 }
 
@@ -50,8 +51,8 @@ pub(crate) struct CallResult {
 /// The states of all limits after the last call.
 #[derive(Clone, Debug)]
 pub(crate) enum FinalState {
-    /// Up to six fixed windows, in the form in which decisions hold them. There, [`RELATIVE_NOW`] is the
-    /// time of the reply.
+    /// Up to six fixed windows, in the form in which decisions hold them. There, [`RELATIVE_NOW`]
+    /// is the time of the reply.
     Windows { now: Timestamp, states: PackedStates },
     /// Boxed, so that `Windows` is cheap to move.
     States(Box<States>),
@@ -102,11 +103,12 @@ impl ScriptReply {
         }
     }
 
-    /// Returns the decision on a call that was granted `granted` leased units, `later_by` µs after the reply.
+    /// Returns the decision on a call that was granted `granted` leased units, `later_by` µs after
+    /// the reply.
     ///
-    /// `unspent` leased units are left; they do not count as used. The policy must consist of fixed windows
-    /// that begin with the first request. The decision carries the time of the charge, which refunds refer
-    /// to.
+    /// `unspent` leased units are left; they do not count as used. The policy must consist of fixed
+    /// windows that begin with the first request. The decision carries the time of the charge,
+    /// which refunds refer to.
     #[inline(always)]
     pub(crate) fn leased_decision(
         &self,
@@ -161,8 +163,8 @@ impl ScriptReply {
 }
 
 impl FinalState {
-    /// Creates the states of fixed windows, each from the time of its first request and its used units. A
-    /// window that is not open has the time 0.
+    /// Creates the states of fixed windows, each from the time of its first request and its used
+    /// units. A window that is not open has the time 0.
     pub(crate) fn of_windows(policy: &Policy, now: u64, windows: &[[u64; 2]]) -> Self {
         let states = policy.compiled_windows().and_then(|_| packed(now, windows));
         let now = Timestamp::from_micros(now);
@@ -190,7 +192,8 @@ impl FinalState {
                 let decided_at = RELATIVE_NOW + adjustment.later_by;
                 let windows = DecidedWindows { states, decided_at, required };
                 if granted > 0 {
-                    // No limit denies a call that was granted, so the outcomes need not be computed.
+                    // No limit denies a call that was granted, so the outcomes need not be
+                    // computed.
                     Decision::from_windows(policy, cost, *now, true, windows)
                 } else {
                     Decision::from_outcomes(policy, cost, 0, *now, Outcomes::Lazy(windows))
@@ -204,8 +207,8 @@ impl FinalState {
 }
 
 impl States {
-    /// Returns the decision of a call that needs `required` units of each limit. It carries the time of the
-    /// script's reply, which later refunds refer to.
+    /// Returns the decision of a call that needs `required` units of each limit. It carries the
+    /// time of the script's reply, which later refunds refer to.
     fn decision(
         &self,
         policy: &Policy,

@@ -75,8 +75,8 @@ impl<'a> Reader<'a> {
         Ok(States { now, states })
     }
 
-    /// Reads fixed windows in their stored form: the shape, the time, and for each window its remaining time
-    /// and its used units.
+    /// Reads fixed windows in their stored form: the shape, the time, and for each window its
+    /// remaining time and its used units.
     fn stored_windows(&mut self) -> Result<FinalState, Refusal> {
         let PolicyEncoding { shape, order, windows: stored, .. } = self.encoding;
         let (header, rest) = self.bytes.split_at_checked(shape.len()).ok_or(None)?;
@@ -159,8 +159,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Decodes the reply to a script call with `subjects` subjects, each with `calls` calls. Returns a reply for
-/// each subject, in their order.
+/// Decodes the reply to a script call with `subjects` subjects, each with `calls` calls. Returns a
+/// reply for each subject, in their order.
 ///
 /// A subject without a reply was not decided, and has to be sent in a call of its own.
 pub(crate) fn read(
@@ -196,8 +196,8 @@ pub(crate) fn read_one(
     read(bytes, policy, encoding, 1, calls)?.pop().flatten().ok_or_else(undecided)
 }
 
-/// Returns the error of a call for a single subject that was not decided. No script of this crate replies
-/// so.
+/// Returns the error of a call for a single subject that was not decided. No script of this crate
+/// replies so.
 pub(crate) fn undecided() -> StoreError {
     StoreError::new(FailureKind::Protocol).with_detail("a script decided nothing")
 }
@@ -233,7 +233,8 @@ mod tests {
         })
     }
 
-    /// Encodes a stored state. `numbers` are the time, and the first request and used units of each window.
+    /// Encodes a stored state. `numbers` are the time, and the first request and used units of each
+    /// window.
     fn stored(policy: &Policy, numbers: &[u64]) -> Vec<u8> {
         let PolicyEncoding { shape: mut bytes, order, windows, .. } = PolicyEncoding::new(policy);
         let width = bytes[1].into();

@@ -59,8 +59,8 @@ impl<'a> DecideCall<'a> {
 
     /// Returns how long charged units are reserved.
     ///
-    /// A peek charges nothing, and [`Mode::Charge`] is for work that is done already, so neither makes a
-    /// reservation.
+    /// A peek charges nothing, and [`Mode::Charge`] is for work that is done already, so neither
+    /// makes a reservation.
     pub(crate) fn lifetime(&self) -> Option<Duration> {
         match self.reservations {
             Reservations::Reserve(lifetime)

@@ -4,16 +4,16 @@
 //!
 //! | script | files, after the one that sets the time |
 //! |---|---|
-//! | `decide` | `fixed_unrolled` (expanded), `decide_fixed`, `stored`, packed states, `decide` |
+//! | `decide` | `fixed_windows/unrolled` (expanded), `fixed_windows/loop`, `stored`, packed states, `decide` |
 //! | `amend` | `forget`, `stored`, packed states, `amend` |
 //! | `reserve` | `stored`, packed states, `expired`, `decide` (as a function), `reserve` |
 //! | `reservation` | `stored`, packed states, `reservation`, `amend` |
 //! | `readable` | `readable_counters`, `readable`, `readable_reply` |
 //! | `readable_refund` | `readable_counters`, `readable_refund` |
 //!
-//! *Packed states* stands for the algorithms and `slots`, which reads and writes the key of a subject.
-//! The text of a script depends on no request and no policy. So it is hashed once, and an operator can load it
-//! ahead of the service and grant `EVALSHA` alone.
+//! *Packed states* stands for the algorithms and `slots`, which reads and writes the key of a
+//! subject. The text of a script depends on no request and no policy. So it is hashed once, and an
+//! operator can load it ahead of the service and grant `EVALSHA` alone.
 
 mod unrolling;
 
@@ -63,8 +63,8 @@ const PACKED_STATES: &str = concat!(
 );
 
 static DECIDE: LazyLock<Script> = LazyLock::new(|| {
-    let unrolled = unrolling::expand(include_str!("fixed_unrolled.lua"));
-    let fixed = include_str!("decide_fixed.lua");
+    let unrolled = unrolling::expand(include_str!("fixed_windows/unrolled.lua"));
+    let fixed = include_str!("fixed_windows/loop.lua");
     let decide = include_str!("decide.lua");
     Script::new("decide", |source| {
         vec![source.time, &unrolled, fixed, STORED, PACKED_STATES, decide]

@@ -1,7 +1,7 @@
--- Gives units back in the readable layout, in windows that were open when they were charged.
+-- Gives units back in the readable layout, to windows that were open when the units were charged.
 --
--- KEYS, ARGV[1]  see readable_counters.lua
--- ARGV[2]        packed, big-endian: when the units were charged in µs, and the units of each limit
+-- KEYS, ARGV[1]  see lib/readable_counters.lua
+-- ARGV[2]        packed, big-endian: the time of the charge in µs, and the units of each limit
 --                (7 bytes each)
 --
 -- Returns        nothing

@@ -1,12 +1,12 @@
 -- Renews a reservation, or ends it before amend.lua gives its units back.
 --
--- KEYS[last]  the reservations of the subject (see expired.lua)
--- ARGV[4]     the reservation, a member of them
--- ARGV[5]     how long it lasts from now on, µs (7 bytes); 0 ends it
--- ARGV[6]     when it expires according to its holder, µs (7 bytes)
+-- KEYS[last]  the reservations of the subject (see lib/expired.lua)
+-- ARGV[4]     the reservation, as a member of the set
+-- ARGV[5]     its lifetime from now on, in µs (7 bytes); 0 ends it
+-- ARGV[6]     when it expires according to its holder, in µs (7 bytes)
 --
--- Returns     a byte if there is no such reservation: 1 if it has expired, 0 if it cannot have; for a
---             renewal, when it expires (7 bytes); else as amend.lua
+-- Returns     if there is no such reservation, a byte: 1 if it has expired, 0 if it cannot have
+--             expired; for a renewal, when the reservation expires (7 bytes); otherwise as amend.lua
 local reserved_for = struct.unpack('>I7', ARGV[5])
 local is_there
 if reserved_for == 0 then

@@ -1,8 +1,9 @@
-//! Expands the template of `fixed_unrolled.lua`: the common case, written out for each number of limits.
+//! Expands the template of `fixed_windows/unrolled.lua`: the common case, written out for each
+//! number of limits.
 //!
-//! The unrolled form has no loop and no table over the limits, which saves a third of the time of a check.
-//! `decide_fixed.lua` is the same decision with a loop. It handles every policy of fixed windows, and all
-//! denials.
+//! The unrolled form has no loop and no table over the limits, which saves a third of the time of a
+//! check. `fixed_windows/loop.lua` is the same decision with a loop. It handles every policy of
+//! fixed windows, and all denials.
 //!
 //! ```text
 //! template:  local <<left_i, used_i>> = struct.unpack('<<I7I7>>', stored)
@@ -19,13 +20,13 @@ const MAX_UNROLLED: usize = 12;
 /// Expands the template once for each number of limits.
 ///
 /// * `COUNT` becomes the number of limits.
-/// * Text between `<<` and `>>` is repeated for each limit within its line: names with commas between them,
-///   formats without.
+/// * Text between `<<` and `>>` is repeated for each limit within its line: names with commas
+///   between them, formats without.
 /// * Consecutive lines with a name that ends in `_i` are repeated together for each limit.
 pub(super) fn expand(template: &str) -> String {
     let code: Vec<&str> = template.lines().filter(|line| !line.starts_with("--")).collect();
     let mut script = String::from(
-        "local clock, shape, plan, format, told, passed = now, ARGV[1], ARGV[2], ARGV[3], {}, 0\n",
+        "local clock, shape, plan, format = now, ARGV[1], ARGV[2], ARGV[3]\nlocal replies, allowed_subjects = {}, 0\n",
     );
     script.push_str("local kind = struct.unpack('>I2', plan)\n");
     for count in 1..=MAX_UNROLLED {

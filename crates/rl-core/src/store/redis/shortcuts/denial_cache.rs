@@ -1,16 +1,17 @@
-//! Caches denials. Until a cached denial expires, further requests of the subject are rejected without a
-//! call to Redis.
+//! Caches denials. Until a cached denial expires, further requests of the subject are rejected
+//! without a call to Redis.
 //!
-//! * **No false denial**: a denial is cached from the time at which its request was sent, less a margin for
-//!   clock drift, so it expires here before it does on the server. Meanwhile other instances can only use
-//!   up more. `DESIGN.md` has the proof. Concurrency limits allow earlier, and are not cached.
-//! * **Lower counts are noticed**: a reset or a refund through this store invalidates the denial at once. One
-//!   by another instance is noticed after [`MAX_AGE`] at the latest. A denial under another policy or
-//!   cost is not repeated.
-//! * **Denials hold during an overload**: while the server cannot be asked again, a denial is repeated for
-//!   the whole wait that the server returned.
-//! * **Bounded**: at most [`MAX_DENIALS`] are cached. Requests of other subjects go to the server, or are
-//!   rejected in an overload.
+//! * **No false denial**: a denial is cached from the time at which its request was sent, less a
+//!   margin for clock drift, so it expires here before it does on the server. Meanwhile other
+//!   instances can only use up more. `DESIGN.md` has the proof. Concurrency limits allow earlier,
+//!   and are not cached.
+//! * **Lower counts are noticed**: a reset or a refund through this store invalidates the denial at
+//!   once. One by another instance is noticed after [`MAX_AGE`] at the latest. A denial under
+//!   another policy or cost is not repeated.
+//! * **Denials hold during an overload**: while the server cannot be asked again, a denial is
+//!   repeated for the whole wait that the server returned.
+//! * **Bounded**: at most [`MAX_DENIALS`] are cached. Requests of other subjects go to the server,
+//!   or are rejected in an overload.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -47,7 +48,8 @@ pub(crate) struct DenialCache<S> {
 pub(super) enum Lookup {
     /// The request is denied.
     Denied(Decision),
-    /// The server has to decide. The stamp, if there is a cache, is needed to remember its decision.
+    /// The server has to decide. The stamp, if there is a cache, is needed to remember its
+    /// decision.
     Unknown(Option<RequestStamp>),
 }
 
@@ -74,7 +76,8 @@ impl<S: Layer> DenialCache<S> {
         }
     }
 
-    /// Caches a denial of the server, or invalidates an older one if the server has allowed the request.
+    /// Caches a denial of the server, or invalidates an older one if the server has allowed the
+    /// request.
     pub(super) fn remember(
         &self,
         subject: SubjectKey,
@@ -135,7 +138,8 @@ impl<S: Layer> Layer for DenialCache<S> {
     }
 }
 
-/// Invalidates the denial of a subject when it is dropped: after its counts were lowered, or may have been.
+/// Invalidates the denial of a subject when it is dropped: after its counts were lowered, or may
+/// have been.
 struct InvalidateOnDrop {
     denials: Arc<Denials>,
     subject: SubjectKey,
@@ -153,7 +157,8 @@ struct Denials {
 }
 
 struct Shard {
-    /// Counts invalidations. A decision on a request that was sent in an earlier generation is not cached.
+    /// Counts invalidations. A decision on a request that was sent in an earlier generation is not
+    /// cached.
     generation: AtomicU64,
     denials: Mutex<SubjectMap<CachedDenial>>,
 }

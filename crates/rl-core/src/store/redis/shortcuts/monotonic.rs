@@ -9,8 +9,8 @@ use crate::time::{Clock, Counter, ManualClock};
 /// The part of an interval that clock drift may take: one thousandth.
 const DRIFT: u64 = 1_000;
 
-/// The largest correction that the calibrated clock makes, in µs: 10 of reading time, and 10 of drift since
-/// the last calibration, in either direction, on both ends of an interval.
+/// The largest correction that the calibrated clock makes, in µs: 10 of reading time, and 10 of
+/// drift since the last calibration, in either direction, on both ends of an interval.
 const CLOCK_ERROR: u64 = 40;
 
 /// A clock that never steps back, in microseconds since some time.
@@ -45,8 +45,8 @@ fn micros_since_start() -> u64 {
     u64::try_from(START.elapsed().as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Returns the time here until which an interval of `micros` on the server's clock surely lasts, if it began
-/// no earlier than `sent`.
+/// Returns the time here until which an interval of `micros` on the server's clock surely lasts, if
+/// it began no earlier than `sent`.
 pub(crate) const fn safe_deadline(sent: u64, micros: u64) -> u64 {
     sent.saturating_add((micros - micros.div_ceil(DRIFT)).saturating_sub(CLOCK_ERROR))
 }

@@ -1,10 +1,10 @@
-//! Whatever callers call themselves: distinct counters have distinct keys.
+//! Distinct counters have distinct keys, whatever ids clients choose.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// Ids that try to be another's: with what parts keys, what is escaped, and the ends of keys.
+/// Generates ids that imitate others: with separators, escapes, and suffixes of keys.
 fn any_id() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         4 => prop::sample::select(vec![
@@ -15,7 +15,7 @@ fn any_id() -> impl Strategy<Value = String> {
         1 => any::<char>().prop_map(String::from),
     ];
     let short = prop::collection::vec(piece, 0..6).prop_map(|pieces| pieces.concat());
-    // Around the lengths at which an id is escaped beyond its place, or hashed from the start.
+    // Lengths around those at which an id is replaced by its digest.
     let long = (short.clone(), 20..130_usize).prop_map(|(id, times)| id.repeat(times));
     prop_oneof![4 => short, 1 => long]
 }
@@ -76,8 +76,8 @@ fn readable_keys_of((namespace, subject): &Owner, is_tagged: bool) -> Vec<String
     both.map(|(period, counts_requests)| key(period, counts_requests).unwrap()).collect()
 }
 
-/// Whose readable counters they are: consumers and addresses share one space of names, as the format
-/// that it follows wants it.
+/// Returns the owner of readable counters. Consumers and addresses share one space of names, as in
+/// the format that other programs share.
 fn readable_owner(
     (namespace, subject): &Owner,
 ) -> (Namespace, Option<Realm>, crate::model::SubjectId) {
@@ -89,7 +89,7 @@ fn readable_owner(
 proptest! {
     #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
 
-    /// The state and the rings of one owner are no key of another, and each ring belongs to one log.
+    /// No key of one owner is a key of another, and each key of entries belongs to one log.
     #[test]
     fn packed_keys_and_rings_belong_to_one_counter(
         one in (any_namespace(), any_subject()), other in (any_namespace(), any_subject()),
@@ -103,7 +103,7 @@ proptest! {
             && one_log.shares_state_with(other_log);
         prop_assert_eq!(one_ring == other_ring, is_one_log, "{}", one_ring);
         prop_assert!(one_ring != other_key && other_ring != key, "{}", one_ring);
-        // All keys of an owner are in one slot of a cluster, and nobody chooses in which.
+        // All keys of an owner are in one slot of a cluster, which the client cannot choose.
         let tag = &key[key.find('{').unwrap()..];
         prop_assert_eq!(tag.find('}'), Some(tag.len() - 1));
         let mark = one_ring.strip_prefix(&*key).unwrap();
@@ -111,7 +111,7 @@ proptest! {
         prop_assert!(key.len() < one_ring.len() && one_ring.len() <= MAX_KEY_LEN);
     }
 
-    /// Every counter of one owner is no counter of another, whatever the periods, and no packed key.
+    /// No counter of one owner is a counter of another or a packed key, whatever the periods.
     #[test]
     fn readable_keys_belong_to_one_counter(
         one in (any_namespace(), any_subject()), other in (any_namespace(), any_subject()),
@@ -125,7 +125,7 @@ proptest! {
                 prop_assert_eq!(key == other_key, is_one && place == other_place, "{}", key);
             }
             prop_assert!(key.len() <= MAX_KEY_LEN && *key != packed_key(&other));
-            // A tag that a cluster needs is the only one, and nothing that is read as none.
+            // The only tag is the one for a cluster, and it is not empty.
             let braces = (key.matches('{').count(), key.matches('}').count());
             prop_assert_eq!(braces, (is_tagged.into(), is_tagged.into()), "{}", key);
             let is_safe = !key.contains([':', ' ', '\n']) && !key.contains("{}");
@@ -133,9 +133,9 @@ proptest! {
         }
     }
 
-    /// Who calls themselves what stands in another's key, or what would be escaped to it.
+    /// An id that equals a part of another key, escaped or not, is not mistaken for it.
     #[test]
-    fn nobody_is_another_by_the_name_of_its_key(one in (any_namespace(), any_subject())) {
+    fn no_id_imitates_the_key_of_another_subject(one in (any_namespace(), any_subject())) {
         let (namespace, subject) = &one;
         let (realm, id) = (subject.realm().as_str(), subject.id().to_string());
         let (key, readable_key) = (packed_key(&one), readable_keys(&one).remove(0));
@@ -156,7 +156,7 @@ proptest! {
         }
     }
 
-    /// Parts of one text that could be moved from one into the next.
+    /// The realm and the id of a key cannot be divided differently.
     #[test]
     fn parts_do_not_run_together(text in "[a|:~%{}]{0,12}", one in 0..=12_usize, two in 0..=12_usize) {
         let (one, two) = (one.min(text.len()), two.min(text.len()));

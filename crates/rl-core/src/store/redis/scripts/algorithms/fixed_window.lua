@@ -1,12 +1,13 @@
 -- Fixed window: the Lua twin of `algorithm/fixed_window/mod.rs`. Change both.
 --
--- Kinds 0 to 3 say where windows begin: 0 with the first charge, 1 at multiples of the period since
--- the epoch, 2 the same counted from a Monday, 3 with the calendar month.
--- Cells: the first charge in the window, units used; both 0 while nothing is remembered.
+-- The kind says where windows begin: 0 with the first charge, 1 at multiples of the period since
+-- the epoch, 2 at multiples since a Monday, 3 with the calendar month.
+-- Cells: the time of the first charge in the window, and the used units. Both are 0 if no charge is
+-- remembered.
 local DAY = 86400000000
 
--- The first day and the length of the calendar month that holds `day`, in days since the epoch.
--- Years begin in March here, so that the leap day comes last.
+-- Returns the first day and the length of the calendar month that contains `day`, in days since the
+-- epoch. Years begin in March here, so that the leap day comes last.
 local function month_of(day)
   local shifted = day + 719468
   local era = floor(shifted / 146097)

@@ -1,15 +1,15 @@
 -- Generic cell rate algorithm: the Lua twin of `algorithm/gcra.rs`. Change both.
 --
--- Kind 6; extra is the burst. Cells: the theoretical arrival time in whole µs, its fraction in
--- 1 / max of one, and since when the limit has been in use without a pause.
+-- Kind 6. `extra` is the burst. Cells: the theoretical arrival time in whole µs, its fraction in units
+-- of 1 / max µs, and the time since which the limit has been in use without a pause.
 
--- How long `units` take: units * period / max, in whole µs and a fraction.
+-- Returns how long `units` take: units * period / max, in whole µs and a fraction.
 local function gcra_time(units, period, max)
   local fractions = units * (period % max)
   return units * floor(period / max) + floor(fractions / max), fractions % max
 end
 
--- The most units that can be charged at once: more would not be exact.
+-- Returns how many of `units` can be charged at once. More would not be exact.
 local function gcra_chargeable(units, period, max)
   return min(units, floor(MAX_UNITS / max), floor(4503599627370495 / (floor(period / max) + 1)))
 end
@@ -20,7 +20,7 @@ local function gcra_covers(units, period, max, ahead, fraction)
   return whole > ahead or (whole == ahead and rest >= fraction)
 end
 
--- Returns the arrival time, or now if it has passed, and since when the limit has been in use.
+-- Returns the arrival time, or now if it has passed, and the time since which the limit has been in use.
 local function gcra_arrival(at, max)
   local micros, fraction = state[at], min(state[at + 1], max - 1)
   if micros < now or (micros == now and fraction == 0) then return now, 0, now end
@@ -35,7 +35,7 @@ algorithms[6] = {
     local micros, fraction = gcra_arrival(at, max)
     local ahead = micros - now
     if ahead == 0 and fraction == 0 then return burst end
-    -- The fewest units whose time covers what is ahead: near the quotient, which may be rounded.
+    -- Find the fewest units whose time covers `ahead`. They are near the quotient, which may be rounded.
     local used = floor(ahead / period * max)
     if used > burst + 2 then return 0 end
     while used > 0 and gcra_covers(used - 1, period, max, ahead, fraction) do used = used - 1 end

@@ -1,24 +1,28 @@
 -- Sliding log: the Lua twin of `algorithm/sliding_log.rs`. Change both.
 --
--- Kind 8; kind 9, concurrency, is the same with the lease for a period. Extra is the place in KEYS of
--- the entries: a hash. An entry is 14 bytes, the time and the units taken then (7 bytes each,
--- big-endian). Fields of the hash:
+-- Kind 8. Kind 9, concurrency, is the same with the lease as the period. `extra` is the index in KEYS of
+-- the entries, a hash. An entry is the time of a charge and its units (7 bytes each, big-endian).
 --
---   t     the newest entries, oldest first: 1 to 256, sealed when there are 32 and another comes
---   1 …   sealed blocks of entries, at most 256 each
---   b     the list of the sealed blocks, oldest first, 20 bytes each: a time that is not after its
---         first entry and after all entries of the block before (7 bytes), its units (7 bytes), its
---         entries (2 bytes) and its name (4 bytes)
+--   field   value
+--   1 …     sealed blocks of entries, at most 256 entries each
+--   t       the newest entries, oldest first: 1 to 256. They are sealed when there are 32 and another
+--           comes
+--   b       the list of the sealed blocks, oldest first. An item has 20 bytes: a time that is not after
+--           the block's first entry and after all entries of the block before (7 bytes), the units of
+--           the block (7 bytes), its number of entries (2 bytes) and its name (4 bytes)
 --
--- Cells: units that count, entries that count, a time not after the oldest of them, the time of the
--- newest, entries of the oldest block (or of t) that have left, sealed blocks, and the last name.
+--   oldest ─── block 7 ─── block 8 ─── block 9 ─── t ─── newest
 --
--- No operation reads more than t, the list and three blocks, whatever the length. Neighbours that
--- have 256 entries together become one block, sooner or later.
+-- Cells: the units that count, the number of entries that count, a time not after the oldest of them,
+-- the time of the newest, the number of expired entries in the oldest block (or in t), the number of
+-- sealed blocks, and the last name.
 --
--- `open` runs before anything else. From then on the cells describe the entries that count now. Blocks
--- that have left stay in front of the list until the next write. Each write deletes at most 16 of them,
--- so that a log whose entries leave together does not block the server.
+-- No operation reads more than t, the list and three blocks, however long the log is. Neighbouring
+-- blocks that have 256 entries together are merged sooner or later.
+--
+-- `open` runs before all other functions. From then on the cells describe the entries that count now.
+-- Expired blocks stay at the front of the list until the next write. Each write deletes at most 16 of
+-- them, so that a log whose entries expire together does not block the server.
 --
 -- One call of `struct` reads the units of many entries or items, which takes half the time.
 local ENTRY, TAIL, BLOCK, ITEM, MOST_DELETED = 14, 32, 256, 20, 16
@@ -27,11 +31,12 @@ local logs = {}
 
 local function log_entry(bytes, index) return struct.unpack('>I7I7', bytes, index * ENTRY + 1) end
 
--- The first time, the units, the entries and the name of a sealed block, counted from 0.
+-- Returns the first time, the units, the number of entries and the name of a sealed block. Blocks are
+-- numbered from 0.
 local function log_item(log, index) return struct.unpack('>I7I7I2I4', log.list, index * ITEM + 1) end
 
--- Reads the list of sealed blocks. Returns whether it has the blocks that the cells describe. Blocks before
--- them had left when the cells were stored without the list.
+-- Reads the list of sealed blocks. Returns whether it has the blocks that the cells describe. Blocks
+-- before them had expired when the cells were last stored.
 local function log_read_list(at, log)
   if log.list then return true end
   local list = redis.call('HGET', KEYS[log.ring], 'b') or ''
@@ -44,7 +49,7 @@ local function log_read_list(at, log)
   return true
 end
 
--- Returns the entries of a sealed block; nil if they do not agree with the list.
+-- Returns the entries of a sealed block, or nil if they do not agree with the list.
 local function log_block(log, index)
   local _, _, count, name = log_item(log, index)
   local bytes = redis.call('HGET', KEYS[log.ring], name)
@@ -77,7 +82,7 @@ local function log_units(bytes, first, last)
   return units
 end
 
--- Counts the entries from `from` on that have left. Returns the index of the first that has not, the
+-- Finds the expired entries from `from` on. Returns the index of the first entry that still counts, the
 -- units of those before it, and its time.
 local function log_left(bytes, from, period)
   local index = max_of(from, log_count(bytes, ENTRY, now - period))
@@ -91,7 +96,7 @@ local function log_lifetime(at, period)
 end
 
 -- Writes the newest entries, the list if it has changed, and one more field and value if given. Deletes
--- the blocks that are gone, and some of those that have left.
+-- the blocks that were merged or emptied, and some of the expired ones.
 local function log_write(at, log, ...)
   local due = min(MOST_DELETED, #log.left / ITEM)
   for index = 0, due - 1 do
@@ -133,8 +138,8 @@ local function log_seal(at, log)
   return name, log.tail
 end
 
--- Finds the entry of exactly this time. Returns the index of its block (that of t is one past the last),
--- the block's entries, the index of the entry there and its units; nil if there is none.
+-- Finds the entry with this time. Returns the index of its block (t has the index after the last), the
+-- block's entries, the index of the entry in it and its units; or nil if there is none.
 local function log_find(at, when)
   local log = logs[at]
   if state[at + 1] == 0 or when + log.period <= now then return nil end
@@ -207,11 +212,11 @@ local function log_lower_block(at, log, index, bytes, units, is_shorter)
   log_write(at, log, name, bytes)
 end
 
--- Finds the entry from `from` on with which `units` have left. Returns its time, or nil and the units that
--- remain to leave.
+-- Finds the entry from `from` on whose expiry frees `units` units in total. Returns its time, or nil and
+-- the units that are still missing.
 local function log_leave(bytes, from, units)
   local last = #bytes / ENTRY
-  -- In parts: usually the first entries are enough.
+  -- Read in parts, because usually the first entries are enough.
   for index = from, last - 1, 32 do
     local count = min(32, last - index)
     local read = { struct.unpack('>' .. string.rep(ENTRY_FORMAT, count), bytes, index * ENTRY + 1) }
@@ -223,7 +228,8 @@ local function log_leave(bytes, from, units)
   return nil, units
 end
 
--- Returns the time of the entry with which `units` have left; that of the newest if blocks are damaged.
+-- Returns the time of the entry whose expiry frees `units` units in total, or that of the newest entry if
+-- blocks are damaged.
 local function log_leaves_with(at, log, units)
   local sealed, time = state[at + 5], nil
   if sealed == 0 then return log_leave(log.tail, state[at + 4], units) or state[at + 3] end
@@ -249,13 +255,13 @@ local function log_leaves_with(at, log, units)
   return log_leave(log.tail, 0, units) or state[at + 3]
 end
 
--- Drops the entries that have left. Returns whether the stored entries agree with the cells.
+-- Drops the expired entries. Returns whether the stored entries agree with the cells.
 local function log_advance(at, log)
   local period, sealed, from = log.period, state[at + 5], state[at + 4]
   local dropped, entries, units, oldest = 0, 0, 0, nil
   if sealed > 0 then
     if not log_read_list(at, log) then return false end
-    -- A block whose successor has begun to leave has left.
+    -- If the first entry of a block has expired, the block before it has expired.
     dropped = max_of(0, log_count(log.list, ITEM, now - period) - 1)
     if log_entry(log.tail, 0) + period <= now then dropped = sealed end
     if dropped > 0 then
@@ -380,30 +386,30 @@ local sliding_log = {
     return cells[at + 3] + period
   end,
 
-  -- What counts of units that were taken at `when`.
+  -- Returns how many of `units` that were charged at `when` still count.
   held = function(at, _, units, when)
     local _, _, _, held = log_find(at, when)
     return min(units, held or 0)
   end,
 
-  -- The integers that are replied: units used, the time of the newest, and when enough have left for
-  -- `needed` to be available, 0 if they are or never will be.
-  told = function(at, period, max, _, needed)
+  -- Returns the summary for a reply: the used units, the time of the newest entry, and when `required`
+  -- units will be available. That time is 0 if they are available now, or never will be.
+  summary = function(at, period, max, _, required)
     local used, passes_at = state[at], 0
-    if needed <= max and used + needed > max then
-      passes_at = log_leaves_with(at, logs[at], used - (max - needed)) + period
+    if required <= max and used + required > max then
+      passes_at = log_leaves_with(at, logs[at], used - (max - required)) + period
     end
     return used, used > 0 and state[at + 3] or 0, passes_at
   end,
 
-  -- Gives entries that have lost their expiry another. Whether they had lost it.
+  -- Gives the entries an expiry if they have lost it. Returns whether they had lost it.
   heal = function(at, period, ring)
     if state[at + 1] == 0 or redis.call('PTTL', KEYS[ring]) ~= -1 then return false end
     redis.call('PEXPIRE', KEYS[ring], log_lifetime(at, period))
     return true
   end,
 
-  -- Deletes the entries; an expiry of nothing needs no permission of its own.
+  -- Deletes the entries. An expiry of 0 needs no further permission, unlike DEL.
   forget = function(ring) redis.call('PEXPIRE', KEYS[ring], 0) end,
 }
 algorithms[8], algorithms[9] = sliding_log, sliding_log

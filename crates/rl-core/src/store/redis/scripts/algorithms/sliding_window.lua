@@ -1,7 +1,7 @@
 -- Sliding window: the Lua twin of `algorithm/sliding_window.rs`. Change both.
 --
--- Kind 5; extra is the precision. Cells: the number of the newest bucket, the time of the first charge
--- since the state was empty, then the buckets, newest first.
+-- Kind 5. `extra` is the precision. Cells: the number of the newest bucket, the time of the first
+-- charge since the state was empty, then the units of each bucket, newest first.
 local function bucket_leaves(number, period, precision)
   return (number + 1) * precision + period
 end

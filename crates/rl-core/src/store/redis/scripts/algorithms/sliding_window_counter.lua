@@ -1,9 +1,9 @@
 -- Sliding window counter: the Lua twin of `algorithm/sliding_window_counter.rs`. Change both.
 --
--- Kind 4. Cells: the beginning of the current window, units used in it, units used in the one
--- before, and the first charge that may count in them.
+-- Kind 4. Cells: the beginning of the current window, the units used in it, the units used in the
+-- previous window, and the time of the first charge that may count in them.
 
--- Both windows as they are now.
+-- Returns the cells as they are at `now`.
 local function counter_windows(at, period)
   local begin = now - now % period
   local since, current, previous, first = state[at], state[at + 1], state[at + 2], state[at + 3]

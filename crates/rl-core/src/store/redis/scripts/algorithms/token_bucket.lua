@@ -1,14 +1,14 @@
 -- Token bucket: the Lua twin of `algorithm/token_bucket.rs`. Change both.
 --
--- With greedy refill it is kind 6, the generic cell rate algorithm with its capacity for a burst.
--- With interval refill it is kind 7; extra is the capacity. Cells: the beginning of the period,
--- tokens that are missing, when none will be, and how many periods have ended since the bucket was
--- full.
+-- With greedy refill it is kind 6: the generic cell rate algorithm with the capacity as the burst.
+-- With interval refill it is kind 7, and `extra` is the capacity. Cells: the beginning of the
+-- period, the missing tokens, the time at which none will be missing, and the number of periods
+-- that have ended since the bucket was full.
 
 -- Returns the beginning of the current period, the missing tokens, and how many periods have ended.
 local function bucket_now(at, period, max)
   local since, used = state[at], state[at + 1]
-  -- A beginning that lies ahead was not written by us; no period has ended since.
+  -- A beginning in the future was not written by these scripts. No period has ended since.
   local periods = max_of(0, floor((now - since) / period))
   if now >= state[at + 2] or periods >= ceil(used / max) then
     return now, 0, 0

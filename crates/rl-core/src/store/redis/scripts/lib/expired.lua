@@ -1,22 +1,23 @@
--- Gives expired reservations back, before a decision is made.
+-- Gives the units of expired reservations back, before a decision is made.
 --
--- KEYS[last]  the reservations of the subject: a sorted set by the time at which they expire, µs. A member
---             is the time of the charge (7 bytes), the units (7 bytes), a bit for each limit that was not
---             charged (2 bytes), and the code of the policy (see slots.lua)
+-- KEYS[last]  the reservations of the subject: a sorted set by the time at which they expire, in µs. A
+--             member is the time of the charge (7 bytes), the units (7 bytes), the set of limits that were
+--             not charged (2 bytes), and the code of the policy (see slots.lua)
 -- ARGV[2]     plan (see decide.lua)
--- ARGV[4]     how long the units charged now are reserved, µs (7 bytes), or 0
+-- ARGV[4]     the lifetime of the reservation of the units charged now, in µs (7 bytes), or 0
 --
--- Sets        reserved_for, the number of ARGV[4], and is_settled: whether the state has changed and is to
---             be stored
+-- Sets        reserved_for: the number of ARGV[4]
+--             is_settled: whether the state has changed and has to be stored
 --
--- The number at a time is bounded, so that the script does not block the server: the more limits, the
--- fewer, and fewest with logs, whose refunds move entries. A peek must write nothing, so it skips logs.
+-- The number of reservations per call is bounded, so that the script does not block the server. It is
+-- lower for more limits, and lowest for logs, whose refunds move entries. A peek must write nothing, so
+-- it skips logs.
 local MOST, MOST_OF_LIMITS, MOST_OF_LOGS = 32, 64, 16
 local is_settled = false
 local reserved_for = struct.unpack('>I7', ARGV[4])
 local is_peek, all_fixed = string.byte(ARGV[2], 1) == 2, string.byte(ARGV[2], 2) > 0
 
--- The time of a charge identifies its reservation, so no other charge may have the same time.
+-- The time of a charge identifies its reservation, so no two charges may have the same time.
 if reserved_for > 0 and stored and state[1] == now then now = now + 1 end
 
 do
@@ -31,10 +32,10 @@ do
     by_tag[slot.tag] = slot
   end
   if logs_of_policy > 0 then most = max_of(1, min(4, floor(MOST_OF_LOGS / logs_of_policy))) end
-  -- Bytes 14 and 15 mark the limits that count requests, in a plan that may have any.
+  -- Bytes 14 and 15 of the plan are the set of limits that count requests. Plans of fixed windows have none.
   local requests = all_fixed and 0 or struct.unpack('>I2', ARGV[2], 14)
   for i, slot in ipairs(slots) do
-    slot.is_one = floor(requests / 2 ^ (i - 1)) % 2 == 1
+    slot.counts_requests = floor(requests / 2 ^ (i - 1)) % 2 == 1
   end
 
   local due = string.format('%.0f', clock)
@@ -51,13 +52,13 @@ do
         slots_of[code][i] = by_tag[other.tag] or false
       end
     end
-    -- A later charge belongs to a state that was lost before the clock stepped back.
+    -- A charge in the future belongs to a state that was lost before the clock stepped back.
     for i, slot in ipairs(when <= now and slots_of[code] or {}) do
-      -- Places under concurrency limits end with their leases.
+      -- Permits end with their own leases.
       if slot and slot.kind < 9 and not (is_peek and slot.kind == 8)
           and floor(uncharged / 2 ^ (i - 1)) % 2 == 0 then
         local refund = algorithms[slot.kind].refund
-        refund(slot.at, slot.period, slot.max, slot.extra, slot.kind, slot.is_one and 1 or units, when)
+        refund(slot.at, slot.period, slot.max, slot.extra, slot.kind, slot.counts_requests and 1 or units, when)
         is_changed = true
       end
     end

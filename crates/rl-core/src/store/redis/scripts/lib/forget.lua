@@ -1,18 +1,18 @@
 -- Forgets all limits of the subject, whatever is stored.
 --
--- KEYS, ARGV  see amend.lua; of the plan only the first byte, 3
+-- KEYS, ARGV  see amend.lua; only the first byte of the plan is there: 3
 --
--- A refund names a charge by its time. A reset may come in the microsecond of the last charge, but only
--- with a manual clock. Then an empty state stays for a moment. Its time of the last change makes the next
--- charge later, so that a refund of the last charge does not find it.
+-- A refund names a charge by its time. With a manual clock, a reset may come in the microsecond of
+-- the last charge. In that case an empty state is stored for a moment. Its time of the last change
+-- makes the next charge later, so that a refund of the last charge does not find it.
 if string.byte(ARGV[2]) == 3 then
   local found = redis.pcall('GET', KEYS[1])
-  -- DEL, not an expiry of 0: only operators have the permission to delete.
+  -- DEL instead of an expiry of 0, because only operators may have the permission to delete.
   redis.call('DEL', unpack(KEYS))
   if type(found) ~= 'string' or string.byte(found, 1) ~= 3 then return false end
   local at, code = 4, string.byte(found, 3) or 0
   for _ = 129, code do
-    -- Tags, which slots.lua describes.
+    -- Skip a tag (see slots.lua).
     local head = string.byte(found, at) or 0
     local algorithm = math.floor(head % 128 / 16)
     at = at + 1 + (head >= 128 and 6 or 0) + (algorithm == 3 and 6 or algorithm == 7 and 1 or 0)

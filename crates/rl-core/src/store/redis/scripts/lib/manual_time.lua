@@ -1,6 +1,6 @@
--- Time prologue of tests: the time comes with the call, so that scripts can be stepped through
--- invented timelines. Keys linger, because real time passes while the invented one stands still.
+-- Time of tests: it comes with the call, so that tests can step scripts through invented timelines.
+-- Keys live longer, because real time passes while the invented time stands still.
 --
--- ARGV[last]  now, µs since the epoch
--- Sets        now, and linger: the time a key lives beyond its last window, in ms
+-- ARGV[last]  now, in µs since the epoch
+-- Sets        now, and linger: the time in ms that a key lives beyond its last window
 local now, linger = tonumber(ARGV[#ARGV]), 600000

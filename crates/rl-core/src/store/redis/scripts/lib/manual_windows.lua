@@ -1,7 +1,7 @@
--- Window prologue of tests, for the readable layout: windows end by the time that comes with the
--- call. Keys outlive them, because real time passes while the invented one stands still.
+-- Windows of tests in the readable layout: they end by the time that comes with the call. Keys live
+-- longer, because real time passes while the invented time stands still.
 --
--- ARGV[last]  now, µs since the epoch
+-- ARGV[last]  now, in µs since the epoch
 local TWO_HUNDRED_YEARS = 6311433600000
 local shifted = math.floor(tonumber(ARGV[#ARGV]) / 1000) + TWO_HUNDRED_YEARS
 local function ttl_of(i)

@@ -1,6 +1,5 @@
--- Time prologue of production: the server's clock, in µs since the epoch. One reading serves all
--- limits.
+-- Time of production: the server's clock, in µs since the epoch. One reading serves all limits.
 --
--- Sets  now, and linger: the time a key lives beyond its last window, in ms
+-- Sets  now, and linger: the time in ms that a key lives beyond its last window
 local time = redis.call('TIME')
 local now, linger = time[1] * 1000000 + time[2], 0

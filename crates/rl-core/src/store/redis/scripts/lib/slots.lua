@@ -1,43 +1,55 @@
 -- The packed layout: the states of all limits of one subject in one string.
 --
---   version  1 byte, 3
---   width    1 byte, the bytes of a count
---   code     which states it is, whatever their max: 1 byte, bits for the second to the month, if all
---            are fixed windows that begin with the first request, and 64 more, if all are sliding
---            window counters; else 128 and their number, and a tag for each
---   last     7 bytes, the time of the last change, µs
---   cells    the integers of each state, one state after the other
+--   ┌─────────┬───────┬──────┬────────┬──────┬─────────┬─────────┬─
+--   │ version │ width │ code │ tags … │ last │ cells … │ cells … │ …
+--   │ 1 byte  │ 1     │ 1    │        │ 7    │ limit 1 │ limit 2 │
+--   └─────────┴───────┴──────┴────────┴──────┴─────────┴─────────┴─
+--   shape: version to tags
 --
--- Numbers are big-endian. The head of a tag is 1 byte, algorithm * 16 + place (1 for the second … 6
--- for the month), and 8 more if the limit counts requests. For other periods the place is 0, 128 is added and the period in ms follows, 6
--- bytes. A sliding window's precision in ms follows, 6 bytes; for algorithm 7 a byte, 0 for a sliding
--- log and 1 for concurrency.
+--   version  3
+--   width    the number of bytes of a count
+--   code     which states follow, whatever their max. Below 128 it is a set of named periods, one bit
+--            each from the second to the month, of fixed windows that begin with the first request;
+--            with 64 added, of sliding window counters. Otherwise it is 128 and the number of tags
+--   tags     one for each limit, if the code announces them
+--   last     the time of the last change, in µs
+--   cells    the integers of each state
 --
--- Cells are of 7 bytes, but for two algorithms that keep them short. A fixed window that begins with the
--- first request has instead of its beginning the time that was left of it at the last change, 0 if it
--- was over, in as many bytes as hold its period. A sliding window counter has the time since its
--- beginning and 1, 0 if it is over, in as many bytes as hold two periods, and in as many the time from
--- the beginning of the window before to its first charge, and 1. Their counts are of `width`.
+-- Numbers are big-endian. A tag begins with a byte: algorithm * 16 + period (1 for the second … 6 for
+-- the month), and 8 more if the limit counts requests. For any other period, 128 is added and the
+-- period in ms follows (6 bytes). For a sliding window the precision in ms follows (6 bytes). For
+-- algorithm 7 a byte follows: 0 for a sliding log, 1 for concurrency.
+--
+-- Cells have 7 bytes, except for two algorithms that store them shorter:
+--
+--   fixed window from the first request   the remaining time at the last change, 0 if the window was
+--                                         over, in as many bytes as hold the period; the count
+--   sliding window counter                the time since its beginning and 1, 0 if it is over, in as
+--                                         many bytes as hold two periods; two counts; and, in as many
+--                                         bytes, the time from the beginning of the previous window
+--                                         to its first charge, and 1
+--
+-- Their counts have `width` bytes.
 --
 -- KEYS[1]   the subject's state
--- KEYS[2…]  the ring of each log of the policy, in its order (see sliding_log.lua)
--- ARGV[1]   shape: version, width and code of the policy's limits, in its order; where it has no tags,
---           in that of their periods. The width is that of the largest max: it may be larger in what
---           is stored
--- ARGV[3]   format: how struct reads and writes a state of this shape, which is the first it reads
+-- KEYS[2…]  the entries of each log of the policy, in its order (see algorithms/sliding_log.lua)
+-- ARGV[1]   shape: version, width, code and tags of the policy's limits. Tags have the order of the
+--           policy; without tags the order is that of the periods. The width is that of the largest
+--           max; in a stored state it may be larger
+-- ARGV[3]   format: how struct reads and writes a state of this shape. The shape is its first value
 --
--- Expects  stored, what is under the key
--- Sets     slots, one for each limit of the policy: { at, kind, period, extra },
---          state { last, cells … } in the order of the slots,
---          foreign: states of other policies of the subject that still count; decide.lua charges
---          nothing beside more than 16, because none may be forgotten, and
---          clock: the time that keys expire by, while now is never before the last change
+-- Expects  stored: the value under the key
+-- Sets     slots: one for each limit of the policy, { at, kind, period, extra }
+--          state: { last, cells … } in the order of the slots
+--          foreign: states under other policies of the subject that still count. decide.lua refuses to
+--          charge beside more than 16 of them, because none may be forgotten
+--          clock: the time by which keys expire. `now` is never before the last change
 local NAMED = { 1000000, 60000000, 3600000000, DAY, 7 * DAY, 30 * DAY }
 local LATEST = 4503599627370496
 local KINDS = { [2] = 4, [3] = 5, [4] = 6, [5] = 6, [6] = 7 }
 
--- Reads so many tags into slots whose cells lie behind `last`. Returns the slots, where the tags end and
--- how many integers follow; or nothing, if these are no tags.
+-- Reads `count` tags into slots, whose cells follow `last`. Returns the slots, the position behind the
+-- tags, and the number of integers that follow; or nothing if the bytes are not tags.
 local function read_tags(bytes, at, count)
   local read, cells, keys = {}, 2, 1
   for i = 1, count do
@@ -70,7 +82,7 @@ local function read_tags(bytes, at, count)
   return read, at, cells - 1
 end
 
--- Reads the code likewise.
+-- Reads the code, and the tags if there are any. Returns the same as read_tags.
 local function read_code(bytes)
   local code = string.byte(bytes, 3)
   if not code or code >= 128 then return read_tags(bytes, 4, (code or 128) - 128) end
@@ -88,7 +100,7 @@ local function read_code(bytes)
   return read, 4, at - 1
 end
 
--- How many bytes hold the number, which are `bytes` at least.
+-- Returns how many bytes hold the number: at least `bytes`.
 local function bytes_of(number, bytes)
   local most = 256 ^ bytes
   while number >= most do bytes, most = bytes + 1, most * 256 end
@@ -112,9 +124,9 @@ local function length_of(slot, width)
   return 7 * slot.cells
 end
 
--- Makes cells of what is stored. Returns whether it is ours: no time and no count that we store is
--- larger; struct.pack would cut it off. No clock shows a time of the upper half, from 2112 on: what is
--- charged then would end at the largest time, and count no longer.
+-- Turns stored numbers into cells. Returns false if the state is damaged: these scripts store no larger
+-- time or count, and struct.pack would truncate it. Times from the year 2112 on are refused, because a
+-- window that begins then would end at the largest time.
 local function expand(read, cells, size)
   local last, is_ours = cells[1], cells[1] < LATEST
   for _, slot in ipairs(read) do
@@ -179,7 +191,7 @@ if not stored then
 elseif string.sub(stored, 1, #shape) == shape then
   state = read_state(stored, #shape, state_format, slots, size)
 else
-  -- Of another policy, or with larger counts.
+  -- The state is one of another policy, or has larger counts.
   local others, from
   local width = string.byte(stored, 2)
   if string.byte(stored, 1) == 3 and width and width >= 1 and width <= 7 then
@@ -210,12 +222,12 @@ if not state then
   return redis.error_reply('RLCORRUPT the stored state is not ours or is damaged')
 end
 
--- A clock that stepped back grants nothing: decisions are not made before the last change. Keys
--- expire by the clock as it is.
+-- A clock that stepped back grants nothing: no decision is made at a time before the last change. Keys
+-- still expire by the clock.
 clock = now
 now = max_of(now, state[1])
 
--- Before anything is written: a script is not rolled back.
+-- Check the logs before anything is written, because a script is not rolled back.
 for _, slot in ipairs(slots) do
   local open = algorithms[slot.kind].open
   if open and not open(slot.at, slot.period, slot.extra) then
@@ -223,7 +235,7 @@ for _, slot in ipairs(slots) do
   end
 end
 
--- When the last of all states is as if never used.
+-- Returns when the last of all states is as if never used.
 local function states_expire()
   local expires = 0
   for _, other in ipairs(foreign) do expires = max_of(expires, other.ends) end
@@ -234,32 +246,33 @@ local function states_expire()
   return expires
 end
 
--- How long the key is needed, in ms.
+-- Returns how long the key is needed, in ms.
 local function lifetime()
   return max_of(1, ceil((states_expire() - clock) / 1000)) + linger
 end
 
--- The state in the policy's shape, all in 7 bytes.
+-- Returns the time and the cells of the policy's slots, with 7 bytes each.
 local function pack_state()
   return struct.pack('>' .. string.rep('I7', size), unpack(state, 1, size))
 end
 
--- The state as it is replied: of what pack_state has packed, a log's cells are of no use to anybody.
-local function told_state(packed)
+-- Returns the state for a reply: the result of pack_state, but for a log a summary instead of its cells,
+-- which clients cannot use.
+local function reply_state(packed)
   if #KEYS == 1 then return packed end
-  local told = { string.sub(packed, 1, 7) }
+  local reply = { string.sub(packed, 1, 7) }
   for i, slot in ipairs(slots) do
-    local tell = algorithms[slot.kind].told
+    local summary = algorithms[slot.kind].summary
     local from = 7 * (slot.at - 1)
-    told[i + 1] = tell
-      and struct.pack('>I7I7I7', tell(slot.at, slot.period, slot.max, slot.extra, slot.needed))
+    reply[i + 1] = summary
+      and struct.pack('>I7I7I7', summary(slot.at, slot.period, slot.max, slot.extra, slot.required))
       or string.sub(packed, from + 1, from + 7 * slot.cells)
   end
-  return table.concat(told)
+  return table.concat(reply)
 end
 
--- The cells of a slot as they are stored: short, if it has a short form, and what is over as if it had
--- never been. Returns also how many bytes a count of it has, if that is more than `width`.
+-- Returns the stored form of a slot that has a short one: the number of bytes that its counts need, at
+-- least `width`, and its numbers. A window that is over is stored as if never used.
 local function shortened(slot, cells, width)
   local at, period = slot.at, slot.period
   local first, second = cells[at], cells[at + 1]
@@ -307,8 +320,8 @@ local function join_states(code, all, packed)
   return table.concat(parts)
 end
 
--- Stores the state, of which pack_state has made `packed`, with what other policies left, as long as any
--- of it counts.
+-- Stores the state, together with the foreign states that still count. `packed` is the result of
+-- pack_state.
 local function save(packed)
   local is_short = false
   for _, slot in ipairs(slots) do

@@ -1,2 +1,2 @@
--- What is stored under the subject's key: a string, or false. An error, if it is something else.
+-- Reads the state under the subject's key: a string, or false. A key of another type is an error.
 local stored = redis.call('GET', KEYS[1])

@@ -1,18 +1,20 @@
 //! Leases: units that this instance has charged ahead, to be spent without asking the server.
 //!
-//! * **The limits hold** for any number of instances. Each spent unit was charged before, in every window of
-//!   the policy, and is spent before the first of those windows ends. An instance that dies and a reply
-//!   that is lost leave units unspent, and never spend a unit twice. `DESIGN.md` has the proof. It also
-//!   bounds what a clock that jumps may add: one lease for each instance.
-//! * **Unspent units go back**: when the first window ends, after an idle time, at the end of the lease's
-//!   lifetime, and when the store is closed. Until then other instances may be denied these units: at most
-//!   one lease for each instance.
-//! * **A denied request charges nothing**: the script leases units only if they are enough for the request.
-//! * **One call leases for many subjects**, if their leases have the same size under the same policy.
-//! * **A lease starts small**. Each is twice as large as the one before, up to the setting, and never more
-//!   than a quarter of what the server had left.
-//! * Only checks under fixed windows that begin with the first request are served from leases. Everything
-//!   else is forwarded.
+//! * **The limits hold** for any number of instances. Each spent unit was charged before, in every
+//!   window of the policy, and is spent before the first of those windows ends. An instance that
+//!   dies and a reply that is lost leave units unspent, and never spend a unit twice. `DESIGN.md`
+//!   has the proof. It also bounds what a clock that jumps may add: one lease for each instance.
+//! * **Unspent units go back**: when the first window ends, after an idle time, at the end of the
+//!   lease's lifetime, and when the store is closed. Until then other instances may be denied these
+//!   units: at most one lease for each instance.
+//! * **A denied request charges nothing**: the script leases units only if they are enough for the
+//!   request.
+//! * **One call leases for many subjects**, if their leases have the same size under the same
+//!   policy.
+//! * **A lease starts small**. Each is twice as large as the one before, up to the setting, and
+//!   never more than a quarter of what the server had left.
+//! * Only checks under fixed windows that begin with the first request are served from leases.
+//!   Everything else is forwarded.
 //!
 //! ```text
 //!              enough unspent units
@@ -181,7 +183,8 @@ impl<S: Layer> Leases<S> {
         let Some(slot) = slot else { return inner.decide(request).await };
         let guard = slot.lock_refill().await;
 
-        // While this task waited, another may have leased units, or learned that the request is denied.
+        // While this task waited, another may have leased units, or learned that the request is
+        // denied.
         let request = request.at(clock.now());
         let PartRequest { policy, cost, now, .. } = request;
         if let Some(decision) = guard.slot.with(|slot| slot.spend(policy, cost, now)) {
@@ -217,7 +220,8 @@ impl<S: Layer> Leases<S> {
         let Shared { inner, returner, .. } = &*self.shared;
         let mut refilled = self.lease_more(&mut guard, &refill, true).await?;
         if refilled.decision.is_none() {
-            // The unspent units have expired, or other requests have spent them. Lease the whole cost.
+            // The unspent units have expired, or other requests have spent them. Lease the whole
+            // cost.
             let units = refilled.units;
             refilled = self.lease_more(&mut guard, &refill, false).await?;
             refilled.units += units;
@@ -226,7 +230,8 @@ impl<S: Layer> Leases<S> {
         if !decision.is_allowed()
             && let Some(returned) = guard.slot.with(|slot| slot.take_back(refilled.units))
         {
-            // A denied request charges nothing. Units that cannot be given back now are still unspent.
+            // A denied request charges nothing. Units that cannot be given back now are still
+            // unspent.
             let _ = returner.give_back(&guard.slot.subject, returned).await;
         }
         inner.remember(guard.slot.subject.key, &decision, refill.stamp);
@@ -235,8 +240,8 @@ impl<S: Layer> Leases<S> {
 
     /// Leases enough units to cover the cost, and more, then decides.
     ///
-    /// If `counts_unspent`, the units that are in the slot already need not be leased. Resolves to no decision
-    /// if concurrent requests spent them meanwhile and the server may have more.
+    /// If `counts_unspent`, the units that are in the slot already need not be leased. Resolves to
+    /// no decision if concurrent requests spent them meanwhile and the server may have more.
     async fn lease_more(
         &self,
         guard: &mut RefillGuard,
@@ -291,7 +296,8 @@ impl<S: Layer> Leases<S> {
         Ok(Refilled { decision: added.decision, units: leased })
     }
 
-    /// Drops the leased units of a subject. Other tasks can neither spend nor lease any while the result lives.
+    /// Drops the leased units of a subject. Other tasks can neither spend nor lease any while the
+    /// result lives.
     async fn drop_lease(self, subject: KeyedSubject) -> Option<RefillGuard> {
         // No bound on the table: a reset must not fail because the table is full.
         let guard = self.shared.table.enter(subject, usize::MAX)?.lock_refill().await;

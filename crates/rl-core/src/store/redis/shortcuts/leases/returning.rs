@@ -1,5 +1,5 @@
-//! Gives leased units back: those of leases that have expired, are idle or are replaced, and all of them
-//! when the store is closed.
+//! Gives leased units back: those of leases that have expired, are idle or are replaced, and all of
+//! them when the store is closed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -20,7 +20,8 @@ use crate::store::redis::subject_key::KeyedSubject;
 use crate::store::{Refund, RefundOf};
 use crate::time::{Clock, SystemClock};
 
-/// The number of slots beyond the bound of the table while the units of replaced ones are given back.
+/// The number of slots beyond the bound of the table while the units of replaced ones are given
+/// back.
 const REPLACED_AT_ONCE: usize = 1_024;
 
 /// The most subjects whose units are given back at the same time.
@@ -77,8 +78,8 @@ impl<S: Layer> UnitReturner<S> {
 
     /// Returns whether no more units may be leased.
     ///
-    /// A task that leases units checks this while it has a slot. So either it leases none, or its slot is
-    /// there when [`close`](Self::close) reads the table.
+    /// A task that leases units checks this while it has a slot. So either it leases none, or its
+    /// slot is there when [`close`](Self::close) reads the table.
     pub(super) fn is_closed(&self) -> bool {
         self.shared.is_closed.load(Ordering::SeqCst)
     }
@@ -141,8 +142,8 @@ impl<S: Layer> UnitReturner<S> {
         }
     }
 
-    /// Makes room for a slot in a table that has reached `max` slots. Returns the number of slots that are
-    /// allowed then.
+    /// Makes room for a slot in a table that has reached `max` slots. Returns the number of slots
+    /// that are allowed then.
     pub(super) fn make_room(&self, max: usize) -> usize {
         match self.shared.table.make_room(self.shared.clock.now()) {
             Room::Made => max,
@@ -209,7 +210,8 @@ async fn sweep_until_closed<S: Layer>(shared: Weak<Shared<S>>, pause: Duration) 
     }
 }
 
-/// Compares the wall clock with the monotonic clock, which stands still while a machine is suspended.
+/// Compares the wall clock with the monotonic clock, which stands still while a machine is
+/// suspended.
 #[derive(Debug, Default)]
 struct ClockComparison(Option<(u64, u64)>);
 
@@ -217,8 +219,9 @@ impl ClockComparison {
     /// A smaller step of the wall clock counts as a correction, in µs.
     const CORRECTION: u64 = 1_000_000;
 
-    /// Returns whether the wall clock has advanced further than the monotonic clock since the last call. In
-    /// that time windows may have ended on the server, while the leases of this machine stood still.
+    /// Returns whether the wall clock has advanced further than the monotonic clock since the last
+    /// call. In that time windows may have ended on the server, while the leases of this machine
+    /// stood still.
     fn wall_clock_jumped(&mut self, wall: u64, monotonic: u64) -> bool {
         let before = self.0.replace((wall, monotonic));
         before.is_some_and(|(wall_before, monotonic_before)| {

@@ -15,8 +15,8 @@ use crate::time::Timestamp;
 pub(super) struct LeaseSlot {
     pub(super) subject: KeyedSubject,
     pub(super) lease: Option<ActiveLease>,
-    /// Held by the task that refills the slot or empties it. Spending does not need it, so no request
-    /// waits while enough units are left.
+    /// Held by the task that refills the slot or empties it. Spending does not need it, so no
+    /// request waits while enough units are left.
     pub(super) refill: Arc<AsyncMutex<RefillState>>,
     /// The number of tasks that hold the refill lock, or wait for it.
     pub(super) guards: usize,
@@ -82,7 +82,8 @@ impl LeaseSlot {
 
     /// Adds `new` units to those that are unspent, and decides on `cost`.
     ///
-    /// `is_exhausted` says that the server granted fewer units than were requested, so it has no more.
+    /// `is_exhausted` says that the server granted fewer units than were requested, so it has no
+    /// more.
     pub(super) fn add(&mut self, mut new: ActiveLease, cost: Cost, is_exhausted: bool) -> Added {
         let mut expired = None;
         // The windows of the older lease are those of the new one, unless they have ended by now.
@@ -103,7 +104,8 @@ impl LeaseSlot {
         Added { decision, expired }
     }
 
-    /// Returns whether no refill can help: `cost` is more than is unspent, and the server had nothing left.
+    /// Returns whether no refill can help: `cost` is more than is unspent, and the server had
+    /// nothing left.
     pub(super) fn is_hopeless(&mut self, policy: &Policy, cost: Cost, now: u64) -> bool {
         self.open(policy, now)
             .is_some_and(|lease| lease.server_remaining == 0 && cost.units() > lease.unspent)
@@ -130,7 +132,8 @@ impl LeaseSlot {
 }
 
 impl ActiveLease {
-    /// Returns the decision on a call that was granted `granted` units. Unspent units do not count as used.
+    /// Returns the decision on a call that was granted `granted` units. Unspent units do not count
+    /// as used.
     #[inline(always)]
     fn decision(&self, cost: Cost, granted: u64, now: u64) -> Decision {
         let later_by = now.saturating_sub(self.received_at);

@@ -1,4 +1,5 @@
-//! The leases of all subjects, and the locks that let one task at a time refill each of them. No I/O.
+//! The leases of all subjects, and the locks that let one task at a time refill each of them. No
+//! I/O.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,7 +26,8 @@ pub(super) struct LeaseTable {
     next: AtomicUsize,
 }
 
-/// Keeps the slot of a subject in the table. The last guard to be dropped removes a slot without a lease.
+/// Keeps the slot of a subject in the table. The last guard to be dropped removes a slot without a
+/// lease.
 pub(super) struct SlotGuard {
     pub(super) table: Arc<LeaseTable>,
     pub(super) subject: KeyedSubject,
@@ -43,7 +45,8 @@ pub(super) struct RefillGuard {
 pub(super) enum Room {
     /// A slot without unspent units was removed.
     Made,
-    /// The slot with this guard is to be replaced. It is removed when its units have been given back.
+    /// The slot with this guard is to be replaced. It is removed when its units have been given
+    /// back.
     Replaced(RefillGuard),
     /// All slots that were compared are in use.
     None,
@@ -71,7 +74,8 @@ impl LeaseTable {
         self.enter(subject, 0)
     }
 
-    /// Looks for a slot to replace: one without unspent units, or else the one that is idle for longest.
+    /// Looks for a slot to replace: one without unspent units, or else the one that is idle for
+    /// longest.
     pub(super) fn make_room(self: &Arc<Self>, now: u64) -> Room {
         let mut slots = self.lock();
         let (count, from) = (slots.len(), self.next.fetch_add(COMPARED, Ordering::Relaxed));
@@ -102,7 +106,8 @@ impl LeaseTable {
         })
     }
 
-    /// Removes unused slots without unspent units. Returns up to `max` subjects with units to give back.
+    /// Removes unused slots without unspent units. Returns up to `max` subjects with units to give
+    /// back.
     ///
     /// Slots that move meanwhile are left to the next sweep.
     pub(super) fn sweep(&self, now: u64, idle: u64, max: usize) -> Vec<KeyedSubject> {
