@@ -1,4 +1,4 @@
-//! What callers receive and operators read when Redis is down, slow or refuses the service.
+//! The decisions and the log lines when Redis is down, slow or refuses the service.
 
 mod cancelled;
 mod configuration;

@@ -21,7 +21,7 @@ async fn a_wrong_password_fails_the_connect() {
     let (log, _guard) = Log::capture();
     let server = server();
     for url in
-        [server.url_of("rl", &format!("{PASSWORD}-wrong")), server.url_of("nobody", PASSWORD)]
+        [server.url_of("rl", &format!("{PASSWORD}-wrong")), server.url_of("unknown", PASSWORD)]
     {
         let error = RedisStore::connect(&url).await.unwrap_err();
         assert!(matches!(error, ConnectError::Refused(_)), "{error:?}");

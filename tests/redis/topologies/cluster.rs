@@ -239,7 +239,7 @@ async fn a_cluster_that_refuses_the_service_later_rejects_requests() {
     for server in &mut cluster.servers {
         server.stop();
     }
-    let store = store(&cluster).password("of nobody").connect().await.unwrap();
+    let store = store(&cluster).password("wrong").connect().await.unwrap();
     let limiter = RateLimiter::builder().limit(Limit::per_hour(3)).store(store).build().unwrap();
     for server in &mut cluster.servers {
         server.restart();

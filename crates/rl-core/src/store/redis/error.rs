@@ -18,24 +18,24 @@ pub enum ConnectError {
     Url {
         /// The URL's scheme.
         shown: String,
-        /// What is wrong with it.
+        /// The problem with it.
         why: String,
     },
     /// The URL needs a feature of this crate that is not enabled.
     Feature {
-        /// What the URL asks for.
+        /// The part of the URL that needs it.
         what: &'static str,
         /// The feature's name.
         feature: &'static str,
     },
     /// The URLs of sentinels or of a cluster contradict each other.
     Servers {
-        /// What is wrong with them.
+        /// The problem with them.
         why: &'static str,
     },
     /// A certificate or a key cannot be used.
     Certificate {
-        /// What is wrong with it.
+        /// The problem with it.
         why: String,
     },
     /// The prefix contains characters that are not allowed, or is too long.
@@ -118,7 +118,7 @@ pub(super) fn is_forbidden(error: &RedisError) -> bool {
 /// what was sent.
 pub(super) fn classify(error: RedisError) -> StoreError {
     #[cfg(feature = "redis-tls")]
-    if let Some((kind, detail)) = tls::classify(&error) {
+    if let Some((kind, detail)) = io_error(&error).and_then(tls::classify) {
         return StoreError::new(kind).with_detail(detail);
     }
     let code = code(&error);
@@ -238,15 +238,12 @@ fn database_detail(error: &RedisError) -> &'static str {
 mod tls {
     use std::io::ErrorKind;
 
-    use redis::RedisError;
     use tokio_rustls::rustls::{AlertDescription, CertificateError, Error};
 
-    use super::io_error;
     use crate::model::FailureKind;
 
     /// Returns the kind and the detail of a failure of TLS; `None` for other failures.
-    pub(super) fn classify(error: &RedisError) -> Option<(FailureKind, &'static str)> {
-        let io = io_error(error)?;
+    pub(super) fn classify(io: &std::io::Error) -> Option<(FailureKind, &'static str)> {
         Some(match io.get_ref()?.downcast_ref::<Error>()? {
             Error::InvalidCertificate(why) => (FailureKind::Untrusted, certificate_detail(why)),
             Error::NoCertificatesPresented => {

@@ -8,7 +8,7 @@ use super::tls::{Tls, TlsClient};
 use crate::model::StoreError;
 use crate::store::redis::error::{ConnectError, classify};
 
-/// The login to the servers, and the certificates. What is set here overrides the URL.
+/// The login to the servers, and the certificates. These values override the URL.
 #[derive(Clone, Default)]
 pub(crate) struct Login {
     pub(crate) user: Option<String>,

@@ -59,7 +59,7 @@ impl Tls {
         self
     }
 
-    /// Does the same as [`ca`](Self::ca) with a file, which is read once, when the store connects.
+    /// Reads the authorities of [`ca`](Self::ca) from a file, once, when the store connects.
     pub fn ca_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.ca = Some(Pem::File(path.into()));
         self
@@ -78,8 +78,8 @@ impl Tls {
         self
     }
 
-    /// Does the same as [`client_certificate`](Self::client_certificate) with files, which are read once,
-    /// when the store connects.
+    /// Reads the [`client_certificate`](Self::client_certificate) and its key from files, once, when the
+    /// store connects.
     pub fn client_certificate_files(
         mut self,
         certificate: impl Into<PathBuf>,
