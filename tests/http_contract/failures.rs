@@ -64,7 +64,7 @@ pub(super) async fn a_fallback_answers_with_a_share_of_the_limit_when_the_store_
     let (_nobody, url) = nobody();
     let store = RedisStore::connect(&url).await.unwrap();
     let builder = RateLimiter::builder().limit(Limit::per_day(9)).store(store).deadline(PATIENCE);
-    let builder = builder.fallback(MemoryStore::new(), Share::of_instances(4));
+    let builder = builder.fallback(MemoryStore::new(), Share::with_instances(4));
     let site = T::serve(vec![HttpLimiter::new(builder.build().unwrap())]);
     let first = site.get("/").fetch().await;
     assert_eq!((first.standing().as_str(), &*first.body), ("200 2-1-86400", "fallback day 1/2"));
@@ -79,7 +79,7 @@ pub(super) async fn a_share_of_less_than_one_turns_away_as_an_outage<T: Target>(
     let (_nobody, url) = nobody();
     let store = RedisStore::connect(&url).await.unwrap();
     let builder = RateLimiter::builder().limit(Limit::per_day(3)).store(store).deadline(PATIENCE);
-    let builder = builder.fallback(MemoryStore::new(), Share::of_instances(4));
+    let builder = builder.fallback(MemoryStore::new(), Share::with_instances(4));
     let site = T::serve(vec![HttpLimiter::new(builder.build().unwrap())]);
     assert_eq!(site.get("/").fetch().await.standing(), "503, retry 1");
     assert_eq!(site.handled(), 0);

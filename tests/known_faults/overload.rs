@@ -237,7 +237,7 @@ async fn on_overload_decides_requests_during_an_overload() {
         (OnFailure::Fallback, Origin::Fallback(FailureKind::Overloaded)),
     ] {
         let limiter = five_per_hour(SlowStore::start(0)).max_in_flight(1);
-        let limiter = limiter.fallback(MemoryStore::new(), Share::of_instances(1));
+        let limiter = limiter.fallback(MemoryStore::new(), Share::with_instances(1));
         let limiter = limiter.on_overload(on_overload).build().unwrap();
         let waits = tokio::spawn(limiter.check(&Subject::user("bob"), 1));
         while limiter.in_flight() == 0 {

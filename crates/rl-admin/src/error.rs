@@ -4,6 +4,7 @@ use std::fmt;
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use rl_core::limiter::ResetError;
 use rl_core::{FailureKind, StoreError};
 use rl_records::{ChangeError, DatabaseError, InvalidField};
 use serde::Serialize;
@@ -320,6 +321,15 @@ impl From<StoreError> for ApiError {
             }));
         }
         converted
+    }
+}
+
+impl From<ResetError> for ApiError {
+    fn from(error: ResetError) -> Self {
+        match error {
+            ResetError::Store(error) => error.into(),
+            error => Self::not_found(error.to_string()),
+        }
     }
 }
 

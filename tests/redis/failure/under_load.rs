@@ -178,7 +178,7 @@ async fn four_instances_with_a_fallback_together_allow_the_limit() {
     let mut server = server();
     let fleet: Vec<_> = (0..4)
         .map(|_| {
-            let share = Share::of_instances(4);
+            let share = Share::with_instances(4);
             let fall_back =
                 move |limits: RateLimiterBuilder| limits.fallback(MemoryStore::new(), share);
             Service::with(&server, |store| store, fall_back)

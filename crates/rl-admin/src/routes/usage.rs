@@ -3,7 +3,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use rl_core::FailureKind;
+use rl_core::limiter::ResetError;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -87,7 +87,7 @@ pub(super) async fn reset_limit(
                 audit::reset(&context, &actor, &subject, Some(name)).await;
                 return Ok(StatusCode::NO_CONTENT);
             }
-            Err(error) if error.kind() == FailureKind::Unsupported => {}
+            Err(ResetError::UnknownLimit(_)) => {}
             Err(error) => return Err(error.into()),
         }
     }

@@ -2,7 +2,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{BuildError, Fallback, Inner, OnFailure, Policies, RateLimiter, Share};
+use super::events::Events;
+use super::failure_policy::{FailurePolicy, Fallback};
+use super::in_flight::InFlight;
+use super::pipeline::Pipeline;
+use super::policies::Policies;
+use super::settlements::Settlements;
+use super::stores::Stores;
+use super::{BuildError, OnFailure, RateLimiter, Share};
 use crate::model::Limit;
 use crate::observe;
 use crate::observe::Observer;
@@ -11,19 +18,19 @@ use crate::source::PolicySource;
 use crate::store::{MemoryStore, Namespace, Store};
 use crate::time::{Clock, SystemClock};
 
-/// Makes a [`RateLimiter`].
+/// Builds a [`RateLimiter`].
 ///
 /// # How the defaults were chosen
 ///
 /// | setting | default | because |
 /// |---|---|---|
-/// | store | memory | it works without installing anything |
+/// | store | memory | it needs no installation |
 /// | deadline | 100 ms | a limiter must cost less than what it protects |
 /// | in flight | 4096 | at 100 ms each that is 40 000 decisions per second, and a few megabytes |
 /// | store failure | allow | an outage of the limiter should not be one of the service |
-/// | configuration failure | deny | it lasts until someone mends it, and could be provoked |
-/// | fallback failure | deny | a fallback is set to keep a limit during outages |
-/// | overload | deny | a client can cause an overload, and must not lift the limits by it |
+/// | configuration failure | reject | it lasts until an operator mends it, and could be provoked |
+/// | fallback failure | reject | a fallback is set to keep a limit during outages |
+/// | overload | reject | a client can cause an overload, and must not lift the limits by it |
 #[must_use]
 pub struct RateLimiterBuilder {
     policy: PolicyBuilder,
@@ -70,14 +77,14 @@ impl Default for RateLimiterBuilder {
 }
 
 impl RateLimiterBuilder {
-    /// Adds a limit to the one policy of all subjects, named as by
+    /// Adds a limit to the policy of all subjects. Its name is its period, as in
     /// [`PolicyBuilder::limit`]: `second`, `15minutes`.
     pub fn limit(mut self, limit: Limit) -> Self {
         self.policy = self.policy.limit(limit);
         self
     }
 
-    /// Adds a limit with a name of its own to the one policy that all subjects are under.
+    /// Adds a limit with a name of its own to the policy of all subjects.
     pub fn named_limit(mut self, name: &str, limit: Limit) -> Self {
         self.policy = self.policy.named(name, limit);
         self
@@ -91,50 +98,50 @@ impl RateLimiterBuilder {
 
     /// Sets the source that finds the policy of each subject, instead of single limits.
     pub fn policies(mut self, policies: impl PolicySource) -> Self {
-        self.policies = Some(Policies::Source(Arc::new(policies)));
+        self.policies = Some(Policies::from_source(policies));
         self
     }
 
-    /// Where the counters live. Defaults to a [`MemoryStore`] of its own.
+    /// Sets the store that keeps the counters. Defaults to a new [`MemoryStore`].
     pub fn store(mut self, store: impl Store) -> Self {
         self.store = Some(Arc::new(store));
         self
     }
 
-    /// Keeps the counters apart from those of other limiters on the same store. Defaults to
-    /// `default`.
+    /// Sets the namespace, which keeps the counters apart from those of other limiters on the same store.
+    /// Defaults to `default`.
     ///
-    /// Limiters of one namespace on one store count together: the instances of a service should,
-    /// two nested limiters of one service should not, or a request is charged by both to the same
-    /// counters. The first time that two limiters in this process do so under different limits, they
-    /// log a warning.
+    /// Limiters of one namespace on one store share counters. The instances of a service should share them.
+    /// Two nested limiters of one service should not, because both would charge each request to the same
+    /// counters. If two limiters in this process share counters under different limits, the second logs a
+    /// warning.
     pub fn namespace(mut self, namespace: &str) -> Self {
         self.namespace = namespace.to_owned();
         self
     }
 
-    /// The master switch. Defaults to `true`; switched off, every request passes, no store is asked
-    /// and no header is set.
+    /// Sets whether the limiter is switched on. Defaults to `true`. A limiter that is switched off allows
+    /// every request, calls no store and sets no header.
     pub fn enabled(mut self, enabled: bool) -> Self {
         self.enabled = enabled;
         self
     }
 
-    /// Decides and reports, and denies nothing: to try limits out on real traffic. Defaults to
-    /// `false`.
+    /// Sets whether the limiter is in shadow. Defaults to `false`. A limiter in shadow decides and reports, and
+    /// denies nothing: it tries limits out on real traffic.
     ///
-    /// Decisions come with [`Origin::Shadow`](crate::Origin::Shadow); what they would have been tell
-    /// [`Decision::over_in_shadow`](crate::Decision::over_in_shadow), the header
-    /// `x-rate-limit-warning`, [`Observer::would_deny`] and a line in the log for each window. A single
+    /// Decisions have [`Origin::Shadow`](crate::Origin::Shadow). The limits that would have denied the request
+    /// are in [`Decision::over_in_shadow`](crate::Decision::over_in_shadow), in the header
+    /// `x-rate-limit-warning`, in [`Observer::would_deny`] and in one log line for each window. A single
     /// limit is put in shadow by [`Limit::shadow`].
     pub fn shadow(mut self, is_shadow: bool) -> Self {
         self.is_shadow = is_shadow;
         self
     }
 
-    /// The longest a decision may take, everything included. Defaults to 100 ms.
+    /// Sets the longest time that a decision may take, with the look-up of its policy. Defaults to 100 ms.
     ///
-    /// Then the [failure policy](Self::on_store_failure) decides.
+    /// After this time the [failure policy](Self::on_store_failure) decides.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
@@ -150,15 +157,15 @@ impl RateLimiterBuilder {
         self
     }
 
-    /// What happens when the store is down, slow or failing over. Defaults to
+    /// Sets what happens to requests while the store is down, slow or failing over. Defaults to
     /// [`OnFailure::Allow`].
     pub fn on_store_failure(mut self, on_failure: OnFailure) -> Self {
         self.on_store_failure = on_failure;
         self
     }
 
-    /// What happens when the store refuses to work for us: wrong password, missing permission,
-    /// damaged data. Defaults to [`OnFailure::Reject`].
+    /// Sets what happens to requests that the store refuses: wrong password, missing permission, damaged
+    /// data. Defaults to [`OnFailure::Reject`].
     pub fn on_configuration_failure(mut self, on_failure: OnFailure) -> Self {
         self.on_configuration_failure = on_failure;
         self
@@ -168,7 +175,7 @@ impl RateLimiterBuilder {
     /// [`OnFailure::Reject`]: 503 with `Retry-After: 1`.
     ///
     /// An overload is no outage. One client can cause it by inventing subjects, and with
-    /// [`OnFailure::Allow`] it would lift the limits of all clients. A subject with a known denial that
+    /// [`OnFailure::Allow`] it would lift the limits of all clients. A subject with a cached denial that
     /// still holds is always denied. A time-out counts as overload if other replies still arrive.
     pub fn on_overload(mut self, on_failure: OnFailure) -> Self {
         self.on_overload = on_failure;
@@ -176,8 +183,8 @@ impl RateLimiterBuilder {
     }
 
     /// Sets the policy of subjects whose look-up is refused because the source of policies is
-    /// [overloaded](crate::FailureKind::Overloaded). Without it they are answered by
-    /// [`on_overload`](Self::on_overload).
+    /// [overloaded](crate::FailureKind::Overloaded). Without it,
+    /// [`on_overload`](Self::on_overload) decides these requests.
     ///
     /// A subject whose policy was looked up before keeps it. The store counts under this policy as under any
     /// other. Make it as strict as the policy of an anonymous caller.
@@ -189,10 +196,10 @@ impl RateLimiterBuilder {
     /// Sets the store that decides on this instance's share of the limits when the other store is down,
     /// slow, failing over or overloaded. Sets [`OnFailure::Fallback`] for store failures and for overload.
     ///
-    /// A [`MemoryStore`] answers at once; a store that has to be waited for is given the deadline anew.
-    /// Its decisions come with [`Origin::Fallback`](crate::Origin::Fallback) and tell the share. When
-    /// the store answers again it decides again, with the counts it had: what the fallback has let
-    /// pass is not added to them.
+    /// A [`MemoryStore`] decides at once; a fallback on a server gets a deadline of its own. Its decisions have
+    /// [`Origin::Fallback`](crate::Origin::Fallback) and the limits of the share. After the recovery the
+    /// primary store decides again, with the counts that it had before. Requests that the fallback has allowed
+    /// are not added to them.
     pub fn fallback(mut self, store: impl Store, share: Share) -> Self {
         self.fallback = Some(Fallback { store: Arc::new(store), share });
         self.on_store_failure(OnFailure::Fallback).on_overload(OnFailure::Fallback)
@@ -211,7 +218,7 @@ impl RateLimiterBuilder {
     /// // A share of the limits during an outage, and no limits if that fails too.
     /// let limiter = RateLimiter::builder()
     ///     .limit(Limit::per_second(10))
-    ///     .fallback(MemoryStore::new(), Share::of_instances(4))
+    ///     .fallback(MemoryStore::new(), Share::with_instances(4))
     ///     .on_fallback_failure(OnFailure::Allow)
     ///     .build()?;
     /// # Ok::<(), rl_core::limiter::BuildError>(())
@@ -234,34 +241,30 @@ impl RateLimiterBuilder {
     ///
     /// A task of the permit renews the reservation after each third of this time, so some seconds are
     /// enough even for long requests. The setting applies to charges of
-    /// [`acquire`](RateLimiter::acquire) and of metered gates, on Redis in the packed layout. (In memory the
+    /// [`acquire`](RateLimiter::acquire) and of metered adapters, on Redis in the packed layout. (In memory the
     /// counts die with their process.) The next decision on the subject gives expired units back, as if the
     /// permit had been settled at 0. A request that could not renew in time, because its machine was
     /// suspended, is charged its whole cost when it ends.
     ///
     /// It costs one more call for each permit that is settled at its estimate, and one for each third of
-    /// this time. Decisions of this limiter ask the server one by one: they are neither coalesced nor
-    /// leased. Set it on every limiter that shares the counters: others never give expired units
-    /// back.
+    /// this time. Each decision of this limiter is a call of its own: it is neither batched nor leased. Set
+    /// it on every limiter that shares the counters, because others never give expired units back.
     pub fn reservation_expires_after(mut self, time: Duration) -> Self {
         self.reservation = Some(time);
         self
     }
 
-    /// Who is told what happens. Defaults to nobody; log lines are written in any case.
+    /// Sets the observer of decisions and failures. Defaults to none; log lines are written in any case.
     pub fn observer(mut self, observer: impl Observer) -> Self {
         self.observer = Some(Arc::new(observer));
         self
     }
 
-    /// Checks the settings and makes the limiter.
+    /// Checks the settings, and builds the limiter.
     ///
     /// # Errors
     ///
-    /// Returns an error if the limits do not make a policy, if there are both single limits and
-    /// [`policies`](Self::policies) or neither of them, if the namespace is not one, if the deadline
-    /// is zero, if reservations expire at once, if no decision may be in flight, if a fallback is missing or is the share of no
-    /// instance, or if it should fall back on itself.
+    /// Returns the first setting that is not valid: [`BuildError`] lists them.
     pub fn build(self) -> Result<RateLimiter, BuildError> {
         let Self {
             policy,
@@ -310,7 +313,7 @@ impl RateLimiterBuilder {
         }
         let store = store.unwrap_or_else(|| Arc::new(MemoryStore::new()));
         let namespace: Namespace = namespace.parse().map_err(BuildError::Namespace)?;
-        let registered = match (&policies, store.registry()) {
+        let registration = match (&policies, store.registry()) {
             (Policies::One(policy), Some(registry)) => {
                 let (token, is_conflict) = registry.register(&namespace, policy);
                 if is_conflict {
@@ -320,33 +323,35 @@ impl RateLimiterBuilder {
             }
             _ => None,
         };
-        Ok(RateLimiter::from_inner(Inner {
-            policies,
-            has_fast_path: enabled && !is_shadow && observer.is_none() && reservation.is_none(),
-            store,
-            namespace,
-            _registered: registered,
-            enabled,
-            is_shadow,
-            deadline,
+        let failure_policy = FailurePolicy {
             on_store_failure,
             on_configuration_failure,
-            on_fallback_failure,
             on_overload,
-            policy_when_overloaded,
-            fallback,
+            on_fallback_failure,
+            is_shadow,
+        };
+        let in_flight = InFlight::new(max_in_flight, deadline);
+        let (breaker, wait_queues) = (Arc::default(), Arc::default());
+        let has_fast_path = enabled && !is_shadow && observer.is_none() && reservation.is_none();
+        let (limiter, label) = (namespace.as_str(), store.label());
+        let events = Arc::new(Events::new(observer, failure_policy, &in_flight, limiter, label));
+        let settlements = Settlements::new(&breaker, &events, &wait_queues);
+        let pipeline = Pipeline {
+            enabled,
+            has_fast_path,
+            policies,
+            stores: Stores { primary: store, fallback, namespace, deadline, reservation },
             clock,
-            observer,
-            breaker: Arc::default(),
-            in_flight: super::InFlight::new(max_in_flight, deadline),
-            store_health: super::StoreHealth::default(),
-            source_health: super::SourceHealth::default(),
-            damaged: super::Damaged::default(),
-            lines: Arc::default(),
-            shadow_log: super::shadow::ShadowLog::default(),
-            settlements: Arc::default(),
-            reservation,
-        }))
+            policy_when_overloaded,
+            breaker,
+            in_flight,
+            failure_policy,
+            events,
+            wait_queues,
+            settlements,
+            _registration: registration,
+        };
+        Ok(RateLimiter { pipeline: Arc::new(pipeline) })
     }
 }
 

@@ -18,7 +18,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::progress::{DRAINING, Late, Progress, Sent};
+use super::reply_progress::{DRAINING, Lateness, ReplyProgress, SentCall};
+use crate::maybe_ready::MaybeReady;
+use crate::model::{FailureKind, StoreError};
+use crate::store::StoreFuture;
 
 /// The bound never falls below this, or below the setting if that is smaller.
 const FLOOR: usize = 64;
@@ -29,9 +32,9 @@ const GROWTH: usize = 4;
 /// Replies are counted for no longer than this: what was before says little about now.
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// The replies since a time, by which the bound is set.
+/// The replies since a time, which set the bound.
 #[derive(Clone, Copy, Debug)]
-struct Window {
+struct ReplyWindow {
     from: Instant,
     // The calls that were answered by then.
     answered: u64,
@@ -51,15 +54,15 @@ pub(super) struct InFlight {
     bound: AtomicUsize,
     deadline: Duration,
     // Locked by late and refused decisions only.
-    window: Mutex<Window>,
-    progress: Progress,
+    window: Mutex<ReplyWindow>,
+    replies: ReplyProgress,
 }
 
 /// A decision that waits, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(super) struct InFlightSlot {
     in_flight: Arc<InFlight>,
-    sent: Sent,
+    sent: SentCall,
 }
 
 impl InFlight {
@@ -70,8 +73,8 @@ impl InFlight {
             most,
             bound: AtomicUsize::new(most),
             deadline,
-            window: Mutex::new(Window { from: now, answered: 0, shows_from: now, then: most }),
-            progress: Progress::default(),
+            window: Mutex::new(ReplyWindow { from: now, answered: 0, shows_from: now, then: most }),
+            replies: ReplyProgress::default(),
         })
     }
 
@@ -89,20 +92,38 @@ impl InFlight {
     }
 
     /// Returns a slot, unless all are taken.
-    pub(super) fn enter(self: &Arc<Self>) -> Option<Slot> {
+    pub(super) fn enter(self: &Arc<Self>) -> Option<InFlightSlot> {
         // Counted before the check, so that no more than the bound ever wait.
         let ahead = self.waiting.fetch_add(1, Ordering::Relaxed);
         if ahead >= self.bound() {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
             return None;
         }
-        Some(Slot { in_flight: Arc::clone(self), sent: self.progress.send() })
+        Some(InFlightSlot { in_flight: Arc::clone(self), sent: self.replies.send() })
+    }
+
+    /// Limits a result that has to be waited for: it takes a slot, or fails as overloaded if all are taken.
+    pub(super) fn limit<T: Send + 'static>(
+        self: &Arc<Self>,
+        result: StoreFuture<T>,
+    ) -> StoreFuture<T> {
+        match result {
+            MaybeReady::Boxed(pending) => match self.enter() {
+                Some(slot) => MaybeReady::later(async move {
+                    let result = pending.await;
+                    drop(slot);
+                    result
+                }),
+                None => MaybeReady::ready(Err(StoreError::new(FailureKind::Overloaded))),
+            },
+            ready => ready,
+        }
     }
 
     /// Notes that a decision is refused because too many are in flight. Raises the bound if the store answers
     /// more than that in time.
     pub(super) fn refused(&self) {
-        let Some(now) = self.progress.refused() else { return };
+        let Some(now) = self.replies.refused() else { return };
         let bound = self.bound();
         if bound == self.most {
             return;
@@ -111,7 +132,7 @@ impl InFlight {
         let Ok(mut window) = self.window.try_lock() else { return };
         if bound < window.then {
             // A reply to what was sent since says that the rest is worked off.
-            if now >= window.shows_from || self.progress.newest_is_after(window.from) {
+            if now >= window.shows_from || self.replies.newest_is_after(window.from) {
                 self.bound.store(window.then, Ordering::Relaxed);
                 window.shows_from = now;
             }
@@ -120,7 +141,7 @@ impl InFlight {
         if now < window.from.max(window.shows_from) + self.deadline * 2 {
             return;
         }
-        let answered = self.progress.answered_count();
+        let answered = self.replies.answered_count();
         let borne = self.borne(answered.wrapping_sub(window.answered), now - window.from);
         let raised = borne.min(bound.saturating_mul(GROWTH)).min(self.most);
         if raised > bound {
@@ -131,9 +152,9 @@ impl InFlight {
     }
 
     /// Lowers the bound if it is more than the store answers in time. A decision that is late now calls this.
-    fn shrink(&self, sent: Sent, now: Instant) {
+    fn shrink(&self, sent: SentCall, now: Instant) {
         let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
-        let (answered, waiting) = (self.progress.answered_count(), self.waiting());
+        let (answered, waiting) = (self.replies.answered_count(), self.waiting());
         let (replies, elapsed) = (answered.wrapping_sub(sent.answered), now - sent.at);
         // Without replies the store works on what was given up: that says nothing about the bound.
         if replies == 0 || sent.at < window.shows_from {
@@ -148,7 +169,7 @@ impl InFlight {
             self.bound.store((borne / 4).max(FLOOR.min(borne)), Ordering::Relaxed);
             let drains_for = elapsed.mul_f64(waiting as f64 / replies as f64).min(DRAINING);
             let shows_from = now + drains_for;
-            *window = Window { from: now, answered, shows_from, then: borne };
+            *window = ReplyWindow { from: now, answered, shows_from, then: borne };
         } else if now - window.from > WINDOW {
             (window.from, window.answered) = (now, answered);
         }
@@ -161,7 +182,7 @@ impl InFlight {
     }
 }
 
-impl Slot {
+impl InFlightSlot {
     /// Returns when the decision was sent.
     pub(super) fn sent_at(&self) -> Instant {
         self.sent.at
@@ -169,21 +190,21 @@ impl Slot {
 
     /// Notes that the store has decided.
     pub(super) fn answered(self) {
-        self.in_flight.progress.answered(self.sent);
+        self.in_flight.replies.answered(self.sent);
     }
 
     /// Notes that the store has not decided in time. Returns whether that is because it is overloaded.
     pub(super) fn timed_out(self, patience: Duration) -> bool {
         let now = Instant::now();
-        let late = self.in_flight.progress.judge(self.sent, patience, now);
-        if late == Late::Behind {
+        let late = self.in_flight.replies.judge(self.sent, patience, now);
+        if late == Lateness::Behind {
             self.in_flight.shrink(self.sent, now);
         }
-        late != Late::Outage
+        late != Lateness::Outage
     }
 }
 
-impl Drop for Slot {
+impl Drop for InFlightSlot {
     fn drop(&mut self) {
         self.in_flight.waiting.fetch_sub(1, Ordering::Relaxed);
     }
@@ -203,7 +224,7 @@ mod tests {
     struct Remote {
         in_flight: Arc<InFlight>,
         each_deadline: usize,
-        queue: VecDeque<Option<Slot>>,
+        queue: VecDeque<Option<InFlightSlot>>,
         sent: VecDeque<Instant>,
         in_time: usize,
         late: usize,

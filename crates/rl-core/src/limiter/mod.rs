@@ -1,4 +1,4 @@
-//! What applications hold: a limiter that decides, and stands in when no decision can be made.
+//! The rate limiter, and what it does when no decision can be made.
 //!
 //! # Example
 //!
@@ -28,373 +28,373 @@
 //!
 //! # When the store fails
 //!
-//! 1. **No decision takes longer than the [deadline](RateLimiterBuilder::deadline)**, and as long again
-//!    where a [fallback](RateLimiterBuilder::fallback) is a server.
-//! 2. Then [`OnFailure`] says what becomes of the request: it passes, is turned away, or is decided by a
-//!    [fallback](RateLimiterBuilder::fallback) on a [`Share`] of the limits. [`Decision::origin`] tells.
-//! 3. **A breaker** keeps requests from a store that is down or slow: after three failures in a row they
-//!    are answered at once, and one of them at a time, every 50 to 200 ms, finds out whether the store
-//!    is back. A store that *refuses* to work for us is asked on: its refusals deny.
-//! 4. **What needs no counter needs no store.** A [block](Policy::blocked_until), a limit of 0 and a cost
-//!    that the limits never grant are denied by the policy alone ([`Origin::Policy`]), and hold while
-//!    the store is down, slow or full.
-//! 5. **No more decisions wait** than [`max_in_flight`](RateLimiterBuilder::max_in_flight), and fewer if
-//!    the store would answer them late.
-//! 6. **An overload is no outage.** It may be the flood of one client, so by default it opens nothing: a
-//!    request beyond what the store or the source of policies bears is answered by a denial that still holds,
-//!    else rejected with 503 and `Retry-After: 1`. [`RateLimiterBuilder::on_overload`] changes that.
-//! 7. Units go back to the store that took them. Operations that ask for facts, such as
-//!    [`usage`](RateLimiter::usage), are errors then: nothing stands in for them.
+//! 1. **No decision takes longer than the [deadline](RateLimiterBuilder::deadline)**, and twice as long
+//!    if a [fallback](RateLimiterBuilder::fallback) on a server decides.
+//! 2. Then the failure policy ([`OnFailure`]) decides. The request is allowed, rejected, or decided by a
+//!    [fallback](RateLimiterBuilder::fallback) on a [`Share`] of the limits. [`Decision::origin`] says which.
+//! 3. **A circuit breaker** keeps requests from a store that is down or slow. After three failures in a row
+//!    the failure policy decides at once. A probe every 50 to 200 ms finds out whether the store has
+//!    recovered. A store that *refuses* calls is still called, because its refusals deny.
+//! 4. **Some denials need no store.** A [block](Policy::blocked_until), a limit of 0 and a cost above every
+//!    capacity are denied by the policy alone ([`Origin::Policy`](crate::Origin::Policy)). These denials hold
+//!    while the store is down, slow or full.
+//! 5. **At most [`max_in_flight`](RateLimiterBuilder::max_in_flight) decisions wait for the store**, and
+//!    fewer if the store would answer them late.
+//! 6. **An overload is no outage.** It may be the flood of one client, so by default it lifts no limit. A
+//!    request beyond what the store or the source of policies can bear is denied if a cached denial still
+//!    holds, and else rejected with 503 and `Retry-After: 1`. [`RateLimiterBuilder::on_overload`] changes that.
+//! 7. Units go back to the store that has counted them. Operations that read, such as
+//!    [`usage`](RateLimiter::usage), fail with an error: the failure policy does not apply to them.
 
-mod ask;
-mod breaker;
+mod administration;
 mod build_error;
 mod builder;
-mod close;
-mod damaged;
-mod decide;
-mod failure;
-mod fallback;
-mod health;
+mod circuit_breaker;
+mod damaged_subjects;
+mod events;
+mod failure_policy;
 mod in_flight;
-mod overload;
+mod operation;
 mod permit;
+mod pipeline;
+mod places;
+mod policies;
 mod policy_denial;
-mod progress;
+mod reply_progress;
+mod reset_error;
+mod settlements;
 mod shadow;
+mod stores;
 #[cfg(test)]
 mod tests;
+mod wait_queue;
 mod waiting;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use breaker::Breaker;
+use administration::{reset_named, with_policy};
 pub use build_error::BuildError;
 pub use builder::RateLimiterBuilder;
-use close::Settlements;
-use damaged::Damaged;
-pub use failure::OnFailure;
-use failure::{SourceHealth, StoreHealth};
-use fallback::Fallback;
-pub use fallback::Share;
-use in_flight::InFlight;
+pub use failure_policy::{OnFailure, Share};
+use operation::Operation;
 pub use permit::Permit;
-use shadow::ShadowLog;
-use waiting::Lines;
+use pipeline::Pipeline;
+pub use reset_error::ResetError;
 pub(crate) use waiting::Wait;
 
 use crate::decision::{Decision, Origin};
 use crate::maybe_ready::MaybeReady;
-use crate::model::{Cost, FailureKind, Subject};
-use crate::model::{Mode, StoreError};
-use crate::observe::Observer;
+use crate::model::{Cost, FailureKind, Mode, StoreError, Subject};
 use crate::policy::Policy;
-use crate::source::{PolicyFuture, PolicySource};
-use crate::store::{Namespace, Refund, RefundOf, Store, StoreFuture};
-use crate::time::Clock;
+use crate::store::{RefundOf, StoreFuture};
 
-/// Decides who may pass. A cheap handle: clones share counters and settings.
-///
-/// The [module](self) shows how it is used.
+/// Decides which requests are allowed. A cheap handle: clones share counters and settings.
 #[derive(Clone)]
 pub struct RateLimiter {
-    inner: Arc<Inner>,
-}
-
-struct Inner {
-    policies: Policies,
-    store: Arc<dyn Store>,
-    // Whether decisions of the store are returned as they are: no observer, no shadow mode.
-    has_fast_path: bool,
-    namespace: Namespace,
-    // The clock on which blocks end.
-    clock: Arc<dyn Clock>,
-    // Keeps this limiter in the store's list of limiters until it is dropped.
-    _registered: Option<Arc<()>>,
-    enabled: bool,
-    is_shadow: bool,
-    deadline: Duration,
-    on_store_failure: OnFailure,
-    on_configuration_failure: OnFailure,
-    on_fallback_failure: OnFailure,
-    on_overload: OnFailure,
-    policy_when_overloaded: Option<Policy>,
-    fallback: Option<Fallback>,
-    observer: Option<Arc<dyn Observer>>,
-    breaker: Arc<Breaker>,
-    in_flight: Arc<InFlight>,
-    store_health: StoreHealth,
-    source_health: SourceHealth,
-    damaged: Damaged,
-    // Who waits for units; see `waiting`.
-    lines: Arc<Lines>,
-    shadow_log: ShadowLog,
-    settlements: Arc<Settlements>,
-    // The lifetime of reservations, if permits make any.
-    reservation: Option<Duration>,
-}
-
-/// The policies of the subjects.
-enum Policies {
-    /// One policy for all subjects.
-    One(Policy),
-    /// Policies that are looked up.
-    Source(Arc<dyn PolicySource>),
-}
-
-impl Policies {
-    /// Returns the policy of `subject` if it is available without waiting.
-    #[inline]
-    fn cached(&self, subject: &Subject) -> Option<&Policy> {
-        match self {
-            Self::One(policy) => Some(policy),
-            Self::Source(source) => source.cached(subject),
-        }
-    }
-
-    /// Looks up the policy of `subject`.
-    fn policy(&self, subject: &Subject) -> PolicyFuture {
-        match self {
-            Self::One(policy) => policy.policy(subject),
-            Self::Source(source) => source.policy(subject),
-        }
-    }
-}
-
-impl Inner {
-    /// Who is told what happens.
-    fn observer(&self) -> &dyn Observer {
-        self.observer.as_deref().unwrap_or(&())
-    }
+    pipeline: Arc<Pipeline>,
 }
 
 impl RateLimiter {
-    /// A limiter made step by step.
+    /// Returns a builder.
     pub fn builder() -> RateLimiterBuilder {
         RateLimiterBuilder::default()
     }
 
-    fn from_inner(inner: Inner) -> Self {
-        Self { inner: Arc::new(inner) }
-    }
-
-    /// Takes `cost` units from every limit of `subject`, or none from any.
+    /// Charges `cost` units to every limit of `subject`, or none to any.
     ///
-    /// Under a concurrency limit use [`acquire`](Self::acquire): nobody would give back what this takes.
+    /// Under a concurrency limit use [`acquire`](Self::acquire): a place that this method takes is only free
+    /// again when its lease ends.
     ///
     /// The future is ready at once if the store is in memory.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped before it is ready, the units may or may not have been taken.
+    /// If the future is dropped before it is ready, the units may or may not have been charged.
     pub fn check(&self, subject: &Subject, cost: impl Into<Cost>) -> MaybeReady<Decision> {
         self.decide(subject, Mode::Check, cost.into())
     }
 
-    /// Takes as many of `cost` units as every limit grants; denied if that is none.
+    /// Charges as many of `cost` units as every limit grants. Denied if that is none.
     pub fn check_up_to(&self, subject: &Subject, cost: impl Into<Cost>) -> MaybeReady<Decision> {
         self.decide(subject, Mode::CheckUpTo, cost.into())
     }
 
-    /// Would `cost` units be granted now? Takes nothing.
+    /// Decides whether `cost` units would be granted now. Charges nothing.
     pub fn peek(&self, subject: &Subject, cost: impl Into<Cost>) -> MaybeReady<Decision> {
         self.decide(subject, Mode::Peek, cost.into())
     }
 
-    /// Takes `cost` units that were used already, even beyond the limits. Never denied by them; a
-    /// failure of the store is stood in for as ever. Of concurrency limits it takes nothing: what is done
-    /// holds no place.
+    /// Charges `cost` units that were used already, even beyond the limits.
+    ///
+    /// The limits never deny it, but the failure policy may. Concurrency limits are not charged, because
+    /// finished work holds no place.
     pub fn charge(&self, subject: &Subject, cost: impl Into<Cost>) -> MaybeReady<Decision> {
         self.decide(subject, Mode::Charge, cost.into())
     }
 
-    /// [`check`](Self::check) under a policy given for this call, instead of the subject's own.
+    #[inline]
+    fn decide(&self, subject: &Subject, mode: Mode, cost: Cost) -> MaybeReady<Decision> {
+        self.pipeline.decide(subject, self.pipeline.operation(mode, cost))
+    }
+
+    /// Decides like [`check`](Self::check), under a policy for this call instead of the subject's own.
     pub fn check_with_policy(
         &self,
         policy: &Policy,
         subject: &Subject,
         cost: impl Into<Cost>,
     ) -> MaybeReady<Decision> {
-        let question = self.question(Mode::Check, cost.into());
-        if !self.inner.enabled {
-            return self.undecided(subject, question, Origin::Disabled);
-        }
-        self.decide_under(policy, subject, question)
+        let operation = self.pipeline.operation(Mode::Check, cost.into());
+        self.pipeline.decide_under(policy, subject, operation)
     }
 
-    /// Gives `units` of what `decision` took back: at most what it was granted, and only what still
-    /// counts: in windows that are still open, and of tokens what has not come back by itself.
+    /// Decides like [`check`](Self::check). If the limits deny the request, it waits until they grant it.
     ///
-    /// Once for each decision: whoever asks twice gives back what others have used. What a fallback has
-    /// counted goes back to the fallback.
+    /// Each subject has a queue, which is served first come, first served. A request is denied at once if
+    /// `queue` requests of the subject wait already, or if waiting cannot help. At the head of the queue it is
+    /// denied if it would have to wait beyond `at_most`. Requests that the failure policy rejects do not wait.
+    ///
+    /// The queue orders the requests of this limiter and its clones. Other instances on the same store have
+    /// queues of their own.
+    ///
+    /// To hold a place under a concurrency limit, pass the decision to [`permit`](Self::permit).
+    ///
+    /// The observer gets the denial with which a request begins to wait, and the decision if it is allowed
+    /// in the end.
+    ///
+    /// Requests wait on tokio's timers, whatever the clock of the store is. Tests that must not wait in
+    /// real time give the store a [`TokioClock`](crate::time::TokioClock).
+    ///
+    /// # Cancel safety
+    ///
+    /// A future that is dropped leaves the queue. A check that is under way then may have charged its units.
+    ///
+    /// # Panics
+    ///
+    /// The future panics outside a tokio runtime with a timer, if it has to wait.
+    pub fn check_waiting(
+        &self,
+        subject: &Subject,
+        cost: impl Into<Cost>,
+        at_most: Duration,
+        queue: usize,
+    ) -> MaybeReady<Decision> {
+        let wait = Wait { at_most, queue, reserves: false };
+        waiting::check_waiting(&self.pipeline, subject, cost.into(), wait)
+    }
+
+    /// Decides like [`check_waiting`](Self::check_waiting), for adapters.
+    pub(crate) fn check_waiting_as(
+        &self,
+        subject: &Subject,
+        cost: Cost,
+        wait: Wait,
+    ) -> MaybeReady<Decision> {
+        waiting::check_waiting(&self.pipeline, subject, cost, wait)
+    }
+
+    /// Decides like [`check`](Self::check). If `reserves`, the charge is a reservation, provided that the
+    /// limiter makes any.
+    #[inline]
+    pub(crate) fn check_as(
+        &self,
+        subject: &Subject,
+        cost: Cost,
+        reserves: bool,
+    ) -> MaybeReady<Decision> {
+        let operation = self.pipeline.operation(Mode::Check, cost);
+        self.pipeline.decide(subject, Operation { reserves, ..operation })
+    }
+
+    /// Decides like [`check`](Self::check), and returns a permit that holds places under concurrency limits,
+    /// and by which the cost can still be changed.
+    ///
+    /// [`Permit::decision`] says whether the request is allowed. The permit of a denied request holds
+    /// nothing. With
+    /// [`reservation_expires_after`](RateLimiterBuilder::reservation_expires_after), the charge comes
+    /// back if this process dies.
+    pub fn acquire(&self, subject: &Subject, cost: impl Into<Cost>) -> MaybeReady<Permit> {
+        let (pipeline, held_by) = (Arc::clone(&self.pipeline), subject.clone());
+        let decision = self.check_as(subject, cost.into(), true);
+        decision.map(move |decision| Permit::new(&pipeline, held_by, decision))
+    }
+
+    /// Returns the permit of a request on which `decision` was made, for example one that had to
+    /// [wait](Self::check_waiting). Call it once for each decision, because each permit is settled.
+    pub fn permit(&self, subject: &Subject, decision: Decision) -> Permit {
+        self.permit_of(subject.clone(), decision)
+    }
+
+    /// Returns a permit, like [`permit`](Self::permit).
+    pub(crate) fn permit_of(&self, subject: Subject, decision: Decision) -> Permit {
+        Permit::new(&self.pipeline, subject, decision)
+    }
+
+    /// Gives back `units` of what `decision` has charged: at most what it was granted, and only units that
+    /// still count. Windows that have ended and tokens that have been refilled give nothing back.
+    ///
+    /// Call it once for each decision. A second call gives back what other requests have used.
     ///
     /// # Errors
     ///
-    /// Resolves to an error if the store could not answer; the units may be back nevertheless.
+    /// Resolves to an error if the store fails; the units may be back nevertheless.
     pub fn refund(&self, subject: &Subject, decision: &Decision, units: u64) -> StoreFuture<()> {
         let units = units.min(decision.charged());
-        match decision.policy() {
-            Some(policy) if units > 0 => {
-                self.within_deadline(self.store_of(decision).refund(Refund {
-                    namespace: &self.inner.namespace,
-                    subject,
-                    policy,
-                    charged: decision.at(),
-                    units,
-                    of: RefundOf::All,
-                    uncharged: decision.non_refundable(units),
-                }))
-            }
-            _ => MaybeReady::ready(Ok(())),
-        }
+        self.pipeline.stores.refund(decision, subject, RefundOf::All, decision.at(), units)
     }
 
-    /// Where `subject` stands under each of its limits. Takes nothing, and the failure policy does
-    /// not stand in.
+    /// Returns the status of each limit of `subject`. Charges nothing, and the failure policy does not apply.
     ///
     /// # Errors
     ///
-    /// Resolves to an error if the store could not answer.
+    /// Resolves to an error if the store fails.
     pub fn usage(&self, subject: &Subject) -> StoreFuture<Decision> {
-        let usage = |limiter: &Self, subject: &Subject, policy: Option<&Policy>| match policy {
-            Some(policy) => limiter.usage_with_policy(policy, subject),
+        with_policy(&self.pipeline, subject, |pipeline, subject, policy| match policy {
+            Some(policy) => pipeline.stores.usage(policy, subject),
             None => MaybeReady::ready(Ok(Decision::undecided(Cost::ZERO, Origin::Unlimited))),
-        };
-        self.with_policy(subject, usage)
+        })
     }
 
-    /// [`usage`](Self::usage) of limits given for this call, instead of the subject's own: of periods
-    /// that it was under before, for instance.
+    /// Returns the status of each limit of `policy`, which may be another than the subject's own: one of
+    /// periods that applied before, for example.
     ///
     /// # Errors
     ///
-    /// Resolves to an error if the store could not answer.
+    /// Resolves to an error if the store fails.
     pub fn usage_with_policy(&self, policy: &Policy, subject: &Subject) -> StoreFuture<Decision> {
-        let question = self.question(Mode::Peek, Cost::ZERO);
-        self.ask(&self.inner.store, policy, subject, question)
+        self.pipeline.stores.usage(policy, subject)
     }
 
-    /// Looks up what `subject` has used of each limit of `policy`, asking for one limit at a time.
+    /// Returns the status of each limit of `policy`, in its order, with one call to the store for each limit.
     ///
-    /// Returns one result for each limit, in the order of the policy. [`usage_with_policy`](Self::usage_with_policy)
-    /// asks for all in one step, and fails as a whole if one counter is damaged
-    /// ([`FailureKind::Corrupt`]). This method then still reports the others in the readable layout of
-    /// Redis, where each limit has a counter of its own. In the packed layout all limits of a
-    /// subject share one value, and fail together. [`reset_with_policy`](Self::reset_with_policy) without a name
-    /// removes damaged counters in both.
+    /// If one counter is damaged ([`FailureKind::Corrupt`]), [`usage_with_policy`](Self::usage_with_policy)
+    /// fails as a whole. This method still returns the other limits in the readable layout of Redis. In the
+    /// packed layout all limits of a subject share one value, and fail together.
     pub async fn usage_of_each(
         &self,
         policy: &Policy,
         subject: &Subject,
     ) -> Vec<Result<Decision, StoreError>> {
         let mut results = Vec::with_capacity(policy.limits().len());
-        for limit in 0..policy.limits().len() {
-            if let Some(alone) = policy.only(|place, _| place == limit) {
+        for position in 0..policy.limits().len() {
+            if let Some(alone) = policy.only(|other, _| other == position) {
                 results.push(self.usage_with_policy(&alone, subject).await);
             }
         }
         results
     }
 
-    /// Forgets what `subject` has used of the limit called `name` in `policy`, or of all of them.
+    /// Resets all limits of `subject`: what was used is forgotten.
     ///
     /// # Errors
     ///
-    /// Resolves to an error if the policy has no limit of this name, or if the store could not answer.
+    /// Resolves to an error if the store fails.
+    pub fn reset(&self, subject: &Subject) -> StoreFuture<()> {
+        with_policy(&self.pipeline, subject, |pipeline, subject, policy| match policy {
+            Some(policy) => pipeline.stores.reset(subject, policy, None),
+            None => MaybeReady::ready(Ok(())),
+        })
+    }
+
+    /// Resets the limit called `name` of `subject`.
+    ///
+    /// # Errors
+    ///
+    /// Resolves to an error if no limit of the subject has this name, or if the store fails.
+    pub fn reset_limit(&self, subject: &Subject, name: &str) -> MaybeReady<Result<(), ResetError>> {
+        let name = name.to_owned();
+        with_policy(&self.pipeline, subject, move |pipeline, subject, policy| match policy {
+            Some(policy) => reset_named(pipeline, policy, subject, Some(&name)),
+            None => MaybeReady::ready(Err(ResetError::UnknownLimit(name))),
+        })
+    }
+
+    /// Resets the limit called `name` of `policy` for `subject`, or all limits of `policy`.
+    ///
+    /// # Errors
+    ///
+    /// Resolves to an error if the policy has no limit of this name, or if the store fails.
     pub fn reset_with_policy(
         &self,
         policy: &Policy,
         subject: &Subject,
         name: Option<&str>,
-    ) -> StoreFuture<()> {
-        match name.map(|name| policy.position(name).ok_or(name)).transpose() {
-            Ok(position) => self.reset_store(subject, policy, position),
-            Err(name) => no_limit_called(name),
-        }
+    ) -> MaybeReady<Result<(), ResetError>> {
+        reset_named(&self.pipeline, policy, subject, name)
     }
 
-    /// Forgets all that `subject` has used.
+    /// Gives back the units that this process has reserved ahead. Call it when a service shuts down, after
+    /// its last request.
+    ///
+    /// It waits for the settlements of [permits](Permit) that were dropped, and
+    /// [closes](crate::store::Store::close) the store and its fallback: on Redis, leased units go back to the
+    /// other instances. The limiter keeps deciding afterwards, without leases. So do all limiters on the same
+    /// store.
+    ///
+    /// It takes a few round trips, and at most 5 seconds if a store does not answer.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use rl_core::{Limit, RateLimiter};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = RateLimiter::builder().limit(Limit::per_hour(1_000)).build()?;
+    /// // serve(limiter.clone()).with_graceful_shutdown(..).await?;
+    /// limiter.close().await?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
-    /// Resolves to an error if the store could not answer.
-    pub fn reset(&self, subject: &Subject) -> StoreFuture<()> {
-        self.with_policy(subject, |limiter, subject, policy| match policy {
-            Some(policy) => limiter.reset_store(subject, policy, None),
-            None => MaybeReady::ready(Ok(())),
+    /// Resolves to an error if some units could not be given back. They stay charged until their windows
+    /// end, so a service may log the error and exit.
+    pub fn close(&self) -> StoreFuture<()> {
+        let pipeline = Arc::clone(&self.pipeline);
+        MaybeReady::later(async move {
+            pipeline.settlements.finish().await;
+            pipeline.stores.close().await
         })
     }
 
-    /// Forgets what `subject` has used of the limit called `name`.
+    /// Returns the number of decisions that wait for the store now, as a gauge for metrics.
     ///
-    /// # Errors
-    ///
-    /// Resolves to an error if the subject is under no limit of this name, or if the store could
-    /// not answer.
-    pub fn reset_limit(&self, subject: &Subject, name: &str) -> StoreFuture<()> {
-        let name = name.to_owned();
-        self.with_policy(subject, move |limiter, subject, policy| {
-            let limit = policy.and_then(|policy| Some((policy, policy.position(&name)?)));
-            match limit {
-                Some((policy, position)) => limiter.reset_store(subject, policy, Some(position)),
-                None => no_limit_called(&name),
-            }
-        })
-    }
-
-    /// How many decisions wait for the store now: a gauge for metrics. At most
-    /// [`max_in_flight`](RateLimiterBuilder::max_in_flight); always 0 on a store in memory.
+    /// It is at most [`max_in_flight`](RateLimiterBuilder::max_in_flight), and always 0 with a store in memory.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.inner.in_flight.waiting()
+        self.pipeline.in_flight.waiting()
     }
 
-    /// Whether the limiter is switched on.
+    /// Returns whether the limiter is switched on.
     #[must_use]
     pub fn is_enabled(&self) -> bool {
-        self.inner.enabled
+        self.pipeline.enabled
     }
 
     /// Returns the setting for requests that the store does not decide for this reason.
     #[must_use]
     pub fn on_failure(&self, kind: FailureKind) -> OnFailure {
-        match kind {
-            FailureKind::Overloaded => self.inner.on_overload,
-            kind if kind.is_configuration() => self.inner.on_configuration_failure,
-            _ => self.inner.on_store_failure,
-        }
+        self.pipeline.failure_policy.setting(kind)
     }
 
-    /// Whether the limiter is in shadow: it decides and reports, and denies nothing.
+    /// Returns whether the limiter is in shadow: it decides and reports, and denies nothing.
     #[must_use]
     pub fn is_shadow(&self) -> bool {
-        self.inner.is_shadow
+        self.pipeline.failure_policy.is_shadow
     }
 
-    /// A number that this limiter shares with its clones and with no other that is alive.
+    /// Returns a number that the limiter shares with its clones, and with no other limiter that is alive.
     pub(crate) fn id(&self) -> usize {
-        Arc::as_ptr(&self.inner).addr()
+        self.pipeline.id()
     }
-}
-
-fn no_limit_called<T>(name: &str) -> StoreFuture<T> {
-    let detail = format!("the subject is under no limit called {name:?}");
-    MaybeReady::ready(Err(StoreError::new(FailureKind::Unsupported).with_detail(detail)))
 }
 
 impl fmt::Debug for RateLimiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimiter")
-            .field("store", &self.inner.store)
-            .field("namespace", &self.inner.namespace)
-            .field("enabled", &self.inner.enabled)
-            .field("deadline", &self.inner.deadline)
+            .field("stores", &self.pipeline.stores)
+            .field("enabled", &self.pipeline.enabled)
             .finish_non_exhaustive()
     }
-}
-
-fn _assert_send_sync() -> impl Send + Sync + Clone {
-    RateLimiter::builder().build().ok()
 }

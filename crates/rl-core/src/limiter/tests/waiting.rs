@@ -1,13 +1,16 @@
 use std::future::{pending, poll_fn};
 use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
+use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-use super::*;
+use crate::decision::{Decision, RetryAfter};
 use crate::limiter::RateLimiter;
-use crate::model::Limit;
+use crate::maybe_ready::MaybeReady;
+use crate::model::{Limit, Subject};
 use crate::observe::Observer;
 use crate::store::{DecideRequest, MemoryStore, Refund, Renewal, Reset, Store, StoreFuture};
 use crate::time::{Timestamp, TokioClock};
@@ -24,7 +27,7 @@ fn alice() -> Subject {
 }
 
 fn nobody_waits(limiter: &RateLimiter) -> bool {
-    limiter.inner.lines.lock().is_empty()
+    limiter.pipeline.wait_queues.is_empty()
 }
 
 /// Polls once, and leaves it waiting.

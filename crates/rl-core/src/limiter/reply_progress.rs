@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 /// The calls that were answered.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(super) struct ReplyProgress {
     origin: Instant,
     answered: AtomicU64,
     // When the newest of them was sent, in microseconds from `origin`.
@@ -42,7 +42,7 @@ pub(super) const DRAINING: Duration = Duration::from_secs(1);
 
 /// Why a call is late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Late {
+pub(super) enum Lateness {
     /// Nothing is answered.
     Outage,
     /// The other side is behind.
@@ -53,7 +53,7 @@ pub(super) enum Late {
 
 /// A call that was sent.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sent {
+pub(super) struct SentCall {
     pub(super) at: Instant,
     // In microseconds from the origin.
     micros: u64,
@@ -61,19 +61,19 @@ pub(super) struct Sent {
     pub(super) answered: u64,
 }
 
-impl Default for Progress {
+impl Default for ReplyProgress {
     fn default() -> Self {
         let (answered, newest, replied, behind, answered_by_refusal) = Default::default();
         Self { origin: Instant::now(), answered, newest, replied, behind, answered_by_refusal }
     }
 }
 
-impl Progress {
+impl ReplyProgress {
     /// Notes that a call is sent now.
-    pub(super) fn send(&self) -> Sent {
+    pub(super) fn send(&self) -> SentCall {
         let at = Instant::now();
         let micros = self.micros(at);
-        Sent { at, micros, answered: self.answered.load(Ordering::Relaxed) }
+        SentCall { at, micros, answered: self.answered.load(Ordering::Relaxed) }
     }
 
     fn micros(&self, at: Instant) -> u64 {
@@ -81,7 +81,7 @@ impl Progress {
     }
 
     /// Notes that the call was answered. Replies that arrive together may be noted in any order.
-    pub(super) fn answered(&self, sent: Sent) {
+    pub(super) fn answered(&self, sent: SentCall) {
         if self.answered.fetch_add(1, Ordering::Relaxed).is_multiple_of(TIMED) {
             self.replied.store(self.micros(Instant::now()), Ordering::Relaxed);
         }
@@ -112,7 +112,7 @@ impl Progress {
     }
 
     /// Returns why the call is late, which is given up now, after `patience`.
-    pub(super) fn judge(&self, sent: Sent, patience: Duration, now: Instant) -> Late {
+    pub(super) fn judge(&self, sent: SentCall, patience: Duration, now: Instant) -> Lateness {
         let half = self.micros(sent.at + patience / 2);
         let (replied, behind) = (&self.replied, &self.behind);
         let [replied, behind] = [replied, behind].map(|at| at.load(Ordering::Relaxed));
@@ -124,9 +124,9 @@ impl Progress {
         } else if !(behind > 0 && since(behind) < DRAINING
             || is_starved && replied > 0 && since(replied) < DRAINING)
         {
-            return Late::Outage;
+            return Lateness::Outage;
         }
-        if is_starved { Late::Starved } else { Late::Behind }
+        if is_starved { Lateness::Starved } else { Lateness::Behind }
     }
 }
 
@@ -138,20 +138,20 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_millis(100);
 
-    async fn later(millis: u64, progress: &Progress) -> Sent {
+    async fn later(millis: u64, progress: &ReplyProgress) -> SentCall {
         advance(Duration::from_millis(millis)).await;
         progress.send()
     }
 
-    fn judge(progress: &Progress, sent: Sent, patience: Duration) -> Late {
+    fn judge(progress: &ReplyProgress, sent: SentCall, patience: Duration) -> Lateness {
         progress.judge(sent, patience, Instant::now())
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_call_that_is_given_up_tells_an_outage_from_an_overload() {
-        let progress = Progress::default();
+        let progress = ReplyProgress::default();
         let old = progress.send();
-        assert_eq!(judge(&progress, old, PATIENCE), Late::Outage, "nothing was ever answered");
+        assert_eq!(judge(&progress, old, PATIENCE), Lateness::Outage, "nothing was ever answered");
 
         let late = later(10, &progress).await;
         advance(PATIENCE / 2 - Duration::from_millis(1)).await;
@@ -159,30 +159,34 @@ mod tests {
         advance(PATIENCE / 2).await;
         assert_eq!(
             judge(&progress, late, PATIENCE),
-            Late::Outage,
+            Lateness::Outage,
             "there were replies, and no more"
         );
         (0..100).for_each(|_| progress.answered(old));
-        assert_eq!(judge(&progress, late, PATIENCE), Late::Behind, "older calls are answered");
+        assert_eq!(judge(&progress, late, PATIENCE), Lateness::Behind, "older calls are answered");
 
         let silent = later(0, &progress).await;
         // Refusals alone are no sign: nothing is answered in an outage either.
         progress.refused();
         progress.refused();
         advance(DRAINING - Duration::from_millis(1)).await;
-        assert_eq!(judge(&progress, silent, DRAINING), Late::Behind, "busy with what was given up");
+        assert_eq!(
+            judge(&progress, silent, DRAINING),
+            Lateness::Behind,
+            "busy with what was given up"
+        );
         let last = later(1, &progress).await;
         progress.answered(last);
         advance(PATIENCE).await;
-        assert_eq!(judge(&progress, last, PATIENCE), Late::Outage, "a reply was on its way");
+        assert_eq!(judge(&progress, last, PATIENCE), Lateness::Outage, "a reply was on its way");
 
         (0..100).for_each(|_| progress.answered(progress.send()));
-        assert_eq!(judge(&progress, last, PATIENCE), Late::Outage, "it was overtaken by far");
+        assert_eq!(judge(&progress, last, PATIENCE), Lateness::Outage, "it was overtaken by far");
 
         let starved = progress.send();
         advance(PATIENCE * 2).await;
-        assert_eq!(judge(&progress, starved, PATIENCE), Late::Starved, "its timer fired late");
+        assert_eq!(judge(&progress, starved, PATIENCE), Lateness::Starved, "its timer fired late");
         advance(DRAINING).await;
-        assert_eq!(judge(&progress, starved, PATIENCE), Late::Outage, "no reply for a second");
+        assert_eq!(judge(&progress, starved, PATIENCE), Lateness::Outage, "no reply for a second");
     }
 }

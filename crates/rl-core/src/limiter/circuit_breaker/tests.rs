@@ -5,7 +5,9 @@ use std::time::Duration;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, advance};
 
-use super::circuit::{CALM, FIRST_WAIT, LONGEST_WAIT, PATIENCE, Phase, ROUNDS, wait};
+use super::state::{
+    FAILURE_THRESHOLD, FIRST_WAIT, LONGEST_WAIT, PROBE_TIMEOUT, Phase, RECOVERY_PERIOD, wait,
+};
 use super::*;
 use crate::decision::{Decision, Origin};
 use crate::limiter::RateLimiter;
@@ -19,18 +21,18 @@ use crate::time::Timestamp;
 const DOWN: FailureKind = FailureKind::Unavailable;
 const LATE: FailureKind = FailureKind::TimedOut;
 
-type OnThreads = Circuit<AtomicU64>;
+type OnThreads = BreakerState<AtomicU64>;
 
 /// Opens at `now`, with the longest wait that there is: 100.
 fn opened(circuit: &OnThreads, now: u64) {
-    for _ in 0..ROUNDS {
-        circuit.failed(circuit.look(), DOWN, now, FIRST_WAIT / 2);
+    for _ in 0..FAILURE_THRESHOLD {
+        circuit.failed(circuit.snapshot(), DOWN, now, FIRST_WAIT / 2);
     }
-    assert_eq!(circuit.look().phase(), Phase::Open);
+    assert_eq!(circuit.snapshot().phase(), Phase::Open);
 }
 
-fn admit(circuit: &OnThreads, now: u64) -> Result<Pass, FailureKind> {
-    circuit.admit(|| now)
+fn admit(circuit: &OnThreads, now: u64) -> Result<CallSnapshot, FailureKind> {
+    circuit.try_acquire(|| now)
 }
 
 #[test]
@@ -38,8 +40,8 @@ fn a_healthy_store_is_asked_without_a_look_at_the_clock() {
     let circuit = OnThreads::default();
     let no_clock = || unreachable!("the clock is read");
     for _ in 0..3 {
-        let pass = circuit.admit(no_clock).unwrap();
-        assert!(!pass.is_probe() && !circuit.answered(pass, no_clock));
+        let pass = circuit.try_acquire(no_clock).unwrap();
+        assert!(!pass.is_probe() && !circuit.succeeded(pass, no_clock));
     }
 }
 
@@ -49,7 +51,7 @@ fn it_opens_after_three_failures_in_a_row() {
     let fail = |kind| circuit.failed(admit(&circuit, 0).unwrap(), kind, 0, 0);
     assert!(fail(DOWN), "the first is a line");
     assert!(!fail(LATE));
-    assert_eq!(circuit.look().phase(), Phase::Failing);
+    assert_eq!(circuit.snapshot().phase(), Phase::Failing);
     assert!(!fail(LATE), "it has been logged");
     assert_eq!(admit(&circuit, 0).unwrap_err(), LATE);
 }
@@ -60,8 +62,8 @@ fn an_answer_in_between_begins_the_row_anew() {
     for now in 0..50 {
         circuit.failed(admit(&circuit, now).unwrap(), DOWN, now, 0);
         circuit.failed(admit(&circuit, now).unwrap(), DOWN, now, 0);
-        assert!(!circuit.answered(admit(&circuit, now).unwrap(), || now), "it is not calm");
-        assert_eq!(circuit.look().phase(), Phase::Failing);
+        assert!(!circuit.succeeded(admit(&circuit, now).unwrap(), || now), "it is not calm");
+        assert_eq!(circuit.snapshot().phase(), Phase::Failing);
     }
 }
 
@@ -71,35 +73,39 @@ fn a_thousand_failures_of_requests_that_set_out_together_are_one() {
     let circuit = OnThreads::default();
     let passes: Vec<_> = (0..1_000).map(|_| admit(&circuit, 0).unwrap()).collect();
     let lines = passes.into_iter().filter(|pass| circuit.failed(*pass, DOWN, 1, 0)).count();
-    assert_eq!((lines, circuit.look().phase()), (1, Phase::Failing));
-    let answered = circuit.answered(admit(&circuit, 1 + CALM).unwrap(), || 1 + CALM);
+    assert_eq!((lines, circuit.snapshot().phase()), (1, Phase::Failing));
+    let answered =
+        circuit.succeeded(admit(&circuit, 1 + RECOVERY_PERIOD).unwrap(), || 1 + RECOVERY_PERIOD);
     assert!(answered, "the next is answered");
 }
 
 #[test]
 fn it_is_well_again_when_an_answer_comes_and_nothing_has_failed_for_a_while() {
     let circuit = OnThreads::default();
-    circuit.failed(circuit.look(), DOWN, 7, 0);
-    assert!(!circuit.answered(circuit.look(), || 6 + CALM));
-    let before = circuit.look();
+    circuit.failed(circuit.snapshot(), DOWN, 7, 0);
+    assert!(!circuit.succeeded(circuit.snapshot(), || 6 + RECOVERY_PERIOD));
+    let before = circuit.snapshot();
     circuit.failed(before, DOWN, 8, 0);
-    assert!(!circuit.answered(before, || 8 + CALM), "it set out before the last failure");
-    assert!(circuit.answered(circuit.look(), || 8 + CALM));
-    assert!(!circuit.answered(circuit.look(), || 8 + CALM));
-    assert_eq!(circuit.look().phase(), Phase::Well);
+    assert!(
+        !circuit.succeeded(before, || 8 + RECOVERY_PERIOD),
+        "it set out before the last failure"
+    );
+    assert!(circuit.succeeded(circuit.snapshot(), || 8 + RECOVERY_PERIOD));
+    assert!(!circuit.succeeded(circuit.snapshot(), || 8 + RECOVERY_PERIOD));
+    assert_eq!(circuit.snapshot().phase(), Phase::Closed);
 }
 
 #[test]
 fn a_failure_from_before_the_end_of_an_outage_begins_no_other() {
     let circuit = OnThreads::default();
-    let before = circuit.look();
+    let before = circuit.snapshot();
     opened(&circuit, 0);
     let probe = admit(&circuit, 100).unwrap();
-    let during = circuit.look();
-    assert!(circuit.answered(probe, || 100));
+    let during = circuit.snapshot();
+    assert!(circuit.succeeded(probe, || 100));
     for late in [before, during] {
         assert!(!circuit.failed(late, LATE, 101, 0));
-        assert_eq!(circuit.look().phase(), Phase::Well);
+        assert_eq!(circuit.snapshot().phase(), Phase::Closed);
     }
 }
 
@@ -115,14 +121,14 @@ fn open_it_lets_one_probe_through_after_the_wait() {
 #[test]
 fn what_set_out_before_it_opened_moves_nothing() {
     let circuit = OnThreads::default();
-    let before = circuit.look();
+    let before = circuit.snapshot();
     opened(&circuit, 0);
-    let open = circuit.look();
+    let open = circuit.snapshot();
     for pass in [before, open] {
-        assert!(!circuit.answered(pass, || 50));
+        assert!(!circuit.succeeded(pass, || 50));
         assert!(!circuit.failed(pass, DOWN, 50, 0));
-        circuit.let_go(pass);
-        assert_eq!(circuit.look().phase(), Phase::Open);
+        circuit.abandon_probe(pass);
+        assert_eq!(circuit.snapshot().phase(), Phase::Open);
     }
     assert!(admit(&circuit, 100).unwrap().is_probe(), "the wait is as it was");
 }
@@ -131,11 +137,11 @@ fn what_set_out_before_it_opened_moves_nothing() {
 fn a_probe_that_is_answered_closes_it() {
     let circuit = OnThreads::default();
     opened(&circuit, 0);
-    assert!(circuit.answered(admit(&circuit, 100).unwrap(), || 100));
-    assert_eq!(circuit.look().phase(), Phase::Well);
+    assert!(circuit.succeeded(admit(&circuit, 100).unwrap(), || 100));
+    assert_eq!(circuit.snapshot().phase(), Phase::Closed);
     // The row begins anew.
-    circuit.failed(circuit.look(), DOWN, 101, 0);
-    assert_eq!(circuit.look().phase(), Phase::Failing);
+    circuit.failed(circuit.snapshot(), DOWN, 101, 0);
+    assert_eq!(circuit.snapshot().phase(), Phase::Failing);
 }
 
 #[test]
@@ -165,7 +171,7 @@ fn a_probe_that_is_given_up_leaves_the_next_request_to_find_out() {
     let circuit = OnThreads::default();
     opened(&circuit, 0);
     let probe = admit(&circuit, 100).unwrap();
-    circuit.let_go(probe);
+    circuit.abandon_probe(probe);
     assert!(admit(&circuit, 100).unwrap().is_probe());
 }
 
@@ -175,16 +181,16 @@ fn a_probe_that_tells_nothing_is_not_waited_for() {
     let circuit = OnThreads::default();
     opened(&circuit, 0);
     let lost = admit(&circuit, 100).unwrap();
-    assert!(admit(&circuit, 100 + PATIENCE - 1).is_err());
-    let other = admit(&circuit, 100 + PATIENCE).unwrap();
+    assert!(admit(&circuit, 100 + PROBE_TIMEOUT - 1).is_err());
+    let other = admit(&circuit, 100 + PROBE_TIMEOUT).unwrap();
     assert!(other.is_probe());
-    assert!(admit(&circuit, 100 + PATIENCE).is_err(), "one at a time");
+    assert!(admit(&circuit, 100 + PROBE_TIMEOUT).is_err(), "one at a time");
     // What the first comes to in the end changes nothing.
-    circuit.let_go(lost);
-    assert!(!circuit.failed(lost, DOWN, 1_200, 0) && !circuit.answered(lost, || 1_200));
+    circuit.abandon_probe(lost);
+    assert!(!circuit.failed(lost, DOWN, 1_200, 0) && !circuit.succeeded(lost, || 1_200));
     assert!(!circuit.misconfigured(lost, 1_200));
-    assert_eq!(circuit.look().phase(), Phase::Probing);
-    assert!(circuit.answered(other, || 1_200));
+    assert_eq!(circuit.snapshot().phase(), Phase::HalfOpen);
+    assert!(circuit.succeeded(other, || 1_200));
 }
 
 #[test]
@@ -195,11 +201,14 @@ fn refusals_do_not_open_it_and_are_one_line() {
     assert!((1..100).all(|now| !refuse(now)));
     assert!(admit(&circuit, 100).is_ok(), "it is asked on");
     // What fails in between is of the same trouble.
-    assert!(!circuit.failed(circuit.look(), DOWN, 101, 0));
-    assert!(!circuit.answered(circuit.look(), || 98 + CALM));
-    assert!(circuit.failed(circuit.look(), DOWN, 99 + CALM, 0), "an outage after it");
+    assert!(!circuit.failed(circuit.snapshot(), DOWN, 101, 0));
+    assert!(!circuit.succeeded(circuit.snapshot(), || 98 + RECOVERY_PERIOD));
+    assert!(
+        circuit.failed(circuit.snapshot(), DOWN, 99 + RECOVERY_PERIOD, 0),
+        "an outage after it"
+    );
     assert!(refuse(700), "and the other way round");
-    assert!(circuit.answered(circuit.look(), || 700 + CALM));
+    assert!(circuit.succeeded(circuit.snapshot(), || 700 + RECOVERY_PERIOD));
 }
 
 /// A store that was restarted with another password is reached, and must not be passed by.
@@ -225,30 +234,30 @@ fn waits_are_between_half_and_all_of_what_is_doubled() {
 fn instances_do_not_come_back_in_step() {
     let waits: HashSet<u64> = (0..64)
         .map(|_| {
-            let breaker = Arc::new(Breaker::default());
+            let breaker = Arc::new(CircuitBreaker::default());
             opened_by_failures(&breaker);
-            (0..).find(|now| breaker.circuit.admit(|| *now).is_ok()).unwrap()
+            (0..).find(|now| breaker.state.try_acquire(|| *now).is_ok()).unwrap()
         })
         .collect();
     assert!(waits.len() > 8, "{waits:?}");
 }
 
-fn opened_by_failures(breaker: &Arc<Breaker>) {
-    while let Ok(ticket) = breaker.admit() {
+fn opened_by_failures(breaker: &Arc<CircuitBreaker>) {
+    while let Ok(ticket) = breaker.try_acquire() {
         breaker.failed(ticket, DOWN);
     }
 }
 
 #[test]
 fn damaged_counters_say_nothing_about_the_store() {
-    let breaker = Arc::new(Breaker::default());
+    let breaker = Arc::new(CircuitBreaker::default());
     for _ in 0..100 {
-        let ticket = breaker.admit().unwrap();
-        assert!(!ticket.pass.is_probe());
+        let ticket = breaker.try_acquire().unwrap();
+        assert!(!ticket.sent.is_probe());
         breaker.failed(ticket, FailureKind::Corrupt);
-        breaker.failed(breaker.admit().unwrap(), FailureKind::Unsupported);
+        breaker.failed(breaker.try_acquire().unwrap(), FailureKind::Unsupported);
     }
-    assert_eq!(breaker.circuit.look().phase(), Phase::Well);
+    assert_eq!(breaker.state.snapshot().phase(), Phase::Closed);
 }
 
 const ANSWERS: u8 = 0;
@@ -319,10 +328,10 @@ async fn at_once(limiter: &RateLimiter, requests: usize) -> Vec<Origin> {
 
 async fn until_open(remote: &Remote, limiter: &RateLimiter) {
     remote.does(FAILS);
-    for _ in 0..ROUNDS {
+    for _ in 0..FAILURE_THRESHOLD {
         at_once(limiter, 1).await;
     }
-    assert_eq!(remote.asked(), ROUNDS as usize);
+    assert_eq!(remote.asked(), FAILURE_THRESHOLD as usize);
     at_once(limiter, 100).await;
     assert_eq!(remote.asked(), 0, "open");
 }
@@ -421,7 +430,7 @@ async fn a_store_that_hangs_holds_up_requests_for_three_deadlines() {
     remote.does(HANGS);
     let begun = Instant::now();
     let mut asking = JoinSet::new();
-    while limiter.inner.breaker.admit().is_ok() {
+    while limiter.pipeline.breaker.try_acquire().is_ok() {
         let limiter = limiter.clone();
         asking.spawn(async move { limiter.check(&Subject::user("alice"), 1).await });
         advance(Duration::from_millis(1)).await;
@@ -460,7 +469,7 @@ async fn no_more_decisions_wait_than_are_allowed() {
 async fn no_more_decisions_wait_for_the_fallback_than_are_allowed() {
     let remotes = [Arc::new(Remote::default()), Arc::new(Remote::default())];
     let builder = RateLimiter::builder().limit(Limit::per_hour(10_000)).store(remotes[0].clone());
-    let builder = builder.fallback(remotes[1].clone(), Share::of_instances(1));
+    let builder = builder.fallback(remotes[1].clone(), Share::with_instances(1));
     let limiter = builder.max_in_flight(10).build().unwrap();
     until_open(&remotes[0], &limiter).await;
     remotes[1].asked();
@@ -486,7 +495,7 @@ mod every_order {
 
     use super::*;
 
-    impl Word for AtomicU64 {
+    impl AtomicState for AtomicU64 {
         fn new(value: u64) -> Self {
             Self::new(value)
         }
@@ -500,13 +509,13 @@ mod every_order {
         }
     }
 
-    type Loomed = Circuit<AtomicU64>;
+    type Loomed = BreakerState<AtomicU64>;
     type Act = Box<dyn FnOnce(&Loomed) -> bool>;
 
     fn open() -> Arc<Loomed> {
         let circuit = Loomed::default();
-        for _ in 0..ROUNDS {
-            circuit.failed(circuit.look(), DOWN, 0, 0);
+        for _ in 0..FAILURE_THRESHOLD {
+            circuit.failed(circuit.snapshot(), DOWN, 0, 0);
         }
         Arc::new(circuit)
     }
@@ -524,7 +533,7 @@ mod every_order {
     }
 
     fn is_probe(circuit: &Loomed) -> bool {
-        circuit.admit(|| 1_000).is_ok_and(Pass::is_probe)
+        circuit.try_acquire(|| 1_000).is_ok_and(CallSnapshot::is_probe)
     }
 
     #[test]
@@ -541,13 +550,13 @@ mod every_order {
     fn failures_that_set_out_together_are_one_line_and_one_failure() {
         loom::model(|| {
             let circuit = Arc::new(Loomed::default());
-            let pass = circuit.look();
+            let pass = circuit.snapshot();
             let fail = move |circuit: &Loomed| circuit.failed(pass, DOWN, 1, 0);
             let acts = (0..2).map(|_| Box::new(fail) as Act);
             let lines = each(&circuit, acts);
             assert_eq!(lines.into_iter().filter(|line| *line).count(), 1);
-            assert!(!circuit.failed(circuit.look(), DOWN, 1, 0));
-            assert_eq!(circuit.look().phase(), Phase::Failing, "two so far");
+            assert!(!circuit.failed(circuit.snapshot(), DOWN, 1, 0));
+            assert_eq!(circuit.snapshot().phase(), Phase::Failing, "two so far");
         });
     }
 
@@ -555,18 +564,18 @@ mod every_order {
     fn a_probe_that_is_answered_wins_over_late_failures() {
         loom::model(|| {
             let circuit = Arc::new(Loomed::default());
-            let before = circuit.look();
-            for _ in 0..ROUNDS {
-                circuit.failed(circuit.look(), DOWN, 0, 0);
+            let before = circuit.snapshot();
+            for _ in 0..FAILURE_THRESHOLD {
+                circuit.failed(circuit.snapshot(), DOWN, 0, 0);
             }
-            let probe = circuit.admit(|| 1_000).unwrap();
+            let probe = circuit.try_acquire(|| 1_000).unwrap();
             let acts: [Act; 3] = [
-                Box::new(move |circuit| circuit.answered(probe, || 1_000)),
+                Box::new(move |circuit| circuit.succeeded(probe, || 1_000)),
                 Box::new(move |circuit| circuit.failed(before, LATE, 1_000, 0)),
-                Box::new(move |circuit| circuit.answered(before, || 1_000)),
+                Box::new(move |circuit| circuit.succeeded(before, || 1_000)),
             ];
             assert_eq!(each(&circuit, acts), [true, false, false]);
-            assert_eq!(circuit.look().phase(), Phase::Well);
+            assert_eq!(circuit.snapshot().phase(), Phase::Closed);
         });
     }
 
@@ -574,10 +583,10 @@ mod every_order {
     fn a_probe_that_is_given_up_makes_way_for_one_other() {
         loom::model(|| {
             let circuit = open();
-            let probe = circuit.admit(|| 1_000).unwrap();
+            let probe = circuit.try_acquire(|| 1_000).unwrap();
             let acts: [Act; 3] = [
                 Box::new(move |circuit| {
-                    circuit.let_go(probe);
+                    circuit.abandon_probe(probe);
                     false
                 }),
                 Box::new(is_probe),
@@ -593,15 +602,15 @@ mod every_order {
     fn an_answer_and_a_failure_leave_it_well_or_failing_and_one_line_for_each_way() {
         loom::model(|| {
             let circuit = Arc::new(Loomed::default());
-            circuit.failed(circuit.look(), DOWN, 0, 0);
-            let pass = circuit.look();
+            circuit.failed(circuit.snapshot(), DOWN, 0, 0);
+            let pass = circuit.snapshot();
             let acts: [Act; 2] = [
-                Box::new(move |circuit| circuit.answered(pass, || CALM)),
-                Box::new(move |circuit| circuit.failed(pass, DOWN, CALM, 0)),
+                Box::new(move |circuit| circuit.succeeded(pass, || RECOVERY_PERIOD)),
+                Box::new(move |circuit| circuit.failed(pass, DOWN, RECOVERY_PERIOD, 0)),
             ];
             let lines = each(&circuit, acts);
-            let phase = circuit.look().phase();
-            let is_well = phase == Phase::Well;
+            let phase = circuit.snapshot().phase();
+            let is_well = phase == Phase::Closed;
             assert!(is_well || phase == Phase::Failing);
             assert_eq!(lines, [is_well, false]);
         });

@@ -3,10 +3,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::Share;
 use crate::decision::{Origin, RetryAfter};
 use crate::limiter::tests::Faulty;
-use crate::limiter::{BuildError, OnFailure};
+use crate::limiter::{BuildError, OnFailure, Share};
 use crate::limiter::{RateLimiter, RateLimiterBuilder};
 use crate::model::{Algorithm, Cost, FailureKind, Limit, Period, Refill, Subject};
 use crate::policy::Policy;
@@ -22,7 +21,7 @@ fn alice() -> Subject {
 /// One of four instances on a store of all.
 fn on(store: &Arc<Faulty>) -> RateLimiterBuilder {
     let builder = RateLimiter::builder().store(Arc::clone(store));
-    builder.fallback(MemoryStore::new(), Share::of_instances(4))
+    builder.fallback(MemoryStore::new(), Share::with_instances(4))
 }
 
 #[tokio::test]
@@ -66,7 +65,7 @@ async fn the_store_decides_again_when_it_answers_again() {
 #[tokio::test(start_paused = true)]
 async fn units_go_back_to_the_store_that_took_them() {
     let (store, fallback) = (Arc::new(Faulty::default()), Arc::new(MemoryStore::new()));
-    let share = Share::of_instances(4);
+    let share = Share::with_instances(4);
     let builder = RateLimiter::builder().limit(Limit::per_hour(40)).store(store.clone());
     let limiter = builder.fallback(fallback.clone(), share).build().unwrap();
     let beside = RateLimiter::builder().limit(Limit::per_hour(10)).store(fallback).build().unwrap();
@@ -136,7 +135,7 @@ async fn a_request_passes_if_set_when_the_fallback_cannot_decide_either() {
     let (store, fallback) = (Arc::new(Faulty::default()), Arc::new(Faulty::default()));
     let builder = RateLimiter::builder().limit(Limit::per_hour(8)).limit(Limit::per_day(1));
     let builder = builder.store(store.clone()).on_fallback_failure(OnFailure::Allow);
-    let limiter = builder.fallback(fallback.clone(), Share::of_instances(2)).build().unwrap();
+    let limiter = builder.fallback(fallback.clone(), Share::with_instances(2)).build().unwrap();
     store.fail_with(DOWN);
     // The share is less than one unit, so the fallback cannot decide.
     assert_eq!(limiter.check(&alice(), 1).await.origin(), Origin::FailedOpen(DOWN));
@@ -161,7 +160,7 @@ fn a_fallback_cannot_fall_back_on_itself() {
 async fn a_fallback_that_fails_too_turns_away() {
     let (store, fallback) = (Arc::new(Faulty::default()), Arc::new(Faulty::default()));
     let builder = RateLimiter::builder().limit(Limit::per_hour(8)).store(store.clone());
-    let limiter = builder.fallback(fallback.clone(), Share::of_instances(2)).build().unwrap();
+    let limiter = builder.fallback(fallback.clone(), Share::with_instances(2)).build().unwrap();
     store.fail_with(DOWN);
     fallback.fail_with(FailureKind::TimedOut);
     let denied = limiter.check(&alice(), 1).await;
@@ -198,7 +197,7 @@ proptest! {
     #[test]
     fn all_shares_together_are_at_most_the_limit(limit in any_limit(), instances in 1..=20_u32) {
         let policy = Policy::new([limit]).unwrap();
-        let share = Share::of_instances(instances).of(&policy);
+        let share = Share::with_instances(instances).of(&policy);
         let part = share.limits()[0].limit();
         let instances = u64::from(instances);
         prop_assert!(part.max() * instances <= limit.max());

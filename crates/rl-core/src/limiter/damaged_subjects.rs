@@ -1,22 +1,25 @@
-//! Subjects whose stored value is damaged: a log line when one is found, and one when it has recovered.
+//! Subjects whose stored value is damaged, or whose policy cannot be read.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::failure::LONG_CALM;
 use crate::model::Redacted;
 use crate::model::Subject;
 use crate::observe::{Ended, Transition};
 
-/// Subjects that have log lines of their own; further ones are counted together.
-const MOST: usize = 64;
+/// The time without an occurrence after which a condition is over that shows its end in no other way.
+pub(super) const LONG_CALM: Duration = Duration::from_secs(60);
 
-/// The subjects whose stored value was found damaged.
+/// The most subjects with log lines of their own. Further ones are counted together.
+const MAX_SUBJECTS: usize = 64;
+
+/// Samples log lines of damaged subjects: one when a subject is found, and one when it has recovered.
 #[derive(Debug, Default)]
-pub(super) struct Damaged {
+pub(super) struct DamagedSubjects {
     // The number of subjects, so that a decision costs one load while none is damaged.
     count: AtomicUsize,
     state: Mutex<State>,
@@ -25,7 +28,7 @@ pub(super) struct Damaged {
 #[derive(Debug)]
 struct State {
     subjects: HashMap<Redacted, Transition>,
-    /// Those beyond [`MOST`].
+    /// The subjects beyond [`MAX_SUBJECTS`].
     others: Transition,
     /// The last sweep over subjects that send no more requests.
     swept_at: Instant,
@@ -38,57 +41,57 @@ impl Default for State {
     }
 }
 
-/// Which log line a damaged value gets.
+/// The log line of a damaged subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum DamageReport {
     /// A line that names the subject.
-    First,
-    /// A line that says that there are too many to name.
+    Subject,
+    /// A line that says that there are too many subjects to name.
     TooMany,
-    /// Nothing.
-    Again,
+    /// No line: there was one before.
+    None,
 }
 
-impl Damaged {
+impl DamagedSubjects {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that the value of a subject is damaged.
-    pub(super) fn found(&self, subject: Redacted) -> Found {
+    /// Adds an occurrence of a damaged subject. Returns the log line that is due.
+    pub(super) fn add(&self, subject: Redacted) -> DamageReport {
         let mut state = self.state();
-        let (count, has_room) = (state.subjects.len(), state.subjects.len() < MOST);
+        let (count, has_room) = (state.subjects.len(), state.subjects.len() < MAX_SUBJECTS);
         match state.subjects.get(&subject) {
             Some(known) => {
                 known.occurred();
-                Found::Again
+                DamageReport::None
             }
             None if has_room => {
                 let known = Transition::new(LONG_CALM);
                 known.occurred();
                 state.subjects.insert(subject, known);
                 self.count.store(count + 1, Ordering::Relaxed);
-                Found::First
+                DamageReport::Subject
             }
-            None if state.others.occurred() => Found::TooMany,
-            None => Found::Again,
+            None if state.others.occurred() => DamageReport::TooMany,
+            None => DamageReport::None,
         }
     }
 
-    /// Notes that a request of the subject was decided. Returns the subjects whose damage is over: this
-    /// one, and at times those that send no more requests.
+    /// Removes a subject whose request was decided. Returns the subjects that have recovered: this one, and
+    /// at times subjects that send no more requests.
     ///
     /// Costs one relaxed load while no value is damaged.
     #[inline]
-    pub(super) fn decided(&self, subject: &Subject) -> Vec<(Redacted, Ended)> {
-        if self.count.load(Ordering::Relaxed) == 0 { Vec::new() } else { self.over(subject) }
+    pub(super) fn recover(&self, subject: &Subject) -> Vec<(Redacted, Ended)> {
+        if self.count.load(Ordering::Relaxed) == 0 { Vec::new() } else { self.remove(subject) }
     }
 
     #[cold]
-    fn over(&self, subject: &Subject) -> Vec<(Redacted, Ended)> {
+    fn remove(&self, subject: &Subject) -> Vec<(Redacted, Ended)> {
         let subject = subject.redacted();
         let mut state = self.state();
-        let mut over = Vec::new();
+        let mut recovered = Vec::new();
         let is_sweep = state.swept_at.elapsed() >= LONG_CALM / 4;
         if is_sweep {
             state.swept_at = Instant::now();
@@ -101,14 +104,14 @@ impl Damaged {
             } else {
                 None
             };
-            over.extend(ended.map(|ended| (*known, ended)));
+            recovered.extend(ended.map(|ended| (*known, ended)));
             ended.is_none()
         });
         if state.subjects.is_empty() {
             state.others.end();
         }
         self.count.store(state.subjects.len(), Ordering::Relaxed);
-        over
+        recovered
     }
 }
 
@@ -119,33 +122,33 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn damage_is_over_when_its_subject_is_decided_or_sends_no_more_requests() {
-        let damaged = Damaged::default();
+    async fn a_subject_recovers_when_it_is_decided_or_sends_no_more_requests() {
+        let damaged = DamagedSubjects::default();
         let [alice, bob, carol] = ["alice", "bob", "carol"].map(Subject::user);
-        assert_eq!(damaged.decided(&alice), []);
-        assert_eq!(damaged.found(alice.redacted()), Found::First);
-        assert_eq!(damaged.found(alice.redacted()), Found::Again);
-        assert_eq!(damaged.found(bob.redacted()), Found::First);
-        assert_eq!(damaged.decided(&carol), []);
+        assert_eq!(damaged.recover(&alice), []);
+        assert_eq!(damaged.add(alice.redacted()), DamageReport::Subject);
+        assert_eq!(damaged.add(alice.redacted()), DamageReport::None);
+        assert_eq!(damaged.add(bob.redacted()), DamageReport::Subject);
+        assert_eq!(damaged.recover(&carol), []);
 
-        let over = damaged.decided(&alice);
+        let over = damaged.recover(&alice);
         assert!(
             matches!(over[..], [(subject, ended)] if subject == alice.redacted() && ended.count == 2)
         );
-        assert_eq!(damaged.decided(&alice), []);
+        assert_eq!(damaged.recover(&alice), []);
 
         advance(LONG_CALM).await;
-        let over = damaged.decided(&carol);
+        let over = damaged.recover(&carol);
         assert!(matches!(over[..], [(subject, _)] if subject == bob.redacted()), "{over:?}");
         assert_eq!(damaged.count.load(Ordering::Relaxed), 0);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn many_damaged_values_are_named_up_to_a_number_and_then_counted_together() {
-        let damaged = Damaged::default();
-        let found = (0..1_000).map(|id| damaged.found(Subject::user(&id.to_string()).redacted()));
+    async fn subjects_beyond_the_maximum_share_one_log_line() {
+        let damaged = DamagedSubjects::default();
+        let found = (0..1_000).map(|id| damaged.add(Subject::user(&id.to_string()).redacted()));
         let found: Vec<_> = found.collect();
         let of = |kind| found.iter().filter(|found| **found == kind).count();
-        assert_eq!((of(Found::First), of(Found::TooMany)), (MOST, 1));
+        assert_eq!((of(DamageReport::Subject), of(DamageReport::TooMany)), (MAX_SUBJECTS, 1));
     }
 }

@@ -1,0 +1,56 @@
+//! Operations of administrators. They read or reset counters, and the failure policy does not apply.
+
+use std::sync::Arc;
+
+use tokio::time::timeout;
+
+use super::pipeline::Pipeline;
+use super::reset_error::ResetError;
+use super::stores::timed_out;
+use crate::maybe_ready::MaybeReady;
+use crate::model::{StoreError, Subject};
+use crate::policy::Policy;
+
+/// Looks up the policy of `subject`, then runs `operation` with it.
+pub(super) fn with_policy<T, E>(
+    pipeline: &Arc<Pipeline>,
+    subject: &Subject,
+    operation: impl FnOnce(&Pipeline, &Subject, Option<&Policy>) -> MaybeReady<Result<T, E>>
+    + Send
+    + 'static,
+) -> MaybeReady<Result<T, E>>
+where
+    T: Send + 'static,
+    E: From<StoreError> + Send + 'static,
+{
+    match pipeline.policies.find(subject) {
+        MaybeReady::Ready(Some(Ok(policy))) => operation(pipeline, subject, policy.as_ref()),
+        lookup => {
+            let (pipeline, subject) = (Arc::clone(pipeline), subject.clone());
+            MaybeReady::later(async move {
+                let operation = async {
+                    let policy = lookup.await?;
+                    operation(&pipeline, &subject, policy.as_ref()).await
+                };
+                let result = timeout(pipeline.stores.deadline, operation).await;
+                result.unwrap_or_else(|_| Err(timed_out().into()))
+            })
+        }
+    }
+}
+
+/// Resets the limit called `name` of `policy`, or all.
+pub(super) fn reset_named(
+    pipeline: &Pipeline,
+    policy: &Policy,
+    subject: &Subject,
+    name: Option<&str>,
+) -> MaybeReady<Result<(), ResetError>> {
+    match name.map(|name| policy.position(name).ok_or(name)).transpose() {
+        Ok(position) => {
+            let reset = pipeline.stores.reset(subject, policy, position);
+            reset.map(|reset| reset.map_err(ResetError::Store))
+        }
+        Err(name) => MaybeReady::ready(Err(ResetError::UnknownLimit(name.to_owned()))),
+    }
+}

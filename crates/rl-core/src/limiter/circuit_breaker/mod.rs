@@ -1,0 +1,112 @@
+//! Keeps requests from a store that fails. While the breaker is open, the failure policy decides at once,
+//! and single probes find out whether the store has recovered.
+//!
+//! The breaker also tells when an outage begins and ends, so that each is one line in the log.
+
+mod state;
+#[cfg(test)]
+mod tests;
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use state::{AtomicState, BreakerState, CallSnapshot};
+use tokio::time::Instant;
+
+use crate::model::FailureKind;
+
+/// The circuit breaker of a store.
+#[derive(Debug)]
+pub(super) struct CircuitBreaker {
+    state: BreakerState<AtomicU64>,
+    origin: Instant,
+    random: RandomState,
+}
+
+impl Default for CircuitBreaker {
+    fn default() -> Self {
+        Self { state: BreakerState::default(), origin: Instant::now(), random: RandomState::new() }
+    }
+}
+
+/// A call to the store, by which its result is recorded. A probe whose token is dropped without a result
+/// is abandoned, and the next request becomes the probe.
+#[derive(Debug)]
+pub(super) struct CallToken {
+    sent: CallSnapshot,
+    probe: Option<Arc<CircuitBreaker>>,
+}
+
+impl Drop for CallToken {
+    fn drop(&mut self) {
+        if let Some(breaker) = self.probe.take() {
+            breaker.state.abandon_probe(self.sent);
+        }
+    }
+}
+
+impl CircuitBreaker {
+    /// Returns a token for a call to the store.
+    ///
+    /// Costs one relaxed load while the store works.
+    ///
+    /// # Errors
+    ///
+    /// Returns the last failure of the store if it must not be called.
+    pub(super) fn try_acquire(self: &Arc<Self>) -> Result<CallToken, FailureKind> {
+        let sent = self.state.try_acquire(|| self.now())?;
+        let probe = sent.is_probe().then(|| Arc::clone(self));
+        Ok(CallToken { sent, probe })
+    }
+
+    /// Returns a token for a call that is made in every state, such as a refund.
+    pub(super) fn observe(&self) -> CallToken {
+        CallToken { sent: self.state.snapshot(), probe: None }
+    }
+
+    /// Records a reply. Returns whether it ends an outage.
+    pub(super) fn succeeded(&self, mut call: CallToken) -> bool {
+        call.probe = None;
+        self.state.succeeded(call.sent, || self.now())
+    }
+
+    /// Records a failure. Returns whether it begins an outage: until now the store worked, or failed in
+    /// another way.
+    ///
+    /// A failure that concerns one subject or policy says nothing about the store, and changes nothing.
+    pub(super) fn failed(&self, mut call: CallToken, kind: FailureKind) -> bool {
+        let now = self.now();
+        match kind {
+            FailureKind::Corrupt | FailureKind::Unsupported | FailureKind::Overloaded => false,
+            kind if kind.is_configuration() => {
+                call.probe = None;
+                self.state.misconfigured(call.sent, now)
+            }
+            kind => {
+                call.probe = None;
+                self.state.failed(call.sent, kind, now, self.random.hash_one(now))
+            }
+        }
+    }
+
+    /// Returns the milliseconds since the breaker was made.
+    fn now(&self) -> u64 {
+        u64::try_from(self.origin.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+impl AtomicState for AtomicU64 {
+    fn new(value: u64) -> Self {
+        Self::new(value)
+    }
+
+    fn load(&self) -> u64 {
+        // Relaxed: the state guards no other memory.
+        self.load(Ordering::Relaxed)
+    }
+
+    fn exchange(&self, current: u64, next: u64) -> bool {
+        self.compare_exchange(current, next, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+}

@@ -1,0 +1,295 @@
+//! The states of the circuit breaker, and all transitions between them. Time and randomness are arguments.
+//!
+//! | from | to | when |
+//! |---|---|---|
+//! | closed | failing | a call fails that was sent since the store was last found to work |
+//! | failing | failing | a call succeeds: the failures were not in a row, and are counted anew |
+//! | failing | closed | a call succeeds, and none has failed for [`RECOVERY_PERIOD`] |
+//! | failing | open | [`FAILURE_THRESHOLD`] failures in a row, each of a call sent after the failure before |
+//! | open | half open | a request comes after the wait: it becomes the probe |
+//! | half open | closed | the probe succeeds |
+//! | half open | half open | the probe has no result after [`PROBE_TIMEOUT`]: the next request is another |
+//! | half open | open | the probe fails: the wait is doubled; or it is abandoned: the next request probes |
+//! | any | misconfigured | the store refuses the call; it is called on, because its refusals deny |
+//! | misconfigured | closed, failing | as from failing, if no call was refused for [`RECOVERY_PERIOD`] |
+//!
+//! The whole state is one atomic number. Each transition is one exchange, so exactly one of several
+//! concurrent callers makes it.
+
+use std::fmt;
+
+use crate::model::FailureKind;
+
+/// The number of failures in a row that opens the breaker.
+///
+/// A failure counts only if its call was sent after the failure before. A thousand calls on a connection that
+/// breaks are one failure.
+pub(super) const FAILURE_THRESHOLD: u64 = 3;
+
+/// The first wait before a probe, in milliseconds. Each failed probe doubles the wait.
+pub(super) const FIRST_WAIT: u64 = 100;
+
+/// The longest wait before a probe, in milliseconds. Limits must hold again within a second after the store
+/// has recovered. That leaves time for a probe just before the recovery, and for two more.
+pub(super) const LONGEST_WAIT: u64 = 200;
+
+/// The time without a failure that closes the breaker, in milliseconds. A store of which one part is down
+/// succeeds and fails in turns: that is one outage.
+pub(super) const RECOVERY_PERIOD: u64 = 500;
+
+/// The time after which a probe without a result is presumed lost, in milliseconds. A probe has a deadline
+/// of its own, but its task may never be polled again.
+pub(super) const PROBE_TIMEOUT: u64 = 1_000;
+
+/// A number that threads share. Tests replace it by one of Loom, which tries every order of operations.
+pub(super) trait AtomicState: fmt::Debug {
+    fn new(value: u64) -> Self;
+
+    fn load(&self) -> u64;
+
+    /// Replaces `current` by `next`. Returns false if the value is not `current`.
+    fn exchange(&self, current: u64, next: u64) -> bool;
+}
+
+/// What happens to calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Calls are made, and succeed.
+    Closed,
+    /// Calls are made. Some have failed, not enough to open the breaker.
+    Failing,
+    /// Calls are made, and the store refuses them.
+    Misconfigured,
+    /// No calls are made until a time.
+    Open,
+    /// No calls are made except one probe.
+    HalfOpen,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Fields {
+    phase: Phase,
+    // Whether the last failure was a time-out.
+    timed_out: bool,
+    // The number of failures in a row; in an open breaker, how often the wait was doubled.
+    count: u64,
+    // Incremented by each transition after which results of earlier calls no longer count.
+    round: u64,
+    // The time of the last failure, or the time at which the next probe is due, in milliseconds.
+    time: u64,
+}
+
+impl Fields {
+    const MAX_DOUBLED: u64 = 8;
+
+    fn unpack(word: u64) -> Self {
+        let phase = match word & 7 {
+            0 => Phase::Closed,
+            1 => Phase::Failing,
+            2 => Phase::Misconfigured,
+            3 => Phase::Open,
+            _ => Phase::HalfOpen,
+        };
+        let (timed_out, count) = (word >> 3 & 1 == 1, word >> 4 & 0xf);
+        Self { phase, timed_out, count, round: word >> 8 & 0xffff, time: word >> 24 }
+    }
+
+    fn pack(self) -> u64 {
+        let Self { phase, timed_out, count, round, time } = self;
+        // 40 bits of milliseconds are 34 years.
+        phase as u64 | u64::from(timed_out) << 3 | count << 4 | (round & 0xffff) << 8 | time << 24
+    }
+
+    const fn failure(self) -> FailureKind {
+        if self.timed_out { FailureKind::TimedOut } else { FailureKind::Unavailable }
+    }
+
+    /// Returns the state after a transition to `phase`. Results of earlier calls no longer count.
+    fn next(self, phase: Phase) -> Self {
+        Self { phase, count: 0, round: (self.round + 1) & 0xffff, ..self }
+    }
+
+    /// Returns whether `call` is the current probe. An earlier one may have been presumed lost.
+    fn is_probed_by(self, call: CallSnapshot) -> bool {
+        call.is_probe && call.round == self.round
+    }
+
+    fn has_recovered(self, now: u64) -> bool {
+        now.saturating_sub(self.time) >= RECOVERY_PERIOD
+    }
+
+    fn open(self, doubled: u64, now: u64, random: u64) -> Self {
+        let count = doubled.min(Self::MAX_DOUBLED);
+        Self { count, time: now + wait(count, random), ..self.next(Phase::Open) }
+    }
+}
+
+/// Returns the wait before a probe: a random time between half and all of the first wait, doubled `doubled`
+/// times. Without the randomness, all instances of a service would probe at the same time.
+pub(super) fn wait(doubled: u64, random: u64) -> u64 {
+    let whole = LONGEST_WAIT.min(FIRST_WAIT << doubled.min(Fields::MAX_DOUBLED));
+    whole / 2 + random % (whole / 2 + 1)
+}
+
+/// The state of the breaker when a call was sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CallSnapshot {
+    phase: Phase,
+    round: u64,
+    is_probe: bool,
+}
+
+impl CallSnapshot {
+    pub(super) const fn is_probe(self) -> bool {
+        self.is_probe
+    }
+
+    #[cfg(test)]
+    pub(super) const fn phase(self) -> Phase {
+        self.phase
+    }
+
+    fn new(state: Fields) -> Self {
+        Self { phase: state.phase, round: state.round, is_probe: false }
+    }
+}
+
+/// The atomic state of a circuit breaker.
+#[derive(Debug)]
+pub(super) struct BreakerState<W>(W);
+
+impl<W: AtomicState> Default for BreakerState<W> {
+    fn default() -> Self {
+        let (phase, timed_out) = (Phase::Closed, false);
+        Self(W::new(Fields { phase, timed_out, count: 0, round: 0, time: 0 }.pack()))
+    }
+}
+
+impl<W: AtomicState> BreakerState<W> {
+    /// Returns the state for a call, which may become the probe.
+    ///
+    /// # Errors
+    ///
+    /// Returns the last failure if no call may be made.
+    pub(super) fn try_acquire(
+        &self,
+        now: impl FnOnce() -> u64,
+    ) -> Result<CallSnapshot, FailureKind> {
+        let word = self.0.load();
+        let state = Fields::unpack(word);
+        let now = match state.phase {
+            Phase::Closed | Phase::Failing | Phase::Misconfigured => {
+                return Ok(CallSnapshot::new(state));
+            }
+            Phase::Open | Phase::HalfOpen => now(),
+        };
+        let count = state.count;
+        let probing = Fields { count, time: now + PROBE_TIMEOUT, ..state.next(Phase::HalfOpen) };
+        if now >= state.time && self.0.exchange(word, probing.pack()) {
+            Ok(CallSnapshot { is_probe: true, ..CallSnapshot::new(probing) })
+        } else {
+            Err(state.failure())
+        }
+    }
+
+    /// Returns the state for a call that is made in every state.
+    pub(super) fn snapshot(&self) -> CallSnapshot {
+        CallSnapshot::new(Fields::unpack(self.0.load()))
+    }
+
+    /// Records a reply. Returns whether it closes the breaker.
+    pub(super) fn succeeded(&self, call: CallSnapshot, now: impl FnOnce() -> u64) -> bool {
+        if call.phase == Phase::Closed {
+            return false;
+        }
+        let now = now();
+        let made = self.transition(|state| match state.phase {
+            Phase::HalfOpen if state.is_probed_by(call) => Some(state.next(Phase::Closed)),
+            // The last replies of a dying store are to calls that were sent before it failed.
+            Phase::Failing | Phase::Misconfigured if state.round == call.round => {
+                if state.has_recovered(now) {
+                    Some(state.next(Phase::Closed))
+                } else {
+                    (state.count > 0).then(|| state.next(state.phase))
+                }
+            }
+            _ => None,
+        });
+        made.is_some_and(|(_, state)| state.phase == Phase::Closed)
+    }
+
+    /// Records a failure of the infrastructure. Returns whether it begins an outage.
+    pub(super) fn failed(
+        &self,
+        call: CallSnapshot,
+        kind: FailureKind,
+        now: u64,
+        random: u64,
+    ) -> bool {
+        let made = self.transition(|state| {
+            let counts = state.round == call.round;
+            let timed_out = kind == FailureKind::TimedOut;
+            let failed = Fields { timed_out, time: now, ..state };
+            match state.phase {
+                Phase::HalfOpen if state.is_probed_by(call) => {
+                    Some(failed.open(state.count + 1, now, random))
+                }
+                // Only the probe counts.
+                Phase::Open | Phase::HalfOpen => None,
+                Phase::Closed if counts => Some(Fields { count: 1, ..failed.next(Phase::Failing) }),
+                Phase::Misconfigured if counts && state.has_recovered(now) => {
+                    Some(Fields { count: 1, ..failed.next(Phase::Failing) })
+                }
+                // The call was sent before the store recovered, or the store refused another since.
+                Phase::Closed | Phase::Misconfigured => None,
+                Phase::Failing if !counts => Some(failed),
+                Phase::Failing if state.count + 1 >= FAILURE_THRESHOLD => {
+                    Some(failed.open(0, now, random))
+                }
+                Phase::Failing => {
+                    Some(Fields { count: state.count + 1, ..failed.next(Phase::Failing) })
+                }
+            }
+        });
+        made.is_some_and(|(before, _)| matches!(before.phase, Phase::Closed | Phase::Misconfigured))
+    }
+
+    /// Records that the store refused a call. Returns whether it is the first refusal.
+    pub(super) fn misconfigured(&self, call: CallSnapshot, now: u64) -> bool {
+        let made = self.transition(|state| {
+            let counts = state.round == call.round;
+            let refused = Fields { time: now, ..state };
+            match state.phase {
+                Phase::HalfOpen if state.is_probed_by(call) => {
+                    Some(refused.next(Phase::Misconfigured))
+                }
+                Phase::Misconfigured => Some(refused),
+                Phase::Closed | Phase::Failing if counts => {
+                    Some(refused.next(Phase::Misconfigured))
+                }
+                _ => None,
+            }
+        });
+        made.is_some_and(|(before, _)| before.phase != Phase::Misconfigured)
+    }
+
+    /// Abandons a probe without a result. The next request becomes the probe.
+    pub(super) fn abandon_probe(&self, probe: CallSnapshot) {
+        self.transition(|state| {
+            let is_current = state.phase == Phase::HalfOpen && state.is_probed_by(probe);
+            is_current.then_some(Fields { phase: Phase::Open, time: 0, ..state })
+        });
+    }
+
+    /// Makes the transition that `next` returns. Returns the state before and after it.
+    fn transition(&self, next: impl Fn(Fields) -> Option<Fields>) -> Option<(Fields, Fields)> {
+        loop {
+            let word = self.0.load();
+            let before = Fields::unpack(word);
+            let after = next(before)?;
+            if self.0.exchange(word, after.pack()) {
+                return Some((before, after));
+            }
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! What happens to requests that the store does not decide.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::operation::Operation;
+use crate::decision::{Decision, LimitStatus, Origin, RetryAfter};
+use crate::model::{FailureKind, StoreError};
+use crate::policy::Policy;
+use crate::store::Store;
+
+/// What happens to a request when no decision can be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum OnFailure {
+    /// The request is allowed. An API that is down because its limiter is down is worse than an hour without
+    /// limits.
+    Allow,
+    /// The request is rejected; adapters respond with 503 and `Retry-After`.
+    Reject,
+    /// Another store decides, on this instance's [`Share`] of the limits:
+    /// [`fallback`](crate::RateLimiterBuilder::fallback). If it fails too,
+    /// [`on_fallback_failure`](crate::RateLimiterBuilder::on_fallback_failure) decides.
+    Fallback,
+}
+
+impl OnFailure {
+    /// Returns the effect on requests without a decision, in words for the log.
+    pub(super) const fn consequence(self) -> &'static str {
+        match self {
+            Self::Allow => "undecided requests are allowed without limits",
+            Self::Reject => "undecided requests are rejected with 503",
+            Self::Fallback => "the fallback decides on a share of the limits",
+        }
+    }
+
+    /// Returns the origin of a decision without a store. Where a fallback cannot decide, the request is
+    /// rejected.
+    pub(super) const fn origin(self, failure: FailureKind) -> Origin {
+        match self {
+            Self::Allow => Origin::FailedOpen(failure),
+            Self::Reject | Self::Fallback => Origin::FailedClosed(failure),
+        }
+    }
+}
+
+/// The settings for requests that the store does not decide.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FailurePolicy {
+    pub(super) on_store_failure: OnFailure,
+    pub(super) on_configuration_failure: OnFailure,
+    pub(super) on_overload: OnFailure,
+    pub(super) on_fallback_failure: OnFailure,
+    /// Whether the limiter is in shadow, and so allows every request.
+    pub(super) is_shadow: bool,
+}
+
+impl FailurePolicy {
+    /// Returns the setting for failures of this kind.
+    pub(super) const fn setting(self, failure: FailureKind) -> OnFailure {
+        match failure {
+            FailureKind::Overloaded => self.on_overload,
+            failure if failure.is_configuration() => self.on_configuration_failure,
+            _ => self.on_store_failure,
+        }
+    }
+
+    /// Returns what happens to requests after a failure of this kind.
+    pub(super) const fn action(self, failure: FailureKind) -> OnFailure {
+        if self.is_shadow { OnFailure::Allow } else { self.setting(failure) }
+    }
+
+    /// Returns what happens to requests whose policy could not be looked up. A fallback cannot decide them.
+    pub(super) const fn action_without_policy(self, failure: FailureKind) -> OnFailure {
+        match self.action(failure) {
+            OnFailure::Fallback => OnFailure::Reject,
+            action => action,
+        }
+    }
+
+    /// Returns the decision on a request that the fallback was called for, after `failure` of the store.
+    ///
+    /// The fallback cannot decide if it fails, or if the share of a limit of `whole` is too small.
+    pub(super) fn after_fallback(
+        self,
+        result: Result<Decision, StoreError>,
+        whole: &Policy,
+        operation: Operation,
+        failure: FailureKind,
+    ) -> Decision {
+        let failure = match result {
+            Ok(decision) if !exceeds_share(&decision, whole, operation) => {
+                return decision.as_fallback(failure);
+            }
+            Ok(_) => failure,
+            Err(error) => error.kind(),
+        };
+        Decision::undecided(operation.cost, self.on_fallback_failure.origin(failure))
+    }
+}
+
+/// The part of each limit that one instance admits by itself, while the store that all instances share
+/// fails.
+///
+/// The units of every limit, and its burst or capacity, are divided by the number of instances and
+/// rounded down. All instances together admit at most the limit, and less if it does not divide
+/// evenly. If the share of a limit is zero, or less than a request costs, the fallback cannot decide:
+/// the client is not over its limit. Such a request is rejected as by [`OnFailure::Reject`], unless
+/// [`on_fallback_failure`](crate::RateLimiterBuilder::on_fallback_failure) is [`OnFailure::Allow`].
+///
+/// # Examples
+///
+/// ```
+/// use rl_core::limiter::Share;
+/// use rl_core::{Limit, MemoryStore, RateLimiter};
+///
+/// let limiter = RateLimiter::builder()
+///     .limit(Limit::per_second(10)) // 2 on each of four instances
+///     .limit(Limit::per_day(5_000)) // 1250
+///     .fallback(MemoryStore::new(), Share::with_instances(4))
+///     .build()?;
+/// # Ok::<(), rl_core::limiter::BuildError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Share {
+    instances: u32,
+}
+
+impl Share {
+    /// Creates an equal share for each of `instances`: the most that may ever run at the same time.
+    #[must_use]
+    pub const fn with_instances(instances: u32) -> Self {
+        Self { instances }
+    }
+
+    /// Returns the number of instances.
+    #[must_use]
+    pub const fn instances(self) -> u32 {
+        self.instances
+    }
+
+    /// Returns the share of each limit of `policy`.
+    pub(super) fn of(self, policy: &Policy) -> Policy {
+        policy.divided_by(self.instances.into())
+    }
+}
+
+/// The store that decides while the primary store fails.
+pub(super) struct Fallback {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) share: Share,
+}
+
+/// Returns whether the share denies for ever what the `whole` limits could grant. Then the client does not
+/// ask for too much.
+fn exceeds_share(decision: &Decision, whole: &Policy, operation: Operation) -> bool {
+    let needed = operation.needed();
+    let is_granted = |limit: LimitStatus<'_>| {
+        let whole = whole.position(limit.name()).map(|place| whole.limits()[place].limit());
+        whole.is_some_and(|whole| whole.capacity() >= needed.max(1))
+    };
+    !decision.is_allowed()
+        && decision.retry_after() == RetryAfter::Never
+        && decision.enforced().all(is_granted)
+}
+
+impl fmt::Debug for Fallback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fallback")
+            .field("store", &self.store)
+            .field("share", &self.share)
+            .finish_non_exhaustive()
+    }
+}

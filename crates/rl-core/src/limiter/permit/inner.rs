@@ -1,0 +1,181 @@
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use tokio::task::AbortHandle;
+
+use crate::decision::Decision;
+use crate::limiter::pipeline::Pipeline;
+use crate::limiter::stores::both;
+use crate::maybe_ready::MaybeReady;
+use crate::model::{Cost, Subject};
+use crate::store::{RefundOf, ReservationChange, ReservationStatus, StoreFuture};
+use crate::time::Timestamp;
+
+/// What the clones of a permit share: the charge of a request, until it is settled.
+pub(super) struct PermitInner {
+    pub(super) pipeline: Arc<Pipeline>,
+    pub(super) subject: Subject,
+    pub(super) decision: Decision,
+    account: Mutex<Account>,
+    // The task that renews leases and the reservation.
+    renewal: OnceLock<AbortHandle>,
+}
+
+/// The part of a charge that changes until it is settled.
+#[derive(Clone, Copy)]
+pub(super) struct Account {
+    /// The final cost of the request, as far as it is known.
+    pub(super) cost: Cost,
+    /// The time at which the current leases began.
+    pub(super) leased: Timestamp,
+    /// A renewal has failed, and may have been carried out. Then `leased` may be out of date.
+    pub(super) is_lease_doubtful: bool,
+    /// The leases have ended, and the places have not been taken again yet.
+    pub(super) is_lapsed: bool,
+    pub(super) reservation: ReservationState,
+    pub(super) is_settled: bool,
+}
+
+/// Whether the units come back if this process dies.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ReservationState {
+    /// The charge is no reservation.
+    None,
+    /// The reservation expires at this time of the store's clock.
+    Until(Timestamp),
+    /// The reservation has expired, and its units have come back.
+    Expired,
+    /// The subject was reset, or the store has lost its counts.
+    Forgotten,
+}
+
+impl From<ReservationStatus> for ReservationState {
+    fn from(status: ReservationStatus) -> Self {
+        match status {
+            ReservationStatus::Held { expires } => Self::Until(expires),
+            ReservationStatus::Expired => Self::Expired,
+            ReservationStatus::Forgotten => Self::Forgotten,
+        }
+    }
+}
+
+impl PermitInner {
+    /// Creates the shared state of a permit for the charge of `decision`.
+    pub(super) fn new(pipeline: Arc<Pipeline>, subject: Subject, decision: Decision) -> Self {
+        // Nothing is charged if no store has decided, or if a limit has refused the request.
+        let was_decided = decision.origin().is_counted();
+        let is_refused = !decision.is_allowed() || decision.is_denied_in_shadow();
+        let reservation = match pipeline.stores.reservation.filter(|_| decision.is_reserved()) {
+            Some(lifetime) => {
+                let micros = u64::try_from(lifetime.as_micros()).unwrap_or(u64::MAX);
+                ReservationState::Until(decision.at().plus_micros(micros))
+            }
+            None => ReservationState::None,
+        };
+        let account = Account {
+            cost: Cost::new(decision.charged()),
+            leased: decision.at(),
+            is_lease_doubtful: false,
+            is_lapsed: false,
+            reservation,
+            is_settled: !was_decided || is_refused,
+        };
+        let (account, renewal) = (Mutex::new(account), OnceLock::new());
+        Self { pipeline, subject, decision, account, renewal }
+    }
+
+    /// Locks the account.
+    pub(super) fn account(&self) -> MutexGuard<'_, Account> {
+        self.account.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets the task that renews leases and the reservation. It is aborted when the permit is dropped.
+    pub(super) fn set_renewal(&self, task: AbortHandle) {
+        let _ = self.renewal.set(task);
+    }
+
+    /// Returns the lifetime of reservations if the charge is one.
+    pub(super) fn reservation_lifetime(&self) -> Option<Duration> {
+        self.pipeline.stores.reservation.filter(|_| self.decision.is_reserved())
+    }
+
+    /// Settles the charge: frees places, and charges or gives back the difference to the final cost.
+    pub(super) fn settle(&self) -> StoreFuture<()> {
+        let account = {
+            let mut account = self.account();
+            if account.is_settled {
+                return MaybeReady::ready(Ok(()));
+            }
+            account.is_settled = true;
+            *account
+        };
+        let corrected = match account.reservation {
+            ReservationState::None => self.correct(account.cost.units()),
+            reservation => self.settle_reservation(account.cost.units(), reservation),
+        };
+        both(self.free(account.leased, account.is_lapsed), corrected)
+    }
+
+    /// Frees the places under concurrency limits that have been held since `leased`. If their leases have
+    /// lapsed, other requests may hold the places, so none is freed.
+    pub(super) fn free(&self, leased: Timestamp, is_lapsed: bool) -> StoreFuture<()> {
+        let Self { pipeline, subject, decision, .. } = self;
+        if is_lapsed {
+            pipeline.wait_queues.notify_released(subject);
+            return MaybeReady::ready(Ok(()));
+        }
+        pipeline.settlements.free_places(&pipeline.stores, subject, decision, leased)
+    }
+
+    /// Charges or gives back the difference between the final cost and the charge.
+    fn correct(&self, cost: u64) -> StoreFuture<()> {
+        let (stores, decision, subject) = (&self.pipeline.stores, &self.decision, &self.subject);
+        let charged = decision.charged();
+        if cost > charged {
+            stores.charge_rates(decision, subject, cost - charged, false)
+        } else {
+            stores.refund(decision, subject, RefundOf::Rates, decision.at(), charged - cost)
+        }
+    }
+
+    /// Ends the reservation, and charges or gives back the difference. An expired reservation has come back
+    /// as a whole, so the whole cost is charged.
+    fn settle_reservation(&self, cost: u64, reservation: ReservationState) -> StoreFuture<()> {
+        let charged = self.decision.charged();
+        let returned = charged.saturating_sub(cost);
+        let settled = match reservation {
+            ReservationState::Until(expires) => {
+                let kept = self.decision.non_refundable(returned);
+                let change = ReservationChange::Settle { returned, kept };
+                let stores = &self.pipeline.stores;
+                stores
+                    .change_reservation(&self.decision, &self.subject, expires, change)
+                    .map(|settled| stores.within_deadline(settled))
+            }
+            _ => None,
+        };
+        let (pipeline, subject) = (Arc::clone(&self.pipeline), self.subject.clone());
+        let decision = self.decision.clone();
+        MaybeReady::later(async move {
+            let reservation = match settled {
+                Some(settled) => settled.await?.into(),
+                None => reservation,
+            };
+            let anew = matches!(reservation, ReservationState::Expired);
+            let units = if anew { cost } else { cost.saturating_sub(charged) };
+            pipeline.stores.charge_rates(&decision, &subject, units, anew).await
+        })
+    }
+}
+
+impl Drop for PermitInner {
+    fn drop(&mut self) {
+        // The task sleeps: while it renews, it holds the permit.
+        if let Some(renewal) = self.renewal.get() {
+            renewal.abort();
+        }
+        let call = self.pipeline.breaker.observe();
+        let (settlement, origin) = (self.settle(), self.decision.origin());
+        self.pipeline.settlements.complete(&self.subject, origin, call, settlement);
+    }
+}

@@ -1,0 +1,141 @@
+mod inner;
+mod renewal;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::Arc;
+
+use inner::PermitInner;
+
+use super::pipeline::Pipeline;
+use super::places::shortest_lease;
+use super::stores::both;
+use crate::decision::Decision;
+use crate::maybe_ready::MaybeReady;
+use crate::model::{Cost, Subject};
+use crate::store::StoreFuture;
+
+/// The charge of a request, which can still change until the request ends.
+///
+/// The cost of a request is often known only at its end. [`RateLimiter::acquire`](crate::RateLimiter::acquire)
+/// charges an estimate, and the permit is *settled* when the request ends: unused units are given back, and
+/// units beyond the estimate are charged, even beyond the limits. Until then the permit holds places under
+/// concurrency limits. A task of the tokio runtime in which the permit was made renews their leases.
+///
+/// Clones are one permit. It is settled when the last of them is dropped: on success, on an error, on a panic
+/// and on cancellation alike.
+///
+/// # Examples
+///
+/// ```
+/// use rl_core::{Limit, RateLimiter, Subject};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = RateLimiter::builder().limit(Limit::per_minute(1_000)).build()?;
+/// let caller = Subject::consumer("abc123");
+///
+/// let permit = limiter.acquire(&caller, 400).await; // an estimate of the tokens
+/// assert!(permit.decision().is_allowed());
+/// permit.set_cost(150); // the tokens of the response
+/// permit.settle().await?; // or drop the permit
+///
+/// let usage = limiter.usage(&caller).await?;
+/// assert_eq!(usage.limits().next().map(|limit| limit.used()), Some(150));
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+#[must_use = "a permit that is dropped is settled"]
+pub struct Permit {
+    inner: Arc<PermitInner>,
+    // Whether `set_cost` and `add_cost` change the cost.
+    is_metered: bool,
+    // The permit of the limiter around this one.
+    outer: Option<Arc<Permit>>,
+}
+
+impl Permit {
+    /// Creates the permit of a request on which `decision` was made.
+    pub(super) fn new(pipeline: &Arc<Pipeline>, subject: Subject, decision: Decision) -> Self {
+        let leased = decision.policy().filter(|_| decision.charged() > 0);
+        let lease = leased.and_then(shortest_lease);
+        let inner = Arc::new(PermitInner::new(Arc::clone(pipeline), subject, decision));
+        let shortest = lease.into_iter().chain(inner.reservation_lifetime()).min();
+        if let Some(shortest) = shortest.filter(|_| !inner.account().is_settled) {
+            renewal::start(&inner, shortest);
+        }
+        Self { inner, is_metered: true, outer: None }
+    }
+
+    /// Returns the decision on the request.
+    #[must_use]
+    pub fn decision(&self) -> &Decision {
+        &self.inner.decision
+    }
+
+    /// Returns the final cost of the request, as far as it is known. At first it is what was granted.
+    #[must_use]
+    pub fn cost(&self) -> Cost {
+        self.inner.account().cost
+    }
+
+    /// Sets the final cost of the request, under this limiter and every metered one around it.
+    pub fn set_cost(&self, cost: impl Into<Cost>) {
+        let cost = cost.into();
+        self.change_cost(&|_| cost);
+    }
+
+    /// Adds units to the cost of the request, under this limiter and every metered one around it.
+    pub fn add_cost(&self, units: u64) {
+        self.change_cost(&|cost| Cost::new(cost.units().saturating_add(units)));
+    }
+
+    fn change_cost(&self, change: &dyn Fn(Cost) -> Cost) {
+        if self.is_metered {
+            let mut account = self.inner.account();
+            account.cost = change(account.cost);
+        }
+        if let Some(outer) = &self.outer {
+            outer.change_cost(change);
+        }
+    }
+
+    /// Sets the final cost of the request under this limiter alone, metered or not.
+    pub(crate) fn set_own_cost(&self, cost: Cost) {
+        self.inner.account().cost = cost;
+    }
+
+    /// Sets whether [`set_cost`](Self::set_cost) and [`add_cost`](Self::add_cost) change the cost.
+    pub(crate) fn metered(self, is_metered: bool) -> Self {
+        Self { is_metered, ..self }
+    }
+
+    /// Sets the permit of the limiter around this one.
+    pub(crate) fn inside(self, outer: Option<Self>) -> Self {
+        Self { outer: outer.map(Arc::new), ..self }
+    }
+
+    /// Settles now, for all clones, with the permits of the limiters around this one.
+    ///
+    /// Otherwise a permit is settled when its last clone is dropped: at once in memory, else in a task of the
+    /// tokio runtime in which it is dropped.
+    ///
+    /// # Errors
+    ///
+    /// Resolves to an error if a store failed. Then the settlement may have been carried out or not.
+    pub fn settle(self) -> StoreFuture<()> {
+        // In a task of its own, because the caller may go away while it waits.
+        let own = self.inner.pipeline.settlements.spawn(self.inner.settle());
+        let outer = self.outer.as_deref().cloned();
+        both(own, outer.map_or(MaybeReady::ready(Ok(())), Self::settle))
+    }
+}
+
+impl fmt::Debug for Permit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Permit")
+            .field("subject", &self.inner.subject)
+            .field("cost", &self.cost())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,162 @@
+//! The task that renews what a permit holds: places under concurrency limits, and its reservation.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
+
+use super::inner::{PermitInner, ReservationState};
+use crate::decision::Decision;
+use crate::limiter::stores::timed_out;
+use crate::model::{Limit, Mode, StoreError};
+use crate::policy::Policy;
+use crate::store::{RefundOf, ReservationChange};
+use crate::time::Timestamp;
+
+/// The number of renewals in the time of one lease, so that one of them may fail.
+const RENEWALS: u32 = 3;
+
+/// Starts the task, which runs while the permit is held. Outside a tokio runtime nothing is renewed.
+pub(super) fn start(permit: &Arc<PermitInner>, lease: Duration) {
+    let Ok(runtime) = Handle::try_current() else { return };
+    let held = Arc::downgrade(permit);
+    permit.set_renewal(runtime.spawn(keep(held, lease / RENEWALS)).abort_handle());
+}
+
+/// Renews after each interval, until nothing is left to renew.
+async fn keep(permit: Weak<PermitInner>, interval: Duration) {
+    let mut ticks = interval_at(Instant::now() + interval, interval);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let Some(permit) = permit.upgrade() else { return };
+        // No request waits for a renewal, so it may take until the next is due.
+        let keeps_reservation = renew_reservation(&permit, interval).await;
+        let keeps_places = match places(&permit) {
+            Some(places) => renew_places(&permit, &places, interval).await,
+            None => false,
+        };
+        if !keeps_reservation && !keeps_places {
+            return;
+        }
+    }
+}
+
+/// Renews the reservation. Returns whether to continue.
+async fn renew_reservation(permit: &PermitInner, deadline: Duration) -> bool {
+    let (state, is_settled) = {
+        let account = permit.account();
+        (account.reservation, account.is_settled)
+    };
+    let (ReservationState::Until(expires), Some(lifetime), false) =
+        (state, permit.reservation_lifetime(), is_settled)
+    else {
+        return false;
+    };
+    let PermitInner { pipeline, subject, decision, .. } = permit;
+    let call = pipeline.breaker.observe();
+    let change = ReservationChange::Renew(lifetime);
+    let Some(renewed) = pipeline.stores.change_reservation(decision, subject, expires, change)
+    else {
+        return false;
+    };
+    match timeout(deadline, renewed).await.unwrap_or_else(|_| Err(timed_out())) {
+        Ok(status) => {
+            let state = ReservationState::from(status);
+            permit.account().reservation = state;
+            matches!(state, ReservationState::Until(_))
+        }
+        Err(error) => {
+            pipeline.settlements.failed(subject, decision.origin(), call, &error);
+            true
+        }
+    }
+}
+
+/// Returns the concurrency limits under which places are held.
+fn places(permit: &PermitInner) -> Option<Policy> {
+    let uncharged = permit.decision.uncharged();
+    let is_held = |place, limit: Limit| limit.holds_permits() && !uncharged.contains(place);
+    permit.decision.policy()?.only(is_held)
+}
+
+/// Renews the leases, or takes places again whose lease has lapsed. Returns whether to continue.
+async fn renew_places(permit: &PermitInner, places: &Policy, deadline: Duration) -> bool {
+    let account = *permit.account();
+    if account.is_settled {
+        return false;
+    }
+    let PermitInner { pipeline, subject, decision, .. } = permit;
+    let (call, origin) = (pipeline.breaker.observe(), decision.origin());
+    let renewed = if account.is_lapsed {
+        Ok(None)
+    } else {
+        let renewed = pipeline.stores.renew(decision, subject, account.leased);
+        timeout(deadline, renewed).await.unwrap_or_else(|_| Err(timed_out()))
+    };
+    let renewed = match renewed {
+        Ok(None) if permit.account().is_lease_doubtful => {
+            take_twice(permit, places).await.map(Some)
+        }
+        Ok(None) => take_again(permit, places, account.leased).await,
+        renewed => renewed,
+    };
+    let leased = match renewed {
+        Ok(Some(leased)) => leased,
+        // Other requests hold the places. This one stays uncounted, and tries again.
+        Ok(None) => return true,
+        Err(error) => {
+            permit.account().is_lease_doubtful = true;
+            pipeline.settlements.failed(subject, origin, call, &error);
+            return true;
+        }
+    };
+    let is_settled = {
+        let mut account = permit.account();
+        account.leased = leased;
+        account.is_lease_doubtful = false;
+        account.is_lapsed = false;
+        account.is_settled
+    };
+    // The permit was settled during the renewal, which took the freed place again.
+    if is_settled && let Err(error) = permit.free(leased, false).await {
+        pipeline.settlements.failed(subject, origin, pipeline.breaker.observe(), &error);
+    }
+    !is_settled
+}
+
+/// Takes the places once more, after a renewal whose reply was lost. If that renewal did arrive, both leases
+/// count until the older one ends: too many places are held for a time, never too few.
+async fn take_twice(permit: &PermitInner, places: &Policy) -> Result<Timestamp, StoreError> {
+    take(permit, places, Mode::Charge).await.map(|taken| taken.at())
+}
+
+/// Takes places again whose lease has lapsed while the request is in flight, if places are available. A lease
+/// lapses if the machine was suspended, the runtime was blocked, or a fail-over lost writes. Reports
+/// when the lease has lapsed, and when the places are taken again.
+async fn take_again(
+    permit: &PermitInner,
+    places: &Policy,
+    leased: Timestamp,
+) -> Result<Option<Timestamp>, StoreError> {
+    let PermitInner { pipeline, subject, decision, .. } = permit;
+    let was_lapsed = std::mem::replace(&mut permit.account().is_lapsed, true);
+    // The leases of other limits may not have lapsed yet.
+    if !was_lapsed && places.limits().len() > 1 {
+        let units = decision.charged();
+        pipeline.stores.refund(decision, subject, RefundOf::Permits, leased, units).await?;
+    }
+    let taken = take(permit, places, Mode::Check).await?;
+    let is_retaken = taken.is_allowed();
+    if is_retaken || !was_lapsed {
+        pipeline.events.lease_lapsed(subject, is_retaken);
+    }
+    Ok(is_retaken.then(|| taken.at()))
+}
+
+/// Takes places in the store that has counted the request.
+async fn take(permit: &PermitInner, places: &Policy, mode: Mode) -> Result<Decision, StoreError> {
+    let PermitInner { pipeline, subject, decision, .. } = permit;
+    pipeline.stores.charge(decision, places, subject, mode, decision.charged()).await
+}

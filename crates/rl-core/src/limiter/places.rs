@@ -1,0 +1,66 @@
+//! Places under concurrency limits whose request has ended before they were granted.
+
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use super::stores::Pending;
+use crate::decision::Decision;
+use crate::maybe_ready::MaybeReady;
+use crate::model::{FailureKind, StoreError};
+use crate::policy::Policy;
+use crate::store::StoreFuture;
+
+/// Waits for the store in a task of its own, for up to `lease`.
+///
+/// Places that are granted after the request has ended or timed out are passed to `free`. Otherwise they
+/// would stay taken until their lease ends.
+pub(super) fn claim(
+    pending: Pending<Result<Decision, StoreError>>,
+    lease: Duration,
+    free: impl FnOnce(&Decision) + Send + 'static,
+) -> StoreFuture<Decision> {
+    MaybeReady::later(async move {
+        let (reply, received) = oneshot::channel();
+        tokio::spawn(async move {
+            if let Ok(result) = timeout(lease, pending).await {
+                // A reply that is not received is dropped, and its places are freed.
+                let _ = reply.send(result.map(|decision| Granted(Some((decision, free)))));
+            }
+        });
+        match received.await {
+            Ok(granted) => granted.map(Granted::claim),
+            // The runtime shuts down, or the store has not replied for as long as a lease.
+            Err(_) => Err(StoreError::new(FailureKind::Unavailable)),
+        }
+    })
+}
+
+/// Places that the store has granted. Dropping them frees them.
+struct Granted<F: FnOnce(&Decision)>(Option<(Decision, F)>);
+
+impl<F: FnOnce(&Decision)> Granted<F> {
+    /// Hands the places over to the request.
+    fn claim(mut self) -> Decision {
+        let (decision, _) = self.0.take().expect("places are claimed once");
+        decision
+    }
+}
+
+impl<F: FnOnce(&Decision)> Drop for Granted<F> {
+    fn drop(&mut self) {
+        if let Some((decision, free)) = self.0.take()
+            && decision.is_allowed()
+        {
+            free(&decision);
+        }
+    }
+}
+
+/// Returns the shortest lease of a policy's concurrency limits, if it has any.
+pub(super) fn shortest_lease(policy: &Policy) -> Option<Duration> {
+    let limits = policy.limits().iter().map(|limit| limit.limit());
+    let leases = limits.filter(|limit| limit.holds_permits());
+    leases.map(|limit| Duration::from_micros(limit.period().as_micros())).min()
+}

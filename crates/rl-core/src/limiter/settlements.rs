@@ -1,0 +1,157 @@
+//! Settlements: what is given back, or charged, after a request has ended.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+
+use super::circuit_breaker::{CallToken, CircuitBreaker};
+use super::events::Events;
+use super::stores::Stores;
+use super::wait_queue::WaitQueues;
+use crate::decision::{Decision, Origin};
+use crate::maybe_ready::MaybeReady;
+use crate::model::{FailureKind, StoreError, Subject};
+use crate::store::{RefundOf, StoreFuture};
+use crate::time::Timestamp;
+
+/// Completes settlements, and reports those that fail. Clones are one.
+#[derive(Clone)]
+pub(super) struct Settlements {
+    running: Arc<RunningTasks>,
+    breaker: Arc<CircuitBreaker>,
+    events: Arc<Events>,
+    wait_queues: Arc<WaitQueues>,
+}
+
+/// Counts the settlements that run in tasks of their own.
+#[derive(Default)]
+struct RunningTasks {
+    count: AtomicUsize,
+    idle: Notify,
+}
+
+/// A settlement that runs in a task, until this is dropped.
+struct RunningTask(Arc<RunningTasks>);
+
+impl Settlements {
+    /// Creates a limiter's settlements, of which none runs.
+    pub(super) fn new(
+        breaker: &Arc<CircuitBreaker>,
+        events: &Arc<Events>,
+        wait_queues: &Arc<WaitQueues>,
+    ) -> Self {
+        Self {
+            running: Arc::default(),
+            breaker: Arc::clone(breaker),
+            events: Arc::clone(events),
+            wait_queues: Arc::clone(wait_queues),
+        }
+    }
+
+    /// Frees the places under concurrency limits that `decision` has held since `leased`, and wakes the
+    /// request at the head of the subject's wait queue.
+    pub(super) fn free_places(
+        &self,
+        stores: &Stores,
+        subject: &Subject,
+        decision: &Decision,
+        leased: Timestamp,
+    ) -> StoreFuture<()> {
+        let freed = stores.refund(decision, subject, RefundOf::Permits, leased, decision.charged());
+        let (wait_queues, subject) = (Arc::clone(&self.wait_queues), subject.clone());
+        freed.map(move |freed| {
+            wait_queues.notify_released(&subject);
+            freed
+        })
+    }
+
+    /// Records and reports that a decision of this origin could not be held, settled or freed. `call` was
+    /// taken before the store was called.
+    pub(super) fn failed(
+        &self,
+        subject: &Subject,
+        origin: Origin,
+        call: CallToken,
+        error: &StoreError,
+    ) {
+        match origin {
+            Origin::Fallback(_) => self.events.fallback_failed(error),
+            _ => {
+                let begins_outage = self.breaker.failed(call, error.kind());
+                self.events.store_failed(subject, error, begins_outage);
+            }
+        }
+    }
+
+    /// Runs a settlement in a task of its own, so that it completes even if the result is dropped.
+    ///
+    /// A settlement that is ready, or outside a tokio runtime, is returned as it is.
+    pub(super) fn spawn(&self, settlement: StoreFuture<()>) -> StoreFuture<()> {
+        match (settlement, Handle::try_current()) {
+            (MaybeReady::Boxed(settlement), Ok(runtime)) => {
+                let running = self.begin();
+                let settled = runtime.spawn(async move {
+                    let _running = running;
+                    settlement.await
+                });
+                let ended = || Err(StoreError::new(FailureKind::Unavailable));
+                MaybeReady::later(async move { settled.await.unwrap_or_else(|_| ended()) })
+            }
+            (settlement, _) => settlement,
+        }
+    }
+
+    /// Completes a settlement that nothing waits for, in a task if it is not ready, and reports a failure.
+    /// `call` was taken before the store was called.
+    pub(super) fn complete(
+        &self,
+        subject: &Subject,
+        origin: Origin,
+        call: CallToken,
+        settlement: StoreFuture<()>,
+    ) {
+        match (settlement, Handle::try_current()) {
+            (MaybeReady::Ready(Some(Err(error))), _) => self.failed(subject, origin, call, &error),
+            (MaybeReady::Boxed(settlement), Ok(runtime)) => {
+                let (this, subject, running) = (self.clone(), subject.clone(), self.begin());
+                runtime.spawn(async move {
+                    let _running = running;
+                    if let Err(error) = settlement.await {
+                        this.failed(&subject, origin, call, &error);
+                    }
+                });
+            }
+            _ => {}
+        }
+    }
+
+    /// Waits until no settlement runs.
+    pub(super) async fn finish(&self) {
+        let RunningTasks { count, idle } = &*self.running;
+        let mut notified = std::pin::pin!(idle.notified());
+        loop {
+            // Enabled before the check, so that a settlement that ends in between is not missed.
+            notified.as_mut().enable();
+            if count.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            notified.as_mut().await;
+            notified.set(idle.notified());
+        }
+    }
+
+    fn begin(&self) -> RunningTask {
+        self.running.count.fetch_add(1, Ordering::AcqRel);
+        RunningTask(Arc::clone(&self.running))
+    }
+}
+
+impl Drop for RunningTask {
+    fn drop(&mut self) {
+        if self.0.count.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.idle.notify_waiters();
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! The stores of a limiter, and the calls to them.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::failure_policy::Fallback;
+use crate::decision::{Decision, Origin};
+use crate::maybe_ready::MaybeReady;
+use crate::model::{Cost, FailureKind, Limit, Mode, StoreError, Subject};
+use crate::policy::Policy;
+use crate::store::{
+    DecideRequest, Namespace, Part, Refund, RefundOf, Renewal, Reservation, ReservationChange,
+    ReservationStatus, Reservations, Reset, Store, StoreFuture,
+};
+use crate::time::Timestamp;
+
+/// A result that is not ready yet.
+pub(super) type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// The store of a limiter, its fallback, and the settings of every call.
+#[derive(Debug)]
+pub(super) struct Stores {
+    pub(super) primary: Arc<dyn Store>,
+    pub(super) fallback: Option<Fallback>,
+    pub(super) namespace: Namespace,
+    pub(super) deadline: Duration,
+    /// The lifetime of reservations, if permits make any.
+    pub(super) reservation: Option<Duration>,
+}
+
+impl Stores {
+    /// Returns the store that has counted `decision`. Its units go back there.
+    fn store_of(&self, decision: &Decision) -> &dyn Store {
+        match (decision.origin(), &self.fallback) {
+            (Origin::Fallback(_), Some(fallback)) => &*fallback.store,
+            _ => &*self.primary,
+        }
+    }
+
+    /// Calls a store for a decision, without a deadline.
+    pub(super) fn decide(
+        &self,
+        store: &dyn Store,
+        part: Part<'_>,
+        mode: Mode,
+        reserves: bool,
+    ) -> StoreFuture<Decision> {
+        let parts = [part];
+        let request = DecideRequest::new(&self.namespace, &parts, mode);
+        store.decide(request.with_reservations(match self.reservation {
+            None => Reservations::Ignore,
+            Some(lifetime) if reserves => Reservations::Reserve(lifetime),
+            Some(_) => Reservations::ReturnExpired,
+        }))
+    }
+
+    /// Reads what `subject` has used under `policy`.
+    pub(super) fn usage(&self, policy: &Policy, subject: &Subject) -> StoreFuture<Decision> {
+        let part = Part::new(subject, policy, Cost::ZERO);
+        self.within_deadline(self.decide(&*self.primary, part, Mode::Peek, false))
+    }
+
+    /// Charges units to limits that `decision` was made on, in the store that has counted it.
+    pub(super) fn charge(
+        &self,
+        decision: &Decision,
+        policy: &Policy,
+        subject: &Subject,
+        mode: Mode,
+        units: u64,
+    ) -> StoreFuture<Decision> {
+        let part = Part::new(subject, policy, Cost::new(units));
+        self.within_deadline(self.decide(self.store_of(decision), part, mode, false))
+    }
+
+    /// Charges more units to the rate limits that `decision` has charged, even beyond them.
+    ///
+    /// Concurrency limits do not depend on the cost. A limit that counts requests has counted this one, so it
+    /// is charged only if the request is charged `anew`.
+    pub(super) fn charge_rates(
+        &self,
+        decision: &Decision,
+        subject: &Subject,
+        units: u64,
+        anew: bool,
+    ) -> StoreFuture<()> {
+        let uncharged = decision.uncharged();
+        let changes = |position, limit: Limit| {
+            let depends_on_cost = anew || !limit.counts_requests();
+            !limit.holds_permits() && depends_on_cost && !uncharged.contains(position)
+        };
+        match decision.policy().and_then(|policy| policy.only(changes)) {
+            Some(rates) if units > 0 => {
+                let charged = self.charge(decision, &rates, subject, Mode::Charge, units);
+                charged.map(|charged| charged.map(drop))
+            }
+            _ => MaybeReady::ready(Ok(())),
+        }
+    }
+
+    /// Gives units of `decision` back that were charged, or leased, at `charged`.
+    pub(super) fn refund(
+        &self,
+        decision: &Decision,
+        subject: &Subject,
+        of: RefundOf,
+        charged: Timestamp,
+        units: u64,
+    ) -> StoreFuture<()> {
+        let Some(policy) = decision.policy() else { return MaybeReady::ready(Ok(())) };
+        let (namespace, uncharged) = (&self.namespace, decision.non_refundable(units));
+        let refund = Refund { namespace, subject, policy, charged, units, of, uncharged };
+        if refund.is_empty() {
+            return MaybeReady::ready(Ok(()));
+        }
+        self.within_deadline(self.store_of(decision).refund(refund))
+    }
+
+    /// Renews the leases of `decision` that began at `charged`, without a deadline.
+    pub(super) fn renew(
+        &self,
+        decision: &Decision,
+        subject: &Subject,
+        charged: Timestamp,
+    ) -> StoreFuture<Option<Timestamp>> {
+        let Some(policy) = decision.policy() else { return MaybeReady::ready(Ok(Some(charged))) };
+        let (units, uncharged) = (decision.charged(), decision.uncharged());
+        let namespace = &self.namespace;
+        let renewal = Renewal { namespace, subject, policy, charged, units, uncharged };
+        self.store_of(decision).renew(renewal)
+    }
+
+    /// Changes the reservation of `decision` that expires at `expires`, without a deadline. Returns `None` if
+    /// no store has decided.
+    pub(super) fn change_reservation(
+        &self,
+        decision: &Decision,
+        subject: &Subject,
+        expires: Timestamp,
+        change: ReservationChange,
+    ) -> Option<StoreFuture<ReservationStatus>> {
+        let reservation = Reservation {
+            namespace: &self.namespace,
+            subject,
+            policy: decision.policy()?,
+            charged: decision.at(),
+            units: decision.charged(),
+            uncharged: decision.uncharged(),
+            expires,
+        };
+        Some(self.store_of(decision).change_reservation(reservation, change))
+    }
+
+    /// Resets one limit of `subject`, or all.
+    pub(super) fn reset(
+        &self,
+        subject: &Subject,
+        policy: &Policy,
+        limit: Option<usize>,
+    ) -> StoreFuture<()> {
+        let namespace = &self.namespace;
+        self.within_deadline(self.primary.reset(Reset { namespace, subject, policy, limit }))
+    }
+
+    /// Closes the store and the fallback.
+    pub(super) fn close(&self) -> StoreFuture<()> {
+        let fallback = self.fallback.as_ref().map(|fallback| fallback.store.close());
+        both(self.primary.close(), fallback.unwrap_or(MaybeReady::ready(Ok(()))))
+    }
+
+    /// Fails a result that is not ready before the deadline.
+    pub(super) fn within_deadline<T: Send + 'static>(
+        &self,
+        result: StoreFuture<T>,
+    ) -> StoreFuture<T> {
+        match result {
+            MaybeReady::Ready(_) => result,
+            MaybeReady::Boxed(pending) => {
+                let deadline = self.deadline;
+                MaybeReady::later(async move {
+                    let result = tokio::time::timeout(deadline, pending).await;
+                    result.unwrap_or_else(|_| Err(timed_out()))
+                })
+            }
+        }
+    }
+}
+
+/// Returns the error of a call that was not answered before its deadline.
+pub(super) const fn timed_out() -> StoreError {
+    StoreError::new(FailureKind::TimedOut)
+}
+
+/// Waits for both results, even if the first is an error. Returns the first error.
+pub(super) fn both(first: StoreFuture<()>, second: StoreFuture<()>) -> StoreFuture<()> {
+    match (first, second) {
+        (MaybeReady::Ready(Some(Ok(()))), second) => second,
+        (first, second) => MaybeReady::later(async move {
+            let (first, second) = (first.await, second.await);
+            first.and(second)
+        }),
+    }
+}
