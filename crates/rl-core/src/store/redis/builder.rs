@@ -367,7 +367,7 @@ impl RedisStoreBuilder {
     }
 }
 
-/// A pool, and the connection of a first attempt.
+/// Creates a pool, and tries to connect once.
 async fn one_pool(
     target: PoolTarget,
     settings: &Arc<ConnectionSettings>,

@@ -65,7 +65,7 @@ pub use error::ConnectError;
 use executor::ScriptExecutor;
 use layer::{AmendOperation, Amendment, Layer, PartRequest};
 pub use scripts::Script;
-use shortcuts::{Leases, MonotonicClock};
+use shortcuts::{DenialCache, Leases, MonotonicClock};
 use subject_key::{KeyedSubjectRef, SubjectKey};
 
 use super::fingerprint::Fingerprinter;
@@ -87,8 +87,7 @@ pub struct RedisStore {
 }
 
 struct Inner {
-    /// Leases, over the denial cache, over the batcher, over the executor.
-    layers: Leases<Batcher<ScriptExecutor>>,
+    layers: Leases<DenialCache<Batcher<ScriptExecutor>>>,
     executor: ScriptExecutor,
     fingerprinter: Fingerprinter,
     clock: Arc<MonotonicClock>,

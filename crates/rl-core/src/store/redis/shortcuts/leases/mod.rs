@@ -70,14 +70,14 @@ pub(crate) struct LeaseSettings {
 
 /// The layer that spends leased units.
 #[derive(Clone)]
-pub(crate) struct Leases<S> {
-    shared: Arc<Shared<S>>,
+pub(crate) struct Leases<L> {
+    shared: Arc<Shared<L>>,
 }
 
-struct Shared<S> {
-    inner: DenialCache<S>,
+struct Shared<L> {
+    inner: L,
     table: Arc<LeaseTable>,
-    returner: UnitReturner<S>,
+    returner: UnitReturner<L>,
     max_units: u64,
     lifetime_micros: u64,
     clock: Arc<MonotonicClock>,
@@ -99,7 +99,7 @@ struct Refilled {
     units: u64,
 }
 
-impl<S: Layer> Leases<S> {
+impl<S: Layer> Leases<DenialCache<S>> {
     /// Creates the layer. Its tasks run in the runtime in which it is created.
     pub(crate) fn new(
         inner: DenialCache<S>,
@@ -153,7 +153,7 @@ impl<S: Layer> Leases<S> {
         self.shared.returner.sweep().await;
     }
 
-    const fn is_enabled(shared: &Shared<S>) -> bool {
+    const fn is_enabled(shared: &Shared<DenialCache<S>>) -> bool {
         shared.max_units > 0
     }
 
@@ -306,7 +306,7 @@ impl<S: Layer> Leases<S> {
     }
 }
 
-impl<S: Layer> Layer for Leases<S> {
+impl<S: Layer> Layer for Leases<DenialCache<S>> {
     fn decide(&self, request: PartRequest<'_>) -> StoreFuture<Decision> {
         let inner = &self.shared.inner;
         let can_spend = request.is_plain_check() && request.reservations == Reservations::Ignore;
@@ -357,7 +357,7 @@ mod tests {
     use crate::store::redis::test_layer::{TestLayer, keyed};
     use crate::store::{Namespace, Reset};
 
-    fn leases(inner: TestLayer) -> Leases<TestLayer> {
+    fn leases(inner: TestLayer) -> Leases<DenialCache<TestLayer>> {
         let (idle, lifetime) = (Duration::from_secs(10), Duration::from_secs(60));
         let settings = LeaseSettings { units: 4, idle, lifetime };
         let clock = Arc::new(MonotonicClock::new(None));

@@ -14,7 +14,6 @@ use super::table::{LeaseTable, RefillGuard, Room};
 use crate::model::{FailureKind, StoreError};
 use crate::policy::LimitSet;
 use crate::store::redis::layer::{AmendOperation, Amendment, Layer, runtime_has_ended};
-use crate::store::redis::shortcuts::denial_cache::DenialCache;
 use crate::store::redis::shortcuts::monotonic::MonotonicClock;
 use crate::store::redis::subject_key::KeyedSubject;
 use crate::store::{Refund, RefundOf};
@@ -44,7 +43,7 @@ pub(super) struct UnitReturner<S> {
 }
 
 struct Shared<S> {
-    inner: DenialCache<S>,
+    inner: S,
     table: Arc<LeaseTable>,
     idle_micros: u64,
     response_timeout: Duration,
@@ -55,7 +54,7 @@ struct Shared<S> {
 
 impl<S: Layer> UnitReturner<S> {
     pub(super) fn new(
-        inner: DenialCache<S>,
+        inner: S,
         table: Arc<LeaseTable>,
         idle: Duration,
         response_timeout: Duration,
