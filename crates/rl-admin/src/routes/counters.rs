@@ -82,8 +82,7 @@ pub(super) async fn reset_period(
 ) -> Result<StatusCode, ApiError> {
     let subject = responses::consumer(&consumer);
     let period = period.period().to_string();
-    let reset = context.limiter.reset_with_policy(all_periods(), &subject, Some(&period)).await;
-    reset?;
+    context.limiter.reset_with_policy(all_periods(), &subject, Some(&period)).await?;
     audit::reset(&context, &actor, &subject, Some(&period)).await;
     Ok(StatusCode::NO_CONTENT)
 }
