@@ -69,7 +69,7 @@ fn a_generation_ends_once_if_several_of_its_connections_fail() {
     });
 }
 
-/// The units that a permit holds: `Account` in `limiter/permit.rs`.
+/// The units that a permit holds: `Account` in `limiter/permit/inner.rs`.
 struct Account {
     leased: u64,
     is_settled: bool,

@@ -1,4 +1,4 @@
-//! What operators see: log lines, and a hook for everything else.
+//! Log lines for operators, and an observer for metrics.
 //!
 //! With feature `tracing` (default) the limiter logs under the target `rl_core`: one line when a condition
 //! begins, one when it is over, and one for every decision at level `debug`. Above that level no request
@@ -88,43 +88,44 @@ pub(crate) struct Place<'a> {
     pub(crate) store: &'a str,
 }
 
-/// Is told what happens. Its methods are called on the path of the request: they should be quick.
+/// Receives decisions and failures, for example to count them. Its methods run within the request, so they
+/// should be quick.
 pub trait Observer: fmt::Debug + Send + Sync + 'static {
-    /// A decision was made, or the failure policy stood in for one.
+    /// Receives a decision of the store, or of the failure policy.
     fn decided(&self, subject: &Subject, decision: &Decision) {
         let _ = (subject, decision);
     }
 
-    /// A limit in shadow would have denied a request. Called for every one; log lines come once per
-    /// window.
+    /// Receives a limit in shadow that would have denied a request. Called for each such request; a log line
+    /// is written once per window.
     fn would_deny(&self, subject: &Subject, limit: &LimitStatus<'_>) {
         let _ = (subject, limit);
     }
 
-    /// A store could not answer. Called for every failure; log lines come once per outage. Requests
-    /// that are answered without asking the store, while the breaker is open or too many wait, are
-    /// [decided](Self::decided) alone.
+    /// Receives a failure of a store. Called for each failure; a log line is written once per outage. It is not
+    /// called for requests that do not reach the store because the circuit breaker is open or too many
+    /// requests are in flight.
     fn store_failed(&self, error: &StoreError) {
         let _ = error;
     }
 
-    /// The store answers again.
+    /// Reports that the store has recovered.
     fn store_recovered(&self) {}
 
-    /// The source of policies could not answer. Called for every failure.
+    /// Receives a failure of the source of policies. Called for each failure.
     fn source_failed(&self, error: &StoreError) {
         let _ = error;
     }
 
     /// Reports that the lease of a place under a concurrency limit has ended while the request is in
-    /// flight. The request continues with its place if there was room to take it again, else uncounted.
+    /// flight. The request continues with its place if it could be taken again, and else uncounted.
     /// Called when the lease has ended, and again if the place is retaken later.
     fn lease_lapsed(&self, subject: &Subject, is_retaken: bool) {
         let _ = (subject, is_retaken);
     }
 }
 
-/// No observer.
+/// Ignores all events.
 impl Observer for () {}
 
 impl<O: Observer + ?Sized> Observer for Arc<O> {

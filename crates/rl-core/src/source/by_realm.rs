@@ -3,7 +3,7 @@ use crate::maybe_ready::MaybeReady;
 use crate::model::{Realm, Subject};
 use crate::policy::Policy;
 
-/// A policy for each realm, and one for the realms that are not named.
+/// A policy for each named realm, and one for all other realms.
 ///
 /// # Examples
 ///
@@ -23,25 +23,25 @@ pub struct ByRealm {
 }
 
 impl ByRealm {
-    /// `policy` for every realm that is not named.
+    /// Creates a source with `policy` for every realm that is not named.
     #[must_use]
     pub const fn otherwise(policy: Policy) -> Self {
         Self { realms: Vec::new(), otherwise: Some(policy) }
     }
 
-    /// No limit for realms that are not named.
+    /// Creates a source without limits for realms that are not named.
     #[must_use]
     pub const fn otherwise_unlimited() -> Self {
         Self { realms: Vec::new(), otherwise: None }
     }
 
-    /// `policy` for `realm`.
+    /// Sets the policy of `realm`.
     #[must_use]
     pub fn with(self, realm: Realm, policy: Policy) -> Self {
         self.set(realm, Some(policy))
     }
 
-    /// No limit for `realm`.
+    /// Lifts all limits of `realm`.
     #[must_use]
     pub fn unlimited(self, realm: Realm) -> Self {
         self.set(realm, None)

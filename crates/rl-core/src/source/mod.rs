@@ -1,4 +1,4 @@
-//! Which limits apply: from a subject to its [`Policy`].
+//! Finds the [`Policy`] of a subject.
 //!
 //! # Example
 //!
@@ -15,7 +15,7 @@
 //! let policies = ByRealm::otherwise(anonymous).with(Realm::Consumer, consumers);
 //! let limiter = RateLimiter::builder().policies(policies).build()?;
 //!
-//! // Or whatever a closure says, for each call.
+//! // Or a closure that returns the policy of each request.
 //! let (free, paid) = (Policy::new([Limit::per_hour(60)])?, Policy::new([Limit::per_hour(5_000)])?);
 //! let limiter = RateLimiter::builder()
 //!     .policies(move |subject: &rl_core::Subject| {
@@ -37,20 +37,20 @@ use crate::model::StoreError;
 use crate::model::Subject;
 use crate::policy::Policy;
 
-/// What a [`PolicySource`] answers: the policy, or that no limit applies.
+/// The result of a look-up: the policy of a subject, or `None` if no limit applies.
 pub type PolicyFuture = MaybeReady<Result<Option<Policy>, StoreError>>;
 
 /// Finds the policy of a subject.
 ///
-/// It is asked for every request, so it should answer from memory ([`MaybeReady::ready`]); a source
-/// that reads a database keeps what it read. A [`Policy`], a [`ByRealm`], a [`Preset`] and every
+/// The limiter calls it for every request, so it should return from memory ([`MaybeReady::ready`]). A source
+/// that reads a database should cache what it has read. A [`Policy`], a [`ByRealm`], a [`Preset`] and every
 /// closure `Fn(&Subject) -> Option<Policy>` is a source.
 pub trait PolicySource: Send + Sync + 'static {
-    /// The policy `subject` is under; `None` if no limit applies.
+    /// Looks up the policy of `subject`. Resolves to `None` if no limit applies.
     ///
     /// # Errors
     ///
-    /// Resolves to an error if the policy cannot be found out: a failure like that of a store.
+    /// Resolves to an error if the look-up fails. The failure policy of the limiter then decides.
     fn policy(&self, subject: &Subject) -> PolicyFuture;
 
     /// Returns the policy of `subject` if the source can lend it without waiting.
@@ -64,7 +64,7 @@ pub trait PolicySource: Send + Sync + 'static {
     }
 }
 
-/// One policy for all.
+/// One policy for all subjects.
 impl PolicySource for Policy {
     fn policy(&self, _: &Subject) -> PolicyFuture {
         MaybeReady::ready(Ok(Some(self.clone())))

@@ -4,7 +4,7 @@ use super::{ByRealm, PolicyFuture, PolicySource};
 use crate::model::{Limit, Realm, Subject};
 use crate::policy::Policy;
 
-/// Policies that are known to fit a purpose.
+/// Policies for a known purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Preset {
@@ -15,7 +15,7 @@ pub enum Preset {
 }
 
 impl Preset {
-    /// The preset as a [`ByRealm`], to be adjusted.
+    /// Returns the preset as a [`ByRealm`], which can be adjusted.
     #[must_use]
     #[expect(clippy::missing_panics_doc, reason = "its limits make a policy, as every use shows")]
     pub fn policies(self) -> ByRealm {

@@ -1,4 +1,4 @@
-//! Where the counters live.
+//! Stores keep the counters.
 //!
 //! # The contract of [`Store`]
 //!
@@ -6,32 +6,31 @@
 //!    state and the same time, and charges all of them or none. No other operation on the subject
 //!    comes in between.
 //! 2. **Exact.** A request of cost `c` passes a limit if and only if `used + c <= max`.
-//! 3. **A denial changes nothing**: no count, no window.
+//! 3. **A denial changes nothing**: it charges no limit and opens no window.
 //! 4. **One clock.** All decisions of a store are made on its own clock. A clock that steps back
-//!    grants nothing: a decision is never made at an earlier time than the last charge.
+//!    grants nothing: no decision is made at an earlier time than the last charge.
 //! 5. **State is identified by algorithm, period, anchor, and what is counted**: units or requests. A
-//!    change of `max` keeps what was used; a limit that comes or goes leaves the others alone; state
-//!    that the present policy does not name is kept until its window ends. A store that bounds such
+//!    change of `max` keeps what was used. Adding or removing a limit leaves the others alone. State
+//!    that the current policy does not name is kept until its window ends. A store that bounds such
 //!    state refuses a charge ([`FailureKind::Unsupported`](crate::FailureKind::Unsupported)) rather
 //!    than forget what still counts.
-//! 6. **Nothing is kept for ever.** What is stored has an expiry on every path.
+//! 6. **Nothing is kept for ever.** All stored state has an expiry, on every path.
 //! 7. **[`Mode::Peek`] and a cost of 0 write nothing.**
 //! 8. **A refund** gives back what its decision charged, as far as it still counts, and never above the
-//!    capacity; only for the limits that it names ([`RefundOf`]). A charge that a reset, an eviction
-//!    or a lost key has wiped gives nothing back.
+//!    capacity. It applies only to the limits that it names ([`RefundOf`]). A charge that a reset, an
+//!    eviction or a lost key has removed gives nothing back.
 //! 9. **Subjects never share state**, nor does one subject in two [`Namespace`]s.
-//! 10. **A denial is an answer.** An error means that no decision was made, or that none is known:
-//!     a store never retries what may have been done already.
-//! 11. **A permit ends.** What is charged to a limit of concurrency is free once it is refunded or
-//!     once its lease has passed, whichever is first. [`Store::renew`] begins the lease anew, in one
-//!     step, for every limit of concurrency in the policy or for none; what has ended it does not
-//!     bring back.
-//! 12. **A limit in shadow denies nothing**, and keeps no other from being charged. It is charged
-//!     itself if it would have granted the request; if not, its outcome denies, and
-//!     [`Decision::uncharged`] tells.
-//!
-//! 13. **What a store cannot hold it refuses**, as
-//!     [`FailureKind::Unsupported`](crate::FailureKind::Unsupported) and before it counts anything: it
+//! 10. **A denial is a result.** An error means that no decision was made, or that none is known.
+//!     A store never repeats a call that may have been carried out.
+//! 11. **A permit ends.** A place under a concurrency limit is free once it is refunded or once its
+//!     lease has ended, whichever is first. [`Store::renew`] begins the lease again, in one step, for
+//!     every concurrency limit of the policy or for none. It never restores a place whose lease has
+//!     ended.
+//! 12. **A limit in shadow denies nothing**, and the other limits are charged. It is charged itself if
+//!     it would have granted the request. Otherwise its outcome denies, and [`Decision::uncharged`]
+//!     contains it.
+//! 13. **A store refuses limits that it does not support**, as
+//!     [`FailureKind::Unsupported`](crate::FailureKind::Unsupported) and before it counts anything. It
 //!     never counts by another algorithm than the limit's.
 //!
 //! The contract is executable: run `conformance::suite` (feature `conformance`) on a store of
@@ -136,26 +135,25 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Gives units back.
+    /// Gives units of an earlier decision back.
     ///
     /// # Errors
     ///
     /// Resolves to an error if it is not known to be done.
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()>;
 
-    /// Begins the lease of a permit anew.
+    /// Begins the lease of a permit again.
     ///
-    /// Resolves to the time from which the units count: it takes the place of
-    /// [`Renewal::charged`] in what is asked from there on. Resolves to nothing if the permit is
-    /// lost: its lease has ended, or it was given back or reset, under one of the limits at least.
-    /// Then nothing is changed.
+    /// Resolves to the time at which the new lease begins, which replaces [`Renewal::charged`] in later calls.
+    /// Resolves to `None`, and changes nothing, if the permit is lost: under one of the limits its lease has
+    /// ended, or it was given back or reset.
     ///
     /// # Errors
     ///
     /// Resolves to an error if it is not known to be done.
     fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>>;
 
-    /// Forgets what was used.
+    /// Resets one limit of a subject, or all: what was used is forgotten.
     ///
     /// # Errors
     ///

@@ -103,33 +103,33 @@ pub enum Reservations {
     Reserve(Duration),
 }
 
-/// Units to give back.
+/// The arguments of a refund.
 #[derive(Clone, Copy, Debug)]
 pub struct Refund<'a> {
-    /// Whose counters.
+    /// The namespace of the counters.
     pub namespace: &'a Namespace,
-    /// Who was counted.
+    /// The subject that was charged.
     pub subject: &'a Subject,
     /// The limits that were charged.
     pub policy: &'a Policy,
-    /// When they were charged: [`Decision::at`](crate::Decision::at).
+    /// The time of the charge: [`Decision::at`](crate::Decision::at).
     pub charged: Timestamp,
-    /// Units; those that were charged, at most.
+    /// The units, at most those that were charged.
     pub units: u64,
-    /// Which of the limits get them back.
+    /// The kind of limits that get the units back.
     pub of: RefundOf,
-    /// The limits to leave alone: those that were not charged, and those that keep what they have.
+    /// The limits that are not changed: those that were not charged, and those that keep their charge.
     pub uncharged: LimitSet,
 }
 
 impl Refund<'_> {
-    /// Whether there is nothing to give back: no unit, or no limit that is meant.
+    /// Returns whether the refund changes nothing: it has no unit, or applies to no limit.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         (0..self.policy.limits().len()).all(|place| self.units_of(place) == 0)
     }
 
-    /// The units of the limit at `place`: 0 if it is not meant, 1 if it counts requests.
+    /// Returns the units for the limit at `place`: 0 if the refund does not apply to it, 1 if it counts requests.
     #[must_use]
     pub fn units_of(&self, place: usize) -> u64 {
         match self.policy.limits().get(place).map(|limit| limit.limit()) {
@@ -141,23 +141,23 @@ impl Refund<'_> {
     }
 }
 
-/// Which limits of a policy get units back.
+/// The kind of limits that a refund applies to.
 ///
-/// A request that is done gives its permit back and keeps what it used of the rates; one that was
-/// not worth its cost gives back the rates and, while it goes on, keeps its permit.
+/// A request that has ended gives its place back and stays charged to the rate limits. A request that cost
+/// less than its estimate gives units back to the rate limits, and keeps its place while it goes on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum RefundOf {
-    /// All of them.
+    /// All limits.
     #[default]
     All,
-    /// Those that are not of concurrency.
+    /// All limits except concurrency limits.
     Rates,
-    /// Those of concurrency.
+    /// Concurrency limits.
     Permits,
 }
 
 impl RefundOf {
-    /// Whether `limit` is meant.
+    /// Returns whether a refund applies to `limit`.
     #[must_use]
     pub const fn includes(self, limit: Limit) -> bool {
         match self {
@@ -168,47 +168,47 @@ impl RefundOf {
     }
 }
 
-/// A permit to hold on to: what is still held of `units` under the policy's concurrency limits.
+/// The arguments of a renewal: the places to keep under the policy's concurrency limits.
 #[derive(Clone, Copy, Debug)]
 pub struct Renewal<'a> {
-    /// Whose counters.
+    /// The namespace of the counters.
     pub namespace: &'a Namespace,
-    /// Who was counted.
+    /// The subject that was charged.
     pub subject: &'a Subject,
     /// The limits that were charged.
     pub policy: &'a Policy,
-    /// When they were charged, or renewed last.
+    /// The time of the charge, or of the last renewal.
     pub charged: Timestamp,
-    /// Units; those that were charged, at most.
+    /// The units, at most those that were charged.
     pub units: u64,
-    /// The limits to leave alone: those that were not charged, and those that keep what they have.
+    /// The limits that are not changed: those that were not charged, and those that keep their charge.
     pub uncharged: LimitSet,
 }
 
 impl Renewal<'_> {
-    /// Whether there is nothing to renew: no unit, or no limit of concurrency. The answer is
-    /// `charged` then.
+    /// Returns whether there is nothing to renew: no unit, or no concurrency limit. Then the store returns
+    /// `charged`.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.as_refund().is_empty()
     }
 
-    /// What is taken back to be taken anew.
+    /// Returns the refund of the places that the renewal takes again.
     pub(crate) const fn as_refund(&self) -> Refund<'_> {
         let Self { namespace, subject, policy, charged, units, uncharged } = *self;
         Refund { namespace, subject, policy, charged, units, uncharged, of: RefundOf::Permits }
     }
 }
 
-/// What to forget.
+/// The arguments of a reset.
 #[derive(Clone, Copy, Debug)]
 pub struct Reset<'a> {
-    /// Whose counters.
+    /// The namespace of the counters.
     pub namespace: &'a Namespace,
-    /// Who is counted.
+    /// The subject whose counters are reset.
     pub subject: &'a Subject,
-    /// The limits the subject is under.
+    /// The limits of the subject.
     pub policy: &'a Policy,
-    /// The place of the limit in the policy; all that is known of the subject if none.
+    /// The position of the limit in the policy, or `None` for all state of the subject.
     pub limit: Option<usize>,
 }
