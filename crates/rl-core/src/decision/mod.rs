@@ -171,7 +171,6 @@ impl Decision {
         self.verdict = Verdict::new(is_allowed);
     }
 
-    /// Sets the limiter that made the decision.
     pub(crate) const fn set_limiter_id(&mut self, limiter_id: usize) {
         self.limiter_id = limiter_id;
     }
@@ -390,14 +389,12 @@ impl Decision {
     /// response shows the stricter decision.
     #[must_use]
     pub fn is_stricter_than(&self, other: &Self) -> bool {
-        self.strictness() > other.strictness()
-    }
-
-    /// Returns a key that is greater for a stricter decision.
-    fn strictness(&self) -> (bool, bool, Reverse<u64>) {
-        let governing = self.governing(GoverningLimit::FewestRemaining);
-        let remaining = governing.map_or(u64::MAX, |limit| limit.remaining());
-        (!self.is_allowed(), self.policy().is_some(), Reverse(remaining))
+        let strictness = |decision: &Self| {
+            let governing = decision.governing(GoverningLimit::FewestRemaining);
+            let remaining = governing.map_or(u64::MAX, |limit| limit.remaining());
+            (!decision.is_allowed(), decision.policy().is_some(), Reverse(remaining))
+        };
+        strictness(self) > strictness(other)
     }
 }
 

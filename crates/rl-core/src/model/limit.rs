@@ -146,16 +146,6 @@ impl Limit {
     /// # Errors
     ///
     /// Returns an error if the algorithm is not [`Algorithm::FixedWindow`].
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use rl_core::Limit;
-    ///
-    /// let limit = Limit::per_day(5_000).aligned_to_clock()?;
-    /// assert_eq!(limit.to_string(), "5000/day:clock");
-    /// # Ok::<(), rl_core::InvalidLimit>(())
-    /// ```
     pub const fn aligned_to_clock(mut self) -> Result<Self, InvalidLimit> {
         match self.algorithm {
             Algorithm::FixedWindow { .. } => {
