@@ -9,11 +9,11 @@ use rl_core::{RateLimiter, Realm};
 use rl_records::Records;
 
 use crate::access::{Actor, Authorize, FailedAttempts};
-use crate::audit::RefusalSampler;
 use crate::backend::Backend;
 use crate::context::Context;
 use crate::error::ApiError;
 use crate::outage::OutageLog;
+use crate::refusal_sampler::RefusalSampler;
 use crate::routes;
 
 /// The management of rate limits: its objects, and the actors that may use it.

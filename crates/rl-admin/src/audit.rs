@@ -8,10 +8,6 @@ use rl_records::Refusal;
 use crate::access::{Actor, Role};
 use crate::context::Context;
 
-mod refusal_sampler;
-
-pub(crate) use refusal_sampler::RefusalSampler;
-
 /// The parts of a request that the entry about its refusal names.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestSummary {

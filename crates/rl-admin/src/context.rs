@@ -7,10 +7,10 @@ use rl_core::{RateLimiter, Realm};
 use rl_records::Records;
 
 use crate::access::{Actor, AttemptLimiter, Authorize, Authorized};
-use crate::audit::RefusalSampler;
 use crate::backend::Backend;
 use crate::error::ApiError;
 use crate::outage::OutageLog;
+use crate::refusal_sampler::RefusalSampler;
 
 /// What the handlers of the API and of the console share.
 pub(crate) struct Context {

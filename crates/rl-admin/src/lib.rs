@@ -55,9 +55,12 @@ mod failure;
 mod error;
 mod wire;
 
-mod audit;
-mod context;
 mod outage;
+mod refusal_sampler;
+
+mod context;
+
+mod audit;
 
 mod read;
 mod routes;

@@ -1,5 +1,5 @@
-// Moves the bars of a consumer: asks for them once a second, and copies what changed into those on the
-// page. Without this script the page shows how things were when it was loaded.
+// Refreshes the bars of a consumer once a second, and copies the changed parts into the page. Without this
+// script, the page shows the usage at the time when it was loaded.
 "use strict";
 
 const EVERY = 1000;
@@ -19,12 +19,12 @@ function live() {
   let isLooking = false;
   let timer = 0;
 
-  // What a screen reader is told: only that a limit is used up, or is no longer.
+  // Announces to screen readers only that a limit is used up, or no longer used up.
   function announce(row, before, after) {
     const isFull = after === "full";
     if (isFull !== (before === "full")) {
       const period = row.querySelector("th").textContent;
-      news.textContent = period + ": " + (isFull ? "used up" : "calls pass again");
+      news.textContent = period + ": " + (isFull ? "used up" : "calls are allowed again");
     }
   }
 
@@ -61,7 +61,7 @@ function live() {
     const version = page.getElementById("usage").dataset.version;
     // Only the bars are refreshed: a new version means that the rest of the page is out of date.
     if (version && usage.dataset.version && version !== usage.dataset.version) stale.hidden = false;
-    // The counters answer again, or no longer: the table comes or goes.
+    // The table appears or disappears when the counters recover or fail.
     const isOther = Boolean(page.querySelector("table")) !== Boolean(usage.querySelector("table"));
     if (isOther || !parts.every(copy)) usage.replaceChildren(...page.getElementById("usage").childNodes);
     pulse.textContent = "Live: looks every second.";
@@ -100,6 +100,6 @@ function live() {
 }
 
 live();
-// What was not saved is what one wants to read next.
+// Move the focus to the reason why a form was not saved.
 const first = document.querySelector("[role=alert][tabindex]");
 if (first) first.focus();
