@@ -1,8 +1,9 @@
 //! Makes the commands that carry out decisions and amendments, in each layout.
 
+use super::layout::Layout;
 use super::policy::PolicyEncoding;
 use super::reply::CallArgs;
-use super::{Layout, arguments, keys};
+use super::{arguments, keys};
 use crate::model::{Algorithm, Anchor, Cost, FailureKind, Mode, Period, StoreError, Subject};
 use crate::policy::{LimitSet, Policy};
 use crate::store::redis::connection::Command;
