@@ -2,32 +2,14 @@
 
 use std::time::Duration;
 
-use super::Suite;
 use super::rule::{Rule, require_eq};
 use super::subject::{policy, used};
+use super::suite::{LIMITS, Suite, limit};
 use crate::decision::RetryAfter;
 use crate::model::Mode;
 use crate::model::{FailureKind, Limit};
 use crate::policy::Policy;
 use crate::time::{Clock, ManualClock};
-
-/// A limit of each algorithm except fixed windows that begin with the first request, which other checks
-/// cover. Each grants six units at once.
-pub(super) const LIMITS: [&str; 8] = [
-    "6/day:clock",
-    "6/day:sliding-log",
-    "6/day:sliding-window:precision=hour",
-    "6/day:sliding-window-counter",
-    "3/day:token-bucket:capacity=6",
-    "3/day:token-bucket:capacity=6:refill=interval",
-    "3/day:gcra:burst=6",
-    "6:concurrency:lease=day",
-];
-
-/// Reads a limit of this file.
-pub(super) fn limit(text: &str) -> Limit {
-    text.parse().expect("a limit")
-}
 
 pub(super) async fn check(suite: &Suite) {
     for text in LIMITS {

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::Suite;
 use super::rule::{Rule, require, require_eq};
 use super::subject::{over, policy, used};
+use super::suite::Suite;
 use crate::decision::{Decision, RetryAfter};
 use crate::model::Mode;
 use crate::model::{Cost, Limit};

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::Suite;
 use super::rule::{Rule, require, require_eq};
 use super::subject::{over, policy, used};
+use super::suite::Suite;
 use crate::decision::RetryAfter;
 use crate::model::{Algorithm, Limit, Period};
 use crate::policy::Policy;

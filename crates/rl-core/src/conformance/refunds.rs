@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::Suite;
 use super::rule::{Rule, require_eq};
 use super::subject::policy;
+use super::suite::Suite;
 use crate::model::Limit;
 
 pub(super) async fn check(suite: &Suite) {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::rule::{Rule, require, require_eq};
 use super::subject::{Tested, policy, used};
-use super::{Stored, Suite};
+use super::suite::{Stored, Suite};
 use crate::model::Mode;
 use crate::model::{FailureKind, Limit, Period, Subject};
 

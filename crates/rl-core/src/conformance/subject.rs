@@ -1,7 +1,7 @@
 use std::sync::atomic::Ordering;
 
-use super::Suite;
 use super::rule::Rule;
+use super::suite::Suite;
 use crate::decision::Decision;
 use crate::model::{Cost, FailureKind, Limit, Subject};
 use crate::model::{Mode, StoreError};
