@@ -24,6 +24,8 @@ pub(super) struct Parsed {
     /// The paths that the file uses.
     used: Vec<Segments>,
     syntax: Option<syn::File>,
+    /// The number of modules within the file around the item that is visited.
+    depth: usize,
 }
 
 /// The files of one crate.
@@ -47,7 +49,10 @@ impl Crate {
     fn arrows(&self) -> BTreeMap<&str, BTreeSet<&str>> {
         let arrows = self.files.values().map(|file| {
             let used = file.used.iter().filter_map(|path| self.resolve(&file.place, path, 0));
-            let used: BTreeSet<&str> = used.filter(|used| *used != file.path).collect();
+            let used = used.filter(|used| *used != file.path);
+            // `Type::builder` names the builder, and the builder names its type: the two are read as one.
+            let builder = file.path.replace("/mod.rs", "/builder.rs");
+            let used: BTreeSet<&str> = used.filter(|used| *used != builder).collect();
             (&*file.path, used)
         });
         arrows.collect()
@@ -247,12 +252,21 @@ impl<'ast> Visit<'ast> for Parsed {
             return;
         }
         self.defined.extend(name.map(ToString::to_string));
+        let is_module = matches!(item, Item::Mod(ItemMod { content: Some(_), .. }));
+        self.depth += usize::from(is_module);
         visit::visit_item(self, item);
+        self.depth -= usize::from(is_module);
     }
 
     fn visit_item_use(&mut self, item: &'ast ItemUse) {
         let is_own = matches!(item.vis, syn::Visibility::Inherited);
         for (name, path) in leaves(&item.tree, &[]) {
+            // In a module within the file, `super` is the file itself.
+            let path = path.into_iter().enumerate();
+            let path: Segments = path
+                .skip_while(|(index, segment)| *index < self.depth && segment == "super")
+                .map(|(_, segment)| segment)
+                .collect();
             if is_own {
                 self.used.push(path.clone());
             }

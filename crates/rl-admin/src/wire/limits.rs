@@ -34,9 +34,9 @@ impl Default for Calls {
 
 impl<'de> Deserialize<'de> for Calls {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Reader;
+        struct NumberVisitor;
 
-        impl Visitor<'_> for Reader {
+        impl Visitor<'_> for NumberVisitor {
             type Value = Calls;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -59,7 +59,7 @@ impl<'de> Deserialize<'de> for Calls {
             }
         }
 
-        deserializer.deserialize_any(Reader)
+        deserializer.deserialize_any(NumberVisitor)
     }
 }
 

@@ -9,10 +9,10 @@ use crate::model::Subject;
 ///
 /// The adapters turn it into a response of their framework.
 #[derive(Clone)]
-pub struct Denied(Box<Parts>);
+pub struct Denied(Box<DeniedParts>);
 
 #[derive(Clone)]
-struct Parts {
+struct DeniedParts {
     decision: Decision,
     denial: Denial,
     headers: Headers,
@@ -40,7 +40,7 @@ impl Denied {
     }
 
     pub(super) fn with_headers(decision: Decision, denial: Denial, headers: Headers) -> Self {
-        Self(Box::new(Parts { decision, denial, headers }))
+        Self(Box::new(DeniedParts { decision, denial, headers }))
     }
 
     /// Returns the decision.

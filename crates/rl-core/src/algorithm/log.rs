@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 /// The time at which units were charged, and their number.
-type Entry = (u64, u64);
+type LogEntry = (u64, u64);
 
 /// The most entries of a block.
 const BLOCK: usize = 128;
@@ -19,16 +19,16 @@ const BLOCK: usize = 128;
 /// become one block, so there is at most one block for every 64 entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Log {
-    sealed: VecDeque<Block>,
+    sealed: VecDeque<LogBlock>,
     // Not empty, unless the log is.
-    tail: Block,
+    tail: LogBlock,
     units: u64,
     count: usize,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Block {
-    entries: VecDeque<Entry>,
+struct LogBlock {
+    entries: VecDeque<LogEntry>,
     units: u64,
 }
 
@@ -44,12 +44,12 @@ struct Left {
 
 /// The position of an entry: in a sealed block or in the tail.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct LogPosition {
     block: usize,
     entry: usize,
 }
 
-impl Block {
+impl LogBlock {
     fn newest(&self) -> u64 {
         self.entries.back().map_or(0, |(time, _)| *time)
     }
@@ -71,15 +71,15 @@ impl Log {
         self.tail.entries.back().map(|(time, _)| *time)
     }
 
-    fn blocks(&self) -> impl Iterator<Item = &Block> {
+    fn blocks(&self) -> impl Iterator<Item = &LogBlock> {
         self.sealed.iter().chain([&self.tail])
     }
 
-    fn block(&self, index: usize) -> &Block {
+    fn block(&self, index: usize) -> &LogBlock {
         self.sealed.get(index).unwrap_or(&self.tail)
     }
 
-    fn block_mut(&mut self, index: usize) -> &mut Block {
+    fn block_mut(&mut self, index: usize) -> &mut LogBlock {
         self.sealed.get_mut(index).unwrap_or(&mut self.tail)
     }
 
@@ -145,15 +145,15 @@ impl Log {
     }
 
     /// Returns the place and the units of the entry of exactly this time.
-    pub(super) fn find(&self, time: u64) -> Option<(Place, u64)> {
+    pub(super) fn find(&self, time: u64) -> Option<(LogPosition, u64)> {
         let block = self.sealed.partition_point(|block| block.newest() < time);
         let entries = &self.block(block).entries;
         let entry = entries.binary_search_by_key(&time, |(at, _)| *at).ok()?;
-        Some((Place { block, entry }, entries[entry].1))
+        Some((LogPosition { block, entry }, entries[entry].1))
     }
 
     /// Removes units from an entry, and the entry with its last unit.
-    pub(super) fn lower(&mut self, Place { block: index, entry }: Place, units: u64) {
+    pub(super) fn lower(&mut self, LogPosition { block: index, entry }: LogPosition, units: u64) {
         self.units -= units;
         let block = self.block_mut(index);
         block.units -= units;

@@ -4,9 +4,12 @@
 
 use std::net::IpAddr;
 
-use super::{ClientIp, address};
+use super::address;
 
-/// Iterates over the entries of a header, nearest first, up to [`ClientIp::MAX_LEN`] bytes.
+/// The maximum number of bytes of a header that are read.
+pub(super) const MAX_LEN: usize = 8 * 1_024;
+
+/// Iterates over the entries of a header, nearest first, up to [`MAX_LEN`] bytes.
 ///
 /// A client can add entries only on the left, so the bound omits no entry of a proxy.
 pub(super) struct Entries<'a> {
@@ -20,7 +23,7 @@ pub(super) struct Entries<'a> {
 
 impl<'a> Entries<'a> {
     pub(super) fn new(lines: &'a [&'a [u8]], is_quoted: bool) -> Self {
-        Self { lines: lines.iter(), rest: None, is_quoted, budget: ClientIp::MAX_LEN }
+        Self { lines: lines.iter(), rest: None, is_quoted, budget: MAX_LEN }
     }
 }
 
@@ -114,7 +117,7 @@ mod tests {
 
     #[test]
     fn entries_end_when_the_budget_of_bytes_is_used_up() {
-        let near = "a".repeat(ClientIp::MAX_LEN - 3);
+        let near = "a".repeat(MAX_LEN - 3);
         let line = |far: &str| format!("{far},{near}");
         assert_eq!(split(&[line("b").as_bytes()], false), [near.as_str(), "b"]);
         assert_eq!(split(&[line("bc").as_bytes()], false), [near.as_str()]);

@@ -2,7 +2,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use super::header::ProxyHeader;
-use super::hops::{Entries, forwarded_for};
+use super::hops::{self, Entries, forwarded_for};
 use super::translated::{InvalidNat64Prefix, Nat64, canonical};
 use super::{InvalidHeaderName, TrustedProxies, address, header_name};
 
@@ -33,7 +33,7 @@ impl ClientIp {
     pub const MAX_HOPS: usize = 64;
 
     /// The maximum number of bytes of a header that are read, from the right of its last line.
-    pub const MAX_LEN: usize = 8 * 1_024;
+    pub const MAX_LEN: usize = hops::MAX_LEN;
 
     /// Creates a rule for services without a proxy: the peer of the connection is the client.
     pub fn peer() -> Self {

@@ -6,8 +6,8 @@ use super::rule::{Rule, require_eq};
 use super::subject::{policy, used};
 use super::suite::{LIMITS, Suite, limit};
 use crate::decision::RetryAfter;
+use crate::model::FailureKind;
 use crate::model::Mode;
-use crate::model::{FailureKind, Limit};
 use crate::policy::Policy;
 use crate::time::{Clock, ManualClock};
 

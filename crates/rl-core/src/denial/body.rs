@@ -1,8 +1,9 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
+use super::response::{Denial, DenialReason, Protocol};
 use super::words::{PushId, Reason, push_json, push_plain};
-use super::{Denial, DenialReason, Protocol, grpc, json};
+use super::{grpc, json};
 use crate::decision::GoverningLimit;
 
 /// The form of the responses to rejected requests.

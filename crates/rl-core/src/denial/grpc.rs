@@ -4,15 +4,13 @@ use std::borrow::Cow;
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
+use super::grpc_details;
+use super::response::{Denial, GRPC_CONTENT_TYPE};
 use super::words::Reason;
-use super::{Denial, grpc_details};
 use crate::decision::RetryAfter;
 
 /// The characters to encode in `grpc-message`: all but visible ASCII and spaces, and the percent sign.
 const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
-
-/// The content type of gRPC requests and responses.
-pub(super) const CONTENT_TYPE: &str = "application/grpc";
 
 /// Returns the response for `reason`, with `message` for people.
 pub(super) fn denial(reason: Reason<'_>, message: Option<&str>) -> Denial {
@@ -33,7 +31,7 @@ pub(super) fn denial(reason: Reason<'_>, message: Option<&str>) -> Denial {
     if let Some(decision) = reason.decision() {
         headers.push(("grpc-retry-pushback-ms", pushback_millis(decision.retry_after())));
     }
-    Denial { status: 200, content_type: Some(CONTENT_TYPE), body: "".into(), headers }
+    Denial { status: 200, content_type: Some(GRPC_CONTENT_TYPE), body: "".into(), headers }
 }
 
 /// Returns the milliseconds to wait, rounded up. With a negative number the client does not retry.

@@ -1,6 +1,7 @@
 //! The message for people in the body of a denial.
 
-use super::{DenialReason, json};
+use super::json;
+use super::response::DenialReason;
 use crate::decision::{Decision, GoverningLimit, LimitStatus, RetryAfter};
 use crate::model::{Algorithm, Limit, Period, Realm, Subject};
 

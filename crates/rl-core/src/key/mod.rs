@@ -72,108 +72,24 @@
 mod ambiguous;
 mod api_key;
 mod client_address;
-mod combine;
 mod credential;
+mod extractor;
 mod extractors;
 #[cfg(test)]
 pub(crate) mod fake_request;
-mod known;
 mod request;
 mod secret;
 
 pub use ambiguous::{AmbiguousKey, IntoSubject};
 pub use api_key::ApiKey;
 pub use client_address::ClientAddress;
-pub use combine::{And, Or};
+pub use extractor::{And, KeyExtractor, Known, Or, Recognized};
 pub use extractors::{Constant, Header, Identified, Method, Route};
-pub use known::{Known, Recognized};
 pub use request::RequestInfo;
 pub use secret::{InvalidSecret, KeySecret};
 
 pub use crate::client_ip::InvalidHeaderName;
 
-use crate::model::Subject;
-
 /// The longest value of a header, parameter or cookie that can be a key, in bytes. Servers accept headers
 /// of about this length.
 const MAX_VALUE_LEN: usize = 64 * 1_024;
-
-/// Finds the subject that a request is counted under.
-///
-/// Closures over `&dyn RequestInfo` are extractors too. They return a [`Subject`], an `Option` of one, or
-/// a `Result` as [`subject`](Self::subject) does.
-pub trait KeyExtractor: Send + Sync + 'static {
-    /// Returns the subject that `request` is counted under, or `None` if it has no key.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if two readers of the request could find different keys.
-    fn subject(&self, request: &dyn RequestInfo) -> Result<Option<Subject>, AmbiguousKey>;
-
-    /// Uses `other` for requests in which this extractor finds no key, as in
-    /// `Identified.or(ClientAddress::default())`.
-    ///
-    /// An ambiguous key rejects the request; `other` is not used then.
-    fn or<E>(self, other: E) -> Or<Self, E>
-    where
-        Self: Sized,
-        E: KeyExtractor,
-    {
-        Or::new(self, other)
-    }
-
-    /// Counts each pair of subjects separately, such as each consumer on each route:
-    /// `Identified.and(Route)`. A request in which one of the two is missing has no key.
-    ///
-    /// The pair is in the realm of the first subject, which is its [owner](Subject::owner). A map of policies
-    /// looks up the owner, so the pair is under the policy of the first subject. The id of a pair is a
-    /// digest, so it equals no other pair and no single subject.
-    fn and<E>(self, other: E) -> And<Self, E>
-    where
-        Self: Sized,
-        E: KeyExtractor,
-    {
-        And::new(self, other)
-    }
-
-    /// Accepts only subjects that the service knows; a request with any other subject has no key.
-    ///
-    /// A client can invent any number of API keys. With `known` and [`or`](Self::or) it gains no bucket by
-    /// that: known keys are counted as keys, and every other request by address.
-    ///
-    /// `recognize` returns whether the subject is known, or the subject to count instead, such as the
-    /// consumer to which a key belongs.
-    ///
-    /// ```
-    /// use std::collections::HashMap;
-    ///
-    /// use rl_core::key::{ApiKey, ClientAddress, KeyExtractor, KeySecret};
-    /// use rl_core::{Realm, Subject};
-    ///
-    /// let secret = KeySecret::new(b"read me from the configuration")?;
-    /// let sold = secret.subject(Realm::Key, b"sk_live_51H8");
-    /// let consumers = HashMap::from([(sold, Subject::consumer("alice"))]);
-    /// let by_consumer = ApiKey::header("x-api-key", secret)?
-    ///     .known(move |key| consumers.get(key).cloned())
-    ///     .or(ClientAddress::default());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    fn known<F, S>(self, recognize: F) -> Known<Self, F>
-    where
-        Self: Sized,
-        F: Fn(&Subject) -> S + Send + Sync + 'static,
-        S: Recognized,
-    {
-        Known::new(self, recognize)
-    }
-}
-
-impl<F, S> KeyExtractor for F
-where
-    F: Fn(&dyn RequestInfo) -> S + Send + Sync + 'static,
-    S: IntoSubject,
-{
-    fn subject(&self, request: &dyn RequestInfo) -> Result<Option<Subject>, AmbiguousKey> {
-        self(request).into_subject()
-    }
-}

@@ -22,11 +22,11 @@ const MAX_SUBJECTS: usize = 64;
 pub(super) struct DamagedSubjects {
     // The number of subjects, so that a decision costs one load while none is damaged.
     count: AtomicUsize,
-    state: Mutex<State>,
+    state: Mutex<DamagedState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct DamagedState {
     subjects: HashMap<Redacted, Transition>,
     /// The subjects beyond [`MAX_SUBJECTS`].
     others: Transition,
@@ -34,7 +34,7 @@ struct State {
     swept_at: Instant,
 }
 
-impl Default for State {
+impl Default for DamagedState {
     fn default() -> Self {
         let (subjects, others) = (HashMap::new(), Transition::new(LONG_CALM));
         Self { subjects, others, swept_at: Instant::now() }
@@ -53,7 +53,7 @@ pub(super) enum DamageReport {
 }
 
 impl DamagedSubjects {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, DamagedState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -10,7 +10,7 @@ use super::in_flight::InFlight;
 use super::shadow::ShadowLog;
 use crate::decision::Decision;
 use crate::model::{FailureKind, StoreError, Subject};
-use crate::observe::{self, Observer, Place, Transition};
+use crate::observe::{self, EventLocation, Observer, Transition};
 
 /// The time without an occurrence after which a condition is over, so that one that flickers is one line.
 const CALM: Duration = Duration::from_secs(1);
@@ -69,8 +69,8 @@ impl Events {
         }
     }
 
-    fn place(&self) -> Place<'_> {
-        Place { limiter: &self.limiter, store: &self.store }
+    fn place(&self) -> EventLocation<'_> {
+        EventLocation { limiter: &self.limiter, store: &self.store }
     }
 
     fn observer(&self) -> &dyn Observer {

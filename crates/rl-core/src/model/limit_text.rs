@@ -135,11 +135,13 @@ impl Limit {
             return Err(error(comma, ONE_LIMIT));
         }
         if let Some(rest) = text[digits..].strip_prefix(':') {
-            let parts = Parts { text: whole, rest: Some(rest), at: digits, next: digits + 1 };
+            let parts =
+                LimitTextParts { text: whole, rest: Some(rest), at: digits, next: digits + 1 };
             return parts.concurrency(max);
         }
         let rest = text[digits..].strip_prefix('/').ok_or(error(digits, AFTER_MAX))?;
-        let mut parts = Parts { text: whole, rest: Some(rest), at: digits + 1, next: digits + 1 };
+        let mut parts =
+            LimitTextParts { text: whole, rest: Some(rest), at: digits + 1, next: digits + 1 };
 
         let period = parts.next().unwrap_or_default();
         let period = parts.period(period)?;
@@ -172,7 +174,7 @@ fn strip<'a>(text: &'a str, suffix: &str) -> (&'a str, bool) {
 }
 
 /// What stands between the colons, and where.
-struct Parts<'a> {
+struct LimitTextParts<'a> {
     text: &'a str,
     rest: Option<&'a str>,
     /// Where the last part began.
@@ -181,7 +183,7 @@ struct Parts<'a> {
     next: usize,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> LimitTextParts<'a> {
     fn next(&mut self) -> Option<&'a str> {
         let rest = self.rest?;
         let (part, rest) = match rest.split_once(':') {

@@ -25,7 +25,7 @@ impl Capture {
     pub(crate) fn start() -> Self {
         static SUBSCRIBER: Once = Once::new();
         SUBSCRIBER.call_once(|| {
-            subscriber::set_global_default(Log).expect("no other test sets one");
+            subscriber::set_global_default(CapturedLog).expect("no other test sets one");
         });
         LINES.set(Some(Vec::new()));
         Self { _not_send: PhantomData }
@@ -43,9 +43,9 @@ impl Drop for Capture {
     }
 }
 
-struct Log;
+struct CapturedLog;
 
-impl Subscriber for Log {
+impl Subscriber for CapturedLog {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.target() == "rl_core" && *metadata.level() <= Level::INFO
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Ended, Place};
+use super::{Ended, EventLocation};
 use crate::decision::{Decision, LimitStatus};
 use crate::model::Redacted;
 use crate::model::StoreError;
@@ -16,47 +16,54 @@ pub(crate) const fn decided(_: &Subject, _: &Decision) {}
 
 pub(crate) const fn would_deny(_: &Subject, _: &LimitStatus<'_>, _: bool) {}
 
-pub(crate) const fn store_failed(_: Place<'_>, _: &StoreError, _: &str) {}
+pub(crate) const fn store_failed(_: EventLocation<'_>, _: &StoreError, _: &str) {}
 
-pub(crate) const fn store_recovered(_: Place<'_>, _: Duration, _: u64) {}
+pub(crate) const fn store_recovered(_: EventLocation<'_>, _: Duration, _: u64) {}
 
-pub(crate) const fn overloaded(_: Place<'_>, _: usize, _: usize, _: &str) {}
+pub(crate) const fn overloaded(_: EventLocation<'_>, _: usize, _: usize, _: &str) {}
 
-pub(crate) const fn overload_ended(_: Place<'_>, _: Ended) {}
+pub(crate) const fn overload_ended(_: EventLocation<'_>, _: Ended) {}
 
 pub(crate) const fn shared_counters(_: &str) {}
 
 pub(crate) const fn too_many_states(_: &str) {}
 
-pub(crate) const fn unsupported(_: Place<'_>, _: &StoreError, _: &str) {}
+pub(crate) const fn unsupported(_: EventLocation<'_>, _: &StoreError, _: &str) {}
 
-pub(crate) const fn unsupported_ended(_: Place<'_>, _: Ended) {}
+pub(crate) const fn unsupported_ended(_: EventLocation<'_>, _: Ended) {}
 
-pub(crate) const fn lease_lapsed(_: Place<'_>, _: Redacted, _: bool) {}
+pub(crate) const fn lease_lapsed(_: EventLocation<'_>, _: Redacted, _: bool) {}
 
-pub(crate) const fn lapses_ended(_: Place<'_>, _: Ended) {}
+pub(crate) const fn lapses_ended(_: EventLocation<'_>, _: Ended) {}
 
-pub(crate) const fn damaged(_: Place<'_>, _: &str, _: Redacted, _: &StoreError, _: &str) {}
+pub(crate) const fn damaged(_: EventLocation<'_>, _: &str, _: Redacted, _: &StoreError, _: &str) {}
 
-pub(crate) const fn more_damaged(_: Place<'_>, _: &str) {}
+pub(crate) const fn more_damaged(_: EventLocation<'_>, _: &str) {}
 
-pub(crate) const fn damage_ended(_: Place<'_>, _: Redacted, _: Ended) {}
+pub(crate) const fn damage_ended(_: EventLocation<'_>, _: Redacted, _: Ended) {}
 
-pub(crate) const fn source_failed(_: Place<'_>, _: &StoreError, _: &str) {}
+pub(crate) const fn source_failed(_: EventLocation<'_>, _: &StoreError, _: &str) {}
 
-pub(crate) const fn source_recovered(_: Place<'_>, _: Ended) {}
+pub(crate) const fn source_recovered(_: EventLocation<'_>, _: Ended) {}
 
-pub(crate) const fn source_overloaded(_: Place<'_>, _: &str) {}
+pub(crate) const fn source_overloaded(_: EventLocation<'_>, _: &str) {}
 
-pub(crate) const fn source_overload_ended(_: Place<'_>, _: Ended) {}
+pub(crate) const fn source_overload_ended(_: EventLocation<'_>, _: Ended) {}
 
-pub(crate) const fn unknown_policy(_: Place<'_>, _: &str, _: Redacted, _: &StoreError, _: &str) {}
+pub(crate) const fn unknown_policy(
+    _: EventLocation<'_>,
+    _: &str,
+    _: Redacted,
+    _: &StoreError,
+    _: &str,
+) {
+}
 
-pub(crate) const fn unknown_policy_ended(_: Place<'_>, _: Redacted, _: Ended) {}
+pub(crate) const fn unknown_policy_ended(_: EventLocation<'_>, _: Redacted, _: Ended) {}
 
-pub(crate) const fn fallback_failed(_: Place<'_>, _: &StoreError, _: &str) {}
+pub(crate) const fn fallback_failed(_: EventLocation<'_>, _: &StoreError, _: &str) {}
 
-pub(crate) const fn fallback_recovered(_: Place<'_>, _: Ended) {}
+pub(crate) const fn fallback_recovered(_: EventLocation<'_>, _: Ended) {}
 
 #[cfg(feature = "redis")]
 pub(crate) const fn healed(_: &str, _: u64) {}

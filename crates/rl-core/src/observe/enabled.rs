@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tracing::level_filters::LevelFilter;
 
-use super::{Ended, Place};
+use super::{Ended, EventLocation};
 use crate::decision::{Decision, GoverningLimit, LimitStatus};
 use crate::model::Redacted;
 use crate::model::StoreError;
@@ -61,7 +61,7 @@ fn millis(span: Duration) -> u64 {
 }
 
 pub(crate) fn store_failed(
-    Place { limiter, store }: Place<'_>,
+    EventLocation { limiter, store }: EventLocation<'_>,
     error: &StoreError,
     consequence: &str,
 ) {
@@ -74,7 +74,7 @@ pub(crate) fn store_failed(
 }
 
 pub(crate) fn store_recovered(
-    Place { limiter, store }: Place<'_>,
+    EventLocation { limiter, store }: EventLocation<'_>,
     outage: Duration,
     undecided: u64,
 ) {
@@ -83,7 +83,7 @@ pub(crate) fn store_recovered(
 }
 
 pub(crate) fn overloaded(
-    Place { limiter, store }: Place<'_>,
+    EventLocation { limiter, store }: EventLocation<'_>,
     in_flight: usize,
     bound: usize,
     consequence: &str,
@@ -94,7 +94,10 @@ pub(crate) fn overloaded(
     );
 }
 
-pub(crate) fn overload_ended(Place { limiter, store }: Place<'_>, Ended { lasted, count }: Ended) {
+pub(crate) fn overload_ended(
+    EventLocation { limiter, store }: EventLocation<'_>,
+    Ended { lasted, count }: Ended,
+) {
     let (lasted_ms, refused) = (millis(lasted), count);
     tracing::info!(target: "rl_core", limiter, store, lasted_ms, refused, "store overload ended");
 }
@@ -116,7 +119,7 @@ pub(crate) fn too_many_states(detail: &str) {
 }
 
 pub(crate) fn unsupported(
-    Place { limiter, store }: Place<'_>,
+    EventLocation { limiter, store }: EventLocation<'_>,
     error: &StoreError,
     consequence: &str,
 ) {
@@ -128,7 +131,7 @@ pub(crate) fn unsupported(
 }
 
 pub(crate) fn unsupported_ended(
-    Place { limiter, store }: Place<'_>,
+    EventLocation { limiter, store }: EventLocation<'_>,
     Ended { lasted, count }: Ended,
 ) {
     let (lasted_ms, requests) = (millis(lasted), count);
@@ -139,7 +142,7 @@ pub(crate) fn unsupported_ended(
 }
 
 pub(crate) fn lease_lapsed(
-    Place { limiter, store }: Place<'_>,
+    EventLocation { limiter, store }: EventLocation<'_>,
     subject: Redacted,
     is_retaken: bool,
 ) {
@@ -149,7 +152,10 @@ pub(crate) fn lease_lapsed(
     );
 }
 
-pub(crate) fn lapses_ended(Place { limiter, store }: Place<'_>, Ended { lasted, count }: Ended) {
+pub(crate) fn lapses_ended(
+    EventLocation { limiter, store }: EventLocation<'_>,
+    Ended { lasted, count }: Ended,
+) {
     let (lasted_ms, leases) = (millis(lasted), count);
     tracing::info!(
         target: "rl_core", limiter, store, lasted_ms, leases,
@@ -158,7 +164,7 @@ pub(crate) fn lapses_ended(Place { limiter, store }: Place<'_>, Ended { lasted, 
 }
 
 pub(crate) fn damaged(
-    Place { limiter, store }: Place<'_>,
+    EventLocation { limiter, store }: EventLocation<'_>,
     realm: &str,
     subject: Redacted,
     error: &StoreError,
@@ -171,7 +177,7 @@ pub(crate) fn damaged(
     );
 }
 
-pub(crate) fn more_damaged(Place { limiter, store }: Place<'_>, consequence: &str) {
+pub(crate) fn more_damaged(EventLocation { limiter, store }: EventLocation<'_>, consequence: &str) {
     tracing::error!(
         target: "rl_core", limiter, store, consequence,
         "many stored values damaged: further subjects are not named",
@@ -179,7 +185,7 @@ pub(crate) fn more_damaged(Place { limiter, store }: Place<'_>, consequence: &st
 }
 
 pub(crate) fn damage_ended(
-    Place { limiter, store }: Place<'_>,
+    EventLocation { limiter, store }: EventLocation<'_>,
     subject: Redacted,
     Ended { lasted, count }: Ended,
 ) {
@@ -191,7 +197,7 @@ pub(crate) fn damage_ended(
 }
 
 pub(crate) fn source_failed(
-    Place { limiter, .. }: Place<'_>,
+    EventLocation { limiter, .. }: EventLocation<'_>,
     error: &StoreError,
     consequence: &str,
 ) {
@@ -199,17 +205,23 @@ pub(crate) fn source_failed(
     tracing::warn!(target: "rl_core", limiter, kind, cause, consequence, "policy look-ups failing");
 }
 
-pub(crate) fn source_recovered(Place { limiter, .. }: Place<'_>, Ended { lasted, count }: Ended) {
+pub(crate) fn source_recovered(
+    EventLocation { limiter, .. }: EventLocation<'_>,
+    Ended { lasted, count }: Ended,
+) {
     let (lasted_ms, undecided) = (millis(lasted), count);
     tracing::info!(target: "rl_core", limiter, lasted_ms, undecided, "policy look-ups recovered");
 }
 
-pub(crate) fn source_overloaded(Place { limiter, .. }: Place<'_>, consequence: &str) {
+pub(crate) fn source_overloaded(
+    EventLocation { limiter, .. }: EventLocation<'_>,
+    consequence: &str,
+) {
     tracing::warn!(target: "rl_core", limiter, consequence, "policy look-ups overloaded");
 }
 
 pub(crate) fn source_overload_ended(
-    Place { limiter, .. }: Place<'_>,
+    EventLocation { limiter, .. }: EventLocation<'_>,
     Ended { lasted, count }: Ended,
 ) {
     let (lasted_ms, refused) = (millis(lasted), count);
@@ -217,7 +229,7 @@ pub(crate) fn source_overload_ended(
 }
 
 pub(crate) fn unknown_policy(
-    Place { limiter, .. }: Place<'_>,
+    EventLocation { limiter, .. }: EventLocation<'_>,
     realm: &str,
     subject: Redacted,
     error: &StoreError,
@@ -231,7 +243,7 @@ pub(crate) fn unknown_policy(
 }
 
 pub(crate) fn unknown_policy_ended(
-    Place { limiter, .. }: Place<'_>,
+    EventLocation { limiter, .. }: EventLocation<'_>,
     subject: Redacted,
     Ended { lasted, count }: Ended,
 ) {
@@ -243,7 +255,7 @@ pub(crate) fn unknown_policy_ended(
 }
 
 pub(crate) fn fallback_failed(
-    Place { limiter, .. }: Place<'_>,
+    EventLocation { limiter, .. }: EventLocation<'_>,
     error: &StoreError,
     consequence: &str,
 ) {
@@ -251,7 +263,10 @@ pub(crate) fn fallback_failed(
     tracing::warn!(target: "rl_core", limiter, kind, cause, consequence, "fallback failing");
 }
 
-pub(crate) fn fallback_recovered(Place { limiter, .. }: Place<'_>, Ended { lasted, count }: Ended) {
+pub(crate) fn fallback_recovered(
+    EventLocation { limiter, .. }: EventLocation<'_>,
+    Ended { lasted, count }: Ended,
+) {
     let (lasted_ms, undecided) = (millis(lasted), count);
     tracing::info!(target: "rl_core", limiter, lasted_ms, undecided, "fallback recovered");
 }

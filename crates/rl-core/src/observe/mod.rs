@@ -81,7 +81,7 @@ use crate::model::Subject;
 /// The limiter and the store that a line in the log names.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(not(feature = "tracing"), expect(dead_code, reason = "nothing is logged"))]
-pub(crate) struct Place<'a> {
+pub(crate) struct EventLocation<'a> {
     /// The namespace of the limiter.
     pub(crate) limiter: &'a str,
     /// The kind of store and its server.

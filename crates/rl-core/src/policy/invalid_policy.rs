@@ -1,16 +1,16 @@
 use std::fmt;
 
-use super::Policy;
+use super::limit_set::MAX_LIMITS;
 use super::weight::{MOST_WEIGHT, UNITS_OF_WEIGHT, WEIGHT_OF_BLOCKS, WEIGHT_OF_BUCKET};
 use crate::model::Limit;
 
-/// An error in the limits of a [`Policy`].
+/// An error in the limits of a [`Policy`](crate::Policy).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidPolicy {
     /// A policy without a limit.
     Empty,
-    /// More than [`Policy::MAX_LIMITS`].
+    /// More than [`Policy::MAX_LIMITS`](crate::Policy::MAX_LIMITS).
     TooMany {
         /// The number of limits.
         count: usize,
@@ -41,7 +41,7 @@ impl fmt::Display for InvalidPolicy {
         match self {
             Self::Empty => f.write_str("a policy needs at least one limit"),
             Self::TooMany { count } => {
-                write!(f, "policy has {count} limits: expected at most {}", Policy::MAX_LIMITS)
+                write!(f, "policy has {count} limits: expected at most {MAX_LIMITS}")
             }
             Self::Name { name } => write!(
                 f,

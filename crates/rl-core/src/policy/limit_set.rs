@@ -2,8 +2,8 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LimitSet(u16);
 
-// The set has one bit for each limit.
-const _: () = assert!(super::Policy::MAX_LIMITS == u16::BITS as usize);
+/// The most limits of a policy: the set has one bit for each.
+pub(super) const MAX_LIMITS: usize = u16::BITS as usize;
 
 impl LimitSet {
     /// The empty set.
@@ -19,7 +19,7 @@ impl LimitSet {
     ///
     /// # Panics
     ///
-    /// Panics if `place` is not below [`Policy::MAX_LIMITS`](super::Policy::MAX_LIMITS).
+    /// Panics if `place` is not below [`Policy::MAX_LIMITS`](crate::Policy::MAX_LIMITS).
     pub const fn insert(&mut self, place: usize) {
         assert!(place < u16::BITS as usize, "a policy has at most 16 limits");
         self.0 |= 1 << place;

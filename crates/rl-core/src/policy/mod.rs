@@ -1,6 +1,5 @@
 //! The limits of one subject: up to sixteen, each with a name, decided together.
 
-mod block;
 mod builder;
 mod invalid_policy;
 mod limit_set;
@@ -9,7 +8,6 @@ mod weight;
 use std::fmt;
 use std::sync::Arc;
 
-pub use block::Block;
 pub use builder::PolicyBuilder;
 pub use invalid_policy::InvalidPolicy;
 pub use limit_set::LimitSet;
@@ -17,7 +15,7 @@ pub use limit_set::LimitSet;
 pub(crate) use weight::weight;
 
 use crate::algorithm::fixed_window::CompiledWindows;
-use crate::model::{Limit, StateId};
+use crate::model::{Limit, Outcome, StateId};
 use crate::time::Timestamp;
 
 /// The limits one subject is under: 1 to 16, each with a name.
@@ -39,10 +37,10 @@ use crate::time::Timestamp;
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct Policy {
-    inner: Arc<Inner>,
+    inner: Arc<PolicyInner>,
 }
 
-struct Inner {
+struct PolicyInner {
     limits: Box<[NamedLimit]>,
     // Derived from the limits, and the block.
     windows: Option<CompiledWindows>,
@@ -55,14 +53,14 @@ struct Inner {
     block: Option<Block>,
 }
 
-impl PartialEq for Inner {
+impl PartialEq for PolicyInner {
     fn eq(&self, other: &Self) -> bool {
         // The other fields are derived from these.
         self.limits == other.limits && self.block == other.block
     }
 }
 
-impl Eq for Inner {}
+impl Eq for PolicyInner {}
 
 /// A [`Limit`] of a [`Policy`], with its name.
 #[derive(Clone, PartialEq, Eq)]
@@ -103,7 +101,7 @@ impl fmt::Debug for NamedLimit {
 
 impl Policy {
     /// The most limits a policy may have.
-    pub const MAX_LIMITS: usize = 16;
+    pub const MAX_LIMITS: usize = limit_set::MAX_LIMITS;
 
     fn of(limits: Box<[NamedLimit]>) -> Self {
         Self::with_block(limits, None)
@@ -118,7 +116,7 @@ impl Policy {
             enforced.min_by_key(|(_, named)| named.limit.period()).map(|(place, _)| place);
         let denied_from = if block.is_some() { 0 } else { smallest_denied(&limits) };
         let inner =
-            Inner { limits, windows, has_permits, has_shadow, shortest, denied_from, block };
+            PolicyInner { limits, windows, has_permits, has_shadow, shortest, denied_from, block };
         Self { inner: Arc::new(inner) }
     }
 
@@ -255,6 +253,44 @@ impl Policy {
     #[must_use]
     pub fn position(&self, name: &str) -> Option<usize> {
         self.inner.limits.iter().position(|limit| limit.name() == name)
+    }
+}
+
+/// A block of a [`Policy`]: every request is denied until it ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Block {
+    until: Option<Timestamp>,
+    // The limits of the policy with a max of 0, which a denial reports.
+    limits: Policy,
+}
+
+impl Block {
+    /// Returns the first instant at which the block no longer holds; `None` if it never ends.
+    #[must_use]
+    pub const fn until(&self) -> Option<Timestamp> {
+        self.until
+    }
+
+    /// Returns whether the block holds at `now`.
+    #[must_use]
+    pub fn holds_at(&self, now: Timestamp) -> bool {
+        self.until.is_none_or(|until| now < until)
+    }
+
+    /// Returns the outcome at `now` of each limit for a blocked request.
+    pub(crate) const fn outcome(&self, now: Timestamp) -> Outcome {
+        match self.until {
+            Some(until) => {
+                let wait = until.micros_since(now);
+                Outcome::denied(0, wait, wait)
+            }
+            None => Outcome::never(0, 0),
+        }
+    }
+
+    /// Returns the limits that deny a blocked request.
+    pub(crate) const fn limits(&self) -> &Policy {
+        &self.limits
     }
 }
 

@@ -20,11 +20,11 @@ const MAX_KNOWN: usize = 4_096;
 #[derive(Debug)]
 pub(crate) struct LookupLimiter {
     running: Arc<Semaphore>,
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct QueueState {
     // The number of waiting look-ups for unknown values, and for known ones.
     waiting: [usize; 2],
     outage: Option<Outage>,
@@ -43,7 +43,7 @@ impl LookupLimiter {
         Arc::new(Self { running, state: Mutex::default() })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -100,7 +100,7 @@ impl LookupPermit {
         if is_closed { Err(FailureKind::Unavailable) } else { Ok(()) }
     }
 
-    fn leave_queue(&mut self, state: &mut State) {
+    fn leave_queue(&mut self, state: &mut QueueState) {
         if let Some(queue) = self.queue.take() {
             state.waiting[queue] -= 1;
         }

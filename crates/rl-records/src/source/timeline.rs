@@ -14,7 +14,7 @@ pub(super) type PolicyOf = fn(&CallLimits) -> Option<Policy>;
 /// The records of one consumer from a time on. They determine its policy at any later time.
 #[derive(Debug)]
 pub(super) struct Timeline {
-    spans: Vec<Span>,
+    spans: Vec<TimelineSpan>,
     aggregation: Aggregation,
     policy_of: PolicyOf,
     tier: Option<String>,
@@ -22,7 +22,7 @@ pub(super) struct Timeline {
 }
 
 #[derive(Debug)]
-struct Span {
+struct TimelineSpan {
     from: Timestamp,
     to: Timestamp,
     limits: CallLimits,
@@ -49,14 +49,14 @@ impl Timeline {
         let aggregation = aggregation.with_tier(tier.as_ref());
         let spans = records.iter().map(|record| {
             let content = &record.content;
-            Span {
+            TimelineSpan {
                 from: content.from_date,
                 to: content.to_date,
                 limits: content.limits,
                 blocks: content.blocks,
             }
         });
-        let spans: Vec<Span> = spans.collect();
+        let spans: Vec<TimelineSpan> = spans.collect();
         let current = RwLock::new(stretch(&spans, &aggregation, policy_of, now));
         let tier = tier.map(|tier| tier.name);
         Self { spans, aggregation, policy_of, tier, current }
@@ -84,7 +84,7 @@ impl Timeline {
 
 /// Returns the policy at `now`, and the stretch between the nearest edges of records.
 fn stretch(
-    spans: &[Span],
+    spans: &[TimelineSpan],
     aggregation: &Aggregation,
     policy_of: PolicyOf,
     now: Timestamp,
@@ -118,7 +118,7 @@ mod tests {
     use crate::{CallLimit, CallPeriod};
 
     fn timeline(spans: &[(u64, u64, u64)]) -> Timeline {
-        let spans = spans.iter().map(|(from, to, max)| Span {
+        let spans = spans.iter().map(|(from, to, max)| TimelineSpan {
             from: Timestamp::from_micros(*from),
             to: Timestamp::from_micros(*to),
             limits: CallLimits::UNLIMITED.with(CallPeriod::Hour, CallLimit::AtMost(*max)),

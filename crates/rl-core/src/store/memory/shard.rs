@@ -56,7 +56,7 @@ struct Eviction {
 
 /// Room for a newcomer.
 #[derive(Clone, Copy, Debug)]
-enum Room {
+enum Vacancy {
     Free,
     /// In place of the entry at this position.
     Evict(usize),
@@ -205,8 +205,8 @@ impl Shard {
         }
         let Some(entry) = self.new_entry(args, decision)? else { return Ok(()) };
         match self.find_room(args.now, entry.used_fraction(&self.context)) {
-            Some(Room::Free) => self.entries.add(subject, entry),
-            Some(Room::Evict(position)) => {
+            Some(Vacancy::Free) => self.entries.add(subject, entry),
+            Some(Vacancy::Evict(position)) => {
                 self.note_eviction(position, args.now);
                 self.entries.replace_at(position, subject, entry);
             }
@@ -259,7 +259,7 @@ impl Shard {
     /// Inspects the next few entries, and drops expired ones. In a full shard, chooses the inspected entry
     /// with the smallest used fraction. Stops early at an entry whose fraction is small and no larger than
     /// the newcomer's.
-    fn find_room(&mut self, now: Timestamp, newcomer: u8) -> Option<Room> {
+    fn find_room(&mut self, now: Timestamp, newcomer: u8) -> Option<Vacancy> {
         let now = self.context.time_base.moment(now);
         let small = newcomer.min(SMALL_FRACTION);
         for _ in 0..ROUNDS {
@@ -289,10 +289,10 @@ impl Shard {
                 }
             }
             if self.entries.len() < self.capacity {
-                return Some(Room::Free);
+                return Some(Vacancy::Free);
             }
             if let Some(best) = best {
-                return Some(Room::Evict(best.position));
+                return Some(Vacancy::Evict(best.position));
             }
         }
         None

@@ -19,7 +19,7 @@ use super::connection::{
 use super::encoding::request::RequestEncoder;
 use super::executor::ScriptExecutor;
 use super::shortcuts::{DenialCache, LeaseSettings, Leases, MonotonicClock};
-use super::{ConnectError, Inner, Layout, RedisStore, scripts};
+use super::{ConnectError, Layout, RedisStore, RedisStoreInner, scripts};
 use crate::model::StoreError;
 use crate::observe;
 use crate::store::LimiterRegistry;
@@ -309,7 +309,7 @@ impl RedisStoreBuilder {
         let fingerprinter = Fingerprinter::random();
         let registry = LimiterRegistry::default();
         Ok(RedisStore {
-            inner: Arc::new(Inner { layers, executor, fingerprinter, clock, registry }),
+            inner: Arc::new(RedisStoreInner { layers, executor, fingerprinter, clock, registry }),
         })
     }
 

@@ -40,10 +40,10 @@ pub(crate) trait Execute: Layer {
 /// Sends commands to Redis.
 #[derive(Clone)]
 pub(crate) struct ScriptExecutor {
-    shared: Arc<Shared>,
+    shared: Arc<ExecutorShared>,
 }
 
-struct Shared {
+struct ExecutorShared {
     router: Router,
     encoder: RequestEncoder,
     response_timeout: Duration,
@@ -66,7 +66,7 @@ impl ScriptExecutor {
         #[cfg(feature = "conformance")] clock: Option<Arc<ManualClock>>,
     ) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(ExecutorShared {
                 router,
                 encoder,
                 response_timeout,
@@ -111,7 +111,7 @@ impl ScriptExecutor {
     /// Counts the counters that had no expiry. Logs a line when some are found, and one when the
     /// last was found a while ago.
     fn count_healed(&self, replies: &[Option<ScriptReply>]) {
-        let Shared { healing, healed, label, .. } = &*self.shared;
+        let ExecutorShared { healing, healed, label, .. } = &*self.shared;
         let found = replies.iter().flatten().map(|reply| reply.healed).sum();
         if found > 0 {
             healed.fetch_add(found, Ordering::Relaxed);

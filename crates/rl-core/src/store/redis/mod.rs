@@ -83,10 +83,10 @@ use crate::time::Timestamp;
 /// A cheap handle: clones share the connections.
 #[derive(Clone)]
 pub struct RedisStore {
-    inner: Arc<Inner>,
+    inner: Arc<RedisStoreInner>,
 }
 
-struct Inner {
+struct RedisStoreInner {
     layers: Leases<DenialCache<Batcher<ScriptExecutor>>>,
     executor: ScriptExecutor,
     fingerprinter: Fingerprinter,

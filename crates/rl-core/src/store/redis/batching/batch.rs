@@ -1,18 +1,44 @@
 //! Composes batches of calls that fit into one script call. No I/O.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-use super::fan_out::ReplySender;
-use crate::model::{Cost, MAX_UNITS};
+use tokio::sync::oneshot;
+
+use crate::decision::Decision;
+use crate::model::{Cost, MAX_UNITS, StoreError};
 use crate::policy::Policy;
+use crate::store::Mode;
 use crate::store::redis::encoding::policy::{
     is_fixed_windows, max_evaluated_calls, max_subjects as max_subjects_of,
 };
+use crate::store::redis::encoding::reply::{CallArgs, ScriptReply};
 use crate::store::redis::subject_key::KeyedSubject;
 
 /// The most calls of one subject and cost in one script call. Under fixed windows one division
 /// decides them all, unless the subject has counts under another policy as well.
 const MAX_SAME_CALLS: usize = 256;
+
+pub(super) type ReplySender = oneshot::Sender<Result<CallerReply, StoreError>>;
+pub(super) type ReplyReceiver = oneshot::Receiver<Result<CallerReply, StoreError>>;
+
+/// The reply for one caller of a batch.
+///
+/// The waiting task makes the decision from it, because a decision is larger than this.
+pub(super) struct CallerReply {
+    pub(super) reply: Arc<ScriptReply>,
+    pub(super) policy: Policy,
+    pub(super) cost: Cost,
+    /// The number of the caller's last call in the reply.
+    pub(super) call: u16,
+}
+
+impl CallerReply {
+    pub(super) fn decision(&self) -> Decision {
+        let args = CallArgs { policy: &self.policy, mode: Mode::Check, cost: self.cost };
+        self.reply.decision(self.call, args)
+    }
+}
 
 /// A call that waits to be sent.
 pub(super) struct QueuedCall {

@@ -2,39 +2,14 @@
 
 use std::sync::Arc;
 
-use tokio::sync::oneshot;
-
-use super::batch::{QueuedCall, SubjectBatch};
+use super::batch::{CallerReply, QueuedCall, ReplyReceiver, SubjectBatch};
 use crate::decision::Decision;
-use crate::model::{Cost, StoreError};
-use crate::policy::Policy;
-use crate::store::Mode;
-use crate::store::redis::encoding::reply::{CallArgs, ScriptReply};
+use crate::model::StoreError;
+use crate::store::redis::encoding::reply::ScriptReply;
 use crate::store::redis::layer::runtime_has_ended;
 
 /// The number of callers from which a fan-out is paced.
 const LARGE: usize = 16;
-
-pub(super) type ReplySender = oneshot::Sender<Result<CallerReply, StoreError>>;
-pub(super) type ReplyReceiver = oneshot::Receiver<Result<CallerReply, StoreError>>;
-
-/// The reply for one caller of a batch.
-///
-/// The waiting task makes the decision from it, because a decision is larger than this.
-pub(super) struct CallerReply {
-    reply: Arc<ScriptReply>,
-    policy: Policy,
-    cost: Cost,
-    /// The number of the caller's last call in the reply.
-    call: u16,
-}
-
-impl CallerReply {
-    fn decision(&self) -> Decision {
-        let args = CallArgs { policy: &self.policy, mode: Mode::Check, cost: self.cost };
-        self.reply.decision(self.call, args)
-    }
-}
 
 /// The callers of a subject that still wait for the reply, in the order of their arrival.
 pub(super) struct FanOut {

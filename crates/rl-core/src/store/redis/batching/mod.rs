@@ -48,8 +48,10 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use batch::{Batch, BatchCosts, CallKind, QueuedCall, SubjectBatch, into_batches, take_batch};
-use fan_out::{FanOut, ReplyReceiver, fail};
+use batch::{
+    Batch, BatchCosts, CallKind, QueuedCall, ReplyReceiver, SubjectBatch, into_batches, take_batch,
+};
+use fan_out::{FanOut, fail};
 use queue::{BatchQueue, can_share_call};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -79,10 +81,10 @@ const OVERDUE: Duration = Duration::from_millis(5);
 
 /// The layer that sends concurrent checks together.
 pub(crate) struct Batcher<E> {
-    shared: Arc<Shared<E>>,
+    shared: Arc<BatcherShared<E>>,
 }
 
-struct Shared<E> {
+struct BatcherShared<E> {
     inner: E,
     settings: BatchSettings,
     queue: Mutex<BatchQueue>,
@@ -115,7 +117,7 @@ impl<E: Execute> Batcher<E> {
     /// Creates the layer. Its tasks run in the runtime in which it is created.
     pub(crate) fn new(inner: E, settings: BatchSettings) -> Self {
         let (queue, runtime) = (Mutex::default(), Handle::current());
-        Self { shared: Arc::new(Shared { inner, settings, queue, runtime }) }
+        Self { shared: Arc::new(BatcherShared { inner, settings, queue, runtime }) }
     }
 
     fn lock(&self) -> MutexGuard<'_, BatchQueue> {

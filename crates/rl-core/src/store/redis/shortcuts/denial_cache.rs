@@ -153,10 +153,10 @@ impl Drop for InvalidateOnDrop {
 
 /// The cached denials, in shards.
 struct Denials {
-    shards: Box<[Shard]>,
+    shards: Box<[CacheShard]>,
 }
 
-struct Shard {
+struct CacheShard {
     /// Counts invalidations. A decision on a request that was sent in an earlier generation is not
     /// cached.
     generation: AtomicU64,
@@ -183,12 +183,12 @@ impl CachedDenial {
 
 impl Denials {
     fn new() -> Self {
-        let shard = || Shard { generation: AtomicU64::new(0), denials: Mutex::default() };
+        let shard = || CacheShard { generation: AtomicU64::new(0), denials: Mutex::default() };
         let shards = std::iter::repeat_with(shard).take(SHARDS).collect();
         Self { shards }
     }
 
-    fn shard(&self, subject: SubjectKey) -> &Shard {
+    fn shard(&self, subject: SubjectKey) -> &CacheShard {
         &self.shards[subject.shard(SHARDS)]
     }
 
@@ -259,7 +259,7 @@ impl Denials {
     }
 }
 
-impl Shard {
+impl CacheShard {
     fn lock(&self) -> MutexGuard<'_, SubjectMap<CachedDenial>> {
         self.denials.lock().unwrap_or_else(PoisonError::into_inner)
     }

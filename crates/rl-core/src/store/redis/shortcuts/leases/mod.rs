@@ -71,10 +71,10 @@ pub(crate) struct LeaseSettings {
 /// The layer that spends leased units.
 #[derive(Clone)]
 pub(crate) struct Leases<L> {
-    shared: Arc<Shared<L>>,
+    shared: Arc<LeasesShared<L>>,
 }
 
-struct Shared<L> {
+struct LeasesShared<L> {
     inner: L,
     table: Arc<LeaseTable>,
     returner: UnitReturner<L>,
@@ -85,7 +85,7 @@ struct Shared<L> {
 }
 
 /// A request that has to wait for a refill.
-struct Refill {
+struct LeaseRefill {
     policy: Policy,
     cost: Cost,
     stamp: Option<RequestStamp>,
@@ -122,7 +122,7 @@ impl<S: Layer> Leases<DenialCache<S>> {
         let lifetime_micros = u64::try_from(settings.lifetime.as_micros()).unwrap_or(u64::MAX);
         let runtime = Handle::current();
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(LeasesShared {
                 inner,
                 table,
                 returner,
@@ -153,7 +153,7 @@ impl<S: Layer> Leases<DenialCache<S>> {
         self.shared.returner.sweep().await;
     }
 
-    const fn is_enabled(shared: &Shared<DenialCache<S>>) -> bool {
+    const fn is_enabled(shared: &LeasesShared<DenialCache<S>>) -> bool {
         shared.max_units > 0
     }
 
@@ -176,7 +176,7 @@ impl<S: Layer> Leases<DenialCache<S>> {
 
     /// Waits for the refill lock, then decides with the units that are there, or leases more.
     async fn decide_after_refill(self, request: OwnedPartRequest) -> Result<Decision, StoreError> {
-        let Shared { inner, table, returner, max_units, clock, runtime, .. } = &*self.shared;
+        let LeasesShared { inner, table, returner, max_units, clock, runtime, .. } = &*self.shared;
         let request = request.as_ref();
         let enter = |max| table.enter(request.subject.to_owned(), max);
         let slot = enter(MAX_SUBJECTS).or_else(|| enter(returner.make_room(MAX_SUBJECTS)));
@@ -208,7 +208,7 @@ impl<S: Layer> Leases<DenialCache<S>> {
             let _ = emptied.map_err(|_| runtime_has_ended())?;
             return inner.decide(request).await;
         }
-        let refill = Refill { policy: policy.clone(), cost, stamp };
+        let refill = LeaseRefill { policy: policy.clone(), cost, stamp };
         let this = self.clone();
         // Boxed, because a task is moved more than once until it begins.
         let decided = Box::pin(async move { this.refill(guard, refill).await });
@@ -216,8 +216,12 @@ impl<S: Layer> Leases<DenialCache<S>> {
     }
 
     /// Leases units, and decides on the request that needs them.
-    async fn refill(&self, mut guard: RefillGuard, refill: Refill) -> Result<Decision, StoreError> {
-        let Shared { inner, returner, .. } = &*self.shared;
+    async fn refill(
+        &self,
+        mut guard: RefillGuard,
+        refill: LeaseRefill,
+    ) -> Result<Decision, StoreError> {
+        let LeasesShared { inner, returner, .. } = &*self.shared;
         let mut refilled = self.lease_more(&mut guard, &refill, true).await?;
         if refilled.decision.is_none() {
             // The unspent units have expired, or other requests have spent them. Lease the whole
@@ -245,11 +249,11 @@ impl<S: Layer> Leases<DenialCache<S>> {
     async fn lease_more(
         &self,
         guard: &mut RefillGuard,
-        refill: &Refill,
+        refill: &LeaseRefill,
         counts_unspent: bool,
     ) -> Result<Refilled, StoreError> {
-        let Shared { inner, returner, max_units, lifetime_micros, clock, .. } = &*self.shared;
-        let Refill { policy, cost, .. } = refill;
+        let LeasesShared { inner, returner, max_units, lifetime_micros, clock, .. } = &*self.shared;
+        let LeaseRefill { policy, cost, .. } = refill;
         let now = clock.now();
         if guard.slot.with(|slot| slot.open(policy, now).is_none()) {
             // Units that could not be given back stay charged.

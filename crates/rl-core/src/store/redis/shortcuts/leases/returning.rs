@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::slot::{ActiveLease, ReturnedUnits};
-use super::table::{LeaseTable, RefillGuard, Room};
+use super::table::{FreedSlot, LeaseTable, RefillGuard};
 use crate::model::{FailureKind, StoreError};
 use crate::policy::LimitSet;
 use crate::store::redis::layer::{AmendOperation, Amendment, Layer, runtime_has_ended};
@@ -39,10 +39,10 @@ const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// Gives leased units back to the server.
 #[derive(Clone)]
 pub(super) struct UnitReturner<S> {
-    shared: Arc<Shared<S>>,
+    shared: Arc<ReturnerShared<S>>,
 }
 
-struct Shared<S> {
+struct ReturnerShared<S> {
     inner: S,
     table: Arc<LeaseTable>,
     idle_micros: u64,
@@ -63,7 +63,7 @@ impl<S: Layer> UnitReturner<S> {
         let idle_micros = u64::try_from(idle.as_micros()).unwrap_or(u64::MAX);
         let (runtime, is_closed) = (Handle::current(), AtomicBool::new(false));
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(ReturnerShared {
                 inner,
                 table,
                 idle_micros,
@@ -145,8 +145,8 @@ impl<S: Layer> UnitReturner<S> {
     /// that are allowed then.
     pub(super) fn make_room(&self, max: usize) -> usize {
         match self.shared.table.make_room(self.shared.clock.now()) {
-            Room::Made => max,
-            Room::Replaced(guard) => {
+            FreedSlot::Made => max,
+            FreedSlot::Replaced(guard) => {
                 let this = self.clone();
                 self.shared.runtime.spawn(async move {
                     // Units that could not be given back stay charged.
@@ -154,7 +154,7 @@ impl<S: Layer> UnitReturner<S> {
                 });
                 max + REPLACED_AT_ONCE
             }
-            Room::None => 0,
+            FreedSlot::None => 0,
         }
     }
 
@@ -192,7 +192,7 @@ impl<S: Layer> UnitReturner<S> {
 }
 
 /// Sweeps until the store is closed or dropped.
-async fn sweep_until_closed<S: Layer>(shared: Weak<Shared<S>>, pause: Duration) {
+async fn sweep_until_closed<S: Layer>(shared: Weak<ReturnerShared<S>>, pause: Duration) {
     let mut clocks = ClockComparison::default();
     loop {
         sleep(pause.clamp(MIN_PAUSE, MAX_PAUSE)).await;
@@ -201,7 +201,7 @@ async fn sweep_until_closed<S: Layer>(shared: Weak<Shared<S>>, pause: Duration) 
         if returner.is_closed() {
             return;
         }
-        let Shared { table, clock, .. } = &*returner.shared;
+        let ReturnerShared { table, clock, .. } = &*returner.shared;
         if clocks.wall_clock_jumped(SystemClock.now().as_micros(), clock.now()) {
             let _ = returner.empty_all(table.subjects(), |_| true).await;
         }

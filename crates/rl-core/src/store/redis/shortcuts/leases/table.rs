@@ -42,7 +42,7 @@ pub(super) struct RefillGuard {
 }
 
 /// The result of [`LeaseTable::make_room`].
-pub(super) enum Room {
+pub(super) enum FreedSlot {
     /// A slot without unspent units was removed.
     Made,
     /// The slot with this guard is to be replaced. It is removed when its units have been given
@@ -76,7 +76,7 @@ impl LeaseTable {
 
     /// Looks for a slot to replace: one without unspent units, or else the one that is idle for
     /// longest.
-    pub(super) fn make_room(self: &Arc<Self>, now: u64) -> Room {
+    pub(super) fn make_room(self: &Arc<Self>, now: u64) -> FreedSlot {
         let mut slots = self.lock();
         let (count, from) = (slots.len(), self.next.fetch_add(COMPARED, Ordering::Relaxed));
         let mut idlest = None;
@@ -87,7 +87,7 @@ impl LeaseTable {
             }
             let Some(lease) = slot.lease.as_ref().filter(|lease| lease.unspent > 0) else {
                 slots.swap_remove_index(index);
-                return Room::Made;
+                return FreedSlot::Made;
             };
             let idle = if now < lease.expires { lease.idle_time(now) } else { u64::MAX };
             if idle >= RECENT && idlest.is_none_or(|(_, longest)| idle > longest) {
@@ -95,12 +95,12 @@ impl LeaseTable {
             }
         }
         let found = idlest.and_then(|(index, _)| slots.get_index_mut(index));
-        let Some((_, slot)) = found else { return Room::None };
+        let Some((_, slot)) = found else { return FreedSlot::None };
         // The lock is free, because the slot has no guard.
-        let Ok(state) = Arc::clone(&slot.refill).try_lock_owned() else { return Room::None };
+        let Ok(state) = Arc::clone(&slot.refill).try_lock_owned() else { return FreedSlot::None };
         slot.guards += 1;
         let (subject, refill) = (slot.subject.clone(), Arc::clone(&slot.refill));
-        Room::Replaced(RefillGuard {
+        FreedSlot::Replaced(RefillGuard {
             state,
             slot: SlotGuard { table: Arc::clone(self), subject, refill },
         })

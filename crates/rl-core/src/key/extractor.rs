@@ -1,5 +1,90 @@
-use super::{AmbiguousKey, KeyExtractor, RequestInfo};
+//! The trait of key extractors, and their combinations.
+
+use std::fmt;
+
+use super::ambiguous::{AmbiguousKey, IntoSubject};
+use super::request::RequestInfo;
 use crate::model::Subject;
+
+/// Finds the subject that a request is counted under.
+///
+/// Closures over `&dyn RequestInfo` are extractors too. They return a [`Subject`], an `Option` of one, or
+/// a `Result` as [`subject`](Self::subject) does.
+pub trait KeyExtractor: Send + Sync + 'static {
+    /// Returns the subject that `request` is counted under, or `None` if it has no key.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if two readers of the request could find different keys.
+    fn subject(&self, request: &dyn RequestInfo) -> Result<Option<Subject>, AmbiguousKey>;
+
+    /// Uses `other` for requests in which this extractor finds no key, as in
+    /// `Identified.or(ClientAddress::default())`.
+    ///
+    /// An ambiguous key rejects the request; `other` is not used then.
+    fn or<E>(self, other: E) -> Or<Self, E>
+    where
+        Self: Sized,
+        E: KeyExtractor,
+    {
+        Or::new(self, other)
+    }
+
+    /// Counts each pair of subjects separately, such as each consumer on each route:
+    /// `Identified.and(Route)`. A request in which one of the two is missing has no key.
+    ///
+    /// The pair is in the realm of the first subject, which is its [owner](Subject::owner). A map of policies
+    /// looks up the owner, so the pair is under the policy of the first subject. The id of a pair is a
+    /// digest, so it equals no other pair and no single subject.
+    fn and<E>(self, other: E) -> And<Self, E>
+    where
+        Self: Sized,
+        E: KeyExtractor,
+    {
+        And::new(self, other)
+    }
+
+    /// Accepts only subjects that the service knows; a request with any other subject has no key.
+    ///
+    /// A client can invent any number of API keys. With `known` and [`or`](Self::or) it gains no bucket by
+    /// that: known keys are counted as keys, and every other request by address.
+    ///
+    /// `recognize` returns whether the subject is known, or the subject to count instead, such as the
+    /// consumer to which a key belongs.
+    ///
+    /// ```
+    /// use std::collections::HashMap;
+    ///
+    /// use rl_core::key::{ApiKey, ClientAddress, KeyExtractor, KeySecret};
+    /// use rl_core::{Realm, Subject};
+    ///
+    /// let secret = KeySecret::new(b"read me from the configuration")?;
+    /// let sold = secret.subject(Realm::Key, b"sk_live_51H8");
+    /// let consumers = HashMap::from([(sold, Subject::consumer("alice"))]);
+    /// let by_consumer = ApiKey::header("x-api-key", secret)?
+    ///     .known(move |key| consumers.get(key).cloned())
+    ///     .or(ClientAddress::default());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    fn known<F, S>(self, recognize: F) -> Known<Self, F>
+    where
+        Self: Sized,
+        F: Fn(&Subject) -> S + Send + Sync + 'static,
+        S: Recognized,
+    {
+        Known::new(self, recognize)
+    }
+}
+
+impl<F, S> KeyExtractor for F
+where
+    F: Fn(&dyn RequestInfo) -> S + Send + Sync + 'static,
+    S: IntoSubject,
+{
+    fn subject(&self, request: &dyn RequestInfo) -> Result<Option<Subject>, AmbiguousKey> {
+        self(request).into_subject()
+    }
+}
 
 /// Uses a second extractor for requests without a key of the first; made by [`KeyExtractor::or`].
 #[derive(Clone, Copy, Debug)]
@@ -9,7 +94,7 @@ pub struct Or<A, B> {
 }
 
 impl<A, B> Or<A, B> {
-    pub(super) const fn new(first: A, second: B) -> Self {
+    const fn new(first: A, second: B) -> Self {
         Self { first, second }
     }
 }
@@ -31,7 +116,7 @@ pub struct And<A, B> {
 }
 
 impl<A, B> And<A, B> {
-    pub(super) const fn new(first: A, second: B) -> Self {
+    const fn new(first: A, second: B) -> Self {
         Self { first, second }
     }
 }
@@ -68,12 +153,63 @@ fn pair(first: &Subject, second: &Subject) -> Subject {
     Subject::combined(first, digest)
 }
 
+/// Accepts only subjects that the service knows; made by [`KeyExtractor::known`].
+#[derive(Clone, Copy)]
+pub struct Known<E, F> {
+    extractor: E,
+    recognize: F,
+}
+
+impl<E, F> Known<E, F> {
+    const fn new(extractor: E, recognize: F) -> Self {
+        Self { extractor, recognize }
+    }
+}
+
+/// The return types of functions for [`KeyExtractor::known`].
+///
+/// A `bool` says whether the subject is known. An `Option<Subject>` replaces a known subject by another one.
+pub trait Recognized {
+    /// Returns the subject to count, or `None` if `found` is not known.
+    fn into_recognized(self, found: Subject) -> Option<Subject>;
+}
+
+impl Recognized for bool {
+    fn into_recognized(self, found: Subject) -> Option<Subject> {
+        self.then_some(found)
+    }
+}
+
+impl Recognized for Option<Subject> {
+    fn into_recognized(self, _: Subject) -> Option<Subject> {
+        self
+    }
+}
+
+impl<E, F, S> KeyExtractor for Known<E, F>
+where
+    E: KeyExtractor,
+    F: Fn(&Subject) -> S + Send + Sync + 'static,
+    S: Recognized,
+{
+    fn subject(&self, request: &dyn RequestInfo) -> Result<Option<Subject>, AmbiguousKey> {
+        let found = self.extractor.subject(request)?;
+        Ok(found.and_then(|found| (self.recognize)(&found).into_recognized(found)))
+    }
+}
+
+impl<E: fmt::Debug, F> fmt::Debug for Known<E, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Known").field(&self.extractor).finish()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::super::fake_request::FakeRequest;
-    use super::super::{Constant, Identified, Route};
+    use super::super::{ApiKey, ClientAddress, Constant, Identified, KeySecret, Route};
     use super::*;
     use crate::model::Realm;
 
@@ -161,5 +297,28 @@ mod tests {
             let split = |at: usize| pair(&Subject::user(&id[..at]), &Subject::user(&id[at..]));
             prop_assert_eq!(split(one) == split(two), one == two);
         }
+    }
+
+    #[test]
+    fn unknown_keys_count_by_the_next_extractor() {
+        let secret = KeySecret::new(b"a secret for tests").unwrap();
+        let sold = secret.subject(Realm::Key, b"sold");
+        let (known, consumer) = (sold.clone(), Subject::consumer("alice"));
+        let key = || ApiKey::header("x-api-key", secret.clone()).unwrap();
+        let by_key = key().known(move |key| *key == known).or(ClientAddress::default());
+        let known = sold.clone();
+        let by_consumer = key().known(move |key| (*key == known).then(|| consumer.clone()));
+        let with = |value: &str| {
+            FakeRequest::get("/").peer("192.0.2.7").header("x-api-key", value.as_bytes())
+        };
+        assert_eq!(by_key.subject(&with("sold")), Ok(Some(sold)));
+        assert_eq!(by_consumer.subject(&with("sold")), Ok(Some(Subject::consumer("alice"))));
+        for invented in ["a", "b", ""] {
+            assert_eq!(by_key.subject(&with(invented)), Ok(Some(Subject::ip([192, 0, 2, 7]))));
+            assert_eq!(by_consumer.subject(&with(invented)), Ok(None));
+        }
+        let twice = with("sold").header("x-api-key", b"a");
+        assert_eq!(by_key.subject(&twice), Err(AmbiguousKey));
+        assert!(format!("{by_key:?}").starts_with("Or { first: Known(ApiKey"));
     }
 }
