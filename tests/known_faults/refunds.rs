@@ -215,11 +215,12 @@ async fn a_metered_load_reaches_the_rate_of_its_limit_under_every_algorithm() {
 /// Returns the units that the load above uses at least in this many seconds, by the formulas of
 /// ALGORITHMS.md.
 ///
-/// An evenly refilled bucket reaches its rate. Under the others what is reserved counts until it is
-/// settled, so at least rate × U / (U + (R − U) × d / period) is used, less what a whole request does not fit into: with R
-/// reserved, U used and d from the charge to the refund. A unit of a sliding window counts for up to one
-/// precision longer than its period, so fewer are used by that part. What is reserved last is not settled
-/// yet when the time is over, and nothing is settled before the first refund.
+/// An evenly refilled bucket reaches its rate. Under the other algorithms, reserved units count until they
+/// are settled. With R units reserved, U used, and the time d from the charge to the refund, at least
+/// rate × U / (U + (R − U) × d / period) is used, less the rest that is too small for a whole request.
+/// A unit of a sliding window counts for up to one precision longer than its period, so fewer are used by
+/// that part. The last reservation is not settled when the time is over, and no unit is settled before the
+/// first refund.
 fn reached(limit: Limit, seconds: u64) -> u64 {
     const RESERVED: f64 = 100.0;
     const USED: f64 = 20.0;

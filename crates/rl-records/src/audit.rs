@@ -15,7 +15,7 @@ pub struct AuditEntry {
     pub at: Timestamp,
     /// The name of the actor.
     pub by: String,
-    /// What happened.
+    /// The event.
     pub event: AuditEvent,
 }
 

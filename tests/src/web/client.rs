@@ -71,7 +71,7 @@ impl Answer {
     }
 
     /// The status and the fields of the Open Bank family, limit, remaining and reset: `200 10-9-60`.
-    /// A `Retry-After` follows as `, retry 60`. What is missing is left out.
+    /// A `Retry-After` follows as `, retry 60`. Missing fields are left out.
     #[must_use]
     pub fn standing(&self) -> String {
         let fields = ["limit", "remaining", "reset"];

@@ -144,13 +144,13 @@ pub(crate) fn stored_cells(limit: Limit) -> usize {
     }
 }
 
-/// What the client is told about `limit`, for a request that needs `needed` units of the state that
-/// the decision left behind.
+/// Computes the outcome of `limit` for a request that needs `needed` units, from the state after the
+/// decision.
 pub(crate) fn outcome(limit: Limit, state: &State, now: Timestamp, needed: u64) -> Outcome {
     counting!(limit, outcome(state, now, limit.units(needed)))
 }
 
-/// The same, from what a script replied.
+/// Computes the outcome of `limit` as [`outcome`] does, from the cells of a script's reply.
 #[cfg(feature = "redis")]
 pub(crate) fn replied_outcome(limit: Limit, cells: &State, now: Timestamp, needed: u64) -> Outcome {
     match limit.algorithm() {

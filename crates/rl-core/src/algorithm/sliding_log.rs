@@ -280,7 +280,7 @@ mod tests {
     }
 
     proptest! {
-        /// What a plain list of all units says, whatever is charged and given back; the wait is exact.
+        /// For any charges and refunds, a log decides as a plain list of all units does, and the wait is exact.
         #[test]
         fn a_log_decides_as_a_list_of_all_units(
             max in 1..40_u64, period in 1..50_u64,
@@ -317,8 +317,8 @@ mod tests {
             }
         }
 
-        /// Whatever is charged beyond the limit, renewed or given back: never less is counted than a
-        /// list would, and the memory is that of the limit.
+        /// For any charges beyond the limit, renewals and refunds, a log counts at least as many units as a
+        /// list does, and needs no more memory than the limit allows.
         #[test]
         fn a_log_never_counts_less_than_a_list(
             max in 0..12_u64,

@@ -243,7 +243,7 @@ pub enum IpSource {
 }
 
 impl IpSource {
-    /// A short fixed word, fit for a metric label.
+    /// Returns a short fixed word that can be a metric label.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -72,6 +72,8 @@ async fn requests_and_units_count_apart(suite: &Suite) {
     require_eq(Rule::State, counts, vec![3, 60], "requests and units of one period");
 }
 
+/// Checks that a store does not forget states of a subject to make room for others.
+///
 /// A store may bound the states of one subject, but then it must refuse charges that do not fit.
 async fn states_of_many_policies_are_not_forgotten(suite: &Suite) {
     let (subject, daily) = (suite.subject(), policy(&[Limit::per_day(1)]));

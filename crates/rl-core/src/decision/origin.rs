@@ -67,7 +67,7 @@ impl Origin {
     }
 }
 
-/// What happens to the request.
+/// The result of a decision, by its origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Allowed,

@@ -15,7 +15,7 @@ use crate::observe::{self, EventLocation, Observer, Transition};
 /// The time without an occurrence after which a condition is over, so that one that flickers is one line.
 const CALM: Duration = Duration::from_secs(1);
 
-/// What happens in a limiter, for the observer and the log.
+/// Reports the events of a limiter to its observer and the log.
 pub(super) struct Events {
     observer: Option<Arc<dyn Observer>>,
     failure_policy: FailurePolicy,

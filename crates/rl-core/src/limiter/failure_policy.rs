@@ -1,4 +1,4 @@
-//! What happens to requests that the store does not decide.
+//! The failure policy: the decision about a request when the store makes none.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::model::{FailureKind, StoreError};
 use crate::policy::Policy;
 use crate::store::Store;
 
-/// What happens to a request when no decision can be made.
+/// The treatment of a request when the store makes no decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnFailure {

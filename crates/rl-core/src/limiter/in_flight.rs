@@ -26,10 +26,10 @@ use crate::store::StoreFuture;
 /// The bound never falls below this, or below the setting if that is smaller.
 const FLOOR: usize = 64;
 
-/// How many times the bound it may become at once.
+/// The largest factor by which the bound grows in one step.
 const GROWTH: usize = 4;
 
-/// Replies are counted for no longer than this: what was before says little about now.
+/// The time over which replies are counted. Older replies say little about the current load.
 const WINDOW: Duration = Duration::from_secs(1);
 
 /// The replies since a time, which set the bound.
@@ -38,7 +38,8 @@ struct ReplyWindow {
     from: Instant,
     // The calls that were answered by then.
     answered: u64,
-    // Calls that are sent from then on show what the bound does. Until then the store works on what was given up.
+    // Only calls sent from then on show the effect of the bound. Until then the store works on calls that
+    // timed out.
     shows_from: Instant,
     // The bound from then on.
     then: usize,
@@ -48,9 +49,9 @@ struct ReplyWindow {
 #[derive(Debug)]
 pub(super) struct InFlight {
     waiting: AtomicUsize,
-    // The setting.
+    // The configured bound.
     most: usize,
-    // What the store answers in time, at most `most`.
+    // The number of calls that the store answers within the deadline, at most `most`.
     bound: AtomicUsize,
     deadline: Duration,
     // Locked by late and refused decisions only.
@@ -93,7 +94,7 @@ impl InFlight {
 
     /// Returns a slot, unless all are taken.
     pub(super) fn enter(self: &Arc<Self>) -> Option<InFlightSlot> {
-        // Counted before the check, so that no more than the bound ever wait.
+        // Counted before the check, so that concurrent callers never exceed the bound.
         let ahead = self.waiting.fetch_add(1, Ordering::Relaxed);
         if ahead >= self.bound() {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -102,7 +103,7 @@ impl InFlight {
         Some(InFlightSlot { in_flight: Arc::clone(self), sent: self.replies.send() })
     }
 
-    /// Limits a result that has to be waited for: it takes a slot, or fails as overloaded if all are taken.
+    /// Occupies a slot until a pending result is ready, or fails as overloaded if all slots are taken.
     pub(super) fn limit<T: Send + 'static>(
         self: &Arc<Self>,
         result: StoreFuture<T>,
@@ -131,7 +132,7 @@ impl InFlight {
         // Another caller that holds the lock does the same.
         let Ok(mut window) = self.window.try_lock() else { return };
         if bound < window.then {
-            // A reply to what was sent since says that the rest is worked off.
+            // A reply to a call sent since then shows that the older calls are worked off.
             if now >= window.shows_from || self.replies.newest_is_after(window.from) {
                 self.bound.store(window.then, Ordering::Relaxed);
                 window.shows_from = now;
@@ -165,7 +166,7 @@ impl InFlight {
         let over_window = self.borne(answered.wrapping_sub(window.answered), now - window.from);
         let borne = self.borne(replies, elapsed).max(over_window).max(waiting / 2).max(FLOOR);
         if borne < waiting && borne < self.bound() {
-            // What is sent while the store works on what was given up is late as well.
+            // The store still works on calls that timed out, so calls sent meanwhile are late as well.
             self.bound.store((borne / 4).max(FLOOR.min(borne)), Ordering::Relaxed);
             let drains_for = elapsed.mul_f64(waiting as f64 / replies as f64).min(DRAINING);
             let shows_from = now + drains_for;
@@ -237,7 +238,7 @@ mod tests {
             Self { in_flight, each_deadline, queue, sent, in_time, late }
         }
 
-        /// Lets this number of clients ask again in each of so many milliseconds.
+        /// Lets `clients` clients send requests for `millis` milliseconds, each again after its reply.
         async fn flood(&mut self, clients: usize, millis: usize) {
             (self.in_time, self.late) = (0, 0);
             for _ in 0..millis {
@@ -277,7 +278,7 @@ mod tests {
         let mut remote = Remote::new(4_096, 1_000);
         for each_deadline in [1_000, 200, 3_000, 1_000] {
             remote.each_deadline = each_deadline;
-            // What was given up at first has to be worked off.
+            // The store first works off the calls that timed out.
             remote.flood(20_000, 3_000).await;
             remote.flood(20_000, 1_000).await;
             let (bound, share) = (remote.in_flight.bound(), remote.in_time * 10 / each_deadline);

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use crate::model::{Cost, Mode};
 
-/// What a request asks of the limits of its subject.
+/// The operation of a request on the limits of its subject.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Operation {
     pub(super) mode: Mode,

@@ -43,7 +43,7 @@ async fn used(limiter: &RateLimiter) -> u64 {
     limiter.usage(&alice()).await.unwrap().limits().next().unwrap().used()
 }
 
-/// A store in memory that fails while the test says so, and counts how often it is asked.
+/// A store in memory that fails on demand, and counts its calls.
 #[derive(Debug, Default)]
 pub(super) struct Faulty {
     memory: MemoryStore,
@@ -109,7 +109,7 @@ impl Store for Silent {
     }
 }
 
-/// A source that takes its time, then gives one policy or fails.
+/// A source that returns one policy, or fails, after a delay.
 #[derive(Clone)]
 struct Slow {
     after: Duration,
@@ -235,7 +235,7 @@ async fn by_default_outages_let_pass_and_misconfigurations_do_not() {
     assert_eq!(limiter.check(&alice(), 1).await.origin(), Origin::Store);
 }
 
-/// Whoever keeps the policies says nothing about the counters.
+/// An outage of the policy source must not open the breaker of the store.
 #[cfg(feature = "tracing")]
 #[tokio::test(start_paused = true)]
 async fn an_outage_of_the_policies_is_two_lines_and_keeps_nobody_from_the_store() {
@@ -276,7 +276,7 @@ async fn an_outage_of_the_policies_is_two_lines_and_keeps_nobody_from_the_store(
     assert!(lines[1].ends_with("undecided=10"), "{lines:#?}");
 }
 
-/// Operators ask for facts: there nothing stands in for the store.
+/// Operators need the stored values, so these operations have no fallback.
 #[tokio::test]
 async fn failures_of_operations_are_errors() {
     let store = Arc::new(Faulty::default());
@@ -358,7 +358,7 @@ async fn a_source_may_take_its_time_and_may_fail() {
     assert_eq!(refused.check(&alice(), 1).await.origin(), failed_closed);
 }
 
-/// A source made of a function that answers later.
+/// A source made of an asynchronous function.
 struct From<F>(F);
 
 impl<F: Fn(&Subject) -> PolicyFuture + Send + Sync + 'static> PolicySource for From<F> {
@@ -418,7 +418,7 @@ async fn the_observer_is_told_of_every_decision_and_failure_and_of_the_recovery_
     store.fail_with(FailureKind::Unavailable);
     let failure = ["failed: unavailable", "alice allowed by failed_open"];
     assert_eq!(ask(3).await, [failure; 3].concat());
-    // The breaker is open: nobody asks the store, and it does not fail.
+    // The breaker is open: the store is not called, so it does not fail.
     assert_eq!(ask(2).await, ["alice allowed by failed_open"; 2]);
     advance(Duration::from_secs(1)).await;
     store.fail_with(FailureKind::Corrupt);
@@ -577,7 +577,7 @@ async fn realms_of_the_preset_have_their_own_limits() {
     assert_eq!(names(Subject::ip([198, 51, 100, 7])).await, "hour=1000/hour");
 }
 
-/// Who is unknown is anonymous.
+/// The preset applies the limits of anonymous clients to unknown ones.
 #[tokio::test]
 async fn the_preset_takes_whom_nobody_knows_for_anonymous() {
     let limiter = RateLimiter::builder().policies(Preset::OpenBank).build().unwrap();
@@ -694,7 +694,7 @@ fn a_decision_in_memory_is_there_at_once_and_costs_no_allocation() {
     assert_eq!([allocated(), allocated(), allocated(), allocated()], [0; 4]);
 }
 
-/// Waiting exactly as long as told succeeds; a microsecond less does not.
+/// A retry succeeds after exactly `retry_after`, and not a microsecond sooner.
 #[tokio::test]
 async fn the_wait_is_exact() {
     let clock = Arc::new(ManualClock::default());

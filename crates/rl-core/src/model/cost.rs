@@ -56,7 +56,7 @@ impl fmt::Display for Cost {
     }
 }
 
-/// What a store does with the cost of a request.
+/// The way in which a store charges the cost of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// Charges the whole cost, or nothing.

@@ -173,7 +173,7 @@ fn strip<'a>(text: &'a str, suffix: &str) -> (&'a str, bool) {
     text.strip_suffix(suffix).map_or((text, false), |rest| (rest, true))
 }
 
-/// What stands between the colons, and where.
+/// An iterator over the parts between colons, which knows the place of each.
 struct LimitTextParts<'a> {
     text: &'a str,
     rest: Option<&'a str>,
@@ -199,7 +199,7 @@ impl<'a> LimitTextParts<'a> {
         ParseLimitError::new(self.text, self.at, expected)
     }
 
-    /// An error behind the `=` of the last part.
+    /// Returns an error at the value of the last part, behind its `=`.
     fn error_in_value(&self, expected: &'static str) -> ParseLimitError {
         let name = self.text[self.at..].find('=').map_or(0, |equals| equals + 1);
         ParseLimitError::new(self.text, self.at + name, expected)
@@ -227,7 +227,7 @@ impl<'a> LimitTextParts<'a> {
         self.period(precision.ok_or_else(|| self.error(PRECISION))?)
     }
 
-    /// The limit of which `MAX` and a colon are read.
+    /// Parses a concurrency limit after `MAX` and its colon.
     fn concurrency(mut self, max: u64) -> Result<Limit, ParseLimitError> {
         let after_max = self.at;
         let limit = match self.next() {
@@ -305,13 +305,13 @@ impl ParseLimitError {
         Self { text: shown, column, expected }
     }
 
-    /// The column at which the text went wrong, counted in characters from 1.
+    /// Returns the column of the error, counted in characters from 1.
     #[must_use]
     pub const fn column(&self) -> usize {
         self.column
     }
 
-    /// What was expected there.
+    /// Returns a description of the text that was expected there.
     #[must_use]
     pub const fn expected(&self) -> &'static str {
         self.expected

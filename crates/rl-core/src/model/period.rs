@@ -144,6 +144,8 @@ impl FromStr for Period {
 impl TryFrom<Duration> for Period {
     type Error = InvalidPeriod;
 
+    /// Creates the period of a duration.
+    ///
     /// # Errors
     ///
     /// Returns an error if the span is not a whole number of milliseconds, is zero or too long.

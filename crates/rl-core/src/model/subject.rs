@@ -90,7 +90,7 @@ impl fmt::Display for InvalidRealm {
 
 impl std::error::Error for InvalidRealm {}
 
-/// What a request is counted under: a [`Realm`] and an id in it.
+/// The subject that a request is counted under: a [`Realm`] and an id in it.
 ///
 /// Ids of up to 40 bytes (addresses, UUIDs) need no allocation. An id of more than
 /// [`Subject::MAX_ID_LEN`] bytes is replaced by its 128-bit BLAKE3 digest, so that no client can

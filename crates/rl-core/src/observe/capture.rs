@@ -1,4 +1,4 @@
-//! What is logged, for tests.
+//! Captures log lines for tests.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -12,10 +12,10 @@ thread_local! {
     static LINES: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
 }
 
-/// Keeps what operators read of the log lines of this thread, until it is dropped.
+/// Captures the log lines of this thread until it is dropped.
 ///
-/// One subscriber for all threads: with one for each, threads that come and go make `tracing` forget
-/// for a moment that somebody listens.
+/// One subscriber serves all threads. With a subscriber for each thread, `tracing` would lose lines while
+/// threads start and end, because it caches whether any subscriber is interested.
 pub(crate) struct Capture {
     // It stays in its thread.
     _not_send: PhantomData<*const ()>,
@@ -31,7 +31,7 @@ impl Capture {
         Self { _not_send: PhantomData }
     }
 
-    /// The lines so far, as `WARN message; field=value`.
+    /// Returns the lines so far, as `WARN message; field=value`.
     pub(crate) fn lines(&self) -> Vec<String> {
         LINES.with_borrow(|lines| lines.clone().unwrap_or_default())
     }

@@ -11,14 +11,16 @@ use crate::model::Redacted;
 use crate::model::StoreError;
 use crate::model::Subject;
 
-/// Whether somebody may listen to [`decided`]: one look, which nearly always says no.
+/// Returns whether a subscriber may record [`decided`].
+///
+/// This is one atomic load, and nearly always `false`.
 #[inline]
 pub(crate) fn may_decisions_be_logged() -> bool {
     LevelFilter::current() >= LevelFilter::DEBUG
 }
 
 pub(crate) fn decided(subject: &Subject, decision: &Decision) {
-    // The fields are computed only if somebody listens.
+    // The fields are computed only if a subscriber records them.
     if !tracing::enabled!(target: "rl_core", tracing::Level::DEBUG) {
         return;
     }

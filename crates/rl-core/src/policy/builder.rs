@@ -55,8 +55,8 @@ impl PolicyBuilder {
     ///
     /// Returns an error if there is no limit or more than [`Policy::MAX_LIMITS`], if a name is not
     /// 1 to 64 characters of `A-Z a-z 0-9 _ . : * / -` or is used twice, if two limits would
-    /// count in the same state, or if sliding windows and logs would remember so much that a decision
-    /// takes long: two logs of 100 000 units are allowed, or two windows of 200 buckets.
+    /// count in the same state, or if sliding windows and logs would store more entries than a decision
+    /// can read in a short time: two logs of 100 000 units are allowed, or two windows of 200 buckets.
     pub fn build(self) -> Result<Policy, InvalidPolicy> {
         let limits = named(self.limits);
         if limits.is_empty() {

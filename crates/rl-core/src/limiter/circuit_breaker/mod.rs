@@ -1,7 +1,7 @@
 //! Keeps requests from a store that fails. While the breaker is open, the failure policy decides at once,
 //! and single probes find out whether the store has recovered.
 //!
-//! The breaker also tells when an outage begins and ends, so that each is one line in the log.
+//! The breaker also reports the begin and the end of an outage, so that each is logged once.
 
 mod state;
 #[cfg(test)]

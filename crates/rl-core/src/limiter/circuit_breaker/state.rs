@@ -51,7 +51,7 @@ pub(super) trait AtomicState: fmt::Debug {
     fn exchange(&self, current: u64, next: u64) -> bool;
 }
 
-/// What happens to calls.
+/// The state of the breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Calls are made, and succeed.

@@ -23,7 +23,7 @@ const LATE: FailureKind = FailureKind::TimedOut;
 
 type OnThreads = BreakerState<AtomicU64>;
 
-/// Opens at `now`, with the longest wait that there is: 100.
+/// Opens the breaker at `now`, with the longest possible wait of 100 ms.
 fn opened(circuit: &OnThreads, now: u64) {
     for _ in 0..FAILURE_THRESHOLD {
         circuit.failed(circuit.snapshot(), DOWN, now, FIRST_WAIT / 2);
@@ -67,7 +67,7 @@ fn an_answer_in_between_begins_the_row_anew() {
     }
 }
 
-/// A broken connection takes all replies that are under way along.
+/// A broken connection fails all calls in flight.
 #[test]
 fn a_thousand_failures_of_requests_that_set_out_together_are_one() {
     let circuit = OnThreads::default();
@@ -139,7 +139,7 @@ fn a_probe_that_is_answered_closes_it() {
     opened(&circuit, 0);
     assert!(circuit.succeeded(admit(&circuit, 100).unwrap(), || 100));
     assert_eq!(circuit.snapshot().phase(), Phase::Closed);
-    // The row begins anew.
+    // Consecutive failures are counted from zero again.
     circuit.failed(circuit.snapshot(), DOWN, 101, 0);
     assert_eq!(circuit.snapshot().phase(), Phase::Failing);
 }
@@ -158,7 +158,7 @@ fn a_probe_that_fails_opens_it_for_longer_up_to_the_longest_wait() {
             }
         };
         waits.push(now - begun);
-        // As much as chance adds.
+        // The largest jitter.
         assert!(!circuit.failed(probe, LATE, now, LONGEST_WAIT / 2), "it has been logged");
         assert_eq!(admit(&circuit, now).unwrap_err(), LATE);
     }
@@ -175,7 +175,7 @@ fn a_probe_that_is_given_up_leaves_the_next_request_to_find_out() {
     assert!(admit(&circuit, 100).unwrap().is_probe());
 }
 
-/// On a thread that does something else meanwhile, for example.
+/// Its task may be delayed, for example, on a busy thread.
 #[test]
 fn a_probe_that_tells_nothing_is_not_waited_for() {
     let circuit = OnThreads::default();
@@ -185,7 +185,7 @@ fn a_probe_that_tells_nothing_is_not_waited_for() {
     let other = admit(&circuit, 100 + PROBE_TIMEOUT).unwrap();
     assert!(other.is_probe());
     assert!(admit(&circuit, 100 + PROBE_TIMEOUT).is_err(), "one at a time");
-    // What the first comes to in the end changes nothing.
+    // The late result of the first probe changes nothing.
     circuit.abandon_probe(lost);
     assert!(!circuit.failed(lost, DOWN, 1_200, 0) && !circuit.succeeded(lost, || 1_200));
     assert!(!circuit.misconfigured(lost, 1_200));
@@ -200,7 +200,7 @@ fn refusals_do_not_open_it_and_are_one_line() {
     assert!(refuse(0));
     assert!((1..100).all(|now| !refuse(now)));
     assert!(admit(&circuit, 100).is_ok(), "it is asked on");
-    // What fails in between is of the same trouble.
+    // A failure in between belongs to the same outage.
     assert!(!circuit.failed(circuit.snapshot(), DOWN, 101, 0));
     assert!(!circuit.succeeded(circuit.snapshot(), || 98 + RECOVERY_PERIOD));
     assert!(
@@ -211,7 +211,7 @@ fn refusals_do_not_open_it_and_are_one_line() {
     assert!(circuit.succeeded(circuit.snapshot(), || 700 + RECOVERY_PERIOD));
 }
 
-/// A store that was restarted with another password is reached, and must not be passed by.
+/// A store that was restarted with another password can be reached, so its errors must be reported.
 #[test]
 fn a_probe_that_is_refused_closes_it_as_misconfigured() {
     let circuit = OnThreads::default();
@@ -264,7 +264,7 @@ const ANSWERS: u8 = 0;
 const FAILS: u8 = 1;
 const HANGS: u8 = 2;
 
-/// A store that is waited for.
+/// A store whose replies take time.
 #[derive(Debug, Default)]
 struct Remote {
     memory: MemoryStore,
@@ -316,7 +316,7 @@ fn limiter(limit: Limit) -> (Arc<Remote>, RateLimiter) {
     (remote, limiter)
 }
 
-/// So many requests at once; their origins.
+/// Sends `requests` concurrent requests, and returns the origins of their decisions.
 async fn at_once(limiter: &RateLimiter, requests: usize) -> Vec<Origin> {
     let mut asking = JoinSet::new();
     for _ in 0..requests {
@@ -349,7 +349,7 @@ async fn of_a_thousand_requests_at_once_one_is_the_probe() {
         assert_eq!(remote.asked(), 1);
         let by_store = origins.iter().filter(|origin| **origin == Origin::Store).count();
         assert_eq!(by_store, usize::from(does == ANSWERS));
-        // Closes it for the next.
+        // Closes the breaker for the next round.
         advance(WAIT * 2).await;
         remote.does(ANSWERS);
         at_once(&limiter, 1).await;
@@ -358,7 +358,7 @@ async fn of_a_thousand_requests_at_once_one_is_the_probe() {
     }
 }
 
-/// A client that hangs up must not take the only way back along.
+/// A disconnect of the client that sent the probe must not leave the breaker open for ever.
 #[tokio::test(start_paused = true)]
 async fn a_probe_whose_client_hangs_up_is_not_the_last() {
     let (remote, limiter) = limiter(Limit::per_hour(10_000));
@@ -383,7 +383,7 @@ async fn a_probe_whose_client_hangs_up_is_not_the_last() {
     assert_eq!(at_once(&limiter, 1).await, [Origin::Store]);
 }
 
-/// A long outage under load: how often it is asked, and how soon it decides when it is back.
+/// Under load, few calls reach a store during a long outage, and it decides again soon after its return.
 #[tokio::test(start_paused = true)]
 async fn a_failing_store_is_asked_a_few_times_a_second_and_decides_soon_after_its_return() {
     let (remote, limiter) = limiter(Limit::per_hour(1_000_000));
@@ -397,7 +397,7 @@ async fn a_failing_store_is_asked_a_few_times_a_second_and_decides_soon_after_it
             asking.spawn(async move {
                 let asked = Instant::now();
                 limiter.check(&Subject::user("alice"), 1).await;
-                // A step of this test's clock late at most.
+                // At most one step of this test's clock late.
                 let took = asked.elapsed();
                 assert!(took <= Duration::from_millis(101), "{took:?}");
             });
@@ -459,12 +459,12 @@ async fn no_more_decisions_wait_than_are_allowed() {
     assert_eq!((asked.elapsed(), limiter.in_flight()), (Duration::ZERO, 10));
     waiting.await.unwrap();
     assert_eq!(limiter.in_flight(), 0);
-    // Too many are no failure of the store: it is asked on.
+    // Overload is no failure of the store: calls to it continue.
     remote.does(ANSWERS);
     assert_eq!(at_once(&limiter, 10).await, [Origin::Store; 10]);
 }
 
-/// A fallback on a server may hang as well.
+/// A fallback may be a server, and may hang as well.
 #[tokio::test(start_paused = true)]
 async fn no_more_decisions_wait_for_the_fallback_than_are_allowed() {
     let remotes = [Arc::new(Remote::default()), Arc::new(Remote::default())];
@@ -487,7 +487,7 @@ async fn no_more_decisions_wait_for_the_fallback_than_are_allowed() {
     assert_eq!(limiter.in_flight(), 0);
 }
 
-/// What several threads do at once, in every order that there is.
+/// Checks concurrent operations in every order of their steps.
 mod every_order {
     use loom::sync::Arc;
     use loom::sync::atomic::{AtomicU64, Ordering};
@@ -520,7 +520,7 @@ mod every_order {
         Arc::new(circuit)
     }
 
-    /// What each of several threads comes to.
+    /// Runs each operation in a thread of its own, and returns their results.
     fn each(circuit: &Arc<Loomed>, acts: impl IntoIterator<Item = Act>) -> Vec<bool> {
         let threads: Vec<_> = acts
             .into_iter()
@@ -593,7 +593,7 @@ mod every_order {
                 Box::new(is_probe),
             ];
             let probes = each(&circuit, acts).into_iter().filter(|probe| *probe).count();
-            // Nobody may have looked in time; then the next one is.
+            // Both requests may have been too early; then the next one is the probe.
             assert_eq!(probes + usize::from(is_probe(&circuit)), 1);
         });
     }

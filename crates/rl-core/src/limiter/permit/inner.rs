@@ -11,7 +11,7 @@ use crate::model::{Cost, Subject};
 use crate::store::{RefundOf, ReservationChange, ReservationStatus, StoreFuture};
 use crate::time::Timestamp;
 
-/// What the clones of a permit share: the charge of a request, until it is settled.
+/// The state that the clones of a permit share: the charge of a request, until it is settled.
 pub(super) struct PermitInner {
     pub(super) pipeline: Arc<Pipeline>,
     pub(super) subject: Subject,

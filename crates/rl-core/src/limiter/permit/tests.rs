@@ -102,13 +102,13 @@ async fn what_no_store_decided_is_not_settled() {
     permit.settle().await.unwrap();
 }
 
-/// Two at once, with the default lease of ten seconds.
+/// Creates a limiter of two concurrent requests, with the default lease of ten seconds.
 fn two_at_once(store: impl Store) -> RateLimiter {
     let limits = RateLimiter::builder().limit(Limit::concurrency(2).unwrap());
     limits.limit(Limit::per_hour(10)).store(store).build().unwrap()
 }
 
-/// Units used of the concurrency limit and of the hour.
+/// Returns the units used of the concurrency limit and of the hour.
 async fn both(limiter: &RateLimiter) -> [u64; 2] {
     let usage = limiter.usage(&alice()).await.unwrap();
     let used: Vec<_> = usage.limits().map(|limit| limit.used()).collect();
@@ -139,7 +139,7 @@ async fn places_are_held_for_as_long_as_somebody_holds_them() {
     let store = MemoryStore::builder().clock(TokioClock::new()).build();
     let limiter = two_at_once(store);
     let held = limiter.acquire(&alice(), 1).await;
-    // Nobody renews what its holder has forgotten, or took without a permit.
+    // This lease has no permit, so it is not renewed.
     limiter.check(&alice(), 1).await;
     assert_eq!(both(&limiter).await, [2, 2]);
     let a_while = Duration::from_secs(35);
@@ -151,7 +151,7 @@ async fn places_are_held_for_as_long_as_somebody_holds_them() {
     assert_eq!(both(&limiter).await, [0, 2]);
 }
 
-/// A store in memory that takes its time.
+/// A store in memory whose decisions are not ready at once.
 #[derive(Debug)]
 struct Late(MemoryStore);
 
@@ -194,7 +194,7 @@ async fn a_place_that_nobody_waits_for_any_more_is_freed() {
     assert!(limiter.acquire(&alice(), 1).await.decision().is_allowed());
 }
 
-/// What a limit refused is not charged afterwards, however much of it was used.
+/// Units beyond the estimate are not charged to a limit that denied the request.
 #[tokio::test]
 async fn what_was_refused_is_not_settled() {
     for is_shadow in [false, true] {
@@ -231,7 +231,7 @@ async fn units_beyond_the_estimate_are_not_for_limits_that_were_not_charged() {
     }
 }
 
-/// Given back as a whole, a request is given back under limits that count requests, too.
+/// A full refund also refunds the request under limits that count requests.
 #[tokio::test]
 async fn a_request_comes_back_when_all_of_its_cost_does() {
     let limit = "3/day:requests".parse().unwrap();
@@ -283,7 +283,7 @@ async fn a_renewal_may_take_longer_than_a_decision() {
     assert_eq!(both(&limiter).await, [0, 1]);
 }
 
-/// A store in memory that carries out at once what is asked, and says so too late.
+/// A store in memory that executes calls immediately, and replies after the deadline.
 #[derive(Debug)]
 struct TooLate(MemoryStore<TokioClock>);
 
@@ -312,7 +312,7 @@ impl Store for TooLate {
     }
 }
 
-/// Without this a server that is slow for a moment denies for a lease.
+/// Otherwise a short delay of the server would deny requests for the length of a lease.
 #[tokio::test(start_paused = true)]
 async fn a_place_that_is_granted_too_late_is_freed() {
     let limiter = two_at_once(TooLate(MemoryStore::builder().clock(TokioClock::new()).build()));
@@ -332,13 +332,13 @@ async fn work_that_is_done_already_holds_no_place() {
     assert_eq!(both(&limiter).await, [0, 5]);
 }
 
-/// A store in memory that carries out every renewal, and whose answer to some is lost or late.
+/// A store in memory that executes every renewal, but loses or delays some replies.
 #[derive(Debug)]
 struct LosesAnswers {
     store: MemoryStore<TokioClock>,
     lost: AtomicU32,
     late: Duration,
-    // Refunds that were waited for until their end.
+    // Refunds that were awaited to completion.
     refunded: Arc<AtomicU32>,
 }
 
@@ -382,8 +382,8 @@ async fn after(time: Duration) {
     timeout(time, pending::<()>()).await.unwrap_err();
 }
 
-/// As when a server hangs for some seconds and then does what lies in its socket: the lease is of
-/// another time than the holder knows.
+/// A server may hang for some seconds and then execute the commands in its socket buffer. The lease then
+/// expires at another time than its holder expects.
 #[tokio::test(start_paused = true)]
 async fn a_renewal_whose_answer_is_lost_does_not_lose_the_place() {
     let limiter = two_at_once(LosesAnswers::new(1, Duration::from_millis(10)));
@@ -392,7 +392,7 @@ async fn a_renewal_whose_answer_is_lost_does_not_lose_the_place() {
         after(Duration::from_secs(1)).await;
         let [places, hour] = both(&limiter).await;
         assert!((1..=2).contains(&places), "{places} places after {seconds} s");
-        // The one of which nobody knew has ended, a lease after it was renewed.
+        // The lease whose renewal got no reply has expired, one lease after that renewal.
         assert!(seconds < 15 || places == 1, "{places} places after {seconds} s");
         assert_eq!(hour, 1);
     }
@@ -404,7 +404,7 @@ async fn a_renewal_whose_answer_is_lost_does_not_lose_the_place() {
 async fn a_place_that_is_settled_while_it_is_renewed_is_free() {
     let limiter = two_at_once(LosesAnswers::new(0, Duration::from_secs(1)));
     let held = limiter.acquire(&alice(), 1).await;
-    // The renewal has been carried out, and its answer is on the way.
+    // The renewal has been executed, and its reply is on the way.
     after(Duration::from_millis(3_900)).await;
     held.settle().await.unwrap();
     after(Duration::from_secs(1)).await;
@@ -428,7 +428,7 @@ async fn who_goes_away_while_it_is_settled_leaves_it_to_be_settled() {
     }
 }
 
-/// With long leases the tasks of requests that have long ended would fill the memory.
+/// Otherwise, with long leases, tasks of finished requests would fill the memory.
 #[tokio::test]
 async fn nothing_is_left_of_a_request_that_has_ended() {
     let limits = RateLimiter::builder().limit("5:concurrency:lease=1hour".parse().unwrap());
@@ -445,7 +445,7 @@ async fn nothing_is_left_of_a_request_that_has_ended() {
     }
 }
 
-/// Reports of leases that have lapsed: whether the place was taken again.
+/// The reported lapses of leases: for each, whether the slot was taken again.
 #[derive(Debug, Default)]
 struct Lapsed(Mutex<Vec<bool>>);
 
@@ -506,7 +506,7 @@ async fn a_place_whose_lease_lapsed_waits_for_room_and_is_reported_once() {
     assert_eq!(both(&limiter).await, [0, 3]);
 }
 
-/// Otherwise it would free the place of another request.
+/// Otherwise it would free the slot of another request.
 #[tokio::test(start_paused = true)]
 async fn a_request_that_goes_on_uncounted_frees_no_place() {
     let (limiter, clock, lapsed) = jumping();

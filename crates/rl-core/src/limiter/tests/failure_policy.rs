@@ -18,7 +18,7 @@ fn alice() -> Subject {
     Subject::user("alice")
 }
 
-/// One of four instances on a store of all.
+/// Creates the limiter of one of four instances that share a store.
 fn on(store: &Arc<Faulty>) -> RateLimiterBuilder {
     let builder = RateLimiter::builder().store(Arc::clone(store));
     builder.fallback(MemoryStore::new(), Share::with_instances(4))
@@ -57,7 +57,7 @@ async fn the_store_decides_again_when_it_answers_again() {
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(origin().await, Origin::Store);
     }
-    // What the fallback has let pass is not counted by the store.
+    // The store does not count requests that the fallback allowed.
     let usage = limiter.usage(&alice()).await.unwrap();
     assert_eq!(usage.limits().next().unwrap().used(), 6);
 }
@@ -90,7 +90,7 @@ async fn units_go_back_to_the_store_that_took_them() {
     store.fail_with(None);
     tokio::time::advance(Duration::from_secs(1)).await;
     assert_eq!((used(&limiter).await, used(&beside).await), (5, 5));
-    // Beyond what was granted it is charged where it was granted.
+    // Units beyond the estimate are charged to the store that made the decision.
     of_fallback.set_cost(4);
     drop(of_fallback);
     of_store.set_cost(1);
@@ -110,7 +110,7 @@ async fn a_place_that_the_fallback_gave_is_free_again() {
     }
 }
 
-/// "Never" would be a lie: it is granted when the store is back.
+/// `RetryAfter::Never` would be wrong: the request is allowed when the store is back.
 #[tokio::test]
 async fn less_than_a_unit_of_a_limit_is_turned_away_as_undecided() {
     let store = Arc::new(Faulty::default());
@@ -122,7 +122,7 @@ async fn less_than_a_unit_of_a_limit_is_turned_away_as_undecided() {
         assert_eq!(denied.origin(), Origin::FailedClosed(DOWN), "{limit}");
         assert_eq!(denied.retry_after(), RetryAfter::In(Duration::from_secs(1)));
     }
-    // What the whole limit never grants is never granted.
+    // A cost that the whole limit never grants is denied for ever.
     for (limit, cost) in [(Limit::per_hour(0), 1), (Limit::per_hour(3), 4)] {
         let denied = limiter(limit).check(&alice(), cost).await;
         assert_eq!(denied.origin(), Origin::Policy, "{limit}");
@@ -167,7 +167,7 @@ async fn a_fallback_that_fails_too_turns_away() {
     assert_eq!(denied.origin(), Origin::FailedClosed(FailureKind::TimedOut));
 }
 
-/// A fallback is for outages; what somebody may have provoked is denied unless told otherwise.
+/// A fallback is for outages. Failures that a client may have provoked are denied by default.
 #[tokio::test]
 async fn a_configuration_failure_does_not_fall_back() {
     let store = Arc::new(Faulty::default());
@@ -193,7 +193,7 @@ fn any_limit() -> impl Strategy<Value = Limit> {
 }
 
 proptest! {
-    /// Under every algorithm, and from idle: what all instances hold together is within the limit.
+    /// Under every algorithm, the shares of all idle instances together are within the limit.
     #[test]
     fn all_shares_together_are_at_most_the_limit(limit in any_limit(), instances in 1..=20_u32) {
         let policy = Policy::new([limit]).unwrap();

@@ -30,7 +30,7 @@ fn nobody_waits(limiter: &RateLimiter) -> bool {
     limiter.pipeline.wait_queues.is_empty()
 }
 
-/// Polls once, and leaves it waiting.
+/// Polls a future once, and checks that it waits.
 async fn begin<F: Future + Unpin>(waiting: &mut F) {
     poll_fn(|cx| {
         assert!(Pin::new(&mut *waiting).poll(cx).is_pending(), "it waits");
@@ -67,7 +67,7 @@ async fn nobody_overtakes_who_waits() {
     // There are units enough for this one, but not for both.
     let mut small = limiter.check_waiting(&alice(), 2, LONG, 10);
     begin(&mut small).await;
-    // Other subjects have lines of their own.
+    // Other subjects have queues of their own.
     assert!(limiter.check_waiting(&Subject::user("bob"), 2, LONG, 10).await.is_allowed());
     let began = Instant::now();
     assert!(large.await.is_allowed());
@@ -85,7 +85,7 @@ async fn who_gives_up_makes_room() {
     let mut second = limiter.check_waiting(&alice(), 1, LONG, 2);
     begin(&mut second).await;
 
-    // The line is full, and its first tells how long it takes.
+    // The queue is full, and `retry_after` is the wait of its first request.
     let third = limiter.check_waiting(&alice(), 1, LONG, 2).await;
     assert_eq!(third.retry_after(), RetryAfter::In(Duration::from_secs(1)));
 
@@ -110,7 +110,7 @@ async fn a_wait_that_is_too_long_ends_at_once_or_in_time() {
     assert!(!limiter.check_waiting(&alice(), 1, short, 10).await.is_allowed());
     assert!(!limiter.check_waiting(&alice(), 2, LONG, 10).await.is_allowed());
     assert_eq!(began.elapsed(), Duration::ZERO);
-    // How long it takes until the one in front is served is not known before.
+    // The wait of a request behind others is unknown until they are served.
     let mut first = limiter.check_waiting(&alice(), 1, LONG, 10);
     begin(&mut first).await;
     let behind = limiter.check_waiting(&alice(), 1, short, 10).await;
@@ -146,7 +146,7 @@ async fn a_permit_that_is_given_back_lets_the_first_in_line_move_up() {
     assert_eq!(began.elapsed(), Duration::ZERO);
 }
 
-/// A store in memory, two milliseconds away.
+/// A store in memory whose calls take two milliseconds.
 #[derive(Debug)]
 struct Away(MemoryStore<TokioClock>);
 
@@ -172,8 +172,8 @@ impl Store for Away {
     }
 }
 
-/// All four are denied or allowed before the first waits; what the last was told is old when its turn
-/// comes.
+/// All four are decided before the first waits, so the `retry_after` of the last is outdated when it reaches
+/// the head of the queue.
 #[tokio::test(start_paused = true)]
 async fn a_burst_is_served_as_units_come_in() {
     let store = Away(MemoryStore::builder().clock(TokioClock::new()).build());
@@ -198,7 +198,7 @@ impl Observer for Told {
     }
 }
 
-/// Many looks are one denial.
+/// Repeated checks of a waiting request are reported as one denial.
 #[tokio::test(start_paused = true)]
 async fn the_observer_is_told_of_a_wait_when_it_begins_and_when_it_ends_well() {
     let (told, limit) = (Arc::<Told>::default(), Limit::concurrency(1).unwrap());

@@ -38,7 +38,7 @@ const DIGEST_LEN: usize = "~".len() + 32;
 const SUFFIXES: [&str; 6] =
     ["_PER_SECOND", "_PER_MINUTE", "_PER_HOUR", "_PER_DAY", "_PER_WEEK", "_PER_MONTH"];
 
-/// What follows the suffix of a readable counter of requests.
+/// The text after the suffix of a readable counter of requests.
 ///
 /// No id can imitate it, because no suffix is the end of another.
 const REQUESTS: &str = "_REQUESTS";

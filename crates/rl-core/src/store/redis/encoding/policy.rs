@@ -30,9 +30,9 @@ const MAX_WINDOWS_PER_CALL: usize = 256;
 /// The bit of a tag for a limit that counts requests.
 const REQUESTS: u8 = 0x08;
 
-/// What scripts and their replies need to know of a policy.
+/// The fields of a policy that scripts and the parsing of their replies need.
 ///
-/// It is made for each call. That takes a fraction of a microsecond, so it is not cached.
+/// It is built for each call. That takes a fraction of a microsecond, so it is not cached.
 #[derive(Debug)]
 pub(crate) struct PolicyEncoding {
     /// The header of a stored state.

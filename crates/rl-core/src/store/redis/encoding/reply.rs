@@ -14,7 +14,7 @@ use crate::time::Timestamp;
 /// range, so that both earlier and later times fit.
 const RELATIVE_NOW: u64 = 1 << 47;
 
-/// What a call asked for.
+/// The arguments of the call that a reply belongs to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CallArgs<'a> {
     pub(crate) policy: &'a Policy,

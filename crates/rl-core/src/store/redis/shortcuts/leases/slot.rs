@@ -22,7 +22,7 @@ pub(super) struct LeaseSlot {
     pub(super) guards: usize,
 }
 
-/// What the task that holds the refill lock knows.
+/// The state that the refill lock protects.
 #[derive(Default)]
 pub(super) struct RefillState {
     /// The units of the last refill.
