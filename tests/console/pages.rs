@@ -148,9 +148,9 @@ async fn the_limits_at_a_time_are_shown_with_their_reason() {
         .unwrap();
     #[rustfmt::skip]
     let table = [
-        ("2026-02-01T12:30:00", "One record was active then",  10, "One record is active then; it decides alone"),
+        ("2026-02-01T12:30:00", "One record was active then",  10, "One record is active then, and decides alone"),
         ("2026-02-01T13:30",    "2 records are active then",   15, "2 records are active then"),
-        ("2026-02-01T16:00:00", "tier",                        7,  "the limits of the tier <strong>gold</strong> hold"),
+        ("2026-02-01T16:00:00", "tier",                        7,  "the limits of the tier <strong>gold</strong> apply"),
         ("2026-02-01T17:30:00", "blocked",                     0,  "<strong>Blocked.</strong>"),
     ];
     for (at, case, per_second, reason) in table {

@@ -291,7 +291,7 @@ async fn the_history_has_the_author_the_time_and_the_content_of_every_change() {
 }
 
 #[tokio::test]
-async fn of_concurrent_edits_one_succeeds_and_the_others_conflict() {
+async fn one_of_concurrent_edits_succeeds_and_the_others_conflict() {
     on_every_database(async |database: Database| {
         let records = database.connect().await;
         let other = if database.is_shared { database.connect().await } else { records.clone() };

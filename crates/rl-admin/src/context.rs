@@ -12,7 +12,7 @@ use crate::error::ApiError;
 use crate::outage::OutageLog;
 use crate::refusal_sampler::RefusalSampler;
 
-/// What the handlers of the API and of the console share.
+/// The state that the handlers of the API and of the console share.
 pub(crate) struct Context {
     pub(crate) records: Records,
     pub(crate) limiter: RateLimiter,

@@ -202,7 +202,7 @@ impl CallLimits {
     /// Returns a policy that also counts the periods without a limit.
     ///
     /// Each of those periods has a limit of [`MAX_UNITS`] in shadow, which never denies. So the usage is
-    /// known before a limit is set, and a new limit includes the calls made before. Such a
+    /// known before there is a limit, and a new limit includes the calls made before. Such a
     /// policy costs as much as six limits.
     ///
     /// # Examples
@@ -235,7 +235,7 @@ impl fmt::Debug for CallLimits {
     }
 }
 
-/// The meaning of a limit of 0 when no active record has more.
+/// The meaning of a limit of 0 where no active record has a larger one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ZeroMeans {
     /// No call is allowed.

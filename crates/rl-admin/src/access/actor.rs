@@ -23,7 +23,7 @@ impl Actor {
         Self { name: name.into(), roles, applications: None }
     }
 
-    /// Limits the resources that the actor may edit to those that list only these applications.
+    /// Restricts the resources that the actor may edit to those that list only these applications.
     ///
     /// Reading, and the limits of consumers, are not affected.
     ///

@@ -56,7 +56,7 @@ impl Rejection {
                 h2 { "Nothing was saved: another change came first" }
                 p {
                     strong { (updated_by) } " changed this " (object) " at " (text::time(updated_at))
-                    " UTC, after you opened it. What you typed is still below. Saving it now replaces \
+                    " UTC, after you opened it. Your text is still below. Saving it now replaces \
                     their change."
                 }
                 table {

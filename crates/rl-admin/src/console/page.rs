@@ -34,8 +34,8 @@ pub(super) fn page(
                 meta name="color-scheme" content="light dark";
                 title { (title) " · Rate limits" }
                 link rel="icon" type="image/svg+xml" href={ (path) "/icon.svg" };
-                link rel="stylesheet" href={ (path) "/site.css" };
-                script src={ (path) "/site.js" } defer {}
+                link rel="stylesheet" href={ (path) "/console.css" };
+                script src={ (path) "/console.js" } defer {}
             }
             body {
                 a.skip href="#main" { "Skip to content" }

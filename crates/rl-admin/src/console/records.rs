@@ -171,7 +171,7 @@ fn deleted_meanwhile(site: &Site, visitor: &Visitor, form: &Fields) -> Response 
     let notice = html! {
         div.conflict role="alert" tabindex="-1" {
             h2 { "Nothing was saved: the record was deleted" }
-            p { "What you typed is below. You can add it as a new record." }
+            p { "Your text is below. You can add it as a new record." }
         }
     };
     let rejection = Rejection::with_notice(StatusCode::CONFLICT, notice);

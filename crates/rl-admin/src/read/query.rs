@@ -173,7 +173,7 @@ fn change<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::
     number(deserializer, max, "the \"next\" of an earlier response").map(|n| Some(n.cast_signed()))
 }
 
-/// What is request for.
+/// The cost of a request.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]

@@ -9,7 +9,7 @@ use crate::error::ErrorResponses;
 use crate::read::{Allowed, CanGetRateLimits, ConsumerId, HourOfDay, PathParam};
 use crate::wire::ActiveRateLimits;
 
-/// The active limits of a consumer, as they are enforced now
+/// Reports the active limits of a consumer, as they are enforced now
 #[utoipa::path(get, path = "/management/consumers/{CONSUMER_ID}/active-rate-limits",
     tag = "active limits", params(PathParam<ConsumerId>),
     responses((status = OK, body = ActiveRateLimits), ErrorResponses))]
@@ -23,7 +23,7 @@ pub(super) async fn now(
     Ok(Json(ActiveRateLimits::of(&active, now)))
 }
 
-/// The sum of all records that are active at some time of an hour
+/// Reports the sum of all records that are active at some time of an hour
 ///
 /// They need not be active at the same time, so the enforced limits may be lower.
 #[utoipa::path(get,

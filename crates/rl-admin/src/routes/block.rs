@@ -19,7 +19,7 @@ fn not_blocked(consumer: &Name) -> ApiError {
     ApiError::not_found(format_args!("a block of consumer {}", consumer.as_str()))
 }
 
-/// The block of a consumer, or 404 if it is not blocked
+/// Returns the block of a consumer, or 404 if it is not blocked
 #[utoipa::path(get, path = "/management/consumers/{CONSUMER_ID}/block", tag = "blocks",
     params(PathParam<ConsumerId>),
     responses((status = OK, body = RateLimit, headers(("ETag" = String))), ErrorResponses))]

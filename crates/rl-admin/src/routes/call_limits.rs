@@ -17,7 +17,7 @@ use crate::read::{
 };
 use crate::wire::{CallLimitsAndState, CallState, Limits, RateLimit, RateLimitInput, all_periods};
 
-/// The active limits of a consumer, and its usage
+/// Reports the active limits of a consumer, and its usage
 #[utoipa::path(get, path = "/management/consumers/{CONSUMER_ID}/consumer/call-limits",
     tag = "call limits", params(PathParam<ConsumerId>),
     responses((status = OK, body = CallLimitsAndState), ErrorResponses))]

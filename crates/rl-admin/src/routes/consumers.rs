@@ -10,7 +10,7 @@ use crate::error::ErrorResponses;
 use crate::read::{Allowed, CanGetRateLimits, QueryParams, SearchNames};
 use crate::wire::{Consumer, Consumers};
 
-/// The consumers with records or a tier, or those that match a search
+/// Lists the consumers with records or a tier, or those that match a search
 #[utoipa::path(get, path = "/management/consumers", tag = "active limits", params(SearchNames),
     responses((status = OK, body = Consumers), ErrorResponses))]
 pub(super) async fn list(

@@ -18,7 +18,7 @@ use crate::read::{
 };
 use crate::wire::{ActiveRateLimits, CallCounter, CallCounters, Periods, all_periods, one_period};
 
-/// The counters of a consumer in all six periods
+/// Reports the counters of a consumer in all six periods
 ///
 /// Includes periods without a limit. The status of each counter says whether it is unavailable or damaged.
 #[utoipa::path(get, path = "/management/consumers/{CONSUMER_ID}/call-counters",
@@ -95,7 +95,7 @@ pub(super) struct Overview {
     call_counters: Periods<CallCounter>,
 }
 
-/// The active limits and the counters of a consumer
+/// Reports the active limits and the counters of a consumer
 #[utoipa::path(get, path = "/management/consumers/{CONSUMER_ID}", tag = "active limits",
     params(PathParam<ConsumerId>), responses((status = OK, body = Overview), ErrorResponses))]
 pub(super) async fn overview(

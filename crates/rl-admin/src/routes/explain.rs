@@ -69,7 +69,7 @@ enum Source {
     Service,
 }
 
-/// Whether a request of a consumer would be allowed, and why
+/// Explains whether a request of a consumer would be allowed, and why
 ///
 /// Charges nothing.
 #[utoipa::path(get, path = "/management/consumers/{CONSUMER_ID}/explain", tag = "subjects",
@@ -83,7 +83,7 @@ pub(super) async fn consumer(
     explain(&context, &Subject::consumer(consumer.as_str()), cost).await.map(Json)
 }
 
-/// Whether a request of a subject would be allowed, and why
+/// Explains whether a request of a subject would be allowed, and why
 ///
 /// Charges nothing.
 #[utoipa::path(get, path = "/management/subjects/{REALM}/{SUBJECT_ID}/explain", tag = "subjects",

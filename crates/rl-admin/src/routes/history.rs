@@ -32,7 +32,7 @@ fn next(limit: u32, numbers: impl ExactSizeIterator<Item = i64>) -> Option<i64> 
     numbers.last().filter(|_| is_full)
 }
 
-/// All changes, the newest first
+/// Lists all changes, the newest first
 ///
 /// Changes of records, blocks, tiers and their members, resets of counters, and requests that were refused
 /// because of a missing role. Limits of resources have a history of their own.
@@ -46,7 +46,7 @@ pub(super) async fn of_all(
     page(&context, None, &history).await
 }
 
-/// The changes of a consumer, the newest first
+/// Lists the changes of a consumer, the newest first
 ///
 /// Its records and blocks, its tier, resets of its counters, and requests about it that were refused
 /// because of a missing role.
@@ -62,7 +62,7 @@ pub(super) async fn of_consumer(
     page(&context, Some(consumer.as_str().to_owned()), &history).await
 }
 
-/// The changes of a record, the newest first, even after it was deleted
+/// Lists the changes of a record, the newest first, even after it was deleted
 #[utoipa::path(get,
     path = "/management/consumers/{CONSUMER_ID}/consumer/rate-limits/{RATE_LIMITING_ID}/history",
     tag = "history", params(PathParam<ConsumerId>, PathParam<RateLimitingId>, History),
@@ -84,7 +84,7 @@ pub(super) async fn of_record(
     Ok(Json(Changes { changes, next }))
 }
 
-/// The changes of the limit of a resource, the newest first
+/// Lists the changes of the limit of a resource, the newest first
 #[utoipa::path(get, path = "/management/resources/{RESOURCE}/history", tag = "history",
     params(PathParam<ResourceName>, FewChanges),
     responses((status = OK, body = Changes<ResourceChange>), ErrorResponses))]

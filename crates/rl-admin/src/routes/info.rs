@@ -27,7 +27,7 @@ pub(super) struct Info {
     is_active: bool,
 }
 
-/// Whether limits are enforced, and the place of their counters
+/// Reports whether limits are enforced, and the place of their counters
 #[utoipa::path(get, path = "/management/rate-limiting", tag = "state",
     responses((status = OK, body = Info), ErrorResponses))]
 pub(super) async fn info(State(context): State<Arc<Context>>) -> Json<Info> {
@@ -53,7 +53,7 @@ pub(super) struct Health {
     port: u16,
 }
 
-/// Whether the counters on Redis can be read, or 503 if not
+/// Reports whether the counters on Redis can be read, with 503 if not
 #[utoipa::path(get, path = "/health/redis", tag = "state",
     responses(
         (status = OK, body = Health),

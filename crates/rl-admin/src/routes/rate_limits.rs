@@ -19,7 +19,7 @@ use crate::read::{
 };
 use crate::wire::{RateLimit, RateLimitInput, RateLimits};
 
-/// The records of a consumer
+/// Lists the records of a consumer
 #[utoipa::path(get, path = "/management/consumers/{CONSUMER_ID}/consumer/rate-limits",
     tag = "records", params(PathParam<ConsumerId>, Search),
     responses((status = OK, body = RateLimits), ErrorResponses))]
@@ -33,7 +33,7 @@ pub(super) async fn list(
     page(&context, RecordQuery { consumer, ..query(search) }).await
 }
 
-/// The records of all consumers, or those that match a search
+/// Lists the records of all consumers, or those that match a search
 #[utoipa::path(get, path = "/management/rate-limits", tag = "records", params(Search),
     responses((status = OK, body = RateLimits), ErrorResponses))]
 pub(super) async fn search(
@@ -79,7 +79,7 @@ pub(super) async fn create(
     Ok(written_record(&context, StatusCode::CREATED, &created).await)
 }
 
-/// A record
+/// Returns a record
 #[utoipa::path(get,
     path = "/management/consumers/{CONSUMER_ID}/consumer/rate-limits/{RATE_LIMITING_ID}",
     tag = "records", params(PathParam<ConsumerId>, PathParam<RateLimitingId>),

@@ -21,7 +21,7 @@ use crate::read::{
 };
 use crate::wire::{LimitUsage, Name, Resource, ResourceInput, ResourceUpdate, Resources};
 
-/// The limits of resources, by name
+/// Lists limits of resources by name
 #[utoipa::path(get, path = "/management/resources", tag = "resources", params(FewNames),
     responses((status = OK, body = Resources), ErrorResponses))]
 pub(super) async fn list(
@@ -33,7 +33,7 @@ pub(super) async fn list(
     Ok(page(found, limit.0))
 }
 
-/// The limits of resources that list an application
+/// Lists the limits of resources that name an application
 #[utoipa::path(get, path = "/management/applications/{APPLICATION}/resources", tag = "resources",
     params(PathParam<ApplicationName>, FewNames), responses((status = OK, body = Resources), ErrorResponses))]
 pub(super) async fn of_application(
@@ -103,7 +103,7 @@ fn no_limit(name: &Name) -> ApiError {
     ApiError::not_found(format_args!("a limit of resource {}", name.as_str()))
 }
 
-/// The limit of a resource
+/// Returns the limit of a resource
 #[utoipa::path(get, path = "/management/resources/{RESOURCE}", tag = "resources",
     params(PathParam<ResourceName>),
     responses((status = OK, body = Resource, headers(("ETag" = String))), ErrorResponses))]
@@ -205,7 +205,7 @@ pub(super) struct ResourceUsage {
     bucket: Option<LimitUsage>,
 }
 
-/// The usage of a resource
+/// Reports the usage of a resource
 ///
 /// Reads the bucket of the subject with the realm `resource` and the name of the resource. Charges nothing.
 #[utoipa::path(get, path = "/management/resources/{RESOURCE}/usage", tag = "resources",

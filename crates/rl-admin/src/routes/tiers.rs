@@ -31,7 +31,7 @@ fn no_tier(name: &Name) -> ApiError {
     ApiError::not_found(format_args!("tier {}", name.as_str()))
 }
 
-/// The tiers, by name
+/// Lists tiers by name
 #[utoipa::path(get, path = "/management/tiers", tag = "tiers", params(Names),
     responses((status = OK, body = Tiers), ErrorResponses))]
 pub(super) async fn list(
@@ -46,7 +46,7 @@ pub(super) async fn list(
     Ok(Json(Tiers { tiers: found.iter().map(Tier::of).collect(), next }))
 }
 
-/// A tier
+/// Returns a tier
 #[utoipa::path(get, path = "/management/tiers/{TIER}", tag = "tiers", params(PathParam<TierName>),
     responses((status = OK, body = Tier, headers(("ETag" = String))), ErrorResponses))]
 pub(super) async fn read(
@@ -126,7 +126,7 @@ fn no_membership() -> ApiError {
     ApiError::not_found("a tier of this subject")
 }
 
-/// The tier of a consumer or an API key, or 404 if it is in none
+/// Returns the tier of a consumer or an API key, or 404 if it is in none
 ///
 /// A key is named by the 32 hexadecimal digits of its keyed hash.
 #[utoipa::path(get, path = "/management/subjects/{REALM}/{SUBJECT_ID}/tier", tag = "tiers",

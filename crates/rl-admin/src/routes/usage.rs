@@ -34,7 +34,7 @@ pub(super) struct Usage {
     limits: Vec<LimitUsage>,
 }
 
-/// The usage of each limit of a subject
+/// Reports the usage of each limit of a subject
 ///
 /// Charges nothing.
 #[utoipa::path(get, path = "/management/subjects/{REALM}/{SUBJECT_ID}/usage", tag = "subjects",

@@ -137,7 +137,7 @@ impl RecordSource {
                 let consumers = &self.inner.caches.consumers;
                 self.cached(consumers, id, move |timeline| timeline.policy(clock.now()))
             }
-            // No record can be written for a digest, so the defaults would be a guess.
+            // A record cannot name a digest, so the defaults would be a guess.
             None if !owner.is_of_long_text() => {
                 let error = StoreError::new(FailureKind::Unsupported);
                 let detail = "a consumer that is known only by a digest has no records";
