@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::pin::Pin;
+use std::sync::LazyLock;
 use std::task::{Context, Poll, ready};
 
 use actix_web::HttpResponse;
@@ -12,7 +13,7 @@ use actix_web::web::Bytes;
 use pin_project_lite::pin_project;
 use rl_core::adapter::{Extensions, ResponseHead, static_value};
 use rl_core::denial::Denial;
-use rl_core::headers::HeaderLine;
+use rl_core::headers::{HeaderLine, NAMES};
 use rl_core::{Permit, ResponseInfo};
 
 use crate::request::ActixExtensions;
@@ -86,6 +87,15 @@ pub(crate) fn status_of(denial: &Denial) -> StatusCode {
     StatusCode::from_u16(denial.status).unwrap_or(StatusCode::TOO_MANY_REQUESTS)
 }
 
+/// The names of the limiter's fields. Checking a name costs more than finding it here.
+static FIELD_NAMES: LazyLock<[HeaderName; NAMES.len()]> =
+    LazyLock::new(|| NAMES.map(HeaderName::from_static));
+
+fn field_name(name: &'static str) -> HeaderName {
+    let known = FIELD_NAMES.iter().find(|known| known.as_str() == name);
+    known.cloned().unwrap_or_else(|| HeaderName::from_static(name))
+}
+
 /// The view of a response for the limiter.
 pub(crate) struct ActixResponse<'a, B>(pub(crate) &'a mut HttpResponse<B>);
 
@@ -101,7 +111,7 @@ impl<B> ResponseInfo for ActixResponse<'_, B> {
 
 impl<B> ResponseHead for ActixResponse<'_, B> {
     fn add_header(&mut self, line: HeaderLine<'_>) {
-        let name = HeaderName::from_static(line.name);
+        let name = field_name(line.name);
         let value = match static_value(line.value) {
             Some(value) => HeaderValue::from_static(value),
             None => HeaderValue::from_str(line.value).expect("lines are visible ASCII and spaces"),

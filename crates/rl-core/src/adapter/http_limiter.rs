@@ -185,14 +185,15 @@ impl HttpLimiter {
     /// A request that may continue gets the decision into its `extensions`, and a permit if it holds one; the
     /// adapter then calls the service. A denied request gets the returned denial as its response. In both
     /// cases the adapter then [finishes](CountedRequest::finish) the response.
+    #[inline]
     pub fn apply(
         &self,
-        decision: Decision,
+        mut decision: Decision,
         context: &RequestContext,
         extensions: &mut impl Extensions,
     ) -> (CountedRequest, Option<Denial>) {
         let outer = if context.is_nested { extensions.get::<Decision>().cloned() } else { None };
-        let decision = decision.nested_in(context.subject_hash, outer);
+        decision.set_nesting(self.settings.limiter.id(), context.subject_hash, outer);
         let response = self.settings.response.clone();
         if !decision.is_forwarded() {
             let denial = self.denial(&decision, context);

@@ -87,6 +87,7 @@ impl CountedRequest {
     /// of nested limiters in the extensions for outer layers.
     ///
     /// Returns the permit of the request. The adapter holds it until the body of the response has ended.
+    #[inline]
     pub fn finish<R: ResponseHead>(self, response: &mut R) -> Option<Permit> {
         if let (Some(permit), Some(cost)) = (&self.permit, &self.settings.cost)
             && let Some(cost) = cost(response)

@@ -3,7 +3,15 @@ const COUNT: usize = 10_000;
 const DIGITS: usize = 4;
 
 /// The decimal digits of 0 to 9999, four for each number, padded with zeros.
-static NUMBERS: [u8; COUNT * DIGITS] = {
+static NUMBERS: &str = {
+    static BYTES: [u8; COUNT * DIGITS] = digits();
+    match std::str::from_utf8(&BYTES) {
+        Ok(numbers) => numbers,
+        Err(_) => panic!("digits are ASCII"),
+    }
+};
+
+const fn digits() -> [u8; COUNT * DIGITS] {
     let mut numbers = [b'0'; COUNT * DIGITS];
     let mut number = 0;
     while number < COUNT {
@@ -17,7 +25,7 @@ static NUMBERS: [u8; COUNT * DIGITS] = {
         number += 1;
     }
     numbers
-};
+}
 
 /// Returns a static copy of a header value that is a number of up to four digits.
 ///
@@ -26,13 +34,18 @@ static NUMBERS: [u8; COUNT * DIGITS] = {
 #[must_use]
 pub fn static_value(value: &str) -> Option<&'static str> {
     let is_canonical = value == "0" || !value.starts_with('0');
-    let is_number = is_canonical && value.bytes().all(|byte| byte.is_ascii_digit());
-    if !(1..=DIGITS).contains(&value.len()) || !is_number {
+    if !is_canonical || !(1..=DIGITS).contains(&value.len()) {
         return None;
     }
-    let number: usize = value.parse().ok()?;
+    let mut number = 0;
+    for digit in value.bytes() {
+        if !digit.is_ascii_digit() {
+            return None;
+        }
+        number = number * 10 + usize::from(digit - b'0');
+    }
     let end = (number + 1) * DIGITS;
-    std::str::from_utf8(NUMBERS.get(end - value.len()..end)?).ok()
+    NUMBERS.get(end - value.len()..end)
 }
 
 #[cfg(test)]

@@ -52,7 +52,7 @@ pub struct Decision {
     origin: Origin,
     // Whether the charged units are a reservation, which expires unless it is settled or renewed.
     is_reserved: bool,
-    // The limiter that decided, as an opaque number.
+    // The limiter that decided, as an opaque number; 0 outside of adapters.
     limiter_id: usize,
     // A keyed hash of the subject that an adapter has counted; 0 outside of adapters.
     subject_hash: u64,
@@ -171,10 +171,6 @@ impl Decision {
         self.verdict = Verdict::new(is_allowed);
     }
 
-    pub(crate) const fn set_limiter_id(&mut self, limiter_id: usize) {
-        self.limiter_id = limiter_id;
-    }
-
     /// Returns the same decision with another origin.
     pub(crate) fn with_origin(self, origin: Origin) -> Self {
         Self { origin, ..self }
@@ -226,12 +222,16 @@ impl Decision {
         self
     }
 
-    /// Adds the hash of the subject that an adapter has counted, and the decision of the limiter around
-    /// this one.
-    pub(crate) fn nested_in(mut self, subject_hash: u64, outer: Option<Self>) -> Self {
+    /// Sets the limiter, the hash of the counted subject, and the decision of the limiter around this one.
+    pub(crate) fn set_nesting(
+        &mut self,
+        limiter_id: usize,
+        subject_hash: u64,
+        outer: Option<Self>,
+    ) {
+        self.limiter_id = limiter_id;
         self.subject_hash = subject_hash;
         self.outer = outer.map(Arc::new);
-        self
     }
 
     /// Removes the decision of the limiter around this one.

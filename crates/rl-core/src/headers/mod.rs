@@ -63,6 +63,27 @@ use crate::decision::{Decision, GoverningLimit, Origin, RetryAfter};
 const RETRY_AFTER: &str = "retry-after";
 const WARNING: &str = "x-rate-limit-warning";
 
+/// The names of all fields of all families, in lower case.
+///
+/// An adapter can convert them once to the names of its framework.
+pub const NAMES: [&str; 15] = [
+    "x-rate-limit-limit",
+    "x-rate-limit-remaining",
+    "x-rate-limit-reset",
+    "x-ratelimit-limit",
+    "x-ratelimit-remaining",
+    "x-ratelimit-used",
+    "x-ratelimit-reset",
+    "x-ratelimit-resource",
+    "ratelimit-policy",
+    "ratelimit",
+    "ratelimit-limit",
+    "ratelimit-remaining",
+    "ratelimit-reset",
+    WARNING,
+    RETRY_AFTER,
+];
+
 /// A header line to add to a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderLine<'a> {

@@ -78,7 +78,6 @@ use administration::{reset_named, with_policy};
 pub use build_error::BuildError;
 pub use builder::RateLimiterBuilder;
 pub use failure_policy::{OnFailure, Share};
-use operation::Operation;
 pub use permit::Permit;
 use pipeline::Pipeline;
 pub use reset_error::ResetError;
@@ -136,7 +135,7 @@ impl RateLimiter {
 
     #[inline]
     fn decide(&self, subject: &Subject, mode: Mode, cost: Cost) -> MaybeReady<Decision> {
-        self.pipeline.decide(subject, self.pipeline.operation(mode, cost))
+        self.pipeline.decide(subject, mode, cost, false)
     }
 
     /// Decides like [`check`](Self::check), under a policy for this call instead of the subject's own.
@@ -204,8 +203,7 @@ impl RateLimiter {
         cost: Cost,
         reserves: bool,
     ) -> MaybeReady<Decision> {
-        let operation = self.pipeline.operation(Mode::Check, cost);
-        self.pipeline.decide(subject, Operation { reserves, ..operation })
+        self.pipeline.decide(subject, Mode::Check, cost, reserves)
     }
 
     /// Decides like [`check`](Self::check), and returns a permit that holds places under concurrency limits,

@@ -73,31 +73,32 @@ impl Pipeline {
     pub(super) fn decide(
         self: &Arc<Self>,
         subject: &Subject,
-        operation: Operation,
+        mode: Mode,
+        cost: Cost,
+        reserves: bool,
     ) -> MaybeReady<Decision> {
-        match self.try_decide(subject, operation) {
-            Some(decision) => MaybeReady::ready(decision),
-            None => self.decide_by_steps(subject, operation),
+        if let Some(decision) = self.try_decide(subject, mode, cost) {
+            return MaybeReady::ready(decision);
         }
+        let operation = Operation { reserves, ..self.operation(mode, cost) };
+        self.decide_by_steps(subject, operation)
     }
 
     /// Decides a request without waiting or events. Returns `None` if the policy has to be looked up, the store
     /// has to be waited for, or the decision has to be reported. The other steps handle those.
     #[inline]
-    fn try_decide(&self, subject: &Subject, operation: Operation) -> Option<Decision> {
+    fn try_decide(&self, subject: &Subject, mode: Mode, cost: Cost) -> Option<Decision> {
         if !self.has_fast_path || observe::may_decisions_be_logged() {
             return None;
         }
         let policy = self.policies.cached(subject)?;
-        let may_deny_alone = policy.may_deny_alone(operation.needed());
+        let may_deny_alone = policy.may_deny_alone(mode.required(cost));
         if may_deny_alone || policy.has_permits() || policy.has_shadow() {
             return None;
         }
-        let parts = [Part::new(subject, policy, operation.cost)];
-        let request = DecideRequest::new(&self.stores.namespace, &parts, operation.mode);
-        let mut decision = self.stores.primary.try_decide(&request)?;
-        decision.set_limiter_id(self.id());
-        Some(decision)
+        let parts = [Part::new(subject, policy, cost)];
+        let request = DecideRequest::new(&self.stores.namespace, &parts, mode);
+        self.stores.primary.try_decide(&request)
     }
 
     /// Decides a request under `policy` instead of the subject's own.
@@ -114,9 +115,9 @@ impl Pipeline {
         }
     }
 
-    /// Step 1: finds the policy.
+    /// Decides a request step by step. Step 1: finds the policy.
     #[inline(never)]
-    fn decide_by_steps(
+    pub(super) fn decide_by_steps(
         self: &Arc<Self>,
         subject: &Subject,
         operation: Operation,
@@ -391,7 +392,6 @@ impl Pipeline {
         if self.failure_policy.is_shadow {
             decision.apply_shadow();
         }
-        decision.set_limiter_id(self.id());
         if operation.reports_denial || decision.is_allowed() {
             self.events.decided(subject, &decision);
         }

@@ -47,7 +47,7 @@ pub(super) fn check_waiting(
             wait_in_queue(&pipeline, &subject, operation, wait, None).await
         });
     }
-    match pipeline.decide(&subject, operation) {
+    match pipeline.decide_by_steps(&subject, operation) {
         MaybeReady::Ready(Some(decision)) if !is_worth_a_wait(&decision) => {
             MaybeReady::ready(decision)
         }
@@ -88,7 +88,7 @@ async fn wait_in_queue(
     };
     let mut decision = match denied {
         Some(denied) => denied,
-        None => pipeline.decide(subject, operation).await,
+        None => pipeline.decide_by_steps(subject, operation).await,
     };
     while is_worth_a_wait(&decision) {
         match Instant::now().checked_add(time_until_next_check(&decision)) {
@@ -100,7 +100,7 @@ async fn wait_in_queue(
         }
         // Only the first denial and the last decision are reported.
         let silent = Operation { reports_denial: false, ..operation };
-        decision = pipeline.decide(subject, silent).await;
+        decision = pipeline.decide_by_steps(subject, silent).await;
     }
     decision
 }
@@ -114,8 +114,12 @@ async fn decide_without_waiting(
     operation: Operation,
 ) -> Decision {
     let peek = Operation { mode: Mode::Peek, reserves: false, ..operation };
-    let available = pipeline.decide(subject, peek).await;
-    if available.is_allowed() { pipeline.decide(subject, operation).await } else { available }
+    let available = pipeline.decide_by_steps(subject, peek).await;
+    if available.is_allowed() {
+        pipeline.decide_by_steps(subject, operation).await
+    } else {
+        available
+    }
 }
 
 /// Returns whether limits deny the request now and may grant it later.
