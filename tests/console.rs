@@ -82,7 +82,7 @@ impl House {
         let tokens = EDITORS.into_iter().fold(tokens, |tokens, role| {
             tokens.with(role.as_str(), &token_of(role), viewer.with(role)).unwrap()
         });
-        let tokens = tokens.with("nobody", "a token that may do nothing", Roles::NONE).unwrap();
+        let tokens = tokens.with("guest", "a token that may do nothing", Roles::NONE).unwrap();
         let admin = Admin::builder(records.clone(), limiter.clone());
         let admin = admin.authorize(tokens).backend(backend).clock(clock);
         // Tests of the limit are among the known faults.

@@ -136,9 +136,9 @@ fn find(passage: &str, word: &str) -> Option<String> {
 
 #[test]
 fn wordings_are_found_where_they_stand_and_not_within_words_or_code() {
-    assert!(find("Refills so that. Who has none waits.", "^Who").is_some());
+    assert!(find(concat!("It refills. ", "Who has none waits."), "^Who").is_some());
     assert!(find("Who is counted?", "^Who").is_none());
     assert!(find("The client who has none waits.", "^Who").is_none());
-    assert!(find("It is told later.", concat!("to", "ld")).is_some());
+    assert!(find(concat!("It is to", "ld later."), concat!("to", "ld")).is_some());
     assert!(find("Uses `told` and untold riches.", concat!("to", "ld")).is_none());
 }

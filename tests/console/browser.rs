@@ -269,9 +269,9 @@ async fn every_page_has_names_labels_and_headings_and_works_by_keyboard() {
     let id = record.id.to_string();
     for page in [
         "".to_owned(),
-        "?search=nobody".to_owned(),
+        "?search=unknown".to_owned(),
         "/consumer?id=abc".to_owned(),
-        "/consumer?id=nobody&at=yesterday".to_owned(),
+        "/consumer?id=unknown&at=yesterday".to_owned(),
         "/record/new?consumer=abc".to_owned(),
         format!("/record/edit?record={id}"),
         format!("/record/delete?record={id}"),

@@ -168,7 +168,7 @@ async fn refusals_of_the_console_are_in_the_history_with_the_consumer_and_the_pa
     assert_eq!(
         told,
         [
-            entry("nobody", Role::CanReadCallLimits, "GET", "/console/consumer?id=abc"),
+            entry("guest", Role::CanReadCallLimits, "GET", "/console/consumer?id=abc"),
             entry("victor", Role::CanCreateRateLimits, "POST", "/console/record/new"),
         ]
     );
@@ -238,7 +238,7 @@ async fn a_form_from_elsewhere_is_refused() {
         ("a scheme alone", &[("origin", "http://")]),
         ("another site by its kind", &[("origin", &own), ("sec-fetch-site", "cross-site")]),
         ("a neighbour", &[("origin", &own), ("sec-fetch-site", "same-site")]),
-        ("nobody's page", &[("origin", &own), ("sec-fetch-site", "none")]),
+        ("a direct request", &[("origin", &own), ("sec-fetch-site", "none")]),
     ];
     for (case, lines) in lines {
         for form in FORMS {
@@ -257,7 +257,7 @@ async fn a_form_from_elsewhere_is_refused() {
         assert_eq!((answer.status, answer.header("set-cookie")), (403, None), "{case}");
     }
     assert!(house.records.list(&RecordQuery::default()).await.unwrap().records.is_empty());
-    assert_eq!(owner.get("/console").await.status, 200, "nobody logged olivia out");
+    assert_eq!(owner.get("/console").await.status, 200, "olivia is still logged in");
 }
 
 #[tokio::test]

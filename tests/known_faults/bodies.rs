@@ -93,7 +93,7 @@ impl Body for Untouched {
         self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        panic!("somebody reads the body of the request");
+        panic!("the body of the request is read");
     }
 }
 

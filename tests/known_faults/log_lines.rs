@@ -29,7 +29,7 @@ async fn a_server_that_cannot_be_reached_is_named_by_host_and_port_and_without_t
         ("no-such-host.invalid:6379".to_owned(), "the host name cannot be resolved (DNS)"),
     ] {
         let (log, _guard) = Log::capture();
-        let store = builder(&format!("redis://somebody:{PASSWORD}@{address}/")).connect().await;
+        let store = builder(&format!("redis://limiter-user:{PASSWORD}@{address}/")).connect().await;
         let store = store.unwrap();
         assert_eq!(store.label(), format!("redis {address}"));
         let decision = limiter(store).check(&Subject::user("alice"), 1).await;
@@ -43,7 +43,7 @@ async fn a_server_that_cannot_be_reached_is_named_by_host_and_port_and_without_t
         );
         assert!(failing.starts_with("store failing limiter=\"api\""), "{failing}");
         assert!(failing.contains(&cause), "{failing}");
-        assert!(!failing.contains("somebody"), "{failing}");
+        assert!(!failing.contains("limiter-user"), "{failing}");
         log.assert_no_secret();
     }
 }
@@ -52,13 +52,13 @@ async fn a_server_that_cannot_be_reached_is_named_by_host_and_port_and_without_t
 #[tokio::test]
 async fn an_error_text_names_its_cause_once() {
     let server = RedisServer::start();
-    let url = server.url().replace("redis://", &format!("redis://nobody:{PASSWORD}@"));
+    let url = server.url().replace("redis://", &format!("redis://unknown-user:{PASSWORD}@"));
     let error = builder(&url).connect().await.unwrap_err().to_string();
     assert_eq!(error.matches("the store").count(), 1, "{error}");
     assert!(error.starts_with("the store refused the credentials"), "{error}");
     assert!(error.ends_with(": authentication failed"), "{error}");
     assert!(error.contains(": could not connect to 127.0.0.1:"), "{error}");
-    assert!(!error.contains(PASSWORD) && !error.contains("nobody"), "{error}");
+    assert!(!error.contains(PASSWORD) && !error.contains("unknown-user"), "{error}");
 }
 
 /// The line named neither the key nor the subject, and said that all requests were rejected.

@@ -149,7 +149,7 @@ async fn t03_a_client_that_hangs_up_leaves_nothing_behind() {
         let answer = call(&mut limited, request()).await;
         assert_eq!(store.asked(), 1);
         drop(answer);
-        assert!(!store.grant(), "nobody waits for the answer");
+        assert!(!store.grant(), "the caller no longer waits for the answer");
     }
     assert_eq!((store.asked(), calls()), (0, 0));
 

@@ -60,7 +60,7 @@ impl ScriptedStore {
     /// Removes the oldest request once its caller has cancelled it.
     pub(super) async fn is_given_up(&self) {
         let mut question = self.next();
-        timeout(GIVE_UP, question.answer.closed()).await.expect("that nobody waits");
+        timeout(GIVE_UP, question.answer.closed()).await.expect("the caller stops waiting");
     }
 
     fn next(&self) -> Question {

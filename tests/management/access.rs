@@ -4,8 +4,8 @@ use rl_admin::Role;
 use serde_json::json;
 
 use super::{
-    ACTIVE, ALICE, Bank, CALL_LIMITS, NOBODY, RATE_LIMITS, in_both_worlds, message, record, stored,
-    token_of,
+    ACTIVE, ALICE, Bank, CALL_LIMITS, RATE_LIMITS, WITHOUT_ROLES, in_both_worlds, message, record,
+    stored, token_of,
 };
 
 /// Every operation: its method, its path, and the role it needs.
@@ -92,7 +92,8 @@ async fn unknown_credentials_get_401_on_every_route() {
             assert_eq!(answer.status(), 401, "{value}");
         }
         let twice = bank.site.get(&format!("/obp/v6.0.0{RATE_LIMITS}"));
-        let twice = twice.bearer_auth(ALICE).header("authorization", format!("Bearer {NOBODY}"));
+        let twice =
+            twice.bearer_auth(ALICE).header("authorization", format!("Bearer {WITHOUT_ROLES}"));
         assert_eq!(twice.send().await.unwrap().status(), 400, "it is not clear who it is");
         assert_eq!(stored(&bank.records).await, 0);
     })
@@ -105,7 +106,7 @@ async fn each_operation_needs_its_role_and_no_other() {
     in_both_worlds(async |bank: Bank| {
         for (method, path, role) in OPERATIONS {
             let Some(role) = role else {
-                let answer = bank.as_who(NOBODY, method, path, None).await;
+                let answer = bank.as_who(WITHOUT_ROLES, method, path, None).await;
                 assert!([200, 503].contains(&answer.status), "{path}: {}", answer.status);
                 continue;
             };

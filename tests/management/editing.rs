@@ -161,7 +161,7 @@ async fn a_missing_precondition_is_reported_where_it_is_required() {
         }
     };
     let created = call(Method::POST, RATE_LIMITS, None).await;
-    assert_eq!(created.status, 201, "nobody can have seen it");
+    assert_eq!(created.status, 201, "a new record has no revision to match");
     let path = format!("{RATE_LIMITS}/{}", parse(&created)["rate_limiting_id"].as_str().unwrap());
     for method in [Method::PUT, Method::DELETE] {
         let answer = call(method.clone(), &path, None).await;

@@ -72,7 +72,7 @@ async fn a_tier_of_zero_needs_the_roles_of_a_block() {
         assert_eq!(
             bank.as_who(&updater, "PUT", none, limits(1)).await.status,
             200,
-            "nobody is in it"
+            "the tier has no members"
         );
         assert_eq!(bank.manage("PUT", gold, limits(0)).await.status, 200);
         assert_eq!(bank.call().await.status, 429);

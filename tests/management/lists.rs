@@ -51,7 +51,7 @@ async fn records_are_listed_in_pages_and_searched() {
         let literal =
             found(pages(&bank, &format!("/management/rate-limits?search=p_3&{now}")).await);
         assert_eq!(literal, ["app_3"], "an underscore is itself");
-        let none = pages(&bank, "/management/rate-limits?search=nobody").await;
+        let none = pages(&bank, "/management/rate-limits?search=unknown").await;
         assert_eq!(none, [Vec::<String>::new()]);
         let own = pages(&bank, "/management/consumers/app-1/consumer/rate-limits?limit=1").await;
         assert_eq!(own, [["app-1"], ["app-1"]]);

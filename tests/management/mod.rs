@@ -59,8 +59,8 @@ const PREFIX: &str = "/obp/v6.0.0";
 const ALICE: &str = "token-of-alice-who-may-do-all";
 /// May do everything, with resources of one application alone.
 const OWNER_OF_SHOP: &str = "token-of-who-owns-the-shop";
-/// Is known, and may do nothing.
-const NOBODY: &str = "token-of-somebody-without-roles";
+/// A valid token without roles.
+const WITHOUT_ROLES: &str = "token-without-roles-for-tests";
 
 /// Returns the token of a user with this role alone.
 fn token_of(role: Role) -> String {
@@ -192,7 +192,7 @@ fn tokens() -> BearerTokens {
     });
     let tokens = BearerTokens::from_json(&json!([owner]).to_string()).unwrap();
     let tokens = tokens.with("alice", ALICE, Roles::all()).unwrap();
-    let tokens = tokens.with("nobody", NOBODY, Roles::NONE).unwrap();
+    let tokens = tokens.with("guest", WITHOUT_ROLES, Roles::NONE).unwrap();
     Role::ALL.into_iter().fold(tokens, |tokens, role| {
         tokens.with(role.as_str(), &token_of(role), Roles::NONE.with(role)).unwrap()
     })

@@ -139,7 +139,7 @@ async fn owners_edit_what_is_under_their_own_applications() {
             bank.as_who(super::OWNER_OF_SHOP, method, path, body).await.status
         };
         assert_eq!(as_owner("POST", RESOURCES, Some(payments(&["shop", "wallet"]))).await, 403);
-        assert_eq!(as_owner("POST", RESOURCES, Some(payments(&[]))).await, 403, "it is nobody's");
+        assert_eq!(as_owner("POST", RESOURCES, Some(payments(&[]))).await, 403, "no owner");
         assert_eq!(as_owner("POST", RESOURCES, Some(payments(&["shop"]))).await, 201);
         let path = "/management/resources/payments";
         let update = |apps: &[&str]| Some(json!({ "apps": apps, "max_permits": 1, "rate": 1 }));
@@ -147,7 +147,11 @@ async fn owners_edit_what_is_under_their_own_applications() {
         assert_eq!(as_owner("PUT", path, update(&["shop"])).await, 200);
         assert_eq!(as_owner("PUT", path, update(&[])).await, 403);
         assert_eq!(bank.manage("PUT", path, update(&[])).await.status, 200);
-        assert_eq!(as_owner("PUT", path, update(&["shop"])).await, 403, "nobody's is not theirs");
+        assert_eq!(
+            as_owner("PUT", path, update(&["shop"])).await,
+            403,
+            "a resource without an owner is not theirs"
+        );
         assert_eq!(as_owner("DELETE", path, None).await, 403);
         assert_eq!(bank.manage("PUT", path, update(&["shop", "wallet"])).await.status, 200);
         assert_eq!(as_owner("GET", path, None).await, 200, "looking is not owning");

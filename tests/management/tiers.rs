@@ -80,7 +80,7 @@ async fn keys_are_in_tiers_by_their_hash() {
         assert_eq!(bank.manage("POST", GOLD, per_minute(2)).await.status, 201);
         let key: Subject = KeySecret::new(b"from the configuration")
             .unwrap()
-            .subject(Realm::Key, b"key of somebody");
+            .subject(Realm::Key, b"key of a client");
         let path = format!("/management/subjects/key/{}/tier", key.id());
         let member = bank.manage("PUT", &path, Some(json!({ "tier": "gold" }))).await;
         assert_eq!(member.status, 200, "{}", member.body);

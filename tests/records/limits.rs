@@ -34,7 +34,7 @@ async fn records_that_overlap_add_up_from_edge_to_edge() {
         let one = add(&records, at(10), at(20), [10, 100, 1_000, 5_000, -1, -1]).await;
         let two = add(&records, at(15), at(30), [5, 50, 500, 2_500, -1, -1]).await;
         add(&records, at(40), at(40), [0, 0, -1, -1, -1, -1]).await;
-        records.create(per_hour("somebody else", 1), "alice").await.unwrap();
+        records.create(per_hour("another consumer", 1), "alice").await.unwrap();
         #[rustfmt::skip]
         let table: [(u64, &[_], [i64; 6]); 10] = [
             (9,  &[],               [-1; 6]),
@@ -87,7 +87,7 @@ async fn without_a_record_the_defaults_apply_and_zero_means_what_is_configured()
             let active = literal.active_limits("abc", NOON).await.unwrap();
             assert!(!active.is_default() && active.policy().is_none());
         }
-        let active = literal.active_limits("nobody", NOON).await.unwrap().limits().numbers();
+        let active = literal.active_limits("unknown", NOON).await.unwrap().limits().numbers();
         assert_eq!(active, [7, -1, -1, -1, -1, -1]);
     })
     .await;

@@ -107,18 +107,18 @@ async fn an_unreachable_database_is_reported_with_its_cause_and_without_the_logi
     for (url, words) in [
         ("sqlite:///nonexistent/folder/x.db".to_owned(), "unable to open database file".to_owned()),
         (
-            format!("postgres://somebody:hunter2@127.0.0.1:{port}/limits"),
+            format!("postgres://limiter-user:hunter2@127.0.0.1:{port}/limits"),
             format!("could not connect to 127.0.0.1:{port}: Connection refused"),
         ),
         (
-            "postgres://somebody:hunter2@no-such-host.invalid/limits".to_owned(),
+            "postgres://limiter-user:hunter2@no-such-host.invalid/limits".to_owned(),
             "could not connect to no-such-host.invalid:5432: ".to_owned(),
         ),
     ] {
         let error = Records::connect(&url).await.unwrap_err();
         let text = error.to_string();
         assert!(text.contains(&words), "{text}");
-        assert!(!text.contains("hunter2") && !text.contains("somebody"), "{text}");
+        assert!(!text.contains("hunter2") && !text.contains("limiter-user"), "{text}");
     }
 }
 

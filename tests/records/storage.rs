@@ -94,8 +94,8 @@ async fn an_invalid_field_is_named_and_nothing_is_stored() {
                 }
             }
         }
-        let nobody = records.create(ok(), "").await.unwrap_err();
-        assert!(nobody.to_string().starts_with("created_by \"\": expected"), "{nobody}");
+        let error = records.create(ok(), "").await.unwrap_err();
+        assert!(error.to_string().starts_with("created_by \"\": expected"), "{error}");
         let other = records.update(stored.id, per_hour("other", 1), 2, "al").await.unwrap_err();
         assert!(other.to_string().starts_with("consumer_id \"other\": expected"), "{other}");
         let all = records.list(&RecordQuery::default()).await.unwrap().records;

@@ -48,8 +48,8 @@ pub(super) async fn of_all(
 
 /// Lists the changes of a consumer, the newest first
 ///
-/// Its records and blocks, its tier, resets of its counters, and requests about it that were refused
-/// because of a missing role.
+/// They are changes of its records, blocks and tier, resets of its counters, and requests about it that
+/// were refused because of a missing role.
 #[utoipa::path(get, path = "/management/consumers/{CONSUMER_ID}/history", tag = "history",
     params(PathParam<ConsumerId>, History),
     responses((status = OK, body = Changes<HistoryEntry>), ErrorResponses))]

@@ -57,7 +57,7 @@ fn page(found: Vec<ResourceLimit>, limit: u32) -> Json<Resources> {
     Json(Resources { resources: found.iter().map(Resource::of).collect(), next })
 }
 
-/// Creates the limit of a resource: 409 if it has one
+/// Creates the limit of a resource, or responds with 409 if it has one
 #[utoipa::path(post, path = "/management/resources", tag = "resources",
     request_body = ResourceInput,
     responses((status = CREATED, body = Resource, headers(("ETag" = String))), ChangeErrorResponses))]

@@ -94,10 +94,10 @@ impl SlidingLog {
     #[cfg(feature = "redis")]
     pub(super) fn replied(self, cells: &State, now: Timestamp, needed: u64) -> Outcome {
         let [used, newest, passes_at] = cells.three().unwrap_or_default();
-        self.told(Standing { used, newest, passes_at }, now, needed)
+        self.outcome_of(Standing { used, newest, passes_at }, now, needed)
     }
 
-    fn told(self, standing: Standing, now: Timestamp, needed: u64) -> Outcome {
+    fn outcome_of(self, standing: Standing, now: Timestamp, needed: u64) -> Outcome {
         let Standing { used, newest, passes_at } = standing;
         let reset = if used == 0 { 0 } else { until(self.leaves(newest), now) };
         if needed > self.max {
@@ -166,7 +166,7 @@ impl Counting for SlidingLog {
             newest: log.newest().unwrap_or(0),
             passes_at: self.passes_at(log, now, used, needed),
         });
-        self.told(standing, now, needed)
+        self.outcome_of(standing, now, needed)
     }
 }
 

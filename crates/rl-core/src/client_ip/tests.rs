@@ -262,7 +262,7 @@ proptest! {
 
     /// The client sends any lines; the proxies append its address and those of each other.
     #[test]
-    fn what_the_client_writes_changes_nothing(
+    fn fields_that_the_client_sends_do_not_change_its_address(
         written in prop::collection::vec(any_line(), 0..4),
         same_line: bool,
         from: [u8; 4],

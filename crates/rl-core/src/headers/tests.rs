@@ -184,7 +184,7 @@ fn seconds_are_rounded_up_and_a_denial_never_says_zero() {
 }
 
 #[test]
-fn a_blocked_subject_is_not_told_when_to_return() {
+fn a_response_to_a_blocked_subject_has_no_reset() {
     let blocked = decide(&[("day", Limit::per_day(0), Outcome::never(0, 0))]);
     assert_eq!(
         lines(&Headers::default().and(HeaderFamily::GitHub).and(HeaderFamily::Ietf), &blocked),
@@ -250,7 +250,7 @@ fn nothing_is_said_about_a_request_that_no_store_decided() {
 }
 
 #[test]
-fn where_no_limit_applies_minus_one_is_told_to_those_who_want_it() {
+fn without_a_limit_the_fields_are_minus_one_if_configured() {
     let every = [HeaderFamily::OpenBank, HeaderFamily::GitHub, HeaderFamily::Ietf];
     let every = every.into_iter().fold(Headers::none(), Headers::and).show_unlimited();
     let unlimited = Decision::undecided(Cost::ONE, Origin::Unlimited);

@@ -238,7 +238,7 @@ async fn by_default_outages_let_pass_and_misconfigurations_do_not() {
 /// An outage of the policy source must not open the breaker of the store.
 #[cfg(feature = "tracing")]
 #[tokio::test(start_paused = true)]
-async fn an_outage_of_the_policies_is_two_lines_and_keeps_nobody_from_the_store() {
+async fn an_outage_of_the_policy_source_is_logged_twice_and_does_not_block_the_store() {
     use crate::observe::capture::Capture;
 
     let (capture, told) = (Capture::start(), Arc::new(Told::default()));
@@ -404,7 +404,7 @@ impl Observer for Told {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_observer_is_told_of_every_decision_and_failure_and_of_the_recovery_once() {
+async fn the_observer_gets_every_decision_and_failure_and_one_recovery() {
     let (store, told) = (Arc::new(Faulty::default()), Arc::new(Told::default()));
     let limiter = three().store(store.clone()).observer(told.clone()).build().unwrap();
     let ask = async |times| {
@@ -513,7 +513,7 @@ async fn in_shadow_an_outage_denies_nothing() {
 
 /// The switch must work in an emergency: when the store hangs, or is not there.
 #[tokio::test]
-async fn switched_off_it_asks_nobody_and_admits_everything() {
+async fn a_disabled_limiter_allows_all_requests_without_calling_the_store() {
     let store = Arc::new(Faulty::default());
     store.fail_with(FailureKind::Refused);
     let asked = Arc::new(AtomicUsize::new(0));
@@ -577,16 +577,16 @@ async fn realms_of_the_preset_have_their_own_limits() {
     assert_eq!(names(Subject::ip([198, 51, 100, 7])).await, "hour=1000/hour");
 }
 
-/// The preset applies the limits of anonymous clients to unknown ones.
+/// The preset has no limits for unknown clients of their own.
 #[tokio::test]
-async fn the_preset_takes_whom_nobody_knows_for_anonymous() {
+async fn the_preset_limits_unknown_clients_as_anonymous_ones() {
     let limiter = RateLimiter::builder().policies(Preset::OpenBank).build().unwrap();
     let usage = limiter.usage(&Subject::new(Realm::Unknown, "")).await.unwrap();
     assert_eq!(usage.policy().unwrap().to_string(), "hour=1000/hour");
 }
 
 #[tokio::test]
-async fn a_policy_for_one_call_stands_in_for_the_subjects_own() {
+async fn a_policy_for_one_call_replaces_the_policy_of_the_subject() {
     let limiter = three().build().unwrap();
     let policy = Policy::new([Limit::per_hour(5), Limit::per_day(1)]).unwrap();
     let decision = limiter.check_with_policy(&policy, &alice(), 1).await;

@@ -305,8 +305,7 @@ pub(crate) fn can_evict(store: &str, policy: &str) {
 pub(crate) fn missing_key() {
     tracing::warn!(
         target: "rl_core",
-        "a request does not say who is counted and is turned away; requests like it are not \
-         logged again. If clients are counted by address, serve with \
+        "request without a key rejected; further ones are not logged. If clients are counted by address, serve with \
          `into_make_service_with_connect_info::<SocketAddr>()` in axum",
     );
 }

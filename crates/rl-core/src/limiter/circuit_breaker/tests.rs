@@ -119,7 +119,7 @@ fn open_it_lets_one_probe_through_after_the_wait() {
 }
 
 #[test]
-fn what_set_out_before_it_opened_moves_nothing() {
+fn results_of_calls_from_before_it_opened_change_nothing() {
     let circuit = OnThreads::default();
     let before = circuit.snapshot();
     opened(&circuit, 0);
@@ -177,7 +177,7 @@ fn a_probe_that_is_given_up_leaves_the_next_request_to_find_out() {
 
 /// Its task may be delayed, for example, on a busy thread.
 #[test]
-fn a_probe_that_tells_nothing_is_not_waited_for() {
+fn a_probe_without_a_result_is_replaced_after_its_timeout() {
     let circuit = OnThreads::default();
     opened(&circuit, 0);
     let lost = admit(&circuit, 100).unwrap();
@@ -339,7 +339,7 @@ async fn until_open(remote: &Remote, limiter: &RateLimiter) {
 const WAIT: Duration = Duration::from_millis(FIRST_WAIT);
 
 #[tokio::test(start_paused = true)]
-async fn of_a_thousand_requests_at_once_one_is_the_probe() {
+async fn one_of_a_thousand_concurrent_requests_is_the_probe() {
     let (remote, limiter) = limiter(Limit::per_hour(10_000));
     for does in [FAILS, HANGS, ANSWERS] {
         until_open(&remote, &limiter).await;

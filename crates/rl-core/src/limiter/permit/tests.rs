@@ -48,7 +48,7 @@ async fn the_difference_is_settled_once_with_the_last_clone() {
 }
 
 #[tokio::test]
-async fn what_is_settled_stays_so() {
+async fn changes_after_settling_have_no_effect() {
     let limiter = limiter();
     let permit = limiter.acquire(&alice(), 5).await;
     let clone = permit.clone();
@@ -93,7 +93,7 @@ impl Store for Down {
 }
 
 #[tokio::test]
-async fn what_no_store_decided_is_not_settled() {
+async fn requests_that_the_store_did_not_decide_are_not_settled() {
     let builder = RateLimiter::builder().limit(Limit::per_hour(10)).store(Down);
     let limiter = builder.on_store_failure(OnFailure::Allow).build().unwrap();
     let permit = limiter.acquire(&alice(), 3).await;
@@ -135,7 +135,7 @@ async fn places_are_freed_and_the_rest_stays_charged() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn places_are_held_for_as_long_as_somebody_holds_them() {
+async fn slots_are_occupied_while_a_permit_renews_their_leases() {
     let store = MemoryStore::builder().clock(TokioClock::new()).build();
     let limiter = two_at_once(store);
     let held = limiter.acquire(&alice(), 1).await;
@@ -178,7 +178,7 @@ impl Store for Late {
 }
 
 #[tokio::test]
-async fn a_place_that_nobody_waits_for_any_more_is_freed() {
+async fn a_slot_is_freed_when_its_request_is_cancelled() {
     let limiter = two_at_once(Late(MemoryStore::new()));
     for steps in 0..5 {
         let mut asked = Box::pin(limiter.acquire(&alice(), 1));
@@ -196,7 +196,7 @@ async fn a_place_that_nobody_waits_for_any_more_is_freed() {
 
 /// Units beyond the estimate are not charged to a limit that denied the request.
 #[tokio::test]
-async fn what_was_refused_is_not_settled() {
+async fn denied_requests_are_not_settled() {
     for is_shadow in [false, true] {
         let builder = RateLimiter::builder().limit(Limit::per_hour(10)).shadow(is_shadow);
         let limiter = builder.build().unwrap();
@@ -412,7 +412,7 @@ async fn a_place_that_is_settled_while_it_is_renewed_is_free() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_goes_away_while_it_is_settled_leaves_it_to_be_settled() {
+async fn a_cancelled_settlement_is_completed_in_the_background() {
     let store = LosesAnswers::new(0, Duration::ZERO);
     let refunded = Arc::clone(&store.refunded);
     let limiter = two_at_once(store);

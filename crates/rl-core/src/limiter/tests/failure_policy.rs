@@ -112,7 +112,7 @@ async fn a_place_that_the_fallback_gave_is_free_again() {
 
 /// `RetryAfter::Never` would be wrong: the request is allowed when the store is back.
 #[tokio::test]
-async fn less_than_a_unit_of_a_limit_is_turned_away_as_undecided() {
+async fn a_share_of_less_than_one_unit_is_denied_as_undecided() {
     let store = Arc::new(Faulty::default());
     let limiter = |limit| on(&store).limit(limit).build().unwrap();
     store.fail_with(DOWN);

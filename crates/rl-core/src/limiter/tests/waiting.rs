@@ -26,7 +26,7 @@ fn alice() -> Subject {
     Subject::user("alice")
 }
 
-fn nobody_waits(limiter: &RateLimiter) -> bool {
+fn no_request_waits(limiter: &RateLimiter) -> bool {
     limiter.pipeline.wait_queues.is_empty()
 }
 
@@ -55,11 +55,11 @@ async fn first_come_first_served() {
         served.push(caller.unwrap());
     }
     assert_eq!(served, [0, 1, 2, 3, 4].map(|caller| (caller, true, caller)));
-    assert!(nobody_waits(&limiter));
+    assert!(no_request_waits(&limiter));
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_overtakes_who_waits() {
+async fn requests_do_not_overtake_those_that_wait() {
     let limiter = limiter(Limit::per_second(5));
     assert!(limiter.check(&alice(), 3).await.is_allowed());
     let mut large = limiter.check_waiting(&alice(), 4, LONG, 10);
@@ -77,7 +77,7 @@ async fn nobody_overtakes_who_waits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_gives_up_makes_room() {
+async fn a_cancelled_wait_frees_its_place_in_the_queue() {
     let limiter = limiter(Limit::per_second(1));
     assert!(limiter.check(&alice(), 1).await.is_allowed());
     let mut first = limiter.check_waiting(&alice(), 1, LONG, 2);
@@ -97,7 +97,7 @@ async fn who_gives_up_makes_room() {
     assert_eq!(began.elapsed(), Duration::from_secs(1));
     assert!(fourth.await.is_allowed());
     assert_eq!(began.elapsed(), Duration::from_secs(2));
-    assert!(nobody_waits(&limiter));
+    assert!(no_request_waits(&limiter));
 }
 
 #[tokio::test(start_paused = true)]
@@ -116,20 +116,20 @@ async fn a_wait_that_is_too_long_ends_at_once_or_in_time() {
     let behind = limiter.check_waiting(&alice(), 1, short, 10).await;
     assert_eq!((behind.is_allowed(), began.elapsed()), (false, short));
     assert!(first.await.is_allowed());
-    assert!(nobody_waits(&limiter));
+    assert!(no_request_waits(&limiter));
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_queue_nobody_waits() {
+async fn requests_do_not_wait_without_a_queue() {
     let limiter = limiter(Limit::per_second(1));
     let mut passed = pin!(limiter.check_waiting(&alice(), 1, LONG, 0));
     assert!(passed.as_mut().await.is_allowed());
     assert!(!limiter.check_waiting(&alice(), 1, LONG, 0).await.is_allowed());
-    assert!(nobody_waits(&limiter));
+    assert!(no_request_waits(&limiter));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_permit_that_is_given_back_lets_the_first_in_line_move_up() {
+async fn a_released_permit_goes_to_the_first_request_in_the_queue() {
     let limiter = limiter(Limit::concurrency(1).unwrap());
     let held = limiter.acquire(&alice(), 1).await;
     let mut first = limiter.check_waiting(&alice(), 1, LONG, 10);
@@ -200,7 +200,7 @@ impl Observer for Told {
 
 /// Repeated checks of a waiting request are reported as one denial.
 #[tokio::test(start_paused = true)]
-async fn the_observer_is_told_of_a_wait_when_it_begins_and_when_it_ends_well() {
+async fn the_observer_is_notified_when_a_wait_begins_and_when_it_succeeds() {
     let (told, limit) = (Arc::<Told>::default(), Limit::concurrency(1).unwrap());
     let store = MemoryStore::builder().clock(TokioClock::new()).build();
     let limiter = RateLimiter::builder().limit(limit).store(store).observer(told.clone());

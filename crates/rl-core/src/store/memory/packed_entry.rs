@@ -11,9 +11,9 @@
 //! ```
 //!
 //! Times count from the shard's [`TimeBase`], a year before the store was created; 0 is no time.
-//! Nothing that a decision depends on is rounded. A subject is stored as an [`UnpackedEntry`] if it has
-//! one of these: a number above 2^32, a time outside of nearly nine years, an algorithm with more than
-//! four cells, or states that another policy left.
+//! Nothing that a decision depends on is rounded. A subject is stored as an
+//! [`UnpackedEntry`] if it has one of these: a number above 2^32, a time outside of nearly nine years, an algorithm with more
+//! than four cells, or states that another policy left.
 //!
 //! It buys memory: with its fingerprint and its slot in the index, a subject takes two cache lines.
 
