@@ -55,9 +55,12 @@ pub(super) fn read(
         blocks: form.non_empty("blocks").is_some(),
         ..RecordContent::new(form.get("consumer_id"), from_date, to_date, limits)
     };
-    // Report all problems at once: also the one that the record itself finds, if it is in another field.
+    // Report all problems at once: also the one that the check of the whole record finds, unless its
+    // field has a problem already.
     if let Err(invalid) = content.clone().checked()
-        && !problems.iter().any(|(field, _)| *field == invalid.field() || is_time(invalid.field()))
+        && !problems.iter().any(|(field, _)| {
+            *field == invalid.field() || is_time(field) && is_time(invalid.field())
+        })
     {
         problems.push(problem(&invalid));
     }

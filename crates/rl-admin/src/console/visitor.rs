@@ -61,7 +61,7 @@ impl Visitor {
         Err(Failure::new(StatusCode::FORBIDDEN, "Not allowed", message))
     }
 
-    /// Converts the error of a change that cannot be shown in a form.
+    /// Converts an error of a change into a failure page, if no form can show the error.
     pub(super) fn change_failure<T>(&self, error: ChangeError<T>) -> Failure {
         let role = match error {
             ChangeError::MayNotBlock => Role::CanCreateRateLimits,

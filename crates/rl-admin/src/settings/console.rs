@@ -52,8 +52,8 @@ impl ConsoleSettings {
 
     /// Builds the console for a listener at `address`, unless it is off.
     ///
-    /// The cookie is sent without TLS if the origin has none. Without an origin, it is sent without TLS only to
-    /// browsers on this machine, if the listener is on the loopback.
+    /// With an `http://` origin the cookie is also sent without TLS. Without an origin it needs TLS, unless the
+    /// listener is on the loopback: then browsers on this machine get it without.
     pub(crate) fn console(&self, admin: Admin, address: SocketAddr) -> Option<Console> {
         let console = Console::builder(admin).path(self.path.as_deref()?);
         let console = match &self.origin {

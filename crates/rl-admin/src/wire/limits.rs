@@ -26,7 +26,7 @@ impl Calls {
 }
 
 impl Default for Calls {
-    /// Returns no limit, the value of a field that is left out.
+    /// Returns the value of a field that is left out: unlimited.
     fn default() -> Self {
         Self(CallLimit::Unlimited)
     }

@@ -100,7 +100,7 @@ impl CountedRequest {
         let headers = &self.settings.headers;
         let mut decision = self.decision;
         match inner {
-            // The lines of the stricter inner decision stay; lines of lists can be added to them.
+            // The inner decision is at least as strict, so its header lines stay. Only list fields are added.
             Some(inner) if !decision.is_stricter_than(&inner) => {
                 headers.write(&decision, &mut |line| {
                     if line.is_list {

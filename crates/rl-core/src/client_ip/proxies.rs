@@ -87,7 +87,8 @@ fn parse(entry: &str) -> Result<IpNet, Why> {
         (IpAddr::V4(address), Some(prefix)) if network.addr().is_ipv6() => {
             IpNet::new(IpAddr::V4(address), prefix).map_err(|_| Why::NoNetwork)?
         }
-        // Such a network would never match, because translated addresses are compared as IPv4.
+        // An IPv6 network of translated addresses (NAT64, or IPv4-mapped) would never match: `canonical`
+        // turns such addresses into IPv4.
         _ if canonical(network.network()).is_ipv4() && network.addr().is_ipv6() => {
             return Err(Why::NoNetwork);
         }

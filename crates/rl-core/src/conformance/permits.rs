@@ -33,7 +33,7 @@ async fn a_renewal_without_a_permit_changes_nothing(suite: &Suite) {
     require_eq(Rule::Permit, subject.used(&policy).await, vec![1], "the count after it");
 }
 
-/// Returns a limit of `max` at the same time, with such a lease.
+/// Returns a concurrency limit of `max` permits with this lease.
 fn permits(max: u64, lease: Period) -> Limit {
     Limit::concurrency(max).and_then(|limit| limit.with_lease(lease)).expect("a limit")
 }

@@ -61,7 +61,7 @@ struct State<V> {
     entries: IndexMap<Arc<str>, Entry<V>>,
     // Bounded by the limiter.
     in_flight: HashMap<Arc<str>, InFlight<V>>,
-    // The keys that the database cannot read, each with the end of the pause before the next attempt.
+    // Keys whose read failed for a reason that lasts, each with the failure and the time of the next attempt.
     damaged: HashMap<Arc<str>, (FailureKind, Timestamp)>,
     // Counts uses, to order them.
     tick: u64,

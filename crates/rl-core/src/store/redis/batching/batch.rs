@@ -123,7 +123,7 @@ pub(super) fn take_batch(
     };
     // The sum of all costs must be a number that Lua holds exactly.
     let max_exact = usize::try_from(MAX_UNITS / cost.units().max(1)).unwrap_or(usize::MAX).max(1);
-    // The script evaluates calls one by one if their costs differ, and under other algorithms.
+    // The script evaluates calls one by one if their costs differ, or if a limit is no fixed window.
     let max_evaluated = max_evaluated_calls(policy);
     let max_same = if is_fixed_windows(policy) { MAX_SAME_CALLS } else { max_evaluated };
     let same = count_checks(max_same.min(max_exact), &|other| other == cost);

@@ -16,7 +16,7 @@ pub(super) struct BatchQueue {
     pub(super) subjects: SubjectMap<VecDeque<QueuedCall>>,
     /// Subjects to send with the next flush.
     pub(super) ready: Vec<KeyedSubject>,
-    /// Subjects to send in a shared call, as soon as few enough are in flight.
+    /// Subjects that wait until fewer than `MAX_IN_FLIGHT` shared calls are in flight.
     pub(super) collected: Vec<KeyedSubject>,
     /// The number of shared calls in flight that are not overdue.
     pub(super) in_flight: usize,

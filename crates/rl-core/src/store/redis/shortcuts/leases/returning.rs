@@ -86,7 +86,7 @@ impl<S: Layer> UnitReturner<S> {
     /// Gives all unspent units back.
     pub(super) async fn close(&self) -> Result<(), StoreError> {
         self.shared.is_closed.store(true, Ordering::SeqCst);
-        // A task that leases units now has a slot already, so the call waits for its refill lock.
+        // A task that is leasing units already has its slot, so `empty_all` waits for the slot's refill lock.
         let emptied = self.empty_all(self.shared.table.subjects(), |_| true);
         let emptied = timeout(CLOSE_TIMEOUT, emptied).await;
         emptied.unwrap_or_else(|_| Err(StoreError::new(FailureKind::TimedOut)))
