@@ -390,7 +390,7 @@ fn every_attack_names_a_test_that_exists() {
         document.split('`').filter_map(|code| code.strip_prefix("tests/run ")).collect();
     assert!(commands.len() > 5, "{commands:?}");
     for name in commands {
-        assert!(name == "NAME" || sources.contains(&format!("fn {name}")), "{name}");
+        assert!(name == "NAME" || sources.contains(&["fn ", name].concat()), "{name}");
     }
 }
 

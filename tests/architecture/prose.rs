@@ -58,6 +58,10 @@ pub(super) fn ruled_out(file: &str) -> Vec<String> {
     let passages = if is_code { comments_and_messages(&text) } else { paragraphs(&text) };
     let mut found = Vec::new();
     for passage in passages {
+        // A user of the system.
+        if passage.trim() == concat!("no", "body") {
+            continue;
+        }
         for Wording { words, instead } in WORDINGS {
             for word in words {
                 if let Some(around) = find(&passage, word) {
@@ -136,7 +140,7 @@ fn find(passage: &str, word: &str) -> Option<String> {
 
 #[test]
 fn wordings_are_found_where_they_stand_and_not_within_words_or_code() {
-    assert!(find(concat!("It refills. ", "Who has none waits."), "^Who").is_some());
+    assert!(find(concat!("It refills. W", "ho has none waits."), "^Who").is_some());
     assert!(find("Who is counted?", "^Who").is_none());
     assert!(find("The client who has none waits.", "^Who").is_none());
     assert!(find(concat!("It is to", "ld later."), concat!("to", "ld")).is_some());

@@ -76,9 +76,10 @@ impl Module {
         text[tests..].to_owned()
     }
 
-    /// How long it is without tests.
+    /// Returns the number of lines without the tests and without the documentation of the module.
     pub(super) fn length(&self) -> usize {
-        without_tests(&self.text()).lines().count()
+        let text = self.text();
+        without_tests(&text).lines().filter(|line| !line.starts_with("//!")).count()
     }
 }
 

@@ -106,11 +106,13 @@ mod tests {
 
     use super::*;
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn an_outage_ends_after_the_calm_time_without_a_failure() {
         let records = Records::connect("sqlite::memory:").await.unwrap();
         let source = RecordSource::start(&records);
         let limiter = RateLimiter::builder().policies(source).build().unwrap();
+        // From here on time is the test's. The pool of the database opened its connection in real time.
+        tokio::time::pause();
         let log = OutageLog::new(records, limiter);
         let failure = DependencyFailure {
             dependency: Dependency::Counters,

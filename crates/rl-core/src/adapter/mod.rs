@@ -25,6 +25,18 @@
 //! 6. **Nested limiters** merge their headers: of a header with a single value the stricter limiter's stays,
 //!    and lists stand beside each other.
 //!
+//! # Example
+//!
+//! ```
+//! use rl_core::adapter::HttpLimiter;
+//! use rl_core::{Limit, RateLimiter};
+//!
+//! let limiter = RateLimiter::builder().limit(Limit::per_second(10)).build()?;
+//! let http = HttpLimiter::new(limiter).exempt(|request| request.path() == "/health");
+//! assert!(http.limiter().is_enabled());
+//! # Ok::<(), rl_core::limiter::BuildError>(())
+//! ```
+//!
 //! # An adapter
 //!
 //! ```text

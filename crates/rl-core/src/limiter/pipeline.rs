@@ -183,8 +183,8 @@ impl Pipeline {
         }
     }
 
-    /// Step 2: asks whether the policy alone denies the request, then the circuit breaker and the bound in
-    /// flight whether the store may be called. Step 3: calls the store.
+    /// Calls the store, unless the policy alone denies the request, the circuit breaker is open, or too many
+    /// decisions are in flight (steps 2 and 3).
     fn decide_with_policy(
         self: &Arc<Self>,
         policy: &Policy,
@@ -300,7 +300,7 @@ impl Pipeline {
         })
     }
 
-    /// Step 4: records the result with the breaker, and applies the failure policy to an error.
+    /// Records the result with the breaker, and applies the failure policy to an error (step 4).
     fn conclude(
         self: &Arc<Self>,
         policy: &Policy,
@@ -387,7 +387,7 @@ impl Pipeline {
         MaybeReady::ready(self.finish(subject, operation, decision))
     }
 
-    /// Step 5: completes the decision, and reports it to the observer and the log.
+    /// Completes the decision, and reports it to the observer and the log (step 5).
     fn finish(&self, subject: &Subject, operation: Operation, mut decision: Decision) -> Decision {
         if self.failure_policy.is_shadow {
             decision.apply_shadow();

@@ -484,7 +484,7 @@ async fn in_shadow_everything_passes_and_is_reported_once_per_window() {
             assert_eq!((decision.is_allowed(), decision.origin()), (true, Origin::Shadow));
             assert!(
                 decision.governing(GoverningLimit::default()).is_none(),
-                "clients are told no limit"
+                "responses report no limit"
             );
         }
         assert_eq!(used(&limiter).await, 3, "as if it were enforced");
@@ -689,7 +689,7 @@ fn a_decision_in_memory_is_there_at_once_and_costs_no_allocation() {
         };
         allocation_counter::measure(check).count_total
     };
-    assert_ne!(allocated(), 0, "the counters of somebody new");
+    assert_ne!(allocated(), 0, "the counters of a new subject");
     // Granted twice, then denied.
     assert_eq!([allocated(), allocated(), allocated(), allocated()], [0; 4]);
 }
