@@ -37,22 +37,22 @@ fn instructions(what: &str) -> u64 {
     count / TIMES
 }
 
-/// A limit is at least 2 % above what was counted. `PERFORMANCE.md` lists the goals that are missed.
+/// A limit leaves room for the next compiler. `PERFORMANCE.md` lists the goals that are missed.
 #[test]
 #[rustfmt::skip]
 fn decisions_and_responses_take_few_instructions() {
     let limits = [
-        ("allowed",        565, "six fixed windows of a known subject"),
-        ("denied",         545, "the same, used up"),
+        ("allowed",        560, "six fixed windows of a known subject"),
+        ("denied",         542, "the same, used up"),
         ("too-much",       925, "more than any of six allows"),
         ("clock",          605, "windows on the clock, whose ends are computed and not stored"),
-        ("one",            565, "one fixed window"),
-        ("newcomer",     1_575, "a newcomer to six of them, who takes another's place"),
+        ("one",            560, "one fixed window"),
+        ("newcomer",     1_480, "a newcomer to six of them, who takes another's place"),
         ("gcra",         5_800, "six of another algorithm that is kept compactly"),
-        ("log",          2_000, "a sliding log"),
-        ("http-allowed", 6_130, "a request through the layer, its response made and dropped"),
-        ("http-denied",  8_725, "a request that the layer rejects"),
-        ("axum-denied", 15_920, "the same with six windows on axum, and all that axum does"),
+        ("log",          1_920, "a sliding log"),
+        ("http-allowed", 6_085, "a request through the layer, its response made and dropped"),
+        ("http-denied",  8_686, "a request that the layer turns away"),
+        ("axum-denied", 15_600, "the same with six windows on axum, and all that axum does"),
     ];
     let mut beyond = Vec::new();
     for (what, limit, described) in limits {
@@ -69,7 +69,7 @@ fn decisions_and_responses_take_few_instructions() {
 /// beside a layer that does nothing, and one that adds three header lines.
 #[test]
 fn a_layer_adds_few_instructions_to_a_request() {
-    for (framework, limit) in [("axum", 7_590), ("actix", 6_790)] {
+    for (framework, limit) in [("axum", 7_539), ("actix", 6_751)] {
         let [ours, plain, lines] =
             ["", "-plain", "-lines"].map(|around| instructions(&format!("{framework}{around}")));
         let (added, of_lines) = (ours.saturating_sub(plain), lines.saturating_sub(plain));
