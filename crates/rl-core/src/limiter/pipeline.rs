@@ -115,7 +115,7 @@ impl Pipeline {
         }
     }
 
-    /// Decides a request step by step. Step 1: finds the policy.
+    /// Decides a request step by step, beginning with its policy (step 1).
     #[inline(never)]
     pub(super) fn decide_by_steps(
         self: &Arc<Self>,
