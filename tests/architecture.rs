@@ -433,7 +433,7 @@ fn no_files_of_a_crate_use_each_other_in_a_circle() {
         .iter()
         .flat_map(|package| {
             let library = Crate::library(package);
-            library.circles().into_iter().map(|circle| circle.join(" ")).collect::<Vec<_>>()
+            library.circles().into_iter().map(|circle| circle.join("\n")).collect::<Vec<_>>()
         })
         .collect();
     assert!(circles.is_empty(), "{} circles:\n{}", circles.len(), circles.join("\n"));

@@ -58,8 +58,8 @@ impl Crate {
         arrows.collect()
     }
 
-    /// Returns the groups of files that use each other, directly or through others.
-    pub(super) fn circles(&self) -> Vec<Vec<&str>> {
+    /// Returns the groups of files that use each other, directly or through others, as lists of arrows.
+    pub(super) fn circles(&self) -> Vec<Vec<String>> {
         let arrows = self.arrows();
         let reached: BTreeMap<&str, BTreeSet<&str>> =
             arrows.keys().map(|file| (*file, reachable(file, &arrows))).collect();
@@ -71,7 +71,15 @@ impl Crate {
                 circles.push(circle);
             }
         }
-        circles
+        let arrow = |from: &str, to: &str| format!("{from} -> {to}");
+        let arrows_of = |circle: Vec<&str>| {
+            let within = |from: &&str| {
+                let used = arrows[from].iter().filter(|to| circle.contains(to));
+                used.map(|to| arrow(from, to)).collect::<Vec<_>>()
+            };
+            circle.iter().flat_map(within).collect()
+        };
+        circles.into_iter().map(arrows_of).collect()
     }
 
     /// Returns the imports that name an item of the crate's root instead of the module that defines it.
@@ -277,6 +285,12 @@ impl<'ast> Visit<'ast> for Parsed {
     fn visit_path(&mut self, path: &'ast syn::Path) {
         let segments: Segments =
             path.segments.iter().map(|segment| segment.ident.to_string()).collect();
+        let segments: Segments = segments
+            .into_iter()
+            .enumerate()
+            .skip_while(|(index, segment)| *index < self.depth && segment == "super")
+            .map(|(_, segment)| segment)
+            .collect();
         // A lone name in lower case is a variable, or is imported.
         let is_item = segments.len() > 1
             || segments.iter().any(|name| name.starts_with(|c: char| c.is_uppercase()));

@@ -62,6 +62,11 @@ fn text(code: &impl ToTokens) -> String {
     ] {
         text = text.replace(from, to);
     }
+    // The documentation of fields is no part of the interface.
+    while let Some((before, rest)) = text.split_once("#[doc =") {
+        let after = rest.split_once("\"] ").map_or("", |(_, after)| after);
+        text = format!("{before}{after}");
+    }
     text
 }
 

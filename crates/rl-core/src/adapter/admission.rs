@@ -14,7 +14,6 @@ static SUBJECTS: LazyLock<SubjectHasher> = LazyLock::new(SubjectHasher::random);
 
 /// The next step of an adapter with a request.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "boxing the common case would allocate")]
 pub enum Admission {
     /// Call the service; the request is not counted.
     Exempt,

@@ -56,7 +56,6 @@ impl Denied {
     }
 
     /// Returns the decision, the denial, and the headers to write for the decision.
-    #[must_use]
     pub fn into_parts(self) -> (Decision, Denial, Headers) {
         (self.0.decision, self.0.denial, self.0.headers)
     }

@@ -1,4 +1,17 @@
 //! The answer of a limiter: allowed or denied, and the status of each limit.
+//!
+//! # Example
+//!
+//! ```
+//! use rl_core::{Limit, RateLimiter, Subject};
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
+//! let decision = limiter.check(&Subject::consumer("abc123"), 1).await;
+//! assert!(decision.is_allowed());
+//! assert!(decision.limits().all(|status| status.remaining() == 99));
+//! # Ok(()) }
+//! ```
 
 mod governing;
 mod limit_status;
@@ -206,7 +219,7 @@ impl Decision {
     }
 
     /// Marks the decision as made by the fallback after the store failed with `failure`.
-    pub(crate) fn as_fallback(mut self, failure: FailureKind) -> Self {
+    pub(crate) fn into_fallback(mut self, failure: FailureKind) -> Self {
         if self.origin.is_of_store() {
             self.origin = Origin::Fallback(failure);
         }
@@ -315,6 +328,7 @@ impl Decision {
     }
 
     /// Returns the status of each limit, in the order of the policy.
+    #[must_use]
     pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitStatus<'_>> {
         self.statuses.iter()
     }

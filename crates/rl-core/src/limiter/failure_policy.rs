@@ -90,7 +90,7 @@ impl FailurePolicy {
     ) -> Decision {
         let failure = match result {
             Ok(decision) if !exceeds_share(&decision, whole, operation) => {
-                return decision.as_fallback(failure);
+                return decision.into_fallback(failure);
             }
             Ok(_) => failure,
             Err(error) => error.kind(),

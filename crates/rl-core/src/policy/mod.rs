@@ -1,4 +1,14 @@
 //! The limits of one subject: up to sixteen, each with a name, decided together.
+//!
+//! # Example
+//!
+//! ```
+//! use rl_core::{Limit, Policy};
+//!
+//! let policy = Policy::new([Limit::per_second(10), "5000/day:clock".parse()?])?;
+//! assert_eq!(policy.limits().len(), 2);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod builder;
 mod invalid_policy;

@@ -45,6 +45,7 @@ pub(crate) struct DenialCache<S> {
 }
 
 /// The result of a look-up.
+#[expect(clippy::large_enum_variant, reason = "returned and matched at once; a box would allocate")]
 pub(super) enum Lookup {
     /// The request is denied.
     Denied(Decision),
