@@ -51,7 +51,7 @@ fn decisions_and_responses_take_few_instructions() {
         ("gcra",         5_800, "six of another algorithm that is kept compactly"),
         ("log",          1_920, "a sliding log"),
         ("http-allowed", 6_085, "a request through the layer, its response made and dropped"),
-        ("http-denied",  8_686, "a request that the layer turns away"),
+        ("http-denied",  8_686, "a request that the layer rejects"),
         ("axum-denied", 15_600, "the same with six windows on axum, and all that axum does"),
     ];
     let mut beyond = Vec::new();

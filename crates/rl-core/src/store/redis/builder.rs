@@ -392,11 +392,7 @@ impl fmt::Debug for RedisStoreBuilder {
             .field("layout", &self.layout)
             .field("prefix", &self.prefix)
             .field("connections", &self.connections)
-            .field("connection_wait", &self.connection_wait)
-            .field("connect_timeout", &self.connect_timeout)
-            .field("response_timeout", &self.response_timeout)
             .field("coalesce", &self.coalesce)
-            .field("local_denial", &self.local_denial)
             .field("lease", &self.lease)
             .finish_non_exhaustive()
     }

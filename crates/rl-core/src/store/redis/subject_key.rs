@@ -34,7 +34,7 @@ pub(crate) struct KeyedSubject {
 }
 
 impl SubjectKey {
-    pub(in crate::store::redis) const fn new(fingerprint: Fingerprint) -> Self {
+    pub(super) const fn new(fingerprint: Fingerprint) -> Self {
         Self(fingerprint)
     }
 
