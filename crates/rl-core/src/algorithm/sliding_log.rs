@@ -179,7 +179,7 @@ mod tests {
         SlidingLog::new(text.parse().unwrap())
     }
 
-    /// So many seconds after twelve.
+    /// Returns the time this number of seconds after twelve.
     fn at(secs: u64) -> Timestamp {
         Timestamp::from_secs(1_749_988_800 + secs)
     }
