@@ -1,4 +1,4 @@
-//! The contract of [`Store`] as a test: run [`suite`] on a store of your own.
+//! The contract of [`Store`](crate::store::Store) as a test: run [`suite`] on a store of your own.
 //!
 //! A failure names the rule of the contract that is broken, by number and words:
 //! `rule 6: nothing is kept for ever: …`.

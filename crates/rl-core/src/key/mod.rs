@@ -1,4 +1,4 @@
-//! Finds the [`Subject`] that a request is counted under.
+//! Finds the [`Subject`](crate::Subject) that a request is counted under.
 //!
 //! A [`KeyExtractor`] reads a [`RequestInfo`], the view of a request that all adapters share. One
 //! extractor therefore works in all of them.
@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | [`ClientAddress`] | the client's address, behind trusted proxies | `ip` |
 //! | [`ApiKey`] | an API key in a header, query parameter, cookie or bearer token, as a keyed hash | `key` |
-//! | [`Identified`] | the [`Subject`] that an authentication layer left in the extensions | its own |
+//! | [`Identified`] | the [`Subject`](crate::Subject) that an authentication layer left in the extensions | its own |
 //! | [`Header`] | the plain value of a header that a gateway writes | yours |
 //! | [`Route`] | the pattern of the route that matched, or `unmatched` | `route` |
 //! | [`Method`] | the method | `method` |

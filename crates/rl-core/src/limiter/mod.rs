@@ -36,7 +36,7 @@
 //!    the failure policy decides at once. A probe every 50 to 200 ms finds out whether the store has
 //!    recovered. A store that *refuses* calls is still called, because its refusals deny.
 //! 4. **Some denials need no store.** A [block](Policy::blocked_until), a limit of 0 and a cost above every
-//!    capacity are denied by the policy alone ([`Origin::Policy`](crate::Origin::Policy)). These denials hold
+//!    capacity are denied by the policy alone ([`Origin::Policy`]). These denials hold
 //!    while the store is down, slow or full.
 //! 5. **At most [`max_in_flight`](RateLimiterBuilder::max_in_flight) decisions wait for the store**, and
 //!    fewer if the store would answer them late.
