@@ -222,20 +222,14 @@ impl Subject {
     /// ```
     /// use std::collections::HashMap;
     ///
-    /// use rl_core::adapter::HttpLimiter;
-    /// use rl_core::key::{Identified, KeyExtractor, Route};
     /// use rl_core::{Limit, Policy, RateLimiter, Subject};
     ///
     /// let premium = Policy::new([Limit::per_minute(1_000)])?;
-    /// let other = Policy::new([Limit::per_minute(10)])?;
     /// let tiers = HashMap::from([(Subject::consumer("alice"), premium)]);
+    /// // A consumer, and each pair of the consumer and a route, are under the policy of the consumer.
     /// let limiter = RateLimiter::builder()
-    ///     .policies(move |subject: &Subject| {
-    ///         Some(tiers.get(subject.owner()).unwrap_or(&other).clone())
-    ///     })
+    ///     .policies(move |subject: &Subject| tiers.get(subject.owner()).cloned())
     ///     .build()?;
-    /// // Each consumer on each route, under the policy of the consumer.
-    /// let limiter = HttpLimiter::new(limiter).key(Identified.and(Route));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
