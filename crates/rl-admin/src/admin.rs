@@ -25,7 +25,7 @@ use crate::routes;
 /// ```
 /// use rl_admin::{Admin, BearerTokens, Roles};
 /// use rl_core::RateLimiter;
-/// use rl_records::Records;
+/// use rl_records::{RecordSource, Records};
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let records = Records::connect("sqlite::memory:").await?;
