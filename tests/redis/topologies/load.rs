@@ -17,9 +17,15 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::PATIENCE;
 
-/// The longest acceptable time of a decision: the deadline of 100 ms, and the delay of a machine
-/// that is busy with other tests.
-const IN_TIME: Duration = Duration::from_millis(100 + 150);
+/// The default deadline of a decision.
+const DEADLINE: Duration = Duration::from_millis(100);
+
+/// The longest acceptable time of a decision: the deadline, and the delay of a machine that is busy with
+/// other tests.
+const IN_TIME: Duration = DEADLINE.saturating_add(Duration::from_millis(150));
+
+/// A timer that fires later than this shows that the machine is busy: an eighth of the deadline.
+const LATE_TIMER: Duration = DEADLINE.checked_div(8).unwrap();
 
 /// Decisions of a healthy server are faster than this, unless the machine is busy with other work.
 const STALL: Duration = Duration::from_millis(50);
@@ -125,8 +131,10 @@ pub(super) struct Figures {
     sent: usize,
     requests_per_second: f64,
     answered_in_time: usize,
-    /// Requests that were decided while no server could be reached.
+    /// Requests that were allowed while no server could be reached.
     passed_without_limit: usize,
+    /// Requests that were rejected because this process got too little time to judge the store.
+    rejected_as_overload: usize,
     above_the_limit: u64,
     /// Requests that the failed server allowed in its last tenth of a second, and while clients
     /// still used it after it was replaced.
@@ -149,18 +157,27 @@ impl Outcome {
         promoted: Timestamp,
         asked: Timestamp,
     ) -> Figures {
+        let micros = Duration::from_micros;
+        let took = |answer: &Answer| micros(answer.came.micros_since(answer.sent));
         let mut without = Vec::new();
+        let mut rejected_as_overload = 0;
         for answer in &self.answers {
             match answer.decision.origin() {
                 Origin::Store => {}
                 Origin::FailedOpen(FailureKind::Unavailable | FailureKind::TimedOut) => {
                     without.push(answer.sent);
                 }
+                Origin::FailedClosed(FailureKind::Overloaded) => rejected_as_overload += 1,
                 other => panic!("{other:?}"),
             }
         }
-        let micros = Duration::from_micros;
-        let took = |answer: &Answer| micros(answer.came.micros_since(answer.sent));
+        // A timer that fires late is a sign of a busy machine, by which the limiter judges as well.
+        let was_held_back = self.stall > LATE_TIMER
+            || self.answers.iter().any(|answer| took(answer) > DEADLINE + LATE_TIMER);
+        assert!(
+            rejected_as_overload == 0 || was_held_back,
+            "{rejected_as_overload} requests were rejected as overload, though the machine was not busy"
+        );
         let is_in_time = |answer: &&Answer| took(answer) <= IN_TIME;
         let mut before = self.answers.iter().take_while(|answer| answer.came < failed).map(took);
         let last = without.last().copied().unwrap_or(failed);
@@ -177,6 +194,7 @@ impl Outcome {
                 / micros(end.micros_since(begin)).as_secs_f64(),
             answered_in_time: self.answers.iter().filter(is_in_time).count(),
             passed_without_limit: without.len(),
+            rejected_as_overload,
             above_the_limit: self.above_the_limit(),
             admitted_at_risk: self.answers.iter().filter(is_at_risk).count() as u64,
             outage: micros(last.micros_since(failed)),
@@ -213,11 +231,13 @@ impl Figures {
     /// Asserts the documented bounds of a fail-over.
     pub(super) fn assert_bounds(&self, what: &str) {
         let Self { sent, requests_per_second, answered_in_time, .. } = self;
-        let Self { passed_without_limit, above_the_limit, admitted_at_risk, .. } = self;
+        let Self { passed_without_limit, rejected_as_overload, above_the_limit, .. } = self;
+        let Self { admitted_at_risk, .. } = self;
         let Self { outage, after_promotion, is_busy, .. } = self;
         println!(
             "{what}: {sent} sent at {requests_per_second:.0}/s, {answered_in_time} answered in \
-             time, {passed_without_limit} passed without limit, {above_the_limit} above the limit \
+             time, {passed_without_limit} passed without limit, {rejected_as_overload} rejected as \
+             overload, {above_the_limit} above the limit \
              ({admitted_at_risk} at risk), outage {outage:?}, \
              {after_promotion:?} after the promotion"
         );
