@@ -23,10 +23,16 @@ static PROGRAM: LazyLock<String> = LazyLock::new(|| {
 
 /// Instructions for each time that the program does `what`.
 fn instructions(what: &str) -> u64 {
+    instructions_under(what, &[])
+}
+
+/// Counts the instructions for each time that the program does `what` under `limits`.
+fn instructions_under(what: &str, limits: &[String]) -> u64 {
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
         .args(["--toggle-collect=rl_instructions::counted*", &PROGRAM, what])
         .arg(TIMES.to_string())
+        .args(limits)
         .output()
         .expect("valgrind can be started: tests/run installs it");
     let told = String::from_utf8_lossy(&output.stderr);
@@ -60,6 +66,45 @@ fn decisions_and_responses_take_few_instructions() {
         println!("{described}: {count} instructions, {limit} at most");
         if count > limit {
             beyond.push(format!("{described}: {count} instructions, expected {limit} at most"));
+        }
+    }
+    assert!(beyond.is_empty(), "{beyond:#?}");
+}
+
+/// Counts the decision of each algorithm alone, on one known subject, and of several limits together.
+/// Limits are 2 % above the count when they were set.
+#[test]
+#[rustfmt::skip]
+fn each_algorithm_takes_few_instructions() {
+    let mixed = [
+        "90000/hour", "90000/hour:clock", "90000/hour:sliding-window:precision=minute",
+        "90000/hour:sliding-window-counter", "90000/hour:token-bucket:refill=interval", "90000/hour:gcra",
+    ];
+    let windows = |count: u64| (1..=count).map(|hours| format!("90000/{hours}h")).collect();
+    let one = |limit: &str| vec![limit.to_owned()];
+    let cases: [(&str, &str, Vec<String>, u64); 15] = [
+        ("fixed window",                  "decide",  one("90000/hour"),                                  559),
+        ("fixed window on the clock",     "decide",  one("90000/hour:clock"),                            609),
+        ("GCRA",                          "decide",  one("90000/hour:gcra"),                           2_100),
+        ("token bucket",                  "decide",  one("90000/hour:token-bucket"),                   2_146),
+        ("token bucket, interval refill", "decide",  one("90000/hour:token-bucket:refill=interval"),   2_103),
+        ("sliding window counter",        "decide",  one("90000/hour:sliding-window-counter"),         2_059),
+        ("sliding window, 10 buckets",    "decide",  one("90000/hour:sliding-window:precision=6minutes"),  2_074),
+        ("sliding window, 60 buckets",    "decide",  one("90000/hour:sliding-window:precision=minute"),  4_114),
+        ("sliding log",                   "decide",  one("90000/hour:sliding-log"),                    1_919),
+        ("concurrency, and the release",  "acquire", one("1000:concurrency"),                          5_767),
+        ("six of different kinds",        "decide",  mixed.map(str::to_owned).to_vec(),                8_033),
+        ("7 fixed windows",               "decide",  windows(7),                                       7_251),
+        ("8 fixed windows",               "decide",  windows(8),                                       7_813),
+        ("12 fixed windows",              "decide",  windows(12),                                     10_360),
+        ("16 fixed windows",              "decide",  windows(16),                                     12_608),
+    ];
+    let mut beyond = Vec::new();
+    for (name, operation, limits, limit) in cases {
+        let count = instructions_under(operation, &limits);
+        println!("{name}: {count} instructions, {limit} at most");
+        if count > limit {
+            beyond.push(format!("{name}: {count} instructions, expected {limit} at most"));
         }
     }
     assert!(beyond.is_empty(), "{beyond:#?}");

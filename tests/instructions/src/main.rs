@@ -2,7 +2,10 @@
 //!
 //! ```text
 //! valgrind --tool=callgrind '--toggle-collect=rl_instructions::counted*' rl-instructions allowed 1000
+//! valgrind --tool=callgrind '--toggle-collect=rl_instructions::counted*' rl-instructions decide 1000 5000/hour:gcra
 //! ```
+//!
+//! `decide` and `acquire` take the limits of the policy as further arguments.
 
 mod http;
 mod on_actix;
@@ -19,11 +22,12 @@ const ENDLESS: u64 = 1_000_000_000;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [operation, times] = &arguments[..] else {
-        return refuse("usage: rl-instructions OPERATION TIMES");
+    let [operation, times, given @ ..] = &arguments[..] else {
+        return refuse("usage: rl-instructions OPERATION TIMES [LIMIT]...");
     };
     let Ok(times) = times.parse() else { return refuse("TIMES must be a number") };
     let (limits, cost) = match operation.as_str() {
+        "decide" | "acquire" => (given.to_vec(), 1),
         "allowed" | "axum" | "axum-plain" | "axum-lines" => (six(""), 1),
         "actix" | "actix-plain" | "actix-lines" => (six(""), 1),
         "newcomer" => (with_a_small_hour(), 1),
@@ -41,6 +45,7 @@ fn main() -> ExitCode {
     let limits = limits.iter().map(|limit| limit.parse::<Limit>().expect("a limit"));
     let policy = Policy::new(limits).expect("a policy");
     match operation.as_str() {
+        "acquire" => acquire(&limiter(policy), times),
         "newcomer" => flood(policy, times),
         "http-allowed" | "http-denied" => http::send(limiter(policy), times),
         "axum" | "axum-denied" => on_axum::send(Around::Limiter(limiter(policy)), times),
@@ -77,6 +82,20 @@ fn decide(limiter: &RateLimiter, cost: u64, times: u64) {
             );
         }
     });
+}
+
+/// Acquires a permit and drops it, outside a runtime: no task renews its lease.
+fn acquire(limiter: &RateLimiter, times: u64) {
+    let subject = Subject::consumer("consumer-00000001");
+    let once = || {
+        let answer = limiter.acquire(black_box(&subject), 1);
+        let MaybeReady::Ready(Some(permit)) = answer else {
+            unreachable!("memory is ready at once")
+        };
+        assert!(black_box(permit).decision().is_allowed(), "each permit is released");
+    };
+    once();
+    counted(|| (0..times).for_each(|_| once()));
 }
 
 /// Decides for new subjects, once each, in a full store: each evicts another.
