@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures::future::join_all;
+use rl_core::limiter::OnFailure;
 use rl_core::{Decision, Limit, Origin, RateLimiter, RedisStore, Subject};
 use rl_tests::{Bystander, RedisServer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -137,7 +138,8 @@ async fn t31_a_connection_that_does_not_answer_is_replaced() {
     let redis = RedisServer::start();
     let way = Way::to(&redis).await;
     let store = RedisStore::connect(&way.url).await.unwrap();
-    let limit = RateLimiter::builder().limit(Limit::per_day(10_000));
+    // A process that gets too little time takes an outage for an overload, and the machine may be busy.
+    let limit = RateLimiter::builder().limit(Limit::per_day(10_000)).on_overload(OnFailure::Allow);
     let limiter = limit.store(store).build().unwrap();
     let answered = async || while check(&limiter).await.origin() != Origin::Store {};
     answered().await;
