@@ -48,11 +48,11 @@ fn instructions_under(what: &str, limits: &[String]) -> u64 {
 #[rustfmt::skip]
 fn decisions_and_responses_take_few_instructions() {
     let limits = [
-        ("allowed",        560, "six fixed windows of a known subject"),
-        ("denied",         542, "the same, used up"),
+        ("allowed",        494, "six fixed windows of a known subject"),
+        ("denied",         478, "the same, used up"),
         ("too-much",       925, "more than any of six allows"),
-        ("clock",          605, "windows on the clock, whose ends are computed and not stored"),
-        ("one",            560, "one fixed window"),
+        ("clock",          548, "windows on the clock, whose ends are computed and not stored"),
+        ("one",            494, "one fixed window"),
         ("newcomer",     1_480, "a newcomer to six of them, who takes another's place"),
         ("gcra",         5_800, "six of another algorithm that is kept compactly"),
         ("log",          1_920, "a sliding log"),

@@ -97,7 +97,7 @@ impl<'a> LimitStatus<'a> {
 /// The status of every limit of a policy, after a decision.
 #[derive(Clone)]
 pub(super) struct LimitStatuses {
-    policy: PolicyHandle,
+    pub(super) policy: PolicyHandle,
     pub(super) outcomes: Outcomes,
     pub(super) decided_at: Timestamp,
 }

@@ -29,8 +29,9 @@ pub use limit_status::{LimitStatus, RetryAfter};
 pub use origin::Origin;
 use origin::Verdict;
 pub(crate) use outcomes::Outcomes;
+use policy_handle::PolicyHandle;
 
-use crate::algorithm::fixed_window::DecidedWindows;
+use crate::algorithm::fixed_window::{DecidedWindows, PackedStates, PackedTime};
 use crate::model::{Cost, FailureKind, Limit, Outcome};
 use crate::policy::{Block, LimitSet, Policy};
 use crate::time::Timestamp;
@@ -58,8 +59,7 @@ use crate::time::Timestamp;
 pub struct Decision {
     statuses: LimitStatuses,
     cost: Cost,
-    granted: u64,
-    // The units that the store charged. A limiter in shadow may grant more.
+    // The units that the store charged.
     charged: u64,
     verdict: Verdict,
     origin: Origin,
@@ -93,9 +93,8 @@ impl Decision {
     #[must_use]
     pub fn undecided(cost: Cost, origin: Origin) -> Self {
         let is_allowed = !matches!(origin, Origin::FailedClosed(_));
-        let granted = if is_allowed { cost.units() } else { 0 };
         let verdict = Verdict::new(is_allowed);
-        Self { granted, verdict, origin, ..Self::empty(LimitStatuses::NONE, cost) }
+        Self { verdict, origin, ..Self::empty(LimitStatuses::NONE, cost) }
     }
 
     /// Creates a decision from the outcomes of all limits of `policy`.
@@ -112,19 +111,22 @@ impl Decision {
         decision
     }
 
-    /// Creates a decision over fixed windows that charged the whole cost or nothing.
+    /// Creates a decision over fixed windows that charged the whole cost or nothing, and left `states`.
     #[inline(always)]
     pub(crate) fn from_windows(
         policy: &Policy,
         cost: Cost,
-        at: Timestamp,
+        at: PackedTime,
         is_allowed: bool,
-        windows: DecidedWindows,
+        states: &PackedStates,
     ) -> Self {
-        let charged = if is_allowed { cost.units() } else { 0 };
-        let verdict = Verdict::new(is_allowed);
-        let statuses = LimitStatuses::new(policy, Outcomes::Lazy(windows), at);
-        Self { granted: charged, charged, verdict, ..Self::empty(statuses, cost) }
+        let (charged, required) = if is_allowed { (cost.units(), 0) } else { (0, cost.units()) };
+        // The handle comes first, so that the states are copied once, from the store to the decision.
+        let policy = PolicyHandle::new(policy);
+        let windows = DecidedWindows { states: *states, decided_at: at.relative, required };
+        let decided_at = Timestamp::from_micros(at.absolute);
+        let statuses = LimitStatuses { policy, outcomes: Outcomes::Lazy(windows), decided_at };
+        Self { charged, verdict: Verdict::new(is_allowed), ..Self::empty(statuses, cost) }
     }
 
     /// Creates the denial of a request that requires `required` units, which the limits never grant.
@@ -159,7 +161,6 @@ impl Decision {
         Self {
             statuses,
             cost,
-            granted: 0,
             charged: 0,
             verdict: Verdict::Denied,
             origin: Origin::Store,
@@ -178,7 +179,6 @@ impl Decision {
     /// Completes a pending decision: `charged` units were charged at `at`.
     #[inline]
     pub(crate) fn finish(&mut self, charged: u64, at: Timestamp, is_allowed: bool) {
-        self.granted = charged;
         self.charged = charged;
         self.statuses.decided_at = at;
         self.verdict = Verdict::new(is_allowed);
@@ -214,7 +214,6 @@ impl Decision {
         if self.origin.is_of_store() {
             self.origin = Origin::Shadow;
             self.verdict = Verdict::Allowed;
-            self.granted = self.cost.units();
         }
     }
 
@@ -288,7 +287,8 @@ impl Decision {
     /// is denied or was a [`Peek`](crate::store::Mode::Peek).
     #[must_use]
     pub const fn granted(&self) -> u64 {
-        self.granted
+        let is_limited = self.policy().is_some() && !matches!(self.origin, Origin::Shadow);
+        if self.is_allowed() && !is_limited { self.cost.units() } else { self.charged }
     }
 
     /// Returns the units that the store charged, which can be given back.

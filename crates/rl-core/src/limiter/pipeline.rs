@@ -77,28 +77,24 @@ impl Pipeline {
         cost: Cost,
         reserves: bool,
     ) -> MaybeReady<Decision> {
-        if let Some(decision) = self.try_decide(subject, mode, cost) {
-            return MaybeReady::ready(decision);
-        }
-        let operation = Operation { reserves, ..self.operation(mode, cost) };
-        self.decide_by_steps(subject, operation)
+        let by_steps = move || {
+            let operation = Operation { reserves, ..self.operation(mode, cost) };
+            self.decide_by_steps(subject, operation)
+        };
+        let Some(policy) = self.policy_of_fast_path(subject, mode, cost) else { return by_steps() };
+        let parts = [Part::new(subject, policy, cost)];
+        let request = DecideRequest::new(&self.stores.namespace, &parts, mode);
+        self.stores.primary.try_decide(&request, &by_steps)
     }
 
-    /// Decides a request without waiting or events. Returns `None` if the policy has to be looked up, the store
-    /// has to be waited for, or the decision has to be reported. The other steps handle those.
+    /// Returns the policy of a request that the store can decide without the other steps.
     #[inline]
-    fn try_decide(&self, subject: &Subject, mode: Mode, cost: Cost) -> Option<Decision> {
+    fn policy_of_fast_path(&self, subject: &Subject, mode: Mode, cost: Cost) -> Option<&Policy> {
         if !self.has_fast_path || observe::may_decisions_be_logged() {
             return None;
         }
         let policy = self.policies.cached(subject)?;
-        let may_deny_alone = policy.may_deny_alone(mode.required(cost));
-        if may_deny_alone || policy.has_permits() || policy.has_shadow() {
-            return None;
-        }
-        let parts = [Part::new(subject, policy, cost)];
-        let request = DecideRequest::new(&self.stores.namespace, &parts, mode);
-        self.stores.primary.try_decide(&request)
+        policy.needs_only_store(mode.required(cost)).then_some(policy)
     }
 
     /// Decides a request under `policy` instead of the subject's own.

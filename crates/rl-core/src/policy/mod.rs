@@ -60,6 +60,8 @@ struct PolicyInner {
     // The smallest cost that is denied whatever the counters hold: one more than the enforced limits
     // grant at once, and 0 under a block.
     denied_from: u64,
+    // As `denied_from`, and 0 with a concurrency limit or a limit in shadow.
+    more_than_store_from: u64,
     block: Option<Block>,
 }
 
@@ -125,8 +127,17 @@ impl Policy {
         let shortest =
             enforced.min_by_key(|(_, named)| named.limit.period()).map(|(place, _)| place);
         let denied_from = if block.is_some() { 0 } else { smallest_denied(&limits) };
-        let inner =
-            PolicyInner { limits, windows, has_permits, has_shadow, shortest, denied_from, block };
+        let needs_more_than_store = has_permits || has_shadow;
+        let inner = PolicyInner {
+            limits,
+            windows,
+            has_permits,
+            has_shadow,
+            shortest,
+            denied_from,
+            more_than_store_from: if needs_more_than_store { 0 } else { denied_from },
+            block,
+        };
         Self { inner: Arc::new(inner) }
     }
 
@@ -180,6 +191,13 @@ impl Policy {
     #[inline]
     pub(crate) fn may_deny_alone(&self, needed: u64) -> bool {
         needed >= self.inner.denied_from
+    }
+
+    /// Returns whether the store alone decides a request that needs `needed` units: the policy denies nothing
+    /// alone, holds no permits, and has no limit in shadow to report.
+    #[inline]
+    pub(crate) fn needs_only_store(&self, needed: u64) -> bool {
+        needed < self.inner.more_than_store_from
     }
 
     /// Returns whether the enforced limits never grant `needed` units.

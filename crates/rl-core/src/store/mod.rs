@@ -99,17 +99,21 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// If the future is dropped before it is ready, the charge may or may not have been made.
     fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision>;
 
-    /// Decides `request` at once, if the store can do so without waiting.
+    /// Decides `request` at once, if the store can do so without waiting. Otherwise it returns
+    /// `otherwise()`, and changes nothing.
     ///
-    /// This is the synchronous fast path. The limiter calls it before [`decide`](Self::decide) for requests
-    /// that need neither deadline, failure policy nor events. It returns the decision unchanged, so a store
-    /// in memory saves its callers a future and an error.
+    /// This is the synchronous fast path, for requests that need neither deadline, failure policy nor
+    /// events. `otherwise` takes the other steps of the limiter, which call [`decide`](Self::decide). The
+    /// limiter returns the result unchanged: the compiler copies a decision that its caller inspects.
     ///
-    /// Returns `None`, and changes nothing, if the store has to be waited for, or cannot decide the request.
-    /// The limiter then calls [`decide`](Self::decide). The default returns `None`.
-    fn try_decide(&self, request: &DecideRequest<'_>) -> Option<Decision> {
+    /// The default returns `otherwise()`.
+    fn try_decide(
+        &self,
+        request: &DecideRequest<'_>,
+        otherwise: &dyn Fn() -> MaybeReady<Decision>,
+    ) -> MaybeReady<Decision> {
         let _ = request;
-        None
+        otherwise()
     }
 
     /// Decides `request` by what this process knows, without a call to a server: by a cached denial, or by
@@ -196,8 +200,12 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).decide(request)
     }
 
-    fn try_decide(&self, request: &DecideRequest<'_>) -> Option<Decision> {
-        (**self).try_decide(request)
+    fn try_decide(
+        &self,
+        request: &DecideRequest<'_>,
+        otherwise: &dyn Fn() -> MaybeReady<Decision>,
+    ) -> MaybeReady<Decision> {
+        (**self).try_decide(request, otherwise)
     }
 
     fn decide_locally(&self, request: &DecideRequest<'_>) -> Option<Decision> {

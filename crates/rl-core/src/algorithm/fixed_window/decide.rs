@@ -12,7 +12,7 @@
 
 use super::alignment::Alignment;
 use super::compiled::CompiledWindows;
-use super::lanes::{LANES, Lanes, PackedStates, PackedTime};
+use super::lanes::{LANES, PackedStates, PackedTime};
 use crate::model::{Cost, MAX_UNITS, Mode, Outcome};
 use crate::time::Timestamp;
 
@@ -37,18 +37,8 @@ pub(crate) const NO_LANE: u8 = u8::MAX;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FastWindowsDecision {
     pub(crate) is_allowed: bool,
-    /// The numbers after the decision.
-    pub(crate) numbers: Lanes,
     /// As [`WindowsDecision::denied_until`].
     pub(crate) denied_until: u64,
-}
-
-impl FastWindowsDecision {
-    /// Returns a denial that leaves `states` unchanged.
-    #[inline(always)]
-    pub(crate) fn denied(states: &PackedStates, denied_until: u64) -> Self {
-        Self { is_allowed: false, numbers: states.numbers(), denied_until }
-    }
 }
 
 /// The windows as a decision left them, from which the outcome of each limit can be computed.
@@ -96,13 +86,13 @@ pub(crate) fn try_decide_fast(
     let sum = windows.add(states, units);
     if !sum.is_within_limits() {
         let denied_until = try_deny(windows, states, now, mode, cost)?;
-        return Some(FastWindowsDecision::denied(states, denied_until));
+        return Some(FastWindowsDecision { is_allowed: false, denied_until });
     }
     if !is_open(windows, states, first_to_end, now) {
         return None;
     }
     states.set_numbers(sum.sums);
-    Some(FastWindowsDecision { is_allowed: true, numbers: sum.sums, denied_until: 0 })
+    Some(FastWindowsDecision { is_allowed: true, denied_until: 0 })
 }
 
 /// Returns the units to add to each lane; `None` if they are 0 or do not fit.
@@ -389,8 +379,7 @@ mod tests {
                 let fast =
                     try_decide_fast(windows, &mut packed, first_to_end, time, mode, cost);
                 let decided = match fast {
-                    Some(FastWindowsDecision { is_allowed, numbers, denied_until }) => {
-                        prop_assert_eq!(numbers, packed.numbers());
+                    Some(FastWindowsDecision { is_allowed, denied_until }) => {
                         let (charged, required) =
                             if is_allowed { (cost.units(), 0) } else { (0, cost.units()) };
                         WindowsDecision { charged, required, is_allowed, denied_until, first_to_end }

@@ -163,12 +163,6 @@ impl PackedStates {
         self.numbers = numbers.numbers();
     }
 
-    /// Returns the same states with other numbers.
-    #[inline(always)]
-    pub(crate) fn with_numbers(&self, numbers: Lanes) -> Self {
-        Self { numbers: numbers.numbers(), times_low: self.times_low, times_high: self.times_high }
-    }
-
     /// Returns the same states with `units` fewer in each lane, down to 0.
     #[cfg(feature = "redis")]
     pub(crate) fn less(mut self, units: u64) -> Self {

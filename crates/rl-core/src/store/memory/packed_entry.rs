@@ -76,10 +76,11 @@ const fn fits(relative: u64) -> bool {
 
 /// A decision of the fast path: the whole cost was granted, or none of it.
 #[derive(Debug)]
-pub(super) struct FastDecision {
-    pub(super) at: Timestamp,
+pub(super) struct FastDecision<'a> {
+    pub(super) at: PackedTime,
     pub(super) is_allowed: bool,
-    pub(super) windows: DecidedWindows,
+    /// The states after the decision. They are read where they are kept, so that they are copied once.
+    pub(super) states: &'a PackedStates,
 }
 
 /// The states of a subject's limits; see the [module](self) for the layout.
@@ -145,14 +146,14 @@ impl PackedEntry {
         windows: &CompiledWindows,
         base: TimeBase,
         args: DecideArgs<'_>,
-    ) -> Option<FastDecision> {
+    ) -> Option<FastDecision<'_>> {
         let DecideArgs { mode, cost, .. } = args;
         let at = self.decision_time(base, args.now);
         // While a denial is known, a window without remaining units decides alone.
         let is_denied = at.relative < self.denied_until()
             && fixed_window::has_full_window(windows, &self.states, at, mode, cost);
         let decided = if is_denied {
-            FastWindowsDecision::denied(&self.states, 0)
+            FastWindowsDecision { is_allowed: false, denied_until: 0 }
         } else {
             let states = &mut self.states;
             fixed_window::try_decide_fast(windows, states, self.first_to_end, at, mode, cost)?
@@ -162,13 +163,7 @@ impl PackedEntry {
         } else if decided.denied_until > self.denied_until() {
             self.note_denial(decided.denied_until);
         }
-        let required = if decided.is_allowed { 0 } else { cost.units() };
-        let states = self.states.with_numbers(decided.numbers);
-        Some(FastDecision {
-            at: Timestamp::from_micros(at.absolute),
-            is_allowed: decided.is_allowed,
-            windows: DecidedWindows { states, decided_at: at.relative, required },
-        })
+        Some(FastDecision { at, is_allowed: decided.is_allowed, states: &self.states })
     }
 
     /// Decides under fixed windows.

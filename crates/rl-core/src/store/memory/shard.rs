@@ -94,7 +94,7 @@ impl Shard {
         &mut self,
         subject: Fingerprint,
         args: DecideArgs<'_>,
-    ) -> Option<FastDecision> {
+    ) -> Option<FastDecision<'_>> {
         let windows = args.policy.compiled_windows()?;
         let Entry::Packed(packed) = self.entries.get_mut(subject)? else { return None };
         let layouts = &self.context.layouts;

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::algorithm::fixed_window::{DecidedWindows, PackedStates};
+use crate::algorithm::fixed_window::{DecidedWindows, PackedStates, PackedTime};
 use crate::algorithm::{self, State};
 use crate::decision::{Decision, Origin, Outcomes};
 use crate::model::Cost;
@@ -190,12 +190,13 @@ impl FinalState {
             Self::Windows { now, states } => {
                 let states = states.less(adjustment.uncounted);
                 let decided_at = RELATIVE_NOW + adjustment.later_by;
-                let windows = DecidedWindows { states, decided_at, required };
                 if granted > 0 {
                     // No limit denies a call that was granted, so the outcomes need not be
                     // computed.
-                    Decision::from_windows(policy, cost, *now, true, windows)
+                    let at = PackedTime { absolute: now.as_micros(), relative: decided_at };
+                    Decision::from_windows(policy, cost, at, true, &states)
                 } else {
+                    let windows = DecidedWindows { states, decided_at, required };
                     Decision::from_outcomes(policy, cost, 0, *now, Outcomes::Lazy(windows))
                 }
             }
