@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use proptest::prelude::*;
-use rl_core::store::{DecideRequest, MemoryStore, Mode, Namespace, Part, RedisStore, Store};
+use rl_core::store::{DecideRequest, Mode, Namespace, Part, Store};
 use rl_core::time::{Clock, ManualClock, Timestamp};
-use rl_core::{Cost, Decision, Limit, Policy, RetryAfter, Subject};
+use rl_core::{Cost, Decision, Limit, MemoryStore, Policy, RedisStore, RetryAfter, Subject};
 use rl_tests::{Bystander, RedisServer};
 
 /// One of each kind, with a rate that is not whole where the algorithm has one.

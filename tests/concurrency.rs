@@ -9,10 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use rl_core::store::redis::Layout;
-use rl_core::store::{MemoryStore, RedisStore};
+use rl_core::store::Layout;
 use rl_core::time::{Clock, ManualClock, SystemClock, Timestamp};
-use rl_core::{Decision, Limit, MaybeReady, Origin, RateLimiter, Subject};
+use rl_core::{Decision, Limit, MaybeReady, MemoryStore, Origin, RateLimiter, RedisStore, Subject};
 use rl_tests::{Bystander, RedisServer};
 
 const CLIENTS: usize = 10;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rl_core::conformance::{Suite, Time, suite};
-use rl_core::store::redis::Layout;
-use rl_core::store::{MemoryStore, RedisStore};
+use rl_core::store::Layout;
 use rl_core::time::{Clock, ManualClock, SystemClock, Timestamp};
+use rl_core::{MemoryStore, RedisStore};
 use rl_tests::RedisServer;
 
 pub(crate) fn manual_clock() -> Arc<ManualClock> {

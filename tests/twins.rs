@@ -5,15 +5,13 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use rl_core::StoreError;
 use rl_core::store::{
-    DecideRequest, MemoryStore, Mode, Namespace, Part, RedisStore, Refund, RefundOf, Renewal,
-    Reset, Store,
+    DecideRequest, Mode, Namespace, Part, Refund, RefundOf, Renewal, Reset, Store,
 };
 use rl_core::time::{Clock, ManualClock, Timestamp};
 use rl_core::{
-    Algorithm, Cost, Decision, FailureKind, Limit, LimitSet, Period, Policy, Refill, RetryAfter,
-    Subject,
+    Algorithm, Cost, Decision, FailureKind, Limit, LimitSet, MemoryStore, Period, Policy,
+    RedisStore, Refill, RetryAfter, StoreError, Subject,
 };
 use rl_tests::RedisServer;
 

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use rl_core::adapter::HttpLimiter;
 use rl_core::key::{ClientAddress, Identified, KeyExtractor};
-use rl_core::limiter::{OnFailure, Share};
-use rl_core::{Limit, MemoryStore, Policy, RateLimiter, Realm, RedisStore, Subject};
+use rl_core::{
+    Limit, MemoryStore, OnFailure, Policy, RateLimiter, Realm, RedisStore, Share, Subject,
+};
 use rl_tests::RedisServer;
 use rl_tests::web::{Fetch, Target};
 use tokio::net::TcpSocket;

@@ -190,7 +190,7 @@ pub(super) async fn a_limiter_that_is_switched_off_leaves_no_trace<T: Target>() 
 
 pub(super) async fn a_subject_without_limits_gets_no_headers<T: Target>() {
     let one = Policy::new([Limit::per_minute(1)]).unwrap();
-    let policies = ByRealm::otherwise(one).unlimited(Realm::Consumer);
+    let policies = ByRealm::with_default(one).unlimited(Realm::Consumer);
     let limiter = RateLimiter::builder().policies(policies).build().unwrap();
     let key = Identified.or(rl_core::key::ClientAddress::default());
     let site = T::serve(vec![HttpLimiter::new(limiter).key(key)]);

@@ -99,7 +99,7 @@ pub(super) async fn the_same_limiter_around_another_charges_once<T: Target>() {
 /// The fault: the inner layer charged nothing, and 50 of 50 requests passed its limit.
 pub(super) async fn the_same_limiter_charges_each_subject_once<T: Target>() {
     let policy = |max| Policy::new([Limit::per_hour(max)]).unwrap();
-    let policies = ByRealm::otherwise(policy(100)).with(Realm::Consumer, policy(3));
+    let policies = ByRealm::with_default(policy(100)).with(Realm::Consumer, policy(3));
     let limiter = RateLimiter::builder().policies(policies).build().unwrap();
     // The third layer has the subject of the first, with another subject in between.
     let of_consumer = |key: &'static str| {

@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use rl_core::limiter::OnFailure;
-use rl_core::store::RedisStore;
 use rl_core::time::Timestamp;
-use rl_core::{Decision, Limit, Origin, Policy, RateLimiter, Realm, RetryAfter, Subject};
+use rl_core::{
+    Decision, Limit, OnFailure, Origin, Policy, RateLimiter, Realm, RedisStore, RetryAfter, Subject,
+};
 use rl_records::{CallLimits, RecordContent, RecordSource, Records};
 use rl_tests::{Bystander, RedisServer};
 

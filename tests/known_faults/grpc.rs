@@ -2,13 +2,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use rl_core::StoreError;
 use rl_core::adapter::HttpLimiter;
 use rl_core::denial::Denial;
 use rl_core::headers::Headers;
-use rl_core::limiter::OnFailure;
 use rl_core::source::{PolicyFuture, PolicySource};
-use rl_core::{FailureKind, MaybeReady, RateLimiter, Subject};
+use rl_core::{FailureKind, MaybeReady, OnFailure, RateLimiter, StoreError, Subject};
 use rl_tests::web::{limiter, new_year};
 use rl_tower::RateLimitLayer;
 use tonic::transport::server::TcpIncoming;

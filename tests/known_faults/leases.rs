@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use rl_core::store::redis::RedisStoreBuilder;
-use rl_core::store::{DecideRequest, Mode, Namespace, Part, RedisStore, Store};
+use rl_core::store::{DecideRequest, Mode, Namespace, Part, Store};
 use rl_core::time::{ManualClock, Timestamp};
-use rl_core::{Cost, Decision, Limit, Origin, Policy, RateLimiter, Subject};
+use rl_core::{
+    Cost, Decision, Limit, Origin, Policy, RateLimiter, RedisStore, RedisStoreBuilder, Subject,
+};
 use rl_tests::RedisServer;
 use tokio::runtime::Handle;
 

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rl_core::store::redis::Layout;
-use rl_core::store::{MemoryStore, Store};
+use rl_core::store::{Layout, Store};
 use rl_core::time::ManualClock;
 use rl_core::{
-    Decision, FailureKind, Limit, Origin, Period, Policy, RateLimiter, RedisStore, Subject,
+    Decision, FailureKind, Limit, MemoryStore, Origin, Period, Policy, RateLimiter, RedisStore,
+    Subject,
 };
 use rl_tests::RedisServer;
 use rl_tests::web::new_year;
@@ -45,7 +45,7 @@ fn over(decision: &Decision) -> Vec<&str> {
 #[tokio::test]
 async fn requests_and_tokens_over_one_minute_are_limited_apart() {
     let redis = RedisServer::start();
-    let of = |builder: fn(&str) -> rl_core::store::redis::RedisStoreBuilder| {
+    let of = |builder: fn(&str) -> rl_core::RedisStoreBuilder| {
         builder(&redis.url()).connection_wait(Duration::from_secs(60))
     };
     let stores: [Arc<dyn Store>; 4] = [

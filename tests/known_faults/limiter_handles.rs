@@ -7,8 +7,8 @@ use std::time::Duration;
 use actix_web::{App, web};
 use rl_actix::RateLimit;
 use rl_core::adapter::HttpLimiter;
-use rl_core::store::{MemoryStore, Store};
-use rl_core::{Limit, RateLimiter, RedisStore, Subject};
+use rl_core::store::Store;
+use rl_core::{Limit, MemoryStore, RateLimiter, RedisStore, Subject};
 use rl_tests::RedisServer;
 use rl_tests::web::{self as servers, Fetch, client, limiter, new_year};
 

@@ -1,8 +1,7 @@
 //! Log lines and error texts name the limiter, the store, the subject and the cause.
 
-use rl_core::store::redis::RedisStoreBuilder;
-use rl_core::store::{RedisStore, Store};
-use rl_core::{FailureKind, Limit, Origin, RateLimiter, Subject};
+use rl_core::store::Store;
+use rl_core::{FailureKind, Limit, Origin, RateLimiter, RedisStore, RedisStoreBuilder, Subject};
 use rl_tests::{Bystander, RedisServer, free_port};
 
 use super::GIVE_UP;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rl_core::Period;
-use rl_core::store::{MemoryStore, Store};
+use rl_core::store::Store;
 use rl_core::time::ManualClock;
+use rl_core::{MemoryStore, Period};
 use rl_tests::web::{Answer, Fetch, client, new_year};
 
 use super::running_programs::Program;

@@ -5,17 +5,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rl_core::StoreError;
-use rl_core::limiter::{OnFailure, Share};
 use rl_core::source::{PolicyFuture, PolicySource};
 use rl_core::store::{
-    DecideRequest, MemoryStore, Mode, Namespace, Part, RedisStore, Refund, Renewal, Reset, Store,
-    StoreFuture,
+    DecideRequest, Mode, Namespace, Part, Refund, Renewal, Reset, Store, StoreFuture,
 };
 use rl_core::time::{Clock, ManualClock, Timestamp};
 use rl_core::{
-    Cost, Decision, FailureKind, Limit, MaybeReady, Origin, Policy, RateLimiter,
-    RateLimiterBuilder, Realm, RetryAfter, Subject,
+    Cost, Decision, FailureKind, Limit, MaybeReady, MemoryStore, OnFailure, Origin, Policy,
+    RateLimiter, RateLimiterBuilder, Realm, RedisStore, RetryAfter, Share, StoreError, Subject,
 };
 use rl_tests::RedisServer;
 use tokio::sync::oneshot;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rl_core::store::redis::{ConnectError, Layout};
+use rl_core::store::{ConnectError, Layout};
 use rl_core::{FailureKind, Limit, Policy, RateLimiter, RedisStore, Subject};
 use rl_tests::{Bystander, RedisServer};
 

@@ -4,11 +4,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rl_core::store::{
-    DecideRequest, MemoryStore, Mode, Namespace, Part, RedisStore, Refund, RefundOf, Reset, Store,
-};
+use rl_core::store::{DecideRequest, Mode, Namespace, Part, Refund, RefundOf, Reset, Store};
 use rl_core::time::{Clock, ManualClock, Timestamp};
-use rl_core::{Algorithm, Cost, Decision, Limit, Policy, Refill, Subject};
+use rl_core::{Algorithm, Cost, Decision, Limit, MemoryStore, Policy, RedisStore, Refill, Subject};
 use rl_tests::{Bystander, RedisServer};
 
 const LIMITS: [&str; 9] = [

@@ -5,13 +5,14 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rl_core::store::redis::{Layout, RedisStoreBuilder};
 use rl_core::store::{
-    DecideRequest, Mode, Namespace, Part, RedisStore, Refund, RefundOf, Reservation,
-    ReservationChange, ReservationStatus, Reservations, Reset, Store,
+    DecideRequest, Layout, Mode, Namespace, Part, Refund, RefundOf, Reservation, ReservationChange,
+    ReservationStatus, Reservations, Reset, Store,
 };
 use rl_core::time::{Clock, ManualClock, Timestamp};
-use rl_core::{Cost, Decision, LimitSet, Policy, RateLimiter, Subject};
+use rl_core::{
+    Cost, Decision, LimitSet, Policy, RateLimiter, RedisStore, RedisStoreBuilder, Subject,
+};
 use rl_tests::{Bystander, RedisServer};
 
 /// The longest that a condition is waited for.

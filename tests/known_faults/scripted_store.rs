@@ -5,9 +5,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use rl_core::store::{DecideRequest, Refund, Renewal, Reset, Store, StoreFuture};
+use rl_core::store::{DecideRequest, Outcome, Refund, Renewal, Reset, Store, StoreFuture};
 use rl_core::time::Timestamp;
-use rl_core::{Decision, Limit, MaybeReady, Outcome, RateLimiter};
+use rl_core::{Decision, Limit, MaybeReady, RateLimiter};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 

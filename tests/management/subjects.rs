@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use rl_admin::{Admin, Backend};
 use rl_core::client_ip::ClientIp;
-use rl_core::store::MemoryStore;
-use rl_core::store::redis::{Layout, RedisStore};
+use rl_core::store::Layout;
 use rl_core::time::{ManualClock, Timestamp};
-use rl_core::{RateLimiter, Realm, Subject};
+use rl_core::{MemoryStore, RateLimiter, Realm, RedisStore, Subject};
 use rl_records::{RecordSource, Records};
 use rl_tests::Bystander;
 use rl_tests::web::Fetch;

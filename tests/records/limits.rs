@@ -5,10 +5,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use rl_core::key::{Identified, KeyExtractor, KeySecret, RequestInfo, Route};
-use rl_core::limiter::OnFailure;
 use rl_core::source::PolicySource;
 use rl_core::time::{Clock, ManualClock, Timestamp};
-use rl_core::{FailureKind, Limit, Policy, RateLimiter, Realm, Subject};
+use rl_core::{FailureKind, Limit, OnFailure, Policy, RateLimiter, Realm, Subject};
 use rl_records::{
     CallPeriod, RecordContent, Records, RecordsOptions, ResourceLimitContent, ZeroMeans,
 };

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use rl_core::limiter::OnFailure;
 use rl_core::source::PolicySource;
-use rl_core::{FailureKind, MaybeReady, Origin, RateLimiter, Realm, Subject};
+use rl_core::{FailureKind, MaybeReady, OnFailure, Origin, RateLimiter, Realm, Subject};
 use rl_records::{ChangeError, Expected, Record, RecordSource, Records, TierContent};
 use rl_tests::PostgresServer;
 

@@ -12,9 +12,8 @@ mod windows;
 
 use std::time::Duration;
 
-use rl_core::store::RedisStore;
-use rl_core::store::redis::Layout;
-use rl_core::{Decision, Limit, Origin, RateLimiter, Subject};
+use rl_core::store::Layout;
+use rl_core::{Decision, Limit, Origin, RateLimiter, RedisStore, Subject};
 use rl_tests::RedisServer;
 
 const LAYOUTS: [Layout; 2] = [Layout::Packed, Layout::Readable];

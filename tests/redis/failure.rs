@@ -10,12 +10,10 @@ mod under_load;
 use std::time::Duration;
 
 use log::Log;
-use rl_core::limiter::OnFailure;
-use rl_core::store::RedisStore;
-use rl_core::store::redis::RedisStoreBuilder;
 use rl_core::time::{Clock, SystemClock};
 use rl_core::{
-    Decision, FailureKind, Limit, Origin, RateLimiter, RateLimiterBuilder, RetryAfter, Subject,
+    Decision, FailureKind, Limit, OnFailure, Origin, RateLimiter, RateLimiterBuilder, RedisStore,
+    RedisStoreBuilder, RetryAfter, Subject,
 };
 use rl_tests::{Bystander, RedisServer, is_soak};
 use tracing::Level;

@@ -7,10 +7,11 @@ use std::time::Duration;
 use futures::future::join_all;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use rl_core::store::redis::RedisStoreBuilder;
-use rl_core::store::{DecideRequest, Mode, Namespace, Part, RedisStore, Reset, Store};
+use rl_core::store::{DecideRequest, Mode, Namespace, Part, Reset, Store};
 use rl_core::time::{Clock, ManualClock, Timestamp};
-use rl_core::{Cost, Decision, Limit, Origin, Period, Policy, Subject};
+use rl_core::{
+    Cost, Decision, Limit, Origin, Period, Policy, RedisStore, RedisStoreBuilder, Subject,
+};
 use rl_tests::{Bystander, RedisServer};
 
 #[derive(Clone, Debug)]

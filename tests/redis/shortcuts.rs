@@ -7,9 +7,11 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use futures::future::join_all;
-use rl_core::StoreError;
-use rl_core::store::{DecideRequest, Mode, Namespace, Part, RedisStore, Store};
-use rl_core::{Cost, Decision, FailureKind, Limit, Origin, Policy, RateLimiter, Subject};
+use rl_core::store::{DecideRequest, Mode, Namespace, Part, Store};
+use rl_core::{
+    Cost, Decision, FailureKind, Limit, Origin, Policy, RateLimiter, RedisStore, StoreError,
+    Subject,
+};
 use rl_tests::{Bystander, RedisServer};
 
 /// A timeout longer than any pause of a busy machine.

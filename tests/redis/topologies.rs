@@ -10,9 +10,7 @@ mod tls;
 
 use std::time::Duration;
 
-use rl_core::store::RedisStore;
-use rl_core::store::redis::RedisStoreBuilder;
-use rl_core::{Limit, Origin, RateLimiter, Subject};
+use rl_core::{Limit, Origin, RateLimiter, RedisStore, RedisStoreBuilder, Subject};
 
 /// A timeout longer than any pause of a busy machine, so that the store makes every decision.
 const PATIENCE: Duration = Duration::from_secs(30);

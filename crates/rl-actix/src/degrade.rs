@@ -22,7 +22,7 @@ use rl_core::Decision;
 ///     .route("/", web::get().to(async || "computed"))
 ///     .wrap(Degrade::new(async || "from the cache"))
 ///     .wrap(RateLimit::new(limiter).on_over_limit(OverLimit::Degrade));
-/// # Ok::<(), rl_actix::limiter::BuildError>(())
+/// # Ok::<(), rl_actix::BuildError>(())
 /// ```
 pub struct Degrade<H, A> {
     handler: H,

@@ -73,7 +73,7 @@ impl RateLimit {
     /// # use rl_actix::{Limit, RateLimit, RateLimiter};
     /// # let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
     /// let limit = RateLimit::new(limiter).exempt(|request| request.path() == "/health");
-    /// # Ok::<(), rl_actix::limiter::BuildError>(())
+    /// # Ok::<(), rl_actix::BuildError>(())
     /// ```
     #[must_use]
     pub fn exempt(
@@ -108,7 +108,7 @@ impl RateLimit {
     ///     "GET" | "HEAD" => Cost::ONE,
     ///     _ => Cost::new(5),
     /// });
-    /// # Ok::<(), rl_actix::limiter::BuildError>(())
+    /// # Ok::<(), rl_actix::BuildError>(())
     /// ```
     #[must_use]
     pub fn cost(self, cost: impl Fn(&dyn RequestInfo) -> Cost + Send + Sync + 'static) -> Self {
@@ -133,7 +133,7 @@ impl RateLimit {
     ///     "completed"
     /// }
     /// # let _: actix_web::Route = web::post().to(complete);
-    /// # Ok::<(), rl_actix::limiter::BuildError>(())
+    /// # Ok::<(), rl_actix::BuildError>(())
     /// ```
     #[must_use]
     pub fn metered(self) -> Self {
@@ -151,7 +151,7 @@ impl RateLimit {
     /// let limit = RateLimit::new(limiter).response_cost(|response| {
     ///     (response.header("x-cache") == Some(b"HIT")).then_some(Cost::ZERO)
     /// });
-    /// # Ok::<(), rl_actix::limiter::BuildError>(())
+    /// # Ok::<(), rl_actix::BuildError>(())
     /// ```
     #[must_use]
     pub fn response_cost(
@@ -169,7 +169,7 @@ impl RateLimit {
     /// # let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
     /// // Clients do not pay for errors of the server.
     /// let limit = RateLimit::new(limiter).refund_if(|response| response.status() >= 500);
-    /// # Ok::<(), rl_actix::limiter::BuildError>(())
+    /// # Ok::<(), rl_actix::BuildError>(())
     /// ```
     #[must_use]
     pub fn refund_if(
@@ -190,7 +190,7 @@ impl RateLimit {
     /// # let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
     /// let limit = RateLimit::new(limiter)
     ///     .on_over_limit(OverLimit::Wait { at_most: Duration::from_secs(2), queue: 100 });
-    /// # Ok::<(), rl_actix::limiter::BuildError>(())
+    /// # Ok::<(), rl_actix::BuildError>(())
     /// ```
     #[must_use]
     pub fn on_over_limit(self, over_limit: OverLimit) -> Self {
@@ -206,7 +206,7 @@ impl RateLimit {
     ///     "GET" => OverLimit::Degrade,
     ///     _ => OverLimit::Reject,
     /// });
-    /// # Ok::<(), rl_actix::limiter::BuildError>(())
+    /// # Ok::<(), rl_actix::BuildError>(())
     /// ```
     #[must_use]
     pub fn on_over_limit_by(
@@ -248,7 +248,7 @@ impl RateLimit {
     ///     }
     ///     _ => default,
     /// });
-    /// # Ok::<(), rl_actix::limiter::BuildError>(())
+    /// # Ok::<(), rl_actix::BuildError>(())
     /// ```
     #[must_use]
     pub fn deny_with(
@@ -284,7 +284,7 @@ impl RateLimit {
     ///     format!("You are counted by {}.", counted.0.realm().as_str())
     /// }
     /// # let _: actix_web::Route = web::get().to(show);
-    /// # Ok::<(), rl_actix::limiter::BuildError>(())
+    /// # Ok::<(), rl_actix::BuildError>(())
     /// ```
     #[must_use]
     pub fn expose_subject(self) -> Self {

@@ -24,7 +24,7 @@ use rl_core::{Subject, adapter};
 /// let limit = RateLimit::new(limiter).cost(|request| {
 ///     request.extension::<Estimate>().map_or(Cost::ONE, |estimate| Cost::new(estimate.tokens))
 /// });
-/// # Ok::<(), rl_actix::limiter::BuildError>(())
+/// # Ok::<(), rl_actix::BuildError>(())
 /// ```
 pub trait RequestExt: RequestInfo {
     /// Returns the value of type `T` that an outer middleware put into the extensions of the request.

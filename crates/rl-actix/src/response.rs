@@ -11,9 +11,9 @@ use actix_web::http::StatusCode;
 use actix_web::http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use actix_web::web::Bytes;
 use pin_project_lite::pin_project;
-use rl_core::adapter::{Extensions, ResponseHead, static_value};
+use rl_core::adapter::{Extensions, FIELD_NAMES, ResponseHead, static_value};
 use rl_core::denial::Denial;
-use rl_core::headers::{HeaderLine, NAMES};
+use rl_core::headers::HeaderLine;
 use rl_core::{Permit, ResponseInfo};
 
 use crate::request::ActixExtensions;
@@ -87,12 +87,11 @@ pub(crate) fn status_of(denial: &Denial) -> StatusCode {
     StatusCode::from_u16(denial.status).unwrap_or(StatusCode::TOO_MANY_REQUESTS)
 }
 
-/// The names of the limiter's fields. Checking a name costs more than finding it here.
-static FIELD_NAMES: LazyLock<[HeaderName; NAMES.len()]> =
-    LazyLock::new(|| NAMES.map(HeaderName::from_static));
+static NAMES: LazyLock<[HeaderName; FIELD_NAMES.len()]> =
+    LazyLock::new(|| FIELD_NAMES.map(HeaderName::from_static));
 
 fn field_name(name: &'static str) -> HeaderName {
-    let known = FIELD_NAMES.iter().find(|known| known.as_str() == name);
+    let known = NAMES.iter().find(|known| known.as_str() == name);
     known.cloned().unwrap_or_else(|| HeaderName::from_static(name))
 }
 

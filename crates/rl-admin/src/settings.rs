@@ -6,7 +6,7 @@ use invalid::InvalidSetting;
 use rl_admin::{BearerTokens, FailedAttempts};
 use rl_core::Realm;
 use rl_core::client_ip::{ClientIp, InvalidProxies, TrustedProxies};
-use rl_core::store::redis::Layout;
+use rl_core::store::Layout;
 use rl_records::{CallLimit, CallLimits, CallPeriod, ZeroMeans};
 
 /// The settings of the environment.

@@ -5,19 +5,17 @@
 
 mod allocations;
 mod client;
+mod fixtures;
 mod latency;
+mod measured_server;
 mod on_actix;
 mod on_axum;
 
 use std::error::Error;
-use std::net::SocketAddr;
-use std::sync::LazyLock;
-use std::time::Duration;
 
 use client::Client;
+use measured_server::{MeasuredServer, SLICE};
 use on_actix::Running;
-use rl_core::{Limit, Period, Policy};
-use tokio::time::Instant;
 
 use crate::goals::{Goal, Unit};
 use crate::machine;
@@ -28,8 +26,6 @@ use crate::table::Table;
 
 /// Concurrent connections.
 const CONNECTIONS: usize = 32;
-/// The duration of one turn of a server.
-const SLICE: Duration = Duration::from_millis(120);
 /// Rounds in which each server has two turns, in forward and in reverse order.
 const ROUNDS: usize = 40;
 
@@ -38,23 +34,6 @@ const ENDLESS: u32 = 1_000_000_000;
 /// A limit that is used up, and the number of requests of each connection.
 const PRESSED: u32 = 100;
 const TRIES: usize = 25;
-
-static CORES: LazyLock<usize> =
-    LazyLock::new(|| std::thread::available_parallelism().map_or(1, |count| count.get()));
-
-/// A server with its name and its clients.
-struct MeasuredServer {
-    name: &'static str,
-    /// The index of the server that it is compared with.
-    beside: usize,
-    address: SocketAddr,
-    clients: Vec<Client>,
-    /// Requests per second in each turn.
-    rates: Vec<f64>,
-    /// Requests allowed beyond the limit; `None` without a limit.
-    too_many: Option<usize>,
-    _running: Option<Running>,
-}
 
 /// Indices of servers.
 const AXUM: usize = 1;
@@ -83,12 +62,6 @@ pub(crate) fn run(report: &mut Report) -> Result<(), Box<dyn Error>> {
     goals.extend(runtime.block_on(measure(report))?);
     report.end(goals);
     Ok(())
-}
-
-/// Returns a policy of `max` units in each of six periods.
-fn policy(max: u32) -> Result<Policy, Box<dyn Error>> {
-    let periods = Period::NAMED.map(|period| Limit::new(max.into(), period));
-    Ok(Policy::new(periods.into_iter().collect::<Result<Vec<_>, _>>()?)?)
 }
 
 async fn measure(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
@@ -180,36 +153,6 @@ async fn press(servers: &mut [MeasuredServer], redis: &Redis) -> Result<(), Box<
         }
     }
     Ok(())
-}
-
-impl MeasuredServer {
-    async fn take_turn(&mut self) -> Result<(), Box<dyn Error>> {
-        let begun = Instant::now();
-        let asking = self.clients.drain(..).map(|client| tokio::spawn(ask(client)));
-        let mut answers = 0;
-        for asked in asking.collect::<Vec<_>>() {
-            let (client, answered) =
-                asked.await?.map_err(|error| format!("{}: {error}", self.name))?;
-            self.clients.push(client);
-            answers += answered;
-        }
-        self.rates.push(answers as f64 / begun.elapsed().as_secs_f64());
-        Ok(())
-    }
-}
-
-/// Sends requests until the turn ends. Returns the number of responses.
-async fn ask(mut client: Client) -> Result<(Client, usize), Box<dyn Error + Send + Sync>> {
-    let (end, mut answers) = (Instant::now() + SLICE, 0);
-    while Instant::now() < end {
-        match client.ask().await? {
-            200 => answers += 1,
-            status => {
-                return Err(format!("answered {status}, and the limits are out of reach").into());
-            }
-        }
-    }
-    Ok((client, answers))
 }
 
 fn report_goals(

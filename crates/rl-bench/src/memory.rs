@@ -1,6 +1,7 @@
 //! Decisions in this process: ours on six periods, beside other limiters on one period and on six.
 
 mod algorithms;
+mod block;
 mod cases;
 mod flood;
 mod growth;
@@ -12,26 +13,16 @@ mod primitives;
 
 use std::error::Error;
 use std::hint::black_box;
-use std::thread;
 
+use block::{MANY, WARM_BLOCK, block, endless};
 use limiters::{ENDLESS, Governors, Keys, Limiter, Ours};
 pub(crate) use long_logs::speed as long_logs;
 use stats_alloc::Region;
 
 use crate::goals::{Goal, Unit};
 use crate::machine;
-use crate::measure::time_on_processor;
 use crate::report::Report;
 use crate::table::Table;
-
-/// The number of keys where they do not fit into the processor's caches.
-const MANY: usize = 1_000_000;
-/// The number of keys where they fit into the caches.
-const FEW: usize = 1_000;
-/// Decisions in one block, for each thread, if the keys fit into the caches.
-const WARM_BLOCK: usize = 100_000;
-/// Rounds of four blocks.
-const WARM_ROUNDS: usize = 31;
 
 /// The steps that the progress bar shows: measurements, and the blocks of the flood.
 const STEPS: usize = 6 + matrix::STEPS + growth::STEPS + 100;
@@ -90,39 +81,6 @@ pub(crate) fn run(report: &mut Report) -> Result<(), Box<dyn Error>> {
     }
     report.end(goals);
     Ok(())
-}
-
-/// Returns the numbers of threads: 1, 2, 4 and so on, up to the number of cores, and at least 2.
-fn threads() -> impl Iterator<Item = usize> {
-    let cores = thread::available_parallelism().map_or(1, |count| count.get());
-    (0..).map(|power| 1 << power).take_while(move |count| *count <= cores.max(2))
-}
-
-/// Returns our limiter on six periods, under limits that are never used up.
-fn endless(subjects: usize) -> Result<Ours, Box<dyn Error>> {
-    Ours::six(ENDLESS, subjects)
-}
-
-/// Returns the nanoseconds for each decision. All of `visits` are allowed, or all are denied.
-fn block(limiter: &dyn Limiter, keys: &Keys, visits: &[u32], passes: bool) -> f64 {
-    let (elapsed, admitted) = time_on_processor(|| limiter.count_allowed(keys, visits));
-    assert_eq!(admitted, if passes { visits.len() } else { 0 }, "the limits are set so");
-    elapsed.as_secs_f64() * 1e9 / visits.len() as f64
-}
-
-/// Returns how many visits are allowed when all threads make theirs at the same time.
-fn count_allowed_by_threads(limiter: &dyn Limiter, keys: &Keys, visits: &[&[u32]]) -> usize {
-    match visits {
-        [visits] => limiter.count_allowed(keys, visits),
-        _ => thread::scope(|scope| {
-            let start = |visits| scope.spawn(move || limiter.count_allowed(keys, visits));
-            let threads: Vec<_> = visits.iter().copied().map(start).collect();
-            let admitted = |thread: thread::ScopedJoinHandle<'_, usize>| {
-                thread.join().expect("deciding does not panic")
-            };
-            threads.into_iter().map(admitted).sum()
-        }),
-    }
 }
 
 /// Measures the memory of a million subjects, and the allocations of decisions on known subjects.

@@ -15,9 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use clients::Clients;
-use rl_core::store::RedisStore;
-use rl_core::{Limit, MaybeReady, Origin, RateLimiter, Subject};
+use clients::{Clients, Found, PAUSE};
+use rl_core::{Limit, MaybeReady, Origin, RateLimiter, RedisStore, Subject};
 use tokio::runtime::Builder;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -29,9 +28,6 @@ use crate::table::Table;
 
 /// The numbers of clients, measured one after the other.
 const CLIENTS: [usize; 3] = [4_000, 10_000, 20_000];
-
-/// The pause of a client of the flood after each answer.
-const PAUSE: Duration = Duration::from_millis(20);
 
 /// The pause of the denied address.
 const DENIED_PAUSE: Duration = Duration::from_millis(5);
@@ -166,25 +162,6 @@ fn cost(mut ask: impl FnMut(&Subject) -> Origin) -> f64 {
     requests();
     let (elapsed, ()) = time_on_processor(requests);
     elapsed.as_secs_f64() * 1e9 / f64::from(COUNTED)
-}
-
-/// The outcomes of the flood's requests.
-#[derive(Debug, Default)]
-struct Found {
-    decided: AtomicU64,
-    rejected: AtomicU64,
-    open: AtomicU64,
-}
-
-impl Found {
-    fn note(&self, origin: Origin) {
-        let count = match origin {
-            Origin::FailedOpen(_) => &self.open,
-            Origin::FailedClosed(_) => &self.rejected,
-            _ => &self.decided,
-        };
-        count.fetch_add(1, Ordering::Relaxed);
-    }
 }
 
 async fn flood(limiter: &RateLimiter, clients: usize, found: &Arc<Found>) -> Denied {

@@ -4,6 +4,7 @@ mod algorithms;
 mod candidate;
 mod cluster;
 mod fixtures;
+mod load;
 mod long_log;
 mod node;
 mod nodes;
@@ -16,37 +17,19 @@ mod working_sets;
 
 use std::error::Error;
 use std::sync::Arc;
-use std::time::Duration;
 
 use candidate::Candidate;
 use fixtures::SUBJECTS;
-use rl_core::store::redis::Layout;
-use server::Monitor;
+use load::{Block, ENDLESS, Load, PRESSED, PRESSED_LOAD, Round, SHOWN, rounds, too_many, typical};
+use rl_core::store::Layout;
 pub(crate) use server::Server;
 
 use crate::charts::{Axis, Chart, Line, Lines, Plot};
 use crate::goals::Goal;
 use crate::machine;
-use crate::measure::{Estimate, median, time_async};
+use crate::measure::Estimate;
 use crate::report::Report;
 use crate::table::{Cell, Table};
-
-/// The requests of one block.
-#[derive(Clone, Copy, Debug)]
-struct Load {
-    /// Concurrent requests.
-    in_flight: usize,
-    /// Requests in all.
-    decisions: usize,
-    /// The number of subjects, visited in turn.
-    subjects: usize,
-}
-
-impl Load {
-    const fn on_all(in_flight: usize, decisions: usize) -> Self {
-        Self { in_flight, decisions, subjects: SUBJECTS }
-    }
-}
 
 /// The loads, each of about 0.1 s.
 const LOADS: [Load; 6] = [
@@ -59,14 +42,10 @@ const LOADS: [Load; 6] = [
 ];
 /// Rounds for each load. In each, every candidate has two blocks, in forward and in reverse order.
 const ROUNDS: usize = 7;
-/// The concurrency at which the processor time of a decision is shown.
-const SHOWN: usize = 64;
 /// Indices of candidates.
 const INCR: usize = 0;
 const SIX_KEYS: usize = 2;
 const OURS: [usize; 3] = [3, 4, 5];
-/// A limit that no measurement uses up.
-const ENDLESS: u32 = 1_000_000_000;
 
 /// The steps that the progress bar shows.
 const STEPS: usize = LOADS.len() + 10 + nodes::STEPS;
@@ -157,105 +136,6 @@ async fn beside_others(server: &Server, report: &mut Report) -> Result<(), Box<d
     Ok(())
 }
 
-/// The cost of one block, for each decision.
-#[derive(Clone, Copy, Debug)]
-struct Block {
-    /// Seconds from the first decision to the last, divided by their number.
-    seconds: f64,
-    /// The server's µs in the command itself, by its own statistics.
-    command: f64,
-    /// Calls of that command.
-    calls: f64,
-    /// µs of the server's processor in all.
-    server: f64,
-    /// µs of our processor in all.
-    client: f64,
-    /// The share of allowed requests.
-    admitted: f64,
-}
-
-/// The two blocks of each candidate.
-type Round = Vec<[Block; 2]>;
-
-async fn rounds(
-    candidates: &[Arc<Candidate>],
-    load: Load,
-    count: usize,
-    monitor: &mut Monitor,
-) -> Result<Vec<Round>, Box<dyn Error>> {
-    let mut rounds = Vec::new();
-    for _ in 0..=count {
-        let (mut there, mut back) = (Vec::new(), Vec::new());
-        for candidate in candidates {
-            there.push(block(candidate, load, monitor).await?);
-        }
-        for candidate in candidates.iter().rev() {
-            back.push(block(candidate, load, monitor).await?);
-        }
-        back.reverse();
-        rounds.push(there.into_iter().zip(back).map(|(there, back)| [there, back]).collect());
-    }
-    // The first round creates the keys.
-    Ok(rounds.split_off(1))
-}
-
-async fn block(
-    candidate: &Arc<Candidate>,
-    load: Load,
-    monitor: &mut Monitor,
-) -> Result<Block, Box<dyn Error>> {
-    monitor.forget_commands().await?;
-    let (server, client) = (monitor.processor_time().await?, client_time()?);
-    let (elapsed, admitted) = time_async(count_allowed(candidate, load)).await;
-    let client = client_time()? - client;
-    let server = monitor.processor_time().await? - server;
-    let made = (load.decisions / load.in_flight * load.in_flight) as f64;
-    let each = |total: Duration| total.as_secs_f64() * 1e6 / made;
-    let (calls, command) = monitor.command(candidate.command).await?;
-    Ok(Block {
-        seconds: elapsed.as_secs_f64() / made,
-        command: command / made,
-        calls: calls / made,
-        server: each(server),
-        client: each(client),
-        admitted: admitted as f64 / made,
-    })
-}
-
-/// Returns how many requests of the load are allowed.
-async fn count_allowed(candidate: &Arc<Candidate>, load: Load) -> usize {
-    let Load { in_flight, decisions, subjects } = load;
-    let task = |first: usize| {
-        let candidate = Arc::clone(candidate);
-        tokio::spawn(async move {
-            let mut admitted = 0;
-            for n in 0..decisions / in_flight {
-                let subject = (first + n * in_flight) % subjects;
-                admitted += usize::from(candidate.allows(subject).await);
-            }
-            admitted
-        })
-    };
-    let tasks: Vec<_> = (0..in_flight).map(task).collect();
-    let mut admitted = 0;
-    for task in tasks {
-        admitted += task.await.expect("deciding does not panic");
-    }
-    admitted
-}
-
-/// Returns the processor time of this thread, on which all clients run.
-fn client_time() -> Result<Duration, Box<dyn Error>> {
-    let stat = std::fs::read_to_string("/proc/thread-self/schedstat")?;
-    let nanos = stat.split(' ').next().ok_or("an empty schedstat")?;
-    Ok(Duration::from_nanos(nanos.parse()?))
-}
-
-/// Returns the median of a quantity over all blocks of a candidate.
-fn typical(rounds: &[Round], candidate: usize, of: impl Fn(&Block) -> f64) -> f64 {
-    median(&rounds.iter().flat_map(|round| &round[candidate]).map(of).collect::<Vec<_>>())
-}
-
 /// Adds the rates to the report: a table with the requests allowed beyond a limit, and a chart of
 /// the rate by concurrency.
 fn rates(
@@ -333,17 +213,6 @@ fn ratios(candidates: &[Arc<Candidate>], results: &[Vec<Round>], theirs: usize) 
     let work = ours(&results.concat(), |block| block.command);
     table.row(["server, command".into()].into_iter().chain(work));
     table
-}
-
-/// The limit, the number of subjects, and the requests of each, in the measurement of exactness.
-const PRESSED: u32 = 20;
-const PRESSED_LOAD: Load = Load { in_flight: 64, decisions: 10_000, subjects: 100 };
-
-/// Returns how many concurrent requests are allowed, and how many of those are beyond the limits.
-async fn too_many(candidate: Candidate) -> (usize, usize) {
-    let allowed = PRESSED as usize * PRESSED_LOAD.subjects;
-    let admitted = count_allowed(&Arc::new(candidate), PRESSED_LOAD).await;
-    (admitted, admitted.saturating_sub(allowed))
 }
 
 /// Returns a table of how many of 64 concurrent requests small limits allow, and how many may be.

@@ -39,12 +39,12 @@
 mod maybe_ready;
 pub mod time;
 
-pub mod model;
+mod model;
 
 mod algorithm;
-pub mod policy;
+mod policy;
 
-pub mod decision;
+mod decision;
 
 #[cfg(feature = "serde")]
 mod serde_impls;
@@ -59,7 +59,7 @@ pub mod store;
 pub mod observe;
 pub mod source;
 
-pub mod limiter;
+mod limiter;
 
 pub mod adapter;
 
@@ -72,15 +72,17 @@ pub mod _documentation;
 pub use adapter::response::ResponseInfo;
 pub use adapter::settings::{CountedSubject, MissingKey, OverLimit};
 pub use decision::{Decision, GoverningLimit, LimitStatus, Origin, RetryAfter};
-pub use limiter::{Permit, RateLimiter, RateLimiterBuilder};
+pub use limiter::{
+    BuildError, OnFailure, Permit, RateLimiter, RateLimiterBuilder, ResetError, Share,
+};
 pub use maybe_ready::MaybeReady;
 pub use model::{
     Algorithm, Anchor, Cost, CustomRealm, FailureKind, InvalidLimit, InvalidLogSecret,
-    InvalidPeriod, InvalidRealm, Limit, MAX_UNITS, Outcome, ParseLimitError, Period, Realm,
-    Redacted, Refill, StoreError, Subject, SubjectId,
+    InvalidPeriod, InvalidRealm, Limit, MAX_UNITS, ParseLimitError, Period, Realm, Redacted,
+    Refill, StoreError, Subject, SubjectId,
 };
 pub use policy::{Block, InvalidPolicy, LimitSet, NamedLimit, Policy, PolicyBuilder};
-pub use store::MemoryStore;
+pub use store::memory::{MemoryStore, MemoryStoreBuilder};
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
-pub use store::RedisStore;
+pub use store::redis::{RedisStore, RedisStoreBuilder};

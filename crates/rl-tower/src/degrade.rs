@@ -21,7 +21,7 @@ use tower_service::Service;
 ///     .route("/", get(async || "computed"))
 ///     .layer(DegradeLayer::new(cached))
 ///     .layer(RateLimitLayer::new(limiter).on_over_limit(OverLimit::Degrade));
-/// # Ok::<(), rl_tower::limiter::BuildError>(())
+/// # Ok::<(), rl_tower::BuildError>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct DegradeLayer<F> {

@@ -66,7 +66,7 @@ impl RateLimitLayer {
     /// # use rl_tower::{Limit, RateLimitLayer, RateLimiter};
     /// # let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
     /// let layer = RateLimitLayer::new(limiter).exempt(|request| request.path() == "/health");
-    /// # Ok::<(), rl_tower::limiter::BuildError>(())
+    /// # Ok::<(), rl_tower::BuildError>(())
     /// ```
     #[must_use]
     pub fn exempt(
@@ -101,7 +101,7 @@ impl RateLimitLayer {
     ///     "GET" | "HEAD" => Cost::ONE,
     ///     _ => Cost::new(5),
     /// });
-    /// # Ok::<(), rl_tower::limiter::BuildError>(())
+    /// # Ok::<(), rl_tower::BuildError>(())
     /// ```
     #[must_use]
     pub fn cost(self, cost: impl Fn(&dyn RequestInfo) -> Cost + Send + Sync + 'static) -> Self {
@@ -125,7 +125,7 @@ impl RateLimitLayer {
     ///     permit.set_cost(1_280); // tokens
     /// }
     /// # let _: axum::routing::MethodRouter = axum::routing::post(complete);
-    /// # Ok::<(), rl_tower::limiter::BuildError>(())
+    /// # Ok::<(), rl_tower::BuildError>(())
     /// ```
     #[must_use]
     pub fn metered(self) -> Self {
@@ -143,7 +143,7 @@ impl RateLimitLayer {
     /// let layer = RateLimitLayer::new(limiter).response_cost(|response| {
     ///     (response.header("x-cache") == Some(b"HIT")).then_some(Cost::ZERO)
     /// });
-    /// # Ok::<(), rl_tower::limiter::BuildError>(())
+    /// # Ok::<(), rl_tower::BuildError>(())
     /// ```
     #[must_use]
     pub fn response_cost(
@@ -161,7 +161,7 @@ impl RateLimitLayer {
     /// # let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
     /// // Clients do not pay for errors of the server.
     /// let layer = RateLimitLayer::new(limiter).refund_if(|response| response.status() >= 500);
-    /// # Ok::<(), rl_tower::limiter::BuildError>(())
+    /// # Ok::<(), rl_tower::BuildError>(())
     /// ```
     #[must_use]
     pub fn refund_if(
@@ -182,7 +182,7 @@ impl RateLimitLayer {
     /// # let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
     /// let layer = RateLimitLayer::new(limiter)
     ///     .on_over_limit(OverLimit::Wait { at_most: Duration::from_secs(2), queue: 100 });
-    /// # Ok::<(), rl_tower::limiter::BuildError>(())
+    /// # Ok::<(), rl_tower::BuildError>(())
     /// ```
     #[must_use]
     pub fn on_over_limit(self, over_limit: OverLimit) -> Self {
@@ -198,7 +198,7 @@ impl RateLimitLayer {
     ///     "GET" => OverLimit::Degrade,
     ///     _ => OverLimit::Reject,
     /// });
-    /// # Ok::<(), rl_tower::limiter::BuildError>(())
+    /// # Ok::<(), rl_tower::BuildError>(())
     /// ```
     #[must_use]
     pub fn on_over_limit_by(
@@ -240,7 +240,7 @@ impl RateLimitLayer {
     ///     }
     ///     _ => default,
     /// });
-    /// # Ok::<(), rl_tower::limiter::BuildError>(())
+    /// # Ok::<(), rl_tower::BuildError>(())
     /// ```
     #[must_use]
     pub fn deny_with(
@@ -276,7 +276,7 @@ impl RateLimitLayer {
     ///     format!("You are counted by {}.", subject.realm().as_str())
     /// }
     /// # let _: axum::routing::MethodRouter = axum::routing::get(show);
-    /// # Ok::<(), rl_tower::limiter::BuildError>(())
+    /// # Ok::<(), rl_tower::BuildError>(())
     /// ```
     #[must_use]
     pub fn expose_subject(self) -> Self {

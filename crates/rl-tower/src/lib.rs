@@ -13,7 +13,7 @@
 //!     .layer(RateLimitLayer::new(limiter));
 //! // Serve `app.into_make_service_with_connect_info::<SocketAddr>()`: without the address of the client
 //! // every request is rejected with 403.
-//! # Ok::<(), rl_tower::limiter::BuildError>(())
+//! # Ok::<(), rl_tower::BuildError>(())
 //! ```
 //!
 //! By default clients are counted by the address of the peer. Headers and denials are those of the Open Bank

@@ -24,7 +24,7 @@ use rl_core::key::{IntoSubject, KeyExtractor, RequestInfo};
 /// let layer = RateLimitLayer::new(limiter).cost(|request| {
 ///     request.extension::<Estimate>().map_or(Cost::ONE, |estimate| Cost::new(estimate.tokens))
 /// });
-/// # Ok::<(), rl_tower::limiter::BuildError>(())
+/// # Ok::<(), rl_tower::BuildError>(())
 /// ```
 pub trait RequestExt: RequestInfo {
     /// Returns the value of type `T` that an outer layer put into the extensions of the request.

@@ -9,9 +9,9 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
-use rl_core::adapter::{Extensions, ResponseHead, static_value};
+use rl_core::adapter::{Extensions, FIELD_NAMES, ResponseHead, static_value};
 use rl_core::denial::Denial;
-use rl_core::headers::{HeaderLine, NAMES};
+use rl_core::headers::HeaderLine;
 use rl_core::{Permit, ResponseInfo};
 
 use crate::request::HttpExtensions;
@@ -110,12 +110,11 @@ pub(crate) fn with_body<B>(
     response
 }
 
-/// The names of the limiter's fields. Checking a name costs more than finding it here.
-static FIELD_NAMES: LazyLock<[HeaderName; NAMES.len()]> =
-    LazyLock::new(|| NAMES.map(HeaderName::from_static));
+static NAMES: LazyLock<[HeaderName; FIELD_NAMES.len()]> =
+    LazyLock::new(|| FIELD_NAMES.map(HeaderName::from_static));
 
 fn field_name(name: &'static str) -> HeaderName {
-    let known = FIELD_NAMES.iter().find(|known| known.as_str() == name);
+    let known = NAMES.iter().find(|known| known.as_str() == name);
     known.cloned().unwrap_or_else(|| HeaderName::from_static(name))
 }
 

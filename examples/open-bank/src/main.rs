@@ -36,8 +36,7 @@ use rl_tower::client_ip::{ClientIp, TrustedProxies};
 use rl_tower::denial::DenialBody;
 use rl_tower::headers::{HeaderFamily, Headers};
 use rl_tower::key::{ClientAddress, Identified, KeyExtractor};
-use rl_tower::store::Store;
-use rl_tower::store::redis::Layout;
+use rl_tower::store::{Layout, Store};
 use rl_tower::{Limit, MemoryStore, RateLimitLayer, RateLimiter, RedisStore};
 
 use access::{Access, answer_json, authenticate, sign_up};

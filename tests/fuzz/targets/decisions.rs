@@ -6,11 +6,9 @@ use std::sync::Arc;
 
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
-use rl_core::store::{
-    DecideRequest, Part, MemoryStore, Mode, Namespace, Refund, RefundOf, Renewal, Reset, Store,
-};
+use rl_core::store::{DecideRequest, Mode, Namespace, Part, Refund, RefundOf, Renewal, Reset, Store};
 use rl_core::time::{ManualClock, Timestamp};
-use rl_core::{Cost, Decision, MaybeReady, Limit, LimitSet, Origin, Policy, Subject};
+use rl_core::{Cost, Decision, Limit, LimitSet, MaybeReady, MemoryStore, Origin, Policy, Subject};
 
 #[derive(Arbitrary, Debug)]
 enum Operation {

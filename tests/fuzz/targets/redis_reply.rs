@@ -5,7 +5,7 @@
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use rl_core::denial::{DenialBody, DenialReason};
+use rl_core::denial::{DenialBody, DenialReason, Protocol};
 use rl_core::headers::{HeaderFamily, Headers};
 use rl_core::store::Mode;
 use rl_core::{Cost, GoverningLimit, Policy, RedisStore, Subject};
@@ -34,7 +34,7 @@ fuzz_target!(|input: (u8, u8, u64, &[u8])| {
     let policy = &POLICIES[usize::from(policy) % POLICIES.len()];
     let modes = [Mode::Check, Mode::CheckUpTo, Mode::Peek, Mode::Charge];
     let mode = modes[usize::from(mode) % modes.len()];
-    let Ok(decision) = RedisStore::decision_of(reply, policy, mode, Cost::new(cost)) else {
+    let Ok(decision) = RedisStore::decode_reply(reply, policy, mode, Cost::new(cost)) else {
         return;
     };
 
@@ -50,8 +50,8 @@ fuzz_target!(|input: (u8, u8, u64, &[u8])| {
         assert!(line.value.bytes().all(|b| (b' '..=b'~').contains(&b)))
     });
     let subject = Subject::ip([192, 0, 2, 7]);
-    for grpc in [false, true] {
+    for protocol in [Protocol::Http, Protocol::Grpc] {
         let reason = DenialReason::Decision { decision: &decision, subject: &subject };
-        let _ = DenialBody::problem().denial(reason, GoverningLimit::FewestRemaining, grpc);
+        let _ = DenialBody::problem().denial(reason, GoverningLimit::FewestRemaining, protocol);
     }
 });

@@ -14,8 +14,7 @@ mod on_axum;
 use std::hint::black_box;
 use std::process::ExitCode;
 
-use rl_core::store::MemoryStore;
-use rl_core::{Limit, MaybeReady, Period, Policy, RateLimiter, Subject};
+use rl_core::{Limit, MaybeReady, MemoryStore, Period, Policy, RateLimiter, Subject};
 
 /// A limit that is never used up.
 const ENDLESS: u64 = 1_000_000_000;

@@ -1,10 +1,9 @@
 //! The permissions that the service needs, and those that it can do without.
 
-use rl_core::store::redis::Layout;
 use rl_core::store::{
-    DecideRequest, Mode, Namespace, Part, RedisStore, Refund, RefundOf, Renewal, Reset, Store,
+    DecideRequest, Layout, Mode, Namespace, Part, Refund, RefundOf, Renewal, Reset, Store,
 };
-use rl_core::{Cost, Limit, LimitSet, Origin, Policy, RateLimiter, Subject};
+use rl_core::{Cost, Limit, LimitSet, Origin, Policy, RateLimiter, RedisStore, Subject};
 use rl_tests::{Bystander, RedisServer};
 
 use super::{LAYOUTS, PATIENCE};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rl_core::store::redis::Layout;
+use rl_core::store::Layout;
 use rl_core::{Limit, Origin, Subject};
 use rl_tests::{Bystander, RedisServer};
 

@@ -5,10 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rl_core::store::RedisStore;
-use rl_core::store::redis::Layout;
+use rl_core::store::Layout;
 use rl_core::time::{ManualClock, Timestamp};
-use rl_core::{FailureKind, Limit, Origin, RateLimiter, Subject};
+use rl_core::{FailureKind, Limit, Origin, RateLimiter, RedisStore, Subject};
 use rl_tests::{Bystander, RedisServer};
 
 use super::PATIENCE;

@@ -1,9 +1,8 @@
 //! Keys that another program has changed. A key without expiry gets one, and a damaged value is
 //! never read as an empty counter.
 
-use rl_core::store::RedisStore;
-use rl_core::store::redis::Layout;
-use rl_core::{FailureKind, Limit, Origin, RateLimiter, Subject};
+use rl_core::store::Layout;
+use rl_core::{FailureKind, Limit, Origin, RateLimiter, RedisStore, Subject};
 use rl_tests::{Bystander, RedisServer};
 
 use super::{check, limiter, store_of, used};

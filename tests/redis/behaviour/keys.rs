@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use rl_core::store::redis::Layout;
+use rl_core::store::Layout;
 use rl_core::{Limit, Period, Realm, Subject};
 use rl_tests::{Bystander, RedisServer};
 

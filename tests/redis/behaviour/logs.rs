@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rl_core::store::{
-    DecideRequest, Mode, Namespace, Part, RedisStore, Refund, RefundOf, Renewal, Reset, Store,
+    DecideRequest, Mode, Namespace, Part, Refund, RefundOf, Renewal, Reset, Store,
 };
 use rl_core::time::{ManualClock, Timestamp};
-use rl_core::{Cost, Decision, FailureKind, LimitSet, Policy, RetryAfter, StoreError, Subject};
+use rl_core::{
+    Cost, Decision, FailureKind, LimitSet, Policy, RedisStore, RetryAfter, StoreError, Subject,
+};
 use rl_tests::{Bystander, RedisServer};
 
 use super::PATIENCE;

@@ -1,7 +1,7 @@
 //! The readable layout: what `redis-cli` shows, and counters shared with other services.
 
 use rl_core::source::{ByRealm, Preset};
-use rl_core::store::redis::Layout;
+use rl_core::store::Layout;
 use rl_core::{Decision, Limit, Policy, RateLimiter, Realm, Subject};
 use rl_tests::{Bystander, RedisServer};
 

@@ -4,10 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rl_core::store::redis::Layout;
-use rl_core::store::{MemoryStore, RedisStore, Store};
+use rl_core::store::{Layout, Store};
 use rl_core::time::{ManualClock, Timestamp};
-use rl_core::{Decision, Limit, RateLimiter, RetryAfter, Subject};
+use rl_core::{Decision, Limit, MemoryStore, RateLimiter, RedisStore, RetryAfter, Subject};
 use rl_tests::{Bystander, RedisServer};
 
 use super::{check, limiter, store_of};

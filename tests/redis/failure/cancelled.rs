@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use rl_core::OverLimit;
 use rl_core::adapter::HttpLimiter;
 use rl_core::key::Identified;
-use rl_core::store::RedisStore;
-use rl_core::{Limit, RateLimiter, Subject};
+use rl_core::{Limit, OverLimit, RateLimiter, RedisStore, Subject};
 use rl_tests::web::{Axum, Target, eventually};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;

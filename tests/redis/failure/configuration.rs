@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use rl_core::store::RedisStore;
-use rl_core::store::redis::ConnectError;
-use rl_core::{FailureKind, Origin, Subject};
+use rl_core::store::ConnectError;
+use rl_core::{FailureKind, Origin, RedisStore, Subject};
 use rl_tests::Bystander;
 use tracing::Level;
 

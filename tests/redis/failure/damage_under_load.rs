@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rl_core::store::RedisStore;
-use rl_core::store::redis::Layout;
+use rl_core::store::Layout;
 use rl_core::time::{ManualClock, Timestamp};
-use rl_core::{Limit, Origin, RateLimiter, Subject};
+use rl_core::{Limit, Origin, RateLimiter, RedisStore, Subject};
 use rl_tests::Bystander;
 
 use super::load::{Load, Service};

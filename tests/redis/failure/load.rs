@@ -10,9 +10,7 @@ use std::time::Duration;
 
 use rl_core::adapter::HttpLimiter;
 use rl_core::key::Identified;
-use rl_core::store::RedisStore;
-use rl_core::store::redis::RedisStoreBuilder;
-use rl_core::{Limit, RateLimiter, RateLimiterBuilder, Subject};
+use rl_core::{Limit, RateLimiter, RateLimiterBuilder, RedisStore, RedisStoreBuilder, Subject};
 use rl_tests::RedisServer;
 use rl_tests::is_soak;
 use rl_tests::web::{Axum, Site, Target};

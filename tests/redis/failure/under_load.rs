@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use rl_core::RateLimiterBuilder;
-use rl_core::limiter::Share;
-use rl_core::store::MemoryStore;
+use rl_core::{MemoryStore, RateLimiterBuilder, Share};
 use rl_tests::Bystander;
 
 use super::load::{LIMIT, Load, Report, Service, rate};

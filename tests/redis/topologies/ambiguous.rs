@@ -2,9 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use rl_core::store::RedisStore;
-use rl_core::store::redis::RedisStoreBuilder;
-use rl_core::{FailureKind, Limit, Origin, RateLimiter, Subject};
+use rl_core::{FailureKind, Limit, Origin, RateLimiter, RedisStore, RedisStoreBuilder, Subject};
 use rl_tests::Sentinels;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};

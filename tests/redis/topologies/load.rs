@@ -7,9 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rl_core::store::RedisStore;
 use rl_core::time::{Clock, SystemClock, Timestamp};
-use rl_core::{Decision, FailureKind, Limit, Origin, RateLimiterBuilder, Subject};
+use rl_core::{Decision, FailureKind, Limit, Origin, RateLimiterBuilder, RedisStore, Subject};
 use rl_tests::{Bystander, RedisServer, is_soak};
 use tokio::sync::{Mutex, MutexGuard, watch};
 use tokio::task::{JoinHandle, JoinSet};

@@ -1,8 +1,7 @@
 //! Redis with full memory.
 
-use rl_core::store::RedisStore;
-use rl_core::store::redis::Layout;
-use rl_core::{FailureKind, Limit, Origin, RateLimiter, Subject};
+use rl_core::store::Layout;
+use rl_core::{FailureKind, Limit, Origin, RateLimiter, RedisStore, Subject};
 use rl_tests::web::eventually;
 use rl_tests::{Bystander, RedisCluster, RedisServer};
 use tracing::Level;

@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use rl_core::conformance::{Suite, suite};
-use rl_core::store::RedisStore;
-use rl_core::store::redis::{ConnectError, Layout, RedisStoreBuilder};
+use rl_core::store::{ConnectError, Layout};
 use rl_core::time::{Clock, SystemClock, Timestamp};
-use rl_core::{FailureKind, Origin, RateLimiter, Subject};
+use rl_core::{FailureKind, Origin, RateLimiter, RedisStore, RedisStoreBuilder, Subject};
 use rl_tests::Sentinels;
 
 use super::load::{Load, first_decision};

@@ -2,11 +2,11 @@
 
 use std::fs;
 
-use rl_core::StoreError;
 use rl_core::conformance::{Suite, suite};
-use rl_core::store::RedisStore;
-use rl_core::store::redis::{ConnectError, Layout, RedisStoreBuilder, Tls};
-use rl_core::{FailureKind, Origin, RateLimiter, Subject};
+use rl_core::store::{ConnectError, Layout, Tls};
+use rl_core::{
+    FailureKind, Origin, RateLimiter, RedisStore, RedisStoreBuilder, StoreError, Subject,
+};
 use rl_tests::web::eventually;
 use rl_tests::{RedisCluster, RedisServer, free_port};
 

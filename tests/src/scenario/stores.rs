@@ -3,9 +3,9 @@
 use std::io;
 use std::sync::Arc;
 
-use rl_core::store::redis::Layout;
-use rl_core::store::{MemoryStore, RedisStore};
+use rl_core::store::Layout;
 use rl_core::time::ManualClock;
+use rl_core::{MemoryStore, RedisStore};
 
 use super::Scenario;
 use super::run::{Verdict, run};

@@ -37,9 +37,8 @@ pub use raw::statuses;
 use reqwest::{Client, Method, RequestBuilder};
 use rl_core::adapter::HttpLimiter;
 use rl_core::key::RequestInfo;
-use rl_core::store::MemoryStore;
 use rl_core::time::{ManualClock, Timestamp};
-use rl_core::{Decision, RateLimiter, RateLimiterBuilder};
+use rl_core::{Decision, MemoryStore, RateLimiter, RateLimiterBuilder};
 use tokio::sync::Semaphore;
 
 /// A framework whose adapter is under test.

@@ -8,12 +8,12 @@ use std::time::Duration;
 use axum::extract::ConnectInfo;
 use axum::http::HeaderValue;
 use axum::http::request::Parts;
-use rl_core::RetryAfter;
 use rl_core::client_ip::{ClientIp, IpSource};
 use rl_core::source::ByRealm;
-use rl_core::store::MemoryStore;
 use rl_core::time::{Clock, Timestamp};
-use rl_core::{Decision, Limit, Period, Policy, RateLimiter, Realm, Subject};
+use rl_core::{
+    Decision, Limit, MemoryStore, Period, Policy, RateLimiter, Realm, RetryAfter, Subject,
+};
 
 /// The time in which wrong credentials cause at most one log line.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
@@ -75,7 +75,7 @@ impl FailedAttempts {
         };
         let max = u64::from(self.max);
         let policies =
-            ByRealm::otherwise(policy(max)).with(Realm::Unknown, policy(max * UNKNOWN_FACTOR));
+            ByRealm::with_default(policy(max)).with(Realm::Unknown, policy(max * UNKNOWN_FACTOR));
         let limiter = RateLimiter::builder()
             .policies(policies)
             .store(MemoryStore::builder().clock(clock.clone()).build())

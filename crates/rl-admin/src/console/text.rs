@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use jiff::civil::DateTime;
-use rl_core::limiter::OnFailure;
 use rl_core::time::Timestamp;
-use rl_core::{FailureKind, RateLimiter};
+use rl_core::{FailureKind, OnFailure, RateLimiter};
 use rl_records::{CallLimit, CallPeriod};
 
 use crate::wire::{civil, instant};

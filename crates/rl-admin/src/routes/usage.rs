@@ -3,7 +3,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use rl_core::limiter::ResetError;
+use rl_core::ResetError;
 use serde::Serialize;
 use utoipa::ToSchema;
 

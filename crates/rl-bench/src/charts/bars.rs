@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
+use super::chart::{Bars, Chart};
 use super::frame::{WIDTH, escape, head};
 use super::scale::{Scale, label, logarithmic_ticks};
-use super::{Bars, Chart};
 
 /// The left end of all bars and the right end of the longest, in px. Names are to the left.
 const LEFT: f64 = 300.0;
@@ -66,7 +66,7 @@ fn short(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Bar, Plot};
+    use super::super::chart::{Bar, Plot};
     use super::*;
 
     #[test]

@@ -1,6 +1,6 @@
 //! The frame of all charts.
 
-use super::Chart;
+use super::chart::Chart;
 
 pub(super) const WIDTH: f64 = 760.0;
 

@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
+use super::chart::{Chart, Line, Lines};
 use super::frame::{COLOURS, WIDTH, escape, head};
 use super::scale::{Scale, label, linear_ticks, logarithmic_ticks};
-use super::{Chart, Line, Lines};
 
 const HEIGHT: f64 = 400.0;
 /// The edges of the plot, in px. Names are to the right.

@@ -13,7 +13,7 @@ use rl_tower::RateLimitLayer;
 use stats_alloc::Region;
 use tower::{Layer, Service, service_fn};
 
-use super::policy;
+use super::fixtures::policy;
 use crate::goals::{Goal, Unit};
 
 const REQUESTS: u32 = 1_000;

@@ -9,8 +9,8 @@ use std::error::Error;
 use std::hint::spin_loop;
 use std::time::{Duration, Instant};
 
-use super::MeasuredServer;
 use super::client::LoneClient;
+use super::measured_server::MeasuredServer;
 use crate::measure::{Estimate, median, quantile, sorted};
 use crate::report::Report;
 use crate::table::Table;

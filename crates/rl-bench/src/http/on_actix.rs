@@ -16,7 +16,7 @@ use actix_web::{App, HttpServer, web};
 use rl_actix::RateLimit;
 use rl_core::{RateLimiter, RedisStore};
 
-use super::{CORES, policy};
+use super::fixtures::{CORES, policy};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 

@@ -21,7 +21,7 @@ use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
 use tower_governor::key_extractor::PeerIpKeyExtractor;
 
-use super::policy;
+use super::fixtures::policy;
 
 fn plain() -> Router {
     Router::new().route("/", get(async || "Hello"))

@@ -4,8 +4,8 @@ use std::error::Error;
 
 use stats_alloc::Region;
 
+use super::block::{FEW, block};
 use super::limiters::{Keys, Limiter, Ours, OursWithPermits};
-use super::{FEW, block};
 use crate::algorithms::Row;
 use crate::measure::median;
 use crate::table::Table;

@@ -7,12 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use burster::Limiter;
-use rl_core::store::MemoryStore;
 use rl_core::time::{ManualClock, Timestamp};
-use rl_core::{Limit, MaybeReady, Period, Policy, RateLimiter, Subject};
+use rl_core::{Limit, MaybeReady, MemoryStore, Period, Policy, RateLimiter, Subject};
 
+use super::block::{MANY, WARM_BLOCK, WARM_ROUNDS, block, endless};
 use super::limiters::{ENDLESS, Keys, Ours};
-use super::{MANY, WARM_BLOCK, WARM_ROUNDS, block, endless};
 use crate::charts::{Axis, Chart, Line, Lines, Plot};
 use crate::goals::{Goal, Unit};
 use crate::measure::{compare, median, time_on_processor};

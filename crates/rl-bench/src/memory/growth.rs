@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use super::block;
+use super::block::block;
 use super::limiters::{ENDLESS, Governors, Keys, Limiter, Ours};
 use super::other_limiters::FastGovernor;
 use crate::charts::{Axis, Chart, Line, Lines, Plot};

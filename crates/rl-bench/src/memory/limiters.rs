@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use governor::{DefaultKeyedRateLimiter, Quota};
-use rl_core::store::MemoryStore;
-use rl_core::{Limit, MaybeReady, Period, Policy, RateLimiter, Subject};
+use rl_core::{Limit, MaybeReady, MemoryStore, Period, Policy, RateLimiter, Subject};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::yield_now;
 

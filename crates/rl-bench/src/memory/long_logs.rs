@@ -5,9 +5,9 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rl_core::store::{DecideRequest, MemoryStore, Mode, Namespace, Part, Refund, RefundOf, Store};
+use rl_core::store::{DecideRequest, Mode, Namespace, Part, Refund, RefundOf, Store};
 use rl_core::time::{ManualClock, Timestamp};
-use rl_core::{Cost, Decision, LimitSet, MaybeReady, Policy, Subject};
+use rl_core::{Cost, Decision, LimitSet, MaybeReady, MemoryStore, Policy, Subject};
 
 use crate::measure::{sorted, time_on_processor};
 use crate::table::Table;

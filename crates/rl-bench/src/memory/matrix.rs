@@ -2,11 +2,11 @@
 
 use std::error::Error;
 
+use super::block::{count_allowed_by_threads, threads};
 use super::limiters::{Governors, Keys, Limiter, Mixed, Ours, SCARCE};
 use super::other_limiters::{
     BareLock, DirectGovernor, Extensible, FastGovernor, Limitador, ThrottleCrab, Trypema,
 };
-use super::{count_allowed_by_threads, threads};
 use crate::charts::{Bar, Bars, Chart, Plot};
 use crate::goals::{Goal, Unit};
 use crate::measure::{Estimate, median, time, time_on_processor};

@@ -5,16 +5,17 @@ use std::fmt::Write;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
+use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use rl_core::{MaybeReady, RateLimiter, Subject};
+use rl_core::{MaybeReady, Origin, RateLimiter, Subject};
 use tokio::time::{Instant, sleep_until};
 
-use super::{Found, PAUSE};
-
+/// The pause of a client of the flood after each answer.
+pub(super) const PAUSE: Duration = Duration::from_millis(20);
 /// The requests between two chances for other tasks to run.
 const BATCH: usize = 64;
 
@@ -105,5 +106,24 @@ impl Clients {
             Poll::Pending
         })
         .await;
+    }
+}
+
+/// The outcomes of the flood's requests.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub(super) decided: AtomicU64,
+    pub(super) rejected: AtomicU64,
+    pub(super) open: AtomicU64,
+}
+
+impl Found {
+    pub(super) fn note(&self, origin: Origin) {
+        let count = match origin {
+            Origin::FailedOpen(_) => &self.open,
+            Origin::FailedClosed(_) => &self.rejected,
+            _ => &self.decided,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
     }
 }

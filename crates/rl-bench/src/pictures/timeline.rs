@@ -3,9 +3,8 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use rl_core::store::MemoryStore;
 use rl_core::time::{ManualClock, Timestamp};
-use rl_core::{Algorithm, Decision, Limit, MaybeReady, Permit, RateLimiter, Subject};
+use rl_core::{Algorithm, Decision, Limit, MaybeReady, MemoryStore, Permit, RateLimiter, Subject};
 
 /// Seven in the evening, in seconds since the epoch.
 pub(super) const START: u64 = 1_769_886_000;

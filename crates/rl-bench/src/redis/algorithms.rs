@@ -3,12 +3,12 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use rl_core::store::redis::Layout;
+use rl_core::store::Layout;
 
 use super::candidate::Candidate;
 use super::fixtures::{SUBJECTS, id};
+use super::load::{Block, Load, SHOWN, count_allowed, rounds, typical};
 use super::server::Server;
-use super::{Block, Load, SHOWN, count_allowed, rounds, typical};
 use crate::algorithms::Row;
 use crate::table::Table;
 

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use redis::Value;
 use redis::aio::MultiplexedConnection;
-use rl_core::limiter::OnFailure;
-use rl_core::store::redis::{Layout, RedisStoreBuilder};
-use rl_core::store::{DecideRequest, Mode, Namespace, Part, Refund, RefundOf, Store};
-use rl_core::{Cost, Decision, MaybeReady, Period, Policy, RateLimiter, RedisStore, Subject};
+use rl_core::store::{DecideRequest, Layout, Mode, Namespace, Part, Refund, RefundOf, Store};
+use rl_core::{
+    Cost, Decision, MaybeReady, OnFailure, Period, Policy, RateLimiter, RedisStore,
+    RedisStoreBuilder, Subject,
+};
 
 use super::fixtures::{self, SUBJECTS, id, limits, subjects};
 use super::other_limiters::OtherLimiter;

@@ -15,8 +15,8 @@ use tokio::time::interval;
 
 use super::candidate::{Candidate, patient};
 use super::fixtures::limits;
+use super::load::{ENDLESS, Load, count_allowed};
 use super::server::{Monitor, Server};
-use super::{ENDLESS, Load, count_allowed};
 use crate::measure::{Estimate, median, time_async};
 use crate::report::Report;
 use crate::table::{Cell, Table};

@@ -7,8 +7,8 @@ use rl_core::{Limit, Policy};
 
 use super::candidate::Candidate;
 use super::fixtures::id;
+use super::load::{Load, SHOWN, count_allowed, rounds, typical};
 use super::server::Server;
-use super::{Load, SHOWN, count_allowed, rounds, typical};
 use crate::table::Table;
 
 /// Entries of each log before the measurement. Growing logs get 512 more.

@@ -13,7 +13,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::ENDLESS;
+use super::load::ENDLESS;
 use super::node::{NodeResult, NodeSettings};
 use super::server::{Monitor, Server};
 use crate::charts::{self, Axis, Chart, Line, Plot};

@@ -2,8 +2,8 @@
 
 use std::error::Error;
 
-use rl_core::store::{DecideRequest, Mode, Namespace, Part, RedisStore, Refund, RefundOf, Store};
-use rl_core::{Cost, Decision, LimitSet, Policy, Subject};
+use rl_core::store::{DecideRequest, Mode, Namespace, Part, Refund, RefundOf, Store};
+use rl_core::{Cost, Decision, LimitSet, Policy, RedisStore, Subject};
 
 use super::candidate::patient;
 use super::server::{Monitor, Server};

@@ -3,14 +3,14 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use rl_core::store::redis::Layout;
+use rl_core::store::Layout;
 use rl_core::{Limit, Period, Policy, RedisStore};
 
 use super::candidate::{Candidate, patient};
 use super::fixtures::{id, limits};
+use super::load::{Block, ENDLESS, Load, PRESSED, Round, count_allowed, rounds, too_many, typical};
 use super::other_limiters::OtherLimiter;
 use super::server::Server;
-use super::{Block, ENDLESS, Load, PRESSED, Round, count_allowed, rounds, too_many, typical};
 use crate::charts::{Axis, Chart, Line, Lines, Plot};
 use crate::goals::{Goal, Unit};
 use crate::measure::Estimate;

@@ -3,11 +3,11 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use rl_core::store::redis::Layout;
+use rl_core::store::Layout;
 
 use super::candidate::Candidate;
+use super::load::{Block, ENDLESS, Load, SHOWN, count_allowed, rounds, typical};
 use super::server::Server;
-use super::{Block, ENDLESS, Load, SHOWN, count_allowed, rounds, typical};
 use crate::measure::Estimate;
 use crate::report::Report;
 use crate::table::{Cell, Table};

@@ -13,7 +13,7 @@ use crate::headers::Headers;
 use crate::key::{AmbiguousKey, KeyExtractor, RequestInfo};
 use crate::limiter::{Permit, RateLimiter, Wait};
 use crate::maybe_ready::MaybeReady;
-use crate::model::{Cost, Realm, Subject};
+use crate::model::{Cost, Mode, Realm, Subject};
 use crate::observe;
 use crate::policy::Policy;
 
@@ -234,13 +234,13 @@ impl HttpLimiter {
         let reserves = settings.is_metered || settings.response.cost.is_some();
         let over_limit = settings.on_over_limit.as_ref();
         match over_limit.map_or(OverLimit::Reject, |choose| choose(request)) {
-            OverLimit::Reject => limiter.check_as(subject, cost, reserves),
+            OverLimit::Reject => limiter.decide(subject, Mode::Check, cost, reserves),
             OverLimit::Wait { at_most, queue } => {
-                limiter.check_waiting_as(subject, cost, Wait { at_most, queue, reserves })
+                limiter.decide_or_wait(subject, cost, Wait { at_most, queue, reserves })
             }
-            OverLimit::Degrade => {
-                limiter.check_as(subject, cost, reserves).map(Decision::degraded_if_denied)
-            }
+            OverLimit::Degrade => limiter
+                .decide(subject, Mode::Check, cost, reserves)
+                .map(Decision::degraded_if_denied),
         }
     }
 

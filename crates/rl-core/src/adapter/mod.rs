@@ -34,7 +34,7 @@
 //! let limiter = RateLimiter::builder().limit(Limit::per_second(10)).build()?;
 //! let http = HttpLimiter::new(limiter).exempt(|request| request.path() == "/health");
 //! assert!(http.limiter().is_enabled());
-//! # Ok::<(), rl_core::limiter::BuildError>(())
+//! # Ok::<(), rl_core::BuildError>(())
 //! ```
 //!
 //! # An adapter
@@ -52,6 +52,7 @@
 
 mod admission;
 mod denied;
+mod field_names;
 mod http_limiter;
 mod preflight;
 pub(crate) mod response;
@@ -62,6 +63,7 @@ mod tests;
 
 pub use admission::{Admission, RequestContext};
 pub use denied::Denied;
+pub use field_names::FIELD_NAMES;
 pub use http_limiter::HttpLimiter;
 pub use response::{CountedRequest, Extensions, ResponseHead};
 pub use static_value::static_value;

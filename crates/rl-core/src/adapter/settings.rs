@@ -41,7 +41,7 @@ pub enum MissingKey {
 /// let limiter = RateLimiter::builder().limit(Limit::per_second(10)).build()?;
 /// let limiter = HttpLimiter::new(limiter)
 ///     .on_over_limit(OverLimit::Wait { at_most: Duration::from_secs(2), queue: 100 });
-/// # Ok::<(), rl_core::limiter::BuildError>(())
+/// # Ok::<(), rl_core::BuildError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

@@ -7,7 +7,7 @@
 //!
 //! ```
 //! use rl_core::conformance::{Suite, suite};
-//! use rl_core::store::MemoryStore;
+//! use rl_core::MemoryStore;
 //! use rl_core::time::{ManualClock, Timestamp};
 //! use std::sync::Arc;
 //!

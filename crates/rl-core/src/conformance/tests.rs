@@ -10,9 +10,8 @@ use crate::maybe_ready::MaybeReady;
 use crate::model::{FailureKind, Limit, Subject};
 use crate::model::{Mode, StoreError};
 use crate::policy::Policy;
-use crate::store::{
-    DecideRequest, MemoryStore, Namespace, Part, Refund, Renewal, Reset, Store, StoreFuture,
-};
+use crate::store::memory::MemoryStore;
+use crate::store::{DecideRequest, Namespace, Part, Refund, Renewal, Reset, Store, StoreFuture};
 use crate::time::{Clock, ManualClock, Timestamp};
 
 /// The fault of a store.

@@ -24,7 +24,8 @@
 //! ```
 //! use rl_core::denial::{DenialBody, DenialReason, Protocol};
 //! use rl_core::time::Timestamp;
-//! use rl_core::{Cost, Decision, GoverningLimit, Limit, Outcome, Policy, Subject};
+//! use rl_core::store::Outcome;
+//! use rl_core::{Cost, Decision, GoverningLimit, Limit, Policy, Subject};
 //!
 //! let policy = Policy::new([Limit::per_minute(100)])?;
 //! let outcomes = [Outcome::denied(100, 42_000_000, 42_000_000)];

@@ -45,7 +45,7 @@ impl Denial {
     /// let limiter = HttpLimiter::new(limiter).deny_with(|_reason, default| {
     ///     Denial::json(default.status, r#"{"error":"slow_down"}"#).header("x-docs", "/limits")
     /// });
-    /// # Ok::<(), rl_core::limiter::BuildError>(())
+    /// # Ok::<(), rl_core::BuildError>(())
     /// ```
     #[must_use]
     pub fn json(status: u16, body: impl Into<Cow<'static, str>>) -> Self {

@@ -24,7 +24,8 @@
 //! ```
 //! use rl_core::headers::{HeaderFamily, Headers};
 //! use rl_core::time::Timestamp;
-//! use rl_core::{Cost, Decision, Limit, Outcome, Policy};
+//! use rl_core::store::Outcome;
+//! use rl_core::{Cost, Decision, Limit, Policy};
 //!
 //! let policy = Policy::new([Limit::per_minute(100)])?;
 //! // 27 of 100 used; the window ends in 41.2 seconds.
@@ -62,27 +63,6 @@ use crate::decision::{Decision, GoverningLimit, Origin, RetryAfter};
 
 const RETRY_AFTER: &str = "retry-after";
 const WARNING: &str = "x-rate-limit-warning";
-
-/// The names of all fields of all families, in lower case.
-///
-/// An adapter can convert them once to the names of its framework.
-pub const NAMES: [&str; 15] = [
-    "x-rate-limit-limit",
-    "x-rate-limit-remaining",
-    "x-rate-limit-reset",
-    "x-ratelimit-limit",
-    "x-ratelimit-remaining",
-    "x-ratelimit-used",
-    "x-ratelimit-reset",
-    "x-ratelimit-resource",
-    "ratelimit-policy",
-    "ratelimit",
-    "ratelimit-limit",
-    "ratelimit-remaining",
-    "ratelimit-reset",
-    WARNING,
-    RETRY_AFTER,
-];
 
 /// A header line to add to a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -504,12 +504,3 @@ fn lists_describe_bursts_by_what_refills_them() {
         ["ratelimit-policy: \"b\";q=9;w=270", "ratelimit: \"b\";r=4;t=10"]
     );
 }
-
-#[test]
-fn names_contain_the_fields_of_all_families() {
-    for family in FAMILIES {
-        for name in Headers::new(family).names() {
-            assert!(NAMES.contains(&name), "{family:?}: {name}");
-        }
-    }
-}

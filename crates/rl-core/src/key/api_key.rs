@@ -1,6 +1,7 @@
 use std::borrow::Cow;
 
-use super::{AmbiguousKey, InvalidHeaderName, KeyExtractor, KeySecret, RequestInfo, credential};
+use super::{AmbiguousKey, KeyExtractor, KeySecret, RequestInfo, credential};
+use crate::client_ip::InvalidHeaderName;
 use crate::client_ip::header_name;
 use crate::model::{Realm, Subject};
 

@@ -1,7 +1,5 @@
 //! The trait of key extractors, and their combinations.
 
-use std::fmt;
-
 use super::ambiguous::{AmbiguousKey, IntoSubject};
 use super::request::RequestInfo;
 use crate::model::Subject;
@@ -22,12 +20,14 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// `Identified.or(ClientAddress::default())`.
     ///
     /// An ambiguous key rejects the request; `other` is not used then.
-    fn or<E>(self, other: E) -> Or<Self, E>
+    fn or(self, other: impl KeyExtractor) -> impl KeyExtractor
     where
         Self: Sized,
-        E: KeyExtractor,
     {
-        Or::new(self, other)
+        move |request: &dyn RequestInfo| match self.subject(request)? {
+            Some(subject) => Ok(Some(subject)),
+            None => other.subject(request),
+        }
     }
 
     /// Counts each pair of subjects separately, such as each consumer on each route:
@@ -36,12 +36,17 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// The pair is in the realm of the first subject, which is its [owner](Subject::owner). A map of policies
     /// looks up the owner, so the pair is under the policy of the first subject. The id of a pair is a
     /// digest, so it equals no other pair and no single subject.
-    fn and<E>(self, other: E) -> And<Self, E>
+    fn and(self, other: impl KeyExtractor) -> impl KeyExtractor
     where
         Self: Sized,
-        E: KeyExtractor,
     {
-        And::new(self, other)
+        move |request: &dyn RequestInfo| {
+            // The second extractor runs even if the first finds no key. An ambiguous second key must reject
+            // the request, not lead to the next extractor of an outer `or`.
+            let first = self.subject(request)?;
+            let second = other.subject(request)?;
+            Ok(first.zip(second).map(|(first, second)| pair(&first, &second)))
+        }
     }
 
     /// Accepts only subjects that the service knows; a request with any other subject has no key.
@@ -66,13 +71,17 @@ pub trait KeyExtractor: Send + Sync + 'static {
     ///     .or(ClientAddress::default());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    fn known<F, S>(self, recognize: F) -> Known<Self, F>
+    fn known<S: Recognized>(
+        self,
+        recognize: impl Fn(&Subject) -> S + Send + Sync + 'static,
+    ) -> impl KeyExtractor
     where
         Self: Sized,
-        F: Fn(&Subject) -> S + Send + Sync + 'static,
-        S: Recognized,
     {
-        Known::new(self, recognize)
+        move |request: &dyn RequestInfo| {
+            let found = self.subject(request)?;
+            Ok(found.and_then(|found| recognize(&found).into_recognized(found)))
+        }
     }
 }
 
@@ -83,51 +92,6 @@ where
 {
     fn subject(&self, request: &dyn RequestInfo) -> Result<Option<Subject>, AmbiguousKey> {
         self(request).into_subject()
-    }
-}
-
-/// Uses a second extractor for requests without a key of the first; made by [`KeyExtractor::or`].
-#[derive(Clone, Copy, Debug)]
-pub struct Or<A, B> {
-    first: A,
-    second: B,
-}
-
-impl<A, B> Or<A, B> {
-    const fn new(first: A, second: B) -> Self {
-        Self { first, second }
-    }
-}
-
-impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
-    fn subject(&self, request: &dyn RequestInfo) -> Result<Option<Subject>, AmbiguousKey> {
-        match self.first.subject(request)? {
-            Some(subject) => Ok(Some(subject)),
-            None => self.second.subject(request),
-        }
-    }
-}
-
-/// Counts each pair of subjects separately; made by [`KeyExtractor::and`].
-#[derive(Clone, Copy, Debug)]
-pub struct And<A, B> {
-    first: A,
-    second: B,
-}
-
-impl<A, B> And<A, B> {
-    const fn new(first: A, second: B) -> Self {
-        Self { first, second }
-    }
-}
-
-impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for And<A, B> {
-    fn subject(&self, request: &dyn RequestInfo) -> Result<Option<Subject>, AmbiguousKey> {
-        // The second extractor runs even if the first finds no key. An ambiguous second key must reject
-        // the request, not lead to the next extractor of an outer `or`.
-        let first = self.first.subject(request)?;
-        let second = self.second.subject(request)?;
-        Ok(first.zip(second).map(|(first, second)| pair(&first, &second)))
     }
 }
 
@@ -153,19 +117,6 @@ fn pair(first: &Subject, second: &Subject) -> Subject {
     Subject::combined(first, digest)
 }
 
-/// Accepts only subjects that the service knows; made by [`KeyExtractor::known`].
-#[derive(Clone, Copy)]
-pub struct Known<E, F> {
-    extractor: E,
-    recognize: F,
-}
-
-impl<E, F> Known<E, F> {
-    const fn new(extractor: E, recognize: F) -> Self {
-        Self { extractor, recognize }
-    }
-}
-
 /// The return types of functions for [`KeyExtractor::known`].
 ///
 /// A `bool` says whether the subject is known. An `Option<Subject>` replaces a known subject by another one.
@@ -183,24 +134,6 @@ impl Recognized for bool {
 impl Recognized for Option<Subject> {
     fn into_recognized(self, _: Subject) -> Option<Subject> {
         self
-    }
-}
-
-impl<E, F, S> KeyExtractor for Known<E, F>
-where
-    E: KeyExtractor,
-    F: Fn(&Subject) -> S + Send + Sync + 'static,
-    S: Recognized,
-{
-    fn subject(&self, request: &dyn RequestInfo) -> Result<Option<Subject>, AmbiguousKey> {
-        let found = self.extractor.subject(request)?;
-        Ok(found.and_then(|found| (self.recognize)(&found).into_recognized(found)))
-    }
-}
-
-impl<E: fmt::Debug, F> fmt::Debug for Known<E, F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Known").field(&self.extractor).finish()
     }
 }
 
@@ -319,6 +252,5 @@ mod tests {
         }
         let twice = with("sold").header("x-api-key", b"a");
         assert_eq!(by_key.subject(&twice), Err(AmbiguousKey));
-        assert!(format!("{by_key:?}").starts_with("Or { first: Known(ApiKey"));
     }
 }

@@ -2,7 +2,8 @@
 
 use std::sync::LazyLock;
 
-use super::{AmbiguousKey, InvalidHeaderName, KeyExtractor, MAX_VALUE_LEN, RequestInfo};
+use super::{AmbiguousKey, KeyExtractor, MAX_VALUE_LEN, RequestInfo};
+use crate::client_ip::InvalidHeaderName;
 use crate::client_ip::header_name;
 use crate::model::{Realm, Subject};
 
@@ -42,7 +43,7 @@ impl KeyExtractor for Identified {
 /// use rl_core::key::Header;
 ///
 /// let extractor = Header::new("x-consumer-id", Realm::Consumer)?;
-/// # Ok::<(), rl_core::key::InvalidHeaderName>(())
+/// # Ok::<(), rl_core::client_ip::InvalidHeaderName>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {

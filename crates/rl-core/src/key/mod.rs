@@ -83,12 +83,10 @@ mod secret;
 pub use ambiguous::{AmbiguousKey, IntoSubject};
 pub use api_key::ApiKey;
 pub use client_address::ClientAddress;
-pub use extractor::{And, KeyExtractor, Known, Or, Recognized};
+pub use extractor::{KeyExtractor, Recognized};
 pub use extractors::{Constant, Header, Identified, Method, Route};
 pub use request::RequestInfo;
 pub use secret::{InvalidSecret, KeySecret};
-
-pub use crate::client_ip::InvalidHeaderName;
 
 /// The longest value of a header, parameter or cookie that can be a key, in bytes. Servers accept headers
 /// of about this length.

@@ -15,7 +15,8 @@ use crate::observe;
 use crate::observe::Observer;
 use crate::policy::{Policy, PolicyBuilder};
 use crate::source::PolicySource;
-use crate::store::{MemoryStore, Namespace, Store};
+use crate::store::memory::MemoryStore;
+use crate::store::{Namespace, Store};
 use crate::time::{Clock, SystemClock};
 
 /// Builds a [`RateLimiter`].
@@ -212,8 +213,7 @@ impl RateLimiterBuilder {
     /// than the request costs.
     ///
     /// ```
-    /// use rl_core::limiter::{OnFailure, Share};
-    /// use rl_core::{Limit, MemoryStore, RateLimiter};
+    /// use rl_core::{Limit, MemoryStore, OnFailure, RateLimiter, Share};
     ///
     /// // A share of the limits during an outage, and no limits if that fails too.
     /// let limiter = RateLimiter::builder()
@@ -221,7 +221,7 @@ impl RateLimiterBuilder {
     ///     .fallback(MemoryStore::new(), Share::with_instances(4))
     ///     .on_fallback_failure(OnFailure::Allow)
     ///     .build()?;
-    /// # Ok::<(), rl_core::limiter::BuildError>(())
+    /// # Ok::<(), rl_core::BuildError>(())
     /// ```
     pub fn on_fallback_failure(mut self, on_failure: OnFailure) -> Self {
         self.on_fallback_failure = on_failure;

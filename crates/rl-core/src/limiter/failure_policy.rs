@@ -111,15 +111,14 @@ impl FailurePolicy {
 /// # Examples
 ///
 /// ```
-/// use rl_core::limiter::Share;
-/// use rl_core::{Limit, MemoryStore, RateLimiter};
+/// use rl_core::{Limit, MemoryStore, RateLimiter, Share};
 ///
 /// let limiter = RateLimiter::builder()
 ///     .limit(Limit::per_second(10)) // 2 on each of four instances
 ///     .limit(Limit::per_day(5_000)) // 1250
 ///     .fallback(MemoryStore::new(), Share::with_instances(4))
 ///     .build()?;
-/// # Ok::<(), rl_core::limiter::BuildError>(())
+/// # Ok::<(), rl_core::BuildError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Share {

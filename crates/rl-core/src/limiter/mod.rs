@@ -1,50 +1,4 @@
 //! The rate limiter, and what it does when no decision can be made.
-//!
-//! # Example
-//!
-//! ```
-//! use rl_core::limiter::OnFailure;
-//! use rl_core::{Limit, RateLimiter, Subject};
-//!
-//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let limiter = RateLimiter::builder()
-//!     .limit(Limit::per_second(10))
-//!     .limit(Limit::per_day(5_000))
-//!     .on_store_failure(OnFailure::Reject)
-//!     .build()?;
-//!
-//! let caller = Subject::consumer("abc123");
-//! let decision = limiter.check(&caller, 3).await;
-//! assert!(decision.is_allowed());
-//!
-//! // The work was not done after all: give two units back.
-//! limiter.refund(&caller, &decision, 2).await?;
-//! let usage = limiter.usage(&caller).await?;
-//! assert!(usage.limits().all(|limit| limit.used() == 1));
-//!
-//! limiter.reset(&caller).await?;
-//! # Ok(()) }
-//! ```
-//!
-//! # When the store fails
-//!
-//! 1. **No decision takes longer than the [deadline](RateLimiterBuilder::deadline)**, and twice as long
-//!    if a [fallback](RateLimiterBuilder::fallback) on a server decides.
-//! 2. Then the failure policy ([`OnFailure`]) decides. The request is allowed, rejected, or decided by a
-//!    [fallback](RateLimiterBuilder::fallback) on a [`Share`] of the limits. [`Decision::origin`] says which.
-//! 3. **A circuit breaker** keeps requests from a store that is down or slow. After three failures in a row
-//!    the failure policy decides at once. A probe every 50 to 200 ms finds out whether the store has
-//!    recovered. A store that *refuses* calls is still called, because its refusals deny.
-//! 4. **Some denials need no store.** A [block](Policy::blocked_until), a limit of 0 and a cost above every
-//!    capacity are denied by the policy alone ([`Origin::Policy`]). These denials hold
-//!    while the store is down, slow or full.
-//! 5. **At most [`max_in_flight`](RateLimiterBuilder::max_in_flight) decisions wait for the store**, and
-//!    fewer if the store would answer them late.
-//! 6. **An overload is no outage.** It may be the flood of one client, so by default it lifts no limit. A
-//!    request beyond what the store or the source of policies can bear is denied if a cached denial still
-//!    holds, and else rejected with 503 and `Retry-After: 1`. [`RateLimiterBuilder::on_overload`] changes that.
-//! 7. Units go back to the store that has counted them. Operations that read, such as
-//!    [`usage`](RateLimiter::usage), fail with an error: the failure policy does not apply to them.
 
 mod administration;
 mod build_error;
@@ -90,6 +44,51 @@ use crate::policy::Policy;
 use crate::store::{RefundOf, StoreFuture};
 
 /// Decides which requests are allowed. A cheap handle: clones share counters and settings.
+///
+/// # Example
+///
+/// ```
+/// use rl_core::{Limit, OnFailure, RateLimiter, Subject};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = RateLimiter::builder()
+///     .limit(Limit::per_second(10))
+///     .limit(Limit::per_day(5_000))
+///     .on_store_failure(OnFailure::Reject)
+///     .build()?;
+///
+/// let caller = Subject::consumer("abc123");
+/// let decision = limiter.check(&caller, 3).await;
+/// assert!(decision.is_allowed());
+///
+/// // The work was not done after all: give two units back.
+/// limiter.refund(&caller, &decision, 2).await?;
+/// let usage = limiter.usage(&caller).await?;
+/// assert!(usage.limits().all(|limit| limit.used() == 1));
+///
+/// limiter.reset(&caller).await?;
+/// # Ok(()) }
+/// ```
+///
+/// # When the store fails
+///
+/// 1. **No decision takes longer than the [deadline](RateLimiterBuilder::deadline)**, and twice as long
+///    if a [fallback](RateLimiterBuilder::fallback) on a server decides.
+/// 2. Then the failure policy ([`OnFailure`]) decides. The request is allowed, rejected, or decided by a
+///    [fallback](RateLimiterBuilder::fallback) on a [`Share`] of the limits. [`Decision::origin`] says which.
+/// 3. **A circuit breaker** keeps requests from a store that is down or slow. After three failures in a row
+///    the failure policy decides at once. A probe every 50 to 200 ms finds out whether the store has
+///    recovered. A store that *refuses* calls is still called, because its refusals deny.
+/// 4. **Some denials need no store.** A [block](Policy::blocked_until), a limit of 0 and a cost above every
+///    capacity are denied by the policy alone ([`Origin::Policy`]). These denials hold
+///    while the store is down, slow or full.
+/// 5. **At most [`max_in_flight`](RateLimiterBuilder::max_in_flight) decisions wait for the store**, and
+///    fewer if the store would answer them late.
+/// 6. **An overload is no outage.** It may be the flood of one client, so by default it lifts no limit. A
+///    request beyond what the store or the source of policies can bear is denied if a cached denial still
+///    holds, and else rejected with 503 and `Retry-After: 1`. [`RateLimiterBuilder::on_overload`] changes that.
+/// 7. Units go back to the store that has counted them. Operations that read, such as
+///    [`usage`](RateLimiter::usage), fail with an error: the failure policy does not apply to them.
 #[derive(Clone)]
 pub struct RateLimiter {
     pipeline: Arc<Pipeline>,
@@ -112,17 +111,17 @@ impl RateLimiter {
     ///
     /// If the future is dropped before it is ready, the units may or may not have been charged.
     pub fn check(&self, subject: &Subject, cost: impl Into<Cost>) -> MaybeReady<Decision> {
-        self.decide(subject, Mode::Check, cost.into())
+        self.decide(subject, Mode::Check, cost.into(), false)
     }
 
     /// Charges as many of `cost` units as every limit grants. Denied if that is none.
     pub fn check_up_to(&self, subject: &Subject, cost: impl Into<Cost>) -> MaybeReady<Decision> {
-        self.decide(subject, Mode::CheckUpTo, cost.into())
+        self.decide(subject, Mode::CheckUpTo, cost.into(), false)
     }
 
     /// Decides whether `cost` units would be granted now. Charges nothing.
     pub fn peek(&self, subject: &Subject, cost: impl Into<Cost>) -> MaybeReady<Decision> {
-        self.decide(subject, Mode::Peek, cost.into())
+        self.decide(subject, Mode::Peek, cost.into(), false)
     }
 
     /// Charges `cost` units that were used already, even beyond the limits.
@@ -130,12 +129,20 @@ impl RateLimiter {
     /// The limits never deny it, but the failure policy may. Concurrency limits are not charged, because
     /// finished work holds no place.
     pub fn charge(&self, subject: &Subject, cost: impl Into<Cost>) -> MaybeReady<Decision> {
-        self.decide(subject, Mode::Charge, cost.into())
+        self.decide(subject, Mode::Charge, cost.into(), false)
     }
 
+    /// Decides in one of the modes. If `reserves`, the charge is a reservation, provided that the limiter
+    /// makes any.
     #[inline]
-    fn decide(&self, subject: &Subject, mode: Mode, cost: Cost) -> MaybeReady<Decision> {
-        self.pipeline.decide(subject, mode, cost, false)
+    pub(crate) fn decide(
+        &self,
+        subject: &Subject,
+        mode: Mode,
+        cost: Cost,
+        reserves: bool,
+    ) -> MaybeReady<Decision> {
+        self.pipeline.decide(subject, mode, cost, reserves)
     }
 
     /// Decides like [`check`](Self::check), under a policy for this call instead of the subject's own.
@@ -181,29 +188,17 @@ impl RateLimiter {
         queue: usize,
     ) -> MaybeReady<Decision> {
         let wait = Wait { at_most, queue, reserves: false };
-        waiting::check_waiting(&self.pipeline, subject, cost.into(), wait)
+        self.decide_or_wait(subject, cost.into(), wait)
     }
 
-    /// Decides like [`check_waiting`](Self::check_waiting), for adapters.
-    pub(crate) fn check_waiting_as(
+    /// Decides, and waits in the queue of the subject while the limits deny the request.
+    pub(crate) fn decide_or_wait(
         &self,
         subject: &Subject,
         cost: Cost,
         wait: Wait,
     ) -> MaybeReady<Decision> {
         waiting::check_waiting(&self.pipeline, subject, cost, wait)
-    }
-
-    /// Decides like [`check`](Self::check). If `reserves`, the charge is a reservation, provided that the
-    /// limiter makes any.
-    #[inline]
-    pub(crate) fn check_as(
-        &self,
-        subject: &Subject,
-        cost: Cost,
-        reserves: bool,
-    ) -> MaybeReady<Decision> {
-        self.pipeline.decide(subject, Mode::Check, cost, reserves)
     }
 
     /// Decides like [`check`](Self::check), and returns a permit that holds places under concurrency limits,
@@ -215,19 +210,14 @@ impl RateLimiter {
     /// back if this process dies.
     pub fn acquire(&self, subject: &Subject, cost: impl Into<Cost>) -> MaybeReady<Permit> {
         let (pipeline, held_by) = (Arc::clone(&self.pipeline), subject.clone());
-        let decision = self.check_as(subject, cost.into(), true);
+        let decision = self.decide(subject, Mode::Check, cost.into(), true);
         decision.map(move |decision| Permit::new(&pipeline, held_by, decision))
     }
 
     /// Returns the permit of a request on which `decision` was made, for example one that had to
     /// [wait](Self::check_waiting). Call it once for each decision, because each permit is settled.
     pub fn permit(&self, subject: &Subject, decision: Decision) -> Permit {
-        self.permit_of(subject.clone(), decision)
-    }
-
-    /// Returns a permit, like [`permit`](Self::permit).
-    pub(crate) fn permit_of(&self, subject: Subject, decision: Decision) -> Permit {
-        Permit::new(&self.pipeline, subject, decision)
+        Permit::new(&self.pipeline, subject.clone(), decision)
     }
 
     /// Gives back `units` of what `decision` has charged: at most what it was granted, and only units that

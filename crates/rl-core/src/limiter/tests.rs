@@ -18,7 +18,8 @@ use crate::model::{Cost, FailureKind, Limit, Realm, Subject};
 use crate::observe::Observer;
 use crate::policy::Policy;
 use crate::source::{ByRealm, PolicyFuture, PolicySource, Preset};
-use crate::store::{DecideRequest, MemoryStore, Refund, Renewal, Reset, Store, StoreFuture};
+use crate::store::memory::MemoryStore;
+use crate::store::{DecideRequest, Refund, Renewal, Reset, Store, StoreFuture};
 use crate::time::{ManualClock, Timestamp};
 
 const KINDS: [FailureKind; 6] = [
@@ -545,7 +546,7 @@ async fn a_disabled_limiter_allows_all_requests_without_calling_the_store() {
 async fn a_subject_without_a_policy_is_not_limited() {
     let store = Arc::new(Faulty::default());
     let consumers = Policy::new([Limit::per_hour(1)]).unwrap();
-    let policies = ByRealm::otherwise_unlimited().with(Realm::Consumer, consumers);
+    let policies = ByRealm::unlimited_by_default().with(Realm::Consumer, consumers);
     let limiter = RateLimiter::builder().policies(policies).store(store.clone()).build().unwrap();
     for _ in 0..5 {
         let decision = limiter.check(&alice(), 9).await;

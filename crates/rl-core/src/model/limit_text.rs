@@ -44,7 +44,7 @@ const DEFAULT_UNIT: &str = "requests";
 
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.fmt_enforced(f)?;
+        write_enforced(self, f)?;
         if self.counts_requests() {
             f.write_str(REQUESTS)?;
         } else if self.unit() != DEFAULT_UNIT {
@@ -54,42 +54,39 @@ impl fmt::Display for Limit {
     }
 }
 
-impl Limit {
-    fn fmt_enforced(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Defaults are left out.
-        if let Algorithm::Concurrency = self.algorithm() {
-            write!(f, "{}:concurrency", self.max())?;
-            return match self.period() {
-                DEFAULT_LEASE => Ok(()),
-                lease => write!(f, ":lease={lease}"),
-            };
-        }
-        write!(f, "{}/{}", self.max(), self.period())?;
-        let number = |f: &mut fmt::Formatter<'_>, name: &str, number: u64| {
-            if number == self.max() { Ok(()) } else { write!(f, ":{name}={number}") }
+/// Writes a limit without its last options.
+fn write_enforced(limit: &Limit, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    // Defaults are left out.
+    if let Algorithm::Concurrency = limit.algorithm() {
+        write!(f, "{}:concurrency", limit.max())?;
+        return match limit.period() {
+            DEFAULT_LEASE => Ok(()),
+            lease => write!(f, ":lease={lease}"),
         };
-        match self.algorithm() {
-            Algorithm::FixedWindow { anchor: Anchor::FirstRequest } | Algorithm::Concurrency => {
-                Ok(())
+    }
+    write!(f, "{}/{}", limit.max(), limit.period())?;
+    let number = |f: &mut fmt::Formatter<'_>, name: &str, number: u64| {
+        if number == limit.max() { Ok(()) } else { write!(f, ":{name}={number}") }
+    };
+    match limit.algorithm() {
+        Algorithm::FixedWindow { anchor: Anchor::FirstRequest } | Algorithm::Concurrency => Ok(()),
+        Algorithm::FixedWindow { anchor: Anchor::Clock } => f.write_str(":clock"),
+        Algorithm::SlidingLog => f.write_str(":sliding-log"),
+        Algorithm::SlidingWindow { precision } => {
+            write!(f, ":sliding-window:precision={precision}")
+        }
+        Algorithm::SlidingWindowCounter => f.write_str(":sliding-window-counter"),
+        Algorithm::TokenBucket { capacity, refill } => {
+            f.write_str(":token-bucket")?;
+            number(f, "capacity", capacity)?;
+            match refill {
+                Refill::Greedy => Ok(()),
+                Refill::Interval => f.write_str(":refill=interval"),
             }
-            Algorithm::FixedWindow { anchor: Anchor::Clock } => f.write_str(":clock"),
-            Algorithm::SlidingLog => f.write_str(":sliding-log"),
-            Algorithm::SlidingWindow { precision } => {
-                write!(f, ":sliding-window:precision={precision}")
-            }
-            Algorithm::SlidingWindowCounter => f.write_str(":sliding-window-counter"),
-            Algorithm::TokenBucket { capacity, refill } => {
-                f.write_str(":token-bucket")?;
-                number(f, "capacity", capacity)?;
-                match refill {
-                    Refill::Greedy => Ok(()),
-                    Refill::Interval => f.write_str(":refill=interval"),
-                }
-            }
-            Algorithm::Gcra { burst } => {
-                f.write_str(":gcra")?;
-                number(f, "burst", burst)
-            }
+        }
+        Algorithm::Gcra { burst } => {
+            f.write_str(":gcra")?;
+            number(f, "burst", burst)
         }
     }
 }
@@ -106,7 +103,7 @@ impl FromStr for Limit {
             _ => (rest, None),
         };
         let (rest, counts_requests) = strip(rest, REQUESTS);
-        let limit = Self::read(text, rest)?;
+        let limit = read_enforced(text, rest)?;
         let limit = if counts_requests { limit.count_requests() } else { limit };
         let limit = match unit {
             Some((at, unit)) => limit.with_unit(unit).map_err(|invalid| {
@@ -120,53 +117,50 @@ impl FromStr for Limit {
     }
 }
 
-impl Limit {
-    /// Reads `enforced`, the beginning of `whole`.
-    fn read(whole: &str, enforced: &str) -> Result<Self, ParseLimitError> {
-        let text = enforced;
-        let error = |at: usize, expected| ParseLimitError::new(whole, at, expected);
+/// Reads a limit from `enforced`, which is `whole` without its last options.
+fn read_enforced(whole: &str, enforced: &str) -> Result<Limit, ParseLimitError> {
+    let text = enforced;
+    let error = |at: usize, expected| ParseLimitError::new(whole, at, expected);
 
-        let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-        let is_negative = text.starts_with('-');
-        let expected = if is_negative { NEGATIVE } else { MAX };
-        let max: u64 = text[..digits].parse().map_err(|_| error(0, expected))?;
-        // A comma right behind the digits may be meant to group them.
-        if let Some(comma) = text.find(',').filter(|comma| *comma > digits) {
-            return Err(error(comma, ONE_LIMIT));
-        }
-        if let Some(rest) = text[digits..].strip_prefix(':') {
-            let parts =
-                LimitTextParts { text: whole, rest: Some(rest), at: digits, next: digits + 1 };
-            return parts.concurrency(max);
-        }
-        let rest = text[digits..].strip_prefix('/').ok_or(error(digits, AFTER_MAX))?;
-        let mut parts =
-            LimitTextParts { text: whole, rest: Some(rest), at: digits + 1, next: digits + 1 };
-
-        let period = parts.next().unwrap_or_default();
-        let period = parts.period(period)?;
-        let limit = Self::new(max, period).map_err(|_| error(0, MAX))?;
-        let Some(algorithm) = parts.next() else { return Ok(limit) };
-        let named_at = parts.at;
-        let algorithm = match algorithm {
-            "clock" => Algorithm::FixedWindow { anchor: Anchor::Clock },
-            "sliding-log" => Algorithm::SlidingLog,
-            "sliding-window" => Algorithm::SlidingWindow { precision: parts.precision()? },
-            "sliding-window-counter" => Algorithm::SlidingWindowCounter,
-            "token-bucket" => parts.token_bucket(max)?,
-            "gcra" => Algorithm::Gcra { burst: parts.burst(max)? },
-            _ => return Err(error(named_at, ALGORITHM)),
-        };
-        if parts.next().is_some() {
-            return Err(error(parts.at, NO_OPTION));
-        }
-        limit.with_algorithm(algorithm).map_err(|invalid| match invalid {
-            InvalidLimit::TooPrecise { .. } => error(named_at, BUCKETS),
-            InvalidLimit::TooLong { .. } => error(named_at, HALF_SPAN),
-            InvalidLimit::LogTooLong { .. } => error(0, LOG),
-            _ => error(named_at, CAPACITY),
-        })
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let is_negative = text.starts_with('-');
+    let expected = if is_negative { NEGATIVE } else { MAX };
+    let max: u64 = text[..digits].parse().map_err(|_| error(0, expected))?;
+    // A comma right behind the digits may be meant to group them.
+    if let Some(comma) = text.find(',').filter(|comma| *comma > digits) {
+        return Err(error(comma, ONE_LIMIT));
     }
+    if let Some(rest) = text[digits..].strip_prefix(':') {
+        let parts = LimitTextParts { text: whole, rest: Some(rest), at: digits, next: digits + 1 };
+        return parts.concurrency(max);
+    }
+    let rest = text[digits..].strip_prefix('/').ok_or(error(digits, AFTER_MAX))?;
+    let mut parts =
+        LimitTextParts { text: whole, rest: Some(rest), at: digits + 1, next: digits + 1 };
+
+    let period = parts.next().unwrap_or_default();
+    let period = parts.period(period)?;
+    let limit = Limit::new(max, period).map_err(|_| error(0, MAX))?;
+    let Some(algorithm) = parts.next() else { return Ok(limit) };
+    let named_at = parts.at;
+    let algorithm = match algorithm {
+        "clock" => Algorithm::FixedWindow { anchor: Anchor::Clock },
+        "sliding-log" => Algorithm::SlidingLog,
+        "sliding-window" => Algorithm::SlidingWindow { precision: parts.precision()? },
+        "sliding-window-counter" => Algorithm::SlidingWindowCounter,
+        "token-bucket" => parts.token_bucket(max)?,
+        "gcra" => Algorithm::Gcra { burst: parts.burst(max)? },
+        _ => return Err(error(named_at, ALGORITHM)),
+    };
+    if parts.next().is_some() {
+        return Err(error(parts.at, NO_OPTION));
+    }
+    limit.with_algorithm(algorithm).map_err(|invalid| match invalid {
+        InvalidLimit::TooPrecise { .. } => error(named_at, BUCKETS),
+        InvalidLimit::TooLong { .. } => error(named_at, HALF_SPAN),
+        InvalidLimit::LogTooLong { .. } => error(0, LOG),
+        _ => error(named_at, CAPACITY),
+    })
 }
 
 fn strip<'a>(text: &'a str, suffix: &str) -> (&'a str, bool) {

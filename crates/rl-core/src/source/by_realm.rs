@@ -11,7 +11,7 @@ use crate::policy::Policy;
 /// use rl_core::source::ByRealm;
 /// use rl_core::{Limit, Policy, Realm};
 ///
-/// let policies = ByRealm::otherwise(Policy::new([Limit::per_hour(60)])?)
+/// let policies = ByRealm::with_default(Policy::new([Limit::per_hour(60)])?)
 ///     .with(Realm::Consumer, Policy::new([Limit::per_hour(5_000)])?)
 ///     .unlimited(Realm::custom("staff")?);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -19,20 +19,20 @@ use crate::policy::Policy;
 #[derive(Clone, Debug)]
 pub struct ByRealm {
     realms: Vec<(Realm, Option<Policy>)>,
-    otherwise: Option<Policy>,
+    default: Option<Policy>,
 }
 
 impl ByRealm {
     /// Creates a source with `policy` for every realm that is not named.
     #[must_use]
-    pub const fn otherwise(policy: Policy) -> Self {
-        Self { realms: Vec::new(), otherwise: Some(policy) }
+    pub const fn with_default(policy: Policy) -> Self {
+        Self { realms: Vec::new(), default: Some(policy) }
     }
 
     /// Creates a source without limits for realms that are not named.
     #[must_use]
-    pub const fn otherwise_unlimited() -> Self {
-        Self { realms: Vec::new(), otherwise: None }
+    pub const fn unlimited_by_default() -> Self {
+        Self { realms: Vec::new(), default: None }
     }
 
     /// Sets the policy of `realm`.
@@ -61,6 +61,6 @@ impl PolicySource for ByRealm {
 
     fn cached(&self, subject: &Subject) -> Option<&Policy> {
         let named = self.realms.iter().find(|(realm, _)| realm == subject.realm());
-        named.map_or(self.otherwise.as_ref(), |(_, policy)| policy.as_ref())
+        named.map_or(self.default.as_ref(), |(_, policy)| policy.as_ref())
     }
 }

@@ -12,7 +12,7 @@
 //! // The same idea with limits of your own.
 //! let consumers = Policy::new([Limit::per_second(50), Limit::per_day(100_000)])?;
 //! let anonymous = Policy::new([Limit::per_hour(60)])?;
-//! let policies = ByRealm::otherwise(anonymous).with(Realm::Consumer, consumers);
+//! let policies = ByRealm::with_default(anonymous).with(Realm::Consumer, consumers);
 //! let limiter = RateLimiter::builder().policies(policies).build()?;
 //!
 //! // Or a closure that returns the policy of each request.

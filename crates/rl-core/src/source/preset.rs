@@ -33,7 +33,7 @@ impl Preset {
                     Limit::per_month(200_000),
                 ]);
                 let anonymous = of(&[Limit::per_hour(1_000)]);
-                ByRealm::otherwise(identified)
+                ByRealm::with_default(identified)
                     .with(Realm::Ip, anonymous.clone())
                     .with(Realm::Unknown, anonymous)
             }

@@ -39,8 +39,8 @@
 //! # Example
 //!
 //! ```
-//! use rl_core::store::{DecideRequest, MemoryStore, Mode, Namespace, Part, Store};
-//! use rl_core::{Cost, Limit, Policy, Subject};
+//! use rl_core::store::{DecideRequest, Mode, Namespace, Part, Store};
+//! use rl_core::{Cost, Limit, MemoryStore, Policy, Subject};
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let store = MemoryStore::new();
@@ -53,11 +53,10 @@
 //! ```
 
 mod fingerprint;
-pub mod memory;
+pub(crate) mod memory;
 mod namespace;
 #[cfg(feature = "redis")]
-#[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
-pub mod redis;
+pub(crate) mod redis;
 mod registry;
 mod request;
 mod reservation;
@@ -66,19 +65,21 @@ use std::fmt;
 use std::sync::Arc;
 
 pub(crate) use fingerprint::SubjectHasher;
-pub use memory::MemoryStore;
 pub use namespace::{InvalidNamespace, Namespace};
+#[cfg(feature = "redis-tls")]
+#[cfg_attr(docsrs, doc(cfg(feature = "redis-tls")))]
+pub use redis::Tls;
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
-pub use redis::RedisStore;
+pub use redis::{ConnectError, Layout, Script};
 pub use registry::LimiterRegistry;
 pub use request::{DecideRequest, Part, Refund, RefundOf, Renewal, Reservations, Reset};
 pub use reservation::{Reservation, ReservationChange, ReservationStatus};
 
 use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
-pub use crate::model::Mode;
 use crate::model::StoreError;
+pub use crate::model::{Mode, Outcome};
 use crate::time::Timestamp;
 
 /// The result of a store operation: ready at once, or a future.

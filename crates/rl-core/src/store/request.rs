@@ -35,8 +35,8 @@ impl<'a> Part<'a> {
 /// # Examples
 ///
 /// ```
-/// use rl_core::store::{DecideRequest, MemoryStore, Mode, Namespace, Part, Store};
-/// use rl_core::{Cost, Limit, Policy, Subject};
+/// use rl_core::store::{DecideRequest, Mode, Namespace, Part, Store};
+/// use rl_core::{Cost, Limit, MemoryStore, Policy, Subject};
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let (namespace, subject) = (Namespace::default(), Subject::consumer("abc123"));

@@ -11,9 +11,8 @@ use super::{Clock, Timestamp};
 /// # Examples
 ///
 /// ```
-/// use rl_core::store::MemoryStore;
 /// use rl_core::time::TokioClock;
-/// use rl_core::{Limit, RateLimiter, Subject};
+/// use rl_core::{Limit, MemoryStore, RateLimiter, Subject};
 /// use std::time::Duration;
 ///
 /// // In a test: #[tokio::test(start_paused = true)]

@@ -3,13 +3,14 @@
 use std::error::Error;
 use std::time::Duration;
 
-use rl_core::store::redis::Layout;
-use rl_core::store::{DecideRequest, Mode, Namespace, Part, RefundOf, Reservations, Reset, Store};
+use rl_core::store::{
+    DecideRequest, Layout, Mode, Namespace, Part, RefundOf, Reservations, Reset, Store,
+};
 use rl_core::{Cost, Policy, Subject};
 use tokio::task::JoinSet;
 
 use super::super::fixtures::id;
-use super::{Bench, MANY_SAMPLES, SAMPLES, decide, policy};
+use super::bench::{Bench, MANY_SAMPLES, SAMPLES, decide, policy};
 use crate::table::Table;
 
 type Done = Result<(), Box<dyn Error>>;

@@ -15,7 +15,8 @@ use crate::limiter::Share;
 use crate::maybe_ready::MaybeReady;
 use crate::model::StoreError;
 use crate::model::{Limit, Subject};
-use crate::store::{DecideRequest, MemoryStore, Refund, Renewal, Reset, Store, StoreFuture};
+use crate::store::memory::MemoryStore;
+use crate::store::{DecideRequest, Refund, Renewal, Reset, Store, StoreFuture};
 use crate::time::Timestamp;
 
 const DOWN: FailureKind = FailureKind::Unavailable;

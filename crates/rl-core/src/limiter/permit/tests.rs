@@ -13,7 +13,8 @@ use crate::maybe_ready::MaybeReady;
 use crate::model::{FailureKind, Limit, Subject};
 use crate::model::{Mode, StoreError};
 use crate::observe::Observer;
-use crate::store::{DecideRequest, MemoryStore, Refund, Renewal, Reset, Store, StoreFuture};
+use crate::store::memory::MemoryStore;
+use crate::store::{DecideRequest, Refund, Renewal, Reset, Store, StoreFuture};
 use crate::time::{ManualClock, Timestamp, TokioClock};
 
 fn limiter() -> RateLimiter {

@@ -5,7 +5,8 @@ use crate::decision::Decision;
 use crate::limiter::{RateLimiter, Share};
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Limit, Subject};
-use crate::store::{DecideRequest, MemoryStore, Refund, Renewal, Reset, Store, StoreFuture};
+use crate::store::memory::MemoryStore;
+use crate::store::{DecideRequest, Refund, Renewal, Reset, Store, StoreFuture};
 use crate::time::Timestamp;
 
 /// A store in memory whose refunds take a few turns of the runtime, and which notes that it was closed.

@@ -9,7 +9,7 @@ use crate::limiter::{BuildError, OnFailure, Share};
 use crate::limiter::{RateLimiter, RateLimiterBuilder};
 use crate::model::{Algorithm, Cost, FailureKind, Limit, Period, Refill, Subject};
 use crate::policy::Policy;
-use crate::store::MemoryStore;
+use crate::store::memory::MemoryStore;
 use crate::time::ManualClock;
 
 const DOWN: FailureKind = FailureKind::Unavailable;

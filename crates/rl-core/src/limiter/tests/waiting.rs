@@ -12,7 +12,8 @@ use crate::limiter::RateLimiter;
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Limit, Subject};
 use crate::observe::Observer;
-use crate::store::{DecideRequest, MemoryStore, Refund, Renewal, Reset, Store, StoreFuture};
+use crate::store::memory::MemoryStore;
+use crate::store::{DecideRequest, Refund, Renewal, Reset, Store, StoreFuture};
 use crate::time::{Timestamp, TokioClock};
 
 const LONG: Duration = Duration::from_secs(60);

@@ -1,20 +1,4 @@
-//! Counters in this process: the default store, which needs no server.
-//!
-//! * **One lock, one look-up and one reading of the clock for each decision**, for all limits of the
-//!   policy. A decision on a known subject allocates nothing.
-//! * **Bounded**: the store holds at most [`capacity`](MemoryStoreBuilder::capacity) subjects, by default
-//!   one million. Newcomers drop expired subjects, so no background thread is needed. When the store is
-//!   full, a newcomer evicts the subject that has used the smallest fraction of its limits, among a few.
-//!   A denied subject is never evicted. If all inspected subjects are denied, newcomers are counted
-//!   together until there is room again.
-//! * **Small**: a subject takes about 95 bytes, however long its id is. That covers up to six fixed
-//!   windows, or up to three window counters, GCRA limits or token buckets (each counts as two). Other
-//!   policies take some 200 bytes more. A sliding log and a concurrency limit add 16 to 32 bytes for
-//!   each entry, a sliding window adds 8 for each bucket.
-//! * Counters are local to the process, and are lost when it ends. For shared counters there is
-//!   `RedisStore` (feature `redis`).
-//!
-//! # Structure
+//! Counters in this process.
 //!
 //! ```text
 //! MemoryStore
@@ -28,28 +12,6 @@
 //! One decision: fingerprint, lock the shard, read the clock, find the entry. Fixed windows of a packed
 //! entry are decided in place, nearly always by one comparison of lanes. Everything else is unpacked,
 //! decided limit by limit (`algorithm`), and packed again if it fits.
-//!
-//! # Example
-//!
-//! ```
-//! use rl_core::store::MemoryStore;
-//! use rl_core::time::ManualClock;
-//! use rl_core::{Limit, RateLimiter, Subject};
-//! use std::sync::Arc;
-//! use std::time::Duration;
-//!
-//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let clock = Arc::new(ManualClock::default());
-//! let store = MemoryStore::builder().capacity(10_000).clock(clock.clone()).build();
-//! let limiter = RateLimiter::builder().limit(Limit::per_minute(1)).store(store).build()?;
-//!
-//! let alice = Subject::user("alice");
-//! assert!(limiter.check(&alice, 1).await.is_allowed());
-//! assert!(!limiter.check(&alice, 1).await.is_allowed());
-//! clock.advance(Duration::from_secs(60));
-//! assert!(limiter.check(&alice, 1).await.is_allowed());
-//! # Ok(()) }
-//! ```
 
 mod entry;
 mod layout;
@@ -78,7 +40,42 @@ use crate::time::{Clock, SystemClock, Timestamp};
 /// The number of shards, a power of two: many, so that threads seldom wait for the same lock.
 const SHARDS: usize = 64;
 
-/// A store that keeps the counters in this process. The [module](self) lists its guarantees.
+/// A store that keeps the counters in this process: the default, which needs no server.
+///
+/// * **One lock, one look-up and one reading of the clock for each decision**, for all limits of the
+///   policy. A decision on a known subject allocates nothing.
+/// * **Bounded**: the store holds at most [`capacity`](MemoryStoreBuilder::capacity) subjects, by default
+///   one million. Newcomers drop expired subjects, so no background thread is needed. When the store is
+///   full, a newcomer evicts the subject that has used the smallest fraction of its limits, among a few.
+///   A denied subject is never evicted. If all inspected subjects are denied, newcomers are counted
+///   together until there is room again.
+/// * **Small**: a subject takes about 95 bytes, however long its id is. That covers up to six fixed
+///   windows, or up to three window counters, GCRA limits or token buckets (each counts as two). Other
+///   policies take some 200 bytes more. A sliding log and a concurrency limit add 16 to 32 bytes for
+///   each entry, a sliding window adds 8 for each bucket.
+/// * Counters are local to the process, and are lost when it ends. For shared counters there is
+///   `RedisStore` (feature `redis`).
+///
+/// # Example
+///
+/// ```
+/// use rl_core::time::ManualClock;
+/// use rl_core::{Limit, MemoryStore, RateLimiter, Subject};
+/// use std::sync::Arc;
+/// use std::time::Duration;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let clock = Arc::new(ManualClock::default());
+/// let store = MemoryStore::builder().capacity(10_000).clock(clock.clone()).build();
+/// let limiter = RateLimiter::builder().limit(Limit::per_minute(1)).store(store).build()?;
+///
+/// let alice = Subject::user("alice");
+/// assert!(limiter.check(&alice, 1).await.is_allowed());
+/// assert!(!limiter.check(&alice, 1).await.is_allowed());
+/// clock.advance(Duration::from_secs(60));
+/// assert!(limiter.check(&alice, 1).await.is_allowed());
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct MemoryStore<C = SystemClock> {
     shards: Box<[Mutex<Shard>; SHARDS]>,

@@ -9,9 +9,8 @@ use crate::maybe_ready::MaybeReady;
 use crate::model::Mode;
 use crate::model::{Cost, Limit, Subject};
 use crate::policy::Policy;
-use crate::store::{
-    DecideRequest, MemoryStore, Namespace, Part, Refund, RefundOf, Reset, Store, StoreFuture,
-};
+use crate::store::memory::MemoryStore;
+use crate::store::{DecideRequest, Namespace, Part, Refund, RefundOf, Reset, Store, StoreFuture};
 use crate::time::{Clock, ManualClock, Timestamp};
 
 const HOUR: Duration = Duration::from_secs(3_600);

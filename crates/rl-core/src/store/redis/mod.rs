@@ -1,41 +1,8 @@
-//! Counters on Redis, shared by every instance of a service.
-//!
-//! * **One script call for each decision**, one round trip: the script reads the server's clock,
-//!   evaluates all limits and charges all of them or none. Clients' clocks do not matter.
-//! * **Two layouts**. [`Layout::Packed`] keeps all limits of a subject in one key, and the entries
-//!   of each sliding log or concurrency limit in another.
-//!   [`Layout::Readable`] keeps a decimal counter for each named period, for people with
-//!   `redis-cli` and for services that follow the same format.
-//! * **Every key has an expiry**, on every path. A counter that lost its expiry is given one by the
-//!   next request that would charge it; [`RedisStore::healed`] counts what was found.
-//! * **Connections** are multiplexed: many requests share one. A connection that fails leaves the
-//!   pool at once. A command that may have been executed is never sent again.
-//! * **One server, sentinels or a cluster**, over TLS or not: [`RedisStore::connect`],
-//!   `RedisStore::sentinel`, `RedisStore::cluster`, each with a feature of its own.
-//! * A service **starts when Redis is down** and enforces its limits when Redis comes up.
-//! * Connections live in the tokio runtime in which the store is made, and work while it does: make
-//!   it in the main function, not in a worker.
+//! Counters on Redis.
 //!
 //! A request passes through layers, each of which answers what it can: leased units, cached
 //! denials, batching, and at last the script on the server. Each file of `store/redis` is one of
 //! them.
-//!
-//! `crates/rl-core/docs/REDIS.md` describes connections, keys, scripts and permissions.
-//!
-//! # Example
-//!
-//! ```no_run
-//! use rl_core::{Limit, RateLimiter, RedisStore};
-//!
-//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let store = RedisStore::connect("redis://127.0.0.1/").await?;
-//! let limiter = RateLimiter::builder()
-//!     .limit(Limit::per_second(10))
-//!     .limit(Limit::per_day(5_000))
-//!     .store(store)
-//!     .build()?;
-//! # Ok(()) }
-//! ```
 
 mod batching;
 mod builder;
@@ -75,12 +42,48 @@ use super::{
 };
 use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
+#[cfg(feature = "conformance")]
+use crate::model::Cost;
 use crate::model::{StoreError, Subject};
+#[cfg(feature = "conformance")]
+use crate::policy::Policy;
 use crate::time::Timestamp;
 
-/// Counters on Redis. The [module](self) says what it guarantees.
+/// A store that keeps the counters on Redis, shared by every instance of a service.
 ///
-/// A cheap handle: clones share the connections.
+/// * **One script call for each decision**, one round trip: the script reads the server's clock,
+///   evaluates all limits and charges all of them or none. Clients' clocks do not matter.
+/// * **Two layouts**. [`Layout::Packed`] keeps all limits of a subject in one key, and the entries
+///   of each sliding log or concurrency limit in another.
+///   [`Layout::Readable`] keeps a decimal counter for each named period, for people with
+///   `redis-cli` and for services that follow the same format.
+/// * **Every key has an expiry**, on every path. A counter that lost its expiry is given one by the
+///   next request that would charge it; [`RedisStore::healed`] counts what was found.
+/// * **Connections** are multiplexed: many requests share one. A connection that fails leaves the
+///   pool at once. A command that may have been executed is never sent again.
+/// * **One server, sentinels or a cluster**, over TLS or not: [`RedisStore::connect`],
+///   `RedisStore::sentinel`, `RedisStore::cluster`, each with a feature of its own.
+/// * A service **starts when Redis is down** and enforces its limits when Redis comes up.
+/// * Connections live in the tokio runtime in which the store is made, and work while it does: make
+///   it in the main function, not in a worker.
+///
+/// A cheap handle: clones share the connections. [REDIS.md](crate::_documentation::redis) describes connections,
+/// keys, scripts and permissions.
+///
+/// # Example
+///
+/// ```no_run
+/// use rl_core::{Limit, RateLimiter, RedisStore};
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = RedisStore::connect("redis://127.0.0.1/").await?;
+/// let limiter = RateLimiter::builder()
+///     .limit(Limit::per_second(10))
+///     .limit(Limit::per_day(5_000))
+///     .store(store)
+///     .build()?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct RedisStore {
     inner: Arc<RedisStoreInner>,
@@ -193,17 +196,22 @@ impl RedisStore {
         self.inner.layers.return_idle().await;
     }
 
-    /// Returns the decision that follows from the reply of a script. For fuzzers.
+    /// Decodes the reply of a script to a single call. Fuzzers use it to play a faulty server.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if no script replies so.
     #[cfg(feature = "conformance")]
-    #[doc(hidden)]
-    pub fn decision_of(
+    #[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
+    pub fn decode_reply(
         reply: &[u8],
-        policy: &crate::policy::Policy,
+        policy: &Policy,
         mode: super::Mode,
-        cost: crate::model::Cost,
+        cost: Cost,
     ) -> Result<Decision, StoreError> {
         use encoding::{policy::PolicyEncoding, reply::CallArgs, reply_reader};
-        let reply = reply_reader::read_one(reply, policy, &PolicyEncoding::new(policy), 1)?;
+        let replies = reply_reader::read(reply, policy, &PolicyEncoding::new(policy), 1, 1)?;
+        let reply = replies.into_iter().flatten().next().ok_or_else(reply_reader::undecided)?;
         Ok(reply.decision(0, CallArgs { policy, mode, cost }))
     }
 

@@ -31,7 +31,7 @@ use crate::store::redis::error::{ConnectError, classify};
 ///
 /// ```no_run
 /// use rl_core::RedisStore;
-/// use rl_core::store::redis::Tls;
+/// use rl_core::store::Tls;
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// let tls = Tls::new()

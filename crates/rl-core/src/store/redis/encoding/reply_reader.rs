@@ -186,16 +186,6 @@ pub(crate) fn read(
     })
 }
 
-/// Decodes the reply to a script call with a single subject.
-pub(crate) fn read_one(
-    bytes: &[u8],
-    policy: &Policy,
-    encoding: &PolicyEncoding,
-    calls: u16,
-) -> Result<ScriptReply, StoreError> {
-    read(bytes, policy, encoding, 1, calls)?.pop().flatten().ok_or_else(undecided)
-}
-
 /// Returns the error of a call for a single subject that was not decided. No script of this crate
 /// replies so.
 pub(crate) fn undecided() -> StoreError {
@@ -211,6 +201,12 @@ mod tests {
     use crate::store::Mode;
     use crate::store::redis::encoding::arguments::push_u56;
     use proptest::prelude::*;
+
+    /// Decodes the reply to a script call with a single subject.
+    fn read_one(bytes: &[u8], policy: &Policy, calls: u16) -> Result<ScriptReply, StoreError> {
+        let replies = read(bytes, policy, &PolicyEncoding::new(policy), 1, calls)?;
+        replies.into_iter().flatten().next().ok_or_else(undecided)
+    }
 
     /// Generates policies whose replies differ in length.
     fn any_policy() -> impl Strategy<Value = Policy> {
@@ -255,8 +251,7 @@ mod tests {
         let args = CallArgs { policy: &policy, mode: Mode::Check, cost: Cost::new(2) };
         let mut reply = vec![COUNTED, 0, 0, 3];
         reply.extend(stored(&policy, &[1_000, 1_000, 8, 400, 28]));
-        let encoding = PolicyEncoding::new(&policy);
-        let reply = read_one(&reply, &policy, &encoding, 5).unwrap();
+        let reply = read_one(&reply, &policy, 5).unwrap();
         let used = |call| {
             let decision = reply.decision(call, args);
             let used: Vec<u64> = decision.limits().map(|limit| limit.used()).collect();
@@ -320,7 +315,7 @@ mod tests {
             numbers.iter().take(count).for_each(|number| push_u56(&mut bytes, *number));
             let mode = [Mode::Check, Mode::CheckUpTo, Mode::Peek, Mode::Charge][mode];
             let args = CallArgs { policy: &policy, mode, cost: Cost::new(cost) };
-            let reply = read_one(&bytes, &policy, &PolicyEncoding::new(&policy), 1);
+            let reply = read_one(&bytes, &policy, 1);
             let decided = reply.map(|reply| reply.decision(0, args));
             let is_sound = numbers.iter().take(count).all(|number| *number <= MAX_UNITS + 1);
             prop_assert_eq!(decided.is_ok(), is_sound);
