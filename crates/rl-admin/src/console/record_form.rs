@@ -167,7 +167,17 @@ mod tests {
             "consumer_id",
         ];
         assert_eq!(fields, expected);
+    }
+
+    #[test]
+    fn dates_in_the_wrong_order_are_reported_unless_one_cannot_be_read() {
+        let fields = |form: &Fields| -> Vec<_> {
+            read(form, None).unwrap_err().into_iter().map(|(name, _)| name).collect()
+        };
         let backwards = typed().with("to_date", "2026-01-01T12:00");
-        assert_eq!(read(&backwards, None).unwrap_err()[0].0, "from_date");
+        assert_eq!(fields(&backwards), ["from_date"]);
+        let with_a_wrong_limit = backwards.with("per_minute_call_limit", "many");
+        assert_eq!(fields(&with_a_wrong_limit), ["per_minute_call_limit", "from_date"]);
+        assert_eq!(fields(&typed().with("to_date", "tomorrow")), ["to_date"]);
     }
 }
