@@ -47,3 +47,8 @@ pub fn free_port() -> u16 {
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 mod readme {}
+
+/// The recipes of the guide compile, and its test passes.
+#[cfg(doctest)]
+#[doc = include_str!("../../crates/rl-core/docs/GUIDE.md")]
+mod guide {}

@@ -1,4 +1,4 @@
-//! What all servers have in common.
+//! The policy and the number of processors that every server uses.
 
 use std::error::Error;
 use std::sync::LazyLock;
