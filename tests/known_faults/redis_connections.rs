@@ -5,8 +5,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures::future::join_all;
-use rl_core::limiter::OnFailure;
-use rl_core::{Decision, Limit, Origin, RateLimiter, RedisStore, Subject};
+use rl_core::{Decision, Limit, OnFailure, Origin, RateLimiter, RedisStore, Subject};
 use rl_tests::{Bystander, RedisServer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
