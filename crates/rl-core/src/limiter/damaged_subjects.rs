@@ -82,7 +82,6 @@ impl DamagedSubjects {
     /// at times subjects that send no more requests.
     ///
     /// Costs one relaxed load while no value is damaged.
-    #[inline]
     pub(super) fn recover(&self, subject: &Subject) -> Vec<(Redacted, Ended)> {
         if self.count.load(Ordering::Relaxed) == 0 { Vec::new() } else { self.remove(subject) }
     }

@@ -214,7 +214,6 @@ impl Events {
     }
 
     /// Reports the end of an overload of the source, if it has not occurred for a while.
-    #[inline]
     pub(super) fn source_answered_at_once(&self) {
         if let Some(ended) = self.source_overload.ended() {
             observe::source_overload_ended(self.place(), ended);

@@ -6,7 +6,6 @@ use crate::policy::Policy;
 use crate::time::Clock;
 
 /// Returns the denial of a request that its policy alone denies.
-#[inline]
 pub(super) fn deny(policy: &Policy, operation: Operation, clock: &dyn Clock) -> Option<Decision> {
     if policy.may_deny_alone(operation.needed()) {
         find_reason(policy, operation, clock)

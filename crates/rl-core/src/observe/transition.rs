@@ -75,7 +75,6 @@ impl Transition {
     }
 
     /// Returns whether the condition holds, by one relaxed load.
-    #[inline]
     #[must_use]
     pub fn is_on(&self) -> bool {
         self.begun.load(Ordering::Relaxed) != 0
@@ -85,7 +84,6 @@ impl Transition {
     /// a result.
     ///
     /// Costs one relaxed load while the condition does not hold.
-    #[inline]
     pub fn ended(&self) -> Option<Ended> {
         if self.is_on() { self.ended_if_calm() } else { None }
     }

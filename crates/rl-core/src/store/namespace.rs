@@ -37,7 +37,6 @@ impl Namespace {
     }
 
     /// Returns a digest of the name, as two numbers of 56 bits.
-    #[inline]
     pub(crate) const fn digest(&self) -> [u64; 2] {
         self.digest
     }

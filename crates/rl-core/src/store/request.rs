@@ -19,7 +19,6 @@ pub struct Part<'a> {
 
 impl<'a> Part<'a> {
     /// Creates a part.
-    #[inline]
     #[must_use]
     pub const fn new(subject: &'a Subject, policy: &'a Policy, cost: Cost) -> Self {
         Self { subject, policy, cost }
@@ -61,7 +60,6 @@ pub struct DecideRequest<'a> {
 
 impl<'a> DecideRequest<'a> {
     /// Creates a request that ignores reservations.
-    #[inline]
     #[must_use]
     pub const fn new(namespace: &'a Namespace, parts: &'a [Part<'a>], mode: Mode) -> Self {
         Self { namespace, parts, mode, reservations: Reservations::Ignore }

@@ -166,7 +166,6 @@ impl Entry {
     }
 
     /// Returns whether all states are expired at `now`.
-    #[inline]
     pub(super) fn is_expired(&self, context: &ShardContext, now: PackedTime) -> bool {
         match self {
             Self::Packed(packed) => {
@@ -178,7 +177,6 @@ impl Entry {
     }
 
     /// Returns whether a denial is known to hold at `now`.
-    #[inline]
     pub(super) fn is_denied(&self, now: PackedTime) -> bool {
         match self {
             Self::Packed(packed) => packed.is_denied(now),

@@ -55,7 +55,6 @@ impl PartRequest<'_> {
     ///
     /// A check of no cost never changes a count. A concurrency limit allows again as soon as a
     /// permit is given back, so nothing about it may be remembered.
-    #[inline]
     pub(crate) fn is_plain_check(&self) -> bool {
         self.mode == Mode::Check && self.cost > Cost::ZERO && !self.policy.has_permits()
     }

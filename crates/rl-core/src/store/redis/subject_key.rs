@@ -39,14 +39,12 @@ impl SubjectKey {
     }
 
     /// Returns the shard of the subject among `count`, a power of two up to 2^13.
-    #[inline]
     pub(crate) const fn shard(self, count: usize) -> usize {
         self.0.spread(count)
     }
 }
 
 impl Hash for SubjectKey {
-    #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u64(self.0.bits());
     }

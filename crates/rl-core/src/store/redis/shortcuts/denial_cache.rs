@@ -193,7 +193,6 @@ impl Denials {
         &self.shards[subject.shard(SHARDS)]
     }
 
-    #[inline]
     fn lookup(&self, request: PartRequest<'_>) -> Lookup {
         let PartRequest { policy, cost, now, .. } = request;
         let shard = self.shard(request.subject.key);

@@ -26,7 +26,6 @@ impl MonotonicClock {
         clock.map_or_else(|| Self::Running(Counter::new(micros_since_start)), Self::Manual)
     }
 
-    #[inline]
     pub(crate) fn now(&self) -> u64 {
         match self {
             Self::Running(counter) => counter.micros(),
